@@ -1,0 +1,11 @@
+"""Real sick programs, and healthy ones that look sick: what perfwatch is tried on, here and on a user's own cluster.
+
+``perfwatch drill`` lists them, ``perfwatch drill NAME`` runs one and shows the diagnosis, ``perfwatch drill --all`` runs the
+gauntlet. One small program per file; the catalogues say what each must be called.
+"""
+
+from perfwatch.drills.catalogue_hung import HUNG_DRILLS
+from perfwatch.drills.catalogue_slow import SLOW_DRILLS
+from perfwatch.drills.drill import Drill
+
+DRILLS: tuple[Drill, ...] = HUNG_DRILLS + SLOW_DRILLS

@@ -1,0 +1,67 @@
+"""Every error that a user can meet, with the advice that ends it. Caught once, in ``perfwatch.cli``.
+
+PerfwatchError                    1  something inside perfwatch failed
+├── UsageError                    2  the command line does not make sense
+├── NoSuchTarget                  3  no such process, or it ended or was replaced while we looked
+├── NotATrainingJob               3  the process is alive, but nothing in its tree is Python
+├── SessionUnreadable             2  a session folder that cannot be read (missing, torn, newer)
+├── SessionUnwritable             1  no local disk takes the recording
+└── PermissionDenied             77  the kernel does not let us look at that process
+"""
+
+# Exit codes of ``attach`` and ``replay`` by state; ``gone`` splits by how it ended. Stable within a major version.
+EXIT_CODES = {
+    "healthy": 0,
+    "busy": 10,
+    "slow": 20,
+    "hung": 30,
+    "finished": 40,
+    "crashed": 41,
+    "inconclusive": 50,
+    "gate_failed": 60,
+}
+
+
+class PerfwatchError(Exception):
+    """What happened and why (the message), the exact command that fixes it (``advice``), and the exit code."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, advice: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.advice = advice
+
+
+class UsageError(PerfwatchError):
+    """The command line does not make sense."""
+
+    exit_code = 2
+
+
+class NoSuchTarget(PerfwatchError):
+    """No such process, or it ended or was replaced while we looked."""
+
+    exit_code = 3
+
+
+class NotATrainingJob(PerfwatchError):
+    """The process is alive, but nothing in its tree is Python."""
+
+    exit_code = 3
+
+
+class SessionUnreadable(PerfwatchError):
+    """A session folder that cannot be read: missing, not ours, or written by a newer major version."""
+
+    exit_code = 2
+
+
+class SessionUnwritable(PerfwatchError):
+    """No local disk takes the recording; the diagnosis itself goes on."""
+
+
+class PermissionDenied(PerfwatchError):
+    """The kernel does not let us look at that process."""
+
+    exit_code = 77

@@ -1,0 +1,150 @@
+"""What triage says: a Finding (a rule recognised its cause), an Abstention (it lacked a witness), and the Verdict made of them.
+
+The JSON of ``Verdict`` is the object that ``perfwatch attach --json`` prints: schema ``perfwatch.verdict/1``.
+"""
+
+import msgspec
+
+SCHEMA = "perfwatch.verdict/1"
+STATES = ("gone", "hung", "busy", "slow", "healthy", "inconclusive")
+OWNERS = ("user_code", "data", "storage", "network", "fabric", "gpu", "node", "scheduler", "unknown")
+
+
+class _Part(msgspec.Struct, frozen=True):
+    """A piece of a verdict."""
+
+
+class Evidence(_Part, kw_only=True):
+    """One observation that the cause rests on; ``at`` is seconds since the session began."""
+
+    witness: str  # the reading it comes from: stack, thread, socket, steps, cgroup, ...
+    entity: str  # "pid 734", "pid 734 tid 758", "host", "eth0"
+    claim: str  # what it shows, in words
+    observed: str  # the value with its unit
+    expected: str = ""  # what a healthy run would show
+    at: float = 0.0
+
+
+class Culprit(_Part, kw_only=True):
+    """Who is to blame. ``frame`` reads ``function (file:line)``."""
+
+    pid: int
+    rank: int | None = None
+    worker_pid: int | None = None
+    tid: int | None = None
+    thread: str | None = None
+    frame: str | None = None
+    gpu: int | None = None
+    host: str | None = None
+
+
+class Link(_Part, kw_only=True):
+    """One step of the wait chain: this thread waits for that."""
+
+    pid: int
+    waits_for: str
+    tid: int | None = None
+    rank: int | None = None
+    frame: str | None = None
+    silent_seconds: float | None = None
+
+
+class Alternative(_Part, kw_only=True):
+    """The nearest competing cause and what speaks against it (or would)."""
+
+    cause: str
+    refuted_by: str
+
+
+class Missing(_Part, kw_only=True):
+    """A witness that was not there, why, and how to get it next time."""
+
+    witness: str
+    reason: str
+    advice: str = ""
+
+
+class Suspect(_Part, kw_only=True):
+    """A temporal cause whose patience still runs."""
+
+    state: str
+    cause: str
+    silent_seconds: float
+    decides_in_seconds: float
+
+
+class Finding(_Part, kw_only=True):
+    """A rule recognised its cause. ``confidence`` 0..1; ``decisive`` ends the ladder (dead, stopped, reads a tty)."""
+
+    cause: str
+    state: str
+    summary: str
+    confidence: float
+    owner: str = "unknown"
+    culprits: tuple[Culprit, ...] = ()
+    wait_chain: tuple[Link, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
+    next: tuple[str, ...] = ()
+    silent_seconds: float | None = None
+    decides_in_seconds: float = 0.0  # > 0: not decided yet, becomes ``suspect``
+
+
+class Abstention(_Part, kw_only=True):
+    """A rule that might apply but lacks a witness."""
+
+    cause: str
+    missing: tuple[Missing, ...]
+
+
+Outcome = Finding | Abstention | None
+
+
+class Coverage(_Part, kw_only=True):
+    """Ranks seen against ranks that the job says it has."""
+
+    ranks_seen: int
+    world_size: int | None
+
+
+class Timeline(_Part, kw_only=True):
+    """Seconds since the session began."""
+
+    attached: float = 0.0
+    suspected: float | None = None
+    decided: float | None = None
+
+
+class ObserverCost(_Part, kw_only=True):
+    """What looking cost."""
+
+    cpu_seconds: float = 0.0
+    stack_dumps: int = 0
+    target_paused_ms: float = 0.0
+
+
+class Verdict(_Part, kw_only=True):
+    """The one answer. Times are ISO 8601 UTC; the other fields are explained by their types above."""
+
+    schema: str = SCHEMA
+    state: str
+    cause: str | None
+    confidence: float
+    summary: str
+    owner: str
+    at: str
+    onset: str | None = None
+    silent_seconds: float | None = None
+    last_step: int | None = None
+    coverage: Coverage
+    culprits: tuple[Culprit, ...] = ()
+    wait_chain: tuple[Link, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
+    missing: tuple[Missing, ...] = ()
+    suspect: Suspect | None = None
+    next: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    supersedes: str | None = None
+    timeline: Timeline
+    observer_cost: ObserverCost
