@@ -1,13 +1,21 @@
-"""The little that every drill program shares: a tiny model, and the handshake that says "the fault begins now".
+"""The little that every drill program shares: its command line, the handshake that says "the fault begins now", and a clean end.
 
 Imported by the programs by path (``import stage``), never by perfwatch. The one who started the program may read a line of
-JSON for each call of ``onset`` from the FIFO named in PERFWATCH_DRILL_FIFO; without a reader nothing blocks.
+JSON for each call of ``onset`` from the FIFO named in PERFWATCH_DRILL_FIFO; without a reader nothing blocks. Where that
+variable is set, the program and every process that it forks die with their parent, so that no drill outlives a gauntlet.
+The kernel looks at the *thread* that started the program: start drills from a thread that stays.
 """
 
 import argparse
+import ctypes
 import json
 import os
+import signal
+import threading
 import time
+from typing import Callable
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def arguments(description: str | None = None) -> argparse.Namespace:
@@ -34,3 +42,38 @@ def onset(**facts: object) -> None:
         pass  # the listener went away between open and write
     finally:
         os.close(descriptor)
+
+
+def outsider(serve: Callable[[], object]) -> None:
+    """Run ``serve`` in a process that is not in the job's tree (a server, another job); it ends when this process has ended.
+
+    Call it before any thread is started: it forks.
+    """
+    life_read, life_write = os.pipe()  # the write end stays open in the job: end of file means that the job is gone
+    ready_read, ready_write = os.pipe()
+    middle = os.fork()
+    if middle == 0:
+        os.setsid()
+        if os.fork() == 0:
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0)
+            os.close(life_write)
+            os.write(ready_write, b"!")  # only now may the parent in the middle end
+            os.close(ready_write)
+            threading.Thread(target=lambda: (os.read(life_read, 1), os._exit(0)), daemon=True).start()
+            serve()
+            os._exit(0)
+        os.close(ready_write)
+        os.read(ready_read, 1)
+        os._exit(0)
+    os.waitpid(middle, 0)
+    for descriptor in (life_read, ready_read, ready_write):
+        os.close(descriptor)
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if os.environ.get("PERFWATCH_DRILL_FIFO"):
+    _die_with_parent()
+    os.register_at_fork(after_in_child=_die_with_parent)
