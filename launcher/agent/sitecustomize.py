@@ -1,0 +1,222 @@
+"""The one file of perfwatch that runs inside training. ``perfwatch run`` puts its folder first on PYTHONPATH.
+
+Python imports ``sitecustomize`` by itself at start. This one takes what it must do, then runs the ``sitecustomize`` that it
+shadows. It uses the standard library only (Python 3.8 to 3.14), imports nothing of perfwatch, has no thread, prints nothing,
+and no failure of its own reaches the program. Without PERFWATCH_AGENT_DIR it only chains. What it does, and when:
+
+- at start: nothing, except where Yama restricts ptrace (PERFWATCH_TRACER_PID is set): declare that process as permitted tracer;
+- when torch is first imported: chain ``sys.excepthook``, so that a crash leaves ``crash-PID.txt`` in PERFWATCH_AGENT_DIR;
+- when torch.optim is complete: register a global hook that runs after every ``Optimizer.step``;
+- at the first step of a process: create ``steps-PID`` there (a process that never steps, such as a DataLoader worker, has none).
+
+Steps are a hint: several optimizers, one fused into backward, skipped steps of a GradScaler and CUDA graphs bend the count.
+
+The steps page: 4096 bytes, little-endian, mapped shared; one ``struct.pack_into`` per step.
+
+=======  =====  =====================================================================================================
+offset   type   what
+=======  =====  =====================================================================================================
+0        8s     ``PWSTEPS1``, written last: without it the page is not ready
+8        u32    pid, as the process itself sees it (innermost PID namespace)
+12       u32    slots in the ring: 168
+16       u64    start time of the process, clock ticks after boot (field 22 of /proc/PID/stat): pid + this is the identity
+24       u64    when the page was created, nanoseconds of CLOCK_MONOTONIC
+32       32x    zero
+64       ring   step number N (from 1) is in slot ``N % 168`` at ``64 + 24 * slot``:
++0       u64    when it ended, nanoseconds of CLOCK_MONOTONIC
++8       u64    thread that ran it (native id, innermost PID namespace)
++16      u64    N; 0: slot not used yet. The largest N in the ring is the number of steps so far
+=======  =====  =====================================================================================================
+
+A reader that looks while a slot is written may see an old N with a new time: look twice, or leave out the oldest slot.
+
+``crash-PID.txt``: one line of JSON (pid, start_ticks, at: seconds of CLOCK_MONOTONIC, exception: dotted name), then the traceback as
+Python prints it, cut to its last 16 KiB.
+"""
+
+import os
+import sys
+
+_MAGIC = b"PWSTEPS1"
+_PAGE_BYTES = 4096
+_HEADER_BYTES = 64
+_SLOT_BYTES = 24
+_SLOTS = (_PAGE_BYTES - _HEADER_BYTES) // _SLOT_BYTES
+_CRASH_BYTES = 16 * 1024
+_PR_SET_PTRACER = 0x59616D61  # linux/prctl.h; not inherited by fork, kept by exec
+
+
+def _start_ticks():
+    """Field 22 of our own stat; the name in parentheses may hold spaces."""
+    with open("/proc/self/stat", "rb") as file:
+        return int(file.read().rsplit(b")", 1)[1].split()[19])
+
+
+def _new_page(directory):
+    """Create and map ``steps-PID``; the space is allocated first, for a full tmpfs would answer a write with SIGBUS."""
+    import mmap
+    import struct
+    import time
+
+    path = os.path.join(directory, "steps-%d" % os.getpid())
+    try:
+        os.unlink(path)  # of a dead process that had this pid
+    except FileNotFoundError:
+        pass
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(descriptor, 0, _PAGE_BYTES)
+        page = mmap.mmap(descriptor, _PAGE_BYTES)
+    finally:
+        os.close(descriptor)
+    struct.pack_into("<IIQQ", page, 8, os.getpid(), _SLOTS, _start_ticks(), time.monotonic_ns())
+    page[0:8] = _MAGIC
+    return page
+
+
+def _step_hook(directory):
+    """Make the hook that torch calls after each optimizer step."""
+    from itertools import count
+    from struct import Struct
+    from threading import get_native_id
+    from time import monotonic_ns
+
+    write = Struct("<QQQ").pack_into
+    numbers = count(1)  # next() is atomic: two threads that step never share a number
+    page = None
+
+    def hook(_optimizer, _args, _kwargs):
+        nonlocal page
+        number = next(numbers)
+        try:
+            write(page, _HEADER_BYTES + number % _SLOTS * _SLOT_BYTES, monotonic_ns(), get_native_id(), number)
+        except Exception:  # no page yet: the first step of this process
+            try:
+                page = _new_page(directory)
+                write(page, _HEADER_BYTES + number % _SLOTS * _SLOT_BYTES, monotonic_ns(), get_native_id(), number)
+            except Exception:
+                page = bytearray(_PAGE_BYTES)  # no room or no right: count for nobody, and do not try again
+
+    def forget():
+        """In a forked child: the page and its numbers are the parent's."""
+        nonlocal page, numbers
+        page = None
+        numbers = count(1)
+
+    os.register_at_fork(after_in_child=forget)
+    hook._torchdynamo_disable = True  # torch.compile must not look into it
+    return hook
+
+
+def _keep_crashes(directory):
+    """Chain ``sys.excepthook``: write the last words, then let Python print them as ever."""
+    previous = sys.excepthook
+
+    def excepthook(kind, value, trace):
+        try:
+            _write_crash(directory, kind, value, trace)
+        except BaseException:
+            pass
+        previous(kind, value, trace)
+
+    sys.excepthook = excepthook
+
+
+def _write_crash(directory, kind, value, trace):
+    import json
+    import time
+    import traceback
+
+    text = "".join(traceback.format_exception(kind, value, trace)).encode("utf-8", "backslashreplace")[-_CRASH_BYTES:]
+    facts = {
+        "pid": os.getpid(),
+        "start_ticks": _start_ticks(),
+        "at": time.monotonic(),
+        "exception": "%s.%s" % (kind.__module__, kind.__qualname__),
+    }
+    path = os.path.join(directory, "crash-%d.txt" % os.getpid())
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        os.write(descriptor, json.dumps(facts).encode() + b"\n" + text)
+    finally:
+        os.close(descriptor)
+
+
+class _TorchArrives:
+    """A finder that finds nothing: it is asked for every module, and so hears of torch without importing it.
+
+    It stays on ``sys.meta_path``: taking an entry out while another thread walks the list makes that thread skip a finder.
+    """
+
+    directory = None
+    hooked = False
+    chained = False
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        """Always None: "ask the next finder"."""
+        if name[:5] == "torch" and not cls.hooked:
+            try:
+                cls._look(name)
+            except Exception:
+                cls.hooked = True  # something is other than we know it: leave this process alone
+        return None
+
+    @classmethod
+    def _look(cls, name):
+        if name == "torch" and not cls.chained:
+            cls.chained = True
+            _keep_crashes(cls.directory)
+        # torch.optim imports its optimizers after torch.optim.optimizer, so the next torch module that is asked for comes in time.
+        module = sys.modules.get("torch.optim.optimizer")
+        if module is not None and hasattr(module, "Optimizer"):
+            cls.hooked = True
+            module.register_optimizer_step_post_hook(_step_hook(cls.directory))
+
+
+def _permit_tracer(pid):
+    """Let perfwatch and its children read this process where Yama would refuse; again after each fork."""
+    import ctypes
+
+    prctl = ctypes.CDLL(None).prctl
+    declare = lambda: prctl(_PR_SET_PTRACER, ctypes.c_ulong(pid), 0, 0, 0)  # noqa: E731
+    declare()
+    os.register_at_fork(after_in_child=declare)
+
+
+def _arm():
+    directory = os.environ.get("PERFWATCH_AGENT_DIR")
+    if not directory or hasattr(sys, "_perfwatch_armed"):
+        return
+    sys._perfwatch_armed = True  # a second copy further down PYTHONPATH only chains
+    tracer = os.environ.get("PERFWATCH_TRACER_PID", "")
+    if tracer.isdigit():
+        try:
+            _permit_tracer(int(tracer))
+        except Exception:
+            pass
+    _TorchArrives.directory = directory
+    sys.meta_path.insert(0, _TorchArrives)
+
+
+def _chain():
+    """Run the ``sitecustomize`` that this file shadows, as if we were not here: its errors are its own."""
+    from importlib.machinery import PathFinder
+    from importlib.util import module_from_spec
+
+    here = os.path.dirname(os.path.realpath(__file__))
+    elsewhere = [entry for entry in sys.path if os.path.realpath(entry or ".") != here]
+    spec = PathFinder.find_spec("sitecustomize", elsewhere)
+    if spec is None or spec.loader is None:
+        return
+    module = module_from_spec(spec)
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)
+
+
+try:
+    _arm()
+except Exception:
+    pass
+_chain()
