@@ -1,0 +1,291 @@
+"""The recording: what was read, what was said, and when. Everything after it is a pure function of it.
+
+``load`` turns a session folder into a frozen ``Recording``. ``Recorder`` makes the folder while a job is watched (through a
+process that may block, ``perfwatch.writer``); ``Memory`` keeps the recent past for the verdicts made meanwhile. Both say the
+same: a verdict made live and one made from the folder a year later see equal records.
+"""
+
+import bisect
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from perfwatch.errors import SessionUnreadable
+from perfwatch.probes import readings as r
+from perfwatch.redaction import redact_tree
+from perfwatch.segments import EVENTS, LASTING_TYPES, READINGS, STACKS
+from perfwatch.session import SCHEMA, Session
+from perfwatch.triage.verdict import Verdict
+from perfwatch.writer import STALLED_SECONDS, Writer
+
+BUDGET_BYTES = 256 * 2**20
+LONGEST_LINE_BYTES = 4 * 2**20  # a stack of a thousand frames is 0.1 MB; more is not ours
+LONGEST_SESSION_BYTES = 2**20
+AT_DECIMALS = 4  # 0.1 ms: finer than any probe, and it keeps lines short
+
+# Text in these readings comes from the job's command lines, files and logs: it may hold secrets.
+_OUTSPOKEN = (
+    r.Process | r.Descriptor | r.FileGrowth | r.Stack | r.SourceLine | r.Traceback | r.KernelMessage | r.ProbeCall
+)
+_STACK_READINGS = r.Stack | r.StackFailure | r.NativeProfile
+
+
+class Record(msgspec.Struct, frozen=True):
+    """One line of ``readings`` or ``stacks``: seconds since the session began, unix time, and the reading."""
+
+    at: float
+    wall: float
+    reading: r.ANY_READING
+
+
+class Event(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Something that perfwatch said or that happened to the job as a whole; one line of ``events.jsonl``.
+
+    kind: suspicion, verdict, retraction, signal, outcome, shed, note. Unknown kinds of newer versions are kept.
+    """
+
+    at: float
+    wall: float
+    kind: str
+    text: str
+    verdict: Verdict | None = None
+    facts: dict[str, Any] = {}
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A session, in order of time. ``unknown`` keeps lines of newer versions as they are; ``skipped`` counts torn ones."""
+
+    session: Session
+    records: tuple[Record, ...] = ()
+    events: tuple[Event, ...] = ()
+    unknown: tuple[bytes, ...] = ()
+    skipped: int = 0
+
+    def until(self, at: float) -> "Recording":
+        """What was known ``at`` seconds after the session began."""
+        return replace(
+            self,
+            records=self.records[: bisect.bisect_right(self.records, at, key=lambda record: record.at)],
+            events=tuple(event for event in self.events if event.at <= at),
+        )
+
+    @property
+    def end(self) -> float:
+        """When the last line was written, in seconds since the session began; 0.0 for an empty recording."""
+        return max((entries[-1].at for entries in (self.records, self.events) if entries), default=0.0)
+
+
+def load(path: Path) -> Recording:
+    """Read a session folder, whoever wrote it and wherever: also while it is being written, or torn by a crash.
+
+    Raises:
+        SessionUnreadable: no session there, or one of a newer major version.
+    """
+    session = _load_session(path)
+    records: list[Record] = []
+    events: list[Event] = []
+    unknown: list[bytes] = []
+    skipped = 0
+    for file, decoder, entries in (
+        *((file, _RECORD, records) for stream in (READINGS, STACKS) for file in sorted(path.glob(f"{stream}*.jsonl"))),
+        *((file, _EVENT, events) for file in (path / "events.jsonl",) if file.exists()),
+    ):
+        for line in _lines(file):
+            try:
+                entries.append(decoder.decode(line))  # type: ignore[attr-defined]
+            except msgspec.ValidationError:  # well-formed JSON of a kind that we do not know
+                unknown.append(line)
+            except msgspec.DecodeError:
+                skipped += 1
+    events.sort(key=lambda event: event.at)
+    return Recording(session, _in_order(records), tuple(events), tuple(unknown), skipped)
+
+
+class Recorder:
+    """Writes a session folder while a job is watched. No call blocks or raises, whatever the disk does.
+
+    Args:
+        folder: a new private folder, from ``perfwatch.session.choose_directory``.
+        session: its description; ``describe`` replaces it when more is known.
+        budget_bytes: what the folder may hold; beyond it the oldest unpinned detail is given up, and that is said.
+        writer: what stores the lines; tests give one that blocks or fails.
+    """
+
+    def __init__(
+        self, folder: Path, session: Session, budget_bytes: int = BUDGET_BYTES, writer: Writer | None = None
+    ) -> None:
+        self.folder = folder
+        self.session = session
+        self._writer = writer or Writer(folder, budget_bytes)
+        self._lost_said = 0
+        self._stall_said = False
+        self.describe(session)
+
+    def describe(self, session: Session) -> None:
+        """Replace ``session.json``: the conditions of the measurement are known only after a while."""
+        self.session = session
+        self._writer.describe(msgspec.json.encode(redact_tree(msgspec.to_builtins(session))))
+
+    def append(self, at: float, readings: Iterable[r.Reading]) -> None:
+        """Record readings made ``at`` seconds after the session began."""
+        at = round(at, AT_DECIMALS)
+        for reading in readings:
+            stream = STACKS if isinstance(reading, _STACK_READINGS) else READINGS
+            self._writer.put(stream, _encoded(self._record(at, reading)))
+        self._say_what_was_shed(at)
+        self._writer.flush()
+
+    def event(
+        self, at: float, kind: str, text: str, verdict: Verdict | None = None, facts: dict[str, Any] | None = None
+    ) -> None:
+        """Record something that was said or that happened to the job as a whole."""
+        at = round(at, AT_DECIMALS)
+        event = Event(at, round(self.session.created + at, AT_DECIMALS), kind, text, verdict, facts or {})
+        self._writer.put(EVENTS, msgspec.json.encode(redact_tree(msgspec.to_builtins(event))))
+        self._writer.flush()
+
+    def pin(self, first_at: float, last_at: float) -> None:
+        """Protect what was recorded in this time (seconds since the session began): a verdict rests on it."""
+        self._writer.pin(first_at, last_at)
+
+    @property
+    def loss(self) -> str:
+        """What was not stored and why, in a sentence; empty when everything was."""
+        lost = self._writer.lost
+        if lost:
+            return f"{lost} lines of the recording were lost: {self._writer.reason} ({self.folder})"
+        if self._writer.stalled_seconds >= STALLED_SECONDS:
+            return f"the recording is not being stored: {self._writer.reason} ({self.folder})"
+        return ""
+
+    def close(self, deadline_seconds: float = 2.0) -> str:
+        """End the recording, waiting no longer than that for the disk, and return ``loss``."""
+        self._writer.close(deadline_seconds)
+        return self.loss
+
+    def _record(self, at: float, reading: r.Reading) -> Record:
+        return Record(at, round(self.session.created + at, AT_DECIMALS), reading)  # type: ignore[arg-type]
+
+    def _say_what_was_shed(self, at: float) -> None:
+        for text in self._writer.sayings():
+            self.event(at, "shed", text)
+        lost, stalled = self._writer.lost, self._writer.stalled_seconds >= STALLED_SECONDS
+        # Said at the first loss and at every doubling: a full disk must not fill the queue with complaints about itself.
+        if lost >= max(1, 2 * self._lost_said) or (stalled and not self._stall_said):
+            self._lost_said = lost
+            self.event(at, "shed", self.loss, facts={"lost": lost})
+        self._stall_said = stalled
+
+
+@dataclass
+class Memory:
+    """The recent past, for verdicts made while the job is watched: they must not depend on any disk.
+
+    Readings older than ``window_seconds`` are dropped, except those that stay true (who is who) and each thread's last words.
+    """
+
+    session: Session
+    window_seconds: float = 900.0
+    _records: list[Record] = field(default_factory=list)
+    _events: list[Event] = field(default_factory=list)
+    _pruned_at: float = 0.0
+
+    def append(self, at: float, readings: Iterable[r.Reading]) -> None:
+        """Keep readings made ``at`` seconds after the session began."""
+        at = round(at, AT_DECIMALS)
+        wall = round(self.session.created + at, AT_DECIMALS)
+        self._records += [Record(at, wall, reading) for reading in readings]  # type: ignore[arg-type]
+        if at - self._pruned_at > self.window_seconds / 4:
+            self._prune(at - self.window_seconds)
+            self._pruned_at = at
+
+    def event(
+        self, at: float, kind: str, text: str, verdict: Verdict | None = None, facts: dict[str, Any] | None = None
+    ) -> None:
+        """Keep an event."""
+        at = round(at, AT_DECIMALS)
+        self._events.append(Event(at, round(self.session.created + at, AT_DECIMALS), kind, text, verdict, facts or {}))
+
+    def pin(self, first_at: float, last_at: float) -> None:
+        """Nothing: memory forgets by age only."""
+
+    def recording(self) -> Recording:
+        """What is remembered, as ``load`` would give it."""
+        return Recording(self.session, _in_order(self._records), tuple(self._events))
+
+    def _prune(self, oldest: float) -> None:
+        """Written on change means that the last reading of an entity still holds, however old it is."""
+        last: dict[tuple[object, ...], int] = {}
+        for index, record in enumerate(self._records):
+            last[_entity(record.reading)] = index
+        still_true = set(last.values())
+        self._records = [
+            record
+            for index, record in enumerate(self._records)
+            if record.at >= oldest or index in still_true or type(record.reading).__name__ in LASTING_TYPES
+        ]
+
+
+_RECORD = msgspec.json.Decoder(Record)
+_EVENT = msgspec.json.Decoder(Event)
+_ENTITY_FIELDS = ("pid", "tid", "fd", "path", "file", "line", "mount", "device", "interface", "probe", "entity")
+
+
+def _entity(reading: r.Reading) -> tuple[object, ...]:
+    return (type(reading), *(getattr(reading, name, None) for name in _ENTITY_FIELDS))
+
+
+def _in_order(records: Iterable[Record]) -> tuple[Record, ...]:
+    """By time, stacks after the readings of the same moment: the order of the folder, whatever it was live."""
+    return tuple(sorted(records, key=lambda record: (record.at, isinstance(record.reading, _STACK_READINGS))))
+
+
+def _encoded(record: Record) -> bytes:
+    if isinstance(record.reading, _OUTSPOKEN):
+        return msgspec.json.encode(redact_tree(msgspec.to_builtins(record)))
+    return msgspec.json.encode(record)
+
+
+def _load_session(path: Path) -> Session:
+    try:
+        line = next(_lines(path / "session.json", LONGEST_SESSION_BYTES), b"")
+    except OSError as error:
+        raise SessionUnreadable(
+            f"{path} is not a perfwatch session: session.json: {error.strerror}",
+            "perfwatch replay without an argument takes the newest session of this machine",
+        ) from None
+    try:
+        schema = msgspec.json.decode(line, type=_Schema).schema
+        name, _, major = schema.partition("/")
+        if name == SCHEMA.partition("/")[0] and int(major.partition(".")[0]) > int(SCHEMA.partition("/")[2]):
+            raise SessionUnreadable(
+                f"{path} was written by a newer perfwatch ({schema}; this one reads {SCHEMA})",
+                "pip install --upgrade perfwatch",
+            )
+        return msgspec.json.decode(line, type=Session)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise SessionUnreadable(
+            f"{path}/session.json is damaged: {error}", "its other files can still be read by eye"
+        ) from None
+
+
+class _Schema(msgspec.Struct):
+    schema: str
+
+
+def _lines(path: Path, longest: int = LONGEST_LINE_BYTES) -> Iterator[bytes]:
+    """Lines of a regular file; an over-long one comes cut, and so as damaged. A FIFO or a link planted there is refused."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(22, "not a regular file", str(path))
+        while line := file.readline(longest):
+            yield line
+            while len(line) >= longest and not line.endswith(b"\n"):
+                line = file.readline(longest)

@@ -1,0 +1,146 @@
+"""Takes secrets out of text before it is stored, printed or sent: command lines, environments, log lines, paths.
+
+Two nets. First the forms that are certain: a key that is called a secret and its value, URLs with credentials, the
+prefixes that vendors give their tokens. Then a statistical one for long words that look drawn at random. Paths pass the
+second net, because a verdict must be able to name the blob of a model cache. A false alarm costs a word; a miss costs a key.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+REDACTED = "[redacted]"
+
+# Names that make a value secret, in environment variables, options and assignments.
+_NAME = (
+    r"(?:[\w.-]*(?:password|passwd|passphrase|secret|token|credential|api[_-]?key|access[_-]?key|auth[_-]?key"
+    r"|private[_-]?key|account[_-]?key|encryption[_-]?key|apikey|authorization|cookie|connection[_-]?string"
+    r"|netrc)[\w.-]*|[\w.-]*_(?:pass|pat|dsn|sig))"
+)
+# Names that are words of prose too ("key: rank 3"): secret only before an equals sign, and unless the value is a number.
+_WEAK_NAME = r"(?:[\w.-]*_key|key|pass|pwd)"
+# Options of training programs that contain such a word and hold no secret: a number, a switch or a tokenizer's name.
+_HARMLESS_NAME = re.compile(
+    r"(?i)(?:tokens|tokeni[sz]er[\w-]*|(?:num|max|min|n|pad|bos|eos|unk|mask|cls|sep)[_-][\w-]*tokens?[\w-]*"
+    r"|tokens?[_-](?:per|count|limit|id|ids|type|length|embed\w*|drop\w*|rank|budget)[\w-]*"
+    r"|[\w-]*tokens[_-]per[\w-]*|[\w-]*num_tokens[\w-]*|key[_-](?:size|dim|length|padding)[\w-]*)"
+)
+_SWITCH = re.compile(r"(?i)(?:true|false|none|null|yes|no|on|off)")
+_NUMBER = re.compile(r"(?i)[+-]?[\d.]{1,12}(?:e[+-]?\d+)?")
+
+_VALUE = r"""(?P<value> "(?:[^"\\]|\\.)*" | '(?:[^'\\]|\\.)*' | (?:(?:bearer|basic|token)\s+)?[^\s'",;&]+ )"""
+_ASSIGNMENTS = (
+    re.compile(rf"""(?ix) (?<![\w/]) (?P<name>-{{0,2}}{_NAME}) (?P<join>\\?['"]?\s*(?:=>|[=:])\s*) {_VALUE}"""),
+    re.compile(rf"""(?ix) (?<!\S) (?P<name>-{{1,2}}{_NAME}) (?P<join>\s+) (?!-) {_VALUE}"""),
+)
+_WEAK_ASSIGNMENT = re.compile(rf"""(?ix) (?<![\w/]) (?P<name>-{{0,2}}{_WEAK_NAME}) (?P<join>\s?=\s?) {_VALUE}""")
+_OPTION = re.compile(rf"(?i)--?{_NAME}")
+
+_CERTAIN = [
+    # -----BEGIN ... PRIVATE KEY----- up to its end, or to the end of what we have
+    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), REDACTED),
+    # scheme://user:password@host and scheme://token@host
+    (re.compile(r"(?i)\b([a-z][a-z0-9+.-]{1,20}://)[^\s/@'\"]+@"), rf"\1{REDACTED}@"),
+    (re.compile(r"(?i)\b((?:bearer|basic)\s+)(?=[^\s]*[\d=._-])[A-Za-z0-9._~+/=-]{12,}"), rf"\1{REDACTED}"),
+    # signed URLs: AWS, GCS, Azure
+    (re.compile(r"(?i)([?&](?:X-Amz-(?:Signature|Credential|Security-Token)|X-Goog-Signature|sig|signature)=)[^\s&'\"]+"),
+     rf"\1{REDACTED}"),
+    (re.compile(r"(?i)(https?://hooks\.slack\.com/services/)\S+"), rf"\1{REDACTED}"),
+    (re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?"), REDACTED),  # JSON web token
+    (re.compile(r"\b(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}\b"), REDACTED),  # AWS key id
+    (re.compile(r"\b(?:hf|api_org)_[A-Za-z0-9]{20,}"), REDACTED),  # Hugging Face
+    (re.compile(r"\b(?:sk|pk|rk)[-_](?:[A-Za-z]+[-_])*[A-Za-z0-9_-]{16,}"), REDACTED),  # OpenAI, Anthropic, Stripe
+    (re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,})"), REDACTED),
+    (re.compile(r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}"), REDACTED),  # Slack
+    (re.compile(r"\bAIza[A-Za-z0-9_-]{30,}"), REDACTED),  # Google
+    (re.compile(r"\bya29\.[A-Za-z0-9_.-]{20,}"), REDACTED),  # Google OAuth
+    (re.compile(r"\b(?:npm_|pypi-|dckr_pat_|nvapi-|wandb_v1_|r8_|gsk_|dapi)[A-Za-z0-9_-]{16,}"), REDACTED),
+]  # fmt: skip
+
+# A hexadecimal word of these lengths is a Weights & Biases key (40) or a session secret (32, 64), or a hash that nobody needs.
+_HEX = re.compile(r"(?<![\w/.:-])(?:[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64}|[0-9a-f]{86})(?![\w/.-])", re.IGNORECASE)
+_LONG_WORD = re.compile(r"(?<![\w/+.~-])[A-Za-z0-9_+/=-]{28,}(?![\w+=-])")
+# Random base64 of 40 characters has about 4.7 bits a character, English and identifiers below 4.0 (measured on this code base).
+_RANDOM_BITS = 4.2
+
+# What a diagnosis may want to know of an environment. Everything else stays where it is.
+ENVIRONMENT_NAMES = frozenset(
+    """RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK ROLE_RANK NODE_RANK MASTER_ADDR MASTER_PORT
+    OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK PMI_RANK PMI_SIZE
+    SLURM_JOB_ID SLURM_PROCID SLURM_LOCALID SLURM_NTASKS SLURM_NNODES SLURM_NODEID SLURM_STEP_ID
+    TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS
+    CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES CUDA_LAUNCH_BLOCKING
+    OMP_NUM_THREADS MKL_NUM_THREADS OPENBLAS_NUM_THREADS
+    TORCH_NCCL_TRACE_BUFFER_SIZE TORCH_NCCL_DUMP_ON_TIMEOUT TORCH_NCCL_DEBUG_INFO_PIPE_FILE TORCH_FR_BUFFER_SIZE
+    TORCH_NCCL_ASYNC_ERROR_HANDLING NCCL_DEBUG NCCL_SOCKET_IFNAME NCCL_IB_HCA GLOO_SOCKET_IFNAME
+    KINETO_USE_DAEMON PYTORCH_CUDA_ALLOC_CONF TORCHINDUCTOR_CACHE_DIR PYTHONUNBUFFERED
+    PERFWATCH_SESSION PERFWATCH_STEPS""".split()
+)
+
+
+def redact(text: str) -> str:
+    """The same text with everything that looks like a secret replaced by ``[redacted]``. Applying it twice changes nothing."""
+    for pattern, replacement in _CERTAIN:
+        text = pattern.sub(replacement, text)
+    for pattern in _ASSIGNMENTS:
+        text = pattern.sub(_hide_value, text)
+    text = _WEAK_ASSIGNMENT.sub(
+        lambda match: match[0] if _NUMBER.fullmatch(match["value"]) else _hide_value(match), text
+    )
+    text = _HEX.sub(REDACTED, text)
+    return _LONG_WORD.sub(lambda match: REDACTED if _looks_random(match[0]) else match[0], text)
+
+
+def redact_command(arguments: Iterable[str]) -> tuple[str, ...]:
+    """A command line, word by word, with the word after ``--token`` and its like hidden too."""
+    hidden: list[str] = []
+    hide_next = False
+    for word in arguments:
+        if hide_next and not word.startswith("--"):
+            hidden.append(REDACTED)
+        else:
+            hidden.append(redact(word))
+        hide_next = bool(_OPTION.fullmatch(word)) and not _HARMLESS_NAME.fullmatch(word.lstrip("-"))
+    return tuple(hidden)
+
+
+def redact_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The allow-listed variables only (``ENVIRONMENT_NAMES``), and even those redacted."""
+    return {name: redact(value) for name, value in environment.items() if name in ENVIRONMENT_NAMES}
+
+
+def redact_tree(value: Any) -> Any:
+    """Every string inside a JSON-like value, redacted; values of keys that are named like secrets hidden whole."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, Mapping):
+        return {key: REDACTED if _is_secret(key, item) else redact_tree(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        words = list(value)
+        return list(redact_command(words)) if words and all(isinstance(word, str) for word in words) else [
+            redact_tree(item) for item in words
+        ]  # fmt: skip
+    return value
+
+
+def _is_secret(key: Any, value: Any) -> bool:
+    return isinstance(key, str) and isinstance(value, str) and redact(f"{key}={value}") == f"{key}={REDACTED}"
+
+
+def _hide_value(match: re.Match[str]) -> str:
+    value = match["value"]
+    quote = value[0] if value[0] in "\"'" else ""
+    if _HARMLESS_NAME.fullmatch(match["name"].lstrip("-")) or _SWITCH.fullmatch(value.strip(quote or None)):
+        return match[0]
+    return f"{match['name']}{match['join']}{quote}{REDACTED}{quote}"
+
+
+def _looks_random(word: str) -> bool:
+    kinds = sum(bool(re.search(pattern, word)) for pattern in ("[a-z]", "[A-Z]", "[0-9]"))
+    if kinds < 3 or word.startswith("/"):
+        return False
+    counts = Counter(word)
+    bits = -sum(count / len(word) * math.log2(count / len(word)) for count in counts.values())
+    return bits >= _RANDOM_BITS

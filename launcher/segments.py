@@ -1,0 +1,215 @@
+"""The files of a session, as its writer process keeps them: appended to, cut into segments, thinned when over budget.
+
+``readings-0001.jsonl``, ``stacks-0001.jsonl`` ... and one ``events.jsonl``. When the budget is exceeded the oldest segment
+that no verdict has pinned is thinned (the last reading of each entity per ten seconds), then stripped to what stays true
+(who the processes are, how they ended), then removed. This file may block or fail at any line: it runs in a process
+of its own (``perfwatch.writer``).
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from perfwatch.session import PRIVATE_FILE
+
+READINGS, STACKS, EVENTS = "readings", "stacks", "events"
+SEGMENT_BYTES = 8 * 2**20
+SEGMENTS_IN_BUDGET = 16  # small budgets get small segments, so that something can be given up before all is
+THINNED_SECONDS = 10.0
+# Readings that stay true after they were made: without them the rest cannot be read.
+LASTING_TYPES = frozenset({"Process", "ProcessEnded", "Traceback", "KernelMessage", "Coverage", "Affinity"})
+FULL, THINNED, STRIPPED = 0, 1, 2
+
+
+class _Entity(msgspec.Struct, frozen=True):
+    """As much of a reading as says which one it is, whatever version wrote it."""
+
+    type: str
+    pid: int | None = None
+    tid: int | None = None
+    fd: int | None = None
+    probe: str | None = None
+    entity: str | None = None
+    path: str | None = None
+    device: str | None = None
+    interface: str | None = None
+
+
+class _Line(msgspec.Struct, frozen=True):
+    at: float
+    reading: _Entity
+
+
+class _Segment:
+    def __init__(self, name: str, first_at: float) -> None:
+        self.name, self.first_at, self.size, self.level, self.pinned = name, first_at, 0, FULL, False
+
+
+_LINE = msgspec.json.Decoder(_Line)
+
+
+class Segments:
+    """Appends lines to the files of ``folder`` and keeps their sum within ``budget_bytes``.
+
+    ``say`` is told, in a sentence, whatever was given up.
+    """
+
+    def __init__(self, folder: Path, budget_bytes: int, say: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._budget = budget_bytes
+        self._say = say
+        self._segment_bytes = min(SEGMENT_BYTES, max(4096, budget_bytes // SEGMENTS_IN_BUDGET))
+        self._events_bytes = budget_bytes // 8
+        self._segments: list[_Segment] = []  # oldest first
+        self._open: dict[str, tuple[int, _Segment]] = {}
+        self._numbers = {READINGS: 0, STACKS: 0}
+        for path in sorted(folder.glob("*-[0-9]*.jsonl"), key=lambda path: path.stat().st_mtime):
+            stream, _, number = path.stem.partition("-")  # a writer before us, which died, left these
+            if stream in self._numbers and number.isdigit():
+                segment = _Segment(path.name, _first_at(path))
+                segment.size = path.stat().st_size
+                self._segments.append(segment)
+                self._numbers[stream] = max(self._numbers[stream], int(number))
+
+    def describe(self, session: bytes) -> None:
+        """Replace ``session.json`` in one step, so that a reader sees the old or the new one, never half."""
+        fresh = self._folder / ".session.json.new"
+        fresh.unlink(missing_ok=True)
+        descriptor = _create(fresh)
+        try:
+            _write_all(descriptor, session)
+        finally:
+            os.close(descriptor)
+        fresh.rename(self._folder / "session.json")
+
+    def append(self, stream: str, line: bytes) -> None:
+        """Add one line (with its newline). Raises OSError after taking back whatever part of it was written."""
+        descriptor, segment = self._opened(stream, line)
+        if stream == EVENTS and segment.size + len(line) > self._events_bytes:
+            raise OSError(27, "the events have used their eighth of the disk budget")
+        try:
+            _write_all(descriptor, line)
+        except OSError:
+            os.ftruncate(descriptor, segment.size)
+            raise
+        segment.size += len(line)
+        if stream != EVENTS and segment.size >= self._segment_bytes:
+            os.close(descriptor)
+            del self._open[stream]
+        if self.total_bytes() > self._budget:
+            self._shrink()
+
+    def pin(self, first_at: float, last_at: float) -> None:
+        """Protect every segment that overlaps this time; the oldest pins give way once half the budget is pinned."""
+        for stream in (READINGS, STACKS):
+            mine = [segment for segment in self._segments if segment.name.startswith(stream)]
+            for segment, following in zip(mine, [*mine[1:], None], strict=True):
+                begins_in_time = segment.first_at <= last_at
+                segment.pinned |= begins_in_time and (following is None or following.first_at >= first_at)
+        pinned = [segment for segment in self._segments if segment.pinned]
+        while len(pinned) > 1 and sum(segment.size for segment in pinned) > self._budget // 2:
+            pinned[0].pinned = False
+            self._say(f"the pins of verdicts fill half of the disk budget: {pinned.pop(0).name} may be thinned now")
+
+    def total_bytes(self) -> int:
+        """Size of everything that counts against the budget."""
+        events = self._open.get(EVENTS)
+        return sum(segment.size for segment in self._segments) + (events[1].size if events else 0)
+
+    def close(self) -> None:
+        """Close what is open."""
+        for descriptor, _ in self._open.values():
+            os.close(descriptor)
+        self._open.clear()
+
+    def _opened(self, stream: str, line: bytes) -> tuple[int, _Segment]:
+        if stream not in self._open:
+            if stream == EVENTS:
+                name, flags = "events.jsonl", os.O_APPEND
+            else:
+                name, flags = f"{stream}-{self._numbers[stream] + 1:04}.jsonl", os.O_EXCL
+            descriptor = _create(self._folder / name, flags)
+            segment = _Segment(name, _at(line))
+            segment.size = os.fstat(descriptor).st_size
+            if stream != EVENTS:
+                self._numbers[stream] += 1
+                self._segments.append(segment)
+            self._open[stream] = (descriptor, segment)
+        return self._open[stream]
+
+    def _shrink(self) -> None:
+        being_written = [segment for _, segment in self._open.values()]
+        while self.total_bytes() > self._budget:
+            free = [segment for segment in self._segments if not segment.pinned and segment not in being_written]
+            if not free:
+                return
+            victim = min(free, key=lambda segment: segment.level)  # min() keeps the oldest of equals
+            before = victim.size
+            if victim.level < STRIPPED and self._rewritten(victim):
+                how = "thinned" if victim.level == THINNED else "stripped to who was who"
+            else:
+                (self._folder / victim.name).unlink(missing_ok=True)
+                self._segments.remove(victim)
+                victim.size, how = 0, "removed"
+            self._say(
+                f"disk budget of {self._budget} bytes: {victim.name} {how}, {before - victim.size} bytes given up"
+            )
+
+    def _rewritten(self, segment: _Segment) -> bool:
+        """Thin a segment by one level more; False when the disk has no room even for that."""
+        segment.level += 1
+        path, fresh = self._folder / segment.name, self._folder / ".thinning"
+        try:
+            fresh.unlink(missing_ok=True)
+            with path.open("rb") as lines, os.fdopen(_create(fresh), "wb") as output:
+                output.writelines(_kept(lines, segment.level))
+            segment.size = fresh.stat().st_size
+            fresh.rename(path)
+        except OSError:
+            return False
+        return True
+
+
+def _kept(lines: Iterable[bytes], level: int) -> Iterator[bytes]:
+    """Of one segment: the lasting readings, and unless stripped, each entity's last reading in every window."""
+    window: dict[_Entity, bytes] = {}
+    window_ends = 0.0
+    for line in lines:
+        try:
+            decoded = _LINE.decode(line)
+        except msgspec.MsgspecError:
+            continue
+        if decoded.at >= window_ends:
+            yield from window.values()
+            window.clear()
+            window_ends = decoded.at + THINNED_SECONDS
+        if decoded.reading.type in LASTING_TYPES:
+            yield line
+        elif level < STRIPPED:
+            window.pop(decoded.reading, None)
+            window[decoded.reading] = line
+    yield from window.values()
+
+
+def _create(path: Path, flags: int = os.O_EXCL) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | flags, PRIVATE_FILE)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _at(line: bytes) -> float:
+    try:
+        return _LINE.decode(line).at
+    except msgspec.MsgspecError:
+        return 0.0
+
+
+def _first_at(path: Path) -> float:
+    with path.open("rb") as lines:
+        return _at(lines.readline(2**20))
