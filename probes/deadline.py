@@ -1,0 +1,239 @@
+"""Work that may never come back is done in a child that can be thrown away.
+
+Reading the command line of a sick process waits for its memory lock; a stat on a dead mount waits for ever; neither can be
+interrupted by a thread or an alarm. ``KillableChild`` runs such a call in a forked helper and gives up at a deadline: the late
+child is killed, and one that cannot be killed (state D) is left behind, never waited for.
+"""
+
+import ctypes
+import os
+import pickle
+import select
+import signal
+import struct
+import time
+from collections.abc import Callable
+from typing import NoReturn, Protocol, TypeVar
+
+from perfwatch.probes.probe import Unavailable
+
+MOST_ABANDONED = 4  # children stuck in the kernel at once; each holds a few MB, and a fifth would be stuck for the same reason
+
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15  # linux/prctl.h
+_LENGTH = struct.Struct("=I")
+_PIPE_CHUNK_BYTES = 65536
+_libc = ctypes.CDLL(None, use_errno=True)  # opened here: not between fork and the first request
+
+T = TypeVar("T")
+
+
+class Caller(Protocol):
+    """Something that runs a function on our behalf: a ``KillableChild``, or ``Inline`` where nothing can block."""
+
+    def call(self, function: Callable[..., T], *arguments: object, deadline_seconds: float) -> T:
+        """The function's result."""
+        ...
+
+
+class Inline:
+    """Runs the call here and now, without a deadline: for recorded trees, which cannot block."""
+
+    def call(self, function: Callable[..., T], *arguments: object, deadline_seconds: float) -> T:
+        """The function's result; ``deadline_seconds`` is not enforced."""
+        return function(*arguments)
+
+
+class KillableChild:
+    """One forked helper process, started at the first call and replaced when it is late.
+
+    Not thread-safe, and the first call should come before the process starts threads: the child is a fork. The child dies with
+    the *thread* that forked it (PR_SET_PDEATHSIG), is the first to go when memory runs out (oom_score_adj 1000), holds none of
+    our files and does not belong to our terminal.
+
+    Cost, measured with 3,000 calls on two busy 2.x GHz cores: 45 us a round trip, 1.3 ms for a fork.
+    """
+
+    def __init__(self) -> None:
+        self._pid = 0
+        self._handle: int | None = None  # pidfd: the pid may have been reaped by somebody else and reused
+        self._requests = -1
+        self._replies = -1
+        self._abandoned: list[int] = []
+
+    def call(self, function: Callable[..., T], *arguments: object, deadline_seconds: float) -> T:
+        """Run ``function(*arguments)`` in the child.
+
+        Args:
+            function: a module-level function; it travels by name.
+            arguments: picklable data.
+            deadline_seconds: from now to the complete answer, the start of a new child included.
+
+        Raises Unavailable when no answer came in time or the child died; whatever the function raises otherwise.
+        """
+        ends = time.monotonic() + deadline_seconds
+        name = getattr(function, "__qualname__", "call")
+        if not self._pid:
+            self._start()
+        try:
+            _send(self._requests, pickle.dumps((function, arguments)), ends)
+            succeeded, result = pickle.loads(_receive(self._replies, ends))
+        except TimeoutError:
+            self.close()
+            raise Unavailable(f"{name} did not answer within {deadline_seconds:g} s") from None
+        except (EOFError, BrokenPipeError):
+            self.close()
+            raise Unavailable(f"the reader died during {name}") from None
+        if not succeeded:
+            raise result
+        return result  # type: ignore[no-any-return]  # pickled by our own child from the function's own result
+
+    def close(self) -> None:
+        """Kill the child, without waiting for one that cannot be killed."""
+        if not self._pid:
+            return
+        try:
+            if self._handle is None:
+                os.kill(self._pid, signal.SIGKILL)
+            else:
+                signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # already dead
+        for descriptor in (self._handle, self._requests, self._replies):
+            if descriptor is not None:
+                os.close(descriptor)
+        self._abandoned.append(self._pid)
+        self._pid = 0
+        self._reap()
+
+    def _start(self) -> None:
+        self._reap()
+        if len(self._abandoned) >= MOST_ABANDONED:
+            raise Unavailable(
+                f"{len(self._abandoned)} readers are stuck in the kernel (state D): pids {self._abandoned}",
+                "find the mount or driver that does not answer: cat /proc/PID/stack of those pids as root",
+            )
+        request_out, request_in = os.pipe()
+        reply_out, reply_in = os.pipe()
+        parent = os.getpid()
+        self._pid = os.fork()
+        if self._pid == 0:
+            _become_reader(parent, request_out, reply_in)
+        os.close(request_out)
+        os.close(reply_in)
+        try:
+            self._handle = os.pidfd_open(self._pid)
+        except OSError:  # Linux before 5.3 (RHEL 8), or a seccomp filter of that age
+            self._handle = None
+        self._requests, self._replies = request_in, reply_out
+        os.set_blocking(request_in, False)
+        os.set_blocking(reply_out, False)
+
+    def _reap(self) -> None:
+        """Collect the abandoned that have died; those in state D stay on the list."""
+        alive = []
+        for pid in self._abandoned:
+            try:
+                if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                    alive.append(pid)
+            except ChildProcessError:
+                pass  # somebody else in this process has collected it
+        self._abandoned = alive
+
+
+def _send(descriptor: int, payload: bytes, ends: float) -> None:
+    rest = memoryview(_LENGTH.pack(len(payload)) + payload)
+    while rest:
+        _await(descriptor, select.POLLOUT, ends)
+        rest = rest[os.write(descriptor, rest[:_PIPE_CHUNK_BYTES]) :]
+
+
+def _receive(descriptor: int, ends: float) -> bytes:
+    (length,) = _LENGTH.unpack(_take(descriptor, _LENGTH.size, ends))
+    return _take(descriptor, length, ends)
+
+
+def _take(descriptor: int, count: int, ends: float) -> bytes:
+    taken = bytearray()
+    while len(taken) < count:
+        _await(descriptor, select.POLLIN, ends)
+        chunk = os.read(descriptor, count - len(taken))
+        if not chunk:
+            raise EOFError
+        taken += chunk
+    return bytes(taken)
+
+
+def _await(descriptor: int, event: int, ends: float) -> None:
+    poll = select.poll()
+    poll.register(descriptor, event)
+    if not poll.poll(max(0.0, ends - time.monotonic()) * 1000):
+        raise TimeoutError
+
+
+def _become_reader(parent: int, requests: int, replies: int) -> NoReturn:
+    """The child: leave everything of the parent's behind, then answer until the request pipe closes."""
+    try:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it died before prctl took effect
+            os._exit(0)
+        _detach(requests, replies)
+        while True:
+            _answer(requests, replies)
+    except BaseException:  # nothing may escape into the parent's code above the fork
+        os._exit(1)
+
+
+def _detach(requests: int, replies: int) -> None:
+    os.setsid()  # Ctrl-C and Ctrl-\ go to the terminal's foreground group: not to us
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    _libc.prctl(_PR_SET_NAME, b"perfwatch-read", 0, 0, 0)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(nowhere, standard)
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) not in (requests, replies):
+            try:
+                os.close(int(name))
+            except OSError:
+                pass  # the folder that was being listed
+    try:
+        with open("/proc/self/oom_score_adj", "w") as adjustment:
+            adjustment.write("1000")
+    except OSError:
+        pass  # a hardened container may mount it read-only
+
+
+def _answer(requests: int, replies: int) -> None:
+    function, arguments = pickle.loads(_read_frame(requests))
+    try:
+        payload = pickle.dumps((True, function(*arguments)))
+    except Exception as error:
+        payload = _pack_error(error)
+    rest = memoryview(_LENGTH.pack(len(payload)) + payload)
+    while rest:
+        rest = rest[os.write(replies, rest) :]
+
+
+def _pack_error(error: Exception) -> bytes:
+    try:
+        return pickle.dumps((False, error))
+    except Exception:  # an exception may hold anything
+        return pickle.dumps((False, RuntimeError(repr(error))))
+
+
+def _read_frame(descriptor: int) -> bytes:
+    (length,) = _LENGTH.unpack(_read_exactly(descriptor, _LENGTH.size))
+    return _read_exactly(descriptor, length)
+
+
+def _read_exactly(descriptor: int, count: int) -> bytes:
+    taken = bytearray()
+    while len(taken) < count:
+        chunk = os.read(descriptor, count - len(taken))
+        if not chunk:
+            os._exit(0)  # the parent closed its end
+        taken += chunk
+    return bytes(taken)

@@ -1,0 +1,100 @@
+"""The rooted way to /proc and /sys: every probe reads through a ``Filesystem``, so that a test can hand in a recorded tree.
+
+Only kernel files are read here. A path of the job (its data, its logs) may sit on a dead mount and is never touched from
+this module: see ``deadline``.
+"""
+
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from perfwatch.probes.probe import Unavailable
+
+PERMISSION_ADVICE = (
+    "run perfwatch as the user who owns the process, or with sudo, or give it CAP_SYS_PTRACE"
+    " (docker run --cap-add SYS_PTRACE; Kubernetes: securityContext.capabilities.add [SYS_PTRACE])"
+)
+_CHUNK_BYTES = 65536  # more than any file that a probe reads often, so that most files are one read and one end-of-file
+
+T = TypeVar("T")
+
+
+class Absent(Unavailable):
+    """There is no such file: the process ended, or this kernel does not have it."""
+
+
+class Denied(Unavailable):
+    """The kernel does not let us read it."""
+
+
+def unavailable(error: OSError, path: str) -> Unavailable:
+    """What an OSError on ``path`` means, as a state of the world with advice."""
+    what = error.strerror or str(error)
+    if error.errno in (errno.ENOENT, errno.ESRCH, errno.ENOTDIR):
+        return Absent(f"{path} is not there: the process ended or this kernel does not provide it")
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return Denied(f"{path} cannot be read: {what}", PERMISSION_ADVICE)
+    return Unavailable(f"{path} cannot be read: {what}")
+
+
+@dataclass(frozen=True)
+class Filesystem:
+    """Roots of the kernel's two file systems.
+
+    Args:
+        proc: where procfs is mounted.
+        sys: where sysfs is mounted.
+
+    Paths given to the methods are full paths, made from the roots: ``filesystem.proc / "meminfo"``. Every method raises
+    ``Absent`` (no such file or process), ``Denied`` (with advice) or plain ``Unavailable``. A file of a process that ends in
+    the middle of the read may come back empty: that is left to the parser.
+    """
+
+    proc: Path = Path("/proc")
+    sys: Path = Path("/sys")
+
+    def read_bytes(self, path: str | Path) -> bytes:
+        """The whole file."""
+        return _guarded(_read_all, path)
+
+    def read_text(self, path: str | Path) -> str:
+        """The whole file; bytes that are not UTF-8 are kept as surrogate escapes."""
+        return self.read_bytes(path).decode("utf-8", "surrogateescape")
+
+    def readlink(self, path: str | Path) -> str:
+        """The text of a symbolic link; the thing that it names is not touched."""
+        return _guarded(os.readlink, path)
+
+    def listdir(self, path: str | Path) -> list[str]:
+        """Names in a folder, in no order."""
+        return _guarded(os.listdir, path)
+
+    def processes(self) -> list[int]:
+        """Every PID that /proc shows (hidepid may hide those of other users), ascending."""
+        return sorted(int(name) for name in self.listdir(self.proc) if name.isdigit())
+
+    def tasks(self, pid: int) -> list[int]:
+        """Thread ids of a process, ascending."""
+        return sorted(int(name) for name in self.listdir(f"{self.proc}/{pid}/task"))
+
+
+def _guarded(read: Callable[[str], T], path: str | Path) -> T:
+    name = str(path)
+    try:
+        return read(name)
+    except OSError as error:
+        raise unavailable(error, name) from None
+
+
+def _read_all(path: str) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        chunks = [os.read(descriptor, _CHUNK_BYTES)]
+        while chunks[-1]:
+            chunks.append(os.read(descriptor, _CHUNK_BYTES))
+        return b"".join(chunks)
+    finally:
+        os.close(descriptor)
