@@ -1,40 +1,43 @@
 """Optimizer steps, and the last traceback, as the agent inside each rank leaves them in the agent's folder.
 
-``steps-<pid>``, little-endian, shared memory of the rank (written without any lock or system call, ~100 ns a step)::
+The layout of ``steps-PID`` and ``crash-PID.txt`` is in the docstring of ``launcher/agent/sitecustomize.py``. In short:
+a page of 64 bytes of header and a ring of (when, thread, number) per step, written by the rank without lock or system
+call while we read it, so the oldest slot is left out and times that do not ascend are dropped.
 
-    0   8s    magic b"PWSTEPS1"
-    8   u64   pid, as the rank itself sees it
-    16  u64   tid of the thread that runs the steps
-    24  u64   count of steps so far, written last
-    32  u64   CLOCK_MONOTONIC of the newest step, ns
-    40  u64 x 256   ring: step number n (from 1) is at slot (n - 1) % 256, ns
-
-``crash-<pid>.txt``: the traceback that ended the rank, at most 16 KiB, UTF-8.
-
-A page is read while the rank writes it: a slot can already belong to a later step. Times that do not ascend are dropped.
 Steps are a hint: several optimizers, an optimizer fused into backward and skipped steps of a GradScaler bend the count.
 """
 
+import itertools
 import os
 import re
 import struct
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import Reading, Steps, Traceback
 
 MAGIC = b"PWSTEPS1"
-HEADER = struct.Struct("<8s4Q")
-RING_SLOTS = 256
-PAGE_BYTES = HEADER.size + 8 * RING_SLOTS
+HEADER = struct.Struct("<8sIIQQ32x")
+SLOT = struct.Struct("<QQQ")
+PAGE_BYTES = 4096
 MOST_INTERVALS = 64
-LONGEST_TRACEBACK_BYTES = 16 * 1024
+LONGEST_CRASH_BYTES = 20 * 1024  # 16 KiB of traceback and a line of facts
 _PAGE_NAME = re.compile(r"steps-(\d+)$")
 _CRASH_NAME = re.compile(r"crash-(\d+)\.txt$")
-_EXCEPTION = re.compile(r"^([A-Za-z_][\w.]*)(?::|$)", re.M)
-_HEADING = "Traceback (most recent call last)"
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a page says: who wrote it, and (number, when in ns, thread) of each step that it still holds, ascending."""
+
+    pid: int
+    start_ticks: int
+    steps: tuple[tuple[int, int, int], ...]
 
 
 class StepCounter:
@@ -43,27 +46,30 @@ class StepCounter:
     Args:
         folder: the agent's folder (our own, 0700, on a local file system).
         redact: takes secrets out of a traceback.
-        clock_ns: CLOCK_MONOTONIC, as the agent's own clock.
+        clock_ns: CLOCK_MONOTONIC, the agent's own clock.
+        proc: root of /proc, to tell the page of a living process from one that a dead process left.
     """
 
     NAME = "steps"
     NEEDS = "a job started with perfwatch run (without --no-agent) that imports torch"
-    COST = "one read of 2 KiB per rank; 60 us"
+    COST = "one read of 4 KiB per rank; 0.1 ms"
 
     def __init__(
         self,
         folder: Path,
         redact: Callable[[str], str],
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        proc: Path = Path("/proc"),
     ) -> None:
-        self._folder = folder
-        self._redact = redact
-        self._clock_ns = clock_ns
-        self._counts: dict[int, int] = {}
-        self._told: set[str] = set()
+        self._folder, self._redact, self._clock_ns, self._proc = folder, redact, clock_ns, proc
+        self._counts: dict[tuple[int, int], int] = {}
+        self._told: set[tuple[str, int]] = set()
 
-    def look(self) -> Iterator[Reading]:
-        """One Steps per rank, and each crash once. Raises Unavailable when no rank has been armed."""
+    def look(self) -> list[Reading]:
+        """One Steps per living rank (and a last one for a rank that has ended), and each crash once.
+
+        Raises Unavailable when no process has left anything.
+        """
         try:
             names = sorted(os.listdir(self._folder))
         except OSError as error:
@@ -71,64 +77,96 @@ class StepCounter:
                 f"the agent's folder cannot be read: {error.strerror}", "start the job with perfwatch run"
             ) from error
         pages = [name for name in names if _PAGE_NAME.match(name)]
-        crashes = [name for name in names if _CRASH_NAME.match(name) and name not in self._told]
-        if not pages and not crashes and not self._told:
-            raise Unavailable("no process of the job has armed a step counter: none has imported torch yet")
-        return iter([*self._steps(pages), *self._crashes(crashes)])
+        crashes = [name for name in names if _CRASH_NAME.match(name)]
+        if not pages and not crashes:
+            raise Unavailable("no process of the job has taken an optimizer step under the agent so far")
+        return [*self._steps(pages), *self._crashes(crashes)]
 
     def _steps(self, names: list[str]) -> Iterator[Steps]:
         for name in names:
             try:
-                page = (self._folder / name).read_bytes()[:PAGE_BYTES]
-                steps = parse_page(page, self._clock_ns(), self._counts.get(int(name.rpartition("-")[2]), 0))
+                page = parse_page((self._folder / name).read_bytes())
             except (OSError, ValueError):
-                continue  # being created, or not ours
-            self._counts[int(name.rpartition("-")[2])] = steps.count
+                continue  # being created
+            identity = (page.pid, page.start_ticks)
+            before = self._counts.get(identity)
+            steps = count_steps(page, self._clock_ns(), before or 0)
+            if steps.count == before and self._started(page.pid) != page.start_ticks:
+                continue  # left by a process that has ended, and told
+            self._counts[identity] = steps.count
             yield steps
 
     def _crashes(self, names: list[str]) -> Iterator[Traceback]:
         for name in names:
             try:
-                text = (self._folder / name).read_bytes()[-LONGEST_TRACEBACK_BYTES:].decode(errors="replace")
-            except OSError:
-                continue
-            if not text.strip():
+                path = self._folder / name
+                key = (name, path.stat().st_mtime_ns)
+                if key in self._told:
+                    continue
+                yield parse_crash(path.read_bytes()[:LONGEST_CRASH_BYTES], self._redact)
+            except (OSError, ValueError):
                 continue  # being written
-            self._told.add(name)
-            yield parse_crash(int(_CRASH_NAME.match(name)[1]), text, self._redact)  # type: ignore[index]
+            self._told.add(key)
+
+    def _started(self, pid: int) -> int | None:
+        try:
+            return int((self._proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[19])
+        except (OSError, ValueError, IndexError):
+            return None
 
 
-def parse_page(page: bytes, now_ns: int, count_before: int = 0) -> Steps:
-    """Steps in a page.
-
-    Args:
-        page: the bytes of ``steps-<pid>``.
-        now_ns: CLOCK_MONOTONIC of the read.
-        count_before: count of the reading before this one; the intervals of later steps are returned.
-
-    Raises ValueError when it is no such page (yet).
-    """
+def parse_page(page: bytes) -> Page:
+    """The bytes of ``steps-PID``. Raises ValueError when it is no such page (yet)."""
     if len(page) < PAGE_BYTES or page[:8] != MAGIC:
         raise ValueError("not a page of steps")
-    _, pid, tid, count, newest_ns = HEADER.unpack_from(page)
-    ring = struct.unpack_from(f"<{RING_SLOTS}Q", page, HEADER.size)
-    if count < count_before:  # the process replaced itself
-        count_before = 0
-    first = max(1, count_before, count - RING_SLOTS + 2)  # one slot of margin: the next step may be overwriting it
-    times = [ring[(number - 1) % RING_SLOTS] for number in range(first, count + 1)]
-    pairs = list(zip(times, times[1:], strict=False))
-    intervals = tuple((late - early) / 1e9 for early, late in pairs if late >= early > 0)
+    _, pid, slots, start_ticks, _ = HEADER.unpack_from(page)
+    slots = min(slots, (PAGE_BYTES - HEADER.size) // SLOT.size)
+    ring = (SLOT.unpack_from(page, HEADER.size + SLOT.size * slot) for slot in range(slots))
+    steps = sorted((number, when, thread) for when, thread, number in ring if number)
+    newest = steps[-1][0] if steps else 0
+    # The slot that is being overwritten holds its old number (newest + 1 - slots) and may hold a new time.
+    return Page(pid, start_ticks, tuple(step for step in steps if step[0] > newest + 1 - slots))
+
+
+def count_steps(page: Page, now_ns: int, count_before: int = 0) -> Steps:
+    """The reading.
+
+    Args:
+        page: what ``parse_page`` returned.
+        now_ns: CLOCK_MONOTONIC of the read.
+        count_before: the count of the reading before this one; the intervals that ended since are returned.
+    """
+    if not page.steps:
+        return Steps(pid=page.pid, tid=page.pid, count=0)
+    count, newest_ns, tid = page.steps[-1]
+    recent = [step for step in page.steps if step[0] >= count_before]
+    intervals = tuple(
+        (late - early) / 1e9
+        for (one, early, _), (next_one, late, _) in itertools.pairwise(recent)
+        if next_one == one + 1 and late >= early
+    )
     return Steps(
-        pid=pid,
+        pid=page.pid,
         tid=tid,
         count=count,
-        step_ago_seconds=max(0.0, (now_ns - newest_ns) / 1e9) if count else None,
+        step_ago_seconds=max(0.0, (now_ns - newest_ns) / 1e9),
         interval_seconds=intervals[-MOST_INTERVALS:],
         longest_seconds=max(intervals, default=None),
     )
 
 
-def parse_crash(pid: int, text: str, redact: Callable[[str], str]) -> Traceback:
-    """The traceback of a rank; ``exception`` names the last exception of the chain (the first line after its frames)."""
-    name = _EXCEPTION.search(text.rpartition(_HEADING)[2].partition("\n")[2] if _HEADING in text else text)
-    return Traceback(pid=pid, exception=name[1] if name else "", text=redact(text))
+def parse_crash(content: bytes, redact: Callable[[str], str]) -> Traceback:
+    """The content of ``crash-PID.txt``. Raises ValueError when its first line is not complete."""
+    head, newline, text = content.partition(b"\n")
+    try:
+        facts = msgspec.json.decode(head, type=_Facts)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"not the facts of a crash: {error}") from error
+    if not newline or not text:
+        raise ValueError("the traceback is not written yet")
+    return Traceback(pid=facts.pid, exception=facts.exception, text=redact(text.decode(errors="replace")))
+
+
+class _Facts(msgspec.Struct):
+    pid: int
+    exception: str

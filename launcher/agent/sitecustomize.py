@@ -1,15 +1,15 @@
 """The one file of perfwatch that runs inside training. ``perfwatch run`` puts its folder first on PYTHONPATH.
 
-Python imports ``sitecustomize`` by itself at start. This one takes what it must do, then runs the ``sitecustomize`` that it
-shadows. It uses the standard library only (Python 3.8 to 3.14), imports nothing of perfwatch, has no thread, prints nothing,
-and no failure of its own reaches the program. Without PERFWATCH_AGENT_DIR it only chains. What it does, and when:
+Python imports ``sitecustomize`` by itself at start. This one does its own part, then runs the ``sitecustomize`` that it
+shadows. Standard library only (Python 3.8 to 3.14), nothing of perfwatch, no thread, no output, and no failure of its own
+reaches the program. Without PERFWATCH_AGENT_DIR it only chains. What it does, and when:
 
-- at start: nothing, except where Yama restricts ptrace (PERFWATCH_TRACER_PID is set): declare that process as permitted tracer;
+- at start: nothing, except where Yama restricts ptrace (PERFWATCH_TRACER_PID is set): declare that process as tracer;
 - when torch is first imported: chain ``sys.excepthook``, so that a crash leaves ``crash-PID.txt`` in PERFWATCH_AGENT_DIR;
 - when torch.optim is complete: register a global hook that runs after every ``Optimizer.step``;
-- at the first step of a process: create ``steps-PID`` there (a process that never steps, such as a DataLoader worker, has none).
+- at the first step of a process: create ``steps-PID`` there (a DataLoader worker never steps, and so has none).
 
-Steps are a hint: several optimizers, one fused into backward, skipped steps of a GradScaler and CUDA graphs bend the count.
+Steps are a hint: several optimizers, one fused into backward, skipped steps of a GradScaler, CUDA graphs bend the count.
 
 The steps page: 4096 bytes, little-endian, mapped shared; one ``struct.pack_into`` per step.
 
@@ -19,7 +19,7 @@ offset   type   what
 0        8s     ``PWSTEPS1``, written last: without it the page is not ready
 8        u32    pid, as the process itself sees it (innermost PID namespace)
 12       u32    slots in the ring: 168
-16       u64    start time of the process, clock ticks after boot (field 22 of /proc/PID/stat): pid + this is the identity
+16       u64    start time of the process, clock ticks after boot (field 22 of /proc/PID/stat): with pid, the identity
 24       u64    when the page was created, nanoseconds of CLOCK_MONOTONIC
 32       32x    zero
 64       ring   step number N (from 1) is in slot ``N % 168`` at ``64 + 24 * slot``:
@@ -28,10 +28,9 @@ offset   type   what
 +16      u64    N; 0: slot not used yet. The largest N in the ring is the number of steps so far
 =======  =====  =====================================================================================================
 
-A reader that looks while a slot is written may see an old N with a new time: look twice, or leave out the oldest slot.
+A reader that looks while a slot is written may see an old N with a new time: leave out the oldest slot.
 
-``crash-PID.txt``: one line of JSON (pid, start_ticks, at: seconds of CLOCK_MONOTONIC, exception: dotted name), then the traceback as
-Python prints it, cut to its last 16 KiB.
+``crash-PID.txt``: the traceback as Python prints it, cut to its last 16 KiB.
 """
 
 import os
@@ -123,22 +122,14 @@ def _keep_crashes(directory):
 
 
 def _write_crash(directory, kind, value, trace):
-    import json
-    import time
     import traceback
 
-    text = "".join(traceback.format_exception(kind, value, trace)).encode("utf-8", "backslashreplace")[-_CRASH_BYTES:]
-    facts = {
-        "pid": os.getpid(),
-        "start_ticks": _start_ticks(),
-        "at": time.monotonic(),
-        "exception": "%s.%s" % (kind.__module__, kind.__qualname__),
-    }
+    text = "".join(traceback.format_exception(kind, value, trace)).encode("utf-8", "backslashreplace")
     path = os.path.join(directory, "crash-%d.txt" % os.getpid())
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o600)
     try:
-        os.write(descriptor, json.dumps(facts).encode() + b"\n" + text)
+        os.write(descriptor, text[-_CRASH_BYTES:])
     finally:
         os.close(descriptor)
 
@@ -146,7 +137,7 @@ def _write_crash(directory, kind, value, trace):
 class _TorchArrives:
     """A finder that finds nothing: it is asked for every module, and so hears of torch without importing it.
 
-    It stays on ``sys.meta_path``: taking an entry out while another thread walks the list makes that thread skip a finder.
+    It stays on ``sys.meta_path``: taking it out while another thread walks the list makes that thread skip a finder.
     """
 
     directory = None
@@ -168,7 +159,7 @@ class _TorchArrives:
         if name == "torch" and not cls.chained:
             cls.chained = True
             _keep_crashes(cls.directory)
-        # torch.optim imports its optimizers after torch.optim.optimizer, so the next torch module that is asked for comes in time.
+        # torch.optim imports its optimizers after torch.optim.optimizer: the next module that is asked for is in time.
         module = sys.modules.get("torch.optim.optimizer")
         if module is not None and hasattr(module, "Optimizer"):
             cls.hooked = True
