@@ -11,7 +11,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     """The common root; each subclass is one kind of line in ``readings.jsonl``."""
 
 
-class Process(Reading, kw_only=True):
+class Process(Reading, frozen=True, kw_only=True):
     """Who a process is (written on change). Identity is ``pid`` + ``start_ticks``: a pid alone can be reused.
 
     Source: /proc/PID/{stat,status,cmdline,exe,environ}. ``command`` is redacted; ``environment`` holds allow-listed names only.
@@ -24,6 +24,7 @@ class Process(Reading, kw_only=True):
     command: tuple[str, ...]
     executable: str | None = None
     python: bool = False  # the interpreter is (or is linked with) CPython
+    torch_loaded: bool | None = None  # libtorch is mapped (/proc/PID/maps)
     uid: int | None = None
     age_seconds: float | None = None  # since it started
     rank: int | None = None
@@ -34,7 +35,7 @@ class Process(Reading, kw_only=True):
     environment: dict[str, str] = {}
 
 
-class ProcessEnded(Reading, kw_only=True):
+class ProcessEnded(Reading, frozen=True, kw_only=True):
     """A process of the job that is no more, or a zombie. ``exit_code`` from the launcher (own child) or stat field 52 (zombie)."""
 
     pid: int
@@ -46,7 +47,7 @@ class ProcessEnded(Reading, kw_only=True):
     parent_pid: int | None = None
 
 
-class ProcessUsage(Reading, kw_only=True):
+class ProcessUsage(Reading, frozen=True, kw_only=True):
     """What a whole process has used so far (one aggregate per second). Source: /proc/PID/{stat,status,io,smaps_rollup not used}."""
 
     pid: int
@@ -95,7 +96,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     address: int | None = None  # futex word: equal addresses in one process are one lock
 
 
-class Thread(Reading, kw_only=True):
+class Thread(Reading, frozen=True, kw_only=True):
     """One thread, written on change. Source: /proc/PID/task/TID/{stat,status,schedstat,sched,wchan,syscall,io}."""
 
     pid: int
@@ -136,7 +137,7 @@ class Socket(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     retransmits: int | None = None
 
 
-class Descriptor(Reading, kw_only=True):
+class Descriptor(Reading, frozen=True, kw_only=True):
     """An open file behind a blocked call. Source: /proc/PID/{fd,fdinfo,mountinfo}; the file itself is never touched."""
 
     pid: int
@@ -154,9 +155,10 @@ class Descriptor(Reading, kw_only=True):
     pipe_bytes: int | None = None  # bytes waiting in the pipe, where known
     socket: Socket | None = None
     watched: tuple[int, ...] = ()  # epoll: the descriptors that it watches
+    lock_holders: tuple[int, ...] = ()  # processes that hold a flock/fcntl lock on this file (/proc/locks)
 
 
-class FileGrowth(Reading, kw_only=True):
+class FileGrowth(Reading, frozen=True, kw_only=True):
     """A regular file that a process of the job holds open for writing (log, checkpoint). stat in a killable child."""
 
     pid: int
@@ -174,7 +176,7 @@ class Frame(msgspec.Struct, frozen=True, array_like=True):
     line: int
 
 
-class Stack(Reading, kw_only=True):
+class Stack(Reading, frozen=True, kw_only=True):
     """What one thread was executing. Source: ``py-spy dump`` or ``py-spy record``, both ``--nonblocking``.
 
     frames: innermost first. samples: how many successive samples showed exactly this stack (1 for a dump), over
@@ -192,14 +194,14 @@ class Stack(Reading, kw_only=True):
     texts: tuple[str, ...] = ()  # string values found in locals of the innermost user frame, redacted (asked for on one suspect only)
 
 
-class StackFailure(Reading, kw_only=True):
+class StackFailure(Reading, frozen=True, kw_only=True):
     """A dump that failed because the stack moved under it ("Failed to copy PyCodeObject"): evidence of motion, not a gap."""
 
     pid: int
     message: str
 
 
-class SourceLine(Reading, kw_only=True):
+class SourceLine(Reading, frozen=True, kw_only=True):
     """Text of a hot or blocked user frame, so that a rule can see which builtin it calls. Read in a killable child.
 
     calls: dotted names called on that line; loop_calls: names called anywhere in the innermost enclosing loop (empty: no loop).
@@ -213,7 +215,7 @@ class SourceLine(Reading, kw_only=True):
     loop_is_endless: bool = False  # ``while True`` / ``while 1`` without break, or the line is in a ``while`` loop that only polls
 
 
-class NativeProfile(Reading, kw_only=True):
+class NativeProfile(Reading, frozen=True, kw_only=True):
     """Where a running thread spends its time in native code. Source: ``perf record`` for about 1 s, where permitted.
 
     shares: symbol -> share of samples (0..1), the largest twenty.
@@ -225,7 +227,7 @@ class NativeProfile(Reading, kw_only=True):
     samples: int
 
 
-class Steps(Reading, kw_only=True):
+class Steps(Reading, frozen=True, kw_only=True):
     """Optimizer steps counted by the agent inside the rank. Source: the agent's shared page.
 
     interval_seconds: the newest step intervals since the last reading (at most 64); longest_seconds: the longest since then.
@@ -239,7 +241,7 @@ class Steps(Reading, kw_only=True):
     longest_seconds: float | None = None
 
 
-class Traceback(Reading, kw_only=True):
+class Traceback(Reading, frozen=True, kw_only=True):
     """The last words of a rank, kept by the agent's excepthook. ``text`` is redacted and cut to 16 KiB."""
 
     pid: int
@@ -254,7 +256,7 @@ class Pressure(msgspec.Struct, frozen=True, kw_only=True):
     full_microseconds: int
 
 
-class Host(Reading, kw_only=True):
+class Host(Reading, frozen=True, kw_only=True):
     """The machine. Sources: psutil (CPU times, memory, swap), /proc/pressure, /proc/meminfo, statvfs of /dev/shm. Cumulative counters."""
 
     cpus_online: int
@@ -278,7 +280,7 @@ class Host(Reading, kw_only=True):
     pressure: dict[str, Pressure] = {}  # "cpu", "memory", "io"
 
 
-class Cgroup(Reading, kw_only=True):
+class Cgroup(Reading, frozen=True, kw_only=True):
     """Limits and events of the job's control group, v1 or v2. ``None`` where the controller is not mounted."""
 
     path: str
@@ -297,14 +299,14 @@ class Cgroup(Reading, kw_only=True):
     pressure: dict[str, Pressure] = {}
 
 
-class Affinity(Reading, kw_only=True):
+class Affinity(Reading, frozen=True, kw_only=True):
     """CPUs on which a process may run (Cpus_allowed_list). Source: sched_getaffinity."""
 
     pid: int
     cpus: tuple[int, ...]
 
 
-class Disk(Reading, kw_only=True):
+class Disk(Reading, frozen=True, kw_only=True):
     """One block device. Source: psutil.disk_io_counters, /proc/diskstats (in flight, busy time)."""
 
     device: str
@@ -316,7 +318,7 @@ class Disk(Reading, kw_only=True):
     in_flight: int | None = None
 
 
-class MountActivity(Reading, kw_only=True):
+class MountActivity(Reading, frozen=True, kw_only=True):
     """Requests of one network mount (NFS). Source: /proc/PID/mountstats."""
 
     mount: str
@@ -327,7 +329,7 @@ class MountActivity(Reading, kw_only=True):
     written_bytes: int
 
 
-class Network(Reading, kw_only=True):
+class Network(Reading, frozen=True, kw_only=True):
     """One interface or RDMA port. Sources: psutil.net_io_counters; /sys/class/infiniband/*/ports/*/counters (RDMA bypasses netdev)."""
 
     interface: str
@@ -338,7 +340,7 @@ class Network(Reading, kw_only=True):
     retransmits: int | None = None
 
 
-class KernelMessage(Reading, kw_only=True):
+class KernelMessage(Reading, frozen=True, kw_only=True):
     """One kernel log line that matters (OOM kill, hung task, segfault, I/O error, Xid). Source: /dev/kmsg where readable."""
 
     kind: str  # oom_kill hung_task segfault io_error xid
@@ -347,7 +349,7 @@ class KernelMessage(Reading, kw_only=True):
     pid: int | None = None
 
 
-class ProbeCall(Reading, kw_only=True):
+class ProbeCall(Reading, frozen=True, kw_only=True):
     """How one look of a probe went: the tool's own cost and its blind spots are data."""
 
     probe: str
@@ -359,7 +361,7 @@ class ProbeCall(Reading, kw_only=True):
     advice: str = ""
 
 
-class Coverage(Reading, kw_only=True):
+class Coverage(Reading, frozen=True, kw_only=True):
     """What the job says of itself against what we see."""
 
     ranks_seen: tuple[int, ...]

@@ -1,6 +1,7 @@
 """Lay out ``build/types/perfwatch`` as links, so that type checkers find the packages under their import names.
 
-The folders are ``launcher/`` and ``probes/``; an editable install maps them with an import hook that type checkers cannot follow.
+The folders are ``launcher/`` and ``probes/``; an editable install maps them with an import hook that type checkers
+cannot follow.
 """
 
 import shutil

@@ -14,7 +14,7 @@ class _Part(msgspec.Struct, frozen=True):
     """A piece of a verdict."""
 
 
-class Evidence(_Part, kw_only=True):
+class Evidence(_Part, frozen=True, kw_only=True):
     """One observation that the cause rests on; ``at`` is seconds since the session began."""
 
     witness: str  # the reading it comes from: stack, thread, socket, steps, cgroup, ...
@@ -25,7 +25,7 @@ class Evidence(_Part, kw_only=True):
     at: float = 0.0
 
 
-class Culprit(_Part, kw_only=True):
+class Culprit(_Part, frozen=True, kw_only=True):
     """Who is to blame. ``frame`` reads ``function (file:line)``."""
 
     pid: int
@@ -38,7 +38,7 @@ class Culprit(_Part, kw_only=True):
     host: str | None = None
 
 
-class Link(_Part, kw_only=True):
+class Link(_Part, frozen=True, kw_only=True):
     """One step of the wait chain: this thread waits for that."""
 
     pid: int
@@ -49,14 +49,14 @@ class Link(_Part, kw_only=True):
     silent_seconds: float | None = None
 
 
-class Alternative(_Part, kw_only=True):
+class Alternative(_Part, frozen=True, kw_only=True):
     """The nearest competing cause and what speaks against it (or would)."""
 
     cause: str
     refuted_by: str
 
 
-class Missing(_Part, kw_only=True):
+class Missing(_Part, frozen=True, kw_only=True):
     """A witness that was not there, why, and how to get it next time."""
 
     witness: str
@@ -64,7 +64,7 @@ class Missing(_Part, kw_only=True):
     advice: str = ""
 
 
-class Suspect(_Part, kw_only=True):
+class Suspect(_Part, frozen=True, kw_only=True):
     """A temporal cause whose patience still runs."""
 
     state: str
@@ -73,7 +73,7 @@ class Suspect(_Part, kw_only=True):
     decides_in_seconds: float
 
 
-class Finding(_Part, kw_only=True):
+class Finding(_Part, frozen=True, kw_only=True):
     """A rule recognised its cause. ``confidence`` 0..1; ``decisive`` ends the ladder (dead, stopped, reads a tty)."""
 
     cause: str
@@ -90,7 +90,7 @@ class Finding(_Part, kw_only=True):
     decides_in_seconds: float = 0.0  # > 0: not decided yet, becomes ``suspect``
 
 
-class Abstention(_Part, kw_only=True):
+class Abstention(_Part, frozen=True, kw_only=True):
     """A rule that might apply but lacks a witness."""
 
     cause: str
@@ -100,14 +100,14 @@ class Abstention(_Part, kw_only=True):
 Outcome = Finding | Abstention | None
 
 
-class Coverage(_Part, kw_only=True):
+class Coverage(_Part, frozen=True, kw_only=True):
     """Ranks seen against ranks that the job says it has."""
 
     ranks_seen: int
     world_size: int | None
 
 
-class Timeline(_Part, kw_only=True):
+class Timeline(_Part, frozen=True, kw_only=True):
     """Seconds since the session began."""
 
     attached: float = 0.0
@@ -115,7 +115,7 @@ class Timeline(_Part, kw_only=True):
     decided: float | None = None
 
 
-class ObserverCost(_Part, kw_only=True):
+class ObserverCost(_Part, frozen=True, kw_only=True):
     """What looking cost."""
 
     cpu_seconds: float = 0.0
@@ -123,7 +123,7 @@ class ObserverCost(_Part, kw_only=True):
     target_paused_ms: float = 0.0
 
 
-class Verdict(_Part, kw_only=True):
+class Verdict(_Part, frozen=True, kw_only=True):
     """The one answer. Times are ISO 8601 UTC; the other fields are explained by their types above."""
 
     schema: str = SCHEMA

@@ -1,0 +1,55 @@
+"""``perfwatch drill``: the options, and which of the three things to do. The doing lies in ``perfwatch.gauntlet``."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def drill(
+    name: Annotated[str | None, typer.Argument(help="A drill or a cause; without it, list them all.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Run the gauntlet: every drill, at every strength.")] = False,
+    only: Annotated[str, typer.Option(help="With --all: these drills or causes, separated by commas.")] = "",
+    strength: Annotated[str, typer.Option(help="loud, quiet or masked; several separated by commas with --all.")] = "",
+    repeat: Annotated[int, typer.Option(min=1, help="With --all: how many times each.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="With --all: how many at a time; times are fair only with 1.")] = 1,
+    late: Annotated[float, typer.Option(min=0.0, help="Attach so many seconds after the fault began.")] = 0.0,
+    mode: Annotated[str, typer.Option(help="attach; or run, to start the drill under perfwatch.")] = "attach",
+    patience: Annotated[float | None, typer.Option(help="Passed on to perfwatch; its own default otherwise.")] = None,
+    python: Annotated[str, typer.Option(help="The Python that has torch.", show_default=False)] = sys.executable,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Keep rows and sessions in this folder.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="With -o: leave out what is there already.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")] = False,
+) -> None:
+    """Run real sick programs, and healthy ones that look sick, and show whether the diagnosis is right.
+
+    Nothing of the machine is changed; every process that a drill starts is ended with it.
+
+    Examples:
+
+      perfwatch drill                                  what can be tried
+
+      perfwatch drill stuck_worker                     one program and its diagnosis
+
+      perfwatch drill --all --repeat 5 -o results      the whole gauntlet and its score
+
+      perfwatch drill --all --repeat 5 -o results --resume
+    """
+    from perfwatch.gauntlet import choice, show
+
+    if name is None and not every:
+        show.catalogue(json)
+        return
+    choice_made = choice.choose(_words(only) if every else _words(name or ""), _words(strength))
+    with choice.conditions(output, python, mode, late, patience) as conditions:
+        if every:
+            keep = output is not None
+            raise typer.Exit(show.gauntlet(choice_made, conditions, repeat, jobs, resume, keep, json))
+        raise typer.Exit(show.one(choice_made, conditions, json))
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in text.split(",") if word]

@@ -1,0 +1,120 @@
+"""Ask perfwatch about a running drill as a user would: its command line, its JSON, its exit code."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from perfwatch.errors import EXIT_CODES
+from perfwatch.gauntlet.conditions import LOOK_SECONDS, Conditions
+from perfwatch.gauntlet.program import Program
+from perfwatch.triage.verdict import Verdict
+
+FAULT_CHARACTERS = 500
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back. Exactly one of ``verdict`` and ``fault`` is set."""
+
+    seconds: float
+    exit_code: int | None
+    verdict: Verdict | None = None
+    fault: str | None = None
+
+
+def attach(
+    conditions: Conditions, pid: int, session: Path, interrupted: Callable[[], bool], show: bool = False
+) -> Answer:
+    """``perfwatch attach PID --json``; what it says on stderr is shown, or kept beside the session."""
+    arguments = ("attach", str(pid), "--json", "--session", str(session), *conditions.patience_option)
+    return _ask(conditions, arguments, session.parent, interrupted, show)
+
+
+def run_command(conditions: Conditions, session: Path, command: Sequence[str]) -> list[str]:
+    """The command that starts a drill under ``perfwatch run``."""
+    return [*conditions.perfwatch, "run", "--session", str(session), *conditions.patience_option, "--", *command]
+
+
+def follow(
+    conditions: Conditions,
+    program: Program,
+    session: Path,
+    settled: Callable[[Verdict], bool],
+    limit_seconds: float,
+    interrupted: Callable[[], bool],
+) -> Answer:
+    """Watch a session of ``perfwatch run`` until a verdict is ``settled``, the program ends, or the limit passes."""
+    begun = time.monotonic()
+    while time.monotonic() - begun < limit_seconds and not interrupted():
+        verdict = last_verdict(session)
+        if verdict is not None and settled(verdict):
+            return Answer(time.monotonic() - begun, None, verdict)
+        if program.ended(LOOK_SECONDS):
+            break
+    seconds = time.monotonic() - begun
+    final = ("--final",) if program.ended(0.0) else ()
+    arguments = ("replay", str(session), "--json", *final)
+    return replace(_ask(conditions, arguments, session.parent, interrupted), seconds=seconds)
+
+
+class _Event(msgspec.Struct):
+    verdict: Verdict | None = None
+
+
+def last_verdict(session: Path) -> Verdict | None:
+    """The newest verdict among the events of a session that may still be written; a torn last line is left."""
+    try:
+        lines = (session / "events.jsonl").read_bytes().splitlines()
+    except OSError:
+        return None  # not begun yet
+    for line in reversed(lines):
+        try:
+            event = msgspec.json.decode(line, type=_Event)
+        except msgspec.DecodeError:
+            continue
+        if event.verdict is not None:
+            return event.verdict
+    return None
+
+
+def _ask(
+    conditions: Conditions,
+    arguments: Sequence[str],
+    folder: Path,
+    interrupted: Callable[[], bool],
+    show: bool = False,
+) -> Answer:
+    said = folder / f"{arguments[0]}.stderr"
+    begun = time.monotonic()
+    with said.open("wb") as errors:
+        process = subprocess.Popen(
+            (*conditions.perfwatch, *arguments),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=None if show else errors,
+            start_new_session=True,
+        )
+    while True:
+        try:
+            output, _ = process.communicate(timeout=LOOK_SECONDS)
+            break
+        except subprocess.TimeoutExpired:
+            if interrupted() or time.monotonic() - begun > conditions.limit_seconds:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+                seconds = time.monotonic() - begun
+                return Answer(seconds, None, fault=f"{arguments[0]}: no verdict within {seconds:.0f} s")
+    seconds = time.monotonic() - begun
+    if process.returncode in EXIT_CODES.values():
+        try:
+            return Answer(seconds, process.returncode, verdict=msgspec.json.decode(output, type=Verdict))
+        except msgspec.DecodeError as error:
+            return Answer(seconds, process.returncode, fault=f"{arguments[0]}: not a verdict: {error}")
+    words = said.read_text(errors="replace").strip()[-FAULT_CHARACTERS:]
+    return Answer(seconds, process.returncode, fault=f"{arguments[0]}: exit code {process.returncode}: {words}")

@@ -1,0 +1,38 @@
+"""What is the same for every attempt of a gauntlet."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfwatch.drills.drill import Drill
+
+LOOK_SECONDS = 0.2  # how often something silent is checked for having ended, or for an interruption
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Where, how and how late to ask.
+
+    folder: sessions and programs' output go below it.
+    python: the interpreter that has torch.
+    perfwatch: the command that is asked, as a user would type it.
+    patience_seconds: passed on to perfwatch; None leaves its own default.
+    limit_seconds: an answer that takes longer is a fault of perfwatch.
+    """
+
+    folder: Path
+    python: str = sys.executable
+    perfwatch: tuple[str, ...] = (sys.executable, "-m", "perfwatch")
+    mode: str = "attach"
+    late_seconds: float = 0.0
+    patience_seconds: float | None = None
+    limit_seconds: float = 180.0
+
+    def mode_for(self, drill: Drill) -> str:
+        """Nobody can attach to what has ended: a program that goes away is always started under ``run``."""
+        return "run" if drill.state == "gone" else self.mode
+
+    @property
+    def patience_option(self) -> tuple[str, ...]:
+        """``--patience SECONDS`` for perfwatch, where one was asked for."""
+        return () if self.patience_seconds is None else ("--patience", f"{self.patience_seconds:g}")

@@ -1,0 +1,71 @@
+"""What a drill may need of the machine, and whether it is there; else the drill is skipped with the reason."""
+
+import ctypes
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000  # linux/sched.h
+
+
+def _root() -> str | None:
+    return None if os.geteuid() == 0 else "needs root: run perfwatch drill with sudo"
+
+
+def _fuse() -> str | None:
+    if os.geteuid() != 0:
+        return _root()
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        return "needs /dev/fuse: in a container, start it with --device /dev/fuse --cap-add SYS_ADMIN"
+    return _mount_namespace()
+
+
+def _mount_namespace() -> str | None:
+    child = os.fork()  # unshare in a child: our own namespace stays
+    if child == 0:
+        os._exit(0 if ctypes.CDLL(None).unshare(CLONE_NEWNS) == 0 else 1)
+    _, status = os.waitpid(child, 0)
+    return None if status == 0 else "needs to mount: in a container, start it with --cap-add SYS_ADMIN"
+
+
+def _cgroup_v1_cpu() -> str | None:
+    controller = Path("/sys/fs/cgroup/cpu")
+    if not (controller / "cpu.cfs_quota_us").exists() and not (controller / "cgroup.procs").exists():
+        return "needs the cpu controller of cgroup v1 at /sys/fs/cgroup/cpu"
+    return None if os.access(controller, os.W_OK) else "may not make groups below /sys/fs/cgroup/cpu: run as root"
+
+
+def _cgroup_v2_cpu() -> str | None:
+    root = Path("/sys/fs/cgroup")
+    try:
+        controllers = (root / "cgroup.subtree_control").read_text().split()
+    except OSError:
+        return "needs cgroup v2 at /sys/fs/cgroup"
+    if "cpu" not in controllers:
+        return "needs the cpu controller of cgroup v2: echo +cpu > /sys/fs/cgroup/cgroup.subtree_control"
+    return None if os.access(root, os.W_OK) else "may not make groups below /sys/fs/cgroup: run as root"
+
+
+def _pty() -> str | None:
+    return None if os.access("/dev/ptmx", os.R_OK | os.W_OK) else "needs /dev/ptmx"
+
+
+def _compiler() -> str | None:
+    return None if shutil.which("cc") or shutil.which("gcc") else "needs a C compiler: apt install gcc"
+
+
+NEEDS: dict[str, Callable[[], str | None]] = {
+    "root": _root,
+    "fuse": _fuse,
+    "cgroup_v1_cpu": _cgroup_v1_cpu,
+    "cgroup_v2_cpu": _cgroup_v2_cpu,
+    "pty": _pty,
+    "compiler": _compiler,
+}
+
+
+def unmet(needs: tuple[str, ...]) -> str | None:
+    """Say what is missing for a drill with these ``needs`` (keys of NEEDS), or None when all is there."""
+    reasons = [reason for need in needs if (reason := NEEDS[need]()) is not None]
+    return "; ".join(reasons) or None
