@@ -1,8 +1,9 @@
 """The scheduler's clock of each CPU, against which "when did this thread last run" is measured.
 
-``se.exec_start`` of a thread is a moment on the clock of the CPU on which it last ran. That clock leaves out time spent in
-interrupts and time stolen by the hypervisor, so the clocks of two CPUs of one machine may be hours apart after weeks. A reader
-that is moved to a CPU for an instant, and reads its own ``exec_start`` there, learns that CPU's offset.
+``se.exec_start`` of a thread is a moment on the clock of the CPU on which it last ran. That clock leaves out time
+spent in interrupts and time stolen by the hypervisor, so the clocks of two CPUs of one machine may be hours apart
+after weeks. A reader that is moved to a CPU for an instant, and reads its own ``exec_start`` there, learns that CPU's
+offset.
 """
 
 import os
@@ -15,7 +16,7 @@ from perfwatch.probes.stat import parse_exec_start
 
 # An offset grows by the share of interrupts and stolen time: 5 s at a heavy 10 % is half a second.
 FRESH_SECONDS = 5.0
-CALIBRATION_DEADLINE_SECONDS = 1.0  # measured: 60 us a CPU when idle, a scheduling slice (3-20 ms) where every CPU is burnt
+CALIBRATION_DEADLINE_SECONDS = 1.0  # measured: 60 us an idle CPU, a slice (3-20 ms) a burnt one
 
 Offsets = dict[int, float]  # CPU -> monotonic minus scheduler clock, seconds
 
@@ -61,7 +62,7 @@ class CpuClocks:
 
 
 def measure_offsets(cpus: tuple[int, ...]) -> Offsets:
-    """Visit each CPU and compare its scheduler clock with the monotonic one. Empty where the kernel shows no exec_start."""
+    """Visit each CPU and compare its scheduler clock with the monotonic one. Empty without exec_start."""
     allowed = os.sched_getaffinity(0)
     offsets = {}
     try:

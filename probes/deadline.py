@@ -1,8 +1,8 @@
 """Work that may never come back is done in a child that can be thrown away.
 
-Reading the command line of a sick process waits for its memory lock; a stat on a dead mount waits for ever; neither can be
-interrupted by a thread or an alarm. ``KillableChild`` runs such a call in a forked helper and gives up at a deadline: the late
-child is killed, and one that cannot be killed (state D) is left behind, never waited for.
+Reading the command line of a sick process waits for its memory lock; a stat on a dead mount waits for ever; neither
+can be interrupted by a thread or an alarm. ``KillableChild`` runs such a call in a forked helper and gives up at a
+deadline: the late child is killed, and one that cannot be killed (state D) is left behind, never waited for.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ from typing import NoReturn, Protocol, TypeVar
 
 from perfwatch.probes.probe import Unavailable
 
-MOST_ABANDONED = 4  # children stuck in the kernel at once; each holds a few MB, and a fifth would be stuck for the same reason
+MOST_ABANDONED = 4  # stuck in the kernel at once: a few MB each, and a fifth would be stuck for the same reason
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15  # linux/prctl.h
 _LENGTH = struct.Struct("=I")
@@ -46,9 +46,9 @@ class Inline:
 class KillableChild:
     """One forked helper process, started at the first call and replaced when it is late.
 
-    Not thread-safe, and the first call should come before the process starts threads: the child is a fork. The child dies with
-    the *thread* that forked it (PR_SET_PDEATHSIG), is the first to go when memory runs out (oom_score_adj 1000), holds none of
-    our files and does not belong to our terminal.
+    Not thread-safe, and the first call should come before the process starts threads: the child is a fork. The child
+    dies with the *thread* that forked it (PR_SET_PDEATHSIG), is the first to go when memory runs out (oom_score_adj
+    1000), holds none of our files and does not belong to our terminal.
 
     Cost, measured with 3,000 calls on two busy 2.x GHz cores: 45 us a round trip, 1.3 ms for a fork.
     """

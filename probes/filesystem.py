@@ -1,7 +1,8 @@
-"""The rooted way to /proc and /sys: every probe reads through a ``Filesystem``, so that a test can hand in a recorded tree.
+"""The rooted way to /proc and /sys: every probe reads through a ``Filesystem``, so that a test can hand in a recorded
+tree.
 
-Only kernel files are read here. A path of the job (its data, its logs) may sit on a dead mount and is never touched from
-this module: see ``deadline``.
+Only kernel files are read here. A path of the job (its data, its logs) may sit on a dead mount and is never touched
+from this module: see ``deadline``.
 """
 
 import errno
@@ -49,8 +50,8 @@ class Filesystem:
         sys: where sysfs is mounted.
 
     Paths given to the methods are full paths, made from the roots: ``filesystem.proc / "meminfo"``. Every method raises
-    ``Absent`` (no such file or process), ``Denied`` (with advice) or plain ``Unavailable``. A file of a process that ends in
-    the middle of the read may come back empty: that is left to the parser.
+    ``Absent`` (no such file or process), ``Denied`` (with advice) or plain ``Unavailable``. A file of a process that
+    ends in the middle of the read may come back empty: that is left to the parser.
     """
 
     proc: Path = Path("/proc")

@@ -1,9 +1,9 @@
 """Who the processes of a job are, what they have used, and how they ended. Source: /proc/PID.
 
-``tree`` finds them, ``identify`` says who one is, ``usage`` what it has used, ``ended`` whether it is no more. Anybody may read
-stat, status and statm; the command line, the environment, io and fd want the same user or CAP_SYS_PTRACE: what cannot be read
-is None, and the rest is still there. The command line, environment and maps wait for the process' memory lock, which a sick
-process may hold: they are read in a killable child.
+``tree`` finds them, ``identify`` says who one is, ``usage`` what it has used, ``ended`` whether it is no more.
+Anybody may read stat, status and statm; the command line, the environment, io and fd want the same user or
+CAP_SYS_PTRACE: what cannot be read is None, and the rest is still there. The command line, environment and maps wait
+for the process' memory lock, which a sick process may hold: they are read in a killable child.
 
 Cost, measured over 2,000 reads on a busy machine of two cores: one scan of /proc 9 us a process, ``usage`` 70 us,
 ``identify`` 200 us for a shell and 1 ms for a process with torch loaded (its maps).
@@ -26,7 +26,8 @@ NAME = "process"
 NEEDS = "nothing for states and usage; same user or CAP_SYS_PTRACE for command lines, environments and io counters"
 COST = "9 us per process of the machine and 70 us per process of the job"
 
-IDENTITY_DEADLINE_SECONDS = 1.0  # measured: 1 ms; a process that holds its memory lock for longer is sick, and that costs us its name only
+# Measured: 1 ms. A process that holds its memory lock for longer is sick, and that costs us its command line only.
+IDENTITY_DEADLINE_SECONDS = 1.0
 # Variables that a diagnosis uses and that hold no secret; everything else in the environment stays where it is.
 ENVIRONMENT_NAMES = frozenset(
     """RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK ROLE_RANK NODE_RANK MASTER_ADDR MASTER_PORT
@@ -38,9 +39,9 @@ ENVIRONMENT_NAMES = frozenset(
     TORCH_NCCL_TRACE_BUFFER_SIZE TORCH_NCCL_DUMP_ON_TIMEOUT TORCH_NCCL_DEBUG_INFO_PIPE_FILE TORCH_FR_BUFFER_SIZE
     TORCH_FR_DUMP_TEMP_FILE TORCH_NCCL_ASYNC_ERROR_HANDLING TORCH_NCCL_BLOCKING_WAIT TORCH_NCCL_DESYNC_DEBUG
     TORCH_DISTRIBUTED_DEBUG TORCHINDUCTOR_CACHE_DIR
-    NCCL_DEBUG NCCL_SOCKET_IFNAME NCCL_IB_HCA NCCL_IB_DISABLE NCCL_P2P_DISABLE NCCL_RAS_ADDR NCCL_RAS_ENABLE GLOO_SOCKET_IFNAME
-    KINETO_USE_DAEMON KINETO_IPC_SOCKET_DIR KINETO_CONFIG
-    PERFWATCH_SESSION PERFWATCH_STEPS PERFWATCH_TRACER""".split()
+    NCCL_DEBUG NCCL_SOCKET_IFNAME NCCL_IB_HCA NCCL_IB_DISABLE NCCL_P2P_DISABLE NCCL_RAS_ADDR NCCL_RAS_ENABLE
+    GLOO_SOCKET_IFNAME KINETO_USE_DAEMON KINETO_IPC_SOCKET_DIR KINETO_CONFIG PERFWATCH_SESSION PERFWATCH_STEPS
+    PERFWATCH_TRACER""".split()
 )
 _MAPS_LIMIT_BYTES = 8 * 2**20  # a process with 2,000 threads and torch has about 1 MiB
 _PYTHON_NAME = re.compile(r"(?:python|pypy)[\d.]*[a-z]*(?:-\w+)?(?: \(deleted\))?")
@@ -57,7 +58,7 @@ def _since_boot() -> float:
 
 
 def children_of(filesystem: Filesystem) -> dict[int, list[int]]:
-    """Children by parent, of every process that can be seen. One pass over /proc; a process that ends meanwhile is left out."""
+    """Children by parent, of every process that can be seen; one that ends meanwhile is left out."""
     children: dict[int, list[int]] = {}
     for pid in filesystem.processes():
         try:
@@ -79,7 +80,7 @@ def tree(filesystem: Filesystem, root: int, children: Mapping[int, Sequence[int]
     known = children_of(filesystem) if children is None else children
     found, seen = [root], {root}
     for pid in found:  # grows while we walk
-        fresh = [child for child in known.get(pid, ()) if child not in seen]  # a pid reused in mid-scan could make a cycle
+        fresh = [child for child in known.get(pid, ()) if child not in seen]  # a reused pid could make a cycle
         seen.update(fresh)
         found += fresh
     return found
@@ -96,7 +97,8 @@ def identify(filesystem: Filesystem, pid: int, child: Caller, redact: Redact, no
     Args:
         filesystem: where /proc is.
         pid: the process.
-        child: where the reads that may block are made; when they are late, command, environment and executable stay unknown.
+        child: where the reads that may block are made; when they are late, command, environment and executable stay
+            unknown.
         redact: takes secrets out of a command line; also applied to each value of the environment.
         now: seconds since boot.
 
@@ -206,8 +208,9 @@ def usage(filesystem: Filesystem, pid: int, runnable_threads: int | None = None)
 def ended(filesystem: Filesystem, known: Process) -> ProcessEnded | None:
     """How a process that we knew ended; None while it lives.
 
-    Raises Unavailable where the kernel hides the process from us (hidepid). A pid with another start time is another process: ours is gone. A zombie's exit code is field 52 of stat, which the kernel
-    shows as 0 to those who may not ptrace it: then it is not known. A dead main thread whose other threads live is not an end.
+    Raises Unavailable where the kernel hides the process from us (hidepid). A pid with another start time is another
+    process: ours is gone. A zombie's exit code is field 52 of stat, which the kernel shows as 0 to those who may not
+    ptrace it: then it is not known. A dead main thread whose other threads live is not an end.
     """
     try:
         stat: Stat | None = read_stat(filesystem, known.pid)

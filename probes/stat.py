@@ -1,7 +1,7 @@
 """Parsers of the text that /proc gives for a process and, in the same form, for each of its threads.
 
-Pure functions of text. A file of a process that ends in the middle of the read comes back empty or torn: then they raise
-``Absent``, as if the file were gone.
+Pure functions of text. A file of a process that ends in the middle of the read comes back empty or torn: then they
+raise ``Absent``, as if the file were gone.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Numbers and kinds of the system calls that a training process blocks in, per architecture.
 
-Source: <asm/unistd_64.h> for x86_64 and <asm-generic/unistd.h> for aarch64 of the kernel's exported headers. Only calls that
-can wait are here; another one is reported by its number.
+Source: <asm/unistd_64.h> for x86_64 and <asm-generic/unistd.h> for aarch64 of the kernel's exported headers. Only
+calls that can wait are here; another one is reported by its number.
 """
 
 

@@ -1,8 +1,9 @@
 """What a blocked thread waits for: the system call in /proc/PID/task/TID/syscall, decoded.
 
-The file gives the number, six arguments, the stack and instruction pointer; where an argument is a pointer, ``read_memory``
-fetches the struct behind it. So a sleep says when it ends, a futex whether it ever will, a poll which descriptors it watches.
-Nothing is stopped. Layouts: man 2 of each call, include/uapi/linux/{futex,poll,time}.h, 64-bit only.
+The file gives the number, six arguments, the stack and instruction pointer; where an argument is a pointer,
+``read_memory`` fetches the struct behind it. So a sleep says when it ends, a futex whether it ever will, a poll which
+descriptors it watches. Nothing is stopped. Layouts: man 2 of each call, include/uapi/linux/{futex,poll,time}.h,
+64-bit only.
 
 Wait *kinds* are stable between kernels; the names of wait channels (wchan) are not: decide by kind and descriptor.
 """
@@ -116,7 +117,7 @@ def _bare(call: Blocked, kind: str) -> Wait:
 
 
 def _descriptor(call: Blocked, kind: str) -> Wait:
-    """read, recv, accept, fsync, ioctl and their like: the first argument is the descriptor, and there is no timeout."""
+    """read, recv, accept, fsync, ioctl and their like: the descriptor is the first argument; no timeout."""
     descriptor = None if call.name == "sync" else _signed(call.arguments[0])
     return _wait(call, kind, fd=descriptor, forever=True)
 
@@ -171,9 +172,7 @@ def _poll(call: Blocked, kind: str) -> Wait:
     else:
         polled = _fd_sets(call, _signed(first), (second, third, fourth))
         forever, remaining = _timeout(call, fifth, True, 1e-6 if call.name == "select" else 1e-9)
-    return _wait(
-        call, kind if polled else "sleep", polled=polled, forever=forever, remaining_seconds=remaining
-    )
+    return _wait(call, kind if polled else "sleep", polled=polled, forever=forever, remaining_seconds=remaining)
 
 
 def _timeout(call: Blocked, argument: int, pointer: bool, fraction: float) -> tuple[bool, float | None]:

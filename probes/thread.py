@@ -1,11 +1,12 @@
 """What each thread of a process does and when it last did something. Source: /proc/PID/task/TID.
 
-The cheap sweep reads stat alone (state, CPU time) and is for every process, all the time. The full sweep, for suspects, adds
-the time on and waiting for a CPU, context switches, its own io, when it last ran, and the blocked system call decoded. It runs
-in a killable child, because some of these files and the memory behind a call's pointers wait for locks of the process.
+The cheap sweep reads stat alone (state, CPU time) and is for every process, all the time. The full sweep, for
+suspects, adds the time on and waiting for a CPU, context switches, its own io, when it last ran, and the blocked
+system call decoded. It runs in a killable child, because some of these files and the memory behind a call's pointers
+wait for locks of the process.
 
-Who may read: stat, status, schedstat and sched everybody; wchan and io the same user; syscall and memory whoever may ptrace
-(same user and Yama's consent, or CAP_SYS_PTRACE). What is denied is None.
+Who may read: stat, status, schedstat and sched everybody; wchan and io the same user; syscall and memory whoever may
+ptrace (same user and Yama's consent, or CAP_SYS_PTRACE). What is denied is None.
 """
 
 import os
@@ -138,6 +139,7 @@ class Memory:
             raise Unavailable(f"{self._path} has no address {address:#x}") from None
 
     def __del__(self) -> None:
+        """Close the file."""
         if self._descriptor is not None:
             os.close(self._descriptor)
 

@@ -1,0 +1,210 @@
+"""Connections of a process: state, both ends, when something last arrived, and which local process is the peer.
+
+Two sources. /proc/PID/net/{tcp,tcp6,udp,udp6,unix} shows the network namespace of the process to everybody. The
+kernel's socket diagnostics add the times, bytes and unix peers, but answer for the namespace of the asker: for a job
+in another one (a container seen from outside) the reader has to enter it, which wants CAP_SYS_ADMIN. Without it those
+fields stay None.
+"""
+
+import ctypes
+import os
+import socket as net
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from perfwatch.probes.deadline import Caller
+from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.holders import Holders
+from perfwatch.probes.probe import Unavailable
+from perfwatch.probes.readings import Socket
+from perfwatch.probes.sock_diag import TCP_STATES, Connection, address, ask_tcp, ask_unix
+
+NAME = "sockets"
+NEEDS = "nothing in the same network namespace; CAP_SYS_ADMIN for arrival times in another one"
+COST = "1 ms for a hundred sockets of the machine"
+
+LOOK_DEADLINE_SECONDS = 1.0  # 10,000 connections take about 0.3 s
+OTHER_NAMESPACE_ADVICE = (
+    "run perfwatch inside the job's container, or as root (CAP_SYS_ADMIN) on the host, to see when its connections last"
+    " received something"
+)
+_CLONE_NEWNET = 0x40000000
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True)
+class Table:
+    """All sockets of one network namespace; ``gap`` says why the diagnostics are missing, empty when they are not."""
+
+    connections: tuple[Connection, ...]
+    gap: str = ""
+
+
+class Sockets:
+    """Answers for one look: the table of a namespace is read once and kept. Make a new one for each look.
+
+    Args:
+        filesystem: where /proc is.
+        child: where the namespace is entered and the tables are read.
+
+    After a look, ``gaps`` holds what could not be seen and how to see it.
+    """
+
+    def __init__(self, filesystem: Filesystem, child: Caller) -> None:
+        self._filesystem = filesystem
+        self._child = child
+        self._tables: dict[str, Table] = {}
+        self.gaps: list[Unavailable] = []
+
+    def look(self, pid: int, inodes: Iterable[int], holders: Holders) -> dict[int, Socket]:
+        """Sockets by inode; one in no table (unconnected, another protocol) is left out. Never raises Unavailable."""
+        wanted = set(inodes)
+        connections = self._table(pid).connections
+        return {one.inode: reading(one, connections, holders) for one in connections if one.inode in wanted}
+
+    def _table(self, pid: int) -> Table:
+        try:
+            namespace = self._filesystem.readlink(f"{self._filesystem.proc}/{pid}/ns/net")
+        except Unavailable:
+            namespace = f"of process {pid}"
+        if namespace not in self._tables:
+            try:
+                table = self._child.call(read_table, self._filesystem, pid, deadline_seconds=LOOK_DEADLINE_SECONDS)
+            except Unavailable as late:
+                table = Table((), late.reason)
+            if table.gap:
+                self.gaps.append(Unavailable(table.gap, OTHER_NAMESPACE_ADVICE))
+            self._tables[namespace] = table
+        return self._tables[namespace]
+
+
+def reading(one: Connection, connections: Iterable[Connection], holders: Holders) -> Socket:
+    """A connection with the processes at its other end, as far as they are on this machine and may be seen."""
+    others = [other for other in connections if _is_peer(one, other)]
+    established = [other for other in others if other.state != "LISTEN" and other.inode]
+    # A connection that nobody has accepted yet has no owner: then whoever listens there is the peer.
+    pids = {pid for other in established or others for pid in holders.pids(f"socket:[{other.inode}]")}
+    path = next((other.local for other in established if other.local), "") if one.family == "unix" else one.peer
+    return Socket(
+        family=one.family,
+        state=one.state,
+        local=one.local,
+        peer=path,
+        peer_pids=tuple(sorted(pids)),
+        received_ago_seconds=one.received_ago_seconds,
+        sent_ago_seconds=one.sent_ago_seconds,
+        received_bytes=one.received_bytes,
+        sent_bytes=one.sent_bytes,
+        receive_queue_bytes=one.receive_queue_bytes,
+        send_queue_bytes=one.send_queue_bytes,
+        retransmits=one.retransmits,
+    )
+
+
+def _is_peer(one: Connection, other: Connection) -> bool:
+    if one.family == "unix":
+        return other.family == "unix" and one.peer_inode is not None and other.inode == one.peer_inode
+    if one.state == "LISTEN" or not one.family.startswith("tcp") or not other.family.startswith("tcp"):
+        return False
+    if other.state == "LISTEN":
+        host, _, port = other.local.rpartition(":")
+        everywhere = host in ("0.0.0.0", "[::]") and one.peer.rpartition(":")[2] == port
+        return one.peer == other.local or (everywhere and _is_local(one))
+    return other.local == one.peer and other.peer == one.local
+
+
+def _is_local(one: Connection) -> bool:
+    """Whether both ends have the same address, or the loopback's: then the peer is on this machine."""
+    here, there = one.local.rpartition(":")[0], one.peer.rpartition(":")[0]
+    return here == there or there.startswith("127.") or there == "[::1]"
+
+
+def read_table(filesystem: Filesystem, pid: int) -> Table:
+    """All sockets of the namespace of ``pid``. Runs in a killable child, which enters that namespace and comes back."""
+    listed = _from_proc(filesystem, pid)
+    try:
+        diagnosed = _in_namespace_of(filesystem, pid)
+    except OSError as error:
+        reason = f"arrival times of the connections of process {pid} are not known: {error.strerror or error}"
+        return Table(tuple(listed), reason)
+    known = {one.inode for one in diagnosed}
+    return Table((*diagnosed, *(one for one in listed if one.inode not in known)))
+
+
+def _in_namespace_of(filesystem: Filesystem, pid: int) -> list[Connection]:
+    theirs, ours = f"{filesystem.proc}/{pid}/ns/net", "/proc/self/ns/net"
+    if os.readlink(theirs) == os.readlink(ours):
+        return [*ask_tcp(net.AF_INET), *ask_tcp(net.AF_INET6), *ask_unix()]
+    home = os.open(ours, os.O_RDONLY | os.O_CLOEXEC)
+    there = os.open(theirs, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _enter(there)
+        try:
+            return [*ask_tcp(net.AF_INET), *ask_tcp(net.AF_INET6), *ask_unix()]
+        finally:
+            _enter(home)
+    finally:
+        os.close(home)
+        os.close(there)
+
+
+def _enter(namespace: int) -> None:
+    if _libc.setns(namespace, _CLONE_NEWNET):
+        code = ctypes.get_errno()
+        raise OSError(code, f"entering its network namespace: {os.strerror(code)}")
+
+
+def _from_proc(filesystem: Filesystem, pid: int) -> list[Connection]:
+    found: list[Connection] = []
+    for family in ("tcp", "tcp6", "udp", "udp6", "unix"):
+        try:
+            text = filesystem.read_text(f"{filesystem.proc}/{pid}/net/{family}")
+        except Unavailable:
+            continue
+        found += parse_unix_table(text) if family == "unix" else parse_inet_table(text, family)
+    return found
+
+
+def parse_inet_table(text: str, family: str) -> list[Connection]:
+    """/proc/net/tcp and its like. Addresses are 32-bit words of the machine's byte order, in hexadecimal."""
+    found = []
+    for line in text.splitlines()[1:]:
+        fields = line.split()
+        if len(fields) < 10:
+            continue
+        sent, received = (int(part, 16) for part in fields[4].split(":"))
+        state = int(fields[3], 16)
+        listening = TCP_STATES[state : state + 1] == ["LISTEN"]
+        found.append(
+            Connection(
+                inode=int(fields[9]),
+                family=family,
+                state=TCP_STATES[state] if state < len(TCP_STATES) else "UNKNOWN",
+                local=_parse_address(fields[1]),
+                peer=_parse_address(fields[2]),
+                receive_queue_bytes=None if listening else received,
+                send_queue_bytes=None if listening else sent,
+            )
+        )
+    return found
+
+
+def parse_unix_table(text: str) -> list[Connection]:
+    """/proc/net/unix: no peers there, only states and paths."""
+    states = {"01": "CLOSE", "02": "SYN_SENT", "03": "ESTABLISHED", "04": "CLOSING"}
+    found = []
+    for line in text.splitlines()[1:]:
+        fields = line.split(maxsplit=7)
+        if len(fields) < 7:
+            continue
+        listening = int(fields[3], 16) & 0x10000  # __SO_ACCEPTCON
+        state = "LISTEN" if listening else states.get(fields[5], "UNKNOWN")
+        path = fields[7] if len(fields) > 7 else ""
+        found.append(Connection(inode=int(fields[6]), family="unix", state=state, local=path))
+    return found
+
+
+def _parse_address(text: str) -> str:
+    host, port = text.split(":")
+    words = (int(host[start : start + 8], 16).to_bytes(4, "little") for start in range(0, len(host), 8))
+    return address(b"".join(words), int(port, 16))
