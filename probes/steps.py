@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import Reading, Steps, Traceback
 
@@ -26,9 +24,11 @@ HEADER = struct.Struct("<8sIIQQ32x")
 SLOT = struct.Struct("<QQQ")
 PAGE_BYTES = 4096
 MOST_INTERVALS = 64
-LONGEST_CRASH_BYTES = 20 * 1024  # 16 KiB of traceback and a line of facts
+LONGEST_TRACEBACK_BYTES = 16 * 1024
 _PAGE_NAME = re.compile(r"steps-(\d+)$")
 _CRASH_NAME = re.compile(r"crash-(\d+)\.txt$")
+_EXCEPTION = re.compile(r"^([A-Za-z_][\w.]*)(?::|$)", re.M)
+_HEADING = "Traceback (most recent call last)"
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,8 @@ class StepCounter:
                 key = (name, path.stat().st_mtime_ns)
                 if key in self._told:
                     continue
-                yield parse_crash(path.read_bytes()[:LONGEST_CRASH_BYTES], self._redact)
+                pid = int(name.partition("-")[2].partition(".")[0])
+                yield parse_crash(pid, path.read_bytes()[-LONGEST_TRACEBACK_BYTES:], self._redact)
             except (OSError, ValueError):
                 continue  # being written
             self._told.add(key)
@@ -155,18 +156,13 @@ def count_steps(page: Page, now_ns: int, count_before: int = 0) -> Steps:
     )
 
 
-def parse_crash(content: bytes, redact: Callable[[str], str]) -> Traceback:
-    """The content of ``crash-PID.txt``. Raises ValueError when its first line is not complete."""
-    head, newline, text = content.partition(b"\n")
-    try:
-        facts = msgspec.json.decode(head, type=_Facts)
-    except msgspec.DecodeError as error:
-        raise ValueError(f"not the facts of a crash: {error}") from error
-    if not newline or not text:
+def parse_crash(pid: int, content: bytes, redact: Callable[[str], str]) -> Traceback:
+    """The content of ``crash-PID.txt``; ``exception`` names the last of the chain (the first line after its frames).
+
+    Raises ValueError when nothing is written yet.
+    """
+    text = content.decode(errors="replace")
+    if not text.strip():
         raise ValueError("the traceback is not written yet")
-    return Traceback(pid=facts.pid, exception=facts.exception, text=redact(text.decode(errors="replace")))
-
-
-class _Facts(msgspec.Struct):
-    pid: int
-    exception: str
+    name = _EXCEPTION.search(text.rpartition(_HEADING)[2].partition("\n")[2] if _HEADING in text else text)
+    return Traceback(pid=pid, exception=name[1] if name else "", text=redact(text))

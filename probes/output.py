@@ -1,0 +1,123 @@
+"""Regular files that a process holds open for writing, how large they are and when they last changed.
+
+A log that grows is progress where no step counter is; a checkpoint that grows is a benign pause. The list comes from
+/proc/PID/fd and fdinfo, which cannot block; the stat goes through /proc/PID/fd/N in a killable child, because the file
+may be on a mount that does not answer.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from perfwatch.probes.deadline import Caller
+from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.probe import Unavailable
+from perfwatch.probes.readings import FileGrowth, ProbeCall
+
+STAT_DEADLINE_SECONDS = 0.25
+MOST_FILES = 32  # per process; the lowest descriptors, among them stdout and stderr
+MOST_LATE = 2  # per look: after two stats that did not come back the storage is sick, and the rest would hang too
+_NOT_OUTPUT = ("/dev/", "/proc/", "/sys/", "/memfd:", "/anon_hugepage")
+
+
+class OutputProbe:
+    """Looks at the files that processes write.
+
+    Args:
+        caller: does each stat under a deadline.
+        filesystem: where /proc is.
+        clock: wall time in seconds, as the modification times are.
+    """
+
+    NAME = "output"
+    NEEDS = "the same user, or CAP_SYS_PTRACE"
+    COST = "0.1 ms per process and 50 us per open file"
+
+    def __init__(
+        self, caller: Caller, filesystem: Filesystem | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._caller, self._filesystem, self._clock = caller, filesystem or Filesystem(), clock
+
+    def look(self, pids: Sequence[int] = ()) -> Iterator[FileGrowth | ProbeCall]:
+        """One reading per file, and a ProbeCall for each stat that did not come back (which is evidence by itself).
+
+        Raises Unavailable when no process lets us list its files.
+        """
+        denied: Unavailable | None = None
+        listed: list[tuple[int, list[tuple[int, str]]]] = []
+        for pid in pids:
+            try:
+                listed.append((pid, self._open_for_writing(pid)))
+            except Unavailable as unavailable:
+                denied = unavailable
+        if denied is not None and not listed:
+            raise denied
+        return self._grown(listed)
+
+    def _grown(self, listed: list[tuple[int, list[tuple[int, str]]]]) -> Iterator[FileGrowth | ProbeCall]:
+        late = 0
+        for pid, files in listed:
+            for fd, path in files:
+                if late >= MOST_LATE:
+                    return
+                began = time.monotonic()
+                link = self._filesystem.proc / str(pid) / "fd" / str(fd)
+                try:
+                    size_bytes, modified = self._caller.call(
+                        size_and_time, str(link), deadline_seconds=STAT_DEADLINE_SECONDS
+                    )
+                except OSError:
+                    continue  # closed in the meantime
+                except Unavailable as unavailable:
+                    late += 1
+                    reason = f"stat of {path} (fd {fd} of pid {pid}): {unavailable.reason}"
+                    yield _late(pid, time.monotonic() - began, reason)
+                    continue
+                yield FileGrowth(
+                    pid=pid,
+                    fd=fd,
+                    path=path,
+                    size_bytes=size_bytes,
+                    modified_ago_seconds=max(0.0, self._clock() - modified),
+                )
+
+    def _open_for_writing(self, pid: int) -> list[tuple[int, str]]:
+        folder = self._filesystem.proc / str(pid)
+        found: dict[str, int] = {}  # one descriptor per file: stdout and stderr are often the same
+        for fd in sorted(int(name) for name in self._filesystem.listdir(folder / "fd")):
+            try:
+                target = self._filesystem.readlink(folder / "fd" / str(fd))
+                if not target.startswith("/") or target.startswith(_NOT_OUTPUT):
+                    continue
+                flags = self._filesystem.read_text(folder / "fdinfo" / str(fd))
+            except Unavailable:
+                continue
+            if is_writable(flags) and len(found) < MOST_FILES:
+                found.setdefault(target, fd)
+        return [(fd, path) for path, fd in found.items()]
+
+
+def is_writable(fdinfo: str) -> bool:
+    """Whether the ``flags`` of a /proc/PID/fdinfo file (octal) say that it is open for writing, and not a folder."""
+    for line in fdinfo.splitlines():
+        if line.startswith("flags:"):
+            flags = int(line.split()[1], 8)
+            return flags & os.O_ACCMODE in (os.O_WRONLY, os.O_RDWR) and not flags & os.O_PATH
+    return False
+
+
+def size_and_time(path: str) -> tuple[int, float]:
+    """(size in bytes, wall time of the last change). Raises OSError; can block on a dead mount."""
+    status = os.stat(path)
+    return status.st_size, status.st_mtime
+
+
+def _late(pid: int, duration_seconds: float, reason: str) -> ProbeCall:
+    return ProbeCall(
+        probe=OutputProbe.NAME,
+        entity=f"pid {pid}",
+        duration_seconds=duration_seconds,
+        outcome="unavailable",
+        reason=reason,
+        advice="check the file system: timeout 5 df on that path",
+    )
