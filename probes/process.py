@@ -13,11 +13,10 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
 
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.filesystem import Absent, Filesystem
+from perfwatch.probes.private import Private, optional, parse_command, parse_environment, read_private
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import Process, ProcessEnded, ProcessUsage
 from perfwatch.probes.stat import TICKS_PER_SECOND, Stat, parse_io, parse_pairs, parse_resident, parse_stat
@@ -28,28 +27,8 @@ COST = "9 us per process of the machine and 70 us per process of the job"
 
 # Measured: 1 ms. A process that holds its memory lock for longer is sick, and that costs us its command line only.
 IDENTITY_DEADLINE_SECONDS = 1.0
-# Variables that a diagnosis uses and that hold no secret; everything else in the environment stays where it is.
-ENVIRONMENT_NAMES = frozenset(
-    """RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK ROLE_RANK NODE_RANK MASTER_ADDR MASTER_PORT
-    OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK PMI_RANK PMI_SIZE
-    SLURM_JOB_ID SLURM_PROCID SLURM_LOCALID SLURM_NTASKS SLURM_NNODES SLURM_NODEID SLURM_STEP_ID
-    TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS
-    CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES CUDA_LAUNCH_BLOCKING PYTORCH_CUDA_ALLOC_CONF
-    OMP_NUM_THREADS MKL_NUM_THREADS OPENBLAS_NUM_THREADS PYTHONUNBUFFERED
-    TORCH_NCCL_TRACE_BUFFER_SIZE TORCH_NCCL_DUMP_ON_TIMEOUT TORCH_NCCL_DEBUG_INFO_PIPE_FILE TORCH_FR_BUFFER_SIZE
-    TORCH_FR_DUMP_TEMP_FILE TORCH_NCCL_ASYNC_ERROR_HANDLING TORCH_NCCL_BLOCKING_WAIT TORCH_NCCL_DESYNC_DEBUG
-    TORCH_DISTRIBUTED_DEBUG TORCHINDUCTOR_CACHE_DIR
-    NCCL_DEBUG NCCL_SOCKET_IFNAME NCCL_IB_HCA NCCL_IB_DISABLE NCCL_P2P_DISABLE NCCL_RAS_ADDR NCCL_RAS_ENABLE
-    GLOO_SOCKET_IFNAME KINETO_USE_DAEMON KINETO_IPC_SOCKET_DIR KINETO_CONFIG PERFWATCH_SESSION PERFWATCH_STEPS
-    PERFWATCH_TRACER""".split()
-)
-_MAPS_LIMIT_BYTES = 8 * 2**20  # a process with 2,000 threads and torch has about 1 MiB
 _PYTHON_NAME = re.compile(r"(?:python|pypy)[\d.]*[a-z]*(?:-\w+)?(?: \(deleted\))?")
-_PYTHON_LIBRARY = re.compile(rb"/libpython[\d.]*[a-z]*\.so")
-_TORCH_LIBRARY = re.compile(rb"/libtorch(?:_\w+)?\.so")
-
-T = TypeVar("T")
-Redact = Callable[[Sequence[str]], tuple[str, ...]]  # a command line, word by word, without its secrets
+Redact = Callable[[str], str]  # a text without its secrets
 Clock = Callable[[], float]  # seconds since boot, suspended time included: what start_ticks counts
 
 
@@ -99,7 +78,7 @@ def identify(filesystem: Filesystem, pid: int, child: Caller, redact: Redact, no
         pid: the process.
         child: where the reads that may block are made; when they are late, command, environment and executable stay
             unknown.
-        redact: takes secrets out of a command line; also applied to each value of the environment.
+        redact: takes secrets out of a text; applied to the command line and the environment.
         now: seconds since boot.
 
     Raises Unavailable when there is no such process.
@@ -118,7 +97,7 @@ def identify(filesystem: Filesystem, pid: int, child: Caller, redact: Redact, no
         start_ticks=stat.start_ticks,
         parent_pid=stat.parent_pid,
         name=stat.name,
-        command=redact(parse_command(private.cmdline)),
+        command=redact_words(parse_command(private.cmdline), redact),
         executable=executable,
         python=private.python_library or bool(_PYTHON_NAME.fullmatch(executable or stat.name)),
         torch_loaded=private.torch_library,
@@ -129,48 +108,21 @@ def identify(filesystem: Filesystem, pid: int, child: Caller, redact: Redact, no
         world_size=_integer(environment.get("WORLD_SIZE")),
         local_world_size=_integer(environment.get("LOCAL_WORLD_SIZE")),
         namespace_pid=innermost if innermost != pid else None,
-        environment={name: redact([value])[0] for name, value in sorted(environment.items())},
+        environment={name: redact(value) for name, value in sorted(environment.items())},
     )
 
 
-@dataclass(frozen=True)
-class Private:
-    """What only the owner of a process may read of it; empty or None where that was denied."""
-
-    cmdline: bytes = b""
-    environ: bytes = b""
-    executable: str | None = None
-    python_library: bool = False
-    torch_library: bool | None = None
-
-
-def read_private(filesystem: Filesystem, pid: int) -> Private:
-    """The files that wait for the memory lock of the process. Runs in a killable child."""
-    folder = f"{filesystem.proc}/{pid}"
-    maps = _optional(lambda: filesystem.read_bytes(f"{folder}/maps"))
-    return Private(
-        cmdline=_optional(lambda: filesystem.read_bytes(f"{folder}/cmdline")) or b"",
-        environ=_optional(lambda: filesystem.read_bytes(f"{folder}/environ")) or b"",
-        executable=_optional(lambda: filesystem.readlink(f"{folder}/exe")),
-        python_library=bool(maps and _PYTHON_LIBRARY.search(maps)),
-        torch_library=None if not maps else bool(_TORCH_LIBRARY.search(maps)),
-    )
-
-
-def parse_command(cmdline: bytes) -> tuple[str, ...]:
-    """The words of a command line; empty for a zombie or a kernel thread."""
-    words = cmdline.rstrip(b"\0").decode("utf-8", "replace")
-    return tuple(words.split("\0")) if words else ()
-
-
-def parse_environment(environ: bytes) -> dict[str, str]:
-    """The allow-listed variables. Source: the environment at exec; what the program itself sets later is not in it."""
-    found = {}
-    for entry in environ.split(b"\0"):
-        name, equals, value = entry.decode("utf-8", "replace").partition("=")
-        if equals and name in ENVIRONMENT_NAMES:
-            found[name] = value
-    return found
+def redact_words(words: Sequence[str], redact: Redact) -> tuple[str, ...]:
+    """A command line without its secrets. The word after an option is judged together with it: ``--token abc``."""
+    clean = []
+    for before, word in zip(("", *words), words, strict=False):
+        assignment = f"{before}="
+        if before.startswith("-") and not word.startswith("--"):
+            pair = redact(assignment + word)
+            clean.append(pair.removeprefix(assignment) if pair.startswith(assignment) else redact(word))
+        else:
+            clean.append(redact(word))
+    return tuple(clean)
 
 
 def usage(filesystem: Filesystem, pid: int, runnable_threads: int | None = None) -> ProcessUsage:
@@ -179,8 +131,8 @@ def usage(filesystem: Filesystem, pid: int, runnable_threads: int | None = None)
     stat = read_stat(filesystem, pid)
     resident, shared = parse_resident(filesystem.read_text(f"{folder}/statm"))
     status = parse_pairs(filesystem.read_text(f"{folder}/status"))
-    io = _optional(lambda: parse_io(filesystem.read_text(f"{folder}/io"))) or {}
-    files = _optional(lambda: filesystem.listdir(f"{folder}/fd"))
+    io = optional(lambda: parse_io(filesystem.read_text(f"{folder}/io"))) or {}
+    files = optional(lambda: filesystem.listdir(f"{folder}/fd"))
     swapped = status.get("VmSwap")
     return ProcessUsage(
         pid=pid,
@@ -220,8 +172,9 @@ def ended(filesystem: Filesystem, known: Process) -> ProcessEnded | None:
         return ProcessEnded(pid=known.pid, start_ticks=known.start_ticks, name=known.name, parent_pid=known.parent_pid)
     if stat.state not in "ZXx" or stat.threads > 1:
         return None
-    may_see = stat.wait_status or _optional(lambda: filesystem.read_bytes(f"{filesystem.proc}/{known.pid}/io"))
-    signalled = bool(may_see) and os.WIFSIGNALED(stat.wait_status)
+    # io follows the same permission: where it cannot be read, 0 means "hidden" and not "success".
+    may_see = optional(lambda: filesystem.read_bytes(f"{filesystem.proc}/{known.pid}/io")) is not None
+    signalled = may_see and os.WIFSIGNALED(stat.wait_status)
     return ProcessEnded(
         pid=known.pid,
         start_ticks=known.start_ticks,
@@ -231,13 +184,6 @@ def ended(filesystem: Filesystem, known: Process) -> ProcessEnded | None:
         name=known.name,
         parent_pid=stat.parent_pid,
     )
-
-
-def _optional(read: Callable[[], T]) -> T | None:
-    try:
-        return read()
-    except Unavailable:
-        return None
 
 
 def _integer(text: str | None) -> int | None:

@@ -9,7 +9,8 @@ fields stay None.
 import ctypes
 import os
 import socket as net
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from perfwatch.probes.deadline import Caller
@@ -23,6 +24,7 @@ NAME = "sockets"
 NEEDS = "nothing in the same network namespace; CAP_SYS_ADMIN for arrival times in another one"
 COST = "1 ms for a hundred sockets of the machine"
 
+FRESH_SECONDS = 0.5  # shorter than the interval between two looks, longer than one look at every process
 LOOK_DEADLINE_SECONDS = 1.0  # 10,000 connections take about 0.3 s
 OTHER_NAMESPACE_ADVICE = (
     "run perfwatch inside the job's container, or as root (CAP_SYS_ADMIN) on the host, to see when its connections last"
@@ -41,20 +43,24 @@ class Table:
 
 
 class Sockets:
-    """Answers for one look: the table of a namespace is read once and kept. Make a new one for each look.
+    """The tables of the namespaces that a job lives in, each kept for a moment, so that one look reads it once.
 
     Args:
         filesystem: where /proc is.
         child: where the namespace is entered and the tables are read.
-
-    After a look, ``gaps`` holds what could not be seen and how to see it.
+        now: seconds, monotonic.
     """
 
-    def __init__(self, filesystem: Filesystem, child: Caller) -> None:
+    def __init__(self, filesystem: Filesystem, child: Caller, now: Callable[[], float] = time.monotonic) -> None:
         self._filesystem = filesystem
         self._child = child
-        self._tables: dict[str, Table] = {}
-        self.gaps: list[Unavailable] = []
+        self._now = now
+        self._tables: dict[str, tuple[float, Table]] = {}  # namespace -> (when read, table)
+
+    @property
+    def gaps(self) -> list[Unavailable]:
+        """What the newest tables lack, and how to see it."""
+        return [Unavailable(table.gap, OTHER_NAMESPACE_ADVICE) for _, table in self._tables.values() if table.gap]
 
     def look(self, pid: int, inodes: Iterable[int], holders: Holders) -> dict[int, Socket]:
         """Sockets by inode; one in no table (unconnected, another protocol) is left out. Never raises Unavailable."""
@@ -67,15 +73,14 @@ class Sockets:
             namespace = self._filesystem.readlink(f"{self._filesystem.proc}/{pid}/ns/net")
         except Unavailable:
             namespace = f"of process {pid}"
-        if namespace not in self._tables:
+        read_at, table = self._tables.get(namespace, (float("-inf"), Table(())))
+        if self._now() - read_at > FRESH_SECONDS:
             try:
                 table = self._child.call(read_table, self._filesystem, pid, deadline_seconds=LOOK_DEADLINE_SECONDS)
             except Unavailable as late:
                 table = Table((), late.reason)
-            if table.gap:
-                self.gaps.append(Unavailable(table.gap, OTHER_NAMESPACE_ADVICE))
-            self._tables[namespace] = table
-        return self._tables[namespace]
+            self._tables[namespace] = (self._now(), table)
+        return table
 
 
 def reading(one: Connection, connections: Iterable[Connection], holders: Holders) -> Socket:

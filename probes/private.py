@@ -1,0 +1,82 @@
+"""What only the owner of a process may read of it: command line, environment, executable, loaded libraries.
+
+Source: /proc/PID/{cmdline,environ,exe,maps}; the same user or CAP_SYS_PTRACE. All but the executable wait for the
+memory lock of the process, which a sick one may hold for ever: ``read_private`` is meant for a killable child.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.probe import Unavailable
+
+# Variables that a diagnosis uses and that hold no secret; everything else in the environment stays where it is.
+ENVIRONMENT_NAMES = frozenset(
+    """RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK ROLE_RANK NODE_RANK MASTER_ADDR MASTER_PORT
+    OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK PMI_RANK PMI_SIZE
+    SLURM_JOB_ID SLURM_PROCID SLURM_LOCALID SLURM_NTASKS SLURM_NNODES SLURM_NODEID SLURM_STEP_ID
+    TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS
+    CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES CUDA_LAUNCH_BLOCKING PYTORCH_CUDA_ALLOC_CONF
+    OMP_NUM_THREADS MKL_NUM_THREADS OPENBLAS_NUM_THREADS PYTHONUNBUFFERED
+    TORCH_NCCL_TRACE_BUFFER_SIZE TORCH_NCCL_DUMP_ON_TIMEOUT TORCH_NCCL_DEBUG_INFO_PIPE_FILE TORCH_FR_BUFFER_SIZE
+    TORCH_FR_DUMP_TEMP_FILE TORCH_NCCL_ASYNC_ERROR_HANDLING TORCH_NCCL_BLOCKING_WAIT TORCH_NCCL_DESYNC_DEBUG
+    TORCH_DISTRIBUTED_DEBUG TORCHINDUCTOR_CACHE_DIR
+    NCCL_DEBUG NCCL_SOCKET_IFNAME NCCL_IB_HCA NCCL_IB_DISABLE NCCL_P2P_DISABLE NCCL_RAS_ADDR NCCL_RAS_ENABLE
+    GLOO_SOCKET_IFNAME KINETO_USE_DAEMON KINETO_IPC_SOCKET_DIR KINETO_CONFIG PERFWATCH_SESSION PERFWATCH_STEPS
+    PERFWATCH_TRACER""".split()
+)
+_MAPS_LIMIT_BYTES = 8 * 2**20  # a process with 2,000 threads and torch has about 1 MiB
+_PYTHON_LIBRARY = re.compile(rb"/libpython[\d.]*[a-z]*\.so")
+_TORCH_LIBRARY = re.compile(rb"/libtorch(?:_\w+)?\.so")
+
+T = TypeVar("T")
+
+
+def optional(read: Callable[[], T]) -> T | None:
+    """The result, or None where it is unavailable: for what is worth having and not worth failing for."""
+    try:
+        return read()
+    except Unavailable:
+        return None
+
+
+@dataclass(frozen=True)
+class Private:
+    """What only the owner of a process may read of it; empty or None where that was denied."""
+
+    cmdline: bytes = b""
+    environ: bytes = b""
+    executable: str | None = None
+    python_library: bool = False
+    torch_library: bool | None = None
+
+
+def read_private(filesystem: Filesystem, pid: int) -> Private:
+    """The files that wait for the memory lock of the process. Runs in a killable child."""
+    folder = f"{filesystem.proc}/{pid}"
+    maps = optional(lambda: filesystem.read_bytes(f"{folder}/maps"))
+    return Private(
+        cmdline=optional(lambda: filesystem.read_bytes(f"{folder}/cmdline")) or b"",
+        environ=optional(lambda: filesystem.read_bytes(f"{folder}/environ")) or b"",
+        executable=optional(lambda: filesystem.readlink(f"{folder}/exe")),
+        python_library=bool(maps and _PYTHON_LIBRARY.search(maps)),
+        torch_library=None if not maps else bool(_TORCH_LIBRARY.search(maps)),
+    )
+
+
+def parse_command(cmdline: bytes) -> tuple[str, ...]:
+    """The words of a command line; empty for a zombie or a kernel thread."""
+    words = cmdline.rstrip(b"\0").decode("utf-8", "replace")
+    return tuple(words.split("\0")) if words else ()
+
+
+def parse_environment(environ: bytes) -> dict[str, str]:
+    """The allow-listed variables. Source: the environment at exec; what the program itself sets later is not in it."""
+    found = {}
+    for entry in environ.split(b"\0"):
+        name, equals, value = entry.decode("utf-8", "replace").partition("=")
+        if equals and name in ENVIRONMENT_NAMES:
+            found[name] = value
+    return found
