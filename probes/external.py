@@ -39,7 +39,12 @@ class Finished:
 Runner = Callable[[Sequence[Sequence[str]], float], list[Finished]]
 
 
-def start(command: Sequence[str], pass_fds: Sequence[int] = ()) -> "subprocess.Popen[bytes]":
+def start(
+    command: Sequence[str],
+    pass_fds: Sequence[int] = (),
+    stdin: int = subprocess.DEVNULL,
+    stdout: int = subprocess.PIPE,
+) -> "subprocess.Popen[bytes]":
     """Start an observer that dies with us. Raises Unavailable when it cannot be started."""
     parent = os.getpid()
 
@@ -53,8 +58,8 @@ def start(command: Sequence[str], pass_fds: Sequence[int] = ()) -> "subprocess.P
     try:
         return subprocess.Popen(
             list(command),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdin=stdin,
+            stdout=stdout,
             stderr=subprocess.PIPE,
             start_new_session=True,
             preexec_fn=die_with_parent,

@@ -1,0 +1,194 @@
+"""The text of a hot or blocked source line, and what it and the loop around it call.
+
+A stack says where a thread is; the line says what it waits for (``queue.get``, ``dist.barrier``, ``time.sleep``) and
+the loop whether it will ever leave. ``describe`` is a pure function of the text. The file is read in a killable child,
+through /proc/PID/root when the process has its own mount namespace: it is the job's and may be on a mount that hangs.
+"""
+
+import ast
+import os
+import stat
+from collections.abc import Iterator
+
+from perfwatch.probes.deadline import Caller
+from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.probe import Unavailable
+from perfwatch.probes.readings import SourceLine
+
+LARGEST_SOURCE_BYTES = 2 * 2**20
+READ_DEADLINE_SECONDS = 0.5
+LONGEST_TEXT = 200
+# Calls that do nothing but wait or ask: a ``while`` made of these alone polls.
+_POLLING = frozenset(
+    "sleep poll is_set isfile isdir exists is_file is_dir empty qsize is_alive is_completed query test done ready "
+    "monotonic time perf_counter time_ns monotonic_ns len bool print info debug warning".split()
+)
+
+_Loop = ast.For | ast.AsyncFor | ast.While
+_Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+class SourceProbe:
+    """Reads source lines of a process.
+
+    Args:
+        caller: reads and parses the file under a deadline.
+        filesystem: where /proc is.
+    """
+
+    NAME = "source"
+    NEEDS = "read access to the job's source files"
+    COST = "a few ms per file (parsed in the child), once per line"
+
+    def __init__(self, caller: Caller, filesystem: Filesystem | None = None) -> None:
+        self._caller, self._filesystem = caller, filesystem or Filesystem()
+
+    def look(self, pid: int, file: str, line: int) -> list[SourceLine]:
+        """One reading for a frame of this process.
+
+        Raises Unavailable when the file is not one (``<string>``), is gone, too large, not Python, or does not answer.
+        """
+        if not file.startswith("/"):
+            raise Unavailable(f"{file} is not a file that can be opened: no source of that frame")
+        path = self._seen_by(pid) + file
+        try:
+            return [self._caller.call(read_line, path, file, line, deadline_seconds=READ_DEADLINE_SECONDS)]
+        except OSError as error:
+            raise Unavailable(f"source {file} cannot be read: {error.strerror}") from error
+        except ValueError as error:  # SyntaxError is one, and so is text that is not UTF-8
+            raise Unavailable(f"source {file} cannot be used: {error}") from error
+
+    def _seen_by(self, pid: int) -> str:
+        """Prefix that makes a path of the process one of ours: empty in the same mount namespace."""
+        proc = self._filesystem.proc
+        try:
+            theirs = self._filesystem.readlink(proc / str(pid) / "ns/mnt")
+            ours = self._filesystem.readlink(proc / "self/ns/mnt")
+        except Unavailable:
+            return ""
+        return "" if theirs == ours else str(proc / str(pid) / "root")
+
+
+def read_line(path: str, file: str, line: int) -> SourceLine:
+    """Read and describe; runs in the killable child. Raises OSError or ValueError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO of that name must not hold us
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST_SOURCE_BYTES:
+            raise ValueError("not a regular file of at most 2 MiB")
+        chunks = []
+        while chunk := os.read(descriptor, 1 << 20):
+            chunks.append(chunk)
+    finally:
+        os.close(descriptor)
+    try:
+        return describe(b"".join(chunks).decode("utf-8", "replace"), file, line)
+    except (RecursionError, MemoryError) as error:  # generated code can nest deeper than the parser can go
+        raise ValueError(f"too deep to parse: {error}") from error
+
+
+def describe(text: str, file: str, line: int) -> SourceLine:
+    """What a line of a program calls, and the loop around it. Pure.
+
+    Args:
+        text: the whole file.
+        file: its name, for the reading.
+        line: counted from 1.
+
+    Raises ValueError when there is no such line or the text is not Python.
+    """
+    lines = text.splitlines()
+    if not 1 <= line <= len(lines):
+        raise ValueError(f"it has no line {line} (changed since it was loaded?)")
+    scope, loop = _find(ast.parse(text), line)
+    return SourceLine(
+        file=file,
+        line=line,
+        text=lines[line - 1].strip()[:LONGEST_TEXT],
+        calls=_called(scope, line),
+        loop_calls=_called(loop) if loop else (),
+        loop_is_endless=loop is not None and _is_endless(loop),
+    )
+
+
+def _find(tree: ast.AST, line: int) -> "tuple[ast.AST, _Loop | None]":
+    """The innermost function, class or module that covers a line, and the innermost loop in it that does."""
+    scope, loop, node = tree, None, tree
+    while True:
+        covering = (
+            child
+            for child in ast.iter_child_nodes(node)
+            if _first_line(child) <= line <= (getattr(child, "end_lineno", None) or 0)
+        )
+        below = next(covering, None)
+        if below is None:
+            return scope, loop
+        if isinstance(below, _Scope):
+            scope, loop = below, None
+        elif isinstance(below, _Loop):
+            loop = below
+        node = below
+
+
+def _first_line(node: ast.AST, default: int = 1 << 30) -> int:
+    decorators = getattr(node, "decorator_list", [])
+    return min([getattr(node, "lineno", default), *(decorator.lineno for decorator in decorators)])
+
+
+def _called(node: ast.AST, line: int | None = None) -> tuple[str, ...]:
+    """Dotted names of calls in a node (those that touch ``line``, where given), in order, each once; not inside nested functions."""
+    found: dict[str, None] = {}
+    waiting = [node]
+    while waiting:
+        here = waiting.pop(0)
+        touches = line is None or _first_line(here, line) <= line <= (getattr(here, "end_lineno", None) or line)
+        if isinstance(here, ast.Call) and touches:
+            found.setdefault(_dotted(here.func))
+        if touches:
+            waiting[:0] = [child for child in ast.iter_child_nodes(here) if not isinstance(child, _Scope)]
+    return tuple(name for name in found if name)
+
+
+def _dotted(node: ast.AST) -> str:
+    """``a.b.c`` of a callee; what is not a name (a call, a subscript) is left out: ``x().get`` is ``get``."""
+    if isinstance(node, ast.Attribute):
+        base = _dotted(node.value)
+        return f"{base}.{node.attr}" if base and not isinstance(node.value, ast.Call) else node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _is_endless(loop: "_Loop") -> bool:
+    """``while True`` without a way out, or a ``while`` that only sleeps and asks."""
+    if not isinstance(loop, ast.While):
+        return False
+    always = isinstance(loop.test, ast.Constant) and bool(loop.test.value)
+    if always and not any(_leaves(loop.body)):
+        return True
+    if always and not _is_bare(loop.body):
+        return False
+    called = [name.rpartition(".")[2] for name in _called(loop)]
+    return all(name in _POLLING for name in called) and (bool(called) or _is_bare(loop.body))
+
+
+def _is_bare(body: list[ast.stmt]) -> bool:
+    """Nothing but pass, calls, and tests that lead to break or return: no work is done."""
+    return all(
+        isinstance(statement, ast.Pass | ast.Break | ast.Continue | ast.Return)
+        or (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call | ast.Constant | ast.Await))
+        or (isinstance(statement, ast.If) and _is_bare(statement.body) and _is_bare(statement.orelse))
+        for statement in body
+    )
+
+
+def _leaves(body: list[ast.stmt], nested: bool = False) -> Iterator[ast.AST]:
+    """Statements that leave the loop: its own break, any return, and raise."""
+    for statement in body:
+        if isinstance(statement, ast.Return | ast.Raise) or (isinstance(statement, ast.Break) and not nested):
+            yield statement
+        if isinstance(statement, _Scope):
+            continue
+        inside = nested or isinstance(statement, _Loop)
+        for field in ("body", "orelse", "finalbody"):
+            yield from _leaves(getattr(statement, field, []), inside)
+        for handler in [*getattr(statement, "handlers", []), *getattr(statement, "cases", [])]:
+            yield from _leaves(handler.body, inside)
