@@ -1,0 +1,258 @@
+"""The probes, pointed at one live job. Every call is accounted for; nothing that a probe raises leaves this file.
+
+Who is looked at, and when, is decided by ``perfwatch.watch``; what it means, by triage.
+"""
+
+import resource
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from perfwatch.probes import readings as r
+from perfwatch.probes.affinity import AffinityProbe
+from perfwatch.probes.cgroup import CgroupProbe
+from perfwatch.probes.cpu_clock import CpuClocks
+from perfwatch.probes.deadline import KillableChild
+from perfwatch.probes.descriptors import describe
+from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.holders import Holders
+from perfwatch.probes.host import HostProbe
+from perfwatch.probes.kernel_log import KernelLogProbe
+from perfwatch.probes.network import NetworkProbe
+from perfwatch.probes.output import OutputProbe
+from perfwatch.probes.probe import Unavailable
+from perfwatch.probes.process import children_of, ended, identify, tree, usage
+from perfwatch.probes.sockets import Sockets
+from perfwatch.probes.source import SourceProbe
+from perfwatch.probes.stack_record import Recorded, start_record
+from perfwatch.probes.stacks import Stacks
+from perfwatch.probes.steps import StepCounter
+from perfwatch.probes.storage import StorageProbe
+from perfwatch.probes.thread import threads
+from perfwatch.redaction import redact
+
+RECORD_HZ = 20
+MOST_THREADS = 64  # of one process in a full sweep; beyond, only those with a Python stack and those that run
+FD_KINDS = frozenset("read write recv send accept connect poll lock sync ioctl stat".split())
+
+
+class Look:
+    """All probes of one job.
+
+    Args:
+        agent_folder: where the agent writes, when the job was started armed.
+        filesystem: where /proc and /sys are.
+        sink: takes the readings of each call, as they come.
+        clock: monotonic seconds, for the durations.
+    """
+
+    def __init__(
+        self,
+        sink: Callable[[Sequence[r.Reading]], None],
+        agent_folder: Path | None = None,
+        filesystem: Filesystem | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.filesystem = filesystem or Filesystem()
+        self.child = KillableChild()
+        self.stacks = Stacks(redact=redact)
+        self.known: dict[int, r.Process] = {}  # alive, as last identified
+        self.records: list[Recorded] = []
+        self._sink = sink
+        self._clock = clock
+        self._clocks = CpuClocks(self.child)
+        self._steps = StepCounter(agent_folder, redact) if agent_folder else None
+        self._host = HostProbe(self.filesystem, self.child)
+        self._cgroup = CgroupProbe(self.filesystem)
+        self._network = NetworkProbe(self.filesystem)
+        self._storage = StorageProbe(self.filesystem)
+        self._affinity = AffinityProbe()
+        self._kernel_log = KernelLogProbe()
+        self._output = OutputProbe(self.child, self.filesystem)
+        self._source = SourceProbe(self.child, self.filesystem)
+        self._sockets = Sockets(self.filesystem, self.child)
+        self._zombies: set[int] = set()  # dead and told, but still in the process table
+        self._failed: dict[tuple[str, str], str] = {}
+
+    def take(self, probe: str, entity: str, read: Callable[[], Iterable[r.Reading]]) -> list[r.Reading]:
+        """One call of one probe: its readings, and how it went. A failure is recorded when it is new."""
+        began, used = self._clock(), _cpu_seconds()
+        outcome, reason, advice = "ok", "", ""
+        found: list[r.Reading] = []
+        try:
+            found = list(read())
+        except Unavailable as why:
+            outcome, reason, advice = "unavailable", why.reason, why.advice
+        except (OSError, ValueError) as error:  # a state of the world that the probe did not foresee
+            outcome, reason = "failed", f"{type(error).__name__}: {error}"
+        call = r.ProbeCall(
+            probe=probe,
+            entity=entity,
+            duration_seconds=round(self._clock() - began, 6),
+            cpu_seconds=round(_cpu_seconds() - used, 6),
+            outcome=outcome,
+            reason=reason,
+            advice=advice,
+        )
+        if outcome == "ok" or self._failed.get((probe, entity)) != reason:
+            self._sink([*found, call])
+        self._failed[probe, entity] = reason
+        return found
+
+    def processes(self, roots: Iterable[int]) -> list[int]:
+        """Follow the tree(s): identify new processes, notice ended ones; returns the pids that live."""
+        self.take("process", "job", lambda: self._follow(roots))
+        return list(self.known)
+
+    def _follow(self, roots: Iterable[int]) -> list[r.Reading]:
+        children = children_of(self.filesystem)
+        found: list[r.Reading] = []
+        for pid, process in list(self.known.items()):
+            gone = ended(self.filesystem, process)
+            if gone is not None:
+                found.append(gone)
+                del self.known[pid]
+                if gone.zombie:
+                    self._zombies.add(pid)
+        pids = dict.fromkeys(pid for root in roots for pid in tree(self.filesystem, root, children))
+        orphans = [pid for pid in self.known if pid not in pids]  # their parent died; they are still the job's
+        for pid in [*pids, *orphans]:
+            found += self._identify(pid)
+        return found
+
+    def _identify(self, pid: int) -> list[r.Reading]:
+        if pid in self.known or pid in self._zombies:
+            return []
+        try:
+            process = identify(self.filesystem, pid, self.child, redact)
+        except Unavailable:
+            return []  # it ended between the scan and now
+        gone = ended(self.filesystem, process)
+        if gone is not None:
+            self._zombies.add(pid)
+            return [process, gone]
+        self.known[pid] = process
+        return [process]
+
+    def usage(self, pids: Iterable[int]) -> None:
+        """One aggregate per process."""
+        for pid in pids:
+            self.take("usage", f"pid {pid}", lambda pid=pid: [usage(self.filesystem, pid)])  # type: ignore[misc]
+
+    def steps(self) -> list[r.Reading]:
+        """What the agent counted, and its last tracebacks."""
+        return self.take("steps", "agent", self._steps.look) if self._steps else []
+
+    def threads(self, pid: int, tids: Iterable[int] | None = None) -> list[r.Thread]:
+        """Full readings of a process' threads (at most so many, the main one first)."""
+        chosen = list(tids) if tids is not None else self._choose(pid)
+        return [
+            one
+            for one in self.take(
+                "thread",
+                f"pid {pid}",
+                lambda: threads(self.filesystem, pid, full=True, child=self.child, clocks=self._clocks, tids=chosen),
+            )
+            if isinstance(one, r.Thread)
+        ]
+
+    def _choose(self, pid: int) -> list[int]:
+        try:
+            tids = sorted(self.filesystem.tasks(pid))
+        except Unavailable:
+            return [pid]
+        return [pid, *(tid for tid in tids if tid != pid)][:MOST_THREADS]
+
+    def behind(self, found: Iterable[r.Thread]) -> None:
+        """The open files that blocked threads wait on."""
+        wanted: dict[int, set[int]] = {}
+        for thread in found:
+            if thread.wait is None or thread.wait.kind not in FD_KINDS:
+                continue
+            fds = {polled.fd for polled in thread.wait.polled}
+            if thread.wait.fd is not None:
+                fds.add(thread.wait.fd)
+            wanted.setdefault(thread.pid, set()).update(fds)
+        if not any(wanted.values()):
+            return
+        holders = Holders(self.filesystem, first=self.known)
+        for pid, fds in wanted.items():
+            self.take(
+                "descriptors",
+                f"pid {pid}",
+                lambda pid=pid, fds=fds: describe(self.filesystem, pid, fds, self.child, holders, self._sockets),  # type: ignore[misc]
+            )
+
+    def dump(self, pids: Sequence[int], texts: bool = False) -> list[r.Reading]:
+        """One stack of every thread of some processes, now."""
+        before = self.stacks.cpu_seconds
+        found = self.take("stacks", f"{len(pids)} processes", lambda: self.stacks.dump(pids, texts=texts))
+        self._charge("stacks", self.stacks.cpu_seconds - before)
+        return found
+
+    def record(self, pid: int, seconds: float) -> None:
+        """Begin to sample a process for a while; ``collect`` brings the result."""
+        if any(one.pid == pid for one in self.records):
+            return
+
+        def begin() -> list[r.Reading]:
+            self.records.append(start_record(pid, seconds, RECORD_HZ, self.stacks))
+            return []
+
+        self.take("stack_record", f"pid {pid}", begin)
+
+    def collect(self) -> list[tuple[float, r.Stack]]:
+        """Finished records: (seconds ago, stack). Their cost is charged."""
+        found: list[tuple[float, r.Stack]] = []
+        for one in list(self.records):
+            try:
+                stacks = one.poll()
+            except Unavailable as why:
+                self.records.remove(one)
+                reason, advice = why.reason, why.advice
+                self.take("stack_record", f"pid {one.pid}", lambda reason=reason, advice=advice: _raise(reason, advice))  # type: ignore[misc]
+                continue
+            if stacks is None:
+                continue
+            self.records.remove(one)
+            self._charge("stack_record", one.cpu_seconds or 0.0)
+            found += stacks
+        return found
+
+    def machine(self, pids: Sequence[int]) -> None:
+        """Everything about the machine and the job's share of it."""
+        first = pids[0] if pids else None
+        self.take("host", "host", lambda: self._host.look(first))
+        self.take("network", "host", lambda: self._network.look(first))
+        self.take("storage", "host", lambda: self._storage.look(first))
+        if first is not None:
+            self.take("cgroup", f"pid {first}", lambda: self._cgroup.look(first))
+        self.take("affinity", "job", lambda: self._affinity.look(pids))
+        self.take("kernel_log", "host", self._kernel_log.look)
+
+    def output(self, pids: Sequence[int]) -> None:
+        """Regular files that processes hold open for writing."""
+        for pid in pids:
+            self.take("output", f"pid {pid}", lambda pid=pid: self._output.look([pid]))  # type: ignore[misc]
+
+    def source(self, pid: int, frame: r.Frame) -> None:
+        """The text of a line of the job's code, once."""
+        self.take("source", f"{frame.file}:{frame.line}", lambda: self._source.look(pid, frame.file, frame.line))
+
+    def close(self) -> None:
+        """End our own children."""
+        for one in self.records:
+            one.kill()
+        self.child.close()
+
+    def _charge(self, probe: str, cpu_seconds: float) -> None:
+        self._sink([r.ProbeCall(probe=probe, entity="py-spy", duration_seconds=0.0, cpu_seconds=round(cpu_seconds, 6), outcome="ok")])
+
+
+def _raise(reason: str, advice: str) -> list[r.Reading]:
+    raise Unavailable(reason, advice)
+
+
+def _cpu_seconds() -> float:
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    return own.ru_utime + own.ru_stime

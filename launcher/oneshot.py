@@ -1,0 +1,31 @@
+"""When a one-shot look is over: as soon as the verdict is clear, and not before it is."""
+
+from dataclasses import dataclass, field
+
+from perfwatch.triage.verdict import Verdict
+
+STEADY_JUDGEMENTS = 2  # a slow or healthy verdict must come out the same twice ...
+STEADY_SECONDS = 3.0  # ... and rest on so many seconds of samples
+UNCLEAR_SECONDS = 25.0  # without a suspect, a job that is still unclear by then is inconclusive
+SURE_AT_ONCE = ("gone", "hung")
+
+
+@dataclass
+class OneShot:
+    """Looks at each verdict as it is made and says whether to stop."""
+
+    started_at: float = 0.0
+    _same: int = 0
+    _last: tuple[str, str | None] | None = field(default=None)
+
+    def done(self, verdict: Verdict, at: float) -> bool:
+        """Whether this verdict is the one to give, ``at`` seconds after the look began."""
+        now = (verdict.state, verdict.cause)
+        self._same = self._same + 1 if now == self._last else 1
+        self._last = now
+        if verdict.state in SURE_AT_ONCE:
+            return True
+        if verdict.state == "inconclusive":
+            waits = verdict.suspect is not None and verdict.suspect.decides_in_seconds > 0
+            return not waits and at - self.started_at >= UNCLEAR_SECONDS
+        return self._same >= STEADY_JUDGEMENTS and at - self.started_at >= STEADY_SECONDS

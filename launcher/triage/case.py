@@ -1,0 +1,101 @@
+"""Everything that a rule may look at: the job, its chains, its profiles, read once from the recording and kept."""
+
+from collections.abc import Iterable
+from functools import cached_property
+
+from perfwatch.probes import readings as r
+from perfwatch.recording import Event
+from perfwatch.session import Session
+from perfwatch.triage.chain import Chain, follow
+from perfwatch.triage.history import History, Seen
+from perfwatch.triage.job import Job, Member, read_job
+from perfwatch.triage.profile import Profile, profile
+from perfwatch.triage.progress import Progress, StepClock, progress, step_clock
+from perfwatch.triage.verdict import Evidence, Missing
+
+PATIENCE_SECONDS = 60.0  # for temporal ends, unless the session says otherwise
+GONE_ROLES = ("rank", "launcher")
+
+
+class Case:
+    """One job at one moment. Lazy: a rule that does not ask for the chains does not pay for them."""
+
+    def __init__(self, history: History, session: Session, events: Iterable[Event] = ()) -> None:
+        self.at = history.at
+        self.session = session
+        self.history = history
+        self.events = tuple(event for event in events if event.at <= history.at)
+
+    @cached_property
+    def patience_seconds(self) -> float:
+        """How long a temporal end may be silent."""
+        asked = self.session.conditions.get("patience_seconds")
+        return float(asked) if isinstance(asked, int | float) else PATIENCE_SECONDS
+
+    @cached_property
+    def job(self) -> Job:
+        """Who is who."""
+        return read_job(self.history)
+
+    @property
+    def ranks(self) -> tuple[Member, ...]:
+        """The ranks that live."""
+        return tuple(rank for rank in self.job.ranks if rank.alive)
+
+    @cached_property
+    def progress(self) -> dict[int, Progress]:
+        """By pid of the rank: does it go on?"""
+        return {rank.pid: progress(self.history, rank) for rank in self.ranks}
+
+    @cached_property
+    def chains(self) -> dict[int, Chain]:
+        """By pid of the rank: the way from its training thread to whatever it waits for."""
+        return {rank.pid: follow(self.history, self.job, rank.pid, self.progress[rank.pid].thread) for rank in self.ranks}
+
+    @property
+    def still_chains(self) -> tuple[Chain, ...]:
+        """Chains of the ranks whose training thread does not move."""
+        return tuple(chain for pid, chain in self.chains.items() if self.progress[pid].kind == "still")
+
+    @property
+    def moving(self) -> bool:
+        """Whether every rank makes steps."""
+        return bool(self.ranks) and all(p.kind == "moving" for p in self.progress.values())
+
+    def profile(self, rank: Member, seconds: float | None = None) -> Profile:
+        """Where the training thread of a rank spends its time."""
+        return profile(self.history, rank.pid, self.progress[rank.pid].thread, seconds)
+
+    def worker_profiles(self, rank: Member, seconds: float | None = None) -> dict[int, Profile]:
+        """By pid: where the main threads of a rank's DataLoader workers spend theirs (sampled ones only)."""
+        found = {w.pid: profile(self.history, w.pid, w.pid, seconds) for w in self.job.workers(rank.pid) if w.alive}
+        return {pid: one for pid, one in found.items() if one.samples}
+
+    def steps(self, rank: Member) -> StepClock | None:
+        """The agent's count."""
+        return step_clock(self.history, rank.pid)
+
+    def latest_host(self) -> Seen[r.Host] | None:
+        """The newest reading of the machine."""
+        return self.history.latest(r.Host)
+
+    def saw(self, witness: str, entity: str, claim: str, observed: str, expected: str = "", at: float | None = None) -> Evidence:
+        """One piece of evidence, stamped with the moment it is about (default: now)."""
+        return Evidence(
+            witness=witness, entity=entity, claim=claim, observed=observed, expected=expected, at=round(self.at if at is None else at, 2)
+        )
+
+    @cached_property
+    def missing(self) -> tuple[Missing, ...]:
+        """Witnesses that could not be had, by the newest word of each probe about each entity."""
+        found: dict[tuple[str, str], Missing] = {}
+        for key in self.history.entities(r.ProbeCall):
+            seen = self.history.latest(r.ProbeCall, *key)
+            if seen is not None and seen.reading.outcome != "ok":
+                call = seen.reading
+                found.setdefault((call.probe, call.reason), Missing(witness=call.probe, reason=call.reason, advice=call.advice))
+        return tuple(found.values())
+
+    def lacks(self, witness: str) -> Missing | None:
+        """Why a witness is missing, or None when it is not known to be."""
+        return next((one for one in self.missing if one.witness == witness), None)

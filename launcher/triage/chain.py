@@ -1,0 +1,73 @@
+"""The wait chain: from the training thread, through pipes, queues, workers, locks and children, to whatever does not move.
+
+The one that waits is a victim; the one at the end is the culprit. ``edges`` knows where each kind of wait leads; this file
+walks and remembers the way.
+"""
+
+from dataclasses import dataclass, replace
+
+from perfwatch.triage.edges import step
+from perfwatch.triage.frames import show
+from perfwatch.triage.history import History
+from perfwatch.triage.job import Job
+from perfwatch.triage.node import End, Node, culprit, node_of, silence
+from perfwatch.triage.verdict import Culprit, Link
+
+MAX_DEPTH = 12  # longer chains exist only in loops
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The way from one training thread to its end(s). ``through`` names the kinds of edge that were passed."""
+
+    start: Node
+    links: tuple[Link, ...]
+    ends: tuple[End, ...]
+    through: frozenset[str]
+
+    @property
+    def end(self) -> End:
+        """The end that matters: a dead or stopped one, then one that is still, then the one silent for longest."""
+        rank = {"dead": 3, "stopped": 2}
+        return max(
+            self.ends, key=lambda e: (rank.get(e.kind, 0), e.still is True, e.kind != "idle", e.silent_seconds or 0.0)
+        )
+
+    def culprits(self, same_kind: bool = True) -> tuple[Culprit, ...]:
+        """Whom to name: every end of the kind that matters."""
+        chosen = [e for e in self.ends if not same_kind or (e.kind == self.end.kind and e.still == self.end.still)]
+        return tuple(culprit(e.node) for e in chosen)
+
+
+def link(history: History, node: Node, waits_for: str) -> Link:
+    """A node as one step of the chain that is shown."""
+    return Link(
+        pid=node.pid, tid=node.tid, rank=node.rank, waits_for=waits_for, frame=show(node.frame), silent_seconds=silence(history, node)
+    )
+
+
+def follow(history: History, job: Job, pid: int, tid: int | None = None) -> Chain:
+    """Walk from one thread to the end(s) of its wait."""
+    start = node_of(history, job, pid, tid)
+    links: list[Link] = []
+    ends: list[End] = []
+    through: set[str] = set()
+    seen: set[tuple[int, int]] = set()
+
+    def walk(node: Node, depth: int) -> None:
+        if (node.pid, node.tid) in seen:
+            ends.append(End("cycle", node, silence(history, node)))
+            return
+        seen.add((node.pid, node.tid))
+        edge = step(history, job, node)
+        links.append(link(history, node, edge.waits_for))
+        if edge.end is not None or depth >= MAX_DEPTH:
+            end = edge.end or End("unknown", node)
+            ends.append(end if end.silent_seconds is not None else replace(end, silent_seconds=silence(history, end.node)))
+            return
+        through.add(edge.kind)
+        for target in edge.targets:
+            walk(target, depth + 1)
+
+    walk(start, 0)
+    return Chain(start, tuple(links), tuple(ends), frozenset(through))

@@ -1,0 +1,156 @@
+"""What a Python frame means: the vocabulary of CPython's and torch's own functions.
+
+Only the standard library, torch and widely used libraries are named here; a program's own names never are. A tag says in
+what kind of work a thread is; a stack has the tags of all its frames.
+"""
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+
+from perfwatch.probes.readings import Frame, Stack
+
+COLLECTIVES = frozenset(
+    "all_reduce reduce broadcast all_gather all_gather_into_tensor all_gather_object gather gather_object scatter "
+    "scatter_object_list reduce_scatter reduce_scatter_tensor all_to_all all_to_all_single barrier monitored_barrier "
+    "broadcast_object_list all_gather_coalesced all_reduce_coalesced send recv isend irecv batch_isend_irecv "
+    "wait_tensor _verify_params_across_processes _sync_module_states _broadcast_coalesced".split()
+)
+
+# tag, pattern on the end of the file's path, functions (None: any). Read from torch 2.13 and CPython 3.10 to 3.13.
+_VOCABULARY: tuple[tuple[str, str, str | None], ...] = (
+    ("loader_wait", r"torch/utils/data/dataloader\.py", "_try_get_data _get_data"),
+    ("loader", r"torch/utils/data/dataloader\.py", None),
+    ("loader_start", r"torch/utils/data/dataloader\.py", "__init__ _get_iterator _reset"),
+    ("worker", r"torch/utils/data/_utils/worker\.py", "_worker_loop"),
+    ("fetch", r"torch/utils/data/_utils/fetch\.py", "fetch"),
+    ("collate", r"torch/utils/data/_utils/collate\.py", None),
+    ("pin_memory", r"torch/utils/data/_utils/pin_memory\.py", None),
+    ("feeder", r"multiprocessing/queues\.py", "_feed"),
+    ("pool_wait", r"multiprocessing/pool\.py", "get wait next join map starmap apply imap"),
+    ("pool_worker", r"multiprocessing/pool\.py", "worker"),
+    ("pool_service", r"multiprocessing/pool\.py", "_handle_workers _handle_tasks _handle_results _wait_for_updates"),
+    ("futures_wait", r"concurrent/futures/_base\.py", "result wait as_completed exception result_iterator"),
+    ("futures_worker", r"concurrent/futures/(thread|process)\.py", "_worker _process_worker"),
+    ("futures_service", r"concurrent/futures/process\.py", "wait_result_broken_or_wakeup add_call_item_to_queue"),
+    ("mp_queue_get", r"multiprocessing/queues\.py", "get"),
+    ("mp_queue_put", r"multiprocessing/queues\.py", "put"),
+    ("mp_receive", r"multiprocessing/connection\.py", "recv recv_bytes _recv _recv_bytes poll wait"),
+    ("mp_send", r"multiprocessing/connection\.py", "send send_bytes _send _send_bytes"),
+    ("mp_join", r"multiprocessing/(process|popen_\w+)\.py", "join wait poll"),
+    ("spawn_join", r"torch/multiprocessing/spawn\.py", "join start_processes spawn"),
+    ("mp_lock", r"multiprocessing/synchronize\.py", None),
+    ("thread_join", r"threading\.py", "join _wait_for_tstate_lock"),
+    ("thread_wait", r"threading\.py", "wait wait_for acquire __enter__"),
+    ("queue_get", r"/queue\.py", "get"),
+    ("queue_put", r"/queue\.py", "put"),
+    ("child_wait", r"/subprocess\.py", "wait _wait _try_wait communicate _communicate run call check_call check_output"),
+    ("collective", r"torch/distributed/(distributed_c10d|_functional_collectives|utils)\.py", " ".join(sorted(COLLECTIVES))),
+    ("collective", r"torch/nn/parallel/distributed\.py", "_sync_buffers _sync_module_states _sync_params"),
+    ("rendezvous", r"torch/distributed/rendezvous\.py", None),
+    ("rendezvous", r"torch/distributed/elastic/rendezvous/.*\.py", None),
+    (
+        "rendezvous",
+        r"torch/distributed/distributed_c10d\.py",
+        "init_process_group _new_process_group_helper _store_based_barrier new_group _new_group_with_tag",
+    ),
+    ("group_destroy", r"torch/distributed/distributed_c10d\.py", "destroy_process_group _shutdown_backend"),
+    ("elastic_agent", r"torch/distributed/(elastic/agent|launcher|run)\b.*\.py", None),
+    ("backward", r"torch/autograd/(graph|__init__)\.py", "_engine_run_backward backward grad"),
+    ("backward", r"torch/_tensor\.py", "backward"),
+    ("optimizer", r"torch/optim/\w+\.py", None),
+    ("scaler", r"torch/amp/grad_scaler\.py", None),
+    ("forward", r"torch/nn/modules/\w+\.py", "_call_impl _wrapped_call_impl forward"),
+    ("anomaly", r"torch/autograd/anomaly_mode\.py|torch/fx/traceback\.py", None),
+    ("format_stack", r"/traceback\.py", "format_stack extract_stack extract walk_stack _extract_from_extended_frame_gen"),
+    ("profiler", r"torch/(profiler|autograd)/(profiler|profiler_util|_memory_profiler)\.py|/c?[pP]rofile\.py", None),
+    ("save", r"torch/serialization\.py", "save _save _legacy_save __exit__ write_record"),
+    ("save", r"torch/distributed/checkpoint/.*\.py", None),
+    ("save", r"safetensors/\w+\.py", "save_file save save_model"),
+    ("save", r"numpy/lib/_?npyio(_impl)?\.py", "save savez _savez savez_compressed"),
+    ("load", r"torch/serialization\.py", "load _load _legacy_load persistent_load load_tensor"),
+    ("load", r"safetensors/\w+\.py", "load_file load load_model"),
+    ("import", r"<frozen importlib\._bootstrap(_external)?>", None),
+    ("compile", r"torch/(_dynamo|_inductor|_functorch|fx/experimental)/.*\.py|triton/(compiler|backends|runtime)/.*\.py", None),
+    ("compile_worker", r"torch/_inductor/compile_worker/.*\.py", None),
+    ("log", r"logging/__init__\.py", "emit flush handle callHandlers"),
+    ("log", r"tqdm/(std|utils)\.py", "write display refresh status_printer print_status fp_write"),
+    ("log", r"rich/console\.py", "print _write_buffer"),
+    ("exit", r"/threading\.py", "_shutdown"),
+    ("exit", r"multiprocessing/util\.py", "_exit_function"),
+    ("exit", r"concurrent/futures/thread\.py", "_python_exit"),
+    ("exit", r"/weakref\.py", "_exitfunc"),
+    ("exit", r"multiprocessing/process\.py", "_exit_function"),
+    ("debugger", r"/(pdb|bdb|cmd|ipdb|pudb)(/__main__)?\.py|/IPython/.*debugger\.py|/debugpy/.*\.py", None),
+    ("file_lock", r"(filelock/\w+|portalocker/\w+|fasteners/\w+)\.py", None),
+    ("file_lock", r"torch/utils/file_baton\.py", "wait"),
+    ("retry", r"(tenacity/\w+|backoff/\w+|retrying|urllib3/util/retry|retry/\w+)\.py", None),
+    ("http", r"(urllib/request|http/client|urllib3/\w+|requests/\w+|aiohttp/\w+|httpx/.*|fsspec/.*|botocore/\w+)\.py", None),
+    ("ssl", r"/(ssl|socket)\.py", None),
+    ("gc", r"/gc\.py", None),
+    ("selector", r"/selectors\.py", "select"),
+    ("asyncio", r"asyncio/\w+\.py", None),
+    ("monitor", r"tqdm/_monitor\.py|torch/distributed/elastic/timer/.*\.py|ray/.*\.py|wandb/.*\.py", None),
+)
+_TABLE = tuple(
+    (tag, re.compile(rf"(?:^|/)?(?:{pattern})$"), frozenset(functions.split()) if functions else None)
+    for tag, pattern, functions in _VOCABULARY
+)
+
+# CPython's library, packages, and code without a file.
+_LIBRARY = re.compile(r"/lib(64)?/python\d|/(site|dist)-packages/|^<(frozen|built|__array)|^$")
+_STANDARD = re.compile(r"/lib(64)?/python3?[\d.]*/(?!site-packages|dist-packages)|^<(frozen|built|__array)|^$")
+
+
+def short_name(function: str) -> str:
+    """The bare function name: newer interpreters report ``Class.method`` and ``f.<locals>.g``."""
+    return function.rsplit(".", 1)[-1]
+
+
+@lru_cache(maxsize=8192)
+def tags_of(function: str, file: str) -> frozenset[str]:
+    """The tags of one frame (empty for a program's own code)."""
+    name = short_name(function)
+    return frozenset(tag for tag, pattern, names in _TABLE if (names is None or name in names) and pattern.search(file))
+
+
+def tags(stack: Stack) -> frozenset[str]:
+    """The tags of all frames of a stack."""
+    return frozenset().union(*(tags_of(frame.function, frame.file) for frame in stack.frames)) if stack.frames else frozenset()
+
+
+def is_user(frame: Frame) -> bool:
+    """Code of the program itself: not the standard library, not an installed package."""
+    return not _LIBRARY.search(frame.file)
+
+
+def user_frame(stack: Stack) -> Frame | None:
+    """The innermost frame of the program's own code; failing that, the innermost one outside the standard library and torch."""
+    for frame in stack.frames:
+        if is_user(frame):
+            return frame
+    for frame in stack.frames:
+        if not _STANDARD.search(frame.file) and "/torch/" not in frame.file:
+            return frame
+    return stack.frames[0] if stack.frames else None
+
+
+def collective_name(stack: Stack) -> str | None:
+    """The collective that this stack is in ("all_reduce"), "backward" for a gradient reduction, or None."""
+    outer = None
+    for frame in stack.frames:
+        if "collective" in tags_of(frame.function, frame.file):
+            outer = short_name(frame.function)
+    return outer
+
+
+def show(frame: Frame | None) -> str | None:
+    """``function (file:line)`` with the file's last part, as a person would say it."""
+    if frame is None:
+        return None
+    return f"{short_name(frame.function)} ({frame.file.rsplit('/', 1)[-1]}:{frame.line})"
+
+
+def any_tag(found: Iterable[str], *wanted: str) -> bool:
+    """Whether one of the wanted tags is there."""
+    return not frozenset(wanted).isdisjoint(found)

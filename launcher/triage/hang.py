@@ -1,0 +1,133 @@
+"""What every rule about a hang shares: patience by the end of the chain, two independent witnesses, and the finding itself."""
+
+from perfwatch.triage.case import Case
+from perfwatch.triage.chain import Chain
+from perfwatch.triage.frames import show
+from perfwatch.triage.node import End
+from perfwatch.triage.verdict import Alternative, Evidence, Finding, Missing
+
+DECISIVE_SECONDS = 1.0  # two sightings, one second apart
+STRUCTURAL_SECONDS = 6.0
+LONGEST_RECOVERED = 3.0  # times the longest gap that this run has recovered from
+ONE_WITNESS = 0.55  # confidence with a single kind of witness: below what is called sure
+TWO_WITNESSES = 0.9
+THREE_WITNESSES = 0.96
+
+
+def temporal(case: Case) -> float:
+    """Patience for an end that time may still heal: the session's, or three times what this run has recovered from."""
+    longest = max(
+        (interval for rank in case.ranks if (steps := case.steps(rank)) for interval in steps.intervals), default=0.0
+    )
+    return max(case.patience_seconds, LONGEST_RECOVERED * longest)
+
+
+def outlasts(case: Case, end: End) -> bool:
+    """Whether the kernel says that the wait will not end within the patience: its deadline is too far away."""
+    wait = end.node.wait
+    return wait is not None and wait.remaining_seconds is not None and wait.remaining_seconds > case.patience_seconds
+
+
+def wakes_soon(case: Case, end: End) -> bool:
+    """Whether the kernel says that the wait will end within the patience: not a hang."""
+    wait = end.node.wait
+    return wait is not None and wait.kind == "sleep" and wait.remaining_seconds is not None and not outlasts(case, end)
+
+
+def witnesses(case: Case, chain: Chain) -> tuple[Evidence, ...]:
+    """What shows that the end does not move, one piece for each independent kind of witness."""
+    end, node = chain.end, chain.end.node
+    entity = f"pid {node.pid}" if node.tid == node.pid else f"pid {node.pid} thread {node.tid}"
+    found: list[Evidence] = []
+    if node.motion.samples >= 2 and node.motion.distinct <= 1:
+        seconds = max(node.motion.seconds, 0.0)
+        found.append(
+            case.saw("stack", entity, f"stays at {show(node.frame)}", f"{node.motion.samples} of {node.motion.samples} samples alike over {seconds:.1f} s", "lines change")
+        )
+    if node.motion.ran_ago_seconds is not None and node.motion.ran_ago_seconds >= DECISIVE_SECONDS:
+        found.append(case.saw("thread", entity, "has not run", f"last ran {node.motion.ran_ago_seconds:.1f} s ago (kernel)", "runs within each step", node.thread_at))
+    elif node.motion.frozen and node.motion.run_share is not None:
+        found.append(case.saw("thread", entity, "does not run", f"{node.motion.run_share:.2%} of a core, {node.motion.switches_per_second or 0:.1f} wake-ups/s", "runs within each step", node.thread_at))
+    if node.wait is not None:
+        until = "for ever" if node.wait.forever else ""
+        if node.wait.remaining_seconds is not None:
+            until = f"for another {node.wait.remaining_seconds:,.0f} s"
+        found.append(case.saw("syscall", entity, f"is blocked in {node.wait.call}", f"{chain.links[-1].waits_for} {until}".strip(), "returns within a step", node.thread_at))
+    socket = end.descriptor.socket if end.descriptor else None
+    if socket is not None and socket.received_ago_seconds is not None:
+        found.append(case.saw("socket", f"pid {node.pid} fd {end.descriptor.fd if end.descriptor else '?'}", f"nothing arrives from {socket.peer}", f"last byte {socket.received_ago_seconds:.1f} s ago", "bytes arrive", node.thread_at))
+    if end.kind == "dead":
+        found.append(case.saw("process", entity, "is gone", end.detail or "no such process, or a zombie", "alive"))
+    steps = case.progress[chain.start.pid].steps if chain.start.pid in case.progress else None
+    if steps is not None and steps.ago_seconds is not None:
+        found.append(case.saw("steps", f"pid {chain.start.pid}", "makes no step", f"last step {steps.count} was {steps.ago_seconds:.1f} s ago", f"a step each {steps.median_seconds or 0:.3f} s"))
+    return tuple(found)
+
+
+def silent_seconds(case: Case, chain: Chain) -> float:
+    """How long the chain has been silent: its end's silence, and never longer than since the last step."""
+    silent = chain.end.silent_seconds or 0.0
+    ago = _step_ago(case, chain)
+    return silent if ago is None else min(silent, ago) if silent else ago
+
+
+def _step_ago(case: Case, chain: Chain) -> float | None:
+    steps = case.progress[chain.start.pid].steps if chain.start.pid in case.progress else None
+    return steps.ago_seconds if steps is not None else None
+
+
+def hung(
+    case: Case,
+    cause: str,
+    chain: Chain,
+    *,
+    owner: str,
+    summary: str,
+    patience: float,
+    silent: float | None = None,
+    evidence: tuple[Evidence, ...] = (),
+    alternatives: tuple[Alternative, ...] = (),
+    next: tuple[str, ...] = (),
+    ceiling: float = 1.0,
+) -> Finding:
+    """A hang with its chain, its witnesses and its countdown.
+
+    The confidence follows from how many independent kinds of witness are flat; ``ceiling`` caps it where a rule infers
+    rather than sees.
+    """
+    shown = evidence + witnesses(case, chain)
+    kinds = {one.witness for one in shown}
+    confidence = ONE_WITNESS if len(kinds) <= 1 else TWO_WITNESSES if len(kinds) == 2 else THREE_WITNESSES
+    waited = silent_seconds(case, chain) if silent is None else silent
+    return Finding(
+        cause=cause,
+        state="hung",
+        summary=summary,
+        confidence=round(min(confidence, ceiling), 2),
+        owner=owner,
+        culprits=chain.culprits(),
+        wait_chain=chain.links,
+        evidence=shown,
+        alternatives=alternatives,
+        next=next,
+        silent_seconds=round(waited, 1),
+        decides_in_seconds=round(max(0.0, patience - waited), 1),
+    )
+
+
+def who(chain: Chain) -> str:
+    """The end of the chain as the subject of a sentence."""
+    node = chain.end.node
+    at = f" at {show(node.frame)}" if node.frame else ""
+    rank = f"rank {node.rank}'s " if node.rank is not None else ""
+    if node.role == "worker":
+        return f"{rank}DataLoader worker {node.pid}{at}"
+    if node.role in ("pool_worker", "child", "compile"):
+        return f"{rank}child process {node.pid}{at}"
+    thread = f"thread {node.name or node.tid}" if node.tid != node.pid else "main thread"
+    return f"{rank}{thread} of pid {node.pid}{at}"
+
+
+def no_witness(witness: str, why: str, advice: str = "") -> Missing:
+    """One missing witness."""
+    return Missing(witness=witness, reason=why, advice=advice)

@@ -1,0 +1,136 @@
+"""The readings up to one moment, indexed, and the arithmetic on them that more than one rule needs.
+
+Counters in the recording are cumulative; differences and rates are taken here and nowhere else.
+"""
+
+import bisect
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
+
+from perfwatch.probes import readings as r
+from perfwatch.recording import Record
+
+R = TypeVar("R", bound=r.Reading)
+
+# What tells two entities of one kind of reading apart.
+KEYS: dict[type[r.Reading], tuple[str, ...]] = {
+    r.Process: ("pid",),
+    r.ProcessEnded: ("pid",),
+    r.ProcessUsage: ("pid",),
+    r.Thread: ("pid", "tid"),
+    r.Descriptor: ("pid", "fd"),
+    r.FileGrowth: ("pid", "fd"),
+    r.Stack: ("pid", "tid"),
+    r.StackFailure: ("pid",),
+    r.SourceLine: ("file", "line"),
+    r.NativeProfile: ("pid", "tid"),
+    r.Steps: ("pid",),
+    r.Traceback: ("pid",),
+    r.Cgroup: ("path",),
+    r.Affinity: ("pid",),
+    r.Disk: ("device",),
+    r.MountActivity: ("mount",),
+    r.Network: ("interface",),
+    r.ProbeCall: ("probe", "entity"),
+}
+
+
+@dataclass(frozen=True)
+class Seen(Generic[R]):
+    """A reading and when it was made (seconds since the session began)."""
+
+    at: float
+    reading: R
+
+
+def _when(seen: Seen[Any]) -> float:
+    return seen.at
+
+
+class History:
+    """Everything that was read up to ``at``: filled at once from a recording, or line by line while a job is watched."""
+
+    def __init__(self, records: Iterable[Record] = (), at: float = 0.0) -> None:
+        self.at = at
+        self._index: dict[type[r.Reading], dict[tuple[Any, ...], list[Seen[Any]]]] = defaultdict(lambda: defaultdict(list))
+        for record in records:
+            if record.at <= at:
+                self.add(record.at, record.reading)
+
+    def add(self, at: float, reading: r.Reading) -> None:
+        """Put one reading in its place; a stack record tells of the past, so order is by time, not by arrival."""
+        kind = type(reading)
+        series = self._index[kind][tuple(getattr(reading, name) for name in KEYS.get(kind, ()))]
+        seen = Seen(at, reading)
+        if series and series[-1].at > at:
+            bisect.insort(series, seen, key=_when)
+        else:
+            series.append(seen)
+
+    def forget(self, before: float) -> None:
+        """Drop what is older, but keep each entity's last reading: written on change means that it still holds."""
+        for by_key in self._index.values():
+            for series in by_key.values():
+                keep = min(bisect.bisect_left(series, before, key=_when), len(series) - 1)
+                del series[:keep]
+
+    def entities(self, kind: type[R]) -> list[tuple[Any, ...]]:
+        """Keys of all entities for which a reading of this kind exists."""
+        return list(self._index[kind])
+
+    def series(self, kind: type[R], *key: Any, seconds: float | None = None) -> list[Seen[R]]:
+        """All readings of one entity, oldest first; with ``seconds``, only those of the last so many."""
+        seen = cast("list[Seen[R]]", self._index[kind].get(key, []))
+        if seconds is None:
+            return seen
+        return seen[bisect.bisect_left(seen, self.at - seconds, key=_when) :]
+
+    def latest(self, kind: type[R], *key: Any) -> Seen[R] | None:
+        """The newest reading of one entity, or None."""
+        seen = self._index[kind].get(key)
+        return cast("Seen[R]", seen[-1]) if seen else None
+
+    def every(self, kind: type[R]) -> list[Seen[R]]:
+        """All readings of a kind, by time."""
+        flat = [one for series in self._index[kind].values() for one in series]
+        return cast("list[Seen[R]]", sorted(flat, key=lambda one: one.at))
+
+    def growth(
+        self, kind: type[R], *key: Any, of: Callable[[R], float | None], seconds: float | None = None
+    ) -> tuple[float, float] | None:
+        """How much a cumulative counter grew, and over how many seconds; None with fewer than two readings.
+
+        A counter that went down (a new process under an old pid, a wrapped counter) gives None, not a negative number.
+        """
+        values = [(one.at, value) for one in self.series(kind, *key, seconds=seconds) if (value := of(one.reading)) is not None]
+        if len(values) < 2:
+            return None
+        (first_at, first), (last_at, last) = values[0], values[-1]
+        if last < first or last_at <= first_at:
+            return None
+        return last - first, last_at - first_at
+
+    def rate(
+        self, kind: type[R], *key: Any, of: Callable[[R], float | None], seconds: float | None = None
+    ) -> float | None:
+        """``growth`` per second, or None."""
+        grown = self.growth(kind, *key, of=of, seconds=seconds)
+        return None if grown is None else grown[0] / grown[1]
+
+
+def median(values: Iterable[float]) -> float | None:
+    """The middle value (mean of the two middle ones), or None for nothing."""
+    return quantile(values, 0.5)
+
+
+def quantile(values: Iterable[float], share: float) -> float | None:
+    """The value below which ``share`` of the values lie, linearly interpolated; None for nothing."""
+    ordered = sorted(values)
+    if not ordered:
+        return None
+    place = share * (len(ordered) - 1)
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)

@@ -1,0 +1,209 @@
+"""Who is who in the job: ranks, DataLoader workers, launchers, children, told from the readings alone.
+
+A DataLoader worker inherits its rank's environment, so ``RANK`` alone does not make a rank: the outermost process with a
+given RANK does. Ranks that set their variables themselves (plain spawn) are found by what their parent waits for.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from perfwatch.probes import readings as r
+from perfwatch.triage.frames import any_tag, tags
+from perfwatch.triage.history import History
+
+WORKER_THREAD = "pt_data_worker"  # the name that torch gives a DataLoader worker's main thread
+SERVICE_WORDS = ("resource_tracker", "forkserver", "semaphore_tracker")
+TICKS_PER_SECOND = 100  # USER_HZ, fixed by the kernel's ABI on every Linux that torch runs on
+COMPILE_WORDS = ("compile_worker", "_inductor")
+
+
+@dataclass(frozen=True)
+class Member:
+    """One process of the job and its part in it."""
+
+    process: r.Process
+    role: str  # rank worker pool_worker launcher child compile service
+    rank: int | None = None  # of the rank itself, or of the rank that it belongs to
+    rank_pid: int | None = None  # the rank's process
+    ended: r.ProcessEnded | None = None
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still exists (a zombie does not count)."""
+        return self.ended is None
+
+
+@dataclass(frozen=True)
+class Job:
+    """All members, and the ranks among them in rank order."""
+
+    members: dict[int, Member]
+    ranks: tuple[Member, ...]
+    world_size: int | None
+
+    def children(self, pid: int) -> list[Member]:
+        """Direct children, the dead ones included."""
+        return [member for member in self.members.values() if member.process.parent_pid == pid]
+
+    def workers(self, rank_pid: int) -> list[Member]:
+        """DataLoader workers of a rank, the dead ones included."""
+        return [m for m in self.members.values() if m.role == "worker" and m.rank_pid == rank_pid]
+
+    def rank_of(self, pid: int) -> int | None:
+        """The rank that a process is or belongs to."""
+        member = self.members.get(pid)
+        return member.rank if member else None
+
+    @property
+    def covered(self) -> bool:
+        """Whether every rank that the job says it has is seen."""
+        return self.world_size is None or len(self.ranks) >= self.world_size
+
+
+def _stack_tags(history: History, pid: int) -> frozenset[str]:
+    found: set[str] = set()
+    for key in history.entities(r.Stack):
+        if key[0] == pid and (seen := history.latest(r.Stack, *key)):
+            found |= tags(seen.reading)
+    return frozenset(found)
+
+
+def _main_tags(history: History, pid: int) -> frozenset[str]:
+    seen = history.latest(r.Stack, pid, pid)
+    return tags(seen.reading) if seen else frozenset()
+
+
+def read_job(history: History) -> Job:
+    """Assign every process its part."""
+    processes = {seen.reading.pid: seen.reading for key in history.entities(r.Process) if (seen := history.latest(r.Process, *key))}
+    ended = {
+        seen.reading.pid: seen.reading
+        for key in history.entities(r.ProcessEnded)
+        if (seen := history.latest(r.ProcessEnded, *key))
+        and (seen.reading.pid not in processes or processes[seen.reading.pid].start_ticks == seen.reading.start_ticks)
+    }
+    ranks = _find_ranks(history, processes)
+    members: dict[int, Member] = {}
+    for pid, process in sorted(processes.items()):
+        owner = _owner(pid, processes, ranks)
+        members[pid] = Member(
+            process=process,
+            role=_role(history, process, ranks, owner, processes),
+            rank=ranks[owner] if owner is not None else None,
+            rank_pid=owner,
+            ended=ended.get(pid),
+        )
+    ordered = tuple(sorted((members[pid] for pid in ranks), key=lambda m: (m.rank if m.rank is not None else 0, m.pid)))
+    sizes = [processes[pid].world_size for pid in ranks if processes[pid].world_size is not None]
+    return Job(members, _newest(ordered), max((size for size in sizes if size is not None), default=None))
+
+
+def _newest(ranks: tuple[Member, ...]) -> tuple[Member, ...]:
+    """Of several processes with one rank (an elastic restart), the one that lives, or else the youngest."""
+    best: dict[int | None, Member] = {}
+    for member in ranks:
+        if member.rank is None:
+            best[-member.pid] = member
+            continue
+        other = best.get(member.rank)
+        if other is None or (member.alive, member.process.start_ticks) > (other.alive, other.process.start_ticks):
+            best[member.rank] = member
+    return tuple(best.values())
+
+
+def _find_ranks(history: History, processes: dict[int, r.Process]) -> dict[int, int | None]:
+    by_environment = {
+        pid: process.rank
+        for pid, process in processes.items()
+        if process.python and process.rank is not None and not _inherits(process, processes)
+    }
+    if by_environment:
+        return dict(by_environment)
+    roots = [p for p in processes.values() if p.python and not _python_above(p, processes)]
+    found: dict[int, int | None] = {}
+    for root in sorted(roots, key=lambda p: p.start_ticks):
+        found.update(_descend(history, root, processes))
+    return found
+
+
+def _descend(history: History, process: r.Process, processes: dict[int, r.Process]) -> dict[int, int | None]:
+    """The rank(s) at or below a top Python process: past launchers, and into the children of a plain spawn."""
+    children = [
+        p for p in processes.values() if p.parent_pid == process.pid and p.python and not _is_service(p) and not _is_worker(history, p)
+    ]
+    main = _main_tags(history, process.pid)
+    if children and (any_tag(main, "spawn_join") or ("mp_join" in main and _all_distributed(history, children))):
+        ordered = sorted(children, key=lambda p: (p.start_ticks, p.pid))
+        return {child.pid: index for index, child in enumerate(ordered)}
+    if len(children) == 1 and process.torch_loaded is False and children[0].torch_loaded:
+        return _descend(history, children[0], processes)
+    return {process.pid: None}
+
+
+def _all_distributed(history: History, children: Iterable[r.Process]) -> bool:
+    return all(any_tag(_stack_tags(history, child.pid), "collective", "rendezvous", "backward", "optimizer") for child in children)
+
+
+def _inherits(process: r.Process, processes: dict[int, r.Process]) -> bool:
+    """Whether an ancestor in the job has the same RANK, so that this one only inherited it."""
+    above = processes.get(process.parent_pid)
+    while above is not None:
+        if above.rank == process.rank and above.python:
+            return True
+        above = processes.get(above.parent_pid)
+    return False
+
+
+def _python_above(process: r.Process, processes: dict[int, r.Process]) -> bool:
+    above = processes.get(process.parent_pid)
+    while above is not None:
+        if above.python:
+            return True
+        above = processes.get(above.parent_pid)
+    return False
+
+
+def _owner(pid: int, processes: dict[int, r.Process], ranks: dict[int, int | None]) -> int | None:
+    here: int | None = pid
+    while here is not None and here in processes:
+        if here in ranks:
+            return here
+        here = processes[here].parent_pid
+    return None
+
+
+def _is_service(process: r.Process) -> bool:
+    return any(word in part for part in process.command for word in SERVICE_WORDS)
+
+
+def _is_worker(history: History, process: r.Process) -> bool:
+    return process.name.startswith(WORKER_THREAD) or "worker" in _stack_tags(history, process.pid)
+
+
+def _role(
+    history: History, process: r.Process, ranks: dict[int, int | None], owner: int | None, processes: dict[int, r.Process]
+) -> str:
+    if process.pid in ranks:
+        return "rank"
+    if _is_service(process):
+        return "service"
+    if any(word in part for part in process.command for word in COMPILE_WORDS):
+        return "compile"
+    if owner is None:
+        return "launcher"
+    if _is_worker(history, process):
+        return "worker"
+    if any_tag(_stack_tags(history, process.pid), "pool_worker", "futures_worker"):
+        return "pool_worker"
+    return "child"
+
+
+def youngest_start_gap_seconds(members: Iterable[Member]) -> float:
+    """How much younger the youngest of some processes is than the oldest (a replaced pool worker stands out)."""
+    starts = [m.process.start_ticks for m in members]
+    return (max(starts) - min(starts)) / TICKS_PER_SECOND if len(starts) >= 2 else 0.0

@@ -1,0 +1,134 @@
+"""Whether a thread moves: its own stack, run time, wake-ups and io over the last seconds, and what the kernel remembers.
+
+Process-wide CPU time or output is not progress (a heartbeat thread writes in a deadlocked job), so everything here is per thread.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from perfwatch.probes import readings as r
+from perfwatch.triage.frames import is_user, short_name, tags
+from perfwatch.triage.history import History, Seen
+
+WINDOW_SECONDS = 5.0  # the trailing time over which a thread must be flat (measured: the first 0.3 s after onset still drain)
+FROZEN_RUN_SHARE = 0.002  # of a core; measured < 0.001 on blocked threads
+FROZEN_SWITCHES_PER_SECOND = 1.5  # measured < 1 on blocked threads, 193 on waiters for the GIL
+SIGHTING_SECONDS = 0.9  # two looks count as two only so far apart
+TORN_SHARE = 0.1  # stacks seen in fewer samples than this may be torn (measured: about 3 % of nonblocking dumps)
+
+
+@dataclass(frozen=True)
+class Motion:
+    """What one thread did over the window. None: not seen."""
+
+    seconds: float  # between the first and the last look
+    samples: int  # of its stack
+    distinct: int  # different stacks among them, rare (possibly torn) ones left out
+    steady_share: float  # of the commonest stack, 0..1
+    run_share: float | None
+    delay_share: float | None  # runnable but not running
+    switches_per_second: float | None
+    ran_ago_seconds: float | None
+    io_calls: int | None
+    state: str | None
+
+    @property
+    def frozen(self) -> bool | None:
+        """True: nothing of it moves. None: not looked at long enough."""
+        if self.run_share is not None and self.run_share > FROZEN_RUN_SHARE:
+            return False
+        if self.switches_per_second is not None and self.switches_per_second > FROZEN_SWITCHES_PER_SECOND:
+            return False
+        if self.distinct > 1 or (self.io_calls or 0) > 0:
+            return False
+        if self.ran_ago_seconds is not None and self.ran_ago_seconds >= WINDOW_SECONDS:
+            return True  # the kernel remembers that it has not run for so long
+        if self.seconds < SIGHTING_SECONDS or self.run_share is None:
+            return None
+        return True
+
+
+def stack_key(stack: r.Stack) -> tuple[tuple[str, str, int], ...]:
+    """What makes two stacks the same: every function, and the lines of the program's own frames."""
+    return tuple((short_name(f.function), f.file, f.line if is_user(f) else 0) for f in stack.frames)
+
+
+def stacks_of(history: History, pid: int, tid: int, seconds: float = WINDOW_SECONDS) -> list[Seen[r.Stack]]:
+    """The stacks of a thread over the last seconds; failing any, the newest one."""
+    recent = [seen for seen in history.series(r.Stack, pid, tid, seconds=seconds) if seen.reading.frames]
+    if recent:
+        return recent
+    return [seen for seen in history.series(r.Stack, pid, tid) if seen.reading.frames][-1:]
+
+
+def dominant(history: History, pid: int, tid: int, seconds: float = WINDOW_SECONDS) -> Seen[r.Stack] | None:
+    """The stack that the thread was most often seen in; of equals, the newest."""
+    seen = stacks_of(history, pid, tid, seconds)
+    if not seen:
+        return None
+    weights: Counter[tuple[tuple[str, str, int], ...]] = Counter()
+    newest: dict[tuple[tuple[str, str, int], ...], Seen[r.Stack]] = {}
+    for one in seen:
+        key = stack_key(one.reading)
+        weights[key] += one.reading.samples
+        newest[key] = one
+    best = max(weights, key=lambda key: (weights[key], newest[key].at))
+    return newest[best]
+
+
+def motion(history: History, pid: int, tid: int, seconds: float = WINDOW_SECONDS) -> Motion:
+    """Everything that moved about one thread in the last seconds."""
+    threads = history.series(r.Thread, pid, tid, seconds=seconds) or history.series(r.Thread, pid, tid)[-1:]
+    stacks = history.series(r.Stack, pid, tid, seconds=seconds)
+    weights: Counter[tuple[tuple[str, str, int], ...]] = Counter()
+    for one in stacks:
+        if one.reading.frames:
+            weights[stack_key(one.reading)] += one.reading.samples
+    samples = sum(weights.values())
+    common = [key for key, weight in weights.items() if weight >= max(2, TORN_SHARE * samples)] or list(weights)[:1]
+    looks = [one.at for one in threads] + [one.at for one in stacks] + [one.at - one.reading.span_seconds for one in stacks]
+    last = threads[-1] if threads else None
+    ran_ago = None
+    if last is not None and last.reading.ran_ago_seconds is not None and last.reading.state != "R":
+        ran_ago = last.reading.ran_ago_seconds
+    return Motion(
+        seconds=max(looks) - min(looks) if looks else 0.0,
+        samples=samples,
+        distinct=len(common) if samples else 0,
+        steady_share=max(weights.values()) / samples if samples else 0.0,
+        run_share=_rate(history, pid, tid, "run_seconds", seconds),
+        delay_share=_rate(history, pid, tid, "run_delay_seconds", seconds),
+        switches_per_second=_rate(history, pid, tid, "voluntary_switches", seconds),
+        ran_ago_seconds=ran_ago,
+        io_calls=_io_calls(threads),
+        state=last.reading.state if last else None,
+    )
+
+
+def _rate(history: History, pid: int, tid: int, field: str, seconds: float) -> float | None:
+    grown = history.growth(r.Thread, pid, tid, of=lambda reading: getattr(reading, field), seconds=seconds)
+    if grown is None or grown[1] < SIGHTING_SECONDS / 2:
+        return None
+    return grown[0] / grown[1]
+
+
+def _io_calls(threads: list[Seen[r.Thread]]) -> int | None:
+    calls = [
+        (one.reading.read_calls or 0) + (one.reading.write_calls or 0)
+        for one in threads
+        if one.reading.read_calls is not None or one.reading.write_calls is not None
+    ]
+    return calls[-1] - calls[0] if len(calls) >= 2 else None
+
+
+def python_threads(history: History, pid: int) -> list[int]:
+    """Threads of a process in which Python frames were seen."""
+    return sorted(key[1] for key in history.entities(r.Stack) if key[0] == pid)
+
+
+def tags_seen(history: History, pid: int, tid: int, seconds: float | None = None) -> frozenset[str]:
+    """The tags of every stack that a thread was seen in over the last seconds (default: ever)."""
+    found: set[str] = set()
+    for one in history.series(r.Stack, pid, tid, seconds=seconds):
+        found |= tags(one.reading)
+    return frozenset(found)

@@ -1,0 +1,87 @@
+"""Where a thread spends its time: shares of stack samples, by what kind of work the stack names.
+
+Samples come at randomised or even intervals, so a share of samples is a share of time. Few samples mean a wide interval:
+rules ask for a minimum number.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from perfwatch.probes import readings as r
+from perfwatch.triage.frames import any_tag, show, tags, user_frame
+from perfwatch.triage.history import History, Seen
+
+# Kinds of work that only a training (or evaluating) thread does.
+TRAINING_TAGS = ("backward", "optimizer", "forward", "loader", "scaler", "collective")
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The samples of one thread over a while."""
+
+    sights: tuple[Seen[r.Stack], ...]
+    seconds: float  # between the first and the last sample
+
+    @property
+    def samples(self) -> int:
+        """How many times the thread was looked at."""
+        return sum(one.reading.samples for one in self.sights)
+
+    def share(self, *wanted: str) -> float:
+        """Share of samples whose stack has one of these tags; 0 without samples."""
+        return self.share_where(lambda stack: any_tag(tags(stack), *wanted))
+
+    def share_where(self, holds: Callable[[r.Stack], bool]) -> float:
+        """Share of samples for which something holds; 0 without samples."""
+        total = self.samples
+        return sum(one.reading.samples for one in self.sights if holds(one.reading)) / total if total else 0.0
+
+    def seen(self, *wanted: str) -> bool:
+        """Whether any sample had one of these tags."""
+        return any(any_tag(tags(one.reading), *wanted) for one in self.sights)
+
+    def runs(self, holds: Callable[[r.Stack], bool]) -> list[tuple[float, float]]:
+        """Unbroken stretches (begin, end) during which something held; times are those of the samples."""
+        stretches: list[tuple[float, float]] = []
+        open_since: float | None = None
+        last_end = 0.0
+        for one in self.sights:
+            begin = one.at - one.reading.span_seconds
+            if holds(one.reading):
+                open_since = begin if open_since is None else open_since
+                last_end = one.at
+            elif open_since is not None:
+                stretches.append((open_since, begin))
+                open_since = None
+        if open_since is not None:
+            stretches.append((open_since, last_end))
+        return stretches
+
+    def turns(self, holds: Callable[[r.Stack], bool]) -> int:
+        """How many times the thread went from elsewhere into a state: a lower bound of a loop's iterations."""
+        return sum(1 for begin, _ in self.runs(holds) if self.sights and begin > self.sights[0].at - self.sights[0].reading.span_seconds)
+
+    def lines(self) -> Counter[str]:
+        """Samples by the program's own line, ``function (file:line)``."""
+        counted: Counter[str] = Counter()
+        for one in self.sights:
+            counted[show(user_frame(one.reading)) or "?"] += one.reading.samples
+        return counted
+
+    def top_line(self, holds: Callable[[r.Stack], bool] = lambda _: True) -> r.Frame | None:
+        """The program's own frame that most of the samples for which something holds are in."""
+        counted: Counter[r.Frame] = Counter()
+        for one in self.sights:
+            frame = user_frame(one.reading)
+            if frame is not None and holds(one.reading):
+                counted[frame] += one.reading.samples
+        return counted.most_common(1)[0][0] if counted else None
+
+
+def profile(history: History, pid: int, tid: int, seconds: float | None = None) -> Profile:
+    """The samples of one thread over the last ``seconds`` (default: all that there are)."""
+    sights = tuple(seen for seen in history.series(r.Stack, pid, tid, seconds=seconds) if seen.reading.frames)
+    if not sights:
+        return Profile((), 0.0)
+    return Profile(sights, sights[-1].at - (sights[0].at - sights[0].reading.span_seconds))

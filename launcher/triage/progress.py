@@ -1,0 +1,94 @@
+"""Does the training itself go on? Judged on the thread that runs the steps, never on the process as a whole."""
+
+from dataclasses import dataclass
+
+from perfwatch.probes import readings as r
+from perfwatch.triage.frames import any_tag
+from perfwatch.triage.history import History, median, quantile
+from perfwatch.triage.job import Member
+from perfwatch.triage.motion import motion, python_threads, tags_seen
+from perfwatch.triage.profile import TRAINING_TAGS, profile
+
+STEP_GRACE = 5.0  # a rank is late when it made no step for so many times its usual longest ...
+STEP_GRACE_SECONDS = 3.0  # ... and at least for so long
+STILL_SHARE = 0.95  # of the samples in one stack; a nonblocking dump tears about 3 %
+STILL_SAMPLES = 4
+
+
+@dataclass(frozen=True)
+class StepClock:
+    """What the agent counted in one rank."""
+
+    count: int
+    ago_seconds: float | None
+    intervals: tuple[float, ...]  # newest last, warm-up left out where there are enough
+    advanced: int  # since the first reading of the session
+
+    @property
+    def median_seconds(self) -> float | None:
+        """The usual step time."""
+        return median(self.intervals)
+
+    @property
+    def long_seconds(self) -> float | None:
+        """The 95th percentile."""
+        return quantile(self.intervals, 0.95)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """``kind``: moving (steps go on), still (the training thread does not move), busy (it moves, no step is seen), unknown."""
+
+    kind: str
+    basis: str
+    thread: int  # tid of the training thread
+    steps: StepClock | None = None
+
+
+def step_clock(history: History, pid: int) -> StepClock | None:
+    """The agent's count in one process, or None where there is no agent (or no step yet)."""
+    series = history.series(r.Steps, pid)
+    if not series:
+        return None
+    last = series[-1]
+    ago = None if last.reading.step_ago_seconds is None else last.reading.step_ago_seconds + (history.at - last.at)
+    intervals = tuple(value for one in series for value in one.reading.interval_seconds)
+    warm_up = min(len(intervals) // 10, 10)  # the first steps compile, allocate and autotune
+    return StepClock(last.reading.count, ago, intervals[warm_up:], last.reading.count - series[0].reading.count)
+
+
+def training_thread(history: History, rank: Member) -> int:
+    """The thread that runs the steps: what the agent says, else the one that was seen at training work, else the main one."""
+    steps = history.latest(r.Steps, rank.pid)
+    if steps is not None and steps.reading.tid:
+        return steps.reading.tid
+    if any_tag(tags_seen(history, rank.pid, rank.pid), *TRAINING_TAGS):
+        return rank.pid
+    for tid in python_threads(history, rank.pid):
+        if any_tag(tags_seen(history, rank.pid, tid), "optimizer", "loader", "backward"):
+            return tid
+    return rank.pid
+
+
+def progress(history: History, rank: Member) -> Progress:
+    """Judge one rank."""
+    tid = training_thread(history, rank)
+    steps = step_clock(history, rank.pid)
+    if steps is not None and steps.ago_seconds is not None:
+        allowed = max(STEP_GRACE_SECONDS, STEP_GRACE * (steps.long_seconds or 0.0))
+        if steps.ago_seconds <= allowed:
+            return Progress("moving", f"step {steps.count} was {steps.ago_seconds:.1f} s ago", tid, steps)
+    moved = motion(history, rank.pid, tid)
+    if moved.state in ("T", "t"):
+        return Progress("still", "stopped", tid, steps)
+    if moved.frozen:
+        return Progress("still", "the training thread does not run", tid, steps)
+    if moved.samples >= STILL_SAMPLES and moved.steady_share >= STILL_SHARE and moved.seconds >= 0.9:
+        return Progress("still", f"one stack in {moved.steady_share:.0%} of {moved.samples} samples", tid, steps)
+    if moved.samples < STILL_SAMPLES:
+        return Progress("unknown", "too few looks at the training thread", tid, steps)
+    recent = profile(history, rank.pid, tid, seconds=10.0)
+    late = steps is not None and steps.ago_seconds is not None
+    if not late and recent.seen(*TRAINING_TAGS) and len(recent.lines()) + len(recent.sights) > 3:
+        return Progress("moving", f"{len(recent.sights)} different stacks in training code", tid, steps)
+    return Progress("busy", f"{len(recent.sights)} different stacks, no step seen", tid, steps)

@@ -1,0 +1,70 @@
+"""A worker process that the training thread waits for does not move.
+
+What it means
+    The training thread waits for a batch (or a result), and a DataLoader or pool worker that should deliver it is alive but
+    stands still: it sleeps, waits for a lock, or turns in an endless loop. No step will come until it moves.
+
+How it is recognised
+    The wait chain passes from the training thread through the loader's or pool's queue to a worker that is busy with a task.
+    That worker's stack, run time and own io are flat; the kernel says when it last ran and until when it waits. A worker that
+    runs without delivering anything is given the full patience.
+
+What it is mistaken for
+    A slow worker: its stack or io moves, or its wait ends soon ("wakes in 13 s"). A worker that waits for a disk, a peer or a
+    file: that is named instead, for it is the end of the chain. A dead worker: see ``dead_worker``.
+
+What to do next
+    Look at the named line of the data set. A timeout there, or ``DataLoader(timeout=...)``, turns the hang into an error.
+"""
+
+from perfwatch.probes.readings import Stack, Thread
+from perfwatch.triage.case import Case
+from perfwatch.triage.chain import Chain
+from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.verdict import Alternative, Finding, Outcome
+
+CAUSE = Cause("stuck_worker", "hung", "data", (Thread, Stack))
+
+# Ends that are the worker's own doing; any other end has a rule of its own.
+OWN_ENDS = ("sleep", "lock", "python", "native", "gil", "cycle", "other", "unknown")
+RUNNING_ENDS = ("python", "native")
+CEILING_RUNNING = 0.85  # an endless loop and a very long computation look the same from outside
+
+
+def judge(case: Case) -> Outcome:
+    """Fires on a chain that went through a queue of workers and ends in one that does not move."""
+    for chain in case.still_chains:
+        end = chain.end
+        if not chain.through & {"loader", "pool"} or end.kind not in OWN_ENDS or wakes_soon(case, end):
+            continue
+        if end.node.pid == chain.start.pid:
+            continue
+        if end.still or end.kind in RUNNING_ENDS:
+            return _finding(case, chain)
+    return None
+
+
+def _finding(case: Case, chain: Chain) -> Finding:
+    end = chain.end
+    running = end.kind in RUNNING_ENDS
+    certain = end.kind in ("lock", "gil", "cycle") or outlasts(case, end)
+    silent = end.silent_seconds or 0.0
+    doing = "runs without delivering anything" if running else f"waits for {chain.links[-1].waits_for}"
+    return hung(
+        case,
+        CAUSE.name,
+        chain,
+        owner=CAUSE.owner,
+        summary=f"{who(chain)} {doing}; nothing of it has moved for {silent:.0f} s and the training thread waits for its data",
+        patience=STRUCTURAL_SECONDS if certain else temporal(case),
+        ceiling=CEILING_RUNNING if running else 1.0,
+        alternatives=(
+            Alternative(
+                cause="starved_by_transforms",
+                refuted_by="the worker's stack, io and run time are flat" if not running else "no batch was delivered within the patience",
+            ),
+            Alternative(cause="dead_worker", refuted_by=f"process {end.node.pid} is alive"),
+        ),
+        next=(f"py-spy dump --nonblocking --pid {end.node.pid}", "set DataLoader(timeout=...) so that it raises instead"),
+    )
