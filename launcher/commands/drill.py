@@ -28,14 +28,11 @@ def drill(
 
     Nothing of the machine is changed; every process that a drill starts is ended with it.
 
+    \b
     Examples:
-
       perfwatch drill                                  what can be tried
-
       perfwatch drill stuck_worker                     one program and its diagnosis
-
       perfwatch drill --all --repeat 5 -o results      the whole gauntlet and its score
-
       perfwatch drill --all --repeat 5 -o results --resume
     """
     from perfwatch.gauntlet import choice, show

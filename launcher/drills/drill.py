@@ -48,4 +48,4 @@ class Drill:
     @property
     def path(self) -> Path:
         """Where the program lies."""
-        return Path(__file__).with_name(self.program)
+        return Path(__file__).parent / self.program

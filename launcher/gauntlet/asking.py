@@ -13,6 +13,7 @@ import msgspec
 from perfwatch.errors import EXIT_CODES
 from perfwatch.gauntlet.conditions import LOOK_SECONDS, Conditions
 from perfwatch.gauntlet.program import Program
+from perfwatch.recording import Event
 from perfwatch.triage.verdict import Verdict
 
 FAULT_CHARACTERS = 500
@@ -63,10 +64,6 @@ def follow(
     return replace(_ask(conditions, arguments, session.parent, interrupted), seconds=seconds)
 
 
-class _Event(msgspec.Struct):
-    verdict: Verdict | None = None
-
-
 def last_verdict(session: Path) -> Verdict | None:
     """The newest verdict among the events of a session that may still be written; a torn last line is left."""
     try:
@@ -75,7 +72,7 @@ def last_verdict(session: Path) -> Verdict | None:
         return None  # not begun yet
     for line in reversed(lines):
         try:
-            event = msgspec.json.decode(line, type=_Event)
+            event = msgspec.json.decode(line, type=Event)
         except msgspec.DecodeError:
             continue
         if event.verdict is not None:

@@ -47,6 +47,14 @@ def _cgroup_v2_cpu() -> str | None:
     return None if os.access(root, os.W_OK) else "may not make groups below /sys/fs/cgroup: run as root"
 
 
+def _memory_cgroup() -> str | None:
+    own = next((line for line in Path("/proc/self/cgroup").read_text().split() if "memory" in line.split(":")[1]), None)
+    group = Path("/sys/fs/cgroup/memory" + own.split(":", 2)[2] if own else "/sys/fs/cgroup")
+    if not (group / "memory.limit_in_bytes").exists() and not Path("/sys/fs/cgroup/cgroup.controllers").exists():
+        return "needs the memory controller of cgroup v1 or v2 at /sys/fs/cgroup"
+    return None if os.access(group, os.W_OK) else f"may not make groups below {group}: run as root"
+
+
 def _pty() -> str | None:
     return None if os.access("/dev/ptmx", os.R_OK | os.W_OK) else "needs /dev/ptmx"
 
@@ -60,6 +68,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "fuse": _fuse,
     "cgroup_v1_cpu": _cgroup_v1_cpu,
     "cgroup_v2_cpu": _cgroup_v2_cpu,
+    "memory_cgroup": _memory_cgroup,
     "pty": _pty,
     "compiler": _compiler,
 }

@@ -22,6 +22,7 @@ from perfwatch.gauntlet.conditions import LOOK_SECONDS
 
 FIFO_VARIABLE = "PERFWATCH_DRILL_FIFO"
 SWEEPS = 20  # a process may fork while it is being ended; each sweep takes what is left
+SWEEP_SECONDS = 1.0
 LAST_WORDS_BYTES = 2000
 
 
@@ -156,7 +157,9 @@ class Program:
                 except psutil.NoSuchProcess:
                     continue
             self._process.poll()
-            psutil.wait_procs([process for process in left if process.pid != self.pid], timeout=1.0)
+            give_up = time.monotonic() + SWEEP_SECONDS
+            while any(map(_alive, left)) and time.monotonic() < give_up:
+                time.sleep(0.01)  # a zombie of another parent stays: not alive, and not waited for
         try:
             self._process.wait(timeout=5.0)
         except subprocess.TimeoutExpired:

@@ -6,11 +6,12 @@ as wrong); ``broken`` is a drill program failing before its fault began (it coun
 """
 
 import itertools
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 import msgspec
+
+from perfwatch.report.summary import quantile
 
 CONFIDENT = 0.8  # a wrong verdict from here on is "confidently wrong": the worst thing that perfwatch can say
 BIN_EDGES = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)  # finer where verdicts lie; the last bin includes 1.0
@@ -149,13 +150,6 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     times: tuple[Times, ...]
     reliability: tuple[Bin, ...]
     calibration_error: float  # expected calibration error over the verdicts that were given
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """The nearest-rank quantile: a value that was really seen. Raises ValueError on no values."""
-    if not values:
-        raise ValueError("a quantile of no values")
-    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
 def score(rows: Iterable[Row]) -> Score:

@@ -10,6 +10,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from perfwatch.drills import DRILLS
 from perfwatch.errors import EXIT_CODES, UsageError
@@ -19,19 +20,18 @@ from perfwatch.gauntlet.choice import Choice
 from perfwatch.gauntlet.conditions import Conditions
 from perfwatch.gauntlet.needs import unmet
 from perfwatch.gauntlet.score import Row, score
+from perfwatch.report.console import console
 from perfwatch.report.gauntlet import GauntletReport, row_line
+from perfwatch.report.terminal import VerdictReport
 
 SCHEMA = "perfwatch.gauntlet/1"
 
 
 def catalogue(as_json: bool) -> None:
-    """Print every drill: its name, what it must be called, at which strengths, and what it does."""
+    """Print every drill: its name, what it must be called, and what it does."""
     if as_json:
-        print(
-            msgspec.json.encode(
-                [{**msgspec.to_builtins(drill), "unmet": unmet(drill.needs)} for drill in DRILLS]
-            ).decode()
-        )
+        listed = [{**msgspec.to_builtins(drill), "unmet": unmet(drill.needs)} for drill in DRILLS]
+        print(msgspec.json.encode(listed).decode())
         return
     table = Table(box=None, pad_edge=False)
     table.add_column("drill", no_wrap=True)
@@ -39,10 +39,11 @@ def catalogue(as_json: bool) -> None:
     table.add_column("what it does")
     for drill in DRILLS:
         missing = unmet(drill.needs)
-        table.add_row(drill.name, drill.state, drill.summary + (f" [dim](not here: {missing})[/]" if missing else ""))
-    console = Console()
-    console.print(table)
-    console.print("\nperfwatch drill NAME runs one; perfwatch drill --all runs the gauntlet.")
+        reason = f" (not here: {missing})" if missing else ""
+        table.add_row(drill.name, drill.state, Text(drill.summary).append(reason, style="dim"))
+    screen = console(sys.stdout)
+    screen.print(table)
+    screen.print("\nperfwatch drill NAME runs one; perfwatch drill --all runs the gauntlet.")
 
 
 def one(choice: Choice, conditions: Conditions, as_json: bool) -> int:
@@ -50,17 +51,15 @@ def one(choice: Choice, conditions: Conditions, as_json: bool) -> int:
     if not choice.drills:
         raise UsageError("; ".join(f"{name}: {reason}" for name, reason in choice.skipped.items()))
     attempt = plan(choice.drills[:1], 1, choice.strengths or choice.drills[0].strengths[:1])[0]
-    console = Console(stderr=True)
-    row, verdict = run_attempt(attempt, conditions, say=None if as_json else console.print)
+    screen = console(sys.stdout)
+    row, verdict = run_attempt(attempt, conditions, say=None if as_json else screen.print)
     if as_json:
         print(msgspec.json.encode(row).decode())
     elif verdict is None:
-        console.print(row_line(row))
+        screen.print(row_line(row))
     else:
-        from perfwatch.report.terminal import VerdictReport
-
-        Console().print(VerdictReport(verdict))
-        console.print(_ruling(row))
+        screen.print(VerdictReport(verdict))
+        screen.print(_ruling(row))
     return 0 if row.right else EXIT_CODES["gate_failed"]
 
 
@@ -84,23 +83,19 @@ def gauntlet(
         report = {"schema": SCHEMA, "conditions": conditions, "skipped": choice.skipped, "score": result, "rows": done}
         print(msgspec.json.encode(report, enc_hook=str).decode())
     else:
-        Console().print(GauntletReport(result, choice.skipped, _made_how(conditions, repeat, jobs)))
+        console(sys.stdout).print(GauntletReport(result, choice.skipped, _made_how(conditions, repeat, jobs)))
     return EXIT_CODES["gate_failed"] if result.confidently_wrong else 0
 
 
-def _ruling(row: Row) -> str:
+def _ruling(row: Row) -> Text:
     if not row.right:
-        return f"[bold red]wrong[/]: it is {row.expected_state}/{row.expected_label}"
+        return Text.assemble(("wrong", "bold red"), f": it is {row.expected_state}/{row.expected_label}")
     culprit = {True: ", and the right one is named", False: ", but the wrong one is named", None: ""}[row.culprit_right]
-    return f"[bold green]right[/] after {row.seconds or 0.0:.1f} s{culprit}; the drill has ended"
+    return Text.assemble(("right", "bold green"), f" after {row.seconds or 0.0:.1f} s{culprit}; the drill has ended")
 
 
 def _made_how(conditions: Conditions, repeat: int, jobs: int) -> str:
-    patience = (
-        "perfwatch's own patience"
-        if conditions.patience_seconds is None
-        else f"--patience {conditions.patience_seconds:g}"
-    )
+    patience = " ".join(conditions.patience_option) or "perfwatch's own patience"
     return (
         f"{repeat} x each, --mode {conditions.mode}, attached {conditions.late_seconds:g} s after the onset, "
         f"{jobs} at a time, {patience}"
@@ -108,30 +103,27 @@ def _made_how(conditions: Conditions, repeat: int, jobs: int) -> str:
 
 
 @contextmanager
-def _progress(total: int) -> Iterator["Noted"]:
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as progress:
-        yield Noted(progress, console, total)
+def _progress(total: int) -> Iterator["_Noted"]:
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}", markup=False))
+    screen = console(sys.stderr)
+    with Progress(*columns, console=screen, disable=not screen.is_terminal) as progress:
+        yield _Noted(progress, screen, total)
 
 
-class Noted:
-    """Counts finished rows: a bar on a terminal, a line each elsewhere."""
+class _Noted:
+    """Counts finished rows: a bar on a terminal, a line each elsewhere; what is not right is said at once."""
 
-    def __init__(self, progress: Progress, console: Console, total: int) -> None:
+    def __init__(self, progress: Progress, screen: Console, total: int) -> None:
         self._progress = progress
-        self._console = console
+        self._screen = screen
         self._total = total
         self._count = 0
         self._task = progress.add_task("", total=total)
 
     def __call__(self, row: Row) -> None:
-        """Note one more row; what is not right is said at once."""
         self._count += 1
         self._progress.update(self._task, advance=1, description=row.drill)
-        if self._progress.disable or not row.right:
+        if not self._screen.is_terminal or not row.right:
             mark = "right" if row.right else "WRONG"
             seconds = "" if row.seconds is None else f" {row.seconds:.1f} s"
-            self._console.print(
-                f"{self._count}/{self._total} {mark}{seconds} {row_line(row)}", markup=False, highlight=False
-            )
+            self._screen.print(f"{self._count}/{self._total} {mark}{seconds} {row_line(row)}")

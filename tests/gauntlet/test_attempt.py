@@ -127,7 +127,9 @@ def test_a_drill_that_goes_away_is_started_under_run(tmp_path: Path, drill: Dril
 def test_a_run_verdict_is_taken_from_the_session_as_it_is_written(tmp_path: Path, drill: Drill) -> None:
     """Under ``run`` the newest accusation among the events is the answer; a torn last line is left for later."""
     stand_in = tmp_path / "stand_in.py"
-    event = json.dumps({"kind": "verdict", "verdict": json.loads(as_json(verdict()))})
+    event = json.dumps(
+        {"at": 3.5, "wall": 1.0, "kind": "verdict", "text": "hung", "verdict": json.loads(as_json(verdict()))}
+    )
     stand_in.write_text(
         "import os, sys\n"
         "session = sys.argv[sys.argv.index('--session') + 1]\n"

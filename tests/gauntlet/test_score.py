@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfwatch.gauntlet.score import Row, quantile, score
+from perfwatch.gauntlet.score import Row, score
 
 
 def row(
@@ -129,19 +129,6 @@ def test_times_are_those_of_right_verdicts_by_patience_class() -> None:
 
     assert (decisive.patience, decisive.p95_seconds) == ("decisive", 1.5)
     assert (temporal.patience, temporal.count, temporal.p50_seconds, temporal.max_seconds) == ("temporal", 3, 2.0, 3.0)
-
-
-def test_quantiles_are_values_that_were_seen() -> None:
-    """Nearest rank, no interpolation."""
-    seen = list(range(1, 21))
-
-    assert [quantile(seen, 0.5), quantile(seen, 0.95), quantile(seen, 1.0), quantile([7.0], 0.5)] == [10, 19, 20, 7.0]
-
-
-def test_a_quantile_of_nothing_is_an_error() -> None:
-    """Missing is not zero."""
-    with pytest.raises(ValueError, match="no values"):
-        quantile([], 0.5)
 
 
 def test_calibration_compares_what_was_claimed_with_what_was_right() -> None:

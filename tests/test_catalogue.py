@@ -1,0 +1,103 @@
+"""Nothing is half added: rules, drills and commands are in their catalogues, with the programs and cases that prove them."""
+
+from pathlib import Path
+
+import pytest
+
+from perfwatch.commands import COMMANDS
+from perfwatch.drills import DRILLS
+from perfwatch.drills.drill import STRENGTHS
+from perfwatch.gauntlet.needs import NEEDS
+from perfwatch.triage.rules import RULES
+from perfwatch.triage.verdict import OWNERS, STATES
+
+HEADINGS = ("What it means", "How it is recognised", "What it is mistaken for", "What to do next")
+NOT_PROGRAMS = {"__init__", "drill", "stage"}
+CAUSES = [rule.CAUSE.name for rule in RULES]
+
+
+def stems(folder: Path) -> set[str]:
+    """Names of the modules in a folder."""
+    return {path.stem for path in folder.glob("*.py")} - {"__init__"}
+
+
+def test_every_rule_file_is_in_the_catalogue_under_its_own_name(repository: Path) -> None:
+    """File, catalogue entry and cause share one word; add a new rule to RULES."""
+    assert {rule.__name__.rpartition(".")[2] for rule in RULES} == stems(repository / "launcher" / "triage" / "rules")
+    assert [rule.__name__.rpartition(".")[2] for rule in RULES] == CAUSES
+
+
+@pytest.mark.parametrize("rule", RULES, ids=CAUSES)
+def test_every_rule_explains_itself(rule: object) -> None:
+    """``perfwatch explain`` prints the docstring, which has the four headings in order."""
+    text = rule.__doc__ or ""
+    places = [text.find(heading) for heading in HEADINGS]
+
+    assert -1 not in places, f"missing: {HEADINGS[places.index(-1)]}"
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=CAUSES)
+def test_every_cause_belongs_to_a_known_state_and_owner(rule: object) -> None:
+    """States and owners are a closed list: other programs read them."""
+    cause = rule.CAUSE  # type: ignore[attr-defined]
+
+    assert cause.state in STATES
+    assert cause.owner in OWNERS
+
+
+def test_no_cause_is_there_twice() -> None:
+    """One word per thing."""
+    assert len(set(CAUSES)) == len(CAUSES)
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_every_cause_can_be_made_for_real(cause: str) -> None:
+    """A rule without a drill has never met its fault; write launcher/drills/CAUSE.py and list it."""
+    assert any(cause in drill.causes for drill in DRILLS)
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+@pytest.mark.parametrize("kind", ["fires", "lookalike"])
+def test_every_cause_has_recorded_cases(repository: Path, cause: str, kind: str) -> None:
+    """Make one with scripts/record_case.py."""
+    folder = repository / "tests" / "triage" / "recordings" / cause / kind
+
+    assert list(folder.glob("*/expected.json")), f"no case in {folder}"
+
+
+def test_every_program_of_the_drills_is_listed(repository: Path) -> None:
+    """A program that no drill starts is never run; add it to a catalogue."""
+    folder = repository / "launcher" / "drills"
+    files = stems(folder) - NOT_PROGRAMS
+    shared = {name for name in files if any(f"import {name}" in path.read_text() for path in folder.glob("*.py"))}
+    programs = {f"{name}.py" for name in files - shared if not name.startswith("catalogue")}
+
+    assert programs == {drill.program for drill in DRILLS}
+
+
+@pytest.mark.parametrize("drill", DRILLS, ids=lambda drill: str(drill.name))
+def test_every_drill_makes_sense(drill: object) -> None:
+    """State, strengths and needs are known words, and a fault names the cause that it must be called."""
+    assert drill.state in STATES  # type: ignore[attr-defined]
+    assert set(drill.strengths) <= set(STRENGTHS)  # type: ignore[attr-defined]
+    assert set(drill.needs) <= set(NEEDS)  # type: ignore[attr-defined]
+    assert drill.causes or drill.lookalike_of  # type: ignore[attr-defined]
+
+
+def test_no_drill_name_is_there_twice() -> None:
+    """A name on the command line means one program."""
+    names = [drill.name for drill in DRILLS]
+
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("cause", [rule.CAUSE.name for rule in RULES if rule.CAUSE.state in ("hung", "slow")])
+def test_every_accusation_has_a_lookalike_program(cause: str) -> None:
+    """What could be mistaken for it is tried too."""
+    assert any(drill.lookalike_of == cause for drill in DRILLS)
+
+
+def test_every_command_is_in_the_catalogue(repository: Path) -> None:
+    """``--help`` lists COMMANDS; a file that is not in it cannot be typed."""
+    assert {command.__name__.rpartition(".")[2] for command in COMMANDS} == stems(repository / "launcher" / "commands")

@@ -1,0 +1,120 @@
+"""Who may import what: the directions that keep verdicts pure, the launcher light and ``--help`` fast."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# Triage turns a recording into a verdict and sees nothing else: no clock, file, process, chance or environment.
+ALLOWED_IN_TRIAGE = {
+    "abc", "ast", "bisect", "collections", "dataclasses", "datetime", "enum", "functools", "heapq", "itertools", "math",
+    "msgspec", "operator", "re", "statistics", "string", "types", "typing", "perfwatch",
+}  # fmt: skip
+ALLOWED_FROM_PERFWATCH_IN_TRIAGE = (
+    "perfwatch.triage.",
+    "perfwatch.probes.readings",
+    "perfwatch.recording.",
+    "perfwatch.session.Session",
+)
+CALLS_THAT_ASK_A_CLOCK = {"now", "today", "utcnow"}
+
+
+def imports_of(path: Path) -> set[str]:
+    """Dotted names that a file imports, wherever in it; ``from a import b`` gives ``a.b``."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def triage_files() -> list[Path]:
+    """Every module of triage."""
+    return sorted((Path(__file__).parent.parent / "launcher" / "triage").rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", triage_files(), ids=lambda path: str(path.name))
+def test_triage_imports_nothing_that_looks_at_the_world(path: Path) -> None:
+    """A verdict is a pure function of the recording."""
+    foreign = {name for name in imports_of(path) if name.split(".")[0] not in ALLOWED_IN_TRIAGE}
+    ours = {name for name in imports_of(path) if name.split(".")[0] == "perfwatch"}
+
+    assert foreign == set()
+    assert {name for name in ours if not name.startswith(ALLOWED_FROM_PERFWATCH_IN_TRIAGE)} == set()
+
+
+@pytest.mark.parametrize("path", triage_files(), ids=lambda path: str(path.name))
+def test_triage_asks_no_clock(path: Path) -> None:
+    """``datetime`` may format a time that the recording holds; it may not say what time it is."""
+    asked = [
+        node.attr
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in CALLS_THAT_ASK_A_CLOCK
+    ]
+
+    assert asked == []
+
+
+def test_probes_import_nothing_of_perfwatch_but_probes(repository: Path) -> None:
+    """The folder can be read, and tried, without knowing the rest."""
+    wrong = {
+        (path.name, name)
+        for path in (repository / "probes").rglob("*.py")
+        for name in imports_of(path)
+        if name.split(".")[0] == "perfwatch" and not name.startswith("perfwatch.probes")
+    }
+
+    assert wrong == set()
+
+
+def test_nothing_but_the_command_line_imports_commands(repository: Path) -> None:
+    """What a command does lies elsewhere, so that it can be used without one."""
+    wrong = {
+        (str(path.relative_to(repository)), name)
+        for path in (repository / "launcher").rglob("*.py")
+        for name in imports_of(path)
+        if name.startswith("perfwatch.commands") and path.name != "cli.py" and path.parent.name != "commands"
+    }
+
+    assert wrong == set()
+
+
+def test_the_agent_imports_only_the_standard_library(repository: Path) -> None:
+    """It runs inside the training, perhaps under a Python that has never heard of perfwatch."""
+    names = {name.split(".")[0] for name in imports_of(repository / "launcher" / "agent" / "sitecustomize.py")}
+
+    assert names - sys.stdlib_module_names - {"torch"} == set()
+
+
+def modules_after(code: str) -> set[str]:
+    """Top-level names of every module that is loaded after ``code`` has run in a fresh interpreter."""
+    script = f"{code}\nimport sys\nprint(' '.join({{name.split('.')[0] for name in sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=60)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_help_loads_neither_torch_nor_rich() -> None:
+    """``perfwatch --help`` answers at once: each of these costs more than all the rest."""
+    code = (
+        "from perfwatch.cli import main\n"
+        "try:\n    main(['--help'])\n"
+        "except SystemExit as end:\n    assert not end.code, end.code"
+    )
+
+    assert modules_after(code) & {"torch", "rich", "numpy", "psutil"} == set()
+
+
+def test_no_module_of_the_launcher_needs_torch(repository: Path) -> None:
+    """Every module but the drill programs and the agent is imported, and torch is not loaded by any of them."""
+    names = sorted(
+        ".".join(("perfwatch", *path.relative_to(repository / "launcher").with_suffix("").parts))
+        for path in (repository / "launcher").rglob("*.py")
+        if path.name not in ("__init__.py", "__main__.py", "sitecustomize.py") and path.parent.name != "drills"
+    )
+    code = "import importlib\n" + "\n".join(f"importlib.import_module({name!r})" for name in names)
+
+    assert "torch" not in modules_after(code)

@@ -1,0 +1,79 @@
+"""Every recorded case, judged again: it gets its verdict, loses it without its witnesses, and never breaks triage."""
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from perfwatch.gauntlet.recorded import Expected, cases, expected_of
+from perfwatch.gauntlet.score import CONFIDENT
+from perfwatch.recording import Recording, load
+from perfwatch.triage.diagnose import diagnose
+
+RECORDINGS = Path(__file__).parent / "recordings"
+CASES = [str(case.relative_to(RECORDINGS)) for case in cases(RECORDINGS)]
+FIRES = [case for case in CASES if case.split("/")[1] == "fires"]
+PREFIXES = 12
+
+
+@cache
+def recording(case: str) -> Recording:
+    """Load a case once."""
+    return load(RECORDINGS / case)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_case_gets_the_verdict_that_was_accepted(case: str) -> None:
+    """A change here is intended or a regression: scripts/accept shows which cases it touches."""
+    assert Expected.of(diagnose(recording(case))) == expected_of(RECORDINGS / case)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_case_lies_in_the_folder_of_what_it_shows(case: str) -> None:
+    """``fires`` names its cause; ``lookalike`` must not."""
+    cause, kind, _ = case.split("/")
+
+    assert (expected_of(RECORDINGS / case).cause == cause) is (kind == "fires")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_rule_fails_on_a_case(case: str) -> None:
+    """Triage isolates a rule that raises; here none may."""
+    failed = [missing for missing in diagnose(recording(case)).missing if missing.witness.startswith("rule ")]
+
+    assert failed == []
+
+
+@pytest.mark.parametrize("case", FIRES)
+def test_without_a_witness_it_abstains_and_never_guesses(case: str) -> None:
+    """For each kind of reading left out: the same cause, or nothing said with confidence."""
+    whole = recording(case)
+    right = expected_of(RECORDINGS / case).cause
+    guesses = {}
+    for kind in {type(record.reading) for record in whole.records}:
+        records = tuple(record for record in whole.records if type(record.reading) is not kind)
+        verdict = diagnose(replace(whole, records=records), whole.end)
+        if verdict.cause not in (right, None) and verdict.confidence >= CONFIDENT:
+            guesses[kind.__name__] = f"{verdict.state}/{verdict.cause}: {verdict.summary}"
+
+    assert guesses == {}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_prefix_has_a_verdict_and_always_the_same(case: str) -> None:
+    """Whenever the watcher dies, what it left can be judged, here and anywhere."""
+    whole = recording(case)
+    for number in range(PREFIXES + 1):
+        at = whole.end * number / PREFIXES
+
+        assert diagnose(whole.until(at), at) == diagnose(whole.until(at), at)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_case_holds_no_trace_of_the_machine_that_recorded_it(case: str) -> None:
+    """Paths of a checkout and names of hosts do not belong into the tests."""
+    text = "".join(path.read_text() for path in (RECORDINGS / case).iterdir())
+    here = [str(Path(__file__).parents[2]), "/root/", "site-packages/perfwatch"]
+
+    assert [name for name in here if name in text] == []
