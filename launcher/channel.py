@@ -1,0 +1,62 @@
+"""The line between the launcher and its watcher: small JSON messages over a socket pair that never blocks either side."""
+
+import json
+import select
+import socket
+from typing import Any
+
+LONGEST_MESSAGE_BYTES = 64 * 1024  # well under the kernel's default socket buffer (208 KiB)
+
+Message = dict[str, Any]
+
+
+class Channel:
+    """One end. A message that does not fit is dropped: the other side is gone or busy, and the job must not wait for it."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        self.closed = False
+        end.setblocking(False)
+
+    @staticmethod
+    def pair() -> "tuple[Channel, Channel]":
+        """Both ends, close-on-exec."""
+        one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        return Channel(one), Channel(other)
+
+    def fileno(self) -> int:
+        """For poll()."""
+        return self._socket.fileno()
+
+    def send(self, message: Message) -> None:
+        """Send if there is room."""
+        try:
+            self._socket.send(json.dumps(message).encode()[:LONGEST_MESSAGE_BYTES], socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.closed = True
+
+    def receive(self, timeout_seconds: float = 0.0) -> list[Message]:
+        """What has arrived, waiting up to ``timeout_seconds`` for a first message. ``closed`` is set at the end of the line."""
+        if timeout_seconds > 0:
+            select.select([self._socket], [], [], timeout_seconds)
+        messages: list[Message] = []
+        while True:
+            try:
+                data = self._socket.recv(LONGEST_MESSAGE_BYTES)
+            except BlockingIOError:
+                return messages
+            except OSError:
+                data = b""
+            if not data:
+                self.closed = True
+                return messages
+            try:
+                messages.append(json.loads(data))
+            except ValueError:
+                continue  # a cut message
+
+    def close(self) -> None:
+        """Close this end."""
+        self._socket.close()

@@ -1,0 +1,58 @@
+"""``perfwatch run``: start a command and watch it."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+# Everything after the options belongs to the command, whatever it looks like.
+CONTEXT_SETTINGS = {"allow_interspersed_args": False}
+
+
+def run(
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="What to run, as you would type it.")],
+    agent: Annotated[
+        bool, typer.Option("--agent/--no-agent", help="Count optimizer steps inside the job (a few hundred ns each).")
+    ] = True,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Say nothing on stderr; the session has it all.")
+    ] = False,
+    session: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where the recording goes; a local disk by default.")
+    ] = None,
+    patience: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", min=1.0, help="How long a wait on network, storage or sleep may be silent."),
+    ] = 60.0,
+    trigger_signal: Annotated[
+        str, typer.Option(metavar="all|rt", help="rt: SIGUSR1 and SIGUSR2 are the job's alone.")
+    ] = "all",
+) -> None:
+    """Start a command and watch it. Its output, its input and its exit code are its own.
+
+    One line on stderr when something looks wrong, the verdict when it is sure, a summary at the end. Signals for the job
+    are passed on; SIGRTMIN+8 asks for a verdict now.
+
+    \b
+    Examples:
+      perfwatch run -- python train.py
+      perfwatch run -- torchrun --nproc-per-node 8 train.py
+      srun -n8 perfwatch run -- python train.py      one launcher per rank: the first watches
+      kill -RTMIN+8 $(pgrep -of 'perfwatch run')     what does it look like now?
+    """
+    import os
+
+    from perfwatch import supervise
+    from perfwatch.errors import UsageError
+
+    if trigger_signal not in ("all", "rt"):
+        raise UsageError(f"--trigger-signal {trigger_signal}: it is all or rt", "leave it out, or --trigger-signal rt")
+    request = supervise.Request(
+        command=tuple(command),
+        agent=agent,
+        quiet=quiet,
+        session=session.absolute() if session else None,
+        patience_seconds=patience,
+        trigger_signals=trigger_signal,
+    )
+    supervise.run(request, os.environ)

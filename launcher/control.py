@@ -1,0 +1,172 @@
+"""The local socket on which other commands reach a running watcher: one JSON object on a line, one on a line back.
+
+``{"command": "status"}`` says who watches what and where the session lies; ``{"command": "verdict"}`` judges now;
+``{"command": "trigger", "what": "verdict" | "timeline" | "kernels"}`` does what the signal of that meaning does. Answers hold
+``"ok"``, and ``"error"`` where it is false. Only the same user and root are listened to. Every step has a deadline.
+"""
+
+import json
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from perfwatch.channel import Message
+from perfwatch.lock import HOMES, places, roots
+
+LONGEST_REQUEST_BYTES = 64 * 1024
+LONGEST_ANSWER_BYTES = 4 * 2**20  # a verdict with all its findings is a few tens of KiB
+REQUEST_DEADLINE_SECONDS = 2.0
+MOST_CLIENTS = 16
+
+Answer = Callable[[Message], Message]
+
+
+class ControlServer:
+    """Takes requests without blocking; the watcher's loop calls ``serve`` when a descriptor of ``filenos`` is readable."""
+
+    def __init__(self, path: Path, answer: Answer, clock: Callable[[], float] = time.monotonic) -> None:
+        self._answer = answer
+        self._clock = clock
+        self._clients: dict[int, _Client] = {}
+        path.unlink(missing_ok=True)  # of a watcher that is gone: we hold its lock
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self._listener.bind(str(path))
+        path.chmod(0o600)
+        self._listener.listen(MOST_CLIENTS)
+
+    def filenos(self) -> list[int]:
+        """What to wait for."""
+        return [self._listener.fileno(), *self._clients]
+
+    def serve(self) -> None:
+        """Accept, read, answer; drop who is late, too long or not allowed."""
+        self._accept()
+        now = self._clock()
+        for fileno, client in list(self._clients.items()):
+            request = client.read()
+            if request is not None:
+                client.reply(self._answered(request))
+            if request is not None or client.broken or now > client.deadline:
+                del self._clients[fileno]
+                client.close()
+
+    def close(self) -> None:
+        """Stop listening. The path stays: whoever takes over replaces it."""
+        for client in self._clients.values():
+            client.close()
+        self._clients.clear()
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while len(self._clients) < MOST_CLIENTS:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            _, uid, _ = struct.unpack(
+                "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+            )
+            if uid not in (0, os.getuid()):
+                connection.close()
+                continue
+            self._clients[connection.fileno()] = _Client(connection, self._clock() + REQUEST_DEADLINE_SECONDS)
+
+    def _answered(self, line: bytes) -> Message:
+        try:
+            request = json.loads(line)
+        except ValueError:
+            return {"ok": False, "error": "the request is not JSON"}
+        if not isinstance(request, dict):
+            return {"ok": False, "error": "the request is not an object"}
+        return self._answer(request)
+
+
+class _Client:
+    def __init__(self, connection: socket.socket, deadline: float) -> None:
+        connection.setblocking(False)
+        self._connection = connection
+        self._received = b""
+        self.deadline = deadline
+        self.broken = False
+
+    def read(self) -> bytes | None:
+        """The request, once it is complete."""
+        try:
+            data = self._connection.recv(LONGEST_REQUEST_BYTES)
+        except BlockingIOError:
+            return None
+        except OSError:
+            data = b""
+        self._received += data
+        line, end, _ = self._received.partition(b"\n")
+        if end:
+            return line
+        self.broken = not data or len(self._received) >= LONGEST_REQUEST_BYTES
+        return None
+
+    def reply(self, answer: Message) -> None:
+        """Send the answer; a client that does not read loses it."""
+        try:
+            self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LONGEST_ANSWER_BYTES)
+            self._connection.settimeout(REQUEST_DEADLINE_SECONDS)
+            self._connection.sendall(json.dumps(answer).encode() + b"\n", socket.MSG_NOSIGNAL)
+        except OSError:
+            self.broken = True
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def ask(control: Path, request: Message, deadline_seconds: float) -> Message:
+    """Send one request to a watcher and return its answer.
+
+    Raises:
+        OSError: nobody listens there, or no whole answer came in time (TimeoutError).
+    """
+    ends = time.monotonic() + deadline_seconds
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(deadline_seconds)
+        connection.connect(str(control))
+        connection.sendall(json.dumps(request).encode() + b"\n", socket.MSG_NOSIGNAL)
+        received = bytearray()
+        while not received.endswith(b"\n"):
+            connection.settimeout(max(0.001, ends - time.monotonic()))
+            data = connection.recv(65536)
+            if not data or len(received) > LONGEST_ANSWER_BYTES:
+                raise OSError(f"the watcher at {control} hung up in the middle of its answer")
+            received += data
+    answer: Message = json.loads(received)
+    return answer
+
+
+def find_watcher(pid: int, homes: tuple[Path, ...] = HOMES, proc: Path = Path("/proc")) -> Path | None:
+    """The control socket of the watcher whose job has this process (or is started by it); None when nobody watches it."""
+    family = {pid, *_ancestors(pid, proc)}
+    for folder in places(homes):
+        for root in roots(folder):
+            if (root.pid in family or pid in _ancestors(root.pid, proc)) and _listens(folder / "control"):
+                return folder / "control"
+    return None
+
+
+def _ancestors(pid: int, proc: Path) -> Iterator[int]:
+    while pid > 1:
+        try:
+            pid = int((proc / str(pid) / "stat").read_bytes().rsplit(b")", 1)[1].split()[1])
+        except (OSError, IndexError):
+            return
+        if pid > 1:  # init is everybody's ancestor
+            yield pid
+
+
+def _listens(control: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(REQUEST_DEADLINE_SECONDS)
+        try:
+            connection.connect(str(control))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,125 @@
+"""The few calls of Linux that Python does not offer: prctl, signalfd, and closing what others left open to us.
+
+Every value is from the kernel's own headers, named beside it. Nothing here keeps state.
+"""
+
+import ctypes
+import os
+import signal
+import struct
+from dataclasses import dataclass
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+PR_SET_DUMPABLE = 4
+PR_SET_NAME = 15
+SFD_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC  # sys/signalfd.h: SFD_NONBLOCK | SFD_CLOEXEC have these very values
+SIGSET_BYTES = 128  # sigset_t of glibc and musl
+SIGNALFD_RECORD_BYTES = 128  # struct signalfd_siginfo
+SI_KERNEL = 0x80  # asm-generic/siginfo.h: sent by the kernel, for example by the terminal
+REALTIME_MINIMUM = 34  # SIGRTMIN as glibc shows it; the C library keeps 32 and 33 for itself
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel SIGKILL this process when the thread that forked it ends; end now if it has ended already."""
+    _libc.prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def outlive_parent() -> None:
+    """Take ``die_with_parent`` back."""
+    _libc.prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(0), 0, 0, 0)
+
+
+def forbid_core_dump() -> None:
+    """No core of this process, also where core_pattern is a pipe (which RLIMIT_CORE 0 does not stop)."""
+    _libc.prctl(PR_SET_DUMPABLE, ctypes.c_ulong(0), 0, 0, 0)
+
+
+def set_name(name: str) -> None:
+    """What ``ps`` shows as the command of this process (15 characters)."""
+    _libc.prctl(PR_SET_NAME, ctypes.c_char_p(name.encode()[:15]), 0, 0, 0)
+
+
+def volunteer_for_the_oom_killer() -> None:
+    """If memory runs out, this process goes first, never the job."""
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("1000")
+    except OSError:
+        pass  # a read-only /proc: then we are as likely as any other
+
+
+def inherited_descriptors() -> list[int]:
+    """Descriptors above stderr that our parent left open for the child (ours are all close-on-exec)."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        descriptor = int(name)
+        try:
+            if descriptor > 2 and os.get_inheritable(descriptor):
+                found.append(descriptor)
+        except OSError:
+            continue  # the one that listed the folder
+    return found
+
+
+def detach_from_streams(*descriptors: int) -> None:
+    """Point these descriptors at /dev/null, so that no reader or writer at the other end waits for us."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in descriptors:
+        os.dup2(null, descriptor)
+    os.close(null)
+
+
+def close_all_but(*kept: int) -> None:
+    """Close every descriptor above stderr except these: what a forked process inherits it would keep alive for others."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) not in kept:
+            try:
+                os.close(int(name))
+            except OSError:
+                continue  # the one that listed the folder
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One signal: its number, where it came from (``si_code``, ``si_pid``; 0 = unknown or the kernel)."""
+
+    number: int
+    code: int
+    sender: int
+
+    @property
+    def from_kernel(self) -> bool:
+        """The terminal, a timer, an expired limit: not another process."""
+        return self.code == SI_KERNEL or self.code > 0
+
+
+class SignalFile:
+    """Every signal of this process as a readable file (signalfd): no handler, no race, and the sender is known."""
+
+    def __init__(self) -> None:
+        self.original_mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        everything = ctypes.create_string_buffer(b"\xff" * SIGSET_BYTES, SIGSET_BYTES)
+        self._descriptor = _libc.signalfd(-1, everything, SFD_FLAGS)
+        if self._descriptor < 0:
+            error = ctypes.get_errno()
+            raise OSError(error, os.strerror(error))
+
+    def fileno(self) -> int:
+        """For poll()."""
+        return int(self._descriptor)
+
+    def arrivals(self) -> list[Arrival]:
+        """The signals that have come since the last call."""
+        try:
+            records = os.read(self._descriptor, SIGNALFD_RECORD_BYTES * 32)
+        except BlockingIOError:
+            return []
+        return [
+            Arrival(number, code, sender)
+            for start in range(0, len(records), SIGNALFD_RECORD_BYTES)
+            for number, _, code, sender in [struct.unpack_from("=IiiI", records, start)]
+        ]

@@ -1,0 +1,212 @@
+"""Where the parts of one watched job meet, and who of several launchers watches it.
+
+A *place* is a private folder in shared memory: the agent's pages, the control socket, one ``root-*`` file per process that a
+launcher started. One ``perfwatch run`` has a place of its own. With one launcher per rank (``srun``, ``mpirun``, ``torchrun
+--no-python``) all launchers of a job on this node share one: the first takes the lock and watches every root; when it ends
+the next one takes over.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+# Memory first: a page that the trainer writes at each step must not wait for the journal of a busy disk.
+HOMES = (Path("/dev/shm"), Path("/tmp"))
+RANK_NAMES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+SIZE_NAMES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+JOB_NAMES = (
+    "TORCHELASTIC_RUN_ID",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
+    "OMPI_MCA_ess_base_jobid",
+    "PMIX_NAMESPACE",
+    "PMI_JOBID",
+)
+STALE_SECONDS = 86400.0  # what a killed launcher left is swept when nobody has used it for a day
+
+
+@dataclass(frozen=True)
+class Root:
+    """A process that a launcher started: the top of a tree that belongs to the job."""
+
+    pid: int
+    start_ticks: int
+    launcher: int
+
+
+@dataclass
+class Place:
+    """The folder, and what this launcher holds in it.
+
+    ``shared``: other launchers of the same job may be here. ``name``: our own root file.
+    """
+
+    folder: Path
+    name: str
+    shared: bool
+    _root_lock: int = -1
+    _watch_lock: int = field(default=-1, repr=False)
+
+    @property
+    def control(self) -> Path:
+        """The socket on which the watcher takes commands."""
+        return self.folder / "control"
+
+    def register(self, pid: int) -> None:
+        """Say which process we started."""
+        text = json.dumps({"pid": pid, "start_ticks": start_ticks(pid) or 0, "launcher": os.getpid()})
+        os.pwrite(self._root_lock, text.encode(), 0)
+
+    def take_watch(self) -> bool:
+        """Become the one that watches; False while another launcher of the job does."""
+        descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        if not _locked(descriptor):
+            os.close(descriptor)
+            return False
+        self._watch_lock = descriptor
+        return True
+
+    def give_up_watch(self) -> None:
+        """Let another launcher of the job take over."""
+        if self._watch_lock >= 0:
+            os.close(self._watch_lock)
+            self._watch_lock = -1
+
+    def disown_root(self) -> None:
+        """In a forked process that has closed what it inherited: the root is held by the launcher alone."""
+        self._root_lock = -1
+
+    def leave(self) -> None:
+        """Take our root back, and the folder with it when no process of the job uses it any more."""
+        _remove_file(self.folder / self.name)
+        if self._root_lock >= 0:
+            os.close(self._root_lock)
+            self._root_lock = -1
+        if not any(roots(self.folder)) and not _in_use(self.folder):
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def enter(environment: Mapping[str, str], homes: tuple[Path, ...] = HOMES) -> Place:
+    """Make or join the place for the job that this environment describes.
+
+    Raises:
+        OSError: neither shared memory nor /tmp takes a private folder of ours.
+    """
+    home = _private_home(homes)
+    _sweep(home)
+    rank = next((environment[name] for name in RANK_NAMES if name in environment), None)
+    key = job_key(environment)
+    if key and rank is not None and rank.isdigit():
+        place = _claim(home / f"job-{key}", f"root-{rank}", shared=True)
+        if place:
+            return place
+        # The same rank twice: two commands in one allocation, not two ranks of one job.
+    place = _claim(home / f"run-{os.getpid()}-{start_ticks(os.getpid())}", "root-0", shared=False)
+    if place is None:
+        raise OSError(f"{home} holds a live place of this very process")
+    return place
+
+
+def job_key(environment: Mapping[str, str]) -> str | None:
+    """What all launchers of one job on this node have in common; None where there is only one of us."""
+    sizes = [environment[name] for name in SIZE_NAMES if name in environment]
+    if sizes and all(size == "1" for size in sizes):
+        return None
+    facts = [f"{name}={environment[name]}" for name in JOB_NAMES if name in environment]
+    if not facts or not any(name in environment for name in RANK_NAMES):
+        return None
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
+
+
+def roots(folder: Path) -> Iterator[Root]:
+    """The live roots in a place."""
+    for path in sorted(folder.glob("root-*")):
+        try:
+            facts = json.loads(path.read_bytes())
+            root = Root(int(facts["pid"]), int(facts["start_ticks"]), int(facts["launcher"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # its launcher has not started the process yet
+        if start_ticks(root.pid) == root.start_ticks:
+            yield root
+
+
+def places(homes: tuple[Path, ...] = HOMES) -> Iterator[Path]:
+    """The places on this machine that we may enter, of any user."""
+    for home in homes:
+        for folder in sorted(home.glob("perfwatch-*/*-*")):
+            if os.access(folder, os.R_OK | os.X_OK):
+                yield folder
+
+
+def start_ticks(pid: int, proc: Path = Path("/proc")) -> int | None:
+    """Field 22 of stat: with the pid, the identity of a process. None when there is no such process."""
+    try:
+        return int((proc / str(pid) / "stat").read_bytes().rsplit(b")", 1)[1].split()[19])
+    except (OSError, IndexError):
+        return None
+
+
+def _private_home(homes: tuple[Path, ...]) -> Path:
+    refusals = []
+    for parent in homes:
+        home = parent / f"perfwatch-{os.getuid()}"
+        try:
+            home.mkdir(mode=0o700, exist_ok=True)
+            state = home.lstat()
+        except OSError as error:
+            refusals.append(str(error))
+            continue
+        if stat.S_ISDIR(state.st_mode) and state.st_uid == os.getuid() and not state.st_mode & 0o077:
+            return home
+        refusals.append(f"{home} is not a private folder of ours")
+    raise OSError("; ".join(refusals))
+
+
+def _claim(folder: Path, name: str, shared: bool) -> Place | None:
+    folder.mkdir(mode=0o700, exist_ok=True)
+    descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    if not _locked(descriptor):
+        os.close(descriptor)
+        return None
+    os.ftruncate(descriptor, 0)
+    return Place(folder, name, shared, descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _in_use(folder: Path) -> bool:
+    """Whether a process that has counted steps here lives on (its launcher may be dead)."""
+    return any(start_ticks(int(path.name[6:])) for path in folder.glob("steps-*") if path.name[6:].isdigit())
+
+
+def _sweep(home: Path) -> None:
+    oldest = time.time() - STALE_SECONDS
+    for folder in home.glob("*-*"):
+        try:
+            stale = folder.stat().st_mtime < oldest
+        except OSError:
+            continue  # another launcher swept it
+        if stale and not any(roots(folder)) and not _in_use(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_file(path: Path) -> None:
+    try:
+        path.unlink()
+    except OSError:
+        pass  # swept, or never made

@@ -1,0 +1,51 @@
+"""Writes our few lines to stderr from processes of their own: a terminal on hold or a full pipe must not stop the launcher."""
+
+import os
+from collections import deque
+from typing import NoReturn
+
+from perfwatch import linux
+
+MOST_WAITING = 64  # behind a stderr that nobody reads; what comes after is in the session only
+
+
+class Printer:
+    """One text after another, each in a short-lived child that ends with us."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[str] = deque(maxlen=MOST_WAITING)
+        self._pid = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is not yet written."""
+        return self._pid != 0
+
+    def say(self, text: str) -> None:
+        """Write these lines as soon as those before are written."""
+        self._waiting.append(text if text.endswith("\n") else text + "\n")
+        self._next()
+
+    def ended(self, pid: int) -> None:
+        """A child of the launcher was reaped; if it was ours, go on with the next text."""
+        if pid == self._pid:
+            self._pid = 0
+            self._next()
+
+    def _next(self) -> None:
+        if self._pid or not self._waiting:
+            return
+        text = self._waiting.popleft().encode("utf-8", "backslashreplace")
+        launcher = os.getpid()
+        self._pid = os.fork()
+        if self._pid == 0:
+            _write(launcher, text)
+
+
+def _write(launcher: int, text: bytes) -> NoReturn:
+    try:
+        linux.die_with_parent(launcher)
+        while text:
+            text = text[os.write(2, text) :]
+    finally:
+        os._exit(0)

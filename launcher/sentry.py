@@ -1,0 +1,74 @@
+"""Tells a signal for the launcher alone from one for its whole process group.
+
+``kill PID`` must be passed on to the child; of ``kill %1``, ``systemctl stop`` or a terminal's Ctrl-C the child has its own copy, and a
+second one would, for example, cut short torchrun's orderly end. The kernel does not say which it was. So a process that does
+nothing else stands in the group: what it feels as well, the child has felt.
+"""
+
+import os
+import select
+import signal
+import socket
+import struct
+import time
+from typing import NoReturn
+
+from perfwatch import linux
+
+# kill(2) on a group reaches all of it in one system call; systemd and Slurm walk a list of pids, which takes milliseconds.
+SPREAD_SECONDS = 0.02
+SAME_SECONDS = 1.0  # reports older than this belong to an earlier signal
+_REPORT = struct.Struct("=id")
+
+
+class Sentry:
+    """The process, and what it has reported."""
+
+    def __init__(self, signals: linux.SignalFile) -> None:
+        self._reports: list[tuple[int, float]] = []
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.setblocking(False)
+        launcher = os.getpid()
+        if os.fork() == 0:
+            _stand(launcher, theirs)
+        theirs.close()
+
+    def felt(self, arrival: linux.Arrival) -> bool:
+        """Whether the sentry got this signal too. Waits up to 20 ms where a process sent it."""
+        ends = time.monotonic() + (0.0 if arrival.from_kernel else SPREAD_SECONDS)
+        while True:
+            self._collect()
+            for report in self._reports:
+                if report[0] == arrival.number:
+                    self._reports.remove(report)
+                    return True
+            remaining = ends - time.monotonic()
+            if remaining <= 0:
+                return False
+            select.select([self._socket], [], [], remaining)
+
+    def _collect(self) -> None:
+        while True:
+            try:
+                data = self._socket.recv(_REPORT.size)
+            except OSError:
+                break
+            if not data:
+                break  # killed: every signal counts as ours alone then
+            self._reports.append(_REPORT.unpack(data))
+        oldest = time.monotonic() - SAME_SECONDS
+        self._reports = [report for report in self._reports if report[1] > oldest]
+
+
+def _stand(launcher: int, reports: socket.socket) -> NoReturn:
+    try:
+        linux.die_with_parent(launcher)
+        linux.set_name("perfwatch-sentry")
+        linux.detach_from_streams(0, 1, 2)
+        linux.close_all_but(reports.fileno())
+        everything = signal.valid_signals()
+        while True:
+            number = signal.sigwait(everything)  # all are blocked: the mask is the launcher's
+            reports.send(_REPORT.pack(number, time.monotonic()), socket.MSG_NOSIGNAL)
+    finally:
+        os._exit(0)

@@ -1,0 +1,300 @@
+"""The launcher process of ``perfwatch run``: starts the child, passes signals on, and ends as the child ended.
+
+It holds nothing of the data path (stdin, stdout and stderr are the child's own), looks at no disk and judges nothing: that is the
+watcher's business, a process of its own that may hang or die. Whatever happens to either, the job goes on.
+"""
+
+import errno
+import os
+import resource
+import select
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from perfwatch import linux
+from perfwatch.arming import armed
+from perfwatch.channel import Channel, Message
+from perfwatch.forwarding import catchers, decide
+from perfwatch.lock import Place, enter
+from perfwatch.printer import Printer
+from perfwatch.sentry import Sentry
+
+NOT_FOUND = 127  # as every shell has it
+NOT_EXECUTABLE = 126
+SUMMARY_SECONDS = 0.15  # what we wait for the watcher's last words after the child's end
+SNAPSHOT_SECONDS = 0.25  # what a SIGTERM waits for a last look at the living job; a scheduler's grace is 10 s and more
+STOP_SECONDS = 10.0  # between a Ctrl-Z and the child's stop: it may tidy its screen first
+LAST_WORDS_SECONDS = 10  # what the watcher may take to complete the recording after our own end
+FINISH_SIGNAL = linux.REALTIME_MINIMUM + 11  # launcher to watcher: do not die with me
+STOP_SIGNALS = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
+# Python ignores these at its own start; the child gets what a program expects.
+RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked ``run`` for."""
+
+    command: tuple[str, ...]
+    agent: bool = True
+    quiet: bool = False
+    session: Path | None = None
+    patience_seconds: float = 60.0
+    trigger_signals: str = "all"  # or "rt": leave SIGUSR1 and SIGUSR2 to the job
+
+
+def run(request: Request, environment: Mapping[str, str]) -> NoReturn:
+    """Start the command, watch it, and end this process as the child ended."""
+    inherited = linux.inherited_descriptors()
+    signals = linux.SignalFile()
+    place, trouble = _enter(environment)
+    if place is not None and request.agent:
+        # Launchers of one job stand below one parent; whichever of them watches is its descendant.
+        environment = armed(environment, place.folder, os.getppid() if place.shared else os.getpid())
+    try:
+        child = _start(request.command, environment, signals)
+    except OSError as error:
+        if place is not None:
+            place.leave()
+        print(f"perfwatch: {request.command[0]}: {error.strerror}", file=sys.stderr, flush=True)
+        os._exit(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE)
+    # Whoever reads the child's output or feeds its input must see an end when the child closes them, not when we do.
+    linux.detach_from_streams(0, 1)
+    for descriptor in inherited:
+        os.close(descriptor)
+    supervisor = Supervisor(request, child, signals, place)
+    if trouble and not request.quiet:
+        supervisor.printer.say(f"perfwatch: this run is not watched: {trouble}; the job is not affected")
+    _end_as(supervisor.wait())
+
+
+class Supervisor:
+    """Waits for signals, for the watcher's words and for the child's end; never polls."""
+
+    def __init__(self, request: Request, child: int, signals: linux.SignalFile, place: Place | None) -> None:
+        self._request = request
+        self._child = child
+        self._signals = signals
+        self._place = place
+        self.printer = Printer()
+        self._sentry = Sentry(signals)
+        self._channel, self._watcher = self._start_watcher() if place is not None else (None, 0)
+        self._status: int | None = None
+        self._held_until: float | None = None  # a SIGTERM that waits for the snapshot
+        self._stop_asked_at = float("-inf")
+        self._done = False
+
+    def wait(self) -> int:
+        """Serve until the child has ended; returns its wait status."""
+        while self._status is None:
+            timeout = None if self._held_until is None else max(0.0, self._held_until - time.monotonic())
+            self._serve(timeout)
+            if self._held_until is not None and time.monotonic() >= self._held_until:
+                self._release()
+        self._finish(time.monotonic() + SUMMARY_SECONDS)
+        return self._status
+
+    def _serve(self, timeout_seconds: float | None) -> None:
+        poll = select.poll()
+        poll.register(self._signals, select.POLLIN)
+        if self._channel is not None:
+            poll.register(self._channel, select.POLLIN)
+        poll.poll(None if timeout_seconds is None else timeout_seconds * 1000 + 1)
+        arrivals = self._signals.arrivals()
+        for arrival in arrivals:
+            if arrival.number != signal.SIGCHLD and arrival.sender != os.getpid():
+                self._signal(arrival)
+        if any(arrival.number == signal.SIGCHLD for arrival in arrivals):
+            self._reap()
+        self._listen()
+
+    def _signal(self, arrival: linux.Arrival) -> None:
+        group_wide = self._sentry.felt(arrival)
+        if arrival.number in STOP_SIGNALS and (arrival.from_kernel or group_wide):
+            self._stop_asked_at = time.monotonic()
+        decision = decide(
+            arrival,
+            self._child,
+            lambda: group_wide,
+            lambda number: catchers(self._child, number),
+            self._request.trigger_signals,
+        )
+        if decision.trigger is not None:
+            self._tell({"trigger": decision.trigger, "signal": arrival.number})
+        elif arrival.number == signal.SIGTERM and self._channel is not None:
+            self._tell({"terminating": True})
+            if decision.forward_to and self._held_until is None:
+                self._held_until = time.monotonic() + SNAPSHOT_SECONDS
+                return
+        for pid in decision.forward_to:
+            _send(pid, arrival.number)
+
+    def _release(self) -> None:
+        self._held_until = None
+        _send(self._child, signal.SIGTERM)
+
+    def _reap(self) -> None:
+        """Collect whoever has ended: the child, our own, and as PID 1 every orphan of the job."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid != self._child:
+                self._lost(pid, status)
+            elif os.WIFSTOPPED(status):
+                self._stopped()
+            elif os.WIFCONTINUED(status):
+                self._tell({"suspended": False})
+            else:
+                self._status = status
+
+    def _stopped(self) -> None:
+        """After a Ctrl-Z the shell must see the whole job stopped. A stop that somebody else made is the watcher's finding."""
+        if time.monotonic() - self._stop_asked_at < STOP_SECONDS:
+            self._tell({"suspended": True})
+            os.kill(os.getpid(), signal.SIGSTOP)
+            self._stop_asked_at = float("-inf")
+
+    def _lost(self, pid: int, status: int) -> None:
+        self.printer.ended(pid)
+        if pid == self._watcher:
+            self._watcher = 0
+            if not self._request.quiet and not self._done:
+                how = (
+                    f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit code {os.WEXITSTATUS(status)}"
+                )
+                self.printer.say(f"perfwatch: the watcher ended early ({how}); the job goes on unwatched")
+
+    def _listen(self) -> None:
+        if self._channel is None:
+            return
+        for message in self._channel.receive():
+            if "say" in message and not self._request.quiet:
+                self.printer.say(str(message["say"]))
+            if message.get("snapshot") and self._held_until is not None:
+                self._release()
+            self._done = self._done or bool(message.get("done"))
+        if self._channel.closed:
+            self._channel.close()
+            self._channel = None
+
+    def _finish(self, ends: float) -> None:
+        """Let the watcher say how it went, but not for long."""
+        if self._watcher:
+            _send(self._watcher, FINISH_SIGNAL)
+        status = self._status or 0
+        if os.WIFSIGNALED(status):
+            self._tell({"ended": {"exit_code": None, "signal": os.WTERMSIG(status)}})
+        else:
+            self._tell({"ended": {"exit_code": os.WEXITSTATUS(status), "signal": None}})
+        while (remaining := ends - time.monotonic()) > 0 and (
+            (self._channel is not None and not self._done) or self.printer.busy
+        ):
+            self._serve(remaining)
+        if self._place is not None and (self._done or not self._watcher):
+            self._place.leave()  # otherwise the watcher is still reading there, and leaves by itself
+
+    def _tell(self, message: Message) -> None:
+        if self._channel is not None:
+            self._channel.send(message)
+
+    def _start_watcher(self) -> tuple[Channel, int]:
+        assert self._place is not None
+        self._place.register(self._child)
+        ours, theirs = Channel.pair()
+        launcher = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            _become_watcher(launcher, theirs, self._place, self._request, self._child)
+        theirs.close()
+        return ours, pid
+
+
+def _become_watcher(launcher: int, channel: Channel, place: Place, request: Request, child: int) -> NoReturn:
+    status = 1
+    try:
+        linux.die_with_parent(launcher)
+        linux.set_name("perfwatch-watch")
+        linux.volunteer_for_the_oom_killer()
+        linux.detach_from_streams(0, 1, 2)
+        linux.close_all_but(channel.fileno())
+        place.disown_root()
+        signal.signal(FINISH_SIGNAL, _outlive)
+        kept = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGCONT, FINISH_SIGNAL}
+        for number in signal.valid_signals() - kept:
+            signal.signal(number, signal.SIG_IGN)  # what the terminal and the scheduler send is for the job
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        from perfwatch.watcher import watch  # the launcher itself stays small
+
+        watch(channel, place, request, launcher, child)
+        status = 0
+    except Exception as error:
+        channel.send({"say": f"perfwatch: the watcher failed: {type(error).__name__}: {error}"})
+    finally:
+        os._exit(status)
+
+
+def _outlive(*_: object) -> None:
+    """The child has ended and the launcher ends now: complete the recording without it, in bounded time."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(LAST_WORDS_SECONDS)
+    linux.outlive_parent()
+
+
+def _enter(environment: Mapping[str, str]) -> tuple[Place | None, str]:
+    try:
+        return enter(environment), ""
+    except OSError as error:
+        return None, str(error)
+
+
+def _start(command: Sequence[str], environment: Mapping[str, str], signals: linux.SignalFile) -> int:
+    """Start the command as the shell would have: our streams, our process group, the signal mask that we got."""
+    try:
+        return _spawn(command, environment, signals)
+    except OSError as error:
+        if error.errno != errno.ENOEXEC:  # a script without ``#!`` line, which shells and env(1) give to sh
+            raise
+    path = next((path for path in _candidates(command[0], environment) if os.access(path, os.X_OK)), command[0])
+    return _spawn(("/bin/sh", path, *command[1:]), environment, signals)
+
+
+def _spawn(command: Sequence[str], environment: Mapping[str, str], signals: linux.SignalFile) -> int:
+    return os.posix_spawnp(command[0], command, environment, setsigmask=signals.original_mask, setsigdef=RESTORED)
+
+
+def _candidates(name: str, environment: Mapping[str, str]) -> list[str]:
+    if "/" in name:
+        return [name]
+    return [os.path.join(folder or ".", name) for folder in environment.get("PATH", os.defpath).split(":")]
+
+
+def _send(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass  # it has ended; its status is on the way
+    except PermissionError:
+        pass  # it has changed its user: the sender would have been refused too
+
+
+def _end_as(status: int) -> NoReturn:
+    """End as the child ended: same exit code, or the same signal (128+n as PID 1, which no signal of its own kills)."""
+    if os.WIFEXITED(status):
+        os._exit(os.WEXITSTATUS(status))
+    number = os.WTERMSIG(status)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the core that matters is the child's
+    linux.forbid_core_dump()
+    if number not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
+    os.kill(os.getpid(), number)
+    os._exit(128 + number)

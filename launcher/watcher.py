@@ -1,0 +1,236 @@
+"""The watcher process of ``perfwatch run``: feeds the watch, answers commands, tells the launcher what to print.
+
+It is a child of the launcher and a sibling of the job, holds none of the job's streams, is the first to go when memory runs
+out, and ends with the launcher. All that it says goes through the channel: the launcher's printers write it.
+"""
+
+import os
+import resource
+import select
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from perfwatch import __version__
+from perfwatch.channel import Channel, Message
+from perfwatch.control import ControlServer, ask
+from perfwatch.errors import SessionUnwritable
+from perfwatch.lock import Place, roots
+from perfwatch.probes.deadline import KillableChild
+from perfwatch.recording import Recorder
+from perfwatch.redaction import redact_command
+from perfwatch.report.plain import clean
+from perfwatch.session import Session, choose_directory, this_machine
+from perfwatch.summary import Summary, Tally
+from perfwatch.supervise import Request
+from perfwatch.triage.verdict import Verdict
+from perfwatch.watch import News, Watch
+
+TURN_SECONDS = 1.0  # how often a launcher that does not watch asks whether it should now
+LONGEST_TEXT = 8192  # what a terminal takes at once; the rest is in the session
+RELAY_SECONDS = 5.0
+
+T = TypeVar("T")
+
+
+def watch(channel: Channel, place: Place, request: Request, launcher: int, child: int) -> None:
+    """Wait for our turn where several launchers share a job, then watch until the child has ended."""
+    while not place.take_watch():
+        for message in channel.receive(TURN_SECONDS):
+            if "ended" in message:
+                channel.send({"done": True})
+                place.leave()
+                return
+            if "terminating" in message:
+                channel.send({"snapshot": True})
+            if "trigger" in message:
+                _relay(place, message)
+        if channel.closed:
+            return
+    _Watcher(channel, place, request, child).serve()
+
+
+class _Watcher:
+    def __init__(self, channel: Channel, place: Place, request: Request, child: int) -> None:
+        self._channel = channel
+        self._place = place
+        self._child = child
+        self._began = time.monotonic()
+        self._server = ControlServer(place.control, self._answer)
+        self._session = _session(request, child)
+        self._recorder, self._unrecorded = _recorder(request, self._session)
+        if self._unrecorded:
+            self._say(f"nothing is recorded: {self._unrecorded}")
+        self._tally = Tally(self._recorder)
+        self._said: list[str] = []
+        self._failures: set[str] = set()
+        self._suspended = False
+        self._ended: Message | None = None
+        self._watch = Watch(
+            [child],
+            self._session,
+            recorder=self._tally,
+            agent_folder=place.folder if request.agent else None,
+            on_news=self._news,
+        )
+
+    def serve(self) -> None:
+        """Until the child has ended or the launcher is gone."""
+        while self._ended is None and not self._channel.closed:
+            pause = TURN_SECONDS
+            if not self._suspended:
+                for root in roots(self._place.folder):
+                    self._watch.add_root(root.pid)
+                pause = self._guarded(self._watch.tick, TURN_SECONDS)
+            poll = select.poll()
+            for descriptor in (self._channel.fileno(), *self._server.filenos()):
+                poll.register(descriptor, select.POLLIN)
+            poll.poll(pause * 1000)
+            self._server.serve()
+            for message in self._channel.receive():
+                self._handle(message)
+        if self._ended is not None:
+            self._finish(self._ended)
+        self._watch.close()
+
+    def _handle(self, message: Message) -> None:
+        if "suspended" in message:
+            self._suspended = bool(message["suspended"])
+        elif "trigger" in message:
+            self._say(self._trigger(str(message["trigger"]), message.get("signal")))
+        elif "terminating" in message:
+            self._tally.event(self._watch.at, "signal", "asked to terminate", self._guarded(self._watch.verdict, None))
+            self._channel.send({"snapshot": True})
+        elif "ended" in message:
+            self._ended = message["ended"]
+
+    def _trigger(self, what: str, number: int | None) -> str:
+        """Do what a trigger asks for; returns what to tell the user."""
+        self._tally.event(self._watch.at, "signal", f"asked for {what}", facts={"signal": number})
+        if what != "verdict":
+            return f"no {what} profiler is armed in this run; nothing was captured"
+        verdict = self._guarded(self._watch.verdict, None)
+        if verdict is None:
+            return "no verdict can be made now"
+        self._tally.event(self._watch.at, "verdict", verdict.summary, verdict)
+        return _short(verdict)
+
+    def _answer(self, request: Message) -> Message:
+        command = request.get("command")
+        if command == "status":
+            return {
+                "ok": True,
+                "version": __version__,
+                "watcher": os.getpid(),
+                "roots": [root.pid for root in roots(self._place.folder)],
+                "session": str(self._recorder.folder) if self._recorder else None,
+                "agent_folder": str(self._place.folder),
+                "elapsed_seconds": time.monotonic() - self._began,
+            }
+        if command == "verdict":
+            verdict = self._guarded(self._watch.verdict, None)
+            if verdict is None:
+                return {"ok": False, "error": "no verdict can be made now"}
+            return {"ok": True, "verdict": msgspec.to_builtins(verdict)}
+        if command == "trigger" and request.get("what") in ("verdict", "timeline", "kernels"):
+            text = self._trigger(request["what"], request.get("signal"))
+            self._say(text)
+            return {"ok": request["what"] == "verdict", "text": text, "error": text}
+        return {"ok": False, "error": f"unknown command {command!r}"}
+
+    def _news(self, news: News) -> None:
+        if news.kind == "verdict" and news.verdict is not None:
+            healthy = news.verdict.state == "healthy"
+            if not healthy:
+                self._say(_short(news.verdict))
+                self._said.append(f"{news.verdict.state}: {news.verdict.cause or 'no cause named'} ({news.text})")
+        else:
+            self._say(f"{news.kind}: {news.text}")
+            self._said.append(f"{news.kind}: {news.text}")
+
+    def _finish(self, ended: Message) -> None:
+        """Say how it went within the launcher's patience, then complete the recording, if need be after its end."""
+        code, number = ended["exit_code"], ended["signal"]
+        verdict = self._guarded(lambda: self._watch.ended(code, number), None)
+        ending = f"exit code {code}" if number is None else f"ended by signal {number}"
+        summary = Summary(
+            elapsed_seconds=time.monotonic() - self._began,
+            ending=ending,
+            tally=self._tally,
+            verdict=verdict,
+            suspicions=tuple(self._said),
+            cost_seconds=_cpu_seconds(),
+            session=str(self._recorder.folder) if self._recorder else "",
+            loss=self._recorder.loss if self._recorder else self._unrecorded,
+        )
+        self._channel.send({"say": summary.text()})
+        self._channel.send({"done": True})
+        self._server.close()
+        self._place.give_up_watch()
+        self._tally.event(self._watch.at, "outcome", ending, verdict, {"exit_code": code, "signal": number})
+        if self._recorder is not None:
+            self._recorder.close()
+        self._place.leave()
+
+    def _guarded(self, action: Callable[[], T], otherwise: T) -> T:
+        """One failing look must not end the watch; it is told once and recorded."""
+        try:
+            return action()
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            if text not in self._failures:
+                self._failures.add(text)
+                self._say(f"internal error: {text}")
+                self._tally.event(time.monotonic() - self._began, "note", f"internal error: {text}")
+            return otherwise
+
+    def _say(self, text: str) -> None:
+        lines = [clean(line) for line in text[:LONGEST_TEXT].splitlines()]
+        self._channel.send({"say": "\n".join(f"perfwatch: {line}" for line in lines)})
+
+
+def _short(verdict: Verdict) -> str:
+    """A verdict in a few lines: what, how sure, the evidence, what next."""
+    lines = [f"{verdict.state.upper()}: {verdict.summary} (confidence {verdict.confidence:.2f})"]
+    lines += [f"  {evidence.entity}: {evidence.claim}: {evidence.observed}" for evidence in verdict.evidence[:5]]
+    lines += [f"  next: {step}" for step in verdict.next[:1]]
+    return "\n".join(lines)
+
+
+def _session(request: Request, child: int) -> Session:
+    return Session(
+        version=__version__,
+        created=time.time(),
+        mode="run",
+        machine=this_machine(),
+        command=redact_command(request.command),
+        root_pids=(child,),
+        conditions={"patience_seconds": request.patience_seconds},
+    )
+
+
+def _recorder(request: Request, session: Session) -> tuple[Recorder | None, str]:
+    looker = KillableChild()
+    try:
+        folder = choose_directory(request.session, os.environ, looker, created=session.created, pid=os.getpid())
+    except SessionUnwritable as error:
+        return None, f"{error.message}; {error.advice}"
+    finally:
+        looker.close()
+    return Recorder(folder, session), ""
+
+
+def _relay(place: Place, message: Message) -> None:
+    """A trigger that reached a launcher which does not watch is meant for the one that does."""
+    request = {"command": "trigger", "what": message["trigger"], "signal": message.get("signal")}
+    try:
+        ask(place.control, request, RELAY_SECONDS)
+    except OSError:
+        pass  # it is just ending: nobody is left to ask
+
+
+def _cpu_seconds() -> float:
+    usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in usage)
