@@ -47,7 +47,9 @@ class Attached:
         self.folder: Path | None = None
         self._recorder: Recorder | None = None
         try:
-            self.folder = choose_directory(Path(session) if session else None, os.environ, child, created=created, pid=os.getpid())
+            self.folder = choose_directory(
+                Path(session) if session else None, os.environ, child, created=created, pid=os.getpid()
+            )
             self._recorder = Recorder(self.folder, described)
         except SessionUnwritable as error:  # a diagnosis without a recording is better than none
             self.loss = error.message
@@ -71,7 +73,9 @@ class Attached:
                         return self._final(verdict)
                     if verdict.suspect and say.isatty() and self._watch.at - told > COUNTDOWN_EVERY_SECONDS:
                         told = self._watch.at
-                        say.write(f"perfwatch: {verdict.summary}; decides in {verdict.suspect.decides_in_seconds:.0f} s\n")
+                        say.write(
+                            f"perfwatch: {verdict.summary}; decides in {verdict.suspect.decides_in_seconds:.0f} s\n"
+                        )
                 time.sleep(pause)
         except KeyboardInterrupt:
             return self._final(self._watch.verdict())
@@ -111,5 +115,3 @@ def prefer_to_die() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
     except OSError:
         pass
-
-

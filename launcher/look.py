@@ -246,7 +246,13 @@ class Look:
         self.child.close()
 
     def _charge(self, probe: str, cpu_seconds: float) -> None:
-        self._sink([r.ProbeCall(probe=probe, entity="py-spy", duration_seconds=0.0, cpu_seconds=round(cpu_seconds, 6), outcome="ok")])
+        self._sink(
+            [
+                r.ProbeCall(
+                    probe=probe, entity="py-spy", duration_seconds=0.0, cpu_seconds=round(cpu_seconds, 6), outcome="ok"
+                )
+            ]
+        )
 
 
 def _raise(reason: str, advice: str) -> list[r.Reading]:

@@ -200,15 +200,23 @@ class Watch:
         """The ranks, then what they wait for, then the rest."""
         order = list(ranks)
         for rank in case.ranks:
-            order += [member.pid for member in case.job.members.values() if member.alive and member.rank_pid == rank.pid]
-        order += [pid for pid in self.look.known if case.job.members.get(pid) is None or case.job.members[pid].role != "service"]
+            order += [
+                member.pid for member in case.job.members.values() if member.alive and member.rank_pid == rank.pid
+            ]
+        order += [
+            pid
+            for pid in self.look.known
+            if case.job.members.get(pid) is None or case.job.members[pid].role != "service"
+        ]
         return [pid for pid in dict.fromkeys(order) if pid in self.look.known][:most]
 
     def _notice(self, case: Case) -> None:
         """A calm job that stops moving, or loses a process, is suspect."""
         for rank in case.ranks:
             if case.progress[rank.pid].kind in ("still", "busy"):
-                self._suspect(f"rank {rank.rank if rank.rank is not None else rank.pid}: {case.progress[rank.pid].basis}")
+                self._suspect(
+                    f"rank {rank.rank if rank.rank is not None else rank.pid}: {case.progress[rank.pid].basis}"
+                )
                 return
         if any(member.ended for member in case.job.ranks):
             self._suspect("a rank has ended")
@@ -285,5 +293,3 @@ class Watch:
             if news.kind == "verdict":
                 self._recorder.pin(max(0.0, self.at - 30.0), self.at)
         self._on_news(news)
-
-

@@ -50,7 +50,9 @@ class Case:
     @cached_property
     def chains(self) -> dict[int, Chain]:
         """By pid of the rank: the way from its training thread to whatever it waits for."""
-        return {rank.pid: follow(self.history, self.job, rank.pid, self.progress[rank.pid].thread) for rank in self.ranks}
+        return {
+            rank.pid: follow(self.history, self.job, rank.pid, self.progress[rank.pid].thread) for rank in self.ranks
+        }
 
     @property
     def still_chains(self) -> tuple[Chain, ...]:
@@ -79,10 +81,17 @@ class Case:
         """The newest reading of the machine."""
         return self.history.latest(r.Host)
 
-    def saw(self, witness: str, entity: str, claim: str, observed: str, expected: str = "", at: float | None = None) -> Evidence:
+    def saw(
+        self, witness: str, entity: str, claim: str, observed: str, expected: str = "", at: float | None = None
+    ) -> Evidence:
         """One piece of evidence, stamped with the moment it is about (default: now)."""
         return Evidence(
-            witness=witness, entity=entity, claim=claim, observed=observed, expected=expected, at=round(self.at if at is None else at, 2)
+            witness=witness,
+            entity=entity,
+            claim=claim,
+            observed=observed,
+            expected=expected,
+            at=round(self.at if at is None else at, 2),
         )
 
     @cached_property
@@ -93,7 +102,9 @@ class Case:
             seen = self.history.latest(r.ProbeCall, *key)
             if seen is not None and seen.reading.outcome != "ok":
                 call = seen.reading
-                found.setdefault((call.probe, call.reason), Missing(witness=call.probe, reason=call.reason, advice=call.advice))
+                found.setdefault(
+                    (call.probe, call.reason), Missing(witness=call.probe, reason=call.reason, advice=call.advice)
+                )
         return tuple(found.values())
 
     def lacks(self, witness: str) -> Missing | None:

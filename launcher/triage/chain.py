@@ -42,7 +42,12 @@ class Chain:
 def link(history: History, node: Node, waits_for: str) -> Link:
     """A node as one step of the chain that is shown."""
     return Link(
-        pid=node.pid, tid=node.tid, rank=node.rank, waits_for=waits_for, frame=show(node.frame), silent_seconds=silence(history, node)
+        pid=node.pid,
+        tid=node.tid,
+        rank=node.rank,
+        waits_for=waits_for,
+        frame=show(node.frame),
+        silent_seconds=silence(history, node),
     )
 
 
@@ -63,7 +68,9 @@ def follow(history: History, job: Job, pid: int, tid: int | None = None) -> Chai
         links.append(link(history, node, edge.waits_for))
         if edge.end is not None or depth >= MAX_DEPTH:
             end = edge.end or End("unknown", node)
-            ends.append(end if end.silent_seconds is not None else replace(end, silent_seconds=silence(history, end.node)))
+            ends.append(
+                end if end.silent_seconds is not None else replace(end, silent_seconds=silence(history, end.node))
+            )
             return
         through.add(edge.kind)
         for target in edge.targets:

@@ -43,7 +43,9 @@ def judge(case: Case, rules: Sequence[Rule] = RULES) -> Verdict:
         try:
             outcome = rule.judge(case)
         except Exception as error:  # a broken rule must not silence the sound ones
-            missing.append(Missing(witness=f"rule {rule.CAUSE.name}", reason=f"failed: {type(error).__name__}: {error}"))
+            missing.append(
+                Missing(witness=f"rule {rule.CAUSE.name}", reason=f"failed: {type(error).__name__}: {error}")
+            )
             continue
         if isinstance(outcome, Finding):
             findings.append(outcome)
@@ -56,11 +58,18 @@ def _verdict(case: Case, findings: list[Finding], missing: tuple[Missing, ...]) 
     sure = [f for f in findings if f.confidence >= SURE and f.decides_in_seconds <= 0]
     waiting = [f for f in findings if f.decides_in_seconds > 0]
     chosen = sure[0] if sure else None
-    if chosen is None or (waiting and chosen.state in ("slow", "healthy", "busy") and findings.index(waiting[0]) < findings.index(chosen) and chosen.state != "busy"):
+    if chosen is None or (
+        waiting
+        and chosen.state in ("slow", "healthy", "busy")
+        and findings.index(waiting[0]) < findings.index(chosen)
+        and chosen.state != "busy"
+    ):
         return _inconclusive(case, findings, waiting, missing)
     others = [f for f in findings if f is not chosen]
     alternatives = chosen.alternatives + tuple(
-        Alternative(cause=f.cause, refuted_by=f"also seen ({f.confidence:.0%}), but {chosen.cause} explains it first") for f in others if f.state == chosen.state
+        Alternative(cause=f.cause, refuted_by=f"also seen ({f.confidence:.0%}), but {chosen.cause} explains it first")
+        for f in others
+        if f.state == chosen.state
     )
     return Verdict(
         state=chosen.state,
@@ -119,9 +128,12 @@ def _common(case: Case) -> dict[str, object]:
     return {
         "at": _clock(case, case.at),
         "last_step": max(counts) if counts else None,
-        "coverage": Coverage(ranks_seen=len(case.job.ranks), world_size=case.job.world_size or (len(case.job.ranks) or None)),
+        "coverage": Coverage(
+            ranks_seen=len(case.job.ranks), world_size=case.job.world_size or (len(case.job.ranks) or None)
+        ),
         "timeline": Timeline(
-            suspected=next((round(e.at, 2) for e in case.events if e.kind == "suspicion"), None), decided=round(case.at, 2)
+            suspected=next((round(e.at, 2) for e in case.events if e.kind == "suspicion"), None),
+            decided=round(case.at, 2),
         ),
         "observer_cost": ObserverCost(
             cpu_seconds=round(sum(c.reading.cpu_seconds or 0.0 for c in calls), 3),

@@ -61,7 +61,9 @@ def _by_library(history: History, job: Job, node: Node) -> Edge | None:
     if "rendezvous" in node.tags:
         return ending("rendezvous", node, "the other ranks to appear")
     if "collective" in node.tags:
-        return ending("collective", node, collective_name(node.stack) or "a collective" if node.stack else "a collective")
+        return ending(
+            "collective", node, collective_name(node.stack) or "a collective" if node.stack else "a collective"
+        )
     if "backward" in node.tags and len(job.ranks) > 1 and node.motion.frozen is not False and _forever(node):
         return ending("collective", node, "the gradients' reduction", detail="backward")
     if "child_wait" in node.tags or (node.wait is not None and node.wait.kind == "child"):
@@ -108,16 +110,32 @@ def _behind(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descri
     if file.kind == "socket" and file.socket is not None:
         inside = tuple(pid for pid in file.socket.peer_pids if pid in job.members and pid != node.pid)
         if inside:
-            return Edge("socket", f"pid {inside[0]} at the other end of {file.socket.local or 'a socket'}", _nodes(history, job, inside))
+            return Edge(
+                "socket",
+                f"pid {inside[0]} at the other end of {file.socket.local or 'a socket'}",
+                _nodes(history, job, inside),
+            )
         if wait.kind in ("accept", "poll") and file.socket.state == "LISTEN":
             return ending("network", node, f"somebody to connect to {file.socket.local}", descriptor=file)
         return ending(
-            "network", node, f"{wait.call} from {file.socket.peer or 'a socket'}", descriptor=file, others=file.socket.peer_pids
+            "network",
+            node,
+            f"{wait.call} from {file.socket.peer or 'a socket'}",
+            descriptor=file,
+            others=file.socket.peer_pids,
         )
     if wait.kind == "lock":
-        return ending("file_lock", node, f"a lock on {file.target}", descriptor=file, others=file.lock_holders, detail=file.target)
+        return ending(
+            "file_lock", node, f"a lock on {file.target}", descriptor=file, others=file.lock_holders, detail=file.target
+        )
     if wait.kind in ("read", "write", "sync", "stat") and file.kind in ("file", "directory"):
-        return ending("storage", node, f"{wait.call} of {file.target} on {file.mount or 'a disk'}", descriptor=file, detail=file.target)
+        return ending(
+            "storage",
+            node,
+            f"{wait.call} of {file.target} on {file.mount or 'a disk'}",
+            descriptor=file,
+            detail=file.target,
+        )
     return None
 
 

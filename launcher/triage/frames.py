@@ -44,8 +44,16 @@ _VOCABULARY: tuple[tuple[str, str, str | None], ...] = (
     ("thread_wait", r"threading\.py", "wait wait_for acquire __enter__"),
     ("queue_get", r"/queue\.py", "get"),
     ("queue_put", r"/queue\.py", "put"),
-    ("child_wait", r"/subprocess\.py", "wait _wait _try_wait communicate _communicate run call check_call check_output"),
-    ("collective", r"torch/distributed/(distributed_c10d|_functional_collectives|utils)\.py", " ".join(sorted(COLLECTIVES))),
+    (
+        "child_wait",
+        r"/subprocess\.py",
+        "wait _wait _try_wait communicate _communicate run call check_call check_output",
+    ),
+    (
+        "collective",
+        r"torch/distributed/(distributed_c10d|_functional_collectives|utils)\.py",
+        " ".join(sorted(COLLECTIVES)),
+    ),
     ("collective", r"torch/nn/parallel/distributed\.py", "_sync_buffers _sync_module_states _sync_params"),
     ("rendezvous", r"torch/distributed/rendezvous\.py", None),
     ("rendezvous", r"torch/distributed/elastic/rendezvous/.*\.py", None),
@@ -62,7 +70,11 @@ _VOCABULARY: tuple[tuple[str, str, str | None], ...] = (
     ("scaler", r"torch/amp/grad_scaler\.py", None),
     ("forward", r"torch/nn/modules/\w+\.py", "_call_impl _wrapped_call_impl forward"),
     ("anomaly", r"torch/autograd/anomaly_mode\.py|torch/fx/traceback\.py", None),
-    ("format_stack", r"/traceback\.py", "format_stack extract_stack extract walk_stack _extract_from_extended_frame_gen"),
+    (
+        "format_stack",
+        r"/traceback\.py",
+        "format_stack extract_stack extract walk_stack _extract_from_extended_frame_gen",
+    ),
     ("profiler", r"torch/(profiler|autograd)/(profiler|profiler_util|_memory_profiler)\.py|/c?[pP]rofile\.py", None),
     ("save", r"torch/serialization\.py", "save _save _legacy_save __exit__ write_record"),
     ("save", r"torch/distributed/checkpoint/.*\.py", None),
@@ -71,7 +83,11 @@ _VOCABULARY: tuple[tuple[str, str, str | None], ...] = (
     ("load", r"torch/serialization\.py", "load _load _legacy_load persistent_load load_tensor"),
     ("load", r"safetensors/\w+\.py", "load_file load load_model"),
     ("import", r"<frozen importlib\._bootstrap(_external)?>", None),
-    ("compile", r"torch/(_dynamo|_inductor|_functorch|fx/experimental)/.*\.py|triton/(compiler|backends|runtime)/.*\.py", None),
+    (
+        "compile",
+        r"torch/(_dynamo|_inductor|_functorch|fx/experimental)/.*\.py|triton/(compiler|backends|runtime)/.*\.py",
+        None,
+    ),
     ("compile_worker", r"torch/_inductor/compile_worker/.*\.py", None),
     ("log", r"logging/__init__\.py", "emit flush handle callHandlers"),
     ("log", r"tqdm/(std|utils)\.py", "write display refresh status_printer print_status fp_write"),
@@ -85,7 +101,11 @@ _VOCABULARY: tuple[tuple[str, str, str | None], ...] = (
     ("file_lock", r"(filelock/\w+|portalocker/\w+|fasteners/\w+)\.py", None),
     ("file_lock", r"torch/utils/file_baton\.py", "wait"),
     ("retry", r"(tenacity/\w+|backoff/\w+|retrying|urllib3/util/retry|retry/\w+)\.py", None),
-    ("http", r"(urllib/request|http/client|urllib3/\w+|requests/\w+|aiohttp/\w+|httpx/.*|fsspec/.*|botocore/\w+)\.py", None),
+    (
+        "http",
+        r"(urllib/request|http/client|urllib3/\w+|requests/\w+|aiohttp/\w+|httpx/.*|fsspec/.*|botocore/\w+)\.py",
+        None,
+    ),
     ("ssl", r"/(ssl|socket)\.py", None),
     ("gc", r"/gc\.py", None),
     ("selector", r"/selectors\.py", "select"),
@@ -116,7 +136,11 @@ def tags_of(function: str, file: str) -> frozenset[str]:
 
 def tags(stack: Stack) -> frozenset[str]:
     """The tags of all frames of a stack."""
-    return frozenset().union(*(tags_of(frame.function, frame.file) for frame in stack.frames)) if stack.frames else frozenset()
+    return (
+        frozenset().union(*(tags_of(frame.function, frame.file) for frame in stack.frames))
+        if stack.frames
+        else frozenset()
+    )
 
 
 def is_user(frame: Frame) -> bool:

@@ -42,25 +42,75 @@ def witnesses(case: Case, chain: Chain) -> tuple[Evidence, ...]:
     if node.motion.samples >= 2 and node.motion.distinct <= 1:
         seconds = max(node.motion.seconds, 0.0)
         found.append(
-            case.saw("stack", entity, f"stays at {show(node.frame)}", f"{node.motion.samples} of {node.motion.samples} samples alike over {seconds:.1f} s", "lines change")
+            case.saw(
+                "stack",
+                entity,
+                f"stays at {show(node.frame)}",
+                f"{node.motion.samples} of {node.motion.samples} samples alike over {seconds:.1f} s",
+                "lines change",
+            )
         )
     if node.motion.ran_ago_seconds is not None and node.motion.ran_ago_seconds >= DECISIVE_SECONDS:
-        found.append(case.saw("thread", entity, "has not run", f"last ran {node.motion.ran_ago_seconds:.1f} s ago (kernel)", "runs within each step", node.thread_at))
+        found.append(
+            case.saw(
+                "thread",
+                entity,
+                "has not run",
+                f"last ran {node.motion.ran_ago_seconds:.1f} s ago (kernel)",
+                "runs within each step",
+                node.thread_at,
+            )
+        )
     elif node.motion.frozen and node.motion.run_share is not None:
-        found.append(case.saw("thread", entity, "does not run", f"{node.motion.run_share:.2%} of a core, {node.motion.switches_per_second or 0:.1f} wake-ups/s", "runs within each step", node.thread_at))
+        found.append(
+            case.saw(
+                "thread",
+                entity,
+                "does not run",
+                f"{node.motion.run_share:.2%} of a core, {node.motion.switches_per_second or 0:.1f} wake-ups/s",
+                "runs within each step",
+                node.thread_at,
+            )
+        )
     if node.wait is not None:
         until = "for ever" if node.wait.forever else ""
         if node.wait.remaining_seconds is not None:
             until = f"for another {node.wait.remaining_seconds:,.0f} s"
-        found.append(case.saw("syscall", entity, f"is blocked in {node.wait.call}", f"{chain.links[-1].waits_for} {until}".strip(), "returns within a step", node.thread_at))
+        found.append(
+            case.saw(
+                "syscall",
+                entity,
+                f"is blocked in {node.wait.call}",
+                f"{chain.links[-1].waits_for} {until}".strip(),
+                "returns within a step",
+                node.thread_at,
+            )
+        )
     socket = end.descriptor.socket if end.descriptor else None
     if socket is not None and socket.received_ago_seconds is not None:
-        found.append(case.saw("socket", f"pid {node.pid} fd {end.descriptor.fd if end.descriptor else '?'}", f"nothing arrives from {socket.peer}", f"last byte {socket.received_ago_seconds:.1f} s ago", "bytes arrive", node.thread_at))
+        found.append(
+            case.saw(
+                "socket",
+                f"pid {node.pid} fd {end.descriptor.fd if end.descriptor else '?'}",
+                f"nothing arrives from {socket.peer}",
+                f"last byte {socket.received_ago_seconds:.1f} s ago",
+                "bytes arrive",
+                node.thread_at,
+            )
+        )
     if end.kind == "dead":
         found.append(case.saw("process", entity, "is gone", end.detail or "no such process, or a zombie", "alive"))
     steps = case.progress[chain.start.pid].steps if chain.start.pid in case.progress else None
     if steps is not None and steps.ago_seconds is not None:
-        found.append(case.saw("steps", f"pid {chain.start.pid}", "makes no step", f"last step {steps.count} was {steps.ago_seconds:.1f} s ago", f"a step each {steps.median_seconds or 0:.3f} s"))
+        found.append(
+            case.saw(
+                "steps",
+                f"pid {chain.start.pid}",
+                "makes no step",
+                f"last step {steps.count} was {steps.ago_seconds:.1f} s ago",
+                f"a step each {steps.median_seconds or 0:.3f} s",
+            )
+        )
     return tuple(found)
 
 

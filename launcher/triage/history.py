@@ -54,7 +54,9 @@ class History:
 
     def __init__(self, records: Iterable[Record] = (), at: float = 0.0) -> None:
         self.at = at
-        self._index: dict[type[r.Reading], dict[tuple[Any, ...], list[Seen[Any]]]] = defaultdict(lambda: defaultdict(list))
+        self._index: dict[type[r.Reading], dict[tuple[Any, ...], list[Seen[Any]]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
         for record in records:
             if record.at <= at:
                 self.add(record.at, record.reading)
@@ -104,7 +106,11 @@ class History:
 
         A counter that went down (a new process under an old pid, a wrapped counter) gives None, not a negative number.
         """
-        values = [(one.at, value) for one in self.series(kind, *key, seconds=seconds) if (value := of(one.reading)) is not None]
+        values = [
+            (one.at, value)
+            for one in self.series(kind, *key, seconds=seconds)
+            if (value := of(one.reading)) is not None
+        ]
         if len(values) < 2:
             return None
         (first_at, first), (last_at, last) = values[0], values[-1]

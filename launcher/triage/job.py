@@ -80,7 +80,11 @@ def _main_tags(history: History, pid: int) -> frozenset[str]:
 
 def read_job(history: History) -> Job:
     """Assign every process its part."""
-    processes = {seen.reading.pid: seen.reading for key in history.entities(r.Process) if (seen := history.latest(r.Process, *key))}
+    processes = {
+        seen.reading.pid: seen.reading
+        for key in history.entities(r.Process)
+        if (seen := history.latest(r.Process, *key))
+    }
     ended = {
         seen.reading.pid: seen.reading
         for key in history.entities(r.ProcessEnded)
@@ -134,7 +138,9 @@ def _find_ranks(history: History, processes: dict[int, r.Process]) -> dict[int, 
 def _descend(history: History, process: r.Process, processes: dict[int, r.Process]) -> dict[int, int | None]:
     """The rank(s) at or below a top Python process: past launchers, and into the children of a plain spawn."""
     children = [
-        p for p in processes.values() if p.parent_pid == process.pid and p.python and not _is_service(p) and not _is_worker(history, p)
+        p
+        for p in processes.values()
+        if p.parent_pid == process.pid and p.python and not _is_service(p) and not _is_worker(history, p)
     ]
     main = _main_tags(history, process.pid)
     if children and (any_tag(main, "spawn_join") or ("mp_join" in main and _all_distributed(history, children))):
@@ -146,7 +152,10 @@ def _descend(history: History, process: r.Process, processes: dict[int, r.Proces
 
 
 def _all_distributed(history: History, children: Iterable[r.Process]) -> bool:
-    return all(any_tag(_stack_tags(history, child.pid), "collective", "rendezvous", "backward", "optimizer") for child in children)
+    return all(
+        any_tag(_stack_tags(history, child.pid), "collective", "rendezvous", "backward", "optimizer")
+        for child in children
+    )
 
 
 def _inherits(process: r.Process, processes: dict[int, r.Process]) -> bool:
@@ -186,7 +195,11 @@ def _is_worker(history: History, process: r.Process) -> bool:
 
 
 def _role(
-    history: History, process: r.Process, ranks: dict[int, int | None], owner: int | None, processes: dict[int, r.Process]
+    history: History,
+    process: r.Process,
+    ranks: dict[int, int | None],
+    owner: int | None,
+    processes: dict[int, r.Process],
 ) -> str:
     if process.pid in ranks:
         return "rank"

@@ -10,7 +10,9 @@ from perfwatch.probes import readings as r
 from perfwatch.triage.frames import is_user, short_name, tags
 from perfwatch.triage.history import History, Seen
 
-WINDOW_SECONDS = 5.0  # the trailing time over which a thread must be flat (measured: the first 0.3 s after onset still drain)
+WINDOW_SECONDS = (
+    5.0  # the trailing time over which a thread must be flat (measured: the first 0.3 s after onset still drain)
+)
 FROZEN_RUN_SHARE = 0.002  # of a core; measured < 0.001 on blocked threads
 FROZEN_SWITCHES_PER_SECOND = 1.5  # measured < 1 on blocked threads, 193 on waiters for the GIL
 SIGHTING_SECONDS = 0.9  # two looks count as two only so far apart
@@ -86,7 +88,9 @@ def motion(history: History, pid: int, tid: int, seconds: float = WINDOW_SECONDS
             weights[stack_key(one.reading)] += one.reading.samples
     samples = sum(weights.values())
     common = [key for key, weight in weights.items() if weight >= max(2, TORN_SHARE * samples)] or list(weights)[:1]
-    looks = [one.at for one in threads] + [one.at for one in stacks] + [one.at - one.reading.span_seconds for one in stacks]
+    looks = (
+        [one.at for one in threads] + [one.at for one in stacks] + [one.at - one.reading.span_seconds for one in stacks]
+    )
     last = threads[-1] if threads else None
     ran_ago = None
     if last is not None and last.reading.ran_ago_seconds is not None and last.reading.state != "R":

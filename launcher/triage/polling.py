@@ -6,7 +6,9 @@ from perfwatch.triage.history import History
 from perfwatch.triage.node import Node
 
 # Names of calls that look at a file without reading it.
-FILE_TESTS = frozenset("exists isfile isdir is_file is_dir stat lstat access listdir glob iglob scandir getsize getmtime".split())
+FILE_TESTS = frozenset(
+    "exists isfile isdir is_file is_dir stat lstat access listdir glob iglob scandir getsize getmtime".split()
+)
 LOCK_CALLS = frozenset("flock lockf acquire O_EXCL locked".split())
 
 

@@ -60,7 +60,11 @@ class Profile:
 
     def turns(self, holds: Callable[[r.Stack], bool]) -> int:
         """How many times the thread went from elsewhere into a state: a lower bound of a loop's iterations."""
-        return sum(1 for begin, _ in self.runs(holds) if self.sights and begin > self.sights[0].at - self.sights[0].reading.span_seconds)
+        return sum(
+            1
+            for begin, _ in self.runs(holds)
+            if self.sights and begin > self.sights[0].at - self.sights[0].reading.span_seconds
+        )
 
     def lines(self) -> Counter[str]:
         """Samples by the program's own line, ``function (file:line)``."""

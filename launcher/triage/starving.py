@@ -54,7 +54,11 @@ class Starving:
         """A slow finding whose confidence grows with the share of time lost."""
         confidence = 0.75 + 0.2 * min(1.0, (self.waiting - WAITING_SHARE) / (SURE_SHARE - WAITING_SHARE))
         waits = case.saw(
-            "stack", f"pid {self.rank.pid}", "the training thread waits for its loader", f"{self.waiting:.0%} of {self.profile.samples} samples", "below 5 %"
+            "stack",
+            f"pid {self.rank.pid}",
+            "the training thread waits for its loader",
+            f"{self.waiting:.0%} of {self.profile.samples} samples",
+            "below 5 %",
         )
         culprits = tuple(
             Culprit(pid=self.rank.pid, rank=self.rank.rank, worker_pid=pid, frame=show(one.top_line()))

@@ -50,7 +50,10 @@ def waits(history: History, job: Job, node: Node) -> tuple[str, tuple[Node, ...]
     """A thread in a futex: which other thread of the process could let it go on?"""
     others = [node_of(history, job, node.pid, tid) for tid in python_threads(history, node.pid) if tid != node.tid]
     others = [other for other in others if not _is_service(history, other)]
-    if not any_tag(node.tags, "thread_join", "thread_wait", "queue_get", "queue_put", "futures_wait") and node.motion.frozen is False:
+    if (
+        not any_tag(node.tags, "thread_join", "thread_wait", "queue_get", "queue_put", "futures_wait")
+        and node.motion.frozen is False
+    ):
         return "something that lets it move now and then", (), End("other", node)
     locked = [other for other in others if waits_forever(other)]
     free = [other for other in others if not waits_forever(other)]
@@ -62,9 +65,17 @@ def waits(history: History, job: Job, node: Node) -> tuple[str, tuple[Node, ...]
         return f"thread {pending[0].name or pending[0].tid}", tuple(pending), None
     if not free or locked or (node.wait is not None and node.wait.forever):
         names = tuple(other.tid for other in locked)
-        who = f"held by a thread that waits itself ({', '.join(map(str, names))})" if names else "that no thread will release"
+        who = (
+            f"held by a thread that waits itself ({', '.join(map(str, names))})"
+            if names
+            else "that no thread will release"
+        )
         return f"a lock {who}", (), End("lock", node, others=names)
-    return "another thread", (), End("lock", node, others=tuple(other.tid for other in free), detail="other threads move")
+    return (
+        "another thread",
+        (),
+        End("lock", node, others=tuple(other.tid for other in free), detail="other threads move"),
+    )
 
 
 def waits_forever(node: Node) -> bool:
@@ -80,3 +91,16 @@ def _ticks(node: Node) -> bool:
 def _is_service(history: History, node: Node) -> bool:
     stack = dominant(history, node.pid, node.tid)
     return stack is not None and any_tag(tags(stack.reading), *SERVICE_TAGS)
+
+
+def gil_waiters(history: History, job: Job, owner: Node) -> tuple[int, ...]:
+    """Threads that ask for the GIL again and again while this one was seen to own it in every look."""
+    looks = [
+        seen.reading
+        for seen in history.series(r.Stack, owner.pid, owner.tid, seconds=WINDOW_SECONDS)
+        if seen.reading.owns_gil is not None
+    ]
+    if len(looks) < 2 or not all(look.owns_gil for look in looks):
+        return ()
+    others = (node_of(history, job, owner.pid, tid) for tid in python_threads(history, owner.pid) if tid != owner.tid)
+    return tuple(other.tid for other in others if _asks_for_gil(other))

@@ -35,7 +35,9 @@ def pool(history: History, job: Job, node: Node) -> Found:
 
 def _thread_pool(history: History, job: Job, node: Node) -> tuple[Node, ...]:
     nodes = [node_of(history, job, node.pid, tid) for tid in python_threads(history, node.pid) if tid != node.tid]
-    return tuple(n for n in nodes if any_tag(n.tags, "futures_worker", "pool_worker") and n.frame is not None and not _idle(n))
+    return tuple(
+        n for n in nodes if any_tag(n.tags, "futures_worker", "pool_worker") and n.frame is not None and not _idle(n)
+    )
 
 
 def _among(history: History, job: Job, node: Node, members: list[Member], what: str) -> Found:
@@ -78,7 +80,9 @@ def _own_code_inside(worker: Node) -> bool:
         here = tags(r.Stack(pid=0, tid=0, frames=(frame,)))
         if any_tag(here, "worker", "pool_worker", "futures_worker"):
             return False
-        if not here and not frame.file.endswith(("queues.py", "connection.py", "synchronize.py", "queue.py", "threading.py", "selectors.py")):
+        if not here and not frame.file.endswith(
+            ("queues.py", "connection.py", "synchronize.py", "queue.py", "threading.py", "selectors.py")
+        ):
             return True
     return any_tag(worker.tags, "worker", "pool_worker", "futures_worker") is False
 
@@ -91,7 +95,11 @@ def _feeder(history: History, job: Job, pids: list[int]) -> Node | None:
             if stack is None or not any_tag(tags(stack.reading), "feeder", "pin_memory"):
                 continue
             node = node_of(history, job, pid, tid)
-            if any_tag(node.tags, "feeder") and "thread_wait" in node.tags and len(node.stack.frames if node.stack else ()) <= 6:
+            if (
+                any_tag(node.tags, "feeder")
+                and "thread_wait" in node.tags
+                and len(node.stack.frames if node.stack else ()) <= 6
+            ):
                 continue  # waits for something to send
             if "pin_memory" in node.tags and "mp_queue_get" in node.tags:
                 continue  # waits for the workers, like the main thread

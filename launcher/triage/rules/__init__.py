@@ -5,9 +5,46 @@ before what it causes.
 """
 
 from perfwatch.triage.rule import Rule
-from perfwatch.triage.rules import starved_by_transforms, stuck_worker
+from perfwatch.triage.rules import (
+    blocked_child,
+    blocked_network,
+    blocked_pipe,
+    blocked_rendezvous,
+    blocked_storage,
+    dead_worker,
+    deadlocked_locks,
+    endless_python,
+    held_gil,
+    hung_at_exit,
+    mismatched_collective,
+    stalled_collective,
+    starved_by_transforms,
+    stopped,
+    stuck_pin_memory,
+    stuck_worker,
+    waiting_for_file,
+    waiting_for_input,
+)
 
 RULES: tuple[Rule, ...] = (
+    # hung
+    stopped,
+    waiting_for_input,
+    stalled_collective,
+    mismatched_collective,
+    hung_at_exit,
+    dead_worker,
+    held_gil,
+    blocked_storage,
+    blocked_network,
+    blocked_rendezvous,
+    blocked_child,
+    blocked_pipe,
+    waiting_for_file,
     stuck_worker,
+    stuck_pin_memory,
+    deadlocked_locks,
+    endless_python,
+    # slow
     starved_by_transforms,
 )

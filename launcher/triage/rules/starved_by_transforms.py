@@ -42,8 +42,18 @@ def judge(case: Case) -> Outcome:
         summary=f"the training thread waits for data {found.waiting:.0%} of the time while {found.workers} workers compute"
         + (f", mostly at {line}" if line else ""),
         evidence=(
-            case.saw("thread", f"{found.workers} DataLoader workers", "compute", f"{share:.0%} of a core each", "idle between batches"),
+            case.saw(
+                "thread",
+                f"{found.workers} DataLoader workers",
+                "compute",
+                f"{share:.0%} of a core each",
+                "idle between batches",
+            ),
         ),
-        alternatives=(Alternative(cause="starved_by_storage", refuted_by=f"the workers run {share:.0%} of the time instead of waiting"),),
+        alternatives=(
+            Alternative(
+                cause="starved_by_storage", refuted_by=f"the workers run {share:.0%} of the time instead of waiting"
+            ),
+        ),
         next=("raise num_workers or make the transform cheaper"),
     )

@@ -62,9 +62,14 @@ def _finding(case: Case, chain: Chain) -> Finding:
         alternatives=(
             Alternative(
                 cause="starved_by_transforms",
-                refuted_by="the worker's stack, io and run time are flat" if not running else "no batch was delivered within the patience",
+                refuted_by="the worker's stack, io and run time are flat"
+                if not running
+                else "no batch was delivered within the patience",
             ),
             Alternative(cause="dead_worker", refuted_by=f"process {end.node.pid} is alive"),
         ),
-        next=(f"py-spy dump --nonblocking --pid {end.node.pid}", "set DataLoader(timeout=...) so that it raises instead"),
+        next=(
+            f"py-spy dump --nonblocking --pid {end.node.pid}",
+            "set DataLoader(timeout=...) so that it raises instead",
+        ),
     )

@@ -1,0 +1,47 @@
+"""The training thread waits for a child process that does not come back.
+
+What it means
+    A ``subprocess.run``, ``communicate`` or ``join`` waits for a program that itself is stuck: the child is to blame.
+
+How it is recognised
+    The wait chain passes from the training thread to a child and ends there, in something that does not move.
+
+What it is mistaken for
+    A child that works (it burns CPU or does io): busy. A dead child: ``dead_worker``. A child blocked on a file, a peer or a
+    pipe is still a blocked child: what it waits for stands in the chain.
+
+What to do next
+    Look at the child; give ``subprocess.run`` a timeout.
+"""
+
+from perfwatch.probes.readings import Process, Thread
+from perfwatch.triage.case import Case
+from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.verdict import Alternative, Outcome
+
+CAUSE = Cause("blocked_child", "hung", "user_code", (Process, Thread))
+
+
+def judge(case: Case) -> Outcome:
+    """Fires on a chain through a child to an end that does not move."""
+    for chain in case.still_chains:
+        end = chain.end
+        if not chain.through & {"child", "join_process"} or end.kind in ("dead", "stopped", "traced") or not end.still:
+            continue
+        if wakes_soon(case, end) or end.node.pid == chain.start.pid:
+            continue
+        member = case.job.members.get(end.node.pid)
+        name = " ".join(member.process.command)[:80] if member else str(end.node.pid)
+        certain = outlasts(case, end) or end.kind == "lock"
+        return hung(
+            case,
+            CAUSE.name,
+            chain,
+            owner=CAUSE.owner,
+            summary=f"the training thread waits for child {end.node.pid} ({name}), which waits for {chain.links[-1].waits_for}",
+            patience=STRUCTURAL_SECONDS if certain else temporal(case),
+            alternatives=(Alternative(cause="dead_worker", refuted_by=f"process {end.node.pid} is alive"),),
+            next=(f"ps -o pid,stat,wchan:30,args -p {end.node.pid}", "give subprocess.run a timeout"),
+        )
+    return None

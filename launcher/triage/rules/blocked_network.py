@@ -1,0 +1,69 @@
+"""A thread waits for bytes from a peer that sends nothing.
+
+What it means
+    A download, an object store, a tracker or a parameter server does not answer, and the call has no timeout.
+
+How it is recognised
+    The wait chain ends in recv, connect, accept or poll on a socket; the kernel says when the last byte came, and none came
+    since. The peer is named.
+
+What it is mistaken for
+    A slow download: bytes arrive. A retry with backoff: new connections come and go. A rendezvous: its frames say so.
+
+What to do next
+    Ask the named peer; give the request a timeout.
+"""
+
+from perfwatch.probes.readings import Descriptor, Thread
+from perfwatch.triage.case import Case
+from perfwatch.triage.chain import Chain
+from perfwatch.triage.hang import hung, temporal, who
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.verdict import Alternative, Outcome
+
+CAUSE = Cause("blocked_network", "hung", "network", (Thread, Descriptor))
+
+
+def judge(case: Case) -> Outcome:
+    """Fires on a chain that ends in a silent socket."""
+    for chain in case.still_chains:
+        end = chain.end
+        if end.kind != "network" or end.still is False or arrives(case, chain):
+            continue
+        socket = end.descriptor.socket if end.descriptor else None
+        peer = socket.peer if socket is not None and socket.peer else "its peer"
+        received = socket.received_ago_seconds if socket is not None else None
+        return hung(
+            case,
+            CAUSE.name,
+            chain,
+            owner=CAUSE.owner,
+            summary=f"{who(chain)} waits for {peer}, which has sent nothing for {received if received is not None else end.silent_seconds or 0:.0f} s",
+            patience=temporal(case),
+            silent=_silent(chain, received),
+            alternatives=(Alternative(cause="starved_by_network", refuted_by="not one byte arrived meanwhile"),),
+            next=(
+                "ss -tnp | grep " + peer if socket is not None and socket.peer else "ss -tnp",
+                "give the request a timeout",
+            ),
+        )
+    return None
+
+
+def arrives(case: Case, chain: Chain) -> bool:
+    """Whether bytes came in on that socket while we looked."""
+    end = chain.end
+    if end.descriptor is None:
+        return False
+    counts = [
+        one.reading.socket.received_bytes
+        for one in case.history.series(Descriptor, end.node.pid, end.descriptor.fd, seconds=30.0)
+        if one.reading.socket is not None and one.reading.socket.received_bytes is not None
+    ]
+    return len(counts) >= 2 and counts[-1] > counts[0]
+
+
+def _silent(chain: Chain, received: float | None) -> float:
+    """The socket remembers even where the thread polls; a connection younger than the wait has nothing to remember."""
+    silent = chain.end.silent_seconds or 0.0
+    return silent if received is None else min(silent, received) if chain.end.still and silent else received

@@ -1,0 +1,53 @@
+"""A thread writes into a full pipe that nobody reads, or reads a pipe into which nobody writes.
+
+What it means
+    Often the job's own stdout: whoever started it took the pipe and stopped reading. Or a FIFO that has no other end.
+
+How it is recognised
+    The wait chain ends in a read or write on a pipe or FIFO; who holds the other end is known from every process' open files.
+
+What it is mistaken for
+    A slow reader: the writer runs now and then. A queue between the job's own processes: the chain goes on to the other end.
+
+What to do next
+    Read the pipe (or kill the reader, if it is stuck), redirect the job's output to a file.
+"""
+
+from perfwatch.probes.readings import Descriptor, Thread
+from perfwatch.triage.case import Case
+from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal, who
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.verdict import Alternative, Outcome
+
+CAUSE = Cause("blocked_pipe", "hung", "user_code", (Thread, Descriptor))
+
+
+def judge(case: Case) -> Outcome:
+    """Fires on a chain that ends in a pipe."""
+    for chain in case.still_chains:
+        end = chain.end
+        if end.kind not in ("pipe_full", "pipe_empty") or not end.still or chain.through & {"child", "pool"}:
+            continue
+        holders = ", ".join(f"pid {pid}" for pid in end.others[:3])
+        writes = end.kind == "pipe_full"
+        missing = (
+            f"the {'reader' if writes else 'writer'} is {holders}"
+            if holders
+            else f"nobody else holds its {'read' if writes else 'write'} end"
+        )
+        name = end.descriptor.target if end.descriptor else end.detail
+        which = {1: " (stdout)", 2: " (stderr)", 0: " (stdin)"}.get(end.descriptor.fd, "") if end.descriptor else ""
+        return hung(
+            case,
+            CAUSE.name,
+            chain,
+            owner=CAUSE.owner,
+            summary=f"{who(chain)} {'writes into the full' if writes else 'reads the empty'} pipe {name}{which}; {missing}",
+            patience=STRUCTURAL_SECONDS if not holders or writes else temporal(case),
+            evidence=(
+                case.saw("pipe", name, "the other end", missing, "somebody reads" if writes else "somebody writes"),
+            ),
+            alternatives=(Alternative(cause="slow_output", refuted_by="not one write went through meanwhile"),),
+            next=(f"ls -l /proc/{end.node.pid}/fd/{end.descriptor.fd}" if end.descriptor else f"ls -l {name}",),
+        )
+    return None

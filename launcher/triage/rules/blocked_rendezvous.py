@@ -1,0 +1,56 @@
+"""The ranks have not all met: somebody is missing at the rendezvous.
+
+What it means
+    ``init_process_group``, a TCPStore or a bootstrap waits for ranks that never come: a node did not start, a wrong
+    MASTER_ADDR or WORLD_SIZE, a firewall.
+
+How it is recognised
+    The training thread stands in torch's rendezvous or process-group setup, or in a store's wait; fewer ranks than WORLD_SIZE
+    are seen, or the store's peer does not answer.
+
+What it is mistaken for
+    A slow start: ranks still appear. A collective: that is after the rendezvous.
+
+What to do next
+    Start the missing rank; compare MASTER_ADDR, MASTER_PORT and WORLD_SIZE on every node.
+"""
+
+from perfwatch.probes.readings import Stack, Thread
+from perfwatch.triage.case import Case
+from perfwatch.triage.hang import hung, temporal, who
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.verdict import Alternative, Outcome
+
+CAUSE = Cause("blocked_rendezvous", "hung", "scheduler", (Thread, Stack))
+
+INFERRED = 0.85
+
+
+def judge(case: Case) -> Outcome:
+    """Fires on a training thread that stays in the rendezvous."""
+    for rank in case.ranks:
+        chain = case.chains[rank.pid]
+        if chain.end.kind != "rendezvous" or case.progress[rank.pid].kind == "moving":
+            continue
+        seen, size = len(case.ranks), case.job.world_size
+        absent = (
+            ""
+            if size is None or seen >= size
+            else f"; {size - seen} of {size} ranks are not on this machine or not there at all"
+        )
+        present = sorted(r.rank for r in case.ranks if r.rank is not None)
+        return hung(
+            case,
+            CAUSE.name,
+            chain,
+            owner=CAUSE.owner,
+            summary=f"{who(chain)} waits for the other ranks to appear{absent}",
+            patience=temporal(case),
+            ceiling=1.0 if absent else INFERRED,
+            evidence=(
+                case.saw("job", "ranks", "ranks present", f"{present or seen} of WORLD_SIZE {size}", "all of them"),
+            ),
+            alternatives=(Alternative(cause="starting", refuted_by="no further rank appeared meanwhile"),),
+            next=("start the missing rank", "compare MASTER_ADDR, MASTER_PORT and WORLD_SIZE of every rank"),
+        )
+    return None

@@ -1,0 +1,70 @@
+"""A read, write or look-up on a mount does not come back.
+
+What it means
+    A file server, a FUSE daemon or a disk does not answer. The thread cannot even be killed while it is in state D.
+
+How it is recognised
+    The wait chain ends in a file system call (read, write, fsync, stat, open, a page fault) that has not returned, and nothing
+    of that thread moves. The mount, its kind and its source come from the descriptor or the path.
+
+What it is mistaken for
+    Slow storage: requests complete, the thread runs now and then. An fsync that flushes: dirty pages shrink.
+
+What to do next
+    ``mount | grep`` the named mount, ask its server; ``dmesg`` for I/O errors.
+"""
+
+from perfwatch.probes.readings import Host, Thread
+from perfwatch.triage.case import Case
+from perfwatch.triage.chain import Chain
+from perfwatch.triage.hang import hung, temporal, who
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.verdict import Alternative, Outcome
+
+CAUSE = Cause("blocked_storage", "hung", "storage", (Thread,))
+
+FLUSHING_BYTES_PER_SECOND = 1 << 20  # a page cache that shrinks faster than this is being written
+
+
+def judge(case: Case) -> Outcome:
+    """Fires on a chain that ends in a file system call that does not return."""
+    for chain in case.still_chains:
+        end = chain.end
+        if end.kind not in ("storage", "uninterruptible") or not end.still or _flushing(case, chain):
+            continue
+        file = end.descriptor
+        where = f" on {file.mount} ({file.filesystem}, {file.device})" if file is not None and file.mount else ""
+        what = f"{end.node.wait.call if end.node.wait else 'a kernel wait'} of {end.detail or 'a file'}{where}"
+        return hung(
+            case,
+            CAUSE.name,
+            chain,
+            owner=CAUSE.owner,
+            summary=f"{who(chain)} is blocked in {what}",
+            patience=temporal(case),
+            alternatives=(
+                Alternative(cause="starved_by_storage", refuted_by="the call has not returned once"),
+                Alternative(cause="slow_checkpoint", refuted_by="no page is being written back"),
+            ),
+            next=(
+                f"grep {file.mount} /proc/mounts"
+                if file is not None and file.mount
+                else f"cat /proc/{end.node.pid}/task/{end.node.tid}/stack",
+                "dmesg | tail",
+            ),
+        )
+    return None
+
+
+def _flushing(case: Case, chain: Chain) -> bool:
+    """An fsync that waits for the page cache to be written, and the page cache shrinks."""
+    wait = chain.end.node.wait
+    if wait is None or wait.kind != "sync":
+        return False
+    host = [
+        (one.at, (one.reading.dirty_bytes or 0) + (one.reading.writeback_bytes or 0))
+        for one in case.history.series(Host, seconds=10.0)
+    ]
+    if len(host) < 2 or host[-1][0] <= host[0][0]:
+        return False
+    return (host[0][1] - host[-1][1]) / (host[-1][0] - host[0][0]) > FLUSHING_BYTES_PER_SECOND

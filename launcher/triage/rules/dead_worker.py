@@ -1,0 +1,96 @@
+"""The training thread waits for a process that is gone.
+
+What it means
+    A worker was killed (out of memory, a crash in native code, a signal) and nobody tells the one that waits for its answer.
+    A torch DataLoader notices and raises; ``multiprocessing.Pool`` and hand-made queues wait for ever.
+
+How it is recognised
+    The wait chain ends in a process that is gone or a zombie; or every pool worker is idle while a result is awaited and one
+    of them is far younger than the others (the pool replaced a dead one, and its task is lost); or nobody but the reader
+    itself holds the other end of the queue's pipe.
+
+What it is mistaken for
+    A stuck worker: it is alive. A slow pool: one of its workers is at a task. A child that ended as it should: the thread
+    that waits for it is reaping it.
+
+What to do next
+    ``dmesg`` for the OOM killer, the worker's own log for a crash; ``concurrent.futures.ProcessPoolExecutor`` raises instead.
+"""
+
+from perfwatch.probes.readings import Process, Stack, Thread
+from perfwatch.triage.case import Case
+from perfwatch.triage.chain import Chain
+from perfwatch.triage.hang import DECISIVE_SECONDS, STRUCTURAL_SECONDS, hung
+from perfwatch.triage.job import youngest_start_gap_seconds
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.verdict import Alternative, Evidence, Outcome
+from perfwatch.triage.workers import pool_members
+
+CAUSE = Cause("dead_worker", "hung", "user_code", (Process, Thread, Stack))
+
+REPLACED_SECONDS = 0.5  # workers of one pool start within milliseconds of each other
+INFERRED = 0.85
+
+
+def judge(case: Case) -> Outcome:
+    """Fires on a dead end, or on a pool of idle workers one of which is a replacement."""
+    for chain in case.still_chains:
+        if chain.end.kind == "dead":
+            pid = chain.end.node.pid
+            return hung(
+                case,
+                CAUSE.name,
+                chain,
+                owner=CAUSE.owner,
+                summary=f"process {pid} is gone and {_waiter(chain)} still waits for it",
+                patience=DECISIVE_SECONDS,
+                silent=max(
+                    chain.start.motion.ran_ago_seconds or 0.0,
+                    chain.start.motion.seconds,
+                    chain.end.silent_seconds or 0.0,
+                ),
+                alternatives=(Alternative(cause="stuck_worker", refuted_by=f"process {pid} does not exist any more"),),
+                next=(
+                    f"dmesg | grep -i {pid}",
+                    "use concurrent.futures.ProcessPoolExecutor: it raises when a worker dies",
+                ),
+            )
+        if chain.end.kind == "idle" and "pool" in chain.through | {"pool"} and (replaced := _replaced(case, chain)):
+            return hung(
+                case,
+                CAUSE.name,
+                chain,
+                owner=CAUSE.owner,
+                summary=f"a pool worker died and was replaced; its task is lost and {_waiter(chain)} waits for it for ever",
+                patience=STRUCTURAL_SECONDS,
+                evidence=(replaced,),
+                ceiling=INFERRED,
+                alternatives=(Alternative(cause="stuck_worker", refuted_by="every worker of the pool is idle"),),
+                next=(
+                    "dmesg | grep -i 'killed process'",
+                    "use concurrent.futures.ProcessPoolExecutor: it raises when a worker dies",
+                ),
+            )
+    return None
+
+
+def _waiter(chain: Chain) -> str:
+    rank = f"rank {chain.start.rank}" if chain.start.rank is not None else f"pid {chain.start.pid}"
+    return f"the training thread of {rank}"
+
+
+def _replaced(case: Case, chain: Chain) -> Evidence | None:
+    """A pool worker that is much younger than its siblings."""
+    members = pool_members(case.job, chain.end.node)
+    gap = youngest_start_gap_seconds(m for m in members if m.alive)
+    dead = [m for m in members if not m.alive]
+    if gap < REPLACED_SECONDS and not dead:
+        return None
+    youngest = max(members, key=lambda m: m.process.start_ticks)
+    return case.saw(
+        "process",
+        f"pid {youngest.pid}",
+        "replaces a worker that died",
+        f"started {gap:.1f} s after its siblings",
+        "all workers of a pool start together",
+    )

@@ -1,0 +1,77 @@
+"""The training thread is in the program's own code, in a loop or a sleep, and makes no step.
+
+What it means
+    A loop whose condition never comes true, a retry without an end, or a sleep of days. The process looks busy or idle, and
+    no step will come.
+
+How it is recognised
+    The training thread runs Python (or sleeps in the program's own code) below the same outer frame, was never seen in
+    training code meanwhile, does no io of its own, and this lasts beyond the patience and beyond what this run has recovered
+    from before. A sleep whose deadline lies beyond the patience need not be waited for.
+
+What it is mistaken for
+    A long but finite piece of Python looks the same at first: hence the full patience and, until then, only a suspicion.
+    ``held_gil``: there the line never changes and others ask for the GIL in vain.
+
+What to do next
+    Look at the named line: what would end that loop?
+"""
+
+from perfwatch.probes.readings import Stack, Thread
+from perfwatch.triage.case import Case
+from perfwatch.triage.chain import Chain
+from perfwatch.triage.frames import show
+from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, silent_seconds, temporal, wakes_soon, who
+from perfwatch.triage.memory import quiet_seconds
+from perfwatch.triage.profile import TRAINING_TAGS
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.verdict import Alternative, Outcome
+
+CAUSE = Cause("endless_python", "hung", "user_code", (Thread, Stack))
+
+INFERRED = 0.85  # a long finite computation cannot be told apart by anything but time
+OTHER_WORK = ("compile", "import", "save", "load", "rendezvous", "exit", "debugger")
+
+
+def judge(case: Case) -> Outcome:
+    """Fires on a training thread that sleeps or turns in the program's own code."""
+    for rank in case.ranks:
+        chain = case.chains[rank.pid]
+        if case.progress[rank.pid].kind == "moving" or chain.through - {"join_process", "lock"}:
+            continue
+        if chain.end.kind == "sleep" and chain.end.node.tid == chain.start.tid and not wakes_soon(case, chain.end):
+            return _sleeps(case, chain)
+        if chain.end.kind == "python" and not case.profile(rank, seconds=6.0).seen(*TRAINING_TAGS, *OTHER_WORK):
+            return _turns(case, chain)
+    return None
+
+
+def _sleeps(case: Case, chain: Chain) -> Outcome:
+    return hung(
+        case,
+        CAUSE.name,
+        chain,
+        owner=CAUSE.owner,
+        summary=f"{who(chain)} sleeps in the program's own code: {chain.links[-1].waits_for}",
+        patience=STRUCTURAL_SECONDS if outlasts(case, chain.end) else temporal(case),
+        next=(f"look at {show(chain.end.node.frame)}",),
+    )
+
+
+def _turns(case: Case, chain: Chain) -> Outcome:
+    remembered, evidence = quiet_seconds(case, chain.start)
+    return hung(
+        case,
+        CAUSE.name,
+        chain,
+        owner=CAUSE.owner,
+        summary=f"{who(chain)} runs Python without making a step",
+        patience=temporal(case),
+        silent=max(silent_seconds(case, chain), remembered),
+        evidence=evidence,
+        ceiling=INFERRED,
+        alternatives=(
+            Alternative(cause="computing_on_host", refuted_by="nothing but time: it lasts longer than the patience"),
+        ),
+        next=(f"look at {show(chain.end.node.frame)}: what would end that loop?",),
+    )

@@ -1,0 +1,64 @@
+"""Training is over and the process does not end.
+
+What it means
+    A non-daemon thread, an atexit handler, a pool or the process group's destruction keeps the interpreter from finishing. The
+    results are there; the allocation is still being paid for.
+
+How it is recognised
+    The main thread is in the interpreter's shutdown (joining threads, running exit handlers) or in destroy_process_group, and
+    the end of its wait does not move.
+
+What it is mistaken for
+    A long final save: bytes are written, frames of a save move.
+
+What to do next
+    The chain names the thread or handler: make it a daemon, or close it before the end.
+"""
+
+from perfwatch.probes.readings import Stack, Thread
+from perfwatch.triage.case import Case
+from perfwatch.triage.chain import Chain
+from perfwatch.triage.frames import any_tag, tags
+from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
+from perfwatch.triage.node import node_of
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.verdict import Alternative, Outcome
+
+CAUSE = Cause("hung_at_exit", "hung", "user_code", (Thread, Stack))
+
+
+def judge(case: Case) -> Outcome:
+    """Fires on a main thread in the interpreter's shutdown whose chain ends in something still."""
+    for rank in case.ranks:
+        main = node_of(case.history, case.job, rank.pid)
+        chain = case.chains[rank.pid]
+        if not finalising(main.stack) or main.motion.frozen is False or wakes_soon(case, chain.end):
+            continue
+        if chain.end.still is False or any_tag(chain.end.node.tags, "save"):
+            continue
+        return hung(
+            case,
+            CAUSE.name,
+            chain,
+            owner=CAUSE.owner,
+            summary=f"training is over, but the process does not end: {who(chain)} waits for {chain.links[-1].waits_for}",
+            patience=_patience(case, chain),
+            alternatives=(Alternative(cause="checkpointing", refuted_by="no save frame and no io on the chain"),),
+            next=(f"py-spy dump --nonblocking --pid {rank.pid}",),
+        )
+    return None
+
+
+def finalising(stack: Stack | None) -> bool:
+    """Whether a main thread is past its program: in shutdown frames, or below no ``<module>`` at all."""
+    if stack is None or not stack.frames:
+        return False
+    if any_tag(tags(stack), "exit", "group_destroy"):
+        return True
+    root = stack.frames[-1].function
+    return root not in ("<module>", "_run_module_as_main", "_run_module_code") and not root.startswith("_bootstrap")
+
+
+def _patience(case: Case, chain: Chain) -> float:
+    certain = chain.end.kind in ("lock", "cycle") or outlasts(case, chain.end)
+    return STRUCTURAL_SECONDS if certain else temporal(case)

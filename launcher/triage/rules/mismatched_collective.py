@@ -1,0 +1,76 @@
+"""Every rank is in a collective, but not in the same one.
+
+What it means
+    The ranks took different branches: one calls all_reduce where the other calls broadcast or barrier. They wait for each
+    other for ever, or (with NCCL, unequal sizes) go on with garbage.
+
+How it is recognised
+    All ranks of the job are seen, all stand still in collectives, and the collectives' names or the program's lines differ.
+
+What it is mistaken for
+    A rank in no collective: ``stalled_collective``. Pipeline stages that send and receive: those differ by design and are not
+    called a mismatch.
+
+What to do next
+    Compare the named lines: which condition sends the ranks apart?
+"""
+
+import msgspec
+
+from perfwatch.probes.readings import Process, Stack, Thread
+from perfwatch.triage.case import Case
+from perfwatch.triage.frames import collective_name, show
+from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.verdict import Alternative, Outcome
+
+CAUSE = Cause("mismatched_collective", "hung", "user_code", (Process, Thread, Stack))
+
+POINT_TO_POINT = frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv"})
+SAME_NAME = 0.8  # the same collective from different lines: a mismatch of order or of size, seen less directly
+
+
+def judge(case: Case) -> Outcome:
+    """Fires when all ranks stand in different collectives."""
+    chains = case.still_chains
+    if len(chains) < 2 or len(chains) < len(case.ranks) or not case.job.covered:
+        return None
+    if any(chain.end.kind != "collective" or chain.end.node.stack is None for chain in chains):
+        return None
+    stacks = [chain.end.node.stack for chain in chains]
+    names = [collective_name(stack) or "backward" for stack in stacks if stack is not None]
+    lines = [show(chain.end.node.frame) for chain in chains]
+    if set(names) & POINT_TO_POINT or (len(set(names)) == 1 and len(set(lines)) == 1):
+        return None
+    parts = "; ".join(
+        f"rank {chain.start.rank} is in {name} at {line}"
+        for chain, name, line in zip(chains, names, lines, strict=True)
+    )
+    silent = min(chain.end.silent_seconds or 0.0 for chain in chains)
+    found = hung(
+        case,
+        CAUSE.name,
+        chains[0],
+        owner=CAUSE.owner,
+        summary=f"the ranks wait for each other in different collectives: {parts}",
+        patience=STRUCTURAL_SECONDS,
+        silent=silent,
+        ceiling=1.0 if len(set(names)) > 1 else SAME_NAME,
+        evidence=tuple(
+            case.saw(
+                "collective",
+                f"rank {chain.start.rank}",
+                f"waits in {name}",
+                f"{line} for {chain.end.silent_seconds or 0:.1f} s",
+                "all ranks in the same call",
+            )
+            for chain, name, line in zip(chains, names, lines, strict=True)
+        ),
+        alternatives=(Alternative(cause="stalled_collective", refuted_by="every rank is in a collective"),),
+        next=("compare the named lines: which condition sends the ranks apart?",),
+    )
+    return msgspec.structs.replace(
+        found,
+        culprits=tuple(one for chain in chains for one in chain.culprits()),
+        wait_chain=tuple(link for chain in chains for link in chain.links),
+    )

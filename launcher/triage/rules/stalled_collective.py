@@ -1,0 +1,108 @@
+"""Some ranks wait in a collective that another rank never joined.
+
+What it means
+    A rank is elsewhere: asleep, stuck in its data, dead, in another branch. The others wait for it and are victims.
+
+How it is recognised
+    At least one rank stands in a collective (or in the gradients' reduction) and does not move; at least one rank is elsewhere,
+    and its own chain ends in something that does not move. Every rank of the job must be seen.
+
+What it is mistaken for
+    A slow rank: its own chain moves, and the collectives go on. A checkpoint of one rank while the others wait: that one
+    writes. All ranks in the same or in different collectives: ``mismatched_collective``.
+
+What to do next
+    Look at the culprit's own chain, not at the ranks that wait.
+"""
+
+import msgspec
+
+from perfwatch.probes.readings import Process, Stack, Thread
+from perfwatch.triage.case import Case
+from perfwatch.triage.chain import Chain
+from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.verdict import Abstention, Alternative, Finding, Missing, Outcome
+
+CAUSE = Cause("stalled_collective", "hung", "user_code", (Process, Thread, Stack))
+
+CERTAIN_ENDS = ("dead", "stopped", "lock", "cycle", "gil")
+
+
+def judge(case: Case) -> Outcome:
+    """Fires when some ranks are in a collective and the rest stand still somewhere else."""
+    waiting = [chain for chain in case.still_chains if chain.end.kind == "collective"]
+    if not waiting or len(case.job.ranks) < 2 and (case.job.world_size or 1) < 2:
+        return None
+    gone = [rank for rank in case.job.ranks if not rank.alive]
+    absent = [chain for chain in case.chains.values() if chain.end.kind != "collective"]
+    if not absent and not gone:
+        return None
+    if not case.job.covered:
+        return Abstention(
+            cause=CAUSE.name,
+            missing=(
+                Missing(
+                    witness="ranks",
+                    reason=f"{len(case.job.ranks)} of {case.job.world_size} ranks are on this machine",
+                    advice="run perfwatch attach on the other nodes too: the rank that is missing here may be there",
+                ),
+            ),
+        )
+    if gone:
+        return _dead_rank(case, waiting[0], gone[0].pid, gone[0].rank)
+    still = [chain for chain in absent if chain.end.still or chain.end.kind in ("python", "native")]
+    if not still or len(still) < len(absent) or any(wakes_soon(case, chain.end) for chain in still):
+        return None
+    return _absent(case, waiting, still)
+
+
+def _absent(case: Case, waiting: list[Chain], absent: list[Chain]) -> Finding:
+    first = absent[0]
+    victims = ", ".join(str(chain.start.rank) for chain in waiting)
+    op = waiting[0].links[-1].waits_for
+    certain = first.end.kind in CERTAIN_ENDS or outlasts(case, first.end)
+    running = first.end.kind in ("python", "native")
+    silent = min((chain.end.silent_seconds or 0.0 for chain in waiting), default=0.0)
+    found = hung(
+        case,
+        CAUSE.name,
+        first,
+        owner=CAUSE.owner,
+        summary=f"rank {first.start.rank} never joined {op}: {who(first)} waits for {first.links[-1].waits_for}; rank {victims} waits for it",
+        patience=STRUCTURAL_SECONDS if certain else temporal(case),
+        silent=max(silent, first.end.silent_seconds or 0.0) if certain else silent,
+        ceiling=0.85 if running else 1.0,
+        evidence=tuple(
+            case.saw(
+                "collective",
+                f"rank {chain.start.rank}",
+                f"waits in {chain.links[-1].waits_for}",
+                f"for {chain.end.silent_seconds or 0:.1f} s",
+                "returns within a step",
+            )
+            for chain in waiting[:3]
+        ),
+        alternatives=(
+            Alternative(
+                cause="straggling_rank", refuted_by="neither the waiting ranks nor the absent one moved meanwhile"
+            ),
+        ),
+        next=(f"py-spy dump --nonblocking --pid {first.end.node.pid}",),
+    )
+    links = tuple(link for chain in waiting for link in chain.links) + found.wait_chain
+    culprits = tuple(one for chain in absent for one in chain.culprits())
+    return msgspec.structs.replace(found, wait_chain=links, culprits=culprits)
+
+
+def _dead_rank(case: Case, waiting: Chain, pid: int, rank: int | None) -> Finding:
+    return hung(
+        case,
+        CAUSE.name,
+        waiting,
+        owner=CAUSE.owner,
+        summary=f"rank {rank} (pid {pid}) is gone and rank {waiting.start.rank} waits for it in {waiting.links[-1].waits_for}",
+        patience=STRUCTURAL_SECONDS,
+        evidence=(case.saw("process", f"rank {rank}", "is gone", f"pid {pid} has ended", "alive"),),
+        next=("dmesg | grep -i 'killed process'",),
+    )

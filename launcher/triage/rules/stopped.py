@@ -1,0 +1,81 @@
+"""A process of the job is stopped: by a signal, a tracer, or a frozen control group.
+
+What it means
+    Somebody sent SIGSTOP (or Ctrl-Z reached the job), a debugger holds a thread, or the control group was frozen. Nothing is
+    wrong with the program; it waits to be continued.
+
+How it is recognised
+    The wait chain ends in a thread in state T or t, or the group's freezer is on. Two sightings, one second apart.
+
+What it is mistaken for
+    A checkpointing tool or a debugger stops a process for a moment: hence two sightings. ``TracerPid`` names the tracer.
+
+What to do next
+    ``kill -CONT PID``, or end the tracer, or thaw the group.
+"""
+
+from perfwatch.probes.readings import Cgroup, ProcessUsage, Thread
+from perfwatch.triage.case import Case
+from perfwatch.triage.chain import Chain
+from perfwatch.triage.hang import DECISIVE_SECONDS, hung, who
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.verdict import Finding, Outcome
+
+CAUSE = Cause("stopped", "hung", "user_code", (Thread,))
+
+
+def judge(case: Case) -> Outcome:
+    """Fires on a chain that ends in a stopped or traced thread, or in a frozen group."""
+    for chain in case.chains.values():
+        if chain.end.kind in ("stopped", "traced"):
+            return _finding(case, chain)
+    frozen = [
+        seen
+        for key in case.history.entities(Cgroup)
+        if (seen := case.history.latest(Cgroup, *key)) and seen.reading.frozen
+    ]
+    for chain in case.chains.values() if frozen else ():
+        return hung(
+            case,
+            CAUSE.name,
+            chain,
+            owner="scheduler",
+            summary=f"the control group {frozen[0].reading.path} is frozen",
+            patience=DECISIVE_SECONDS,
+            evidence=(
+                case.saw("cgroup", frozen[0].reading.path, "the freezer is on", "FROZEN", "THAWED", frozen[0].at),
+            ),
+            next=("thaw the group, or ask the scheduler why it froze it",),
+        )
+    return None
+
+
+def _finding(case: Case, chain: Chain) -> Finding:
+    node = chain.end.node
+    stopped_since = [
+        one.at for one in case.history.series(Thread, node.pid, node.tid) if one.reading.state in ("T", "t")
+    ]
+    usage = case.history.latest(ProcessUsage, node.pid)
+    tracer = usage.reading.tracer_pid if usage else 0
+    silent = max(chain.end.silent_seconds or 0.0, node.motion.ran_ago_seconds or 0.0)
+    seen_for = case.at - stopped_since[0] if stopped_since else 0.0
+    by = f" by process {tracer}" if tracer else ""
+    return hung(
+        case,
+        CAUSE.name,
+        chain,
+        owner=CAUSE.owner,
+        summary=f"{who(chain)} is {'traced' if node.state == 't' or tracer else 'stopped'}{by} (state {node.state})",
+        patience=DECISIVE_SECONDS,
+        silent=max(seen_for, silent if silent >= DECISIVE_SECONDS else 0.0),
+        evidence=(
+            case.saw(
+                "state",
+                f"pid {node.pid}",
+                "is stopped",
+                f"state {node.state} in {len(stopped_since)} looks, TracerPid {tracer}",
+                "R or S",
+            ),
+        ),
+        next=(f"kill -CONT {node.pid}" if not tracer else f"ps -o pid,user,args -p {tracer}",),
+    )

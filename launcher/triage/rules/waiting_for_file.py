@@ -1,0 +1,62 @@
+"""The program waits for a lock file, or for a file to appear.
+
+What it means
+    A FileLock, ``flock``, torch's file baton or a flag file: whoever should release or create it is gone or never came.
+
+How it is recognised
+    The wait chain ends in a blocked file lock, in a lock library's frames, or in a loop in the program's own code that sleeps
+    and tests for a file. Where the kernel knows who holds the lock, the holder is named.
+
+What it is mistaken for
+    A live owner that works: the holder runs or does io.
+
+What to do next
+    If the owner is gone, remove the named file; else look at the owner.
+"""
+
+from perfwatch.probes.readings import ProcessUsage, Stack, Thread
+from perfwatch.triage.case import Case
+from perfwatch.triage.hang import hung, temporal, who
+from perfwatch.triage.node import End
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.verdict import Alternative, Outcome
+
+CAUSE = Cause("waiting_for_file", "hung", "user_code", (Thread, Stack))
+
+WORKING_SHARE = 0.02  # of a core: a lock's owner above this does something
+
+
+def judge(case: Case) -> Outcome:
+    """Fires on a chain that ends at a file that does not come or a lock that is not released."""
+    for rank in case.ranks:
+        chain = case.chains[rank.pid]
+        end = chain.end
+        if (
+            end.kind not in ("file_lock", "file_poll")
+            or case.progress[rank.pid].kind == "moving"
+            or _owner_works(case, end)
+        ):
+            continue
+        holders = ", ".join(f"pid {pid}" for pid in end.others[:3])
+        owner = f"held by {holders}" if holders else "nobody is known to hold it"
+        return hung(
+            case,
+            CAUSE.name,
+            chain,
+            owner=CAUSE.owner,
+            summary=f"{who(chain)} waits for {end.detail or 'a file'}"
+            + (f", {owner}" if end.kind == "file_lock" else " to appear or to be released"),
+            patience=temporal(case),
+            alternatives=(Alternative(cause="endless_python", refuted_by="the loop tests for a file"),),
+            next=(f"ls -l {end.detail}; fuser -v {end.detail}" if end.detail else "cat /proc/locks",),
+        )
+    return None
+
+
+def _owner_works(case: Case, end: End) -> bool:
+    """Whether a process that holds the lock burns CPU."""
+    for pid in end.others:
+        rate = case.history.rate(ProcessUsage, pid, of=lambda usage: usage.cpu_seconds, seconds=10.0)
+        if rate is not None and rate > WORKING_SHARE:
+            return True
+    return False
