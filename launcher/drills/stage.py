@@ -1,8 +1,8 @@
-"""The little that every drill program shares: its command line, the handshake that says "the fault begins now", and a clean end.
+"""What every drill program shares: its command line, the word that "the fault begins now", and a clean end.
 
-Imported by the programs by path (``import stage``), never by perfwatch. The one who started the program may read a line of
+Imported by the programs by path (``import stage``), never by perfwatch. Whoever started the program may read a line of
 JSON for each call of ``onset`` from the FIFO named in PERFWATCH_DRILL_FIFO; without a reader nothing blocks. Where that
-variable is set, the program and every process that it forks die with their parent, so that no drill outlives a gauntlet.
+variable is set, the program and every process that it forks die with their parent, so no drill outlives a gauntlet.
 The kernel looks at the *thread* that started the program: start drills from a thread that stays.
 """
 
@@ -13,13 +13,13 @@ import os
 import signal
 import threading
 import time
-from typing import Callable
+from collections.abc import Callable
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def arguments(description: str | None = None) -> argparse.Namespace:
-    """The command line of every drill: ``--strength loud|quiet|masked`` and ``--steps`` (healthy steps before the fault)."""
+    """Read the command line of every drill: ``--strength`` and ``--steps``."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--strength", choices=("loud", "quiet", "masked"), default="loud")
     parser.add_argument("--steps", type=int, default=20, help="healthy steps before the fault begins")
@@ -45,7 +45,7 @@ def onset(**facts: object) -> None:
 
 
 def outsider(serve: Callable[[], object]) -> None:
-    """Run ``serve`` in a process that is not in the job's tree (a server, another job); it ends when this process has ended.
+    """Run ``serve`` in a process outside of the job's tree (a server, another job); it ends when this process has.
 
     Call it before any thread is started: it forks.
     """

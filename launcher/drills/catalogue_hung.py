@@ -1,0 +1,377 @@
+"""The drills that hang or end, each beside the benign programs that look like it, and what they must be called.
+
+A fault carries the name of its cause, with a suffix for a further way to make it. Where ``causes`` is empty any cause
+will do except the one in ``lookalike_of``: the point of those programs is what they must not be called.
+"""
+
+from perfwatch.drills.drill import STRENGTHS, Culprit, Drill
+
+LOUD_AND_MASKED = ("loud", "masked")
+
+
+def _hung(
+    name: str,
+    program: str,
+    summary: str,
+    culprit: Culprit,
+    strengths: tuple[str, ...] = LOUD_AND_MASKED,
+    also: tuple[str, ...] = (),
+    ranks: int = 1,
+    needs: tuple[str, ...] = (),
+) -> Drill:
+    """Describe a hang; its cause is the part of ``name`` before a hyphen, ``also`` are names that are right as well."""
+    cause = name.split("-")[0]
+    return Drill(name, f"{program}.py", summary, "hung", (cause, *also), None, strengths, ranks, needs, culprit)
+
+
+def _benign(
+    program: str,
+    lookalike_of: str,
+    state: str,
+    causes: tuple[str, ...],
+    summary: str,
+    ranks: int = 1,
+    needs: tuple[str, ...] = (),
+    culprit: Culprit | None = None,
+) -> Drill:
+    """Describe a program that is not what it looks like; it is called what its file is called."""
+    return Drill(program, f"{program}.py", summary, state, causes, lookalike_of, (), ranks, needs, culprit)
+
+
+_HUNG: tuple[Drill, ...] = (
+    _hung(
+        "stalled_collective",
+        "stalled_collective_sleep",
+        "rank 1 sleeps between two steps while rank 0 waits for it in the gradient all_reduce",
+        Culprit("rank", "refresh_curriculum", rank=1),
+        STRENGTHS,
+        ranks=2,
+    ),
+    _hung(
+        "stalled_collective-loader",
+        "stalled_collective_loader",
+        "a DataLoader worker of rank 1 never returns its sample while rank 0 waits in the all_reduce",
+        Culprit("worker", "decode", rank=1),
+        STRENGTHS,
+        ranks=2,
+    ),
+    _hung(
+        "mismatched_collective",
+        "mismatched_collective",
+        "rank 0 is in all_reduce while rank 1, one batch ahead, is in all_gather",
+        Culprit("rank"),
+        (),
+        ranks=2,
+    ),
+    _hung(
+        "dead_worker",
+        "dead_worker_pool",
+        "a multiprocessing.Pool worker was killed in the middle of a task and pool.map waits for ever",
+        Culprit("main"),
+    ),
+    _hung(
+        "dead_worker-queue",
+        "dead_worker_queue",
+        "the process that feeds the trainer's queue is gone and the queue stays empty",
+        Culprit("child"),
+    ),
+    _hung(
+        "stuck_worker",
+        "stuck_worker_sleep",
+        "a DataLoader worker sleeps for days in __getitem__",
+        Culprit("worker", "__getitem__"),
+        STRENGTHS,
+    ),
+    _hung(
+        "stuck_worker-lock",
+        "stuck_worker_lock",
+        "DataLoader workers wait for a lock that was held when they were forked",
+        Culprit("worker", "cached"),
+        STRENGTHS,
+        also=("deadlocked_locks",),
+    ),
+    _hung(
+        "stuck_worker-loop",
+        "stuck_worker_loop",
+        "a DataLoader worker draws crops in an endless loop and burns a core",
+        Culprit("worker", "sample_crop"),
+        ("loud", "quiet"),
+        also=("endless_python",),
+    ),
+    _hung(
+        "stuck_pin_memory",
+        "stuck_pin_memory",
+        "a worker's queue feeder waits for a lock while it pickles the batch",
+        Culprit("worker", "__getstate__"),
+        STRENGTHS,
+    ),
+    _hung(
+        "deadlocked_locks",
+        "deadlocked_locks_order",
+        "the trainer and a publisher thread take two locks in opposite order",
+        Culprit("main", "train"),
+    ),
+    _hung(
+        "deadlocked_locks-condition",
+        "deadlocked_locks_condition",
+        "trainer and prefetcher both wait on a condition that nobody notifies",
+        Culprit("main"),
+    ),
+    _hung(
+        "deadlocked_locks-unreleased",
+        "deadlocked_locks_unreleased",
+        "a thread died between acquire and release; the trainer waits for its lock",
+        Culprit("main", "main"),
+    ),
+    _hung(
+        "held_gil",
+        "held_gil_sleep",
+        "a side thread sleeps in C without releasing the GIL",
+        Culprit("thread", "query_license_server"),
+        (),
+    ),
+    _hung(
+        "held_gil-regex",
+        "held_gil_regex",
+        "a catastrophic regular expression in the trainer owns the GIL, a logger thread waits for it",
+        Culprit("main", "clean"),
+        (),
+        also=("endless_python",),
+    ),
+    _hung(
+        "endless_python",
+        "endless_python_loop",
+        "the training thread searches for something that does not exist",
+        Culprit("main", "hard_negative"),
+    ),
+    _hung(
+        "endless_python-sleep",
+        "endless_python_sleep",
+        "the training thread sleeps for 300,000 seconds instead of milliseconds",
+        Culprit("main", "rest"),
+    ),
+    _hung(
+        "blocked_storage",
+        "blocked_storage_worker",
+        "the FUSE mount that a DataLoader worker reads from has stopped answering",
+        Culprit("worker", "load"),
+        STRENGTHS,
+        needs=("root", "fuse"),
+    ),
+    _hung(
+        "blocked_storage-mmap",
+        "blocked_storage_main",
+        "the training thread waits for a page of a memory-mapped file whose FUSE mount is silent",
+        Culprit("main", "tokens"),
+        (),
+        needs=("root", "fuse"),
+    ),
+    _hung(
+        "blocked_network",
+        "blocked_network_main",
+        "the trainer waits for a tracking server that took the request and never answers",
+        Culprit("main", "log"),
+    ),
+    _hung(
+        "blocked_network-worker",
+        "blocked_network_worker",
+        "the object store has sent half of a shard and then nothing; the worker waits in recv",
+        Culprit("worker", "fetch"),
+        STRENGTHS,
+    ),
+    _hung(
+        "blocked_rendezvous",
+        "blocked_rendezvous_rank",
+        "one rank of a world of three waits in init_process_group",
+        Culprit("main", "setup"),
+    ),
+    _hung(
+        "blocked_rendezvous-store",
+        "blocked_rendezvous_store",
+        "the trainer waits for a key in the TCPStore that nobody sets",
+        Culprit("main", "learning_rate"),
+        (),
+    ),
+    _hung(
+        "blocked_child",
+        "blocked_child_wait",
+        "the trainer waits for a conversion tool that sleeps",
+        Culprit("child", "convert"),
+    ),
+    _hung(
+        "blocked_child-output",
+        "blocked_child_output",
+        "the trainer reads the output of an evaluation script that has deadlocked",
+        Culprit("child"),
+    ),
+    _hung(
+        "blocked_pipe",
+        "blocked_pipe_stdout",
+        "standard output is a full pipe whose reader has stopped reading",
+        Culprit("main", "log"),
+    ),
+    _hung(
+        "blocked_pipe-fifo",
+        "blocked_pipe_fifo",
+        "a DataLoader worker opens a FIFO that nobody writes to",
+        Culprit("worker", "__getitem__"),
+        STRENGTHS,
+    ),
+    _hung(
+        "waiting_for_file",
+        "waiting_for_file_flag",
+        "the trainer polls for a flag file that nobody writes",
+        Culprit("main", "wait_for_preprocessing"),
+    ),
+    _hung(
+        "waiting_for_file-flock",
+        "waiting_for_file_flock",
+        "the trainer waits for an flock that an idle other job holds",
+        Culprit("main", "__enter__"),
+    ),
+    _hung(
+        "waiting_for_file-baton",
+        "waiting_for_file_baton",
+        "a stale lock file in torch's extension build folder",
+        Culprit("main"),
+    ),
+    _hung(
+        "stopped",
+        "stopped_main",
+        "the run was suspended with SIGSTOP",
+        Culprit("main"),
+        (),
+    ),
+    _hung(
+        "stopped-rank",
+        "stopped_rank",
+        "rank 1 of two was suspended with SIGSTOP",
+        Culprit("rank", rank=1),
+        ranks=2,
+    ),
+    _hung(
+        "stopped-worker",
+        "stopped_worker",
+        "a DataLoader worker was suspended with SIGSTOP",
+        Culprit("worker"),
+        STRENGTHS,
+    ),
+    _hung(
+        "waiting_for_input",
+        "waiting_for_input_pdb",
+        "a forgotten breakpoint() waits at a terminal",
+        Culprit("main", "check"),
+        needs=("pty",),
+    ),
+    _hung(
+        "waiting_for_input-prompt",
+        "waiting_for_input_prompt",
+        "input() asks whether to overwrite a folder",
+        Culprit("main", "confirm"),
+        (),
+        needs=("pty",),
+    ),
+    _hung(
+        "hung_at_exit",
+        "hung_at_exit_thread",
+        "training has ended; a thread that is not a daemon keeps the process",
+        Culprit("process"),
+    ),
+    _hung(
+        "hung_at_exit-atexit",
+        "hung_at_exit_atexit",
+        "training has ended; an atexit handler waits for an uploader",
+        Culprit("main", "flush"),
+        (),
+    ),
+)
+
+_GONE: tuple[Drill, ...] = (
+    Drill("finished", "finished.py", "the run ends with exit code 0", "gone", ("finished",)),
+    Drill("crashed", "crashed_traceback.py", "the run ends with a traceback", "gone", ("crashed",)),
+    Drill("killed", "killed.py", "somebody sends SIGKILL to the run", "gone", ("killed",)),
+    Drill(
+        "out_of_memory",
+        "out_of_memory.py",
+        "a leak inside a memory cgroup, until the kernel kills the run",
+        "gone",
+        ("out_of_memory",),
+        needs=("memory_cgroup",),
+    ),
+    Drill(
+        "crashed_worker_killed",
+        "crashed_worker_killed.py",
+        "a DataLoader worker is killed, torch raises and the run crashes: it was not killed itself",
+        "gone",
+        ("crashed",),
+        lookalike_of="killed",
+    ),
+)
+
+_LOOKALIKES: tuple[Drill, ...] = (
+    _benign("slow_worker_waits", "stuck_worker", "slow", (), "each sample sleeps 8 to 13 s, and then it comes"),
+    _benign("slow_pool_tasks", "dead_worker", "slow", (), "8 s pool tasks, a fresh worker process for each"),
+    _benign(
+        "healthy_unreaped_child", "dead_worker", "healthy", (), "a zombie child that has nothing to do with training"
+    ),
+    _benign("slow_pickling", "stuck_pin_memory", "slow", (), "the queue feeder compresses each batch for 5 to 7 s"),
+    _benign("slow_lock_owner", "deadlocked_locks", "slow", (), "a side thread works 6 to 9 s under the trainer's lock"),
+    _benign("busy_native_call", "held_gil", "busy", ("computing_on_host",), "a one-minute SVD with the GIL released"),
+    _benign("slow_python_step", "endless_python", "slow", (), "15 to 20 s of pure Python in each step"),
+    _benign(
+        "straggling_rank_sleep",
+        "stalled_collective",
+        "slow",
+        ("straggling_rank",),
+        "rank 1 is 3 s late in each step, and then it comes",
+        ranks=2,
+        culprit=Culprit("rank", rank=1),
+    ),
+    _benign(
+        "busy_rank_zero_saves",
+        "mismatched_collective",
+        "busy",
+        ("checkpointing",),
+        "rank 0 writes a long checkpoint while rank 1 waits in the barrier",
+        ranks=2,
+    ),
+    _benign(
+        "busy_checkpoint_fsync", "blocked_storage", "busy", ("checkpointing",), "a checkpoint fsynced piece by piece"
+    ),
+    _benign(
+        "starved_by_slow_mount",
+        "blocked_storage",
+        "slow",
+        ("starved_by_storage",),
+        "the FUSE mount answers each read after 1.5 s",
+        needs=("root", "fuse"),
+    ),
+    _benign("busy_trickling_download", "blocked_network", "busy", ("downloading",), "weights arrive at 8 kB/s"),
+    _benign(
+        "busy_late_rank",
+        "blocked_rendezvous",
+        "busy",
+        ("starting",),
+        "rank 1 walks its data set for 40 s before it joins the rendezvous",
+        ranks=2,
+    ),
+    _benign("busy_child_converts", "blocked_child", "busy", (), "the trainer waits for a compressor that works"),
+    _benign("slow_pipe_reader", "blocked_pipe", "slow", ("slow_output",), "standard output is read at 8 kB/s"),
+    _benign(
+        "busy_file_lock_owner", "waiting_for_file", "busy", (), "the flock's owner builds the index that we wait for"
+    ),
+    _benign("healthy_brief_stops", "stopped", "healthy", (), "a snapshotting tool stops the run for 0.3 s every 5 s"),
+    _benign(
+        "healthy_key_listener",
+        "waiting_for_input",
+        "healthy",
+        (),
+        "a side thread reads the terminal while the main thread trains",
+        needs=("pty",),
+    ),
+    _benign(
+        "busy_final_save", "hung_at_exit", "busy", ("checkpointing",), "an atexit handler writes the model for 40 s"
+    ),
+)
+
+HUNG_DRILLS: tuple[Drill, ...] = _HUNG + _GONE + _LOOKALIKES
