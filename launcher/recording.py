@@ -1,15 +1,14 @@
 """The recording: what was read, what was said, and when. Everything after it is a pure function of it.
 
-``load`` turns a session folder into a frozen ``Recording``. ``Recorder`` makes the folder while a job is watched (through a
-process that may block, ``perfwatch.writer``); ``Memory`` keeps the recent past for the verdicts made meanwhile. Both say the
-same: a verdict made live and one made from the folder a year later see equal records.
+``load`` turns a session folder into a frozen ``Recording``. ``Recorder`` makes the folder while a job is watched,
+through a process that may block (``perfwatch.writer``).
 """
 
 import bisect
 import os
 import stat
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import msgspec
 from perfwatch.errors import SessionUnreadable
 from perfwatch.probes import readings as r
 from perfwatch.redaction import redact_tree
-from perfwatch.segments import EVENTS, LASTING_TYPES, READINGS, STACKS
+from perfwatch.segments import EVENTS, READINGS, STACKS
 from perfwatch.session import SCHEMA, Session
 from perfwatch.triage.verdict import Verdict
 from perfwatch.writer import STALLED_SECONDS, Writer
@@ -87,7 +86,7 @@ def load(path: Path) -> Recording:
     Raises:
         SessionUnreadable: no session there, or one of a newer major version.
     """
-    session = _load_session(path)
+    session = load_session(path)
     records: list[Record] = []
     events: list[Event] = []
     unknown: list[bytes] = []
@@ -105,6 +104,30 @@ def load(path: Path) -> Recording:
                 skipped += 1
     events.sort(key=lambda event: event.at)
     return Recording(session, _in_order(records), tuple(events), tuple(unknown), skipped)
+
+
+def load_session(path: Path) -> Session:
+    """``session.json`` of a folder. Raises SessionUnreadable like ``load``."""
+    try:
+        line = next(_lines(path / "session.json", LONGEST_SESSION_BYTES), b"")
+    except OSError as error:
+        raise SessionUnreadable(
+            f"{path} is not a perfwatch session: session.json: {error.strerror}",
+            "perfwatch replay without an argument takes the newest session of this machine",
+        ) from None
+    try:
+        schema = msgspec.json.decode(line, type=_Schema).schema
+        name, _, major = schema.partition("/")
+        if name == SCHEMA.partition("/")[0] and int(major.partition(".")[0]) > int(SCHEMA.partition("/")[2]):
+            raise SessionUnreadable(
+                f"{path} was written by a newer perfwatch ({schema}; this one reads {SCHEMA})",
+                "pip install --upgrade perfwatch",
+            )
+        return msgspec.json.decode(line, type=Session)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise SessionUnreadable(
+            f"{path}/session.json is damaged: {error}", "its other files can still be read by eye"
+        ) from None
 
 
 class Recorder:
@@ -183,62 +206,8 @@ class Recorder:
         self._stall_said = stalled
 
 
-@dataclass
-class Memory:
-    """The recent past, for verdicts made while the job is watched: they must not depend on any disk.
-
-    Readings older than ``window_seconds`` are dropped, except those that stay true (who is who) and each thread's last words.
-    """
-
-    session: Session
-    window_seconds: float = 900.0
-    _records: list[Record] = field(default_factory=list)
-    _events: list[Event] = field(default_factory=list)
-    _pruned_at: float = 0.0
-
-    def append(self, at: float, readings: Iterable[r.Reading]) -> None:
-        """Keep readings made ``at`` seconds after the session began."""
-        at = round(at, AT_DECIMALS)
-        wall = round(self.session.created + at, AT_DECIMALS)
-        self._records += [Record(at, wall, reading) for reading in readings]  # type: ignore[arg-type]
-        if at - self._pruned_at > self.window_seconds / 4:
-            self._prune(at - self.window_seconds)
-            self._pruned_at = at
-
-    def event(
-        self, at: float, kind: str, text: str, verdict: Verdict | None = None, facts: dict[str, Any] | None = None
-    ) -> None:
-        """Keep an event."""
-        at = round(at, AT_DECIMALS)
-        self._events.append(Event(at, round(self.session.created + at, AT_DECIMALS), kind, text, verdict, facts or {}))
-
-    def pin(self, first_at: float, last_at: float) -> None:
-        """Nothing: memory forgets by age only."""
-
-    def recording(self) -> Recording:
-        """What is remembered, as ``load`` would give it."""
-        return Recording(self.session, _in_order(self._records), tuple(self._events))
-
-    def _prune(self, oldest: float) -> None:
-        """Written on change means that the last reading of an entity still holds, however old it is."""
-        last: dict[tuple[object, ...], int] = {}
-        for index, record in enumerate(self._records):
-            last[_entity(record.reading)] = index
-        still_true = set(last.values())
-        self._records = [
-            record
-            for index, record in enumerate(self._records)
-            if record.at >= oldest or index in still_true or type(record.reading).__name__ in LASTING_TYPES
-        ]
-
-
 _RECORD = msgspec.json.Decoder(Record)
 _EVENT = msgspec.json.Decoder(Event)
-_ENTITY_FIELDS = ("pid", "tid", "fd", "path", "file", "line", "mount", "device", "interface", "probe", "entity")
-
-
-def _entity(reading: r.Reading) -> tuple[object, ...]:
-    return (type(reading), *(getattr(reading, name, None) for name in _ENTITY_FIELDS))
 
 
 def _in_order(records: Iterable[Record]) -> tuple[Record, ...]:
@@ -250,29 +219,6 @@ def _encoded(record: Record) -> bytes:
     if isinstance(record.reading, _OUTSPOKEN):
         return msgspec.json.encode(redact_tree(msgspec.to_builtins(record)))
     return msgspec.json.encode(record)
-
-
-def _load_session(path: Path) -> Session:
-    try:
-        line = next(_lines(path / "session.json", LONGEST_SESSION_BYTES), b"")
-    except OSError as error:
-        raise SessionUnreadable(
-            f"{path} is not a perfwatch session: session.json: {error.strerror}",
-            "perfwatch replay without an argument takes the newest session of this machine",
-        ) from None
-    try:
-        schema = msgspec.json.decode(line, type=_Schema).schema
-        name, _, major = schema.partition("/")
-        if name == SCHEMA.partition("/")[0] and int(major.partition(".")[0]) > int(SCHEMA.partition("/")[2]):
-            raise SessionUnreadable(
-                f"{path} was written by a newer perfwatch ({schema}; this one reads {SCHEMA})",
-                "pip install --upgrade perfwatch",
-            )
-        return msgspec.json.decode(line, type=Session)
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise SessionUnreadable(
-            f"{path}/session.json is damaged: {error}", "its other files can still be read by eye"
-        ) from None
 
 
 class _Schema(msgspec.Struct):

@@ -65,20 +65,6 @@ _LONG_WORD = re.compile(r"(?<![\w/+.~-])[A-Za-z0-9_+/=-]{28,}(?![\w+=-])")
 # Random base64 of 40 characters has about 4.7 bits a character, English and identifiers below 4.0 (measured on this code base).
 _RANDOM_BITS = 4.2
 
-# What a diagnosis may want to know of an environment. Everything else stays where it is.
-ENVIRONMENT_NAMES = frozenset(
-    """RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK ROLE_RANK NODE_RANK MASTER_ADDR MASTER_PORT
-    OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK PMI_RANK PMI_SIZE
-    SLURM_JOB_ID SLURM_PROCID SLURM_LOCALID SLURM_NTASKS SLURM_NNODES SLURM_NODEID SLURM_STEP_ID
-    TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS
-    CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES CUDA_LAUNCH_BLOCKING
-    OMP_NUM_THREADS MKL_NUM_THREADS OPENBLAS_NUM_THREADS
-    TORCH_NCCL_TRACE_BUFFER_SIZE TORCH_NCCL_DUMP_ON_TIMEOUT TORCH_NCCL_DEBUG_INFO_PIPE_FILE TORCH_FR_BUFFER_SIZE
-    TORCH_NCCL_ASYNC_ERROR_HANDLING NCCL_DEBUG NCCL_SOCKET_IFNAME NCCL_IB_HCA GLOO_SOCKET_IFNAME
-    KINETO_USE_DAEMON PYTORCH_CUDA_ALLOC_CONF TORCHINDUCTOR_CACHE_DIR PYTHONUNBUFFERED
-    PERFWATCH_SESSION PERFWATCH_STEPS""".split()
-)
-
 
 def redact(text: str) -> str:
     """The same text with everything that looks like a secret replaced by ``[redacted]``. Applying it twice changes nothing."""
@@ -104,11 +90,6 @@ def redact_command(arguments: Iterable[str]) -> tuple[str, ...]:
             hidden.append(redact(word))
         hide_next = bool(_OPTION.fullmatch(word)) and not _HARMLESS_NAME.fullmatch(word.lstrip("-"))
     return tuple(hidden)
-
-
-def redact_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The allow-listed variables only (``ENVIRONMENT_NAMES``), and even those redacted."""
-    return {name: redact(value) for name, value in environment.items() if name in ENVIRONMENT_NAMES}
 
 
 def redact_tree(value: Any) -> Any:

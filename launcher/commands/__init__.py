@@ -8,4 +8,4 @@ from types import ModuleType
 
 from perfwatch.commands import attach, bundle, doctor, drill, explain, ps, replay, run
 
-COMMANDS: tuple[ModuleType, ...] = (run, attach, ps, replay, bundle, explain, doctor)
+COMMANDS: tuple[ModuleType, ...] = (run, attach, ps, replay, bundle, explain, doctor, drill)

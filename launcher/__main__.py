@@ -1,0 +1,5 @@
+"""``python -m perfwatch``."""
+
+from perfwatch.cli import main
+
+main()

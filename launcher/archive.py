@@ -1,0 +1,130 @@
+"""One redacted archive of a session, to send to someone; and the way back from an archive to a session.
+
+Only the files that a session is made of go in, each line parsed and redacted again: links, captures and whatever else lies
+in the folder stay behind. The same session gives the same bytes.
+"""
+
+import gzip
+import io
+import os
+import re
+import stat
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from perfwatch.errors import SessionUnreadable
+from perfwatch.recording import LONGEST_LINE_BYTES, load_session
+from perfwatch.redaction import redact_tree
+
+_OURS = re.compile(r"session\.json|events\.jsonl|(?:readings|stacks)(?:-\d+)?\.jsonl")
+# More than four times the largest session that we write; a larger archive is an attack or not ours.
+LARGEST_UNPACKED_BYTES = 2**30
+
+
+@dataclass(frozen=True)
+class Bundled:
+    """What went into an archive, and what did not: names left out, lines that could not be parsed."""
+
+    names: tuple[str, ...]
+    left_out: tuple[str, ...]
+    dropped_lines: int
+
+
+def bundle(folder: Path, output: IO[bytes], progress: Callable[[int, int], None]) -> Bundled:
+    """Write the archive of a session.
+
+    Args:
+        folder: the session.
+        output: where the .tar.gz goes.
+        progress: called with bytes read so far and in all.
+
+    Raises:
+        SessionUnreadable: not a session.
+    """
+    created = load_session(folder).created
+    names, left_out = [], []
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        ours = _OURS.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
+        (names if ours else left_out).append(entry.name)
+    total = sum((folder / name).lstat().st_size for name in names)
+    read = dropped = 0
+    with (
+        gzip.GzipFile(filename="", fileobj=output, mode="wb", mtime=0, compresslevel=6) as zipped,
+        tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for name in names:
+            with tempfile.TemporaryFile() as redacted:
+                for line in _lines(folder / name):
+                    read += len(line)
+                    try:
+                        redacted.write(msgspec.json.encode(redact_tree(msgspec.json.decode(line))) + b"\n")
+                    except msgspec.MsgspecError:
+                        dropped += 1
+                    progress(read, total)
+                archive.addfile(_header(f"{folder.name}/{name}", redacted.tell(), created), _rewound(redacted))
+    return Bundled(tuple(names), tuple(left_out), dropped)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Path]:
+    """The session folder at ``path``: itself, or an archive of one, unpacked for as long as the context lasts.
+
+    Raises:
+        SessionUnreadable: an archive that is damaged, too large or not of a session.
+    """
+    if not path.is_file():
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="perfwatch-") as place:
+        folder = Path(place) / path.name.removesuffix(".tar.gz")
+        folder.mkdir(mode=0o700)
+        try:
+            with tarfile.open(path, mode="r:*") as archive:
+                _unpack(archive, folder)
+        except (tarfile.TarError, OSError, EOFError) as error:
+            raise SessionUnreadable(
+                f"{path} is not an archive of a session: {error}", "perfwatch bundle SESSION makes one"
+            ) from None
+        yield folder
+
+
+def _unpack(archive: tarfile.TarFile, folder: Path) -> None:
+    """Only regular files with our names, wherever in the archive they lie, and never more than the limit."""
+    room = LARGEST_UNPACKED_BYTES
+    for member in archive:
+        name = os.path.basename(member.name)
+        content = archive.extractfile(member) if member.isreg() and _OURS.fullmatch(name) else None
+        if content is None:
+            continue
+        room -= member.size
+        if room < 0:
+            raise tarfile.TarError(f"more than {LARGEST_UNPACKED_BYTES} bytes unpacked")
+        with (folder / name).open("xb") as file:
+            while chunk := content.read(2**20):
+                file.write(chunk)
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            while line := file.readline(LONGEST_LINE_BYTES):
+                yield line
+
+
+def _header(name: str, size: int, created: float) -> tarfile.TarInfo:
+    header = tarfile.TarInfo(name)
+    header.size, header.mode, header.mtime = size, 0o600, int(created)
+    return header
+
+
+def _rewound(file: IO[bytes]) -> io.BufferedIOBase | IO[bytes]:
+    file.seek(0)
+    return file

@@ -1,0 +1,217 @@
+"""What can be observed here, what cannot, and the exact fix for each denial: the content of ``perfwatch doctor``.
+
+Each check looks once at the real thing (it opens the file, asks the socket, starts py-spy) instead of guessing from
+versions, and never at a path of the job outside /proc.
+"""
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from perfwatch.errors import SessionUnwritable
+from perfwatch.probes.deadline import Caller
+from perfwatch.probes.external import run_together
+from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.kernel_log import KernelLogProbe
+from perfwatch.probes.probe import Unavailable
+from perfwatch.probes.ptrace_access import Access, access
+from perfwatch.probes.sock_diag import ask_tcp
+from perfwatch.probes.stacks import MISSING_ADVICE, find_py_spy
+from perfwatch.session import choose_directory, filesystem_of
+
+SCHEMA = "perfwatch.doctor/1"
+ARMED, POSSIBLE, DENIED = "armed", "possible", "denied"
+PY_SPY_MINIMUM = (0, 4)  # --nonblocking with the thread ids that we need
+DEADLINE_SECONDS = 2.0
+
+
+class Ability(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that perfwatch would like to see. ``possible``: when asked to; ``armed``: at work or ready right now."""
+
+    name: str
+    status: str  # armed, possible, denied
+    finding: str
+    fix: str = ""  # the exact command; empty when nothing has to be done
+
+
+Check = Callable[[], Ability]
+
+
+def examine_machine(filesystem: Filesystem, child: Caller, environ: Mapping[str, str]) -> list[Ability]:
+    """What this machine and this user allow, whatever the job."""
+    facts = access(os.getpid(), filesystem.proc)
+    return list(
+        _each(
+            (
+                ("stacks", lambda: py_spy()),
+                ("ptrace", lambda: ptrace(facts)),
+                ("other users' processes", lambda: hidden_processes(filesystem)),
+                ("when a thread last ran", lambda: last_ran(filesystem)),
+                ("sockets", lambda: sockets()),
+                ("cgroup", lambda: cgroup(filesystem)),
+                ("pressure", lambda: pressure(filesystem)),
+                ("kernel_log", lambda: kernel_log()),
+                ("native profile", lambda: native_profile(filesystem)),
+                ("session", lambda: session_place(environ, child)),
+            )
+        )
+    )
+
+
+def py_spy(command: str | None = None) -> Ability:
+    """Whether py-spy is there, starts, and is new enough."""
+    command = command or find_py_spy()
+    if command is None:
+        return Ability(name="stacks", status=DENIED, finding="py-spy is not installed", fix=MISSING_ADVICE)
+    (ended,) = run_together([[command, "--version"]], DEADLINE_SECONDS)
+    version = re.search(r"(\d+)\.(\d+)[.\d]*", ended.output.decode(errors="replace"))
+    if ended.returncode != 0 or version is None:
+        return Ability(
+            name="stacks", status=DENIED, finding=f"{command} does not run: {ended.errors[:100]}", fix=MISSING_ADVICE
+        )
+    if (int(version[1]), int(version[2])) < PY_SPY_MINIMUM:
+        return Ability(name="stacks", status=DENIED, finding=f"py-spy {version[0]} is too old", fix=MISSING_ADVICE)
+    return Ability(name="stacks", status=POSSIBLE, finding=f"py-spy {version[0]}, never pauses the job")
+
+
+def ptrace(facts: Access) -> Ability:
+    """Whose memory the kernel lets us read."""
+    where = "in a container" if facts.in_container else "on the host"
+    scope = "no Yama" if facts.yama_scope is None else f"kernel.yama.ptrace_scope {facts.yama_scope}"
+    finding = f"{where}, {scope}, {'with' if facts.has_capability else 'without'} CAP_SYS_PTRACE"
+    if facts.yama_scope == 3:
+        return Ability(
+            name="ptrace",
+            status=DENIED,
+            finding=finding,
+            fix="set kernel.yama.ptrace_scope to 0 in /etc/sysctl.d and reboot",
+        )
+    if facts.has_capability:
+        return Ability(name="ptrace", status=POSSIBLE, finding=f"{finding}: every process")
+    grant = "docker run --cap-add SYS_PTRACE ..." if facts.in_container else "sudo $(command -v perfwatch) attach PID"
+    if facts.yama_scope == 2:
+        return Ability(name="ptrace", status=DENIED, finding=finding, fix=grant)
+    if facts.yama_scope == 1:
+        return Ability(
+            name="ptrace", status=POSSIBLE, finding=f"{finding}: only jobs started by perfwatch run",
+            fix=f"for attach: {grant}, or: sudo sysctl kernel.yama.ptrace_scope=0",
+        )  # fmt: skip
+    return Ability(name="ptrace", status=POSSIBLE, finding=f"{finding}: our own processes")
+
+
+def hidden_processes(filesystem: Filesystem) -> Ability:
+    """Whether /proc is mounted with hidepid."""
+    name = "other users' processes"
+    mounts = filesystem.read_text(filesystem.proc / "self/mounts")
+    hidden = re.search(r"^\S+ /proc proc \S*hidepid=(\w+)", mounts, re.M)
+    if hidden and hidden[1] not in ("0", "off"):
+        return Ability(
+            name=name, status=DENIED, finding=f"/proc is mounted with hidepid={hidden[1]}",
+            fix="run as the job's user, or: sudo mount -o remount,hidepid=0 /proc",
+        )  # fmt: skip
+    return Ability(name=name, status=POSSIBLE, finding="/proc shows every process of this PID namespace")
+
+
+def last_ran(filesystem: Filesystem) -> Ability:
+    """Whether the scheduler's memory (CONFIG_SCHED_DEBUG) is there."""
+    name = "when a thread last ran"
+    text = filesystem.read_text(filesystem.proc / "self/sched")
+    if "se.exec_start" not in text:
+        return Ability(
+            name=name, status=DENIED, finding="/proc/PID/sched has no se.exec_start",
+            fix="attach early, or use perfwatch run: silence is then measured from the moment of the attach",
+        )  # fmt: skip
+    return Ability(
+        name=name, status=POSSIBLE, finding="the kernel remembers: a run stuck for minutes is judged at once"
+    )
+
+
+def sockets() -> Ability:
+    """Whether the kernel answers socket diagnostics."""
+    try:
+        ask_tcp(2)
+    except OSError as error:
+        return Ability(
+            name="sockets", status=DENIED, finding=f"sock_diag: {error.strerror}; peers are named, silence is not timed",
+            fix="sudo modprobe tcp_diag inet_diag",
+        )  # fmt: skip
+    return Ability(name="sockets", status=POSSIBLE, finding="sock_diag says when each connection last received")
+
+
+def cgroup(filesystem: Filesystem) -> Ability:
+    """Which cgroup versions are mounted."""
+    mounts = filesystem.read_text(filesystem.proc / "self/mounts")
+    kinds = [kind for kind in ("cgroup2", "cgroup") if re.search(rf"^\S+ \S+ {kind} ", mounts, re.M)]
+    if not kinds:
+        return Ability(
+            name="cgroup", status=DENIED, finding="no cgroup file system is mounted: CPU throttling and OOM kills stay unseen",
+            fix="sudo mount -t cgroup2 none /sys/fs/cgroup (in a container: run it with --cgroupns=private)",
+        )  # fmt: skip
+    versions = " and ".join({"cgroup2": "version 2", "cgroup": "version 1"}[kind] for kind in kinds)
+    return Ability(name="cgroup", status=POSSIBLE, finding=f"{versions} mounted")
+
+
+def pressure(filesystem: Filesystem) -> Ability:
+    """Whether pressure stall information is on."""
+    try:
+        filesystem.read_text(filesystem.proc / "pressure/cpu")
+    except Unavailable as unavailable:
+        return Ability(
+            name="pressure",
+            status=DENIED,
+            finding=unavailable.reason,
+            fix="boot with psi=1 on the kernel command line (Linux 4.20)",
+        )
+    return Ability(name="pressure", status=POSSIBLE, finding="PSI for CPU, memory and io")
+
+
+def kernel_log() -> Ability:
+    """Whether /dev/kmsg can be read."""
+    KernelLogProbe().look()
+    return Ability(name="kernel_log", status=POSSIBLE, finding="OOM kills, hung tasks and Xid errors are seen")
+
+
+def native_profile(filesystem: Filesystem, which: Callable[[str], str | None] = shutil.which) -> Ability:
+    """Whether perf is there and allowed."""
+    if which("perf") is None:
+        return Ability(
+            name="native profile", status=DENIED, finding="perf is not installed: running C code is not named",
+            fix="apt install linux-perf, or: dnf install perf",
+        )  # fmt: skip
+    paranoid = int(filesystem.read_text(filesystem.proc / "sys/kernel/perf_event_paranoid"))
+    if paranoid > 2 and os.geteuid() != 0:
+        return Ability(
+            name="native profile", status=DENIED, finding=f"kernel.perf_event_paranoid is {paranoid}",
+            fix="sudo sysctl kernel.perf_event_paranoid=2",
+        )  # fmt: skip
+    return Ability(name="native profile", status=POSSIBLE, finding="perf names the native function that a thread runs")
+
+
+def session_place(environ: Mapping[str, str], child: Caller) -> Ability:
+    """Where a session would go; the folder is made and removed again."""
+    try:
+        folder = choose_directory(None, environ, child, created=time.time(), pid=os.getpid())
+    except SessionUnwritable as error:
+        return Ability(name="session", status=DENIED, finding=error.message, fix=error.advice)
+    point, kind = filesystem_of(os.path.realpath(folder), Path("/proc/self/mounts").read_text())
+    space = shutil.disk_usage(folder).free
+    folder.rmdir()
+    return Ability(
+        name="session", status=POSSIBLE, finding=f"{folder.parent} on {kind} ({point}), {space / 2**30:.1f} GiB free"
+    )
+
+
+def _each(checks: Iterable[tuple[str, Check]]) -> Iterator[Ability]:
+    """One failing check is a finding, not the end of the others."""
+    for name, check in checks:
+        try:
+            yield check()
+        except Unavailable as unavailable:
+            yield Ability(name=name, status=DENIED, finding=unavailable.reason, fix=unavailable.advice)
+        except (OSError, ValueError) as error:
+            yield Ability(name=name, status=DENIED, finding=f"could not be checked: {error}")

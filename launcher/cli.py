@@ -1,0 +1,103 @@
+"""The command line: assembles ``COMMANDS`` and turns every error into a sentence, its advice and an exit code."""
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated, NoReturn
+
+import typer
+
+from perfwatch import __version__
+from perfwatch.commands import COMMANDS
+from perfwatch.errors import PerfwatchError
+from perfwatch.report.plain import clean
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+BROKEN_PIPE = 141  # 128 + SIGPIPE: whoever read our output has closed it, as ``| head`` does
+
+app = typer.Typer(
+    name="perfwatch",
+    rich_markup_mode=None,  # importing rich for the help alone costs 100 ms
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(
+    epilog="\b\nStart here:\n  perfwatch run -- python train.py    watch a run from its start\n"
+    "  perfwatch ps                        find a run that is stuck now\n"
+    "  perfwatch attach PID                say why it is stuck"
+)
+def perfwatch(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, help="Show the version and exit.", callback=lambda on: _version(on)),
+    ] = False,
+) -> None:
+    """Why is this training run not making progress, or making it slowly, and who is to blame?
+
+    Starts a run or looks at one that runs already; the training code is not changed and the job is never stopped.
+    """
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"perfwatch {__version__}")
+        raise typer.Exit
+
+
+for _module in COMMANDS:
+    _name = _module.__name__.rpartition(".")[2]
+    app.command(_name, context_settings=getattr(_module, "CONTEXT_SETTINGS", None))(getattr(_module, _name))
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run one command and exit: the only place where errors are caught.
+
+    Args:
+        arguments: the words after ``perfwatch``; those of this process by default.
+    """
+    try:
+        code = app(args=arguments, prog_name="perfwatch", standalone_mode=True)
+    except SystemExit as end:  # how typer ends, well or with a usage error
+        code = end.code
+    except PerfwatchError as error:
+        code = error.exit_code
+        _say(error.message, error.advice)
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except BrokenPipeError:
+        code = BROKEN_PIPE
+    except Exception as error:
+        code = PerfwatchError.exit_code
+        _say(*_internal(error))
+    sys.exit(code if _flushed() else BROKEN_PIPE)
+
+
+def _say(message: str, advice: str) -> None:
+    """What happened and what to do, on stderr: stdout stays empty for whoever parses it."""
+    print(f"perfwatch: {clean(message)}", file=sys.stderr)
+    for line in advice.splitlines():
+        print(f"  {clean(line)}", file=sys.stderr)
+
+
+def _internal(error: Exception) -> tuple[str, str]:
+    if os.environ.get("PERFWATCH_TRACEBACK"):
+        traceback.print_exc()
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return (
+        f"internal error: {type(error).__name__}: {error} (in {last.name}, {os.path.basename(last.filename)}:{last.lineno})",
+        "this is a bug of perfwatch; the job is not touched. PERFWATCH_TRACEBACK=1 shows where it happened",
+    )
+
+
+def _flushed() -> bool:
+    """Write out what is buffered now, so that a closed pipe is met here and not while the interpreter shuts down."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    return True

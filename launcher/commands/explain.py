@@ -1,0 +1,46 @@
+"""``perfwatch explain``: what a verdict means, from the rule's own documentation."""
+
+from typing import Annotated
+
+import typer
+
+
+def explain(
+    cause: Annotated[
+        str | None, typer.Argument(help="The cause that a verdict names; without it, list them all.")
+    ] = None,
+) -> None:
+    """Say what a cause means.
+
+    And how it is recognised, what it is mistaken for and what to do next.
+
+    \b
+    Examples:
+      perfwatch explain                  every cause that perfwatch can name
+      perfwatch explain stuck_worker
+    """
+    import difflib
+    import inspect
+
+    from perfwatch.errors import UsageError
+    from perfwatch.triage.rules import RULES
+
+    rules = {rule.CAUSE.name: rule for rule in RULES}
+    if cause is None:
+        for state in dict.fromkeys(rule.CAUSE.state for rule in RULES):
+            typer.echo(f"{state}:")
+            for name, rule in rules.items():
+                if rule.CAUSE.state == state:
+                    first_line = (rule.__doc__ or "").strip().partition("\n")[0]
+                    typer.echo(f"  {name:<24} {first_line}")
+        return
+    wanted = cause.strip().lower().replace("-", "_").replace(" ", "_")
+    if wanted not in rules:
+        close = difflib.get_close_matches(wanted, rules, n=3, cutoff=0.5)
+        raise UsageError(
+            f"there is no cause named {cause!r}",
+            f"did you mean {' or '.join(close)}?" if close else "perfwatch explain lists them all",
+        )
+    rule = rules[wanted]
+    typer.echo(f"{wanted} ({rule.CAUSE.state}; who usually has to act: {rule.CAUSE.owner.replace('_', ' ')})\n")
+    typer.echo(inspect.cleandoc(rule.__doc__ or "not documented"))

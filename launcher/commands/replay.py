@@ -1,0 +1,60 @@
+"""``perfwatch replay``: judge a recorded session again."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+
+def replay(
+    session: Annotated[
+        str | None, typer.Argument(help="A session, a folder of sessions, or an archive; the newest one by default.")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Judge at this moment: seconds since the start, or ISO 8601.")
+    ] = None,
+    final: Annotated[bool, typer.Option("--final", help="Judge at the very end, when the job may be gone.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")] = False,
+) -> None:
+    """Judge a recorded session again.
+
+    Here or on another machine, now or in a year. Prints the last verdict that was made while the job lived, and how the job ended. The exit code tells the state:
+    0 healthy, 10 busy, 20 slow, 30 hung, 40 finished, 41 crashed or killed, 50 inconclusive.
+
+    \b
+    Examples:
+      perfwatch replay                         the newest session of this machine
+      perfwatch replay SESSION --at 120        what was known two minutes after the start
+      perfwatch replay SESSION --final --json
+    """
+    import os
+    from pathlib import Path
+
+    from perfwatch import archive
+    from perfwatch.errors import UsageError
+    from perfwatch.probes.deadline import KillableChild
+    from perfwatch.recording import load
+    from perfwatch.report.exits import exit_code
+    from perfwatch.report.json import as_json
+    from perfwatch.report.moment import last_living_moment, parse_moment
+    from perfwatch.session import find_session
+    from perfwatch.triage.diagnose import diagnose
+
+    if at is not None and final:
+        raise UsageError("--at and --final name two moments", "give one of them")
+    folder: Path = find_session(session, os.environ, KillableChild())
+    with archive.opened(folder) as opened:
+        recording = load(opened)
+    if at is not None:
+        moment = parse_moment(at, recording)
+    else:
+        moment = recording.end if final else last_living_moment(recording)
+    verdict = diagnose(recording.until(moment), moment)
+    if json:
+        print(as_json(verdict))
+    else:
+        from perfwatch.report.console import console
+        from perfwatch.report.replay import ReplayReport
+
+        console(sys.stdout).print(ReplayReport(folder, recording, moment, verdict))
+    raise typer.Exit(exit_code(verdict))

@@ -1,0 +1,10 @@
+"""Where reports are printed. Colour only on a terminal and never with NO_COLOR; 80 columns where the width is not known."""
+
+from typing import IO
+
+from rich.console import Console
+
+
+def console(stream: IO[str]) -> Console:
+    """A console on ``stream`` that neither highlights nor interprets what it is given."""
+    return Console(file=stream, highlight=False, markup=False, emoji=False)

@@ -1,0 +1,52 @@
+"""Which moment of a recording is meant: the last living one, or what the user typed."""
+
+from datetime import datetime, timezone
+
+from perfwatch.errors import UsageError
+from perfwatch.recording import Recording
+
+
+def last_living_moment(recording: Recording) -> float:
+    """When the last verdict on the living job was made; the last moment before the end where none was, or none still held.
+
+    In seconds since the session began.
+    """
+    ended = next((event.at for event in recording.events if event.kind == "outcome"), None)
+    verdict_at = None
+    for event in recording.events:
+        if event.kind == "verdict" and (event.verdict is None or event.verdict.state != "gone"):
+            verdict_at = event.at
+        elif event.kind == "retraction":
+            verdict_at = None
+    if verdict_at is not None:
+        return verdict_at
+    if ended is None:
+        return recording.end
+    return max((record.at for record in recording.records if record.at < ended), default=ended)
+
+
+def parse_moment(text: str, recording: Recording) -> float:
+    """Seconds since the session began, from seconds or from an ISO 8601 time (UTC unless it says otherwise).
+
+    Raises:
+        UsageError: neither of the two, or outside the recording.
+    """
+    created = recording.session.created
+    try:
+        at = float(text)
+    except ValueError:
+        try:
+            moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        except ValueError:
+            raise UsageError(
+                f"--at {text!r} is not a time",
+                "use seconds since the start (--at 120) or ISO 8601 (--at 2026-11-20T11:51:24Z)",
+            ) from None
+        at = (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp() - created
+    if not 0 <= at <= recording.end + 1:
+        first, last = (datetime.fromtimestamp(created + moment, timezone.utc) for moment in (0, recording.end))
+        raise UsageError(
+            f"--at {text} is outside the recording",
+            f"it covers 0 to {recording.end:.1f} s ({first:%Y-%m-%dT%H:%M:%SZ} to {last:%Y-%m-%dT%H:%M:%SZ})",
+        )
+    return at

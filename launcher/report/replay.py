@@ -1,0 +1,50 @@
+"""A verdict from a recording: the verdict itself, between where it comes from and how the job ended."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.text import Text
+
+from perfwatch.recording import Recording
+from perfwatch.report.plain import clean, duration
+from perfwatch.report.terminal import VerdictReport
+from perfwatch.triage.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class ReplayReport:
+    """``verdict`` as judged ``at`` seconds after the start of ``recording``, which lies in ``folder``."""
+
+    folder: Path
+    recording: Recording
+    at: float
+    verdict: Verdict
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        """Yield the origin, the verdict, what was said at the time where that differs, and the outcome."""
+        session = self.recording.session
+        command = f": {clean(' '.join(session.command))}" if session.command else ""
+        yield Text(f"{clean(str(self.folder))}, {session.mode} on {clean(session.machine.name)}{command}", style="dim")
+        yield Text(f"judged at {duration(self.at)} of {duration(self.recording.end)}", style="dim")
+        yield VerdictReport(self.verdict)
+        yield from self._then()
+        for event in self.recording.events:
+            if event.kind == "outcome" or (event.kind == "shed" and not event.text.startswith("disk budget")):
+                yield Text(f"{event.kind} after {duration(event.at)}: {clean(event.text)}", style="bold")
+        left_out = len(self.recording.unknown) + self.recording.skipped
+        if left_out:
+            yield Text(
+                f"{self.recording.skipped} damaged lines and {len(self.recording.unknown)} of a newer version were left out",
+                style="yellow",
+            )
+
+    def _then(self) -> Iterator[RenderableType]:
+        """What was said when the job was watched, if today's rules say something else."""
+        then = next((e.verdict for e in self.recording.events if e.verdict is not None and e.at == self.at), None)
+        if then is not None and (then.state, then.cause) != (self.verdict.state, self.verdict.cause):
+            yield Text(
+                f"perfwatch {clean(self.recording.session.version)} said then: {then.state} {clean(then.cause or '')}",
+                style="yellow",
+            )

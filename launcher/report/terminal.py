@@ -1,0 +1,147 @@
+"""A verdict on one screen, to be understood at three in the morning: what, who, why, how sure, what next.
+
+``VerdictReport`` renders itself; the console decides width, colour and encoding. Every text from the job is cleaned before
+it is shown, and nothing is shown that the verdict does not hold.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from perfwatch.report.plain import clean, duration
+from perfwatch.triage.verdict import Culprit, Link, Verdict
+
+STYLES = {
+    "hung": "bold red",
+    "gone": "bold red",
+    "slow": "bold yellow",
+    "inconclusive": "bold magenta",
+    "busy": "bold cyan",
+    "healthy": "bold green",
+}
+# One screen has 24 lines on the oldest terminal: the rest is in --json.
+MOST_CULPRITS, MOST_LINKS, MOST_EVIDENCE, MOST_ALTERNATIVES, MOST_MISSING, MOST_NEXT = 4, 8, 6, 2, 3, 3
+
+
+@dataclass(frozen=True)
+class VerdictReport:
+    """One verdict, ready to be printed: ``console.print(VerdictReport(verdict))``."""
+
+    verdict: Verdict
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        """Yield the parts from top to bottom; an empty part is left out."""
+        verdict = self.verdict
+        yield self._headline()
+        yield Text(clean(verdict.summary))
+        if verdict.suspect:
+            yield Text(self._countdown(), style="magenta")
+        yield from _listed("to blame", [_culprit(one) for one in verdict.culprits], MOST_CULPRITS)
+        yield from self._chain(options.ascii_only)
+        yield from self._evidence()
+        yield from _listed(
+            "rather than", [f"{one.cause}: {one.refuted_by}" for one in verdict.alternatives], MOST_ALTERNATIVES
+        )
+        yield from _listed(
+            "not seen",
+            [f"{one.witness}: {one.reason}" + (f" -> {one.advice}" if one.advice else "") for one in verdict.missing],
+            MOST_MISSING,
+        )
+        yield from _listed("next", list(verdict.next), MOST_NEXT, style="bold")
+        yield Text(self._footer(), style="dim")
+
+    def _headline(self) -> Text:
+        verdict = self.verdict
+        line = Text()
+        line.append(verdict.state.upper(), STYLES.get(verdict.state, "bold"))
+        if verdict.cause:
+            line.append(f"  {clean(verdict.cause)}", "bold")
+        line.append(f"  {verdict.confidence:.0%} sure")
+        if verdict.silent_seconds is not None:
+            line.append(f"  silent for {duration(verdict.silent_seconds)}")
+        if verdict.owner != "unknown":
+            line.append(f"  ({clean(verdict.owner.replace('_', ' '))})", "dim")
+        return line
+
+    def _countdown(self) -> str:
+        suspect = self.verdict.suspect
+        assert suspect is not None
+        return (
+            f"{suspect.state} ({clean(suspect.cause)}) if nothing moves for another "
+            f"{duration(suspect.decides_in_seconds)}; silent for {duration(suspect.silent_seconds)} so far"
+        )
+
+    def _chain(self, ascii_only: bool) -> Iterator[RenderableType]:
+        chain = self.verdict.wait_chain
+        if not chain:
+            return
+        yield Text("waits", style="dim")
+        arrow = "`-> " if ascii_only else "└▸ "
+        for depth, link in enumerate(chain[:MOST_LINKS]):
+            line = Table.grid()
+            line.add_row(Text(arrow if depth else ""), Text(_link(link)))
+            yield Padding(line, (0, 0, 0, 2 + 3 * max(0, depth - 1)))
+        if len(chain) > MOST_LINKS:
+            yield Text(f"  and {len(chain) - MOST_LINKS} more in --json", style="dim")
+
+    def _evidence(self) -> Iterator[RenderableType]:
+        evidence = self.verdict.evidence
+        if not evidence:
+            return
+        table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="dim", pad_edge=False)
+        for heading in ("evidence", "of", "shows"):
+            table.add_column(heading, overflow="fold", no_wrap=False)
+        for one in evidence[:MOST_EVIDENCE]:
+            shows = f"{clean(one.claim)}: {clean(one.observed)}"
+            if one.expected:
+                shows += f" (healthy: {clean(one.expected)})"
+            table.add_row(Text(clean(one.witness)), Text(clean(one.entity)), Text(shows))
+        yield table
+        if len(evidence) > MOST_EVIDENCE:
+            yield Text(f"  and {len(evidence) - MOST_EVIDENCE} more in --json", style="dim")
+
+    def _footer(self) -> str:
+        verdict, cost = self.verdict, self.verdict.observer_cost
+        ranks = f"{verdict.coverage.ranks_seen} of {verdict.coverage.world_size or '?'} ranks seen"
+        step = "" if verdict.last_step is None else f", step {verdict.last_step}"
+        paused = f", job paused {cost.target_paused_ms:.0f} ms" if cost.target_paused_ms else ", job never paused"
+        return (
+            f"{clean(verdict.at)}, {ranks}{step}; looking cost {cost.cpu_seconds:.2f} s of CPU, "
+            f"{cost.stack_dumps} stack dumps{paused}"
+        )
+
+
+def _listed(heading: str, lines: list[str], most: int, style: str = "") -> Iterator[RenderableType]:
+    if not lines:
+        return
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="dim", width=11)
+    table.add_column(overflow="fold")
+    for number, line in enumerate(lines[:most]):
+        table.add_row(heading if number == 0 else "", Text(clean(line), style=style))
+    if len(lines) > most:
+        table.add_row("", Text(f"and {len(lines) - most} more in --json", style="dim"))
+    yield table
+
+
+def _culprit(one: Culprit) -> str:
+    words = [] if one.rank is None else [f"rank {one.rank}"]
+    words.append(f"worker {one.worker_pid} of pid {one.pid}" if one.worker_pid else f"pid {one.pid}")
+    if one.gpu is not None:
+        words.append(f"gpu {one.gpu}")
+    if one.host:
+        words.append(f"on {one.host}")
+    if one.thread and one.thread != "MainThread":
+        words.append(f"thread {one.thread}")
+    return ", ".join(words) + (f" in {one.frame}" if one.frame else "")
+
+
+def _link(one: Link) -> str:
+    who = f"pid {one.pid}" if one.rank is None else f"rank {one.rank} (pid {one.pid})"
+    frame = f" in {clean(one.frame)}" if one.frame else ""
+    silent = "" if one.silent_seconds is None else f", silent for {duration(one.silent_seconds)}"
+    return f"{who}{frame} waits for {clean(one.waits_for)}{silent}"
