@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from perfwatch.report.summary import quantile
+from perfwatch.triage.history import quantile
 
 CONFIDENT = 0.8  # a wrong verdict from here on is "confidently wrong": the worst thing that perfwatch can say
 BIN_EDGES = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)  # finer where verdicts lie; the last bin includes 1.0
@@ -207,8 +207,8 @@ def _times(runs: Sequence[Row]) -> tuple[Times, ...]:
                 Times(
                     patience=patience,
                     count=len(seconds),
-                    p50_seconds=quantile(seconds, 0.50),
-                    p95_seconds=quantile(seconds, 0.95),
+                    p50_seconds=quantile(seconds, 0.50) or 0.0,
+                    p95_seconds=quantile(seconds, 0.95) or 0.0,
                     max_seconds=max(seconds),
                 )
             )

@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import msgspec
 from rich.console import Console
@@ -52,7 +53,7 @@ def one(choice: Choice, conditions: Conditions, as_json: bool) -> int:
         raise UsageError("; ".join(f"{name}: {reason}" for name, reason in choice.skipped.items()))
     attempt = plan(choice.drills[:1], 1, choice.strengths or choice.drills[0].strengths[:1])[0]
     screen = console(sys.stdout)
-    row, verdict = run_attempt(attempt, conditions, say=None if as_json else screen.print)
+    row, verdict = run_attempt(attempt, conditions, say=None if as_json else partial(screen.print, soft_wrap=True))
     if as_json:
         print(msgspec.json.encode(row).decode())
     elif verdict is None:
@@ -126,4 +127,4 @@ class _Noted:
         if not self._screen.is_terminal or not row.right:
             mark = "right" if row.right else "WRONG"
             seconds = "" if row.seconds is None else f" {row.seconds:.1f} s"
-            self._screen.print(f"{self._count}/{self._total} {mark}{seconds} {row_line(row)}")
+            self._screen.print(f"{self._count}/{self._total} {mark}{seconds} {row_line(row)}", soft_wrap=True)

@@ -31,10 +31,10 @@ class GauntletReport:
         if not score.runs:
             yield Text("No drill has run.")
         else:
-            yield self._causes()
-            yield self._confusion()
-            yield self._times()
-            yield self._reliability()
+            yield from _titled("Causes", self._causes())
+            yield from _titled("States: what is true (rows), what was said (columns)", self._confusion())
+            yield from _titled("Time to a right verdict, seconds", self._times())
+            yield from _titled("Reliability: does confidence mean something", self._reliability())
         yield from self._rows("Confidently wrong", score.confidently_wrong)
         yield from self._rows("Wrong", score.wrong)
         yield from self._rows("Abstained", score.abstentions)
@@ -61,7 +61,7 @@ class GauntletReport:
         ]
 
     def _causes(self) -> Table:
-        table = _table("Causes", "cause", "right", "precision", "recall", "F1")
+        table = _table("cause", "right", "precision", "recall", "F1")
         for cause in self.score.causes:
             precision = "-" if cause.precision is None else f"{cause.precision:.2f}"
             table.add_row(
@@ -72,21 +72,21 @@ class GauntletReport:
     def _confusion(self) -> Table:
         confusion = self.score.confusion
         given = [state for state in STATES if any(state in row for row in confusion.values())]
-        table = _table("States: what is true (rows) and what was said (columns)", "", *given)
+        table = _table("", *given)
         for expected in STATES:
             if expected in confusion:
                 table.add_row(expected, *(str(confusion[expected].get(state, 0) or ".") for state in given))
         return table
 
     def _times(self) -> Table:
-        table = _table("Time to a right verdict, seconds", "patience", "runs", "p50", "p95", "max")
+        table = _table("patience", "runs", "p50", "p95", "max")
         for line in sorted(self.score.times, key=lambda line: PATIENCE_CLASSES.index(line.patience)):
             figures = (line.p50_seconds, line.p95_seconds, line.max_seconds)
             table.add_row(line.patience, str(line.count), *(f"{seconds:.1f}" for seconds in figures))
         return table
 
     def _reliability(self) -> Table:
-        table = _table("Reliability: does confidence mean something", "confidence", "verdicts", "claimed", "right")
+        table = _table("confidence", "verdicts", "claimed", "right")
         for line in self.score.reliability:
             table.add_row(
                 f"{line.low:.2f} to {line.high:.2f}", str(line.count), f"{line.confidence:.3f}", f"{line.accuracy:.3f}"
@@ -110,10 +110,15 @@ def row_line(row: Row) -> str:
     return f"{what}, said {row.state}/{row.cause or '-'} at {row.confidence or 0.0:.2f}: {row.summary}"
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, title_style="bold")
+def _titled(title: str, table: Table) -> Iterator[RenderableType]:
+    yield Text(f"\n{title}", style="bold")
+    yield table
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False)
     for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
+        table.add_column(column, justify="left" if number == 0 else "right")
     return table
 
 
