@@ -131,12 +131,12 @@ def _find(tree: ast.AST, line: int) -> "tuple[ast.AST, _Loop | None]":
 
 
 def _first_line(node: ast.AST, default: int = 1 << 30) -> int:
-    decorators = getattr(node, "decorator_list", [])
-    return min([getattr(node, "lineno", default), *(decorator.lineno for decorator in decorators)])
+    lines: list[int] = [decorator.lineno for decorator in getattr(node, "decorator_list", [])]
+    return min([getattr(node, "lineno", default), *lines])
 
 
 def _called(node: ast.AST, line: int | None = None) -> tuple[str, ...]:
-    """Dotted names of calls in a node (those that touch ``line``, where given), in order, each once; not inside nested functions."""
+    """Dotted names that a node calls (on ``line``, where given), in order, each once; nested functions are left out."""
     found: dict[str, None] = {}
     waiting = [node]
     while waiting:

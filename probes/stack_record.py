@@ -29,9 +29,10 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
+
+import msgspec
 
 from perfwatch.probes.external import Finished, reap, start
 from perfwatch.probes.probe import Unavailable
@@ -41,7 +42,7 @@ from perfwatch.probes.stacks import MISSING_ADVICE, Stacks
 STOP_AFTER_SECONDS = 0.5  # beyond the nominal duration: random sampling moments make records late
 KILL_AFTER_SECONDS = 3.0
 OUTPUT_LIMIT_BYTES = 32 * 2**20  # 3 s of a training loop at 20 Hz are 46 kB
-_THREAD = re.compile(r"thread \((\d+)\)(?:: (.*))?$", re.S)
+_THREAD = re.compile(r"thread \((0[xX][0-9a-fA-F]+|\d+)\)(?:: (.*))?$", re.S)  # an id, or the pthread handle
 
 
 class Recorded:
@@ -52,10 +53,12 @@ class Recorded:
         cpu_seconds: what py-spy used, once it has ended.
     """
 
-    def __init__(self, pid: int, seconds: float, rate_hz: int, stacks: Stacks, proc: Path = Path("/proc")) -> None:
+    def __init__(
+        self, pid: int, seconds: float, rate_hz: int, stacks: Stacks, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         if stacks.command is None:
             raise Unavailable("py-spy is not installed", MISSING_ADVICE)
-        self.pid, self._seconds, self._rate_hz, self._stacks, self._proc = pid, seconds, rate_hz, stacks, proc
+        self.pid, self._seconds, self._rate_hz, self._stacks, self._clock = pid, seconds, rate_hz, stacks, clock
         self.cpu_seconds: float | None = None
         self._interrupted = False
         self._memory = os.memfd_create(
@@ -66,7 +69,7 @@ class Recorded:
             *("--rate", str(rate_hz), "--duration", str(max(1, math.ceil(seconds))), "--full-filenames"),
             *("--output", f"/proc/self/fd/{self._memory}", "--pid", str(pid)),
         ]
-        self._began = time.monotonic()
+        self._began = self._clock()
         try:
             self._child = start(command, pass_fds=(self._memory,))
         except Unavailable:
@@ -77,7 +80,7 @@ class Recorded:
     def poll(self) -> list[tuple[float, Stack]] | None:
         """None while it runs; then, once, (how many seconds ago its span ended, stack), oldest first.
 
-        A thread that is gone by now has no last stack: py-spy would show it as still there until the end of the record.
+        Threads that are gone by now are left out: py-spy shows the last stack of each until the end of the record.
 
         Raises Unavailable when py-spy failed, was late, or wrote nothing.
         """
@@ -98,11 +101,11 @@ class Recorded:
             raise Unavailable(f"py-spy's record of pid {self.pid} cannot be read: {error}") from error
         finally:
             self.kill()
-        alive = self._threads_alive()
+        tids = self._stacks.thread_ids.resolve(self.pid, {stack.tid for _, stack in stacks})
         return [
-            (before_end + ended_ago_seconds, stack)
+            (before_end + ended_ago_seconds, msgspec.structs.replace(stack, tid=tids[stack.tid]))
             for before_end, stack in stacks
-            if before_end > 0.0 or alive is None or stack.tid in alive
+            if tids[stack.tid]
         ]
 
     def kill(self) -> None:
@@ -120,7 +123,7 @@ class Recorded:
 
     def _late(self) -> bool:
         """Ask a late py-spy to write what it has, then kill it."""
-        elapsed_seconds = time.monotonic() - self._began
+        elapsed_seconds = self._clock() - self._began
         if elapsed_seconds > self._seconds + KILL_AFTER_SECONDS:
             self.kill()
             raise Unavailable(f"py-spy record of pid {self.pid} was late by {KILL_AFTER_SECONDS:.0f} s and was killed")
@@ -132,17 +135,11 @@ class Recorded:
     def _failure(self) -> Unavailable:
         assert self._child.stderr is not None
         text = self._child.stderr.read(1 << 16).decode(errors="replace")
-        seconds = time.monotonic() - self._began
+        seconds = self._clock() - self._began
         problem = self._stacks.failure(self.pid, Finished(self._child.returncode, b"", text, seconds))
         if isinstance(problem, Unavailable):
             return problem
         return Unavailable(f"py-spy could not start on pid {self.pid}: {problem.message}")
-
-    def _threads_alive(self) -> set[int] | None:
-        try:
-            return {int(entry.name) for entry in (self._proc / str(self.pid) / "task").iterdir()}
-        except OSError:
-            return None
 
 
 def start_record(pid: int, seconds: float, rate_hz: int, stacks: Stacks | None = None) -> Recorded:
@@ -177,7 +174,7 @@ def _stack(frames: list[dict[str, Any]], pid: int, span_seconds: float, rate_hz:
     python = frames[1:] if thread else frames
     return Stack(
         pid=pid,
-        tid=int(thread[1]) if thread else 0,
+        tid=int(thread[1], 0) if thread else 0,
         thread=(thread[2] or "") if thread else "",
         frames=tuple(
             Frame(frame["name"], frame["args"]["filename"], frame["args"].get("line") or 0)

@@ -1,9 +1,9 @@
 """What every Python thread of a process executes right now, by ``py-spy dump --nonblocking``; nothing is stopped.
 
-How to read it: ``Stacks.dump`` asks py-spy about each process (one call per process, four at once, one deadline for all)
-and answers with readings only: a ``Stack`` per thread; a ``StackFailure`` where the stack moved while it was read, twice
-in a row (that is evidence of motion, not a gap); a ``ProbeCall`` with reason and advice where nothing could be read.
-A nonblocking stack can be torn (frames of two moments in one stack): never conclude from one.
+How to read it: ``Stacks.dump`` asks py-spy about each process (one call per process, four at once, one deadline for
+all) and answers with readings only: a ``Stack`` per thread; a ``StackFailure`` where the stack moved while it was read,
+twice in a row (that is evidence of motion, not a gap); a ``ProbeCall`` with reason and advice where nothing could be
+read. A nonblocking stack can be torn (frames of two moments in one stack): never conclude from one.
 
 Measured on a PyTorch training loop (2 cores, py-spy 0.4.3): 14-16 ms a dump, 14 ms of CPU, no pause, same step rate.
 """
@@ -18,10 +18,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from perfwatch.probes.external import Finished, Runner, run_together
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.ptrace_access import access, explain
 from perfwatch.probes.readings import Frame, ProbeCall, Reading, Stack, StackFailure
+from perfwatch.probes.thread_ids import ThreadIds
 
 MISSING_ADVICE = "pip install 'py-spy>=0.4'"
 # What py-spy says when memory changed under it. Seen: Failed to copy PyCodeObject / PyFrameObject / PyThreadState.
@@ -51,6 +54,7 @@ class Stacks:
         proc: root of /proc, for the advice on a refusal.
 
     Attributes:
+        thread_ids: translates py-spy's names of threads.
         calls: how many py-spy processes were started so far.
         cpu_seconds: what they used.
     """
@@ -70,6 +74,7 @@ class Stacks:
         self._run = runner
         self._redact = redact
         self._proc = proc
+        self.thread_ids = ThreadIds(proc)
         self.calls = 0
         self.cpu_seconds = 0.0
 
@@ -119,9 +124,11 @@ class Stacks:
             return [_unavailable(pid, 0.0, Unavailable("py-spy is not installed", MISSING_ADVICE))]
         if finished.returncode == 0:
             try:
-                return list(parse_dump(pid, finished.output, self._redact if texts else None))
+                stacks = list(parse_dump(pid, finished.output, self._redact if texts else None))
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 return StackFailure(pid=pid, message=f"unreadable answer of py-spy: {error}")
+            tids = self.thread_ids.resolve(pid, [stack.tid for stack in stacks])
+            return [msgspec.structs.replace(stack, tid=tids[stack.tid]) for stack in stacks]
         problem = self.failure(pid, finished)
         if isinstance(problem, StackFailure):
             return problem
@@ -158,6 +165,8 @@ class Stacks:
 def parse_dump(pid: int, text: bytes, redact: Callable[[str], str] | None = None) -> Iterator[Stack]:
     """Stacks in the JSON of ``py-spy dump --json``, innermost frame first. Raises ValueError or KeyError on other text.
 
+    Where py-spy does not know the thread id (Python before 3.11), ``tid`` is the pthread handle: see ``thread_ids``.
+
     Args:
         pid: the process as we see it (py-spy's own "pid" is the same).
         text: py-spy's standard output.
@@ -167,7 +176,7 @@ def parse_dump(pid: int, text: bytes, redact: Callable[[str], str] | None = None
         frames = thread["frames"]
         yield Stack(
             pid=pid,
-            tid=thread["os_thread_id"] or 0,
+            tid=thread["os_thread_id"] or thread["thread_id"],
             thread=thread["thread_name"] or "",
             frames=tuple(Frame(frame["name"], frame["filename"], frame["line"]) for frame in frames),
             owns_gil=thread["owns_gil"],
