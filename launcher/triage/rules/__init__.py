@@ -6,17 +6,23 @@ before what it causes.
 
 from perfwatch.triage.rule import Rule
 from perfwatch.triage.rules import (
+    balanced,
     blocked_child,
     blocked_network,
     blocked_pipe,
     blocked_rendezvous,
     blocked_storage,
+    cpu_training,
+    crashed,
     dead_worker,
     deadlocked_locks,
     endless_python,
+    finished,
     held_gil,
     hung_at_exit,
+    killed,
     mismatched_collective,
+    out_of_memory,
     stalled_collective,
     starved_by_transforms,
     stopped,
@@ -27,6 +33,11 @@ from perfwatch.triage.rules import (
 )
 
 RULES: tuple[Rule, ...] = (
+    # gone
+    out_of_memory,
+    crashed,
+    killed,
+    finished,
     # hung
     stopped,
     waiting_for_input,
@@ -47,4 +58,7 @@ RULES: tuple[Rule, ...] = (
     endless_python,
     # slow
     starved_by_transforms,
+    # healthy
+    cpu_training,
+    balanced,
 )

@@ -1,0 +1,35 @@
+"""How the job ended, if it did: shared by the rules about jobs that are gone."""
+
+from perfwatch.probes import readings as r
+from perfwatch.triage.case import Case
+
+
+def ending(case: Case) -> r.ProcessEnded | None:
+    """The end that matters: of the job's top process if it is gone, else of the ranks if none is left; None while it lives.
+
+    The launcher of ``run`` knows its child's exit code; a rank that was killed first says more than the launcher's own code.
+    """
+    members = case.job.members
+    ranks = case.job.ranks
+    if not members or any(rank.alive for rank in ranks) or not ranks:
+        return None
+    ends = [
+        seen.reading
+        for key in case.history.entities(r.ProcessEnded)
+        if (seen := case.history.latest(r.ProcessEnded, *key))
+    ]
+    tops = [e for e in ends if e.pid in case.session.root_pids and (e.exit_code is not None or e.signal)]
+    of_ranks = [rank.ended for rank in ranks if rank.ended is not None]
+    signalled = [e for e in of_ranks if e.signal]
+    if len(ranks) > 1 and signalled:
+        return signalled[0]
+    return (tops or [e for e in of_ranks if e.exit_code is not None or e.signal] or of_ranks or [None])[0]
+
+
+def traceback_of(case: Case) -> r.Traceback | None:
+    """The first traceback that the agent kept of a process that is gone: the others followed from it."""
+    for seen in case.history.every(r.Traceback):
+        member = case.job.members.get(seen.reading.pid)
+        if member is None or not member.alive or member.role != "worker":
+            return seen.reading
+    return None

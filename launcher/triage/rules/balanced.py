@@ -1,0 +1,46 @@
+"""Healthy: steps go on and nothing in particular holds them back.
+
+What it means
+    Time goes into several things (some waiting for data, some computing, some talking to other ranks), none of them out of
+    proportion.
+
+How it is recognised
+    Every rank moves and no slow cause was recognised.
+
+What it is mistaken for
+    A slow run whose witnesses are missing: the confidence is lower than that of a named bottleneck.
+
+What to do next
+    Nothing; ``perfwatch attach --watch`` stays beside it.
+"""
+
+from perfwatch.probes.readings import Stack, Thread
+from perfwatch.triage.case import Case
+from perfwatch.triage.profile import TRAINING_TAGS
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.verdict import Finding, Outcome
+
+CAUSE = Cause("balanced", "healthy", "user_code", (Thread, Stack))
+
+FEW_SAMPLES = 15
+WINDOW_SECONDS = 15.0
+NO_BOTTLENECK = 0.75
+
+
+def judge(case: Case) -> Outcome:
+    """Fires when every rank moves and enough was seen of it."""
+    if not case.moving:
+        return None
+    for rank in case.ranks:
+        seen = case.profile(rank, WINDOW_SECONDS)
+        if seen.samples < FEW_SAMPLES or not seen.seen(*TRAINING_TAGS):
+            return None
+    basis = case.progress[case.ranks[0].pid].basis
+    return Finding(
+        cause=CAUSE.name,
+        state="healthy",
+        summary=f"training goes on ({basis}) and nothing in particular holds it back",
+        confidence=NO_BOTTLENECK,
+        owner=CAUSE.owner,
+        evidence=(case.saw("progress", f"{len(case.ranks)} ranks", "moves", basis, "steps go on"),),
+    )

@@ -1,0 +1,63 @@
+"""Healthy: the training thread computes, on the CPU.
+
+What it means
+    There is no GPU in this job; steps go on and the time goes into forward, backward and optimizer, as it should.
+
+How it is recognised
+    Every rank moves, most of the training thread's samples are in training code or in the loader's own work, and it runs on a
+    core (waiting for data is small).
+
+What it is mistaken for
+    A slow run: every slow cause is asked first. A GPU job: it has devices, and is judged by their counters.
+
+What to do next
+    Nothing; ``perfwatch attach --watch`` stays beside it.
+"""
+
+from perfwatch.probes.readings import Stack, Thread
+from perfwatch.triage.case import Case
+from perfwatch.triage.motion import motion
+from perfwatch.triage.profile import TRAINING_TAGS
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.verdict import Finding, Outcome
+
+CAUSE = Cause("cpu_training", "healthy", "user_code", (Thread, Stack))
+
+COMPUTING_SHARE = 0.5  # of samples in forward, backward, optimizer or a collective
+RUNNING_SHARE = 0.4  # of a core
+FEW_SAMPLES = 15
+WINDOW_SECONDS = 15.0
+
+
+def judge(case: Case) -> Outcome:
+    """Fires when every rank computes most of the time."""
+    if not case.moving:
+        return None
+    shares, runs = [], []
+    for rank in case.ranks:
+        seen = case.profile(rank, WINDOW_SECONDS)
+        if seen.samples < FEW_SAMPLES or not seen.seen(*TRAINING_TAGS):
+            return None
+        shares.append(1.0 - seen.share("loader_wait", "save", "import", "compile"))
+        runs.append(motion(case.history, rank.pid, case.progress[rank.pid].thread, WINDOW_SECONDS).run_share or 0.0)
+    if min(shares) < COMPUTING_SHARE or min(runs) < RUNNING_SHARE:
+        return None
+    steps = case.progress[case.ranks[0].pid].steps
+    pace = f", a step each {steps.median_seconds:.3f} s" if steps is not None and steps.median_seconds else ""
+    return Finding(
+        cause=CAUSE.name,
+        state="healthy",
+        summary=f"training goes on: the training thread computes {min(shares):.0%} of the time{pace}",
+        confidence=0.9,
+        owner=CAUSE.owner,
+        evidence=(
+            case.saw(
+                "stack",
+                f"pid {case.ranks[0].pid}",
+                "computes",
+                f"{min(shares):.0%} of samples in training code",
+                "above 50 %",
+            ),
+            case.saw("thread", f"pid {case.ranks[0].pid}", "runs", f"{min(runs):.0%} of a core", "above 40 %"),
+        ),
+    )

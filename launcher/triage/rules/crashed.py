@@ -1,0 +1,66 @@
+"""The job ended with an error of its own.
+
+What it means
+    A rank raised, or exited with another code than 0.
+
+How it is recognised
+    An exit code other than 0 (``run`` and zombies tell it), or the last traceback that the agent kept.
+
+What it is mistaken for
+    ``killed`` (a signal) and ``out_of_memory``. When one rank crashes, its launcher kills the others: the first to go is named.
+
+What to do next
+    Read the traceback, its last line first.
+"""
+
+from perfwatch.probes.readings import ProcessEnded
+from perfwatch.triage.case import Case
+from perfwatch.triage.gone import ending, traceback_of
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.verdict import Culprit, Finding, Outcome
+
+CAUSE = Cause("crashed", "gone", "user_code", (ProcessEnded,))
+
+SURE = 0.97
+
+
+def judge(case: Case) -> Outcome:
+    """Fires on a bad exit code or a traceback of a job that is gone."""
+    end = ending(case)
+    if end is None:
+        return None
+    words = traceback_of(case)
+    if end.exit_code in (0, None) and words is None:
+        return None
+    if end.signal and words is None:
+        return None
+    pid = words.pid if words is not None else end.pid
+    last = words.text.strip().splitlines()[-1][:200] if words is not None else ""
+    code = (
+        f"exit code {end.exit_code}"
+        if end.exit_code is not None
+        else f"signal {end.signal}"
+        if end.signal
+        else "exit code unknown"
+    )
+    evidence = [case.saw("process", f"pid {end.pid}", "has ended", code, "exit code 0")]
+    if words is not None:
+        evidence.append(case.saw("traceback", f"pid {pid}", "raised", last, "no exception"))
+    return Finding(
+        cause=CAUSE.name,
+        state="gone",
+        summary=f"pid {pid} crashed ({code})" + (f": {last}" if last else ""),
+        confidence=SURE,
+        owner=CAUSE.owner,
+        culprits=(
+            Culprit(
+                pid=pid,
+                rank=case.job.rank_of(pid),
+                frame=words.text.strip().splitlines()[-2].strip()[:120]
+                if words and "\n" in words.text.strip()
+                else None,
+            ),
+        ),
+        evidence=tuple(evidence),
+        next=("read the traceback in the job's own stderr",),
+    )

@@ -1,0 +1,55 @@
+"""The job was ended by a signal.
+
+What it means
+    Somebody or something sent it a signal that ends it: a scheduler at its time limit, an operator, a crash in native code
+    (SIGSEGV, SIGABRT).
+
+How it is recognised
+    ``run`` and zombies tell the signal. Without them a job that vanished with no exit code is not called killed.
+
+What it is mistaken for
+    ``out_of_memory``: the kernel's own SIGKILL, which the control group's counter or the kernel log confirms.
+
+What to do next
+    SIGKILL: ask the scheduler and ``dmesg``. SIGSEGV or SIGABRT: look for a core dump and the last native frames.
+"""
+
+import signal
+
+from perfwatch.probes.readings import ProcessEnded
+from perfwatch.triage.case import Case
+from perfwatch.triage.gone import ending
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.verdict import Alternative, Culprit, Finding, Outcome
+
+CAUSE = Cause("killed", "gone", "unknown", (ProcessEnded,))
+
+SURE = 0.95
+
+
+def judge(case: Case) -> Outcome:
+    """Fires on an end by signal."""
+    end = ending(case)
+    number = (
+        end.signal or (end.exit_code - 128 if end.exit_code is not None and end.exit_code > 128 else None)
+        if end
+        else None
+    )
+    if end is None or not number or number not in signal.valid_signals():
+        return None
+    name = signal.Signals(number).name
+    return Finding(
+        cause=CAUSE.name,
+        state="gone",
+        summary=f"pid {end.pid} was ended by {name}",
+        confidence=SURE,
+        owner=CAUSE.owner,
+        culprits=(Culprit(pid=end.pid, rank=case.job.rank_of(end.pid)),),
+        evidence=(case.saw("process", f"pid {end.pid}", "ended by a signal", name, "exit code 0"),),
+        alternatives=(
+            Alternative(
+                cause="out_of_memory", refuted_by="no OOM kill in the control group's counter or the kernel log"
+            ),
+        ),
+        next=("dmesg | tail -50", "sacct -j JOBID (or the scheduler's own log)"),
+    )

@@ -1,0 +1,80 @@
+"""The job ran out of memory.
+
+What it means
+    The kernel killed a process of the job because its control group or the machine had no memory left, or CUDA said that the
+    device has none.
+
+How it is recognised
+    A process of this job ended, and the group's ``oom_kill`` counter rose while we watched, or the kernel log names one of the
+    job's pids as the victim; or the last traceback is an out-of-memory error.
+
+What it is mistaken for
+    ``killed``: SIGKILL by somebody else. An OOM kill of another job on the machine: the victim's pid is not ours.
+
+What to do next
+    Look at the resident memory before the end: workers times data set is the usual reason.
+"""
+
+from perfwatch.probes.readings import Cgroup, KernelMessage, ProcessEnded, ProcessUsage
+from perfwatch.triage.case import Case
+from perfwatch.triage.gone import ending, traceback_of
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding, Outcome
+
+CAUSE = Cause("out_of_memory", "gone", "user_code", (ProcessEnded,))
+
+SURE = 0.96
+OOM_WORDS = ("OutOfMemoryError", "MemoryError", "CUDA out of memory", "DefaultCPUAllocator: can't allocate memory")
+
+
+def judge(case: Case) -> Outcome:
+    """Fires when a member of the job ended and an OOM witness speaks of it."""
+    gone = [member for member in case.job.members.values() if member.ended]
+    end = ending(case)
+    if not gone and end is None:
+        return None
+    evidence = _witnesses(case)
+    if not evidence or end is None:
+        return None
+    peak = max(
+        (
+            seen.reading.resident_bytes
+            for key in case.history.entities(ProcessUsage)
+            for seen in case.history.series(ProcessUsage, *key)
+        ),
+        default=0,
+    )
+    return Finding(
+        cause=CAUSE.name,
+        state="gone",
+        summary=f"pid {end.pid} ran out of memory (largest resident size seen: {peak / 2**30:.1f} GiB)",
+        confidence=SURE,
+        owner=CAUSE.owner,
+        culprits=(Culprit(pid=end.pid, rank=case.job.rank_of(end.pid)),),
+        evidence=evidence,
+        alternatives=(Alternative(cause="killed", refuted_by="an out-of-memory witness names this job"),),
+        next=("fewer workers, smaller batches, or a larger memory limit",),
+    )
+
+
+def _witnesses(case: Case) -> tuple[Evidence, ...]:
+    found: list[Evidence] = []
+    for key in case.history.entities(Cgroup):
+        grown = case.history.growth(Cgroup, *key, of=lambda group: group.oom_kills)
+        if grown is not None and grown[0] > 0:
+            found.append(
+                case.saw("cgroup", str(key[0]), "the kernel killed for memory here", f"oom_kill +{grown[0]:.0f}", "+0")
+            )
+    for seen in case.history.every(KernelMessage):
+        if seen.reading.kind == "oom_kill" and seen.reading.pid in case.job.members:
+            found.append(
+                case.saw("kernel_log", f"pid {seen.reading.pid}", "OOM kill", seen.reading.text[:160], "none", seen.at)
+            )
+    words = traceback_of(case)
+    if words is not None and any(word in words.text for word in OOM_WORDS):
+        found.append(
+            case.saw(
+                "traceback", f"pid {words.pid}", "out of memory", words.exception or "out of memory", "no exception"
+            )
+        )
+    return tuple(found)
