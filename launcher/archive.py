@@ -1,7 +1,7 @@
 """One redacted archive of a session, to send to someone; and the way back from an archive to a session.
 
-Only the files that a session is made of go in, each line parsed and redacted again: links, captures and whatever else lies
-in the folder stay behind. The same session gives the same bytes.
+Only the files that a session is made of go in, each line parsed and redacted again: links, captures and whatever else
+lies in the folder stay behind. The same session gives the same bytes.
 """
 
 import gzip
@@ -49,7 +49,8 @@ def bundle(folder: Path, output: IO[bytes], progress: Callable[[int, int], None]
         SessionUnreadable: not a session.
     """
     created = load_session(folder).created
-    names, left_out = [], []
+    names: list[str] = []
+    left_out: list[str] = []
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
         ours = _OURS.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
         (names if ours else left_out).append(entry.name)

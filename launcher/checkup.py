@@ -25,13 +25,12 @@ from perfwatch.probes.stacks import MISSING_ADVICE, find_py_spy
 from perfwatch.session import choose_directory, filesystem_of
 
 SCHEMA = "perfwatch.doctor/1"
-ARMED, POSSIBLE, DENIED = "armed", "possible", "denied"
 PY_SPY_MINIMUM = (0, 4)  # --nonblocking with the thread ids that we need
 DEADLINE_SECONDS = 2.0
 
 
 class Ability(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that perfwatch would like to see. ``possible``: when asked to; ``armed``: at work or ready right now."""
+    """One thing that perfwatch would like to see. ``possible``: when asked to; ``armed``: ready right now."""
 
     name: str
     status: str  # armed, possible, denied
@@ -40,6 +39,21 @@ class Ability(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Check = Callable[[], Ability]
+
+
+def armed(name: str, finding: str) -> Ability:
+    """Something that is ready right now."""
+    return Ability(name=name, status="armed", finding=finding)
+
+
+def possible(name: str, finding: str, fix: str = "") -> Ability:
+    """Something that can be seen when it is asked for; ``fix`` would make it better."""
+    return Ability(name=name, status="possible", finding=finding, fix=fix)
+
+
+def denied(name: str, finding: str, fix: str = "") -> Ability:
+    """Something that cannot be seen, and what would change that."""
+    return Ability(name=name, status="denied", finding=finding, fix=fix)
 
 
 def examine_machine(filesystem: Filesystem, child: Caller, environ: Mapping[str, str]) -> list[Ability]:
@@ -67,16 +81,14 @@ def py_spy(command: str | None = None) -> Ability:
     """Whether py-spy is there, starts, and is new enough."""
     command = command or find_py_spy()
     if command is None:
-        return Ability(name="stacks", status=DENIED, finding="py-spy is not installed", fix=MISSING_ADVICE)
+        return denied("stacks", "py-spy is not installed", MISSING_ADVICE)
     (ended,) = run_together([[command, "--version"]], DEADLINE_SECONDS)
     version = re.search(r"(\d+)\.(\d+)[.\d]*", ended.output.decode(errors="replace"))
     if ended.returncode != 0 or version is None:
-        return Ability(
-            name="stacks", status=DENIED, finding=f"{command} does not run: {ended.errors[:100]}", fix=MISSING_ADVICE
-        )
+        return denied("stacks", f"{command} does not run: {ended.errors[:100]}", MISSING_ADVICE)
     if (int(version[1]), int(version[2])) < PY_SPY_MINIMUM:
-        return Ability(name="stacks", status=DENIED, finding=f"py-spy {version[0]} is too old", fix=MISSING_ADVICE)
-    return Ability(name="stacks", status=POSSIBLE, finding=f"py-spy {version[0]}, never pauses the job")
+        return denied("stacks", f"py-spy {version[0]} is too old", MISSING_ADVICE)
+    return possible("stacks", f"py-spy {version[0]}, never pauses the job")
 
 
 def ptrace(facts: Access) -> Ability:
@@ -85,23 +97,23 @@ def ptrace(facts: Access) -> Ability:
     scope = "no Yama" if facts.yama_scope is None else f"kernel.yama.ptrace_scope {facts.yama_scope}"
     finding = f"{where}, {scope}, {'with' if facts.has_capability else 'without'} CAP_SYS_PTRACE"
     if facts.yama_scope == 3:
-        return Ability(
-            name="ptrace",
-            status=DENIED,
-            finding=finding,
-            fix="set kernel.yama.ptrace_scope to 0 in /etc/sysctl.d and reboot",
+        return denied(
+            "ptrace",
+            finding,
+            "set kernel.yama.ptrace_scope to 0 in /etc/sysctl.d and reboot",
         )
     if facts.has_capability:
-        return Ability(name="ptrace", status=POSSIBLE, finding=f"{finding}: every process")
+        return possible("ptrace", f"{finding}: every process")
     grant = "docker run --cap-add SYS_PTRACE ..." if facts.in_container else "sudo $(command -v perfwatch) attach PID"
     if facts.yama_scope == 2:
-        return Ability(name="ptrace", status=DENIED, finding=finding, fix=grant)
+        return denied("ptrace", finding, grant)
     if facts.yama_scope == 1:
-        return Ability(
-            name="ptrace", status=POSSIBLE, finding=f"{finding}: only jobs started by perfwatch run",
-            fix=f"for attach: {grant}, or: sudo sysctl kernel.yama.ptrace_scope=0",
-        )  # fmt: skip
-    return Ability(name="ptrace", status=POSSIBLE, finding=f"{finding}: our own processes")
+        return possible(
+            "ptrace",
+            f"{finding}: only jobs started by perfwatch run",
+            f"for attach: {grant}, or: sudo sysctl kernel.yama.ptrace_scope=0",
+        )
+    return possible("ptrace", f"{finding}: our own processes")
 
 
 def hidden_processes(filesystem: Filesystem) -> Ability:
@@ -110,11 +122,12 @@ def hidden_processes(filesystem: Filesystem) -> Ability:
     mounts = filesystem.read_text(filesystem.proc / "self/mounts")
     hidden = re.search(r"^\S+ /proc proc \S*hidepid=(\w+)", mounts, re.M)
     if hidden and hidden[1] not in ("0", "off"):
-        return Ability(
-            name=name, status=DENIED, finding=f"/proc is mounted with hidepid={hidden[1]}",
-            fix="run as the job's user, or: sudo mount -o remount,hidepid=0 /proc",
-        )  # fmt: skip
-    return Ability(name=name, status=POSSIBLE, finding="/proc shows every process of this PID namespace")
+        return denied(
+            name,
+            f"/proc is mounted with hidepid={hidden[1]}",
+            "run as the job's user, or: sudo mount -o remount,hidepid=0 /proc",
+        )
+    return possible(name, "/proc shows every process of this PID namespace")
 
 
 def last_ran(filesystem: Filesystem) -> Ability:
@@ -122,13 +135,12 @@ def last_ran(filesystem: Filesystem) -> Ability:
     name = "when a thread last ran"
     text = filesystem.read_text(filesystem.proc / "self/sched")
     if "se.exec_start" not in text:
-        return Ability(
-            name=name, status=DENIED, finding="/proc/PID/sched has no se.exec_start",
-            fix="attach early, or use perfwatch run: silence is then measured from the moment of the attach",
-        )  # fmt: skip
-    return Ability(
-        name=name, status=POSSIBLE, finding="the kernel remembers: a run stuck for minutes is judged at once"
-    )
+        return denied(
+            name,
+            "/proc/PID/sched has no se.exec_start",
+            "attach early, or use perfwatch run: silence is then measured from the moment of the attach",
+        )
+    return possible(name, "the kernel remembers: a run stuck for minutes is judged at once")
 
 
 def sockets() -> Ability:
@@ -136,11 +148,12 @@ def sockets() -> Ability:
     try:
         ask_tcp(2)
     except OSError as error:
-        return Ability(
-            name="sockets", status=DENIED, finding=f"sock_diag: {error.strerror}; peers are named, silence is not timed",
-            fix="sudo modprobe tcp_diag inet_diag",
-        )  # fmt: skip
-    return Ability(name="sockets", status=POSSIBLE, finding="sock_diag says when each connection last received")
+        return denied(
+            "sockets",
+            f"sock_diag: {error.strerror}; peers are named, silence is not timed",
+            "sudo modprobe tcp_diag inet_diag",
+        )
+    return possible("sockets", "sock_diag says when each connection last received")
 
 
 def cgroup(filesystem: Filesystem) -> Ability:
@@ -148,12 +161,13 @@ def cgroup(filesystem: Filesystem) -> Ability:
     mounts = filesystem.read_text(filesystem.proc / "self/mounts")
     kinds = [kind for kind in ("cgroup2", "cgroup") if re.search(rf"^\S+ \S+ {kind} ", mounts, re.M)]
     if not kinds:
-        return Ability(
-            name="cgroup", status=DENIED, finding="no cgroup file system is mounted: CPU throttling and OOM kills stay unseen",
-            fix="sudo mount -t cgroup2 none /sys/fs/cgroup (in a container: run it with --cgroupns=private)",
-        )  # fmt: skip
+        return denied(
+            "cgroup",
+            "no cgroup file system is mounted: CPU throttling and OOM kills stay unseen",
+            "sudo mount -t cgroup2 none /sys/fs/cgroup (in a container: run it with --cgroupns=private)",
+        )
     versions = " and ".join({"cgroup2": "version 2", "cgroup": "version 1"}[kind] for kind in kinds)
-    return Ability(name="cgroup", status=POSSIBLE, finding=f"{versions} mounted")
+    return possible("cgroup", f"{versions} mounted")
 
 
 def pressure(filesystem: Filesystem) -> Ability:
@@ -161,35 +175,36 @@ def pressure(filesystem: Filesystem) -> Ability:
     try:
         filesystem.read_text(filesystem.proc / "pressure/cpu")
     except Unavailable as unavailable:
-        return Ability(
-            name="pressure",
-            status=DENIED,
-            finding=unavailable.reason,
-            fix="boot with psi=1 on the kernel command line (Linux 4.20)",
+        return denied(
+            "pressure",
+            unavailable.reason,
+            "boot with psi=1 on the kernel command line (Linux 4.20)",
         )
-    return Ability(name="pressure", status=POSSIBLE, finding="PSI for CPU, memory and io")
+    return possible("pressure", "PSI for CPU, memory and io")
 
 
 def kernel_log() -> Ability:
     """Whether /dev/kmsg can be read."""
     KernelLogProbe().look()
-    return Ability(name="kernel_log", status=POSSIBLE, finding="OOM kills, hung tasks and Xid errors are seen")
+    return possible("kernel_log", "OOM kills, hung tasks and Xid errors are seen")
 
 
 def native_profile(filesystem: Filesystem, which: Callable[[str], str | None] = shutil.which) -> Ability:
     """Whether perf is there and allowed."""
     if which("perf") is None:
-        return Ability(
-            name="native profile", status=DENIED, finding="perf is not installed: running C code is not named",
-            fix="apt install linux-perf, or: dnf install perf",
-        )  # fmt: skip
+        return denied(
+            "native profile",
+            "perf is not installed: running C code is not named",
+            "apt install linux-perf, or: dnf install perf",
+        )
     paranoid = int(filesystem.read_text(filesystem.proc / "sys/kernel/perf_event_paranoid"))
     if paranoid > 2 and os.geteuid() != 0:
-        return Ability(
-            name="native profile", status=DENIED, finding=f"kernel.perf_event_paranoid is {paranoid}",
-            fix="sudo sysctl kernel.perf_event_paranoid=2",
-        )  # fmt: skip
-    return Ability(name="native profile", status=POSSIBLE, finding="perf names the native function that a thread runs")
+        return denied(
+            "native profile",
+            f"kernel.perf_event_paranoid is {paranoid}",
+            "sudo sysctl kernel.perf_event_paranoid=2",
+        )
+    return possible("native profile", "perf names the native function that a thread runs")
 
 
 def session_place(environ: Mapping[str, str], child: Caller) -> Ability:
@@ -197,13 +212,11 @@ def session_place(environ: Mapping[str, str], child: Caller) -> Ability:
     try:
         folder = choose_directory(None, environ, child, created=time.time(), pid=os.getpid())
     except SessionUnwritable as error:
-        return Ability(name="session", status=DENIED, finding=error.message, fix=error.advice)
+        return denied("session", error.message, error.advice)
     point, kind = filesystem_of(os.path.realpath(folder), Path("/proc/self/mounts").read_text())
     space = shutil.disk_usage(folder).free
     folder.rmdir()
-    return Ability(
-        name="session", status=POSSIBLE, finding=f"{folder.parent} on {kind} ({point}), {space / 2**30:.1f} GiB free"
-    )
+    return possible("session", f"{folder.parent} on {kind} ({point}), {space / 2**30:.1f} GiB free")
 
 
 def _each(checks: Iterable[tuple[str, Check]]) -> Iterator[Ability]:
@@ -212,6 +225,6 @@ def _each(checks: Iterable[tuple[str, Check]]) -> Iterator[Ability]:
         try:
             yield check()
         except Unavailable as unavailable:
-            yield Ability(name=name, status=DENIED, finding=unavailable.reason, fix=unavailable.advice)
+            yield denied(name, unavailable.reason, unavailable.advice)
         except (OSError, ValueError) as error:
-            yield Ability(name=name, status=DENIED, finding=f"could not be checked: {error}")
+            yield denied(name, f"could not be checked: {error}")

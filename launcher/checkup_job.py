@@ -1,9 +1,9 @@
-"""The second half of ``perfwatch doctor PID``: what of the design's table is armed, possible or denied for this very job."""
+"""The second half of ``perfwatch doctor PID``: what is armed, possible or denied for this very job."""
 
 import os
 from collections.abc import Iterator
 
-from perfwatch.checkup import ARMED, DENIED, POSSIBLE, Ability
+from perfwatch.checkup import Ability, armed, denied, possible
 from perfwatch.errors import NoSuchTarget
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.filesystem import Filesystem
@@ -51,13 +51,11 @@ def _program(process: Process) -> Ability:
     rank = "" if process.rank is None else f", rank {process.rank} of {process.world_size or '?'}"
     what = f"{process.executable or process.name}, uid {process.uid}{rank}"
     if not process.python:
-        return Ability(
-            name="python", status=DENIED, finding=f"{what}: not Python", fix="perfwatch ps lists the training jobs"
-        )
+        return denied("python", f"{what}: not Python", "perfwatch ps lists the training jobs")
     torch = {True: "torch loaded", False: "torch not loaded", None: "its memory map may not be read"}[
         process.torch_loaded
     ]
-    return Ability(name="python", status=POSSIBLE, finding=f"{what}, {torch}")
+    return possible("python", f"{what}, {torch}")
 
 
 def _memory(filesystem: Filesystem, process: Process, child: Caller) -> Ability:
@@ -65,11 +63,11 @@ def _memory(filesystem: Filesystem, process: Process, child: Caller) -> Ability:
     try:
         child.call(open_memory, str(filesystem.proc / str(process.pid) / "mem"), deadline_seconds=DEADLINE_SECONDS)
     except Unavailable as unavailable:
-        return Ability(name="stacks and waits", status=DENIED, finding=unavailable.reason, fix=unavailable.advice)
+        return denied("stacks and waits", unavailable.reason, unavailable.advice)
     except OSError:
         refusal = explain(process.pid, access(process.pid, filesystem.proc))
-        return Ability(name="stacks and waits", status=DENIED, finding=refusal.reason, fix=refusal.advice)
-    return Ability(name="stacks and waits", status=POSSIBLE, finding="its memory may be read")
+        return denied("stacks and waits", refusal.reason, refusal.advice)
+    return possible("stacks and waits", "its memory may be read")
 
 
 def open_memory(path: str) -> None:
@@ -83,39 +81,39 @@ def _armed(filesystem: Filesystem, pid: int, child: Caller) -> Iterator[Ability]
             filesystem.read_bytes, f"{filesystem.proc}/{pid}/environ", deadline_seconds=DEADLINE_SECONDS
         )
     except Unavailable as unavailable:
-        yield Ability(name="steps", status=DENIED, finding=unavailable.reason, fix=unavailable.advice)
+        yield denied("steps", unavailable.reason, unavailable.advice)
         return
     variables = environ.split(b"\0")
     if any(variable.startswith(AGENT_VARIABLE) for variable in variables):
-        yield Ability(name="steps", status=ARMED, finding="started by perfwatch run: steps are counted")
+        yield armed("steps", "started by perfwatch run: steps are counted")
     else:
-        yield Ability(
-            name="steps", status=DENIED, finding="not started by perfwatch run: steps are not counted",
-            fix="next time: perfwatch run -- COMMAND",
-        )  # fmt: skip
+        yield denied(
+            "steps",
+            "not started by perfwatch run: steps are not counted",
+            "next time: perfwatch run -- COMMAND",
+        )
     for name, (variable, fix) in ARMED_BY.items():
         if any(one.startswith(variable) for one in variables):
-            yield Ability(name=name, status=ARMED, finding=f"{variable.decode().rstrip('=')} is set in the job")
+            yield armed(name, f"{variable.decode().rstrip('=')} is set in the job")
         else:
-            yield Ability(
-                name=name, status=DENIED, finding=f"{variable.decode().rstrip('=')} is not set in the job", fix=fix
-            )
+            yield denied(name, f"{variable.decode().rstrip('=')} is not set in the job", fix)
 
 
 def _namespaces(filesystem: Filesystem, pid: int) -> Ability:
     try:
-        other = [
-            kind for kind in NAMESPACES
-            if filesystem.readlink(f"{filesystem.proc}/{pid}/ns/{kind}") != filesystem.readlink(f"{filesystem.proc}/self/ns/{kind}")
-        ]  # fmt: skip
+        links = [
+            [filesystem.readlink(f"{filesystem.proc}/{who}/ns/{kind}") for kind in NAMESPACES] for who in ("self", pid)
+        ]
     except Unavailable as unavailable:
-        return Ability(name="namespaces", status=DENIED, finding=unavailable.reason, fix=unavailable.advice)
+        return denied("namespaces", unavailable.reason, unavailable.advice)
+    other = [kind for kind, here, there in zip(NAMESPACES, *links, strict=True) if here != there]
     if not other:
-        return Ability(name="namespaces", status=POSSIBLE, finding="the same as ours")
-    return Ability(
-        name="namespaces", status=POSSIBLE, finding=f"another container: its {', '.join(other)} differ from ours",
-        fix=f"for its paths and peers as it sees them: sudo nsenter -t {pid} -a perfwatch attach ... (where it is installed)",
-    )  # fmt: skip
+        return possible("namespaces", "the same as ours")
+    return possible(
+        "namespaces",
+        f"another container: its {', '.join(other)} differ from ours",
+        f"to see its paths and peers as it does: sudo nsenter -t {pid} -a perfwatch attach ...",
+    )
 
 
 def _state(filesystem: Filesystem, pid: int) -> Ability:
@@ -127,8 +125,9 @@ def _state(filesystem: Filesystem, pid: int) -> Ability:
     tracer = int(status.get("TracerPid", "0"))
     state = status.get("State", "unknown").strip()
     if tracer:
-        return Ability(
-            name="tracer", status=DENIED, finding=f"pid {tracer} traces it (state {state}): a debugger or a profiler",
-            fix=f"see who: ps -o pid,user,args -p {tracer}",
-        )  # fmt: skip
-    return Ability(name="tracer", status=POSSIBLE, finding=f"nobody traces it; state {state}")
+        return denied(
+            "tracer",
+            f"pid {tracer} traces it (state {state}): a debugger or a profiler",
+            f"see who: ps -o pid,user,args -p {tracer}",
+        )
+    return possible("tracer", f"nobody traces it; state {state}")

@@ -87,8 +87,9 @@ def _internal(error: Exception) -> tuple[str, str]:
     if os.environ.get("PERFWATCH_TRACEBACK"):
         traceback.print_exc()
     last = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{last.name}, {os.path.basename(last.filename)}:{last.lineno}"
     return (
-        f"internal error: {type(error).__name__}: {error} (in {last.name}, {os.path.basename(last.filename)}:{last.lineno})",
+        f"internal error: {type(error).__name__}: {error} (in {where})",
         "this is a bug of perfwatch; the job is not touched. PERFWATCH_TRACEBACK=1 shows where it happened",
     )
 

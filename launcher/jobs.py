@@ -1,7 +1,8 @@
 """The training jobs of this machine, for nobody knows the pid at three in the morning.
 
-A job is what hangs together below the topmost process that has torch loaded (or that is a launcher of such). Who is a rank
-and who a worker is told by the same rules as in a diagnosis; when each main thread last ran, by the kernel's memory.
+A job is what hangs together below the topmost process that has torch loaded (or that is a launcher of such). Who is a
+rank and who a worker is told by the same rules as in a diagnosis; when each main thread last ran, by the kernel's
+memory.
 """
 
 from dataclasses import dataclass
@@ -30,8 +31,8 @@ class ListedProcess(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     role: str
     rank: int | None
-    state: str | None  # R running, S sleeping, D uninterruptible, T stopped, Z zombie
-    ran_ago_seconds: float | None
+    state: str | None = None  # R running, S sleeping, D uninterruptible, T stopped, Z zombie
+    ran_ago_seconds: float | None = None
 
 
 class ListedJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +48,7 @@ class ListedJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``perfwatch ps --json`` prints. ``hidden``: processes whose memory map we may not read, so that nobody knows."""
+    """What ``perfwatch ps --json`` prints. ``hidden``: Python processes that we may not look into."""
 
     schema: str = SCHEMA
     jobs: tuple[ListedJob, ...]
@@ -128,7 +129,8 @@ def _user_processes(filesystem: Filesystem, child: Caller) -> dict[int, Process]
 def _listed(filesystem: Filesystem, member: Member, child: Caller, clocks: CpuClocks | None) -> ListedProcess:
     try:
         thread = one_thread(filesystem, member.pid, member.pid, child, clocks)
-        state, ran_ago = thread.state, thread.ran_ago_seconds
     except Unavailable:
-        state = ran_ago = None
-    return ListedProcess(pid=member.pid, role=member.role, rank=member.rank, state=state, ran_ago_seconds=ran_ago)
+        return ListedProcess(pid=member.pid, role=member.role, rank=member.rank)
+    return ListedProcess(
+        pid=member.pid, role=member.role, rank=member.rank, state=thread.state, ran_ago_seconds=thread.ran_ago_seconds
+    )

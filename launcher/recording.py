@@ -58,7 +58,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True)
 class Recording:
-    """A session, in order of time. ``unknown`` keeps lines of newer versions as they are; ``skipped`` counts torn ones."""
+    """A session, in order of time. ``unknown``: lines of newer versions, as they are; ``skipped``: torn ones."""
 
     session: Session
     records: tuple[Record, ...] = ()
@@ -199,7 +199,8 @@ class Recorder:
         for text in self._writer.sayings():
             self.event(at, "shed", text)
         lost, stalled = self._writer.lost, self._writer.stalled_seconds >= STALLED_SECONDS
-        # Said at the first loss and at every doubling: a full disk must not fill the queue with complaints about itself.
+        # Said at the first loss and at every doubling: a full disk must not fill the queue with complaints about
+        # itself.
         if lost >= max(1, 2 * self._lost_said) or (stalled and not self._stall_said):
             self._lost_said = lost
             self.event(at, "shed", self.loss, facts={"lost": lost})
@@ -226,7 +227,7 @@ class _Schema(msgspec.Struct):
 
 
 def _lines(path: Path, longest: int = LONGEST_LINE_BYTES) -> Iterator[bytes]:
-    """Lines of a regular file; an over-long one comes cut, and so as damaged. A FIFO or a link planted there is refused."""
+    """Lines of a regular file; an over-long one comes cut, and so as damaged. A FIFO or a link is refused."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -1,8 +1,9 @@
 """Takes secrets out of text before it is stored, printed or sent: command lines, environments, log lines, paths.
 
 Two nets. First the forms that are certain: a key that is called a secret and its value, URLs with credentials, the
-prefixes that vendors give their tokens. Then a statistical one for long words that look drawn at random. Paths pass the
-second net, because a verdict must be able to name the blob of a model cache. A false alarm costs a word; a miss costs a key.
+prefixes that vendors give their tokens. Then a statistical one for long words that look drawn at random. Paths pass
+the second net, because a verdict must be able to name the blob of a model cache. A false alarm costs a word; a miss
+costs a key.
 """
 
 import math
@@ -19,7 +20,8 @@ _NAME = (
     r"|private[_-]?key|account[_-]?key|encryption[_-]?key|apikey|authorization|cookie|connection[_-]?string"
     r"|netrc)[\w.-]*|[\w.-]*_(?:pass|pat|dsn|sig))"
 )
-# Names that are words of prose too ("key: rank 3"): secret only before an equals sign, and unless the value is a number.
+# Names that are words of prose too ("key: rank 3"): secret only before an equals sign, and unless the value is a
+# number.
 _WEAK_NAME = r"(?:[\w.-]*_key|key|pass|pwd)"
 # Options of training programs that contain such a word and hold no secret: a number, a switch or a tokenizer's name.
 _HARMLESS_NAME = re.compile(
@@ -59,15 +61,17 @@ _CERTAIN = [
     (re.compile(r"\b(?:npm_|pypi-|dckr_pat_|nvapi-|wandb_v1_|r8_|gsk_|dapi)[A-Za-z0-9_-]{16,}"), REDACTED),
 ]  # fmt: skip
 
-# A hexadecimal word of these lengths is a Weights & Biases key (40) or a session secret (32, 64), or a hash that nobody needs.
+# A hexadecimal word of these lengths is a Weights & Biases key (40) or a session secret (32, 64), or a hash that
+# nobody needs.
 _HEX = re.compile(r"(?<![\w/.:-])(?:[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64}|[0-9a-f]{86})(?![\w/.-])", re.IGNORECASE)
 _LONG_WORD = re.compile(r"(?<![\w/+.~-])[A-Za-z0-9_+/=-]{28,}(?![\w+=-])")
-# Random base64 of 40 characters has about 4.7 bits a character, English and identifiers below 4.0 (measured on this code base).
+# Random base64 of 40 characters has about 4.7 bits a character, English and identifiers below 4.0 (measured on this
+# code base).
 _RANDOM_BITS = 4.2
 
 
 def redact(text: str) -> str:
-    """The same text with everything that looks like a secret replaced by ``[redacted]``. Applying it twice changes nothing."""
+    """The same text, with ``[redacted]`` for everything that looks like a secret. Twice is the same as once."""
     for pattern, replacement in _CERTAIN:
         text = pattern.sub(replacement, text)
     for pattern in _ASSIGNMENTS:

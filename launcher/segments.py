@@ -1,9 +1,9 @@
 """The files of a session, as its writer process keeps them: appended to, cut into segments, thinned when over budget.
 
-``readings-0001.jsonl``, ``stacks-0001.jsonl`` ... and one ``events.jsonl``. When the budget is exceeded the oldest segment
-that no verdict has pinned is thinned (the last reading of each entity per ten seconds), then stripped to what stays true
-(who the processes are, how they ended), then removed. This file may block or fail at any line: it runs in a process
-of its own (``perfwatch.writer``).
+``readings-0001.jsonl``, ``stacks-0001.jsonl`` ... and one ``events.jsonl``. When the budget is exceeded the oldest
+segment that no verdict has pinned is thinned (the last reading of each entity per ten seconds), then stripped to what
+stays true (who the processes are, how they ended), then removed. This file may block or fail at any line: it runs in a
+process of its own (``perfwatch.writer``).
 """
 
 import os

@@ -1,7 +1,7 @@
 """What a session is, where its folder goes, and how to find it again.
 
-A session folder lies on a local disk, because a dead network home must not silence the tool. Nothing here touches a path
-in the calling process: a look at a path can hang for ever, so it is done in a killable child with a deadline.
+A session folder lies on a local disk, because a dead network home must not silence the tool. Nothing here touches a
+path in the calling process: a look at a path can hang for ever, so it is done in a killable child with a deadline.
 """
 
 import os
@@ -23,7 +23,8 @@ DEADLINE_SECONDS = 2.0
 
 # File systems that wait for another machine or for a user process. Local exceptions of the fuse family follow.
 REMOTE_FILESYSTEMS = frozenset(
-    """nfs nfs4 cifs smb3 smbfs 9p afs autofs beegfs ceph coda davfs gfs gfs2 glusterfs gpfs lustre mfs moosefs ncpfs ocfs2
+    """nfs nfs4 cifs smb3 smbfs 9p afs autofs beegfs ceph coda davfs gfs gfs2 glusterfs gpfs lustre mfs moosefs ncpfs
+    ocfs2
     orangefs panfs pvfs2 virtiofs wekafs fuse fusectl""".split()
 )
 LOCAL_FUSE = frozenset({"fuseblk", "fuse.fuse-overlayfs", "fuse.lxcfs"})
@@ -53,7 +54,8 @@ class ProbeStatus(msgspec.Struct, frozen=True, kw_only=True):
 class Session(msgspec.Struct, frozen=True, kw_only=True):
     """The content of ``session.json``. ``created`` is unix time; every ``at`` of the recording counts seconds from it.
 
-    ``conditions`` holds what the measurements depend on, as far as it is visible (world_size, workers, torch version ...).
+    ``conditions`` holds what the measurements depend on, as far as it is visible (world_size, workers, torch version
+    ...).
     """
 
     schema: str = SCHEMA
@@ -113,7 +115,8 @@ def choose_directory(
     """Make the folder of a new session and return it.
 
     Args:
-        explicit: what the user gave as ``--session``. A path that does not exist yet, or an empty private folder, becomes
+        explicit: what the user gave as ``--session``. A path that does not exist yet, or an empty private folder,
+        becomes
             the session itself; any other folder gets a new session inside. Its file system is the user's choice.
         environ: where $PERFWATCH_DIR, $XDG_STATE_HOME and $HOME are looked up.
         child: does the looking; a home that does not answer within ``deadline_seconds`` is passed over.

@@ -1,12 +1,11 @@
 """The process that writes the session, and the watcher's end of the pipe to it.
 
-A disk can be full, slow or dead. The watcher must not feel it: it puts lines into a bounded queue and a non-blocking pipe,
-and a forked child does the writing. What the child could not store, what it never confirmed and what did not fit into the
-queue is counted and said. When the watcher dies, the child stores what is in the pipe and ends.
+A disk can be full, slow or dead. The watcher must not feel it: it puts lines into a bounded queue and a non-blocking
+pipe, and a forked child does the writing. What the child could not store, what it never confirmed and what did not fit
+into the queue is counted and said. When the watcher dies, the child stores what is in the pipe and ends.
 """
 
 import contextlib
-import ctypes
 import fcntl
 import os
 import select
@@ -14,46 +13,18 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn, Protocol
 
 import msgspec
 
-from perfwatch.segments import EVENTS, READINGS, STACKS, Segments
+from perfwatch.segments import EVENTS, Segments
+from perfwatch.writer_process import END, LETTERS, PIN, PIPE_BYTES, SESSION, News, OpenFiles, become_writer
 
 QUEUE_BYTES = 4 * 2**20  # about 20,000 readings: minutes of a normal job
 # Events (verdicts, outcomes) are few and worth more: they may use this much beyond what readings may.
 EVENTS_EXTRA_BYTES = 2**20
-PIPE_BYTES = 2**20  # Linux's default limit for unprivileged users (fs.pipe-max-size)
 STALLED_SECONDS = 5.0  # a disk that confirms nothing for so long is said to hang
 REAP_TRIES = 100  # of a millisecond each: a process that has closed its pipe is about to end
 MOST_RESTARTS = 3  # the writer is the first to die when memory runs out; later deaths mean that it will not live
-
-_SESSION, _PIN, _END = b"H", b"P", b"Q"
-_STREAMS = {b"R": READINGS, b"S": STACKS, b"E": EVENTS}
-_LETTERS = {stream: letter for letter, stream in _STREAMS.items()}
-_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-class News(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the writer reports: totals since it began, and sentences about what was given up."""
-
-    stored: int = 0
-    lost: int = 0
-    reason: str = ""  # of the latest loss
-    said: tuple[str, ...] = ()
-
-
-class Files(Protocol):
-    """Where lines end up: ``Segments``, or in a test something that blocks or fails."""
-
-    def append(self, stream: str, line: bytes) -> None: ...  # noqa: D102
-    def describe(self, session: bytes) -> None: ...  # noqa: D102
-    def pin(self, first_at: float, last_at: float) -> None: ...  # noqa: D102
-    def close(self) -> None: ...  # noqa: D102
-
-
-OpenFiles = Callable[[Path, int, Callable[[str], None]], Files]
 
 
 class Writer:
@@ -87,17 +58,17 @@ class Writer:
             return
         if self._handed_over == self._confirmed:
             self._owing_since = self._clock()
-        self._queue += _LETTERS[stream] + line + b"\n"
+        self._queue += LETTERS[stream] + line + b"\n"
         self._handed_over += 1
 
     def describe(self, session: bytes) -> None:
         """Replace ``session.json``."""
-        self._resend = [command for command in self._resend if not command.startswith(_SESSION)]
-        self._command(_SESSION + session + b"\n")
+        self._resend = [command for command in self._resend if not command.startswith(SESSION)]
+        self._command(SESSION + session + b"\n")
 
     def pin(self, first_at: float, last_at: float) -> None:
         """Protect the segments of this time (seconds since the session began) from thinning."""
-        self._command(_PIN + msgspec.json.encode((first_at, last_at)) + b"\n")
+        self._command(PIN + msgspec.json.encode((first_at, last_at)) + b"\n")
 
     def flush(self) -> None:
         """Hand over what the pipe takes now, and read the news."""
@@ -140,10 +111,10 @@ class Writer:
         return said
 
     def close(self, deadline_seconds: float) -> None:
-        """Store what is queued and end the writer; one that does not end in time is killed and its debt counted as lost."""
+        """Store what is queued and end the writer; a late one is killed, and what it owes is counted as lost."""
         until = self._clock() + deadline_seconds
         if self.pid:
-            self._queue += _END + b"\n"
+            self._queue += END + b"\n"
             self._restarts = MOST_RESTARTS
         while self.pid and (remaining := until - self._clock()) > 0:
             poll = select.poll()
@@ -179,7 +150,7 @@ class Writer:
         parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            _become_writer(parent, source, news, *self._arguments)
+            become_writer(parent, source, news, *self._arguments)
         os.close(source)
         os.close(news)
 
@@ -225,87 +196,3 @@ class Writer:
                     break
                 time.sleep(0.001)
         self.pid = 0
-
-
-def _become_writer(
-    parent: int, source: int, news: int, folder: Path, budget_bytes: int, open_files: OpenFiles
-) -> NoReturn:
-    """The child. Nothing may escape into the code above the fork."""
-    status = 1
-    try:
-        _detach(parent, source, news)
-        _serve(source, news, folder, budget_bytes, open_files)
-        status = 0
-    finally:
-        os._exit(status)
-
-
-def _detach(parent: int, source: int, news: int) -> None:
-    os.setsid()  # the terminal's signals are not for us
-    signal.set_wakeup_fd(-1)
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGCONT}:
-        signal.signal(number, signal.SIG_IGN)
-
-    def parent_died(*_: object) -> None:
-        if os.getppid() != parent:
-            os.set_blocking(source, False)  # store what is left in the pipe, then end
-
-    signal.signal(signal.SIGTERM, parent_died)
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    parent_died()
-    _libc.prctl(_PR_SET_NAME, b"perfwatch-write", 0, 0, 0)
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for standard in (0, 1, 2):
-        os.dup2(nowhere, standard)
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 and int(name) not in (source, news):
-            with contextlib.suppress(OSError):  # the folder that was being listed
-                os.close(int(name))
-    os.set_blocking(news, False)
-    with contextlib.suppress(OSError):  # a hardened container may mount it read-only
-        Path("/proc/self/oom_score_adj").write_text("1000")
-
-
-def _serve(source: int, news: int, folder: Path, budget_bytes: int, open_files: OpenFiles) -> None:
-    said: list[str] = []
-    files = open_files(folder, budget_bytes, said.append)
-    stored = lost = 0
-    reason = ""
-    rest = b""
-    ended = False
-    while not ended:
-        try:
-            chunk = os.read(source, PIPE_BYTES)
-        except BlockingIOError:
-            break
-        if not chunk:
-            break
-        *messages, rest = (rest + chunk).split(b"\n")
-        for message in messages:
-            letter, body = message[:1], message[1:]
-            is_line = letter in _STREAMS
-            try:
-                if is_line:
-                    files.append(_STREAMS[letter], body + b"\n")
-                elif letter == _SESSION:
-                    files.describe(body)
-                elif letter == _PIN:
-                    files.pin(*msgspec.json.decode(body, type=tuple[float, float]))
-                ended = ended or letter == _END
-                stored += is_line
-            except OSError as error:
-                lost += is_line
-                reason = error.strerror or str(error)
-                said += [] if is_line else [f"could not be stored: {reason}"]
-        said = _report(news, News(stored, lost, reason, tuple(said[:10])), said)
-    files.close()
-
-
-def _report(news: int, report: News, said: list[str]) -> list[str]:
-    """Tell the watcher; what it has no room for now is kept for the next time."""
-    try:
-        os.write(news, msgspec.json.encode(report) + b"\n")
-    except BlockingIOError:
-        return said
-    return said[len(report.said) :]

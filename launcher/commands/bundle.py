@@ -17,7 +17,8 @@ def bundle(
 ) -> None:
     """Make one redacted archive of a session.
 
-    It can be sent to someone: everything that looks like a secret is taken out once more. Whoever gets the archive runs: perfwatch replay FILE.
+    It can be sent to someone: everything that looks like a secret is taken out once more. Whoever gets the archive
+    runs: perfwatch replay FILE.
 
     \b
     Examples:

@@ -11,7 +11,8 @@ def ps(
 ) -> None:
     """List the training jobs of this machine.
 
-    A job is a tree of processes with torch loaded: its ranks, its workers, and how long since each last ran. A rank that sleeps is not sick by itself: perfwatch attach PID says why.
+    A job is a tree of processes with torch loaded: its ranks, its workers, and how long since each last ran. A rank
+    that sleeps is not sick by itself: perfwatch attach PID says why.
 
     \b
     Examples:

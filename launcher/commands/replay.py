@@ -18,8 +18,9 @@ def replay(
 ) -> None:
     """Judge a recorded session again.
 
-    Here or on another machine, now or in a year. Prints the last verdict that was made while the job lived, and how the job ended. The exit code tells the state:
-    0 healthy, 10 busy, 20 slow, 30 hung, 40 finished, 41 crashed or killed, 50 inconclusive.
+    Here or on another machine, now or in a year. Prints the last verdict that was made while the job lived, and how
+    the job ended. The exit code tells the state: 0 healthy, 10 busy, 20 slow, 30 hung, 40 finished, 41 crashed or
+    killed, 50 inconclusive.
 
     \b
     Examples:

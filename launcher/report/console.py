@@ -1,4 +1,4 @@
-"""Where reports are printed. Colour only on a terminal and never with NO_COLOR; 80 columns where the width is not known."""
+"""Where reports are printed: colour on a terminal only, never with NO_COLOR; 80 columns where nobody knows better."""
 
 from typing import IO
 

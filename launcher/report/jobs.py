@@ -1,4 +1,4 @@
-"""The list of jobs on a terminal: one line for each job, its ranks below it, and below each rank its most silent worker."""
+"""The list of jobs on a terminal: a line for each job, its ranks below it, and the most silent of its workers."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A verdict as exactly one JSON object on one line: schema ``perfwatch.verdict/1``, every field present, unknown ones null."""
+"""A verdict as one JSON object on one line: schema ``perfwatch.verdict/1``, every field present, unknown ones null."""
 
 import msgspec
 

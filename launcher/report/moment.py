@@ -7,7 +7,8 @@ from perfwatch.recording import Recording
 
 
 def last_living_moment(recording: Recording) -> float:
-    """When the last verdict on the living job was made; the last moment before the end where none was, or none still held.
+    """When the last verdict on the living job was made; the last moment before the end where none was, or none still
+    held.
 
     In seconds since the session began.
     """

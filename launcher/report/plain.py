@@ -1,4 +1,4 @@
-"""Text for people, without rich: what comes from the job (file names, log lines, thread names) is made harmless first."""
+"""Text for people, without rich: what comes from the job (file names, thread names) is made harmless first."""
 
 import unicodedata
 
@@ -7,7 +7,7 @@ _HOSTILE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
 def clean(text: str) -> str:
-    """One line without control characters: tabs and line ends become spaces, what could steer a terminal becomes ``?``."""
+    """One line: tabs and line ends become spaces, whatever could steer a terminal becomes ``?``."""
     if text.isprintable():
         return text
     return "".join(
@@ -16,7 +16,7 @@ def clean(text: str) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """``412 s`` as people say it: ``0.4 s``, ``42 s``, ``6 min 52 s``, ``3 h 05 min``, ``2 d 4 h``; ``unknown`` for None."""
+    """As people say it: ``0.4 s``, ``42 s``, ``6 min 52 s``, ``3 h 05 min``, ``2 d 4 h``; ``unknown`` for None."""
     if seconds is None:
         return "unknown"
     if seconds < 10:

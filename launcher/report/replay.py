@@ -35,10 +35,9 @@ class ReplayReport:
                 yield Text(f"{event.kind} after {duration(event.at)}: {clean(event.text)}", style="bold")
         left_out = len(self.recording.unknown) + self.recording.skipped
         if left_out:
-            yield Text(
-                f"{self.recording.skipped} damaged lines and {len(self.recording.unknown)} of a newer version were left out",
-                style="yellow",
-            )
+            unknown = len(self.recording.unknown)
+            counts = f"{self.recording.skipped} damaged lines and {unknown} of a newer version"
+            yield Text(f"{counts} were left out", style="yellow")
 
     def _then(self) -> Iterator[RenderableType]:
         """What was said when the job was watched, if today's rules say something else."""

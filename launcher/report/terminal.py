@@ -1,7 +1,7 @@
 """A verdict on one screen, to be understood at three in the morning: what, who, why, how sure, what next.
 
-``VerdictReport`` renders itself; the console decides width, colour and encoding. Every text from the job is cleaned before
-it is shown, and nothing is shown that the verdict does not hold.
+``VerdictReport`` renders itself; the console decides width, colour and encoding. Every text from the job is cleaned
+before it is shown, and nothing is shown that the verdict does not hold.
 """
 
 from collections.abc import Iterator
