@@ -1,0 +1,70 @@
+"""Busy: a checkpoint is being written.
+
+What it means
+    The training thread saves the model (or its peers wait in a barrier while one rank does). It ends by itself.
+
+How it is recognised
+    The training thread, or a rank for which the others wait, is in save frames or in fsync, and write calls, file sizes or the
+    page cache's write-back move.
+
+What it is mistaken for
+    ``blocked_storage``: there nothing moves any more. ``slow_checkpoint``: steps go on and saves come back again and again.
+
+What to do next
+    Wait; if it is often in the way, save asynchronously or less often.
+"""
+
+from perfwatch.probes.readings import Host, Stack, Thread
+from perfwatch.triage.busy import MOVES_SHARE, Phase, phases
+from perfwatch.triage.case import Case
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.verdict import Outcome
+
+CAUSE = Cause("checkpointing", "busy", "user_code", (Thread, Stack))
+
+SAVING_SHARE = 0.5
+
+
+def judge(case: Case) -> Outcome:
+    """Fires on a rank in save frames with something that moves."""
+    for phase in phases(case):
+        share = phase.profile.share("save")
+        wait = case.chains[phase.rank.pid].end.node.wait if phase.rank.pid in case.chains else None
+        syncing = wait is not None and wait.kind == "sync"
+        if share < SAVING_SHARE and not syncing:
+            continue
+        moved = _moved(case, phase, syncing)
+        if not moved:
+            continue
+        return phase.finding(
+            CAUSE,
+            "a checkpoint is being written",
+            0.92,
+            (
+                case.saw(
+                    "stack",
+                    f"pid {phase.rank.pid}",
+                    "saves" if share else "syncs",
+                    f"{share:.0%} of {phase.profile.samples} samples",
+                    "training code",
+                ),
+                case.saw("io", f"pid {phase.rank.pid}", "something is written", moved, "nothing would mean a hang"),
+            ),
+        )
+    return None
+
+
+def _moved(case: Case, phase: Phase, syncing: bool) -> str:
+    """What moved, in words; empty when nothing did."""
+    calls, grown = phase.write_calls(case), phase.grown_bytes(case)
+    if calls or grown:
+        return f"{calls} write calls, {grown / 2**20:.1f} MiB"
+    if phase.runs > MOVES_SHARE:
+        return f"the thread runs {phase.runs:.0%} of a core"
+    dirty = [
+        (one.reading.dirty_bytes or 0) + (one.reading.writeback_bytes or 0)
+        for one in case.history.series(Host, seconds=10.0)
+    ]
+    if syncing and len(dirty) >= 2 and dirty[-1] < dirty[0] - 2**20:
+        return f"{(dirty[0] - dirty[-1]) / 2**20:.0f} MiB of dirty pages written back"
+    return ""

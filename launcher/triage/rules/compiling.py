@@ -1,0 +1,65 @@
+"""Busy: torch.compile (dynamo, inductor, Triton) is compiling.
+
+What it means
+    The first step, or the first of a new shape, is being compiled. It can take minutes and happens once.
+
+How it is recognised
+    The training thread is in the compiler's frames and runs, or waits there while compile workers or a C++ compiler burn CPU.
+
+What it is mistaken for
+    ``recompiling``: there steps go on and the compiler comes back again and again.
+
+What to do next
+    Wait. ``TORCH_LOGS=recompiles`` tells whether it will be the last time.
+"""
+
+from perfwatch.probes.readings import ProcessUsage, Stack, Thread
+from perfwatch.triage.busy import MOVES_SHARE, phases
+from perfwatch.triage.case import Case
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.verdict import Outcome
+
+CAUSE = Cause("compiling", "busy", "user_code", (Thread, Stack))
+
+COMPILING_SHARE = 0.5
+COMPILERS = ("cc1plus", "cc1", "gcc", "g++", "clang", "ptxas", "nvcc", "ld", "as", "triton")
+
+
+def judge(case: Case) -> Outcome:
+    """Fires on a rank whose training thread is in the compiler."""
+    for phase in phases(case):
+        share = phase.profile.share("compile")
+        if share < COMPILING_SHARE:
+            continue
+        helpers = [
+            m.pid
+            for m in case.job.members.values()
+            if m.alive
+            and (m.role == "compile" or m.process.name in COMPILERS)
+            and (case.history.rate(ProcessUsage, m.pid, of=lambda u: u.cpu_seconds, seconds=6.0) or 0.0) > MOVES_SHARE
+        ]
+        ran_compiler = any(m.process.name in COMPILERS for m in case.job.members.values())
+        if phase.runs < MOVES_SHARE and not helpers and not ran_compiler:
+            continue
+        return phase.finding(
+            CAUSE,
+            "torch.compile is compiling",
+            0.92,
+            (
+                case.saw(
+                    "stack",
+                    f"pid {phase.rank.pid}",
+                    "is in the compiler",
+                    f"{share:.0%} of {phase.profile.samples} samples",
+                    "training code",
+                ),
+                case.saw(
+                    "thread",
+                    f"pid {phase.rank.pid}",
+                    "something works",
+                    f"{phase.runs:.0%} of a core, {len(helpers)} compile processes busy",
+                    "above 2 %",
+                ),
+            ),
+        )
+    return None

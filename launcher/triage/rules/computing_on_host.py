@@ -1,0 +1,68 @@
+"""Busy: a long native computation on the CPU (linear algebra, tokenising, sorting).
+
+What it means
+    One call takes long; the thread computes all the while, without the GIL.
+
+How it is recognised
+    The training thread runs at a full core (or its process' native threads do), stays in one line, and does not hold the GIL
+    against others.
+
+What it is mistaken for
+    ``held_gil``: others ask for the GIL in vain. ``endless_python``: Python frames move, or the line is a loop in Python.
+
+What to do next
+    Wait; the named line says what is computed.
+"""
+
+from perfwatch.probes.readings import ProcessUsage, SourceLine, Stack, Thread
+from perfwatch.triage.busy import Phase, phases
+from perfwatch.triage.case import Case
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.verdict import Outcome
+
+CAUSE = Cause("computing_on_host", "busy", "user_code", (Thread, Stack))
+
+RUNNING_SHARE = 0.5  # of a core
+ONE_LINE_SHARE = 0.9
+
+
+def judge(case: Case) -> Outcome:
+    """Fires on a rank that computes in native code below one line."""
+    for phase in phases(case):
+        chain = case.chains[phase.rank.pid]
+        native = chain.end.kind == "native" and chain.end.node.tid == chain.start.tid
+        if not native or phase.profile.seen("loader_wait", "collective"):
+            continue
+        cpu = case.history.rate(ProcessUsage, phase.rank.pid, of=lambda u: u.cpu_seconds, seconds=6.0) or 0.0
+        if max(cpu, phase.runs) < RUNNING_SHARE or not _one_line(phase):
+            continue
+        frame = phase.profile.top_line()
+        source = case.history.latest(SourceLine, frame.file, frame.line) if frame else None
+        text = f": {source.reading.text.strip()[:80]}" if source else ""
+        return phase.finding(
+            CAUSE,
+            f"a long native computation runs{text}",
+            0.85,
+            (
+                case.saw(
+                    "thread",
+                    f"pid {phase.rank.pid}",
+                    "computes",
+                    f"{phase.runs:.0%} of a core in the thread, {cpu:.1f} cores in the process",
+                    "0 would mean a hang",
+                ),
+                case.saw(
+                    "gil",
+                    f"pid {phase.rank.pid}",
+                    "has released the GIL",
+                    "never seen to own it",
+                    "an owner would block others",
+                ),
+            ),
+        )
+    return None
+
+
+def _one_line(phase: Phase) -> bool:
+    lines = phase.profile.lines()
+    return bool(lines) and lines.most_common(1)[0][1] / phase.profile.samples >= ONE_LINE_SHARE

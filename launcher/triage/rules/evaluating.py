@@ -1,0 +1,60 @@
+"""Busy: the model runs, the optimizer does not: an evaluation, a validation epoch, a rollout.
+
+What it means
+    Forward passes go on without backward or optimizer steps.
+
+How it is recognised
+    The training thread moves, its samples are in module or loader code, and neither backward nor an optimizer is among them;
+    where the agent counts, no step was made meanwhile.
+
+What it is mistaken for
+    ``skipping_steps``: there backward runs and only the optimizer does not.
+
+What to do next
+    Wait; if it is too often or too long, evaluate on fewer batches.
+"""
+
+from perfwatch.probes.readings import Stack, Thread
+from perfwatch.triage.busy import WINDOW_SECONDS
+from perfwatch.triage.case import Case
+from perfwatch.triage.frames import show
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.verdict import Culprit, Finding, Outcome
+
+CAUSE = Cause("evaluating", "busy", "user_code", (Thread, Stack))
+
+FORWARD_SHARE = 0.2
+FEW_SAMPLES = 30
+
+
+def judge(case: Case) -> Outcome:
+    """Fires on a rank with forward passes and neither backward nor optimizer."""
+    for rank in case.ranks:
+        seen = case.profile(rank, WINDOW_SECONDS)
+        steps = case.progress[rank.pid].steps
+        if seen.samples < FEW_SAMPLES or seen.seen("backward", "optimizer", "scaler"):
+            continue
+        if steps is not None and steps.ago_seconds is not None and steps.ago_seconds < WINDOW_SECONDS:
+            continue
+        share = seen.share("forward", "loader")
+        if seen.share("forward") < FORWARD_SHARE or len(seen.sights) < 4:
+            continue
+        line = show(seen.top_line())
+        return Finding(
+            cause=CAUSE.name,
+            state="busy",
+            summary=f"the model runs without backward or optimizer steps: an evaluation at {line}",
+            confidence=0.88 if steps is not None else 0.8,
+            owner=CAUSE.owner,
+            culprits=(Culprit(pid=rank.pid, rank=rank.rank, frame=line),),
+            evidence=(
+                case.saw(
+                    "stack",
+                    f"pid {rank.pid}",
+                    "forward passes only",
+                    f"{share:.0%} of {seen.samples} samples, no backward, no optimizer",
+                    "backward in each step",
+                ),
+            ),
+        )
+    return None
