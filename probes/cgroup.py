@@ -7,7 +7,7 @@ Sources: cgroup-v2.rst, cgroups(7).
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,14 +42,17 @@ class CgroupProbe:
 
     Args:
         filesystem: where /proc and /sys are.
+        affinity: sched_getaffinity(2).
     """
 
     NAME = "cgroup"
     NEEDS = "a mounted cgroup file system (version 1, 2 or hybrid); pressure needs Linux 4.20 with PSI"
     COST = "about 20 small reads per process; 0.4 ms"
 
-    def __init__(self, filesystem: Filesystem | None = None) -> None:
-        self._filesystem = filesystem or Filesystem()
+    def __init__(
+        self, filesystem: Filesystem | None = None, affinity: Callable[[int], set[int]] = os.sched_getaffinity
+    ) -> None:
+        self._filesystem, self._affinity = filesystem or Filesystem(), affinity
 
     def look(self, pid: int) -> list[Cgroup]:
         """One reading. Raises Unavailable when the process or the cgroup file systems are not there."""
@@ -65,13 +68,19 @@ class CgroupProbe:
             Cgroup(
                 path=_own_path(memberships),
                 version=next(iter(levels.values())).version,
-                cpus_allowed=_cpus_allowed(pid),
+                cpus_allowed=self._cpus_allowed(pid),
                 **self._cpu(levels.get("cpu")),  # type: ignore[arg-type]
                 **self._memory(levels.get("memory")),  # type: ignore[arg-type]
                 frozen=self._frozen(levels.get("freezer")),
                 pressure=self._pressure(levels.get("pressure")),
             )
         ]
+
+    def _cpus_allowed(self, pid: int) -> int | None:
+        try:
+            return len(self._affinity(pid))
+        except OSError:
+            return None
 
     def _cpu(self, level: Level | None) -> dict[str, float | int | None]:
         best: dict[str, float | int | None] = {}
@@ -212,10 +221,3 @@ def parse_pairs(text: str) -> dict[str, int]:
 def _own_path(memberships: str) -> str:
     """The most telling path: the longest of the hierarchies'."""
     return max((line.split(":", 2)[2] for line in memberships.splitlines()), key=len, default="/")
-
-
-def _cpus_allowed(pid: int) -> int | None:
-    try:
-        return len(os.sched_getaffinity(pid))
-    except OSError:
-        return None

@@ -1,0 +1,60 @@
+"""The machine: its counters, and what is not known."""
+
+from pathlib import Path
+
+import pytest
+
+from perfwatch.probes.deadline import KillableChild
+from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.host import HostProbe, parse_meminfo, parse_running
+from perfwatch.probes.pressure import parse_pressure
+from perfwatch.probes.readings import Pressure
+
+
+def test_the_real_machine_makes_sense(child: KillableChild) -> None:
+    """Totals bound what is used, and counters have counted."""
+    [host] = HostProbe(caller=child).look()
+
+    assert host.cpus_online >= 1
+    assert 0 < host.memory_available_bytes <= host.memory_total_bytes
+    assert host.user_seconds > 0
+    assert host.dirty_bytes is not None
+    assert host.running_threads is not None
+    assert host.running_threads >= 1
+
+
+def test_the_shared_memory_is_the_one_that_the_process_sees(tmp_path: Path) -> None:
+    """A container has its own /dev/shm, often of 64 MiB; it is reached through /proc/PID/root."""
+    (tmp_path / "meminfo").write_text("Dirty:   8 kB\n")
+    (tmp_path / "stat").write_text("procs_running 3\nprocs_blocked 1\n")
+    (tmp_path / "41/root/dev").mkdir(parents=True)
+    (tmp_path / "41/root/dev/shm").symlink_to("/dev/null/not/there")
+
+    [host] = HostProbe(Filesystem(proc=tmp_path)).look(41)
+
+    assert host.shm_total_bytes is not None  # ours, because the job's cannot be read
+    assert (host.dirty_bytes, host.running_threads, host.blocked_threads) == (8192, 3, 1)
+    assert host.pressure == {}
+
+
+def test_memory_is_in_bytes() -> None:
+    """Lines without kB (huge page counts) are left out."""
+    assert parse_meminfo("MemTotal:  2 kB\nHugePages_Total:  4\n") == {"MemTotal": 2048}
+
+
+def test_an_empty_stat_is_not_known() -> None:
+    """None, never zero."""
+    assert parse_running("") == (None, None)
+
+
+def test_cpu_pressure_of_an_old_kernel_has_no_full_line() -> None:
+    """Before Linux 5.13 there was only ``some``."""
+    assert parse_pressure("some avg10=0.00 avg60=0.00 avg300=0.00 total=12\n") == Pressure(
+        some_microseconds=12, full_microseconds=0
+    )
+
+
+def test_a_file_that_is_not_pressure_is_refused() -> None:
+    """An empty file (PSI switched off) is not zero pressure."""
+    with pytest.raises(ValueError, match="some"):
+        parse_pressure("")
