@@ -1,0 +1,142 @@
+"""The agent counts steps and keeps crashes, and a program cannot tell that it is there."""
+
+import os
+from pathlib import Path
+
+from perfwatch.probes.readings import Steps
+from perfwatch.probes.steps import StepCounter
+from tests.agent.conftest import AGENT_FOLDER, Run
+
+STEPS = "import torch, os\noptimizer = torch.optim.SGD()\nfor _ in range({steps}): optimizer.step()\n"
+
+
+def counts(folder: Path) -> dict[int, int]:
+    """Steps by pid, as the probe reads them."""
+    return {reading.pid: reading.count for reading in StepCounter(folder, str).look() if isinstance(reading, Steps)}
+
+
+def test_counts_every_step(interpreter: str, run: Run, agent_directory: Path, hook_api: Path) -> None:
+    """Also after the ring has come round."""
+    done = run(
+        interpreter,
+        STEPS.format(steps=500) + "print(os.getpid(), os.listdir(os.environ['PERFWATCH_AGENT_DIR']))",
+        hook_api,
+    )
+    pid = int(done.stdout.split()[0])
+
+    assert counts(agent_directory) == {pid: 500}
+    assert done.stderr == ""
+
+
+def test_forked_worker_has_no_page_until_it_steps(
+    interpreter: str, run: Run, agent_directory: Path, hook_api: Path
+) -> None:
+    """A DataLoader worker leaves nothing; a forked trainer counts from one, and its parent's count is untouched."""
+    program = STEPS.format(steps=3) + (
+        "idle = os.fork()\n"
+        "if idle == 0: os._exit(0)\n"
+        "os.waitpid(idle, 0)\n"
+        "busy = os.fork()\n"
+        "if busy == 0:\n"
+        "    optimizer.step()\n"
+        "    os._exit(0)\n"
+        "os.waitpid(busy, 0)\n"
+        "optimizer.step()\n"
+        "print(os.getpid(), busy)\n"
+    )
+    done = run(interpreter, program, hook_api)
+    parent, busy = (int(word) for word in done.stdout.split())
+
+    assert counts(agent_directory) == {parent: 4, busy: 1}
+
+
+def test_steps_survive_a_folder_that_is_gone(interpreter: str, run: Run, agent_directory: Path, hook_api: Path) -> None:
+    """Whatever fails in the agent, the program does not notice."""
+    agent_directory.rmdir()
+    done = run(interpreter, STEPS.format(steps=3) + "print('fine')", hook_api)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "fine\n", "")
+
+
+def test_traceback_on_stderr_is_unchanged_and_kept(
+    interpreter: str, run: Run, agent_directory: Path, hook_api: Path
+) -> None:
+    """The crash reads as without us, byte for byte, and its text is in crash-PID.txt."""
+    program = "import torch\ndef train():\n    raise ValueError('loss is nan')\ntrain()\n"
+    plain = run(interpreter, program, hook_api, armed=False)
+    done = run(interpreter, program, hook_api)
+    (crash,) = agent_directory.glob("crash-*.txt")
+
+    assert (done.returncode, done.stderr) == (1, plain.stderr)
+    assert crash.read_text() == plain.stderr
+    assert crash.stat().st_mode & 0o777 == 0o600
+
+
+def test_crash_text_is_bounded_and_keeps_its_end(
+    interpreter: str, run: Run, agent_directory: Path, hook_api: Path
+) -> None:
+    """16 KiB at most; the exception itself stands at the end."""
+    run(interpreter, "import torch\nraise ValueError('x' * 100_000 + ' the end')", hook_api)
+    (crash,) = agent_directory.glob("crash-*.txt")
+
+    assert crash.stat().st_size == 16 * 1024
+    assert crash.read_text().endswith("the end\n")
+
+
+def test_excepthook_that_was_set_before_is_called(interpreter: str, run: Run, hook_api: Path) -> None:
+    """A hook of the user runs as it would without us."""
+    program = "import sys\nsys.excepthook = lambda *_: print('mine')\nimport torch\n1 / 0\n"
+
+    assert run(interpreter, program, hook_api).stdout == "mine\n"
+
+
+def test_process_that_never_imports_torch_is_left_alone(interpreter: str, run: Run, agent_directory: Path) -> None:
+    """No file, no hook, no module of ours."""
+    program = "import sys, os, json\nprint(sys.excepthook is sys.__excepthook__, 'ctypes' in sys.modules, 'mmap' in sys.modules)"
+    done = run(interpreter, program)
+
+    assert done.stdout == "True False False\n"
+    assert list(agent_directory.iterdir()) == []
+
+
+def test_shadowed_sitecustomize_runs_and_is_what_programs_import(interpreter: str, run: Run, tmp_path: Path) -> None:
+    """The user's (or the distribution's) sitecustomize is in sys.modules as if we were not there."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "sitecustomize.py").write_text("import sys\nsys.seen = __name__\nVALUE = 42\n")
+    program = "import sys, sitecustomize\nprint(sys.seen, sitecustomize.VALUE, sitecustomize.__file__)"
+    done = run(interpreter, program, theirs)
+
+    assert done.stdout == f"sitecustomize 42 {theirs / 'sitecustomize.py'}\n"
+
+
+def test_error_in_the_shadowed_sitecustomize_is_reported_as_ever(interpreter: str, run: Run, tmp_path: Path) -> None:
+    """What Python says about a broken sitecustomize, it still says."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "sitecustomize.py").write_text("raise RuntimeError('broken')\n")
+    plain = run(interpreter, "print('goes on')", theirs, armed=False)
+    done = run(interpreter, "print('goes on')", theirs)
+
+    assert (done.returncode, done.stdout, done.stderr) == (plain.returncode, plain.stdout, plain.stderr)
+
+
+def test_without_its_variable_it_does_nothing(interpreter: str, run: Run, hook_api: Path, tmp_path: Path) -> None:
+    """PYTHONPATH that outlives the run (a container image, a saved environment) is harmless."""
+    done = run(
+        interpreter,
+        STEPS.format(steps=1) + "import sys; print(hasattr(sys, '_perfwatch_armed'))",
+        AGENT_FOLDER,
+        hook_api,
+        armed=False,
+    )
+
+    assert (done.returncode, done.stdout) == (0, "False\n")
+
+
+def test_tracer_is_declared_without_a_trace(interpreter: str, run: Run) -> None:
+    """Where Yama restricts ptrace the process and its forks declare perfwatch; where there is no Yama nothing happens."""
+    program = "import os, sys\nprint('ctypes' in sys.modules, flush=True)\npid = os.fork()\nif pid: print(os.waitpid(pid, 0)[1])"
+    done = run(interpreter, program, tracer=os.getpid())
+
+    assert (done.stdout, done.stderr) == ("True\n0\n", "")

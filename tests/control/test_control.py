@@ -1,0 +1,223 @@
+"""The control socket: bounded, private, and the way from a second terminal to a running watcher."""
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from perfwatch.channel import Message
+from perfwatch.control import LONGEST_REQUEST_BYTES, ControlServer, ask, find_watcher
+
+
+class Clock:
+    """Seconds that pass when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """The server's clock."""
+    return Clock()
+
+
+@pytest.fixture
+def server(tmp_path: Path, clock: Clock) -> Iterator[ControlServer]:
+    """A server that answers with the request's own words."""
+    server = ControlServer(tmp_path / "control", lambda request: {"ok": True, "echo": request}, clock)
+    yield server
+    server.close()
+
+
+def connected(tmp_path: Path) -> socket.socket:
+    """A client that has said nothing yet."""
+    client = socket.socket(socket.AF_UNIX)
+    client.settimeout(10)
+    client.connect(str(tmp_path / "control"))
+    return client
+
+
+def test_request_is_answered(server: ControlServer, tmp_path: Path) -> None:
+    """One line in, one line out."""
+    with connected(tmp_path) as client:
+        client.sendall(b'{"command": "status"}\n')
+        server.serve()
+
+        assert json.loads(client.recv(1000)) == {"ok": True, "echo": {"command": "status"}}
+
+
+def test_socket_is_private(server: ControlServer, tmp_path: Path) -> None:
+    """Nobody else may connect."""
+    assert (tmp_path / "control").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("line", [b"not json\n", b"[1, 2]\n"])
+def test_nonsense_gets_an_error(server: ControlServer, tmp_path: Path, line: bytes) -> None:
+    """What is no object is refused in words."""
+    with connected(tmp_path) as client:
+        client.sendall(line)
+        server.serve()
+
+        assert json.loads(client.recv(1000))["ok"] is False
+
+
+def test_client_that_says_nothing_is_dropped_after_its_deadline(
+    server: ControlServer, tmp_path: Path, clock: Clock
+) -> None:
+    """It keeps no place and blocks nobody."""
+    with connected(tmp_path) as client:
+        server.serve()
+        clock.now = 10.0
+        server.serve()
+
+        assert client.recv(1) == b""
+        assert len(server.filenos()) == 1
+
+
+def test_endless_request_is_cut_off(server: ControlServer, tmp_path: Path) -> None:
+    """64 KiB without a line end is no request."""
+    with connected(tmp_path) as client:
+        client.setblocking(False)
+        sent = 0
+        while sent < LONGEST_REQUEST_BYTES:
+            try:
+                sent += client.send(b"x" * 4096)
+            except BlockingIOError:
+                server.serve()
+        server.serve()
+        server.serve()
+
+        assert len(server.filenos()) == 1
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody else")
+def test_another_user_is_not_heard(tmp_path: Path, clock: Clock) -> None:
+    """Even where the file's mode would let them in."""
+    asked: list[Message] = []
+
+    def answer(request: Message) -> Message:
+        asked.append(request)
+        return {"ok": True}
+
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chmod(folder, 0o755)
+        control = Path(folder) / "control"
+        server = ControlServer(control, answer, clock)
+        control.chmod(0o666)
+        program = (
+            "import os, socket, sys\n"
+            "os.setuid(65534)\n"
+            "client = socket.socket(socket.AF_UNIX)\n"
+            "client.connect(sys.argv[1])\n"
+            "client.sendall(b'{}\\n')\n"
+            "print('sent', flush=True)\n"
+            "sys.stdin.read()\n"
+        )
+        command = [sys.executable, "-c", program, str(control)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as client:
+            assert client.stdout is not None
+            assert client.stdout.readline() == b"sent\n"
+            server.serve()
+            server.serve()
+            listening = server.filenos()
+        server.close()
+
+    assert asked == []
+    assert len(listening) == 1
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[Callable[[], tuple[int, int, Path]]]:
+    """Start a watched ``cat`` under a shell; gives the pids of shell and cat and the control socket."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start() -> tuple[int, int, Path]:
+        run = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "perfwatch",
+                "run",
+                "-q",
+                "--",
+                "sh",
+                "-c",
+                "echo $$; sh -c 'echo $$; exec cat'; true",
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PERFWATCH_DIR": str(tmp_path)},
+        )
+        started.append(run)
+        assert run.stdout is not None
+        shell, cat = int(run.stdout.readline()), int(run.stdout.readline())
+        return shell, cat, _when_watched(shell)
+
+    yield start
+    for run in started:
+        assert run.stdin is not None
+        run.stdin.close()
+        run.wait(30)
+        assert run.stdout is not None
+        run.stdout.close()
+
+
+def _when_watched(pid: int) -> Path:
+    """The control socket, once the watcher is up."""
+    for _ in range(600):
+        control = find_watcher(pid)
+        if control is not None:
+            return control
+        select.select([], [], [], 0.05)
+    raise AssertionError(f"nobody watches {pid}")
+
+
+def test_any_process_of_the_job_leads_to_its_watcher(watched: Callable[[], tuple[int, int, Path]]) -> None:
+    """The root, what is below it, and the launcher itself."""
+    shell, cat, control = watched()
+    launcher = int(Path(f"/proc/{shell}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+    assert [find_watcher(pid) for pid in (shell, cat, launcher)] == [control] * 3
+    assert find_watcher(os.getppid()) in (None, control)
+
+
+def test_watcher_answers_status_and_verdict(watched: Callable[[], tuple[int, int, Path]], tmp_path: Path) -> None:
+    """A second terminal learns where the session lies and what the job looks like now."""
+    shell, _, control = watched()
+    status = ask(control, {"command": "status"}, deadline_seconds=20.0)
+    verdict = ask(control, {"command": "verdict"}, deadline_seconds=20.0)
+
+    assert status["roots"] == [shell]
+    assert Path(status["session"]).parent == tmp_path
+    assert verdict["verdict"]["schema"] == "perfwatch.verdict/1"
+
+
+def test_asking_where_nobody_listens_fails_at_once(tmp_path: Path) -> None:
+    """A socket that a killed watcher left is an error, not a wait."""
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(tmp_path / "control"))
+
+    with pytest.raises(ConnectionRefusedError):
+        ask(tmp_path / "control", {"command": "status"}, deadline_seconds=10.0)
+
+
+def test_stopped_watcher_runs_into_the_deadline(tmp_path: Path) -> None:
+    """Whoever asks a watcher that does not answer is told so in time."""
+    server = ControlServer(tmp_path / "control", lambda request: {"ok": True})
+
+    with pytest.raises(TimeoutError):
+        ask(tmp_path / "control", {"command": "status"}, deadline_seconds=0.05)
+    server.close()
+    assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL

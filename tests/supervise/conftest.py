@@ -1,0 +1,75 @@
+"""Real launchers around small real programs. A program says "ready" on its stdout; nothing here sleeps and hopes."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PATIENCE_SECONDS = 30.0  # a deadline for broken code, never a wait
+
+
+@dataclass
+class Launched:
+    """A running ``perfwatch run`` with pipes to its child's streams."""
+
+    process: subprocess.Popen[str]
+
+    @property
+    def pid(self) -> int:
+        """The launcher."""
+        return self.process.pid
+
+    def line(self) -> str:
+        """The next line that the child prints."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().rstrip("\n")
+
+    def end(self) -> int:
+        """Wait for the launcher; its exit code, negative for a signal."""
+        return self.process.wait(PATIENCE_SECONDS)
+
+    def rest(self) -> tuple[str, str]:
+        """What is left on stdout and stderr once the launcher has ended."""
+        return self.process.communicate(timeout=PATIENCE_SECONDS)
+
+
+Launch = Callable[..., Launched]
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Launch]:
+    """Start ``perfwatch run OPTIONS -- COMMAND``; whatever is left is killed afterwards."""
+    started: list[Launched] = []
+
+    def start(*command: str, options: tuple[str, ...] = (), **arguments: object) -> Launched:
+        environment = {**os.environ, "PERFWATCH_DIR": str(tmp_path / "sessions"), **dict(arguments.pop("env", {}))}  # type: ignore[call-overload]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "perfwatch", "run", *options, "--", *command],
+            stdin=arguments.pop("stdin", subprocess.DEVNULL),
+            stdout=arguments.pop("stdout", subprocess.PIPE),
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            **arguments,  # type: ignore[call-overload]
+        )
+        started.append(Launched(process))
+        return started[-1]
+
+    yield start
+    for launched in started:
+        if launched.process.poll() is None:
+            launched.process.send_signal(signal.SIGKILL)
+            launched.process.wait()
+        for stream in (launched.process.stdin, launched.process.stdout, launched.process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+def python(program: str) -> tuple[str, ...]:
+    """A command that runs this text."""
+    return (sys.executable, "-c", program)

@@ -1,0 +1,153 @@
+"""Which signals reach the job, which are triggers, and that each arrives once."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.supervise.conftest import Launch, Launched, python
+
+# Prints each signal that it gets, by name; ends at SIGTERM, a little later, so that a second copy would show.
+COUNTER = """
+import os, signal, sys, threading
+CAUGHT = [getattr(signal, name) for name in sys.argv[1:]] + [signal.SIGTERM]
+signal.pthread_sigmask(signal.SIG_BLOCK, [])
+counts = []
+def handler(number, frame):
+    counts.append(number)
+    os.write(1, (signal.Signals(number).name + "\\n").encode())
+for number in CAUGHT:
+    signal.signal(number, handler)
+os.write(1, b"ready\\n")
+while signal.SIGTERM not in counts:
+    signal.pause()
+"""
+
+
+def counter(launch: Launch, *names: str, options: tuple[str, ...] = (), **arguments: object) -> Launched:
+    """A child that catches these signals (and SIGTERM), ready."""
+    run = launch(*python(COUNTER), *names, options=options, **arguments)
+    assert run.line() == "ready"
+    return run
+
+
+@pytest.mark.parametrize("name", ["SIGHUP", "SIGINT", "SIGQUIT", "SIGCONT", "SIGALRM", "SIGWINCH"])
+def test_signal_sent_to_the_launcher_reaches_the_child(launch: Launch, name: str) -> None:
+    """``kill`` on the launcher means the job."""
+    run = counter(launch, name)
+    os.kill(run.pid, getattr(signal, name))
+
+    assert run.line() == name
+
+
+def test_sigterm_is_forwarded_once(launch: Launch) -> None:
+    """One SIGTERM to us is one SIGTERM to the child."""
+    run = counter(launch)
+    os.kill(run.pid, signal.SIGTERM)
+
+    assert (run.line(), run.end(), run.rest()[0]) == ("SIGTERM", 0, "")
+
+
+def test_signal_for_the_whole_group_is_not_doubled(launch: Launch) -> None:
+    """``kill %1`` and ``systemctl stop`` reach the child directly; a second copy would cut its orderly end short."""
+    run = counter(launch, "SIGHUP", start_new_session=True)
+    os.killpg(run.pid, signal.SIGHUP)
+    assert run.line() == "SIGHUP"
+    os.kill(run.pid, signal.SIGTERM)
+
+    assert (run.line(), run.end(), run.rest()[0]) == ("SIGTERM", 0, "")
+
+
+def test_sigusr1_that_the_child_catches_is_passed_on_once(launch: Launch) -> None:
+    """A scheduler's SIGUSR1 (requeue, checkpoint) is the job's when the job has a handler."""
+    run = counter(launch, "SIGUSR1")
+    os.kill(run.pid, signal.SIGUSR1)
+    assert run.line() == "SIGUSR1"
+    os.kill(run.pid, signal.SIGTERM)
+
+    assert (run.line(), run.end(), run.rest()[0]) == ("SIGTERM", 0, "")
+
+
+@pytest.mark.parametrize("trigger_signal", ["all", "rt"])
+def test_sigusr1_that_nobody_catches_is_never_passed_on(launch: Launch, trigger_signal: str) -> None:
+    """It would kill the job."""
+    run = counter(launch, options=("--trigger-signal", trigger_signal))
+    os.kill(run.pid, signal.SIGUSR1)
+    os.kill(run.pid, signal.SIGTERM)
+
+    assert (run.line(), run.end()) == ("SIGTERM", 0)
+
+
+def test_sigusr2_goes_to_the_rank_when_only_the_rank_catches_it(launch: Launch) -> None:
+    """A shell between us and the rank does not hide the rank's handler; the rank's forked worker gets no copy."""
+    program = COUNTER.replace('os.write(1, b"ready', 'os.fork() or signal.pause(); os.write(1, b"ready')
+    run = launch("sh", "-c", '"$@"; true', "sh", *python(program), "SIGUSR2")
+    assert run.line() == "ready"
+    os.kill(run.pid, signal.SIGUSR2)
+
+    assert run.line() == "SIGUSR2"
+
+
+def test_real_time_trigger_gives_a_verdict_and_never_reaches_the_child(launch: Launch) -> None:
+    """SIGRTMIN+8 asks for a verdict now: it is printed on stderr."""
+    run = counter(launch)
+    os.kill(run.pid, signal.SIGRTMIN + 8)
+    assert run.process.stderr is not None
+    answer = run.process.stderr.readline()
+    os.kill(run.pid, signal.SIGTERM)
+
+    assert answer.startswith("perfwatch: ")
+    assert "confidence" in answer
+    assert (run.line(), run.end()) == ("SIGTERM", 0)
+
+
+def test_trigger_of_a_profiler_that_is_not_armed_says_so(launch: Launch) -> None:
+    """SIGUSR1 without a handler in the job is a request that we cannot serve yet, and says it."""
+    run = counter(launch)
+    os.kill(run.pid, signal.SIGUSR1)
+    assert run.process.stderr is not None
+
+    assert (
+        run.process.stderr.readline() == "perfwatch: no timeline profiler is armed in this run; nothing was captured\n"
+    )
+
+
+def test_killed_launcher_leaves_the_job_running_and_nothing_of_ours(launch: Launch, tmp_path: Path) -> None:
+    """SIGKILL on the launcher: the child goes on, can write, and exits; every process of ours is gone."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    program = (
+        "import os, sys\n"
+        "print(os.getpid(), flush=True)\n"
+        "print(open(sys.argv[1]).read(), flush=True)\n"  # waits for us
+        "print('ends', flush=True)\n"
+    )
+    run = launch(*python(program), str(fifo))
+    child = int(run.line())
+    ours = [pid for pid in _children(run.pid) if pid != child]
+    run.process.kill()
+    run.end()
+    fifo.write_text("written after the kill")
+
+    assert [run.line(), run.line(), run.line()] == ["written after the kill", "ends", ""]
+    assert ours != []
+    for pid in ours:
+        _await_end(pid)
+
+
+def _children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _await_end(pid: int) -> None:
+    """Return when this process has ended; pytest's own deadline is the test's."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    import select
+
+    ended = select.select([handle], [], [], 10.0)[0]
+    os.close(handle)
+    assert ended, f"process {pid} lives on"
