@@ -29,7 +29,7 @@ STAT_DEADLINE_SECONDS = 0.3  # a healthy local or network file system answers in
 _ANONYMOUS = re.compile(r"(\w+):\[(\d+)\]")
 _EVENTS = {"[eventfd]": "eventfd", "[eventpoll]": "epoll"}
 _TERMINAL = re.compile(r"/dev/(?:pts/\d+|tty\w*|console|ptmx)(?: \(deleted\))?")
-_LOCK = re.compile(r"\d+: (?:POSIX|FLOCK|OFDLCK)\s+\w+\s+(?:READ|WRITE)\s+(-?\d+) (\w+):(\w+):(\d+)\s")
+_LOCK = re.compile(r"\d+: (?:POSIX|FLOCK|OFDLCK)\s+\w+\s+(?:READ|WRITE)\s+(\d+) (\w+):(\w+):(\d+)\s")
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def parse_mountinfo(text: str) -> dict[str, Mount]:
 
 
 def parse_locks(text: str, device: str, inode: int) -> tuple[int, ...]:
-    """Processes that hold a lock on this inode; those that wait for it ("->") are left out.
+    """Processes that hold a lock on this inode; those that wait for it ("->") and locks without owner (-1) are left out.
 
     Args:
         text: /proc/locks.

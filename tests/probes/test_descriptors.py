@@ -1,0 +1,181 @@
+"""What is behind a descriptor: from the text of links, mounts and locks, and on living files of every kind."""
+
+import fcntl
+import os
+import select
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfwatch.probes.deadline import Inline, KillableChild
+from perfwatch.probes.descriptors import describe, kind_of, parse_locks, parse_mountinfo, parse_watched
+from perfwatch.probes.filesystem import Absent, Filesystem
+from perfwatch.probes.holders import Holders
+from perfwatch.probes.probe import Unavailable
+from perfwatch.probes.readings import Descriptor
+from perfwatch.probes.sockets import Sockets
+
+LIVE = Filesystem()
+MOUNTS = """24 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+91 24 0:52 / /mnt/my\\040data rw,relatime shared:50 master:3 - nfs4 filer:/export/my\\040data rw,vers=4.2
+92 24 0:53 / /mnt/broken rw
+"""
+LOCKS = """1: FLOCK  ADVISORY  WRITE 700 fe:00:77 0 EOF
+1: -> FLOCK  ADVISORY  WRITE 701 fe:00:77 0 EOF
+2: POSIX  ADVISORY  READ  702 fe:00:77 0 9
+3: OFDLCK ADVISORY  WRITE -1 fe:00:78 0 EOF
+4: FLOCK  ADVISORY  WRITE 703 00:34:77 0 EOF
+"""
+
+
+def look(pid: int, fds: list[int], child: KillableChild) -> dict[int, Descriptor]:
+    """Descriptors of a living process, by number."""
+    found = describe(LIVE, pid, fds, child, Holders(LIVE, first=[pid]), Sockets(LIVE, child))
+    return {one.fd: one for one in found}
+
+
+@pytest.fixture
+def later() -> Iterator[ExitStack]:
+    """Closes what a test has opened."""
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.mark.parametrize(
+    ("link", "kind"),
+    [
+        ("pipe:[77]", ("pipe", 77)),
+        ("socket:[78]", ("socket", 78)),
+        ("anon_inode:[eventfd]", ("eventfd", None)),
+        ("anon_inode:[eventpoll]", ("epoll", None)),
+        ("anon_inode:[io_uring]", ("other", None)),
+        ("anon_inode:inotify", ("other", None)),
+        ("/dev/pts/3", ("tty", None)),
+        ("/dev/tty", ("tty", None)),
+        ("/dev/pts/3 (deleted)", ("tty", None)),
+        ("/dev/nvidia0", ("other", None)),
+        ("/dev/shm/torch_1_2", ("file", None)),
+        ("/data/pipe:[77]", ("file", None)),
+        ("mnt:[4026531840]", ("other", 4026531840)),
+    ],
+)
+def test_kind_from_the_link(link: str, kind: tuple[str, int | None]) -> None:
+    """Kind and inode as the text of the link tells; a path counts as a file until it is looked at."""
+    assert kind_of(link) == kind
+
+
+def test_mounts_by_id() -> None:
+    """Mount point, file system and source, with spaces restored; a line cut short is left out."""
+    mounts = parse_mountinfo(MOUNTS)
+
+    assert set(mounts) == {"24", "91"}
+    assert (mounts["91"].point, mounts["91"].filesystem) == ("/mnt/my data", "nfs4")
+    assert (mounts["91"].source, mounts["91"].device) == ("filer:/export/my data", "0:52")
+
+
+def test_lock_owners_by_inode_and_device() -> None:
+    """Only those who hold a lock on this very file: not those who wait, nor holders of its namesake elsewhere."""
+    assert parse_locks(LOCKS, "254:0", 77) == (700, 702)
+    assert parse_locks(LOCKS, "0:52", 77) == (703,)
+    assert parse_locks("", "0:52", 77) == ()
+
+
+def test_lock_of_an_open_file_has_no_owner() -> None:
+    """An open-file-description lock belongs to no process, and says -1: nobody is blamed."""
+    assert parse_locks(LOCKS, "254:0", 78) == ()
+
+
+def test_watched_descriptors_of_epoll() -> None:
+    """The descriptors that an epoll instance watches, from its details."""
+    text = "pos:\t0\nflags:\t02\ntfd:        9 events:       19 data: 9\ntfd:        3 events: 1 data: 3\n"
+
+    assert parse_watched(text) == (3, 9)
+
+
+def test_descriptor_on_a_dead_mount_is_still_described(tmp_path: Path) -> None:
+    """When the file itself does not answer, its mount, device and path are named without it."""
+    for name in ("fd", "fdinfo"):
+        (tmp_path / "10" / name).mkdir(parents=True)
+    (tmp_path / "10" / "fd" / "3").symlink_to("/mnt/my data/shard")
+    (tmp_path / "10" / "fdinfo" / "3").write_text("pos:\t4096\nflags:\t0100000\nmnt_id:\t91\nino:\t77\n")
+    (tmp_path / "10" / "mountinfo").write_text(MOUNTS)
+
+    class Dead(Inline):
+        def call(self, function: Callable[..., Any], *arguments: object, deadline_seconds: float) -> Any:
+            raise Unavailable("late")
+
+    filesystem = Filesystem(proc=tmp_path)
+    (found,) = describe(filesystem, 10, [3], Dead(), Holders(filesystem))
+
+    assert found == Descriptor(
+        pid=10, fd=3, kind="file", target="/mnt/my data/shard", access="r", inode=77, mount="/mnt/my data",
+        filesystem="nfs4", device="filer:/export/my data", position_bytes=4096,
+    )  # fmt: skip
+
+
+def test_process_that_is_gone_is_unavailable(tmp_path: Path) -> None:
+    """A closed descriptor is left out; a process that is gone is said to be gone."""
+    (tmp_path / "10" / "fd").mkdir(parents=True)
+    filesystem = Filesystem(proc=tmp_path)
+
+    assert describe(filesystem, 10, [3], Inline(), Holders(filesystem)) == []
+    with pytest.raises(Absent):
+        describe(filesystem, 11, [3], Inline(), Holders(filesystem))
+
+
+def test_living_pipe_fifo_and_folder(child: KillableChild, tmp_path: Path, later: ExitStack) -> None:
+    """Pipes know both ends, a FIFO is told from a file, and a folder from both."""
+    readable, writable = os.pipe()
+    os.mkfifo(tmp_path / "fifo")
+    fifo = os.open(tmp_path / "fifo", os.O_RDWR)
+    folder = os.open(tmp_path, os.O_RDONLY)
+    for fd in (readable, writable, fifo, folder):
+        later.callback(os.close, fd)
+    me = os.getpid()
+    found = look(me, [readable, writable, fifo, folder], child)
+
+    assert (found[readable].kind, found[readable].access, found[writable].access) == ("pipe", "r", "w")
+    assert (found[readable].readers, found[readable].writers) == ((me,), (me,))
+    assert (found[fifo].kind, found[fifo].readers, found[fifo].writers) == ("fifo", (me,), (me,))
+    assert found[folder].kind == "directory"
+
+
+def test_living_file_on_its_mount_with_its_lock(child: KillableChild, tmp_path: Path, later: ExitStack) -> None:
+    """A file names its mount and position, and who holds its lock."""
+    file = later.enter_context((tmp_path / "lock").open("w"))
+    file.write("12345")
+    file.flush()
+    fcntl.flock(file, fcntl.LOCK_EX)
+    (found,) = look(os.getpid(), [file.fileno()], child).values()
+
+    assert (found.kind, found.access, found.position_bytes) == ("file", "w", 5)
+    assert found.inode == (tmp_path / "lock").stat().st_ino
+    assert found.mount
+    assert str(tmp_path).startswith(found.mount)
+    assert found.filesystem
+    assert found.lock_holders == (os.getpid(),)
+
+
+def test_living_epoll_terminal_and_socket(child: KillableChild, later: ExitStack) -> None:
+    """An epoll instance names what it watches; a terminal is one; a socket knows its peer."""
+    here, there = socket.socketpair()
+    later.callback(here.close)
+    later.callback(there.close)
+    watcher = later.enter_context(select.epoll())
+    watcher.register(here, select.EPOLLIN)
+    master, terminal = os.openpty()
+    later.callback(os.close, master)
+    later.callback(os.close, terminal)
+    found = look(os.getpid(), [here.fileno(), watcher.fileno(), terminal], child)
+
+    assert found[watcher.fileno()].kind == "epoll"
+    assert found[watcher.fileno()].watched == (here.fileno(),)
+    assert found[terminal].kind == "tty"
+    assert found[here.fileno()].kind == "socket"
+    connection = found[here.fileno()].socket
+    assert connection is not None
+    assert connection.peer_pids == (os.getpid(),)
