@@ -1,5 +1,6 @@
-"""A leak (losses kept with their graphs) inside a memory cgroup of 600 MB, until the kernel kills the run."""
+"""A leak (losses and augmented batches are kept) inside a memory cgroup of 600 MB, until the kernel kills the run."""
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -11,30 +12,26 @@ LIMIT = 600 * 1024 * 1024
 
 
 def enter_memory_cgroup() -> None:
-    """A child of our own group; it is left in place for 30 s after the end, so that its counters can still be read."""
     lines = [line.split(":") for line in Path("/proc/self/cgroup").read_text().split()]
     own = next((path for _, controllers, path in lines if "memory" in controllers.split(",")), None)
-    root, limit = (
-        (Path("/sys/fs/cgroup/memory" + own), "memory.limit_in_bytes")
-        if own
-        else (Path("/sys/fs/cgroup"), "memory.max")
-    )
+    root = Path("/sys/fs/cgroup/memory" + own) if own else Path("/sys/fs/cgroup")
     group = root / f"leak-{os.getpid()}"
+    for left_over in root.glob("leak-*"):
+        with contextlib.suppress(OSError):  # in use
+            left_over.rmdir()
     group.mkdir()
-    remover(group)
-    (group / limit).write_text(str(LIMIT))
+    stage.outsider(lambda: remove(group), linger_seconds=30)
+    (group / ("memory.limit_in_bytes" if own else "memory.max")).write_text(str(LIMIT))
     (group / "cgroup.procs").write_text(str(os.getpid()))
 
 
-def remover(group: Path) -> None:
-    if os.fork() == 0:
-        os.setsid()
-        job = os.getppid()
-        while os.getppid() == job:
-            time.sleep(1)
-        time.sleep(30)
-        group.rmdir()
-        os._exit(0)
+def remove(group: Path) -> None:
+    """Remove the group a while after the end, when its counters have been read."""
+    time.sleep(1)
+    while (group / "cgroup.procs").read_text():
+        time.sleep(1)
+    time.sleep(10)
+    group.rmdir()
 
 
 def leak(steps: int) -> None:
@@ -44,11 +41,12 @@ def leak(steps: int) -> None:
     for step in range(10**6):
         if step == steps:
             stage.onset()
-        loss = net(torch.randn(256, 1024)).square().mean()
+        x = torch.randn(256, 1024)
+        loss = net(x).square().mean()
         sgd.zero_grad()
         loss.backward(retain_graph=step >= steps)
         sgd.step()
-        history.append(loss if step >= steps else loss.item())
+        history.append((loss, x.repeat(16, 1)) if step >= steps else loss.item())
 
 
 settings = stage.arguments()

@@ -44,8 +44,10 @@ def onset(**facts: object) -> None:
         os.close(descriptor)
 
 
-def outsider(serve: Callable[[], object]) -> None:
-    """Run ``serve`` in a process outside of the job's tree (a server, another job); it ends when this process has.
+def outsider(serve: Callable[[], object], linger_seconds: float = 0.0) -> None:
+    """Run ``serve`` in a process outside of the job's tree (a server, another job).
+
+    It ends when ``serve`` returns, or ``linger_seconds`` after this process and its children have ended.
 
     Call it before any thread is started: it forks.
     """
@@ -59,7 +61,7 @@ def outsider(serve: Callable[[], object]) -> None:
             os.close(life_write)
             os.write(ready_write, b"!")  # only now may the parent in the middle end
             os.close(ready_write)
-            threading.Thread(target=lambda: (os.read(life_read, 1), os._exit(0)), daemon=True).start()
+            threading.Thread(target=_end_after, args=(life_read, linger_seconds), daemon=True).start()
             serve()
             os._exit(0)
         os.close(ready_write)
@@ -68,6 +70,12 @@ def outsider(serve: Callable[[], object]) -> None:
     os.waitpid(middle, 0)
     for descriptor in (life_read, ready_read, ready_write):
         os.close(descriptor)
+
+
+def _end_after(life: int, linger_seconds: float) -> None:
+    os.read(life, 1)
+    time.sleep(linger_seconds)
+    os._exit(0)
 
 
 def _die_with_parent() -> None:
