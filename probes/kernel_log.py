@@ -9,7 +9,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import KernelMessage
@@ -42,16 +41,18 @@ class KernelLogProbe:
     """Reads new records of /dev/kmsg.
 
     Args:
-        device: the log, or a stand-in that gives one record per read.
         clock: CLOCK_MONOTONIC, seconds.
+        opener: opens the log; a stand-in must give one record per read and never block.
     """
 
     NAME = "kernel_log"
     NEEDS = "read access to /dev/kmsg (root or CAP_SYSLOG, or kernel.dmesg_restrict 0)"
     COST = "1 us per new record; the first look reads the whole buffer (5 ms per 5,000 lines)"
 
-    def __init__(self, device: Path = Path("/dev/kmsg"), clock: Callable[[], float] = time.monotonic) -> None:
-        self._device, self._clock = device, clock
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, opener: Callable[[str, int], int] = os.open
+    ) -> None:
+        self._clock, self._opener = clock, opener
         self._descriptor: int | None = None
 
     def look(self) -> list[KernelMessage]:
@@ -76,7 +77,7 @@ class KernelLogProbe:
 
     def _open(self) -> int:
         try:
-            return os.open(self._device, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            return self._opener("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except PermissionError as error:
             raise Unavailable(
                 f"the kernel log cannot be read: {error.strerror}: OOM kills and I/O errors will not be seen in it",

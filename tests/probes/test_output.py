@@ -1,0 +1,86 @@
+"""Files that a process writes: which, how large, how old."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from perfwatch.probes.deadline import KillableChild
+from perfwatch.probes.output import OutputProbe, is_writable
+from perfwatch.probes.probe import Unavailable
+from perfwatch.probes.readings import FileGrowth, ProbeCall
+
+T = TypeVar("T")
+
+
+class DeadMount:
+    """A caller whose stat never comes back."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def call(self, function: Callable[..., T], *arguments: object, deadline_seconds: float) -> T:
+        """Late, always."""
+        self.calls += 1
+        raise Unavailable(f"no answer within {deadline_seconds} s")
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> "subprocess.Popen[str]":
+    """A program with train.log as stdout and stderr, model.pt open for writing and data.bin for reading."""
+    (tmp_path / "data.bin").write_bytes(b"x")
+    source = (
+        "import sys; sys.stderr.write('hello'); sys.stderr.flush(); model = open(sys.argv[1] + '/model.pt', 'wb', 0);"
+        "model.write(b'12'); data = open(sys.argv[1] + '/data.bin'); sys.stdin.read(1); print('x', file=sys.stderr)"
+    )
+    with (tmp_path / "train.log").open("w") as log:
+        program = subprocess.Popen(
+            [sys.executable, "-c", source, str(tmp_path)], stdin=subprocess.PIPE, stdout=log, stderr=log, text=True
+        )
+    return program
+
+
+def test_files_open_for_writing_are_told_once_each(
+    writer: "subprocess.Popen[str]", child: KillableChild, tmp_path: Path, until: Callable[[Callable[[], bool]], None]
+) -> None:
+    """stdout and stderr are one log; the file that is only read, pipes and devices are left out."""
+    probe = OutputProbe(child)
+    until(lambda: (tmp_path / "model.pt").exists() and (tmp_path / "model.pt").stat().st_size == 2)
+
+    found = {Path(one.path).name: one for one in probe.look([writer.pid]) if isinstance(one, FileGrowth)}
+
+    assert set(found) == {"train.log", "model.pt"}
+    assert (found["train.log"].fd, found["train.log"].size_bytes) == (1, 5)
+    assert 0.0 <= found["model.pt"].modified_ago_seconds < 60.0
+    writer.communicate("x")
+
+
+def test_a_dead_mount_costs_two_deadlines_and_is_evidence(writer: "subprocess.Popen[str]", tmp_path: Path) -> None:
+    """The stat that did not come back names the file; the rest are not tried."""
+    caller = DeadMount()
+
+    found = list(OutputProbe(caller).look([writer.pid] * 5))
+
+    assert caller.calls == 2
+    assert all(isinstance(one, ProbeCall) for one in found)
+    assert "train.log" in found[0].reason  # type: ignore[union-attr]
+    writer.communicate("x")
+
+
+def test_when_no_process_can_be_listed_the_probe_is_unavailable(child: KillableChild) -> None:
+    """A process that has ended, or another user's."""
+    with pytest.raises(Unavailable):
+        OutputProbe(child).look([2**22 - 1])
+
+
+@pytest.mark.parametrize(
+    ("flags", "writable"),
+    [(os.O_RDONLY, False), (os.O_WRONLY | os.O_APPEND, True), (os.O_RDWR, True), (os.O_RDWR | os.O_PATH, False)],
+)
+def test_the_flags_tell_whether_it_is_written(flags: int, writable: bool) -> None:
+    """They are octal in fdinfo."""
+    assert is_writable(f"pos:\t0\nflags:\t0{flags:o}\nmnt_id:\t3\n") is writable
