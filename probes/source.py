@@ -8,6 +8,7 @@ through /proc/PID/root when the process has its own mount namespace: it is the j
 import ast
 import os
 import stat
+import sys
 from collections.abc import Iterator
 
 from perfwatch.probes.deadline import Caller
@@ -55,7 +56,7 @@ class SourceProbe:
             return [self._caller.call(read_line, path, file, line, deadline_seconds=READ_DEADLINE_SECONDS)]
         except OSError as error:
             raise Unavailable(f"source {file} cannot be read: {error.strerror}") from error
-        except ValueError as error:  # SyntaxError is one, and so is text that is not UTF-8
+        except ValueError as error:
             raise Unavailable(f"source {file} cannot be used: {error}") from error
 
     def _seen_by(self, pid: int) -> str:
@@ -100,7 +101,11 @@ def describe(text: str, file: str, line: int) -> SourceLine:
     lines = text.splitlines()
     if not 1 <= line <= len(lines):
         raise ValueError(f"it has no line {line} (changed since it was loaded?)")
-    scope, loop = _find(ast.parse(text), line)
+    try:
+        tree = ast.parse(text)
+    except SyntaxError as error:
+        raise ValueError(f"it is not Python {sys.version_info[0]}.{sys.version_info[1]}: {error.msg}") from error
+    scope, loop = _find(tree, line)
     return SourceLine(
         file=file,
         line=line,

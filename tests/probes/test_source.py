@@ -1,0 +1,146 @@
+"""What a source line and the loop around it call."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from perfwatch.probes.deadline import Inline, KillableChild
+from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.probe import Unavailable
+from perfwatch.probes.readings import SourceLine
+from perfwatch.probes.source import SourceProbe, describe
+
+PROGRAM = """\
+import time
+def wait_for_file(path):
+    while not os.path.exists(path):
+        time.sleep(1)
+def poll(work):
+    while True:
+        if work.is_completed():
+            break
+        time.sleep(0.1)
+def serve(queue):
+    while 1:
+        item = queue.get(timeout=5)
+        model(item).sum()
+def read(sock):
+    while True:
+        data = sock.recv(10)
+        if not data:
+            return data
+def train(loader):
+    for batch in loader:
+        loss = model(
+            batch,
+        )
+        loss.backward(); opt.step()
+        def hook():
+            dist.barrier()
+def converge(x):
+    while x > 1:
+        x = x / 2
+def nested():
+    while True:
+        for one in range(3):
+            break
+        inner()
+for epoch in range(3): train(DataLoader(make("x")).get().items())
+"""
+
+
+def at(line: int) -> SourceLine:
+    """The reading for a line of PROGRAM."""
+    return describe(PROGRAM, "/t.py", line)
+
+
+@pytest.mark.parametrize(
+    ("line", "calls", "loop_calls", "endless"),
+    [
+        (4, ("time.sleep",), ("os.path.exists", "time.sleep"), True),
+        (9, ("time.sleep",), ("work.is_completed", "time.sleep"), True),
+        (12, ("queue.get",), ("queue.get", "sum", "model"), True),
+        (16, ("sock.recv",), ("sock.recv",), False),
+        (20, (), ("model", "loss.backward", "opt.step"), False),
+        (22, ("model",), ("model", "loss.backward", "opt.step"), False),
+        (24, ("loss.backward", "opt.step"), ("model", "loss.backward", "opt.step"), False),
+        (26, ("dist.barrier",), (), False),
+        (29, (), (), False),
+        (34, ("inner",), ("range", "inner"), True),
+    ],
+    ids=lambda value: str(value),
+)
+def test_a_line_is_described_with_its_innermost_loop(
+    line: int, calls: tuple[str, ...], loop_calls: tuple[str, ...], endless: bool
+) -> None:
+    """A while that only asks and sleeps, or that has no way out, is endless; a nested function is not in the loop."""
+    reading = at(line)
+
+    assert (reading.calls, reading.loop_calls, reading.loop_is_endless) == (calls, loop_calls, endless)
+
+
+def test_a_call_on_the_result_of_a_call_keeps_its_own_name_only() -> None:
+    """What it is called on is not a name."""
+    assert at(35).calls == ("range", "train", "items", "get", "DataLoader", "make")
+
+
+def test_a_line_that_is_not_there_is_refused() -> None:
+    """The file has changed since it was loaded."""
+    with pytest.raises(ValueError, match="no line 99"):
+        at(99)
+
+
+def test_a_file_is_read_in_the_child(child: KillableChild, tmp_path: Path) -> None:
+    """The text of the line is stripped."""
+    (tmp_path / "t.py").write_text(PROGRAM)
+
+    [reading] = SourceProbe(child).look(os.getpid(), str(tmp_path / "t.py"), 4)
+
+    assert reading.text == "time.sleep(1)"
+    assert reading.file == str(tmp_path / "t.py")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("<string>", None, "not a file"),
+        ("gone.py", None, "No such file"),
+        ("broken.py", b"def f(:\n", "cannot be used"),
+        ("large.py", b"#" * (2**21 + 1), "2 MiB"),
+        ("binary.py", b"\0\0\n", "cannot be used"),
+        ("deep.py", b"x = " + b"(" * 90 + b"-" * 100_000 + b"1" + b")" * 90, "cannot be used"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_file_that_is_no_use_is_unavailable(
+    child: KillableChild, tmp_path: Path, name: str, content: bytes | None, reason: str
+) -> None:
+    """Whatever the job has put there, the answer is a reason."""
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    path = name if name.startswith("<") else str(tmp_path / name)
+
+    with pytest.raises(Unavailable, match=reason):
+        SourceProbe(child).look(os.getpid(), path, 1)
+
+
+def test_a_fifo_of_that_name_does_not_hold_the_reader(child: KillableChild, tmp_path: Path) -> None:
+    """Only regular files are read."""
+    os.mkfifo(tmp_path / "t.py")
+
+    with pytest.raises(Unavailable, match="not a regular file"):
+        SourceProbe(child).look(os.getpid(), str(tmp_path / "t.py"), 1)
+
+
+def test_a_process_in_a_container_is_read_through_its_root(tmp_path: Path) -> None:
+    """Its paths are not ours."""
+    for who, namespace in (("41", "mnt:[2]"), ("self", "mnt:[1]")):
+        (tmp_path / who / "ns").mkdir(parents=True)
+        (tmp_path / who / "ns/mnt").symlink_to(namespace)
+    (tmp_path / "41/root/app").mkdir(parents=True)
+    (tmp_path / "41/root/app/t.py").write_text("inside()\n")
+
+    [reading] = SourceProbe(Inline(), Filesystem(proc=tmp_path)).look(41, "/app/t.py", 1)
+
+    assert (reading.file, reading.calls) == ("/app/t.py", ("inside",))
