@@ -1,0 +1,58 @@
+"""Four workers start their batches together and end them together: a long wait, four batches at once, again."""
+
+import http.server
+import time
+from urllib.request import urlopen
+
+import stage
+import surroundings
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+LATENCY = {"loud": 0.5, "quiet": 0.2, "masked": 0.14}
+
+
+class Gallery(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        time.sleep(float(self.path[1:]))
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(bytes(4096))
+
+    def log_message(self, *_):
+        pass
+
+
+class Pictures(Dataset):
+    def __init__(self, port, calm, latency):
+        self.port, self.calm, self.latency = port, calm, latency
+
+    def __len__(self):
+        return 10_000_000
+
+    def __getitem__(self, index):
+        latency = self.latency if index >= self.calm else 0.0
+        return torch.tensor(list(self.fetch(latency)), dtype=torch.float32)
+
+    def fetch(self, latency):
+        with urlopen(f"http://127.0.0.1:{self.port}/{latency}", timeout=30) as picture:
+            return picture.read()
+
+
+if __name__ == "__main__":
+    args = stage.arguments(__doc__)
+    gallery = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Gallery)
+    stage.outsider(gallery.serve_forever)
+    gallery.socket.close()
+    surroundings.innocent_activity(args.strength)
+    torch.set_num_threads(1)
+    pictures = Pictures(gallery.server_address[1], args.steps, LATENCY[args.strength])
+    projection = torch.nn.Linear(4096, 1024)
+    sgd = torch.optim.SGD(projection.parameters(), lr=1e-6)
+    for step, picture in enumerate(DataLoader(pictures, batch_size=None, num_workers=4, prefetch_factor=1)):
+        if step == args.steps:
+            stage.onset()
+        for _ in range(4):
+            sgd.zero_grad()
+            projection(picture.expand(8, -1)).pow(2).mean().backward()
+            sgd.step()

@@ -1,0 +1,51 @@
+"""A full checkpoint with fsync every few steps: the steps themselves are as fast as ever."""
+
+import os
+import tempfile
+import time
+
+import stage
+import surroundings
+import torch
+
+EVERY = 25
+RATIO = {"loud": 4.0, "quiet": 1.0, "masked": 0.45}  # time in checkpoints against time in steps
+
+
+def save_checkpoint(state, folder, copies):
+    for copy in range(copies):
+        with open(os.path.join(folder, f"last-{copy % 4}.pt"), "wb") as file:
+            torch.save(state, file)
+            os.fsync(file.fileno())
+
+
+args = stage.arguments(__doc__)
+surroundings.innocent_activity(args.strength)
+torch.set_num_threads(1)
+model = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 256))
+optimizer = torch.optim.Adam(model.parameters())
+ema = torch.randn(2 << 20)
+x = torch.randn(256, 256)
+
+
+def train_step():
+    optimizer.zero_grad()
+    torch.nn.functional.mse_loss(model(x), x).backward()
+    optimizer.step()
+
+
+with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+    began = time.monotonic()
+    for _ in range(max(5, args.steps)):
+        train_step()
+    per_step = (time.monotonic() - began) / max(5, args.steps)
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "ema": ema}
+    began = time.monotonic()
+    save_checkpoint(state, folder, 2)
+    per_copy = (time.monotonic() - began) / 2
+    copies = max(1, round(RATIO[args.strength] * EVERY * per_step / per_copy))
+    stage.onset()
+    for step in range(1, 100_000_000):
+        train_step()
+        if step % EVERY == 0:
+            save_checkpoint(state, folder, copies)

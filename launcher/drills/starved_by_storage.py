@@ -1,0 +1,63 @@
+"""Samples lie scattered in a file that is not in the page cache: the workers wait for the disk, the model for the
+workers.
+"""
+
+import os
+import random
+import tempfile
+import time
+
+import stage
+import surroundings
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+WAIT = {"loud": 0.120, "quiet": 0.045, "masked": 0.032}  # seconds of reading behind one batch
+SIZE = 64 << 20
+BLOCK = 128 << 10
+
+
+class Shards(IterableDataset):
+    def __init__(self, path, calm, reads):
+        self.path, self.calm, self.reads = path, calm, reads
+
+    def __iter__(self):
+        file = os.open(self.path, os.O_RDONLY)
+        for number in range(10_000_000):
+            sample = self.read_sample(file, self.reads if number >= self.calm else 1)
+            yield torch.frombuffer(bytearray(sample), dtype=torch.uint8)[:256].float()
+
+    def read_sample(self, file, reads):
+        return b"".join(cold_read(file) for _ in range(reads))
+
+
+def cold_read(file):
+    at = random.randrange(SIZE // BLOCK) * BLOCK
+    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)  # as if the file were larger than the memory
+    return os.pread(file, BLOCK, at)
+
+
+if __name__ == "__main__":
+    args = stage.arguments(__doc__)
+    surroundings.innocent_activity(args.strength)
+    torch.set_num_threads(1)
+    with tempfile.NamedTemporaryFile(dir="/var/tmp") as shard:
+        shard.write(os.urandom(SIZE))
+        shard.flush()
+        os.fsync(shard.fileno())
+        os.posix_fadvise(shard.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        began = time.monotonic()
+        for _ in range(200):
+            cold_read(shard.fileno())
+        one = (time.monotonic() - began) / 200
+        model = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 1))
+        optim = torch.optim.Adam(model.parameters())
+        reads = max(1, int(WAIT[args.strength] / one / 8))
+        data = DataLoader(Shards(shard.name, args.steps * 8, reads), batch_size=8, num_workers=1)
+        for step, batch in enumerate(data):
+            if step == args.steps:
+                stage.onset()
+            for _ in range(6):
+                optim.zero_grad()
+                model(batch.repeat(4, 1)).pow(2).mean().backward()
+                optim.step()

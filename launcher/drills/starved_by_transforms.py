@@ -1,0 +1,43 @@
+"""Photos are blurred so often in the loader's workers that the model waits for almost every batch."""
+
+import stage
+import surroundings
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+BLURS = {"loud": 60, "quiet": 24, "masked": 16}
+BATCH = 4
+
+
+class Photos(Dataset):
+    def __init__(self, calm, blurs):
+        self.calm, self.blurs = calm, blurs
+        self.kernel = torch.ones(3, 1, 5, 5) / 25
+
+    def __len__(self):
+        return 10_000_000
+
+    def __getitem__(self, index):
+        photo = torch.rand(1, 3, 96, 96)
+        return self.augment(photo, self.blurs if index >= self.calm else 1).flatten(), index % 10
+
+    def augment(self, photo, times):
+        for _ in range(times):
+            photo = nn.functional.conv2d(photo, self.kernel, padding=2, groups=3)
+        return photo
+
+
+args = stage.arguments(__doc__)
+surroundings.innocent_activity(args.strength)
+torch.set_num_threads(1)
+classifier = nn.Sequential(nn.Linear(3 * 96 * 96, 64), nn.ReLU(), nn.Linear(64, 10))
+optimizer = torch.optim.SGD(classifier.parameters(), lr=1e-3)
+loader = DataLoader(Photos(args.steps * BATCH, BLURS[args.strength]), batch_size=BATCH, num_workers=1)
+for step, (photos, labels) in enumerate(loader):
+    if step == args.steps:
+        stage.onset()
+    for _ in range(3):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(classifier(photos), labels).backward()
+        optimizer.step()

@@ -1,0 +1,94 @@
+"""What a drill does to its surroundings, undone after its end: cgroup limits, a private /dev/shm, a chatty thread.
+
+Imported by the programs by path, like ``stage``. Everything here needs root, except ``innocent_activity``.
+"""
+
+import ctypes
+import itertools
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+CGROUPS = Path("/sys/fs/cgroup")
+CLONE_NEWNS = 0x00020000  # linux/sched.h
+PERIOD_US = 100_000  # the kernel's default period of a CPU quota
+
+
+def innocent_activity(strength: str) -> None:
+    """For ``masked``: a thread that writes a progress file and prints now and then, whatever the training does."""
+    if strength == "masked":
+        threading.Thread(target=_report_for_ever, name="progress", daemon=True).start()
+
+
+def _report_for_ever() -> None:
+    with tempfile.TemporaryFile("w") as log:
+        for count in itertools.count():
+            print(count, time.time(), file=log, flush=True)
+            if count % 10 == 0:
+                print(f"still here, {time.process_time():.0f} s of CPU", file=sys.stderr, flush=True)
+            time.sleep(0.5)
+
+
+def limit_cpu(cores: float) -> None:
+    """Move this process into a new group that may use so many cores; v1 where it is mounted, else v2."""
+    quota = str(int(cores * PERIOD_US))
+    if (CGROUPS / "cpu" / "cpu.cfs_quota_us").exists():
+        _enter(CGROUPS / "cpu", {"cpu.cfs_period_us": str(PERIOD_US), "cpu.cfs_quota_us": quota})
+    else:
+        _enter_v2("cpu", {"cpu.max": f"{quota} {PERIOD_US}"})
+
+
+def limit_memory(size_bytes: int) -> None:
+    """Move this process into a new group; what it touches from now on may take so much memory, page cache included."""
+    if (CGROUPS / "memory" / "memory.limit_in_bytes").exists():
+        _enter(CGROUPS / "memory", {"memory.limit_in_bytes": str(size_bytes)})
+    else:
+        _enter_v2("memory", {"memory.high": str(size_bytes)})
+
+
+def _enter_v2(controller: str, settings: dict[str, str]) -> None:
+    root = CGROUPS / "unified" if (CGROUPS / "unified").is_dir() else CGROUPS
+    (root / "cgroup.subtree_control").write_text(f"+{controller}")
+    _enter(root, settings)
+
+
+def _enter(parent: Path, settings: dict[str, str]) -> None:
+    group = parent / f"drill-{os.getpid()}"
+    group.mkdir()
+    _after_death(group.rmdir)
+    for name, value in settings.items():
+        (group / name).write_text(value)
+    (group / "cgroup.procs").write_text(str(os.getpid()))
+
+
+def small_shared_memory(size_bytes: int) -> None:
+    """Give this process and its children a /dev/shm of their own, of this size (a private mount namespace)."""
+    if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNS) != 0:
+        raise PermissionError("a private /dev/shm needs root")
+    subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", "/dev/shm"], check=True)
+
+
+def _after_death(clean: Callable[[], object]) -> None:
+    watched = os.pidfd_open(os.getpid())
+    middle = os.fork()
+    if middle == 0:
+        os.setsid()
+        ready_read, ready_write = os.pipe()
+        if os.fork() == 0:
+            ctypes.CDLL(None).prctl(1, 0)  # PR_SET_PDEATHSIG: off
+            os.write(ready_write, b"!")
+            select.select([watched], [], [])
+            time.sleep(0.2)  # its place in the group goes a moment after the process
+            clean()
+        else:
+            os.read(ready_read, 1)
+        os._exit(0)
+    os.waitpid(middle, 0)
+    os.close(watched)
