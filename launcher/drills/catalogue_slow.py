@@ -151,7 +151,7 @@ _MACHINE: tuple[Drill, ...] = (
         "memory_pressure",
         "a memory-mapped data set larger than the memory limit leaves: major faults on every step",
         Culprit("main", "gather"),
-        needs=("root", "cgroup_memory"),
+        needs=("root", "memory_cgroup"),
     ),
     _healthy(
         "mapped_and_cached",
@@ -163,7 +163,7 @@ _MACHINE: tuple[Drill, ...] = (
         "shared_memory_exhausted",
         "/dev/shm is nearly full, so a batch cache spills to disk on every step",
         Culprit("main", "put_on_disk"),
-        needs=("root",),
+        needs=("root", "mount"),
     ),
     _slow(
         "shared_memory_exhausted-loader",
@@ -171,13 +171,13 @@ _MACHINE: tuple[Drill, ...] = (
         "/dev/shm is too small for the workers' batches: they fail and are started again",
         None,
         (),
-        needs=("root",),
+        needs=("root", "mount"),
     ),
     _healthy(
         "roomy_shared_memory",
         "shared_memory_exhausted",
         "/dev/shm holds a large cache, and room enough for the workers' batches",
-        needs=("root",),
+        needs=("root", "mount"),
     ),
 )
 

@@ -47,6 +47,10 @@ def _cgroup_v2_cpu() -> str | None:
     return None if os.access(root, os.W_OK) else "may not make groups below /sys/fs/cgroup: run as root"
 
 
+def _cgroup_cpu() -> str | None:
+    return None if _cgroup_v1_cpu() is None else _cgroup_v2_cpu()
+
+
 def _memory_cgroup() -> str | None:
     own = next((line for line in Path("/proc/self/cgroup").read_text().split() if "memory" in line.split(":")[1]), None)
     group = Path("/sys/fs/cgroup/memory" + own.split(":", 2)[2] if own else "/sys/fs/cgroup")
@@ -68,7 +72,9 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "fuse": _fuse,
     "cgroup_v1_cpu": _cgroup_v1_cpu,
     "cgroup_v2_cpu": _cgroup_v2_cpu,
+    "cgroup_cpu": _cgroup_cpu,
     "memory_cgroup": _memory_cgroup,
+    "mount": _mount_namespace,
     "pty": _pty,
     "compiler": _compiler,
 }
