@@ -1,0 +1,70 @@
+"""Who wants the CPUs, who gets them, and who burns them: shared by the rules about a crowded machine."""
+
+from dataclasses import dataclass
+
+from perfwatch.probes import readings as r
+from perfwatch.triage.case import Case
+from perfwatch.triage.motion import motion
+
+WINDOW_SECONDS = 15.0
+WANTS_SHARE = 0.25  # run time plus run delay, of a core: above it a thread wants a CPU most of the time
+
+
+@dataclass(frozen=True)
+class Demand:
+    """How many threads of the job want a CPU most of the time."""
+
+    threads: int
+
+    def delay_share(self, pid: int, case: Case) -> float:
+        """Of the training thread of a rank; 0 when not known."""
+        return delay_share(case, pid) or 0.0
+
+
+def delay_share(case: Case, pid: int) -> float | None:
+    """Share of the time that a rank's training thread is runnable but not running."""
+    tid = case.progress[pid].thread if pid in case.progress else pid
+    return motion(case.history, pid, tid, WINDOW_SECONDS).delay_share
+
+
+def demand(case: Case) -> Demand | None:
+    """Threads that run or wait for a CPU, over all processes that were swept; None when none was."""
+    wanting = known = 0
+    for pid, tid in case.history.entities(r.Thread):
+        moved = motion(case.history, pid, tid, WINDOW_SECONDS)
+        if moved.run_share is None:
+            continue
+        known += 1
+        wanting += moved.run_share + (moved.delay_share or 0.0) >= WANTS_SHARE
+    return Demand(wanting) if known else None
+
+
+def allowed_cpus(case: Case, pid: int) -> float | None:
+    """CPUs that a rank may use: its affinity, or its quota where that is less."""
+    seen = case.history.latest(r.Affinity, pid)
+    host = case.latest_host()
+    cpus = float(len(seen.reading.cpus)) if seen is not None else float(host.reading.cpus_online) if host else None
+    quotas = [
+        group.reading.quota_cpus
+        for key in case.history.entities(r.Cgroup)
+        if (group := case.history.latest(r.Cgroup, *key)) and group.reading.quota_cpus
+    ]
+    return min([cpus, *quotas]) if cpus is not None else None
+
+
+def burnt_by_others(case: Case) -> float | None:
+    """Share of the machine's busy CPU time that is not the job's own; None when not known."""
+    busy = case.history.rate(r.Host, of=lambda h: h.user_seconds + h.system_seconds, seconds=WINDOW_SECONDS)
+    if busy is None or busy <= 0:
+        return None
+    own = 0.0
+    for (pid,) in case.history.entities(r.ProcessUsage):
+        own += case.history.rate(r.ProcessUsage, pid, of=lambda u: u.cpu_seconds, seconds=WINDOW_SECONDS) or 0.0
+    return max(0.0, 1.0 - own / busy)
+
+
+def steal_share(case: Case) -> float | None:
+    """Share of the machine's CPU time that the hypervisor gave to others."""
+    stolen = case.history.rate(r.Host, of=lambda h: h.steal_seconds, seconds=WINDOW_SECONDS)
+    host = case.latest_host()
+    return stolen / host.reading.cpus_online if stolen is not None and host is not None else None

@@ -1,0 +1,75 @@
+"""Somebody else burns the CPUs that the job wants.
+
+What it means
+    Other processes on the machine (or, through a hypervisor, other machines) take the CPUs; the job's threads wait for a turn.
+
+How it is recognised
+    The training thread is runnable but not running for a good part of the time, the CPUs are busy, and the job burns only a part
+    of it; or steal time is high.
+
+What it is mistaken for
+    ``oversubscribed_threads``: the job crowds itself. Neighbours at low priority take only what is left: no run delay.
+
+What to do next
+    ``top``, then move one of the two; pin the job to its own CPUs.
+"""
+
+from perfwatch.probes.readings import Host, Thread
+from perfwatch.triage.case import Case
+from perfwatch.triage.cpu import allowed_cpus, burnt_by_others, delay_share, demand, steal_share
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.slowness import certainty, slow, working
+from perfwatch.triage.verdict import Alternative, Outcome
+
+CAUSE = Cause("contended_cpu", "slow", "node", (Thread, Host))
+
+DELAYED_SHARE = 0.2
+STEAL_SHARE = 0.15
+OTHERS_SHARE = 0.3  # of the burnt CPU time
+
+
+def judge(case: Case) -> Outcome:
+    """Fires when the training thread waits for a CPU that others burn."""
+    for rank, _ in working(case):
+        delay, others, steal = delay_share(case, rank.pid), burnt_by_others(case), steal_share(case)
+        stolen = steal is not None and steal >= STEAL_SHARE
+        if delay is None or not (delay >= DELAYED_SHARE or stolen):
+            continue
+        if not stolen and (others is None or others < OTHERS_SHARE):
+            continue
+        wanted, cpus = demand(case), allowed_cpus(case, rank.pid)
+        crowd = wanted.threads if wanted else 0
+        if not stolen and cpus is not None and crowd > 2 * cpus + 1:
+            continue
+        lost = max(delay, steal or 0.0)
+        return slow(
+            case,
+            CAUSE,
+            rank,
+            lost=lost,
+            summary=f"the training thread waits for a CPU {delay:.0%} of the time while others burn {others or 0:.0%} of the CPU time used"
+            + (f" and {steal:.0%} is stolen by the hypervisor" if stolen else ""),
+            confidence=max(0.8, certainty(lost)),
+            evidence=(
+                case.saw(
+                    "schedstat",
+                    f"pid {rank.pid}",
+                    "waits for a CPU",
+                    f"{delay:.0%} of the time runnable but not running",
+                    "below 5 %",
+                ),
+                case.saw(
+                    "host",
+                    "host",
+                    "burnt outside the job",
+                    f"{others or 0:.0%} of the CPU time used, steal {steal or 0:.0%}",
+                    "below 30 %",
+                ),
+            ),
+            culprits=(),
+            alternatives=(
+                Alternative(cause="oversubscribed_threads", refuted_by=f"only {crowd} threads of the job want to run"),
+            ),
+            next=("top -o %CPU", "taskset -cp CPUS PID gives the job CPUs of its own"),
+        )
+    return None

@@ -1,0 +1,90 @@
+"""Python's garbage collector takes a large part of the time.
+
+What it means
+    A large heap of objects is walked again and again: explicit ``gc.collect()`` in the loop, or automatic collections.
+
+How it is recognised
+    Samples of the training thread stand at a line that calls ``gc.collect`` (or in a gc callback), or a native profile of the
+    thread shows the collector's own functions.
+
+What it is mistaken for
+    ``endless_python`` and slow Python: there the collector's functions are not in the profile.
+
+What to do next
+    ``gc.freeze()`` after setup, a higher ``gc.set_threshold``, no ``gc.collect()`` in the loop.
+"""
+
+from perfwatch.probes.readings import NativeProfile, SourceLine, Stack
+from perfwatch.triage.case import Case
+from perfwatch.triage.frames import show, tags, user_frame
+from perfwatch.triage.job import Member
+from perfwatch.triage.profile import Profile
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.slowness import slow, worst
+from perfwatch.triage.verdict import Alternative, Outcome
+
+CAUSE = Cause("garbage_collection", "slow", "user_code", (Stack,))
+
+# CPython 3.10 to 3.13, gcmodule.c / gc.c.
+COLLECTOR = (
+    "gc_collect",
+    "collect.",
+    "deduce_unreachable",
+    "subtract_refs",
+    "move_unreachable",
+    "visit_decref",
+    "visit_reachable",
+    "update_refs",
+    "untrack_",
+)
+
+
+def judge(case: Case) -> Outcome:
+    """Fires when the collector costs a good part of the training thread's time."""
+    found = worst(case, lambda rank, seen: max(_explicit(case, seen), _native(case, rank)))
+    if found is None:
+        return None
+    rank, seen, lost = found
+    explicit, native = _explicit(case, seen), _native(case, rank)
+    frame = seen.top_line(lambda stack: collects(case, stack)) or seen.top_line()
+    return slow(
+        case,
+        CAUSE,
+        rank,
+        lost=lost,
+        frame=frame,
+        summary=f"garbage collection takes {lost:.0%} of the training thread's time"
+        + (f", at {show(frame)}" if frame else ""),
+        evidence=(
+            case.saw(
+                "stack", f"pid {rank.pid}", "calls gc.collect", f"{explicit:.0%} of {seen.samples} samples", "0 %"
+            ),
+            case.saw(
+                "native", f"pid {rank.pid}", "is in the collector", f"{native:.0%} of the native profile", "below 3 %"
+            ),
+        ),
+        alternatives=(Alternative(cause="endless_python", refuted_by="steps go on"),),
+        next=("gc.freeze() after setup, gc.set_threshold(50_000, 20, 20), no gc.collect() in the loop",),
+    )
+
+
+def collects(case: Case, stack: Stack) -> bool:
+    """Whether a stack stands at a line that calls the collector."""
+    if "gc" in tags(stack):
+        return True
+    frame = user_frame(stack)
+    if frame is None or stack.frames[0] != frame:
+        return False
+    seen = case.history.latest(SourceLine, frame.file, frame.line)
+    return seen is not None and any(call in ("gc.collect", "collect") for call in seen.reading.calls)
+
+
+def _explicit(case: Case, seen: Profile) -> float:
+    return seen.share_where(lambda stack: collects(case, stack))
+
+
+def _native(case: Case, rank: Member) -> float:
+    seen = case.history.latest(NativeProfile, rank.pid, case.progress[rank.pid].thread)
+    if seen is None:
+        return 0.0
+    return sum(share for symbol, share in seen.reading.shares.items() if symbol.lstrip("_").startswith(COLLECTOR))

@@ -1,0 +1,73 @@
+"""The job has far more busy threads than CPUs on which it may run.
+
+What it means
+    OMP, MKL or torch's own thread pools times ranks times workers exceed the allowed cores; threads wait for each other's turn.
+
+How it is recognised
+    More threads of the job want to run at once than its CPUs allow, they wait for a CPU (run delay), and the CPU time of the
+    machine is burnt by the job itself.
+
+What it is mistaken for
+    ``contended_cpu``: somebody else burns the CPUs. ``throttled_cpu``: a quota. Many threads that sleep do no harm.
+
+What to do next
+    ``OMP_NUM_THREADS`` = allowed cores / processes; ``torch.set_num_threads(1)`` in workers.
+"""
+
+from perfwatch.probes.readings import Thread
+from perfwatch.triage.case import Case
+from perfwatch.triage.cpu import allowed_cpus, burnt_by_others, demand
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.slowness import certainty, slow, working
+from perfwatch.triage.verdict import Alternative, Outcome
+
+CAUSE = Cause("oversubscribed_threads", "slow", "user_code", (Thread,))
+
+BUSY_PER_CPU = 1.5  # threads that want a CPU, per CPU
+DELAYED_SHARE = 0.25  # of the training thread's time, runnable but not running
+OTHERS_SHARE = 0.5  # of the burnt CPU time: above it the neighbours are to blame
+
+
+def judge(case: Case) -> Outcome:
+    """Fires when the job's own threads crowd its CPUs."""
+    for rank, _ in working(case):
+        cpus = allowed_cpus(case, rank.pid)
+        wanted = demand(case)
+        if cpus is None or wanted is None:
+            return None
+        if wanted.threads < BUSY_PER_CPU * cpus + 1 or wanted.delay_share(rank.pid, case) < DELAYED_SHARE:
+            continue
+        others = burnt_by_others(case)
+        if others is not None and others > OTHERS_SHARE:
+            return None
+        delay = wanted.delay_share(rank.pid, case)
+        return slow(
+            case,
+            CAUSE,
+            rank,
+            lost=delay,
+            confidence=max(0.8, certainty(delay)),
+            summary=f"{wanted.threads} threads of the job want to run on {cpus:.0f} CPUs; the training thread waits for a CPU {delay:.0%} of the time",
+            evidence=(
+                case.saw(
+                    "thread",
+                    "the job",
+                    "more busy threads than CPUs",
+                    f"{wanted.threads} busy threads, {cpus:.0f} CPUs allowed",
+                    f"at most {cpus:.0f}",
+                ),
+                case.saw(
+                    "schedstat",
+                    f"pid {rank.pid}",
+                    "waits for a CPU",
+                    f"{delay:.0%} of the time runnable but not running",
+                    "below 5 %",
+                ),
+            ),
+            alternatives=(Alternative(cause="contended_cpu", refuted_by="the CPU time is burnt by the job itself"),),
+            next=(
+                f"OMP_NUM_THREADS={max(1, int(cpus // max(1, len(case.ranks))))}",
+                "torch.set_num_threads(1) in workers",
+            ),
+        )
+    return None

@@ -1,0 +1,69 @@
+"""torch.compile comes back in the middle of training.
+
+What it means
+    Shapes or guards change and the compiler runs again and again. Past dynamo's limit (8 by default) the function goes eager and
+    nothing more is seen: a slow run then shows no compiler at all.
+
+How it is recognised
+    Compiler frames come back between steps, in separate stretches, and cost a good part of the time.
+
+What it is mistaken for
+    ``compiling``: once, at the start. ``starting``.
+
+What to do next
+    ``TORCH_LOGS=recompiles``; ``dynamic=True``, ``mark_dynamic``, or padded shapes.
+"""
+
+from perfwatch.probes.readings import Stack
+from perfwatch.triage.case import Case
+from perfwatch.triage.frames import show, tags
+from perfwatch.triage.profile import Profile
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.slowness import slow, worst
+from perfwatch.triage.verdict import Alternative, Outcome
+
+CAUSE = Cause("recompiling", "slow", "user_code", (Stack,))
+
+COMES_BACK = 2
+
+
+def judge(case: Case) -> Outcome:
+    """Fires when the compiler comes back between steps."""
+    found = worst(case, lambda rank, seen: seen.share_where(compiles))
+    if found is None:
+        return None
+    rank, seen, lost = found
+    steps = case.steps(rank)
+    stretches = len(seen.runs(compiles))
+    stepped = steps.advanced > 0 if steps is not None else _stepped(seen)
+    if stretches < COMES_BACK or not stepped:
+        return None
+    frame = seen.top_line(compiles)
+    return slow(
+        case,
+        CAUSE,
+        rank,
+        lost=lost,
+        frame=frame,
+        summary=f"torch.compile compiles again and again: {lost:.0%} of the training thread's time, {stretches} times in {seen.seconds:.0f} s, at {show(frame)}",
+        evidence=(
+            case.saw(
+                "stack",
+                f"pid {rank.pid}",
+                "the compiler comes back",
+                f"{stretches} stretches, {lost:.0%} of {seen.samples} samples",
+                "once, at the start",
+            ),
+        ),
+        alternatives=(Alternative(cause="compiling", refuted_by="steps were made in between"),),
+        next=("TORCH_LOGS=recompiles", "torch.compile(dynamic=True), mark_dynamic, or padded shapes"),
+    )
+
+
+def compiles(stack: Stack) -> bool:
+    """Whether a stack is inside the compiler, not merely inside a compiled function's wrapper."""
+    return "compile" in tags(stack)
+
+
+def _stepped(seen: Profile) -> bool:
+    return seen.turns(lambda stack: not tags(stack).isdisjoint({"backward", "optimizer"}) and not compiles(stack)) >= 1

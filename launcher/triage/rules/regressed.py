@@ -1,0 +1,76 @@
+"""Steps have become slower than they were earlier in this very run.
+
+What it means
+    Something changed: longer inputs, a slower node, a leak. No other cause was recognised.
+
+How it is recognised
+    The agent's step times show one lasting shift: the median after it is well above the one before, and the two hardly overlap.
+
+What it is mistaken for
+    Steps of very different length all along. Single long steps (checkpoints): the median does not move.
+
+What to do next
+    Look at what changed at the named time: ``perfwatch replay SESSION --at`` just before and after.
+"""
+
+from perfwatch.probes.readings import Steps
+from perfwatch.triage.case import Case
+from perfwatch.triage.history import median, quantile
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.slowness import slow
+from perfwatch.triage.verdict import Alternative, Outcome
+
+CAUSE = Cause("regressed", "slow", "unknown", (Steps,))
+
+FEW_STEPS = 12  # on each side of the change
+RATIO = 1.2
+OVERLAP = 0.25  # the slower quarter before and the faster quarter after must not overlap
+
+
+def judge(case: Case) -> Outcome:
+    """Fires on one lasting shift of the step time."""
+    for rank in case.ranks:
+        steps = case.steps(rank)
+        if steps is None or case.progress[rank.pid].kind != "moving":
+            continue
+        change = change_point(steps.intervals)
+        if change is None:
+            continue
+        index, before, after = change
+        ago = sum(steps.intervals[index:])
+        return slow(
+            case,
+            CAUSE,
+            rank,
+            lost=1.0 - before / after,
+            confidence=0.85,
+            summary=f"steps became {after / before:.2f} times as long about {ago:.0f} s ago: {before * 1e3:.0f} ms before, {after * 1e3:.0f} ms now",
+            evidence=(
+                case.saw(
+                    "steps",
+                    f"pid {rank.pid}",
+                    "the median shifted",
+                    f"{before * 1e3:.1f} ms over {index} steps, then {after * 1e3:.1f} ms over {len(steps.intervals) - index}",
+                    "one median",
+                ),
+            ),
+            culprits=(),
+            alternatives=(Alternative(cause="slow_checkpoint", refuted_by="the median itself moved, not a few steps"),),
+            next=("perfwatch replay --at TIME shows the job before and after the change",),
+        )
+    return None
+
+
+def change_point(intervals: tuple[float, ...]) -> tuple[int, float, float] | None:
+    """Where the median shifts upward for good: (index, median before, median after); None when it does not."""
+    best: tuple[float, int, float, float] | None = None
+    stride = max(1, len(intervals) // 64)
+    for index in range(FEW_STEPS, len(intervals) - FEW_STEPS + 1, stride):
+        before, after = intervals[:index], intervals[index:]
+        low, high = median(before) or 0.0, median(after) or 0.0
+        if low <= 0 or high < RATIO * low:
+            continue
+        separated = (quantile(after, OVERLAP) or 0.0) - (quantile(before, 1 - OVERLAP) or 0.0)
+        if separated > 0 and (best is None or separated > best[0]):
+            best = (separated, index, low, high)
+    return best[1:] if best else None

@@ -1,0 +1,103 @@
+"""The same call fails and is tried again and again.
+
+What it means
+    A service, a store or a node refuses; the code backs off and retries, or the launcher restarts the ranks, over and over.
+
+How it is recognised
+    The training thread is often in a retry loop: a sleep whose enclosing loop also connects or catches, retry libraries' frames, or
+    short sleeps between connection attempts at one line. Or ranks end and new ones of the same number take their places.
+
+What it is mistaken for
+    ``blocked_network``: one call that never returns. A helper thread that retries: training does not wait for it.
+
+What to do next
+    Look at what the named line calls, and at the ranks' own error output.
+"""
+
+from perfwatch.probes.readings import SourceLine, Stack, Thread
+from perfwatch.triage.case import Case
+from perfwatch.triage.frames import show, tags, user_frame
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.slowness import slow, worst
+from perfwatch.triage.verdict import Alternative, Culprit, Finding, Outcome
+
+CAUSE = Cause("retrying", "slow", "network", (Stack, Thread))
+
+RESTARTS = 2  # generations of one rank seen while we watched
+CONNECTING = frozenset(
+    "connect create_connection urlopen get post put request urlretrieve send recv open Session fetch download execute".split()
+)
+
+
+def judge(case: Case) -> Outcome:
+    """Fires on ranks that are restarted, or on a training thread that backs off again and again."""
+    return _restarts(case) or _backs_off(case)
+
+
+def _restarts(case: Case) -> Finding | None:
+    generations: dict[int, int] = {}
+    for member in case.job.members.values():
+        if (
+            member.role == "rank"
+            and member.process.rank is not None
+            or member.ended is not None
+            and member.process.rank is not None
+            and member.process.python
+        ):
+            above = case.job.members.get(member.process.parent_pid)
+            if above is not None and above.process.rank is None:
+                generations[member.process.rank or 0] = generations.get(member.process.rank or 0, 0) + 1
+    most = max(generations.items(), key=lambda one: one[1], default=None)
+    if most is None or most[1] < RESTARTS:
+        return None
+    rank, count = most
+    return Finding(
+        cause="restart_loop",
+        state="slow",
+        summary=f"the launcher restarts the ranks again and again: {count} processes of rank {rank} in {case.at:.0f} s",
+        confidence=0.9,
+        owner="user_code",
+        culprits=tuple(Culprit(pid=m.pid, rank=m.rank) for m in case.job.ranks[:2]),
+        evidence=(case.saw("process", f"rank {rank}", "replaced", f"{count} processes, one after the other", "one"),),
+        alternatives=(Alternative(cause="crashed", refuted_by="a new process takes the place of each one that ends"),),
+        next=("read the first traceback in the ranks' own output",),
+    )
+
+
+def _backs_off(case: Case) -> Finding | None:
+    found = worst(case, lambda rank, seen: seen.share_where(lambda stack: retries(case, stack)))
+    if found is None:
+        return None
+    rank, seen, lost = found
+    if len(seen.runs(lambda stack: retries(case, stack))) < RESTARTS:
+        return None
+    frame = seen.top_line(lambda stack: retries(case, stack))
+    return slow(
+        case,
+        CAUSE,
+        rank,
+        lost=lost,
+        frame=frame,
+        summary=f"the training thread backs off and retries {lost:.0%} of the time at {show(frame)}",
+        evidence=(
+            case.saw(
+                "stack", f"pid {rank.pid}", "sleeps between tries", f"{lost:.0%} of {seen.samples} samples", "0 %"
+            ),
+        ),
+        alternatives=(Alternative(cause="blocked_network", refuted_by="each try returns"),),
+        next=(f"look at what {show(frame)} calls",),
+    )
+
+
+def retries(case: Case, stack: Stack) -> bool:
+    """Whether a stack sleeps inside a loop that tries to reach something."""
+    if "retry" in tags(stack):
+        return True
+    frame = user_frame(stack)
+    if frame is None or stack.frames[0] != frame:
+        return False
+    seen = case.history.latest(SourceLine, frame.file, frame.line)
+    if seen is None or not any(call.rsplit(".", 1)[-1] == "sleep" for call in seen.reading.calls):
+        return False
+    names = {call.rsplit(".", 1)[-1] for call in seen.reading.loop_calls}
+    return bool(names & CONNECTING)

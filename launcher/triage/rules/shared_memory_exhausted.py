@@ -1,0 +1,52 @@
+"""/dev/shm is full or nearly so.
+
+What it means
+    DataLoader workers hand batches over through shared memory. Where it is small (64 MiB in a container by default) they die with a
+    bus error or spill elsewhere.
+
+How it is recognised
+    /dev/shm of the job is almost used up, and the job works with workers or with files there.
+
+What it is mistaken for
+    ``memory_pressure``: the machine's memory. A large /dev/shm with room left.
+
+What to do next
+    ``docker run --shm-size=8g`` (or an emptyDir with medium Memory), fewer workers, smaller batches.
+"""
+
+from perfwatch.probes.readings import Host
+from perfwatch.triage.case import Case
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.slowness import slow, working
+from perfwatch.triage.verdict import Alternative, Outcome
+
+CAUSE = Cause("shared_memory_exhausted", "slow", "node", (Host,))
+
+FULL_SHARE = 0.9
+
+
+def judge(case: Case) -> Outcome:
+    """Fires when the job's /dev/shm is almost full."""
+    host = case.latest_host()
+    if host is None or not host.reading.shm_total_bytes or host.reading.shm_used_bytes is None:
+        return None
+    used = host.reading.shm_used_bytes / host.reading.shm_total_bytes
+    if used < FULL_SHARE:
+        return None
+    for rank, seen in working(case):
+        return slow(
+            case,
+            CAUSE,
+            rank,
+            lost=0.3,
+            confidence=0.85,
+            frame=seen.top_line(),
+            summary=f"/dev/shm is {used:.0%} full ({host.reading.shm_used_bytes / 2**20:,.0f} of {host.reading.shm_total_bytes / 2**20:,.0f} MiB)",
+            evidence=(case.saw("host", "/dev/shm", "almost full", f"{used:.0%} used", "below 90 %", host.at),),
+            alternatives=(Alternative(cause="memory_pressure", refuted_by="it is /dev/shm that is full"),),
+            next=(
+                "docker run --shm-size=8g, or an emptyDir with medium: Memory",
+                "df -h /dev/shm; ls -lS /dev/shm | head",
+            ),
+        )
+    return None

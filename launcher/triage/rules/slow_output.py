@@ -1,0 +1,88 @@
+"""The training thread spends its time writing output.
+
+What it means
+    Printing, logging or a progress bar on every step, to a terminal, a pipe or a file that takes it slowly.
+
+How it is recognised
+    The training thread's samples are in logging or progress-bar frames, at a line that prints, or blocked in writes to its
+    stdout or stderr, and the loop goes on.
+
+What it is mistaken for
+    ``blocked_pipe``: nobody reads, and nothing moves any more. ``slow_checkpoint``: writes in save frames.
+
+What to do next
+    Print every hundredth step, or redirect the output to a file.
+"""
+
+from perfwatch.probes.readings import SourceLine, Stack, Thread
+from perfwatch.triage.case import Case
+from perfwatch.triage.frames import any_tag, show, tags, user_frame
+from perfwatch.triage.profile import Profile
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.slowness import WINDOW_SECONDS, slow, worst
+from perfwatch.triage.job import Member
+from perfwatch.triage.verdict import Alternative, Outcome
+
+CAUSE = Cause("slow_output", "slow", "user_code", (Stack, Thread))
+
+PRINTING = frozenset("print write flush info debug warning error log writelines pprint".split())
+STANDARD_OUTPUTS = (1, 2)
+
+
+def judge(case: Case) -> Outcome:
+    """Fires when a working rank spends its time in output."""
+    found = worst(case, lambda rank, seen: max(_writing(case, seen), _blocked(case, rank)))
+    if found is None:
+        return None
+    rank, seen, lost = found
+    blocked = _blocked(case, rank)
+    frame = seen.top_line(lambda stack: _prints(case, stack))
+    if frame is None:
+        return None
+    return slow(
+        case,
+        CAUSE,
+        rank,
+        lost=lost,
+        frame=frame,
+        summary=f"the training thread writes output {lost:.0%} of the time at {show(frame)}",
+        evidence=(
+            case.saw(
+                "stack",
+                f"pid {rank.pid}",
+                "prints or logs",
+                f"{_writing(case, seen):.0%} of {seen.samples} samples",
+                "below 2 %",
+            ),
+            case.saw(
+                "syscall", f"pid {rank.pid}", "blocked in write to stdout or stderr", f"{blocked:.0%} of looks", "0 %"
+            ),
+        ),
+        alternatives=(Alternative(cause="blocked_pipe", refuted_by="the writes go through, slowly"),),
+        next=("print every hundredth step", "redirect the output to a file"),
+    )
+
+
+def _prints(case: Case, stack: Stack) -> bool:
+    found = tags(stack)
+    if "log" in found:
+        return True
+    if any_tag(found, "save", "backward", "optimizer", "forward", "loader", "http", "compile"):
+        return False
+    frame = user_frame(stack)
+    seen = case.history.latest(SourceLine, frame.file, frame.line) if frame else None
+    return seen is not None and any(call.rsplit(".", 1)[-1] in PRINTING for call in seen.reading.calls)
+
+
+def _writing(case: Case, seen: Profile) -> float:
+    return seen.share_where(lambda stack: _prints(case, stack))
+
+
+def _blocked(case: Case, rank: Member) -> float:
+    looks = case.history.series(Thread, rank.pid, case.progress[rank.pid].thread, seconds=WINDOW_SECONDS)
+    inside = [
+        one
+        for one in looks
+        if one.reading.wait is not None and one.reading.wait.kind == "write" and one.reading.wait.fd in STANDARD_OUTPUTS
+    ]
+    return len(inside) / len(looks) if looks else 0.0

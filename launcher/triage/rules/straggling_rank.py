@@ -1,0 +1,67 @@
+"""One rank is last again and again, and all others wait for it.
+
+What it means
+    Collectives go on, but each waits for the same rank: its data, its node or its code is slower than the others'.
+
+How it is recognised
+    All ranks move. One of them is hardly ever in a collective while the others spend a good part of their time there.
+
+What it is mistaken for
+    ``stalled_collective``: nothing moves. Uneven work: now this rank is late, now that one, and all wait about as much.
+
+What to do next
+    Look at the named rank: its own line says what it does while the others wait.
+"""
+
+from perfwatch.probes.readings import Process, Stack
+from perfwatch.triage.case import Case
+from perfwatch.triage.frames import show, tags
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.slowness import certainty, slow, working
+from perfwatch.triage.verdict import Alternative, Culprit, Outcome
+
+CAUSE = Cause("straggling_rank", "slow", "user_code", (Process, Stack))
+
+WAITING_SHARE = 0.25  # of a victim's time in collectives
+RATIO = 3.0  # victims wait so many times as long as the straggler
+
+
+def judge(case: Case) -> Outcome:
+    """Fires when one rank hardly waits and the others do."""
+    ranks = working(case)
+    if len(ranks) < 2 or not case.job.covered or len(ranks) < len(case.ranks):
+        return None
+    waits = {rank.pid: seen.share_where(in_collective) for rank, seen in ranks}
+    straggler, profile = min(ranks, key=lambda one: waits[one[0].pid])
+    others = [waits[rank.pid] for rank, _ in ranks if rank.pid != straggler.pid]
+    least, own = min(others), waits[straggler.pid]
+    if least < WAITING_SHARE or least < RATIO * own:
+        return None
+    frame = profile.top_line(lambda stack: not in_collective(stack))
+    return slow(
+        case,
+        CAUSE,
+        straggler,
+        lost=least - own,
+        confidence=max(0.85, certainty(least - own)),
+        summary=f"rank {straggler.rank} is last again and again: the others wait {least:.0%} of the time in collectives, it only {own:.0%}; it is mostly at {show(frame)}",
+        evidence=tuple(
+            case.saw(
+                "stack",
+                f"rank {rank.rank}",
+                "in collectives",
+                f"{waits[rank.pid]:.0%} of {seen.samples} samples",
+                "about as much as the others",
+            )
+            for rank, seen in ranks[:4]
+        ),
+        culprits=(Culprit(pid=straggler.pid, rank=straggler.rank, frame=show(frame)),),
+        alternatives=(Alternative(cause="stalled_collective", refuted_by="every rank moves"),),
+        next=(f"perfwatch attach {straggler.pid} --watch",),
+    )
+
+
+def in_collective(stack: Stack) -> bool:
+    """Whether a stack waits in a collective, or in the reduction that backward waits for."""
+    found = tags(stack)
+    return "collective" in found

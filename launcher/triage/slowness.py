@@ -1,0 +1,69 @@
+"""What every rule about a slow run shares: how much of the time is lost, how sure that makes us, and the finding itself."""
+
+from collections.abc import Callable
+
+from perfwatch.probes import readings as r
+from perfwatch.triage.case import Case
+from perfwatch.triage.frames import show
+from perfwatch.triage.job import Member
+from perfwatch.triage.profile import Profile
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding
+
+WINDOW_SECONDS = 20.0
+FEW_SAMPLES = 30
+LOST_SHARE = 0.15  # of the training thread's time: below it a cause is not worth a verdict
+SURE_SHARE = 0.45
+
+
+def certainty(lost: float) -> float:
+    """Confidence from the share of time lost: 0.72 at the threshold, 0.95 when nearly half is lost."""
+    return round(0.72 + 0.23 * max(0.0, min(1.0, (lost - LOST_SHARE) / (SURE_SHARE - LOST_SHARE))), 2)
+
+
+def working(case: Case) -> list[tuple[Member, Profile]]:
+    """Living ranks that are not known to stand still, with enough samples of their training threads."""
+    found = [
+        (rank, case.profile(rank, WINDOW_SECONDS)) for rank in case.ranks if case.progress[rank.pid].kind != "still"
+    ]
+    return [(rank, seen) for rank, seen in found if seen.samples >= FEW_SAMPLES]
+
+
+def worst(case: Case, lost: Callable[[Member, Profile], float]) -> tuple[Member, Profile, float] | None:
+    """The rank that loses most by some measure, if that is worth a verdict."""
+    scored = [(rank, seen, lost(rank, seen)) for rank, seen in working(case)]
+    best = max(scored, key=lambda one: one[2], default=None)
+    return best if best is not None and best[2] >= LOST_SHARE else None
+
+
+def slow(
+    case: Case,
+    cause: Cause,
+    rank: Member,
+    *,
+    lost: float,
+    summary: str,
+    evidence: tuple[Evidence, ...],
+    frame: r.Frame | None = None,
+    alternatives: tuple[Alternative, ...] = (),
+    next: tuple[str, ...] = (),
+    culprits: tuple[Culprit, ...] | None = None,
+    confidence: float | None = None,
+) -> Finding:
+    """A slow finding; the culprit is the rank's own line unless others are given."""
+    return Finding(
+        cause=cause.name,
+        state="slow",
+        summary=summary,
+        confidence=certainty(lost) if confidence is None else confidence,
+        owner=cause.owner,
+        culprits=culprits if culprits is not None else (Culprit(pid=rank.pid, rank=rank.rank, frame=show(frame)),),
+        evidence=evidence,
+        alternatives=alternatives,
+        next=next,
+    )
+
+
+def spread(profile: Profile, holds: Callable[[r.Stack], bool]) -> int:
+    """In how many separate stretches something held: twice or more means that it comes back."""
+    return len(profile.runs(holds))
