@@ -1,4 +1,4 @@
-"""Look-alike of a hang at exit: an atexit handler writes the final model for about 40 s, slowly and steadily."""
+"""Look-alike of a hang at exit: an atexit handler writes the final model for five minutes, slowly and steadily."""
 
 import atexit
 import tempfile
@@ -17,7 +17,7 @@ class SlowDisk:
         for i in range(0, len(data), 65_536):
             self.file.write(data[i : i + 65_536])
             self.file.flush()
-            time.sleep(0.15)
+            time.sleep(0.3)
         return len(data)
 
     def flush(self):
@@ -32,10 +32,10 @@ def save_final(model):
 
 torch.set_num_threads(1)
 steps = stage.arguments().steps
-giant = torch.nn.Linear(2048, 2048)
+giant = torch.nn.Linear(4096, 4096)
 atexit.register(save_final, giant)
 optimizer = torch.optim.SGD(giant.parameters(), lr=0.01)
 for _ in range(steps):
     optimizer.zero_grad()
-    giant(torch.randn(16, 2048)).mean().backward()
+    giant(torch.randn(4, 4096)).mean().backward()
     optimizer.step()

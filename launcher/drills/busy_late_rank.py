@@ -1,4 +1,4 @@
-"""Look-alike of a missing rank: rank 1 counts its data set for 40 s before it joins the rendezvous (gloo, 2 ranks)."""
+"""Look-alike of a missing rank: rank 1 counts its data set for 150 s before it joins the rendezvous (gloo, 2 ranks)."""
 
 import os
 import time
@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 
 def build_index():
-    until, files = time.monotonic() + 40, 0
+    until, files = time.monotonic() + 150, 0
     while time.monotonic() < until:
         files += sum(len(names) for _, _, names in os.walk(os.path.dirname(torch.__file__)))
         time.sleep(0.05)

@@ -1,9 +1,10 @@
-"""The drills that hang or end, each beside the benign programs that look like it, and what they must be called.
+"""The drills that hang: what each does, what it must be called and who is to blame.
 
-A fault carries the name of its cause, with a suffix for a further way to make it. Where ``causes`` is empty any cause
-will do except the one in ``lookalike_of``: the point of those programs is what they must not be called.
+A fault carries the name of its cause, with a suffix for a further way to make it.
 """
 
+from perfwatch.drills.catalogue_gone import GONE_DRILLS
+from perfwatch.drills.catalogue_lookalikes import HANG_LOOKALIKES
 from perfwatch.drills.drill import STRENGTHS, Culprit, Drill
 
 LOUD_AND_MASKED = ("loud", "masked")
@@ -24,21 +25,7 @@ def _hung(
     return Drill(name, f"{program}.py", summary, "hung", (cause, *also), None, strengths, ranks, needs, culprit)
 
 
-def _benign(
-    program: str,
-    lookalike_of: str,
-    state: str,
-    causes: tuple[str, ...],
-    summary: str,
-    ranks: int = 1,
-    needs: tuple[str, ...] = (),
-    culprit: Culprit | None = None,
-) -> Drill:
-    """Describe a program that is not what it looks like; it is called what its file is called."""
-    return Drill(program, f"{program}.py", summary, state, causes, lookalike_of, (), ranks, needs, culprit)
-
-
-_HUNG: tuple[Drill, ...] = (
+HANGS: tuple[Drill, ...] = (
     _hung(
         "stalled_collective",
         "stalled_collective_sleep",
@@ -286,92 +273,4 @@ _HUNG: tuple[Drill, ...] = (
     ),
 )
 
-_GONE: tuple[Drill, ...] = (
-    Drill("finished", "finished.py", "the run ends with exit code 0", "gone", ("finished",)),
-    Drill("crashed", "crashed_traceback.py", "the run ends with a traceback", "gone", ("crashed",)),
-    Drill("killed", "killed.py", "somebody sends SIGKILL to the run", "gone", ("killed",)),
-    Drill(
-        "out_of_memory",
-        "out_of_memory.py",
-        "a leak inside a memory cgroup, until the kernel kills the run",
-        "gone",
-        ("out_of_memory",),
-        needs=("memory_cgroup",),
-    ),
-    Drill(
-        "crashed_worker_killed",
-        "crashed_worker_killed.py",
-        "a DataLoader worker is killed, torch raises and the run crashes: it was not killed itself",
-        "gone",
-        ("crashed",),
-        lookalike_of="killed",
-    ),
-)
-
-_LOOKALIKES: tuple[Drill, ...] = (
-    _benign("slow_worker_waits", "stuck_worker", "slow", (), "each sample sleeps 8 to 13 s, and then it comes"),
-    _benign("slow_pool_tasks", "dead_worker", "slow", (), "8 s pool tasks, a fresh worker process for each"),
-    _benign(
-        "healthy_unreaped_child", "dead_worker", "healthy", (), "a zombie child that has nothing to do with training"
-    ),
-    _benign("slow_pickling", "stuck_pin_memory", "slow", (), "the queue feeder compresses each batch for 5 to 7 s"),
-    _benign("slow_lock_owner", "deadlocked_locks", "slow", (), "a side thread works 6 to 9 s under the trainer's lock"),
-    _benign("busy_native_call", "held_gil", "busy", ("computing_on_host",), "a one-minute SVD with the GIL released"),
-    _benign("slow_python_step", "endless_python", "slow", (), "15 to 20 s of pure Python in each step"),
-    _benign(
-        "straggling_rank_sleep",
-        "stalled_collective",
-        "slow",
-        ("straggling_rank",),
-        "rank 1 is 3 s late in each step, and then it comes",
-        ranks=2,
-        culprit=Culprit("rank", rank=1),
-    ),
-    _benign(
-        "busy_rank_zero_saves",
-        "mismatched_collective",
-        "busy",
-        ("checkpointing",),
-        "rank 0 writes a long checkpoint while rank 1 waits in the barrier",
-        ranks=2,
-    ),
-    _benign(
-        "busy_checkpoint_fsync", "blocked_storage", "busy", ("checkpointing",), "a checkpoint fsynced piece by piece"
-    ),
-    _benign(
-        "starved_by_slow_mount",
-        "blocked_storage",
-        "slow",
-        ("starved_by_storage",),
-        "the FUSE mount answers each read after 1.5 s",
-        needs=("root", "fuse"),
-    ),
-    _benign("busy_trickling_download", "blocked_network", "busy", ("downloading",), "weights arrive at 8 kB/s"),
-    _benign(
-        "busy_late_rank",
-        "blocked_rendezvous",
-        "busy",
-        ("starting",),
-        "rank 1 walks its data set for 40 s before it joins the rendezvous",
-        ranks=2,
-    ),
-    _benign("busy_child_converts", "blocked_child", "busy", (), "the trainer waits for a compressor that works"),
-    _benign("slow_pipe_reader", "blocked_pipe", "slow", ("slow_output",), "standard output is read at 8 kB/s"),
-    _benign(
-        "busy_file_lock_owner", "waiting_for_file", "busy", (), "the flock's owner builds the index that we wait for"
-    ),
-    _benign("healthy_brief_stops", "stopped", "healthy", (), "a snapshotting tool stops the run for 0.3 s every 5 s"),
-    _benign(
-        "healthy_key_listener",
-        "waiting_for_input",
-        "healthy",
-        (),
-        "a side thread reads the terminal while the main thread trains",
-        needs=("pty",),
-    ),
-    _benign(
-        "busy_final_save", "hung_at_exit", "busy", ("checkpointing",), "an atexit handler writes the model for 40 s"
-    ),
-)
-
-HUNG_DRILLS: tuple[Drill, ...] = _HUNG + _GONE + _LOOKALIKES
+HUNG_DRILLS: tuple[Drill, ...] = HANGS + GONE_DRILLS + HANG_LOOKALIKES

@@ -17,7 +17,7 @@ def save(model, folder):
     stage.onset()
     if os.path.exists(folder) and not confirm(f"{folder} exists, overwrite?"):
         sys.exit(1)
-    torch.save(model.state_dict(), os.path.join(folder, "perfwatch-drill.pt"))
+    torch.save(model.state_dict(), os.path.join(folder, "vae.pt"))
 
 
 if not sys.stdin.isatty():

@@ -1,0 +1,25 @@
+"""The drills that end: finished, crashed, killed by somebody, killed for lack of memory."""
+
+from perfwatch.drills.drill import Drill
+
+GONE_DRILLS: tuple[Drill, ...] = (
+    Drill("finished", "finished.py", "the run ends with exit code 0", "gone", ("finished",)),
+    Drill("crashed", "crashed_traceback.py", "the run ends with a traceback", "gone", ("crashed",)),
+    Drill("killed", "killed.py", "somebody sends SIGKILL to the run", "gone", ("killed",)),
+    Drill(
+        "out_of_memory",
+        "out_of_memory.py",
+        "a leak inside a memory cgroup, until the kernel kills the run",
+        "gone",
+        ("out_of_memory",),
+        needs=("memory_cgroup",),
+    ),
+    Drill(
+        "crashed_worker_killed",
+        "crashed_worker_killed.py",
+        "a DataLoader worker is killed, torch raises and the run crashes: it was not killed itself",
+        "gone",
+        ("crashed",),
+        lookalike_of="killed",
+    ),
+)
