@@ -2,7 +2,7 @@
 
 The layout of ``steps-PID`` and ``crash-PID.txt`` is in the docstring of ``launcher/agent/sitecustomize.py``. In short:
 a page of 64 bytes of header and a ring of (when, thread, number) per step, written by the rank without lock or system
-call while we read it, so the oldest slot is left out and times that do not ascend are dropped.
+call while we read it, so times that do not ascend are dropped.
 
 Steps are a hint: several optimizers, an optimizer fused into backward and skipped steps of a GradScaler bend the count.
 """
@@ -124,9 +124,7 @@ def parse_page(page: bytes) -> Page:
     slots = min(slots, (PAGE_BYTES - HEADER.size) // SLOT.size)
     ring = (SLOT.unpack_from(page, HEADER.size + SLOT.size * slot) for slot in range(slots))
     steps = sorted((number, when, thread) for when, thread, number in ring if number)
-    newest = steps[-1][0] if steps else 0
-    # The slot that is being overwritten holds its old number (newest + 1 - slots) and may hold a new time.
-    return Page(pid, start_ticks, tuple(step for step in steps if step[0] > newest + 1 - slots))
+    return Page(pid, start_ticks, tuple(steps))
 
 
 def count_steps(page: Page, now_ns: int, count_before: int = 0) -> Steps:
@@ -144,7 +142,7 @@ def count_steps(page: Page, now_ns: int, count_before: int = 0) -> Steps:
     intervals = tuple(
         (late - early) / 1e9
         for (one, early, _), (next_one, late, _) in itertools.pairwise(recent)
-        if next_one == one + 1 and late >= early
+        if next_one == one + 1 and late >= early  # a slot under the pen: the oldest number with the time of the next
     )
     return Steps(
         pid=page.pid,

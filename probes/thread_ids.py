@@ -48,7 +48,7 @@ class ThreadIds:
         """The id in the C library's record; a record is reused for a new thread, hence the check of the remembered."""
         remembered = self._handles.get((pid, handle))
         if remembered in tasks:
-            return remembered  # type: ignore[return-value]  # None is not in tasks
+            return remembered
         known = tasks | self._outside(pid, tasks).keys()
         try:
             descriptor = os.open(self._proc / str(pid) / "mem", os.O_RDONLY | os.O_CLOEXEC)

@@ -98,7 +98,9 @@ def test_a_spinning_thread_is_seen_in_the_interpreter_and_not_stopped(start: Cal
     try:
         [profile] = NativeProbe().look(pid, pid, seconds=0.2)
     except Unavailable as unavailable:
-        pytest.skip(unavailable.reason)
+        if "may not sample" in unavailable.reason or "its kernel" in unavailable.reason:
+            pytest.skip(unavailable.reason)
+        raise
 
     assert profile.samples > 0
     assert any("PyEval" in name or "python" in name for name in profile.shares)

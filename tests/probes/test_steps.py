@@ -55,7 +55,7 @@ def test_only_intervals_since_the_last_reading_are_told() -> None:
     assert steps.interval_seconds == (1.0, 2.0)
 
 
-def test_the_slot_that_may_be_overwritten_is_left_out() -> None:
+def test_a_slot_that_is_being_overwritten_does_not_count() -> None:
     """A full ring: the oldest number can already carry the time of the next step."""
     times = even(500)
     times[500 - SLOTS + 1] = 501 * SECOND
