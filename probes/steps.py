@@ -2,7 +2,7 @@
 
 The layout of ``steps-PID`` and ``crash-PID.txt`` is in the docstring of ``launcher/agent/sitecustomize.py``. In short:
 a page of 64 bytes of header and a ring of (when, thread, number) per step, written by the rank without lock or system
-call while we read it, so times that do not ascend are dropped.
+call while we read it: the slot under the pen is the oldest of 168, and at most the newest 64 intervals are told.
 
 Steps are a hint: several optimizers, an optimizer fused into backward and skipped steps of a GradScaler bend the count.
 """
@@ -142,7 +142,7 @@ def count_steps(page: Page, now_ns: int, count_before: int = 0) -> Steps:
     intervals = tuple(
         (late - early) / 1e9
         for (one, early, _), (next_one, late, _) in itertools.pairwise(recent)
-        if next_one == one + 1 and late >= early  # a slot under the pen: the oldest number with the time of the next
+        if next_one == one + 1
     )
     return Steps(
         pid=page.pid,
