@@ -53,7 +53,7 @@ class KillableChild:
     Args:
         most_abandoned: how many late children may be stuck in the kernel before calls are refused.
 
-    Cost, measured with 3,000 calls on two busy 2.x GHz cores: 45 us a round trip, 1.3 ms for a fork.
+    Cost, median of 3,000 calls on two busy cores: 35 us a round trip; a fork takes 2 to 7 ms.
     """
 
     def __init__(self, most_abandoned: int = MOST_ABANDONED) -> None:

@@ -22,7 +22,7 @@ from perfwatch.probes.stat import parse_pairs
 
 NAME = "descriptors"
 NEEDS = "the same user as the job, or CAP_SYS_PTRACE"
-COST = "60 us a descriptor, and 5 us per open descriptor of the machine where a pipe or socket is among them"
+COST = "60 us a descriptor, and 12 us per open descriptor of the machine where a pipe or socket is among them"
 
 STAT_DEADLINE_SECONDS = 0.3  # a healthy local or network file system answers in milliseconds
 
@@ -154,7 +154,7 @@ def parse_mountinfo(text: str) -> dict[str, Mount]:
 
 
 def parse_locks(text: str, device: str, inode: int) -> tuple[int, ...]:
-    """Processes that hold a lock on this inode; those that wait for it ("->") and locks without owner (-1) are left out.
+    """Processes that hold a lock on this inode; those that wait ("->") and locks without an owner (-1) are left out.
 
     Args:
         text: /proc/locks.

@@ -64,6 +64,16 @@ def parse_pairs(text: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, value in pairs}
 
 
+def parse_switches(status: str) -> tuple[int | None, int | None]:
+    """Voluntary and involuntary context switches: the last two lines of status, found without parsing the others."""
+    counts = []
+    for name in ("\nvoluntary_ctxt_switches:", "\nnonvoluntary_ctxt_switches:"):
+        _, found, rest = status.rpartition(name)
+        words = rest.split(maxsplit=1)
+        counts.append(int(words[0]) if found and words and words[0].isdigit() else None)
+    return counts[0], counts[1]
+
+
 def parse_io(text: str) -> dict[str, int]:
     """The counters of io: rchar wchar syscr syscw read_bytes write_bytes cancelled_write_bytes."""
     try:

@@ -12,6 +12,7 @@ from perfwatch.probes.stat import (
     parse_resident,
     parse_schedstat,
     parse_stat,
+    parse_switches,
 )
 
 STAT = (
@@ -80,6 +81,13 @@ def test_exec_start_in_seconds() -> None:
     assert parse_exec_start(SCHED) == pytest.approx(1006.090411271)
     assert parse_exec_start("") is None
     assert parse_exec_start("se.exec_start : ?\n") is None
+
+
+def test_context_switches() -> None:
+    """The two counts are told apart although one name ends like the other; without them they are unknown."""
+    assert parse_switches("Name:\tx\nvoluntary_ctxt_switches:\t31\nnonvoluntary_ctxt_switches:\t7\n") == (31, 7)
+    assert parse_switches("Name:\tx\nvoluntary_ctxt_switches:\t31\nnonvoluntary_ctxt_sw") == (31, None)
+    assert parse_switches("") == (None, None)
 
 
 def test_pairs_keep_colons_in_values() -> None:
