@@ -147,6 +147,9 @@ def _pipe(history: History, job: Job, node: Node, wait: r.Wait, pipe: r.Descript
     if inside:
         return Edge("pipe", f"pid {', '.join(map(str, inside))} to {verb} {pipe.target}", _nodes(history, job, inside))
     outside = tuple(pid for pid in far if pid != node.pid and pid not in job.members)
+    gone = [member for member in job.children(node.pid) if not member.alive and member.process.python]
+    if not writing and not outside and gone:
+        return Edge("pipe", f"pid {gone[-1].pid} to write to {pipe.target}", _nodes(history, job, (gone[-1].pid,)))
     kind = "pipe_full" if writing else "pipe_empty"
     who = f"pid {outside[0]}" if outside else "somebody (nobody else holds the other end)"
     return ending(kind, node, f"{who} to {verb} {pipe.target}", descriptor=pipe, others=outside)

@@ -30,6 +30,7 @@ _VOCABULARY: tuple[tuple[str, str, str | None], ...] = (
     ("feeder", r"multiprocessing/queues\.py", "_feed"),
     ("pool_wait", r"multiprocessing/pool\.py", "get wait next join map starmap apply imap"),
     ("pool_worker", r"multiprocessing/pool\.py", "worker"),
+    ("serve", r"multiprocessing/resource_sharer\.py", "_serve"),
     ("pool_service", r"multiprocessing/pool\.py", "_handle_workers _handle_tasks _handle_results _wait_for_updates"),
     ("futures_wait", r"concurrent/futures/_base\.py", "result wait as_completed exception result_iterator"),
     ("futures_worker", r"concurrent/futures/(thread|process)\.py", "_worker _process_worker"),
@@ -135,13 +136,22 @@ def tags_of(function: str, file: str) -> frozenset[str]:
     return frozenset(tag for tag, pattern, names in _TABLE if (names is None or name in names) and pattern.search(file))
 
 
+def own_frames(stack: Stack) -> tuple[Frame, ...]:
+    """The frames that a process pushed itself: a forked worker keeps its parent's below ``BaseProcess._bootstrap``."""
+    for index, frame in enumerate(stack.frames):
+        if short_name(frame.function) == "_bootstrap" and frame.file.endswith("multiprocessing/process.py"):
+            return stack.frames[: index + 1]
+    return stack.frames
+
+
+@lru_cache(maxsize=4096)
+def _tags(frames: tuple[Frame, ...]) -> frozenset[str]:
+    return frozenset().union(*(tags_of(frame.function, frame.file) for frame in frames)) if frames else frozenset()
+
+
 def tags(stack: Stack) -> frozenset[str]:
-    """The tags of all frames of a stack."""
-    return (
-        frozenset().union(*(tags_of(frame.function, frame.file) for frame in stack.frames))
-        if stack.frames
-        else frozenset()
-    )
+    """The tags of all frames that the process pushed itself."""
+    return _tags(own_frames(stack))
 
 
 def is_user(frame: Frame) -> bool:

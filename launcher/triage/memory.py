@@ -6,8 +6,22 @@ when the last batch was taken; a log file last grew when the last line was writt
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
+from perfwatch.triage.frames import any_tag, tags
+from perfwatch.triage.job import Member
 from perfwatch.triage.node import Node
+from perfwatch.triage.profile import TRAINING_TAGS
 from perfwatch.triage.verdict import Evidence
+
+
+def since_training(case: Case, rank: Member) -> float:
+    """Seconds since the training thread was last seen in training code; since it was first looked at, if never."""
+    seen = case.profile(rank).sights
+    if not seen:
+        return 0.0
+    for one in reversed(seen):
+        if any_tag(tags(one.reading), *TRAINING_TAGS):
+            return case.at - one.at
+    return case.at - (seen[0].at - seen[0].reading.span_seconds)
 
 
 def quiet_seconds(case: Case, node: Node) -> tuple[float, tuple[Evidence, ...]]:

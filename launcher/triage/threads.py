@@ -9,7 +9,7 @@ from perfwatch.triage.node import End, Node, node_of
 
 GIL_WAIT_SECONDS = 0.02  # CPython re-asks every 5 ms (sys.getswitchinterval); remaining time measured 1-2 ms
 GIL_SWITCHES_PER_SECOND = (60.0, 400.0)  # measured 193/s at the default switch interval
-SERVICE_TAGS = ("feeder", "pool_service", "futures_service", "monitor", "pin_memory")
+SERVICE_TAGS = ("feeder", "pool_service", "futures_service", "monitor", "pin_memory", "serve")
 
 
 def gil_holder(history: History, node: Node) -> int | None:

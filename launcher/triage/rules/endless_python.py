@@ -21,8 +21,8 @@ from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
-from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, silent_seconds, temporal, wakes_soon, who
-from perfwatch.triage.memory import quiet_seconds
+from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
+from perfwatch.triage.memory import quiet_seconds, since_training
 from perfwatch.triage.profile import TRAINING_TAGS
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
@@ -42,7 +42,7 @@ def judge(case: Case) -> Outcome:
         if chain.end.kind == "sleep" and chain.end.node.tid == chain.start.tid and not wakes_soon(case, chain.end):
             return _sleeps(case, chain)
         if chain.end.kind == "python" and not case.profile(rank, seconds=6.0).seen(*TRAINING_TAGS, *OTHER_WORK):
-            return _turns(case, chain)
+            return _turns(case, chain, since_training(case, rank))
     return None
 
 
@@ -58,8 +58,10 @@ def _sleeps(case: Case, chain: Chain) -> Outcome:
     )
 
 
-def _turns(case: Case, chain: Chain) -> Outcome:
+def _turns(case: Case, chain: Chain, watched: float) -> Outcome:
     remembered, evidence = quiet_seconds(case, chain.start)
+    steps = case.progress[chain.start.pid].steps
+    ago = steps.ago_seconds if steps is not None else None
     return hung(
         case,
         CAUSE.name,
@@ -67,7 +69,7 @@ def _turns(case: Case, chain: Chain) -> Outcome:
         owner=CAUSE.owner,
         summary=f"{who(chain)} runs Python without making a step",
         patience=temporal(case),
-        silent=max(silent_seconds(case, chain), remembered),
+        silent=max(watched, remembered) if ago is None else ago,
         evidence=evidence,
         ceiling=INFERRED,
         alternatives=(

@@ -34,7 +34,7 @@ def judge(case: Case) -> Outcome:
         waiters = threads.gil_waiters(case.history, case.job, chain.end.node)
         if "gil" not in chain.through and not waiters:
             continue
-        if wakes_soon(case, chain.end):
+        if wakes_soon(case, chain.end) or chain.end.kind in ("storage", "uninterruptible", "network"):
             continue
         return hung(
             case,

@@ -55,5 +55,5 @@ def judge(case: Case) -> Outcome:
                 cause="starved_by_storage", refuted_by=f"the workers run {share:.0%} of the time instead of waiting"
             ),
         ),
-        next=("raise num_workers or make the transform cheaper"),
+        next=("raise num_workers or make the transform cheaper",),
     )
