@@ -1,5 +1,60 @@
-"""``python -m perfwatch``."""
+"""``perfwatch``, and ``python -m perfwatch``.
 
-from perfwatch.cli import main
+A plain ``perfwatch run [OPTIONS] -- COMMAND`` is read here, without the command line library: its import would cost the
+job 0.15 s at start and every process of ours 10 MB for as long as the job runs. All else, also every mistake and
+``--help``, is left to ``perfwatch.cli``; ``tests/commands/test_run.py`` holds the two against each other.
+"""
 
-main()
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from perfwatch.supervise import Request, run
+
+_SWITCHES = {
+    "--agent": ("agent", True),
+    "--no-agent": ("agent", False),
+    "--quiet": ("quiet", True),
+    "-q": ("quiet", True),
+}
+
+
+def main() -> None:
+    """Do what the command line of this process says; does not return."""
+    request = plain_run(sys.argv[1:])
+    if request is not None:
+        run(request, os.environ)
+    from perfwatch.cli import main as command_line
+
+    command_line()
+
+
+def plain_run(arguments: Sequence[str]) -> Request | None:
+    """The request, if this is a ``run`` line without anything unusual; otherwise None."""
+    if arguments[:1] != ["run"] or "--" not in arguments:
+        return None
+    end = arguments.index("--")
+    fields: dict[str, object] = {"command": tuple(arguments[end + 1 :])}
+    words = iter(arguments[1:end])
+    for word in words:
+        name, equals, value = word.partition("=")
+        if word in _SWITCHES:
+            field, fields_value = _SWITCHES[word]
+            fields[field] = fields_value
+            continue
+        if not equals:
+            value = next(words, "")
+        if name == "--session" and value:
+            fields["session"] = Path(value).absolute()
+        elif name == "--patience" and value.isdecimal() and int(value) >= 1:
+            fields["patience_seconds"] = float(value)
+        elif name == "--trigger-signal" and value in ("all", "rt"):
+            fields["trigger_signals"] = value
+        else:
+            return None
+    return Request(**fields) if fields["command"] else None  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    main()

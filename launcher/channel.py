@@ -1,4 +1,4 @@
-"""The line between the launcher and its watcher: small JSON messages over a socket pair that never blocks either side."""
+"""The line between the launcher and its watcher: small JSON messages that never block either side."""
 
 import json
 import select
@@ -11,7 +11,7 @@ Message = dict[str, Any]
 
 
 class Channel:
-    """One end. A message that does not fit is dropped: the other side is gone or busy, and the job must not wait for it."""
+    """One end. A message that does not fit is dropped: the other side is gone or busy, and the job must not wait."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
@@ -38,7 +38,7 @@ class Channel:
             self.closed = True
 
     def receive(self, timeout_seconds: float = 0.0) -> list[Message]:
-        """What has arrived, waiting up to ``timeout_seconds`` for a first message. ``closed`` is set at the end of the line."""
+        """What has arrived, after waiting up to ``timeout_seconds``. Sets ``closed`` when the other side is gone."""
         if timeout_seconds > 0:
             select.select([self._socket], [], [], timeout_seconds)
         messages: list[Message] = []

@@ -1,8 +1,8 @@
 """The local socket on which other commands reach a running watcher: one JSON object on a line, one on a line back.
 
 ``{"command": "status"}`` says who watches what and where the session lies; ``{"command": "verdict"}`` judges now;
-``{"command": "trigger", "what": "verdict" | "timeline" | "kernels"}`` does what the signal of that meaning does. Answers hold
-``"ok"``, and ``"error"`` where it is false. Only the same user and root are listened to. Every step has a deadline.
+``{"command": "trigger", "what": "verdict" | "timeline" | "kernels"}`` does what the signal of that meaning does.
+Answers hold ``"ok"``, and ``"error"`` where it is false. Only the same user and root are heard, and not for long.
 """
 
 import json
@@ -25,7 +25,7 @@ Answer = Callable[[Message], Message]
 
 
 class ControlServer:
-    """Takes requests without blocking; the watcher's loop calls ``serve`` when a descriptor of ``filenos`` is readable."""
+    """Takes requests without blocking; the watcher calls ``serve`` when a descriptor of ``filenos`` is readable."""
 
     def __init__(self, path: Path, answer: Answer, clock: Callable[[], float] = time.monotonic) -> None:
         self._answer = answer
@@ -143,7 +143,7 @@ def ask(control: Path, request: Message, deadline_seconds: float) -> Message:
 
 
 def find_watcher(pid: int, homes: tuple[Path, ...] = HOMES, proc: Path = Path("/proc")) -> Path | None:
-    """The control socket of the watcher whose job has this process (or is started by it); None when nobody watches it."""
+    """The control socket of the watcher whose job has this process (or is started by it), if there is one."""
     family = {pid, *_ancestors(pid, proc)}
     for folder in places(homes):
         for root in roots(folder):

@@ -74,7 +74,7 @@ def detach_from_streams(*descriptors: int) -> None:
 
 
 def close_all_but(*kept: int) -> None:
-    """Close every descriptor above stderr except these: what a forked process inherits it would keep alive for others."""
+    """Close every descriptor above stderr except these: a forked process would keep them alive for others."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2 and int(name) not in kept:
             try:

@@ -1,9 +1,9 @@
 """Where the parts of one watched job meet, and who of several launchers watches it.
 
-A *place* is a private folder in shared memory: the agent's pages, the control socket, one ``root-*`` file per process that a
-launcher started. One ``perfwatch run`` has a place of its own. With one launcher per rank (``srun``, ``mpirun``, ``torchrun
---no-python``) all launchers of a job on this node share one: the first takes the lock and watches every root; when it ends
-the next one takes over.
+A *place* is a private folder in shared memory: the agent's pages, the control socket, one ``root-*`` file per process
+that a launcher started. One ``perfwatch run`` has a place of its own. With one launcher per rank (``srun``, ``mpirun``,
+``torchrun --no-python``) all launchers of a job on this node share one: the first takes the lock and watches every
+root; when it ends the next one takes over.
 """
 
 import fcntl

@@ -1,4 +1,4 @@
-"""Writes our few lines to stderr from processes of their own: a terminal on hold or a full pipe must not stop the launcher."""
+"""Writes our few lines to stderr from processes of their own: a full pipe must not stop the launcher."""
 
 import os
 from collections import deque

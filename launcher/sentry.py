@@ -1,8 +1,8 @@
 """Tells a signal for the launcher alone from one for its whole process group.
 
-``kill PID`` must be passed on to the child; of ``kill %1``, ``systemctl stop`` or a terminal's Ctrl-C the child has its own copy, and a
-second one would, for example, cut short torchrun's orderly end. The kernel does not say which it was. So a process that does
-nothing else stands in the group: what it feels as well, the child has felt.
+``kill PID`` must be passed on to the child; of ``kill %1``, ``systemctl stop`` or a terminal's Ctrl-C the child has its
+own copy, and a second one would cut short torchrun's orderly end, for example. The kernel does not say which it was, so a
+process with no other work stands in the group: what it feels as well, the child has felt.
 """
 
 import os
@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from perfwatch import linux
 
-# kill(2) on a group reaches all of it in one system call; systemd and Slurm walk a list of pids, which takes milliseconds.
+# kill(2) on a group reaches all of it in one system call; systemd and Slurm walk a list of pids for some milliseconds.
 SPREAD_SECONDS = 0.02
 SAME_SECONDS = 1.0  # reports older than this belong to an earlier signal
 _REPORT = struct.Struct("=id")

@@ -1,17 +1,15 @@
 """The launcher process of ``perfwatch run``: starts the child, passes signals on, and ends as the child ended.
 
-It holds nothing of the data path (stdin, stdout and stderr are the child's own), looks at no disk and judges nothing: that is the
-watcher's business, a process of its own that may hang or die. Whatever happens to either, the job goes on.
+It holds nothing of the data path (stdin, stdout and stderr are the child's own), looks at no disk and judges nothing:
+that is the watcher's business, a process of its own that may hang or die. Whatever happens to either, the job goes on.
 """
 
-import errno
 import os
-import resource
 import select
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -19,6 +17,7 @@ from typing import NoReturn
 from perfwatch import linux
 from perfwatch.arming import armed
 from perfwatch.channel import Channel, Message
+from perfwatch.child import end_as, start
 from perfwatch.forwarding import catchers, decide
 from perfwatch.lock import Place, enter
 from perfwatch.printer import Printer
@@ -32,8 +31,6 @@ STOP_SECONDS = 10.0  # between a Ctrl-Z and the child's stop: it may tidy its sc
 LAST_WORDS_SECONDS = 10  # what the watcher may take to complete the recording after our own end
 FINISH_SIGNAL = linux.REALTIME_MINIMUM + 11  # launcher to watcher: do not die with me
 STOP_SIGNALS = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
-# Python ignores these at its own start; the child gets what a program expects.
-RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,7 @@ def run(request: Request, environment: Mapping[str, str]) -> NoReturn:
         # Launchers of one job stand below one parent; whichever of them watches is its descendant.
         environment = armed(environment, place.folder, os.getppid() if place.shared else os.getpid())
     try:
-        child = _start(request.command, environment, signals)
+        child = start(request.command, environment, signals)
     except OSError as error:
         if place is not None:
             place.leave()
@@ -70,7 +67,7 @@ def run(request: Request, environment: Mapping[str, str]) -> NoReturn:
     supervisor = Supervisor(request, child, signals, place)
     if trouble and not request.quiet:
         supervisor.printer.say(f"perfwatch: this run is not watched: {trouble}; the job is not affected")
-    _end_as(supervisor.wait())
+    end_as(supervisor.wait())
 
 
 class Supervisor:
@@ -83,7 +80,10 @@ class Supervisor:
         self._place = place
         self.printer = Printer()
         self._sentry = Sentry(signals)
-        self._channel, self._watcher = self._start_watcher() if place is not None else (None, 0)
+        self._channel: Channel | None = None
+        self._watcher = 0
+        if place is not None:
+            self._channel, self._watcher = self._start_watcher(place)
         self._status: int | None = None
         self._held_until: float | None = None  # a SIGTERM that waits for the snapshot
         self._stop_asked_at = float("-inf")
@@ -157,7 +157,7 @@ class Supervisor:
                 self._status = status
 
     def _stopped(self) -> None:
-        """After a Ctrl-Z the shell must see the whole job stopped. A stop that somebody else made is the watcher's finding."""
+        """After a Ctrl-Z the shell must see the whole job stopped. Any other stop is for the watcher to report."""
         if time.monotonic() - self._stop_asked_at < STOP_SECONDS:
             self._tell({"suspended": True})
             os.kill(os.getpid(), signal.SIGSTOP)
@@ -206,14 +206,13 @@ class Supervisor:
         if self._channel is not None:
             self._channel.send(message)
 
-    def _start_watcher(self) -> tuple[Channel, int]:
-        assert self._place is not None
-        self._place.register(self._child)
+    def _start_watcher(self, place: Place) -> tuple[Channel, int]:
+        place.register(self._child)
         ours, theirs = Channel.pair()
         launcher = os.getpid()
         pid = os.fork()
         if pid == 0:
-            _become_watcher(launcher, theirs, self._place, self._request, self._child)
+            _become_watcher(launcher, theirs, place, self._request, self._child)
         theirs.close()
         return ours, pid
 
@@ -256,27 +255,6 @@ def _enter(environment: Mapping[str, str]) -> tuple[Place | None, str]:
         return None, str(error)
 
 
-def _start(command: Sequence[str], environment: Mapping[str, str], signals: linux.SignalFile) -> int:
-    """Start the command as the shell would have: our streams, our process group, the signal mask that we got."""
-    try:
-        return _spawn(command, environment, signals)
-    except OSError as error:
-        if error.errno != errno.ENOEXEC:  # a script without ``#!`` line, which shells and env(1) give to sh
-            raise
-    path = next((path for path in _candidates(command[0], environment) if os.access(path, os.X_OK)), command[0])
-    return _spawn(("/bin/sh", path, *command[1:]), environment, signals)
-
-
-def _spawn(command: Sequence[str], environment: Mapping[str, str], signals: linux.SignalFile) -> int:
-    return os.posix_spawnp(command[0], command, environment, setsigmask=signals.original_mask, setsigdef=RESTORED)
-
-
-def _candidates(name: str, environment: Mapping[str, str]) -> list[str]:
-    if "/" in name:
-        return [name]
-    return [os.path.join(folder or ".", name) for folder in environment.get("PATH", os.defpath).split(":")]
-
-
 def _send(pid: int, number: int) -> None:
     try:
         os.kill(pid, number)
@@ -284,17 +262,3 @@ def _send(pid: int, number: int) -> None:
         pass  # it has ended; its status is on the way
     except PermissionError:
         pass  # it has changed its user: the sender would have been refused too
-
-
-def _end_as(status: int) -> NoReturn:
-    """End as the child ended: same exit code, or the same signal (128+n as PID 1, which no signal of its own kills)."""
-    if os.WIFEXITED(status):
-        os._exit(os.WEXITSTATUS(status))
-    number = os.WTERMSIG(status)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the core that matters is the child's
-    linux.forbid_core_dump()
-    if number not in (signal.SIGKILL, signal.SIGSTOP):
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
-    os.kill(os.getpid(), number)
-    os._exit(128 + number)

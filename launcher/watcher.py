@@ -1,7 +1,7 @@
 """The watcher process of ``perfwatch run``: feeds the watch, answers commands, tells the launcher what to print.
 
-It is a child of the launcher and a sibling of the job, holds none of the job's streams, is the first to go when memory runs
-out, and ends with the launcher. All that it says goes through the channel: the launcher's printers write it.
+It is a child of the launcher and a sibling of the job, holds none of the job's streams, is the first to go when memory
+runs out, and ends with the launcher. All that it says goes through the channel: the launcher's printers write it.
 """
 
 import os

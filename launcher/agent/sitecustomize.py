@@ -1,15 +1,15 @@
 """The one file of perfwatch that runs inside training. ``perfwatch run`` puts its folder first on PYTHONPATH.
 
-Python imports ``sitecustomize`` by itself at start. This one does its own part, then runs the ``sitecustomize`` that it
-shadows. Standard library only (Python 3.8 to 3.14), nothing of perfwatch, no thread, no output, and no failure of its own
-reaches the program. Without PERFWATCH_AGENT_DIR it only chains. What it does, and when:
+Python imports ``sitecustomize`` by itself at start. This one does its own part, then runs the one that it shadows.
+Standard library only (Python 3.8 to 3.14), nothing of perfwatch, no thread, no output; no failure of its own reaches
+the program. Without PERFWATCH_AGENT_DIR it only chains. What it does, and when:
 
 - at start: nothing, except where Yama restricts ptrace (PERFWATCH_TRACER_PID is set): declare that process as tracer;
-- when torch is first imported: chain ``sys.excepthook``, so that a crash leaves ``crash-PID.txt`` in PERFWATCH_AGENT_DIR;
+- when torch is first imported: chain ``sys.excepthook``, so that a crash leaves ``crash-PID.txt`` in that folder;
 - when torch.optim is complete: register a global hook that runs after every ``Optimizer.step``;
 - at the first step of a process: create ``steps-PID`` there (a DataLoader worker never steps, and so has none).
 
-Steps are a hint: several optimizers, one fused into backward, skipped steps of a GradScaler, CUDA graphs bend the count.
+Steps are a hint: several optimizers, one fused into backward, skips of a GradScaler and CUDA graphs bend the count.
 
 The steps page: 4096 bytes, little-endian, mapped shared; one ``struct.pack_into`` per step.
 

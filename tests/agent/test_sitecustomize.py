@@ -92,7 +92,9 @@ def test_excepthook_that_was_set_before_is_called(interpreter: str, run: Run, ho
 
 def test_process_that_never_imports_torch_is_left_alone(interpreter: str, run: Run, agent_directory: Path) -> None:
     """No file, no hook, no module of ours."""
-    program = "import sys, os, json\nprint(sys.excepthook is sys.__excepthook__, 'ctypes' in sys.modules, 'mmap' in sys.modules)"
+    program = (
+        "import sys\nprint(sys.excepthook is sys.__excepthook__, 'ctypes' in sys.modules, 'mmap' in sys.modules)\n"
+    )
     done = run(interpreter, program)
 
     assert done.stdout == "True False False\n"
@@ -135,8 +137,13 @@ def test_without_its_variable_it_does_nothing(interpreter: str, run: Run, hook_a
 
 
 def test_tracer_is_declared_without_a_trace(interpreter: str, run: Run) -> None:
-    """Where Yama restricts ptrace the process and its forks declare perfwatch; where there is no Yama nothing happens."""
-    program = "import os, sys\nprint('ctypes' in sys.modules, flush=True)\npid = os.fork()\nif pid: print(os.waitpid(pid, 0)[1])"
+    """Where Yama restricts ptrace a process and its forks declare perfwatch; without Yama nothing happens."""
+    program = (
+        "import os, sys\n"
+        "print('ctypes' in sys.modules, flush=True)\n"
+        "pid = os.fork()\n"
+        "if pid: print(os.waitpid(pid, 0)[1])\n"
+    )
     done = run(interpreter, program, tracer=os.getpid())
 
     assert (done.stdout, done.stderr) == ("True\n0\n", "")

@@ -23,7 +23,7 @@ class Clock:
     def __init__(self) -> None:
         self.now = 0.0
 
-    def __call__(self) -> float:
+    def __call__(self) -> float:  # noqa: D102
         return self.now
 
 

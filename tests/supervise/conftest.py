@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,8 +47,9 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
     """Start ``perfwatch run OPTIONS -- COMMAND``; whatever is left is killed afterwards."""
     started: list[Launched] = []
 
-    def start(*command: str, options: tuple[str, ...] = (), **arguments: object) -> Launched:
-        environment = {**os.environ, "PERFWATCH_DIR": str(tmp_path / "sessions"), **dict(arguments.pop("env", {}))}  # type: ignore[call-overload]
+    def start(*command: str, options: tuple[str, ...] = (), **arguments: Any) -> Launched:
+        extra: dict[str, str] = arguments.pop("env", {})
+        environment = {**os.environ, "PERFWATCH_DIR": str(tmp_path / "sessions"), **extra}
         process = subprocess.Popen(
             [sys.executable, "-m", "perfwatch", "run", *options, "--", *command],
             stdin=arguments.pop("stdin", subprocess.DEVNULL),
@@ -55,7 +57,7 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
             stderr=subprocess.PIPE,
             text=True,
             env=environment,
-            **arguments,  # type: ignore[call-overload]
+            **arguments,
         )
         started.append(Launched(process))
         return started[-1]

@@ -1,0 +1,52 @@
+"""The child of ``run``: started as the shell would have started it, and an end that mirrors its end."""
+
+import errno
+import os
+import resource
+import signal
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+from perfwatch import linux
+
+# Python ignores these at its own start; the child gets what a program expects.
+RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
+
+
+def start(command: Sequence[str], environment: Mapping[str, str], signals: linux.SignalFile) -> int:
+    """Start the command with our streams, our process group and the signal mask that we got; returns its pid.
+
+    Raises:
+        OSError: it is missing or cannot be executed.
+    """
+    try:
+        return _spawn(command, environment, signals)
+    except OSError as error:
+        if error.errno != errno.ENOEXEC:  # a script without ``#!`` line, which shells and env(1) give to sh
+            raise
+    path = next((path for path in _candidates(command[0], environment) if os.access(path, os.X_OK)), command[0])
+    return _spawn(("/bin/sh", path, *command[1:]), environment, signals)
+
+
+def end_as(status: int) -> NoReturn:
+    """End as a child with this wait status: same exit code, or same signal (128+n as PID 1, whom no signal kills)."""
+    if os.WIFEXITED(status):
+        os._exit(os.WEXITSTATUS(status))
+    number = os.WTERMSIG(status)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the core that matters is the child's
+    linux.forbid_core_dump()
+    if number not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
+    os.kill(os.getpid(), number)
+    os._exit(128 + number)
+
+
+def _spawn(command: Sequence[str], environment: Mapping[str, str], signals: linux.SignalFile) -> int:
+    return os.posix_spawnp(command[0], list(command), environment, setsigmask=signals.original_mask, setsigdef=RESTORED)
+
+
+def _candidates(name: str, environment: Mapping[str, str]) -> list[str]:
+    if "/" in name:
+        return [name]
+    return [os.path.join(folder or ".", name) for folder in environment.get("PATH", os.defpath).split(":")]

@@ -1,0 +1,79 @@
+"""The command line of ``run``: read without the library where it is plain, and then exactly as the library reads it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from perfwatch.__main__ import plain_run
+from perfwatch.cli import app
+from perfwatch.supervise import Request
+
+PLAIN = [
+    ["--", "python", "train.py"],
+    ["--", "python", "--", "-q", "--no-agent"],
+    ["-q", "--no-agent", "--", "true"],
+    ["--quiet", "--agent", "--", "true"],
+    ["--no-agent", "--agent", "--", "true"],
+    ["--session", "/tmp/x", "--patience", "5", "--trigger-signal", "rt", "--", "true"],
+    ["--session=/tmp/x", "--patience=120", "--trigger-signal=all", "--", "true"],
+]
+UNUSUAL = [
+    ["run"],
+    ["run", "--help"],
+    ["run", "--"],
+    ["run", "true"],
+    ["run", "--quite", "--", "true"],
+    ["run", "--patience", "soon", "--", "true"],
+    ["run", "--patience", "0", "--", "true"],
+    ["run", "--trigger-signal", "usr", "--", "true"],
+    ["run", "--session", "--", "true"],
+    ["attach", "--", "1"],
+    [],
+]
+
+
+def read_by_the_library(words: list[str]) -> Request:
+    """The same request from typer's own reading."""
+    command = typer.main.get_command(app).commands["run"]  # type: ignore[attr-defined]
+    read = command.make_context("run", list(words)).params
+    return Request(
+        command=tuple(read["command"]),
+        agent=read["agent"],
+        quiet=read["quiet"],
+        session=read["session"],
+        patience_seconds=read["patience"],
+        trigger_signals=read["trigger_signal"],
+    )
+
+
+@pytest.mark.parametrize("words", PLAIN, ids=" ".join)
+def test_plain_line_is_read_as_the_library_reads_it(words: list[str]) -> None:
+    """Both ways give the same request."""
+    assert plain_run(["run", *words]) == read_by_the_library(words)
+
+
+@pytest.mark.parametrize("words", UNUSUAL, ids=" ".join)
+def test_anything_else_is_left_to_the_library(words: list[str]) -> None:
+    """Help, mistakes and other commands get their usual answers."""
+    assert plain_run(words) is None
+
+
+def test_command_without_the_double_dash_runs_too(tmp_path: Path) -> None:
+    """``perfwatch run true`` is unambiguous."""
+    done = subprocess.run(
+        [sys.executable, "-m", "perfwatch", "run", "-q", "sh", "-c", "exit 6"], env={"PERFWATCH_DIR": str(tmp_path)}
+    )
+
+    assert done.returncode == 6
+
+
+@pytest.mark.parametrize("words", [["run", "--"], ["run", "--trigger-signal", "usr", "--", "true"]])
+def test_senseless_line_is_a_usage_error(words: list[str]) -> None:
+    """Exit code 2 and a sentence on stderr, nothing on stdout."""
+    done = subprocess.run([sys.executable, "-m", "perfwatch", *words], capture_output=True, text=True)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr != ""
