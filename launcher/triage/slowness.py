@@ -6,7 +6,7 @@ from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import show
 from perfwatch.triage.job import Member
-from perfwatch.triage.profile import Profile
+from perfwatch.triage.profile import TRAINING_TAGS, Profile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding
 

@@ -23,9 +23,9 @@ from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
 from perfwatch.triage.memory import quiet_seconds, since_training
-from perfwatch.triage.profile import TRAINING_TAGS
+from perfwatch.triage.profile import TRAINING_TAGS, profile
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.triage.verdict import Alternative, Evidence, Outcome
 
 CAUSE = Cause("endless_python", "hung", "user_code", (Thread, Stack))
 
@@ -70,10 +70,37 @@ def _turns(case: Case, chain: Chain, watched: float) -> Outcome:
         summary=f"{who(chain)} runs Python without making a step",
         patience=temporal(case),
         silent=max(watched, remembered) if ago is None else ago,
-        evidence=evidence,
+        evidence=(*evidence, *_flat(case, chain)),
         ceiling=INFERRED,
         alternatives=(
             Alternative(cause="computing_on_host", refuted_by="nothing but time: it lasts longer than the patience"),
         ),
         next=(f"look at {show(chain.end.node.frame)}: what would end that loop?",),
     )
+
+
+def _flat(case: Case, chain: Chain) -> tuple[Evidence, ...]:
+    """What shows that the running thread gets nowhere: no training code among its samples, no io of its own."""
+    node = chain.start
+    seen = profile(case.history, node.pid, node.tid, seconds=30.0)
+    found = [
+        case.saw(
+            "stack",
+            f"pid {node.pid}",
+            "stays in the program's own code",
+            f"{seen.samples} samples below {show(node.frame)}, none in training code",
+            "backward and optimizer in each step",
+        )
+    ]
+    if node.motion.io_calls == 0:
+        found.append(
+            case.saw(
+                "io",
+                f"pid {node.pid} thread {node.tid}",
+                "does no io",
+                "0 calls",
+                "reads or writes now and then",
+                node.thread_at,
+            )
+        )
+    return tuple(found)
