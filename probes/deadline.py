@@ -46,9 +46,9 @@ class Inline:
 class KillableChild:
     """One forked helper process, started at the first call and replaced when it is late.
 
-    Not thread-safe, and the first call should come before the process starts threads: the child is a fork. The child
-    dies with the *thread* that forked it (PR_SET_PDEATHSIG), is the first to go when memory runs out (oom_score_adj
-    1000), holds none of our files and does not belong to our terminal.
+    Not thread-safe, not to be called from a signal handler, and the first call should come before the process starts
+    threads: the child is a fork. It dies with the *thread* that forked it (PR_SET_PDEATHSIG), is the first to go when
+    memory runs out (oom_score_adj 1000), holds none of our files and does not belong to our terminal.
 
     Args:
         most_abandoned: how many late children may be stuck in the kernel before calls are refused.
@@ -87,6 +87,9 @@ class KillableChild:
         except (EOFError, BrokenPipeError):
             self.close()
             raise Unavailable(f"the reader died during {name}") from None
+        except BaseException:  # Ctrl-C between question and answer: the next call must not get this one's answer
+            self.close()
+            raise
         if not succeeded:
             raise result
         return result  # type: ignore[no-any-return]  # pickled by our own child from the function's own result
@@ -119,7 +122,12 @@ class KillableChild:
         request_out, request_in = os.pipe()
         reply_out, reply_in = os.pipe()
         parent = os.getpid()
-        self._pid = os.fork()
+        try:
+            self._pid = os.fork()
+        except OSError as error:  # the limit of processes, or no memory
+            for descriptor in (request_out, request_in, reply_out, reply_in):
+                os.close(descriptor)
+            raise Unavailable(f"no reader can be started: {error.strerror}", "raise ulimit -u or pids.max") from None
         if self._pid == 0:
             _become_reader(parent, request_out, reply_in)
         os.close(request_out)

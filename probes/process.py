@@ -5,8 +5,8 @@ Anybody may read stat, status and statm; the command line, the environment, io a
 CAP_SYS_PTRACE: what cannot be read is None, and the rest is still there. The command line, environment and maps wait
 for the process' memory lock, which a sick process may hold: they are read in a killable child.
 
-Cost in CPU time on a virtual machine: one scan of /proc 17 us a process, ``usage`` 75 us, ``identify`` 0.2 ms, and 1 ms for
-a process with torch loaded (its maps).
+Cost in CPU time on a virtual machine: one scan of /proc 17 us a process, ``usage`` 75 us, ``identify`` 0.2 ms, and 1 ms
+for a process with torch loaded (its maps).
 """
 
 import os

@@ -9,6 +9,7 @@ fields stay None.
 import ctypes
 import os
 import socket as net
+import struct
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -24,13 +25,13 @@ NAME = "sockets"
 NEEDS = "nothing in the same network namespace; CAP_SYS_ADMIN for arrival times in another one"
 COST = "1.3 ms for the sockets of a quiet machine, 10 us more for each connection"
 
-FRESH_SECONDS = 0.5  # shorter than the interval between two looks, longer than one look at every process
+FRESH_SECONDS = 0.5  # longer than a look at every process, shorter than the time between two
 LOOK_DEADLINE_SECONDS = 1.0  # 10,000 connections take about 0.3 s
 OTHER_NAMESPACE_ADVICE = (
     "run perfwatch inside the job's container, or as root (CAP_SYS_ADMIN) on the host, to see when its connections last"
     " received something"
 )
-# /proc/net/tcp walks the whole hash table of the kernel, 4 ms a time: it is read only where the diagnostics are refused.
+# /proc/net/tcp walks a whole hash table of the kernel, 4 ms a time: read only where the diagnostics are refused.
 _WITHOUT_DIAGNOSTICS = ("udp", "udp6")
 _TABLES = ("tcp", "tcp6", *_WITHOUT_DIAGNOSTICS, "unix")
 _CLONE_NEWNET = 0x40000000
@@ -131,8 +132,9 @@ def read_table(filesystem: Filesystem, pid: int) -> Table:
     """All sockets of the namespace of ``pid``. Runs in a killable child, which enters that namespace and comes back."""
     try:
         diagnosed = _in_namespace_of(filesystem, pid)
-    except OSError as error:
-        reason = f"arrival times of the connections of process {pid} are not known: {error.strerror or error}"
+    except (OSError, struct.error) as error:  # refused, or an answer shorter than any kernel's that we know
+        what = getattr(error, "strerror", None) or error
+        reason = f"arrival times of the connections of process {pid} are not known: {what}"
         return Table(tuple(_from_proc(filesystem, pid, _TABLES)), reason)
     return Table((*diagnosed, *_from_proc(filesystem, pid, _WITHOUT_DIAGNOSTICS)))
 

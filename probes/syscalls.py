@@ -84,10 +84,12 @@ def decode(
     words = text.split()
     if not words or words[0] == "running" or state not in "SDI":
         return None
-    number = int(words[0])
+    try:
+        number, arguments = int(words[0]), tuple(int(word, 16) for word in words[1:7])
+    except ValueError:  # torn: it ended in the middle of the read
+        return None
     if number < 0:
         return Wait(call="page_fault", number=number, kind="page_fault")
-    arguments = tuple(int(word, 16) for word in words[1:7])
     if len(arguments) < 6:
         return None
     name = NAMES.get(machine or platform.machine(), {}).get(number, f"syscall_{number}")

@@ -8,28 +8,27 @@ wait for locks of the process.
 Who may read: stat, status, schedstat and sched everybody; wchan and io the same user; syscall and memory whoever may
 ptrace (same user and Yama's consent, or CAP_SYS_PTRACE). What is denied is None.
 
-Cost, as CPU time of a process of 201 threads, best of seven, on a virtual machine: stat 10 us to read and 5 to parse; the other
-six files 65 us; the journey from the child 8 us; decoding with memory 6 to 11 us.
+Cost per thread in CPU time, for a process of 201 threads, best of seven, on a virtual machine: stat 10 us to read and 5
+to parse; the other six files 65 us; the journey from the child 8 us; decoding with memory 6 to 11 us.
 """
 
-import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from perfwatch.probes.cpu_clock import CpuClocks
 from perfwatch.probes.deadline import Caller
-from perfwatch.probes.filesystem import Filesystem, unavailable
+from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import Thread, Wait
 from perfwatch.probes.stat import Stat, parse_exec_start, parse_io, parse_schedstat, parse_stat, parse_switches
-from perfwatch.probes.syscalls import decode
+from perfwatch.probes.waits import decode_all
 
 NAME = "thread"
 NEEDS = "nothing for states and last run; same user for wchan and io; ptrace permission for the decoded wait"
 COST = "15 us of CPU a thread in the cheap sweep, 120 us in the full one"
 
-# A thread takes 0.1 ms of CPU to read, and ten times as long on a machine whose CPUs are burnt (measured at load 3 per CPU).
+# A thread takes 0.1 ms of CPU to read, and four times as long where CPUs are burnt (measured at load 3 per CPU).
 SWEEP_DEADLINE_SECONDS, SWEEP_SECONDS_PER_THREAD = 1.0, 0.001
 DECODE_DEADLINE_SECONDS = 0.5  # decoding takes 11 us a thread; longer means that the memory lock is held
 _NOT_BLOCKED = ("", "0")  # wchan of a running thread, or of one that we may not look at
@@ -71,9 +70,11 @@ def threads(
     """
     wanted = filesystem.tasks(pid) if tids is None else sorted(tids)
     if not full or child is None:
-        return [thread for tid in wanted if (thread := _cheap(filesystem, pid, tid))]
+        return [thread for tid in wanted if (thread := _cheap(filesystem, pid, tid))] or _nothing(filesystem, pid)
     patience = SWEEP_DEADLINE_SECONDS + SWEEP_SECONDS_PER_THREAD * len(wanted)
     raws = child.call(sweep, filesystem, pid, wanted, deadline_seconds=patience)
+    if not raws:
+        return _nothing(filesystem, pid)
     ages = _ran_ago(raws, clocks)
     calls = {
         raw.stat.pid: (raw.syscall, raw.stat.state, raw.wchan, ages.get(raw.stat.pid)) for raw in raws if raw.syscall
@@ -109,46 +110,6 @@ def sweep(filesystem: Filesystem, pid: int, tids: list[int]) -> list[Raw]:
     return found
 
 
-def decode_all(
-    filesystem: Filesystem, pid: int, calls: dict[int, tuple[str, str, str | None, float | None]], memory: bool
-) -> dict[int, Wait]:
-    """Waits by thread id, of (syscall, state, wchan, seconds blocked) by thread id."""
-    reader = Memory(filesystem, pid) if memory else None
-    waits = {}
-    for tid, (text, state, wchan, blocked) in calls.items():
-        read = reader.read if reader else _no_memory
-        if wait := decode(text, read, state=state, wchan=wchan, blocked_seconds=blocked):
-            waits[tid] = wait
-    return waits
-
-
-class Memory:
-    """The memory of a process, opened once. Runs in a killable child: a read waits for the memory lock."""
-
-    def __init__(self, filesystem: Filesystem, pid: int) -> None:
-        self._path = f"{filesystem.proc}/{pid}/mem"
-        try:
-            self._descriptor: int | None = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            self._descriptor = None
-
-    def read(self, address: int, size: int) -> bytes:
-        """At most ``size`` bytes, fewer at the end of a mapping. Raises Unavailable where nothing can be read."""
-        if self._descriptor is None:
-            raise Unavailable(f"{self._path} cannot be opened")
-        try:
-            return os.pread(self._descriptor, size, address)
-        except (OSError, OverflowError) as error:
-            if isinstance(error, OSError):
-                raise unavailable(error, self._path) from None
-            raise Unavailable(f"{self._path} has no address {address:#x}") from None
-
-    def __del__(self) -> None:
-        """Close the file."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-
-
 def assemble(pid: int, raw: Raw, ran_ago: float | None, wait: Wait | None) -> Thread:
     """The reading made of one thread's files."""
     run, delay = raw.schedstat or (None, None)
@@ -173,6 +134,12 @@ def assemble(pid: int, raw: Raw, ran_ago: float | None, wait: Wait | None) -> Th
         written_bytes=raw.io.get("write_bytes"),
         block_delay_seconds=raw.stat.block_delay_seconds,
     )
+
+
+def _nothing(filesystem: Filesystem, pid: int) -> list[Thread]:
+    """No thread was found: raises Unavailable if that is because the process is gone."""
+    filesystem.tasks(pid)
+    return []
 
 
 def _cheap(filesystem: Filesystem, pid: int, tid: int) -> Thread | None:
@@ -224,7 +191,3 @@ def _ran_ago(raws: list[Raw], clocks: CpuClocks | None) -> dict[int, float]:
         if offset is not None and raw.exec_start is not None:
             ages[raw.stat.pid] = max(0.0, raw.at - (raw.exec_start + offset))
     return ages
-
-
-def _no_memory(address: int, size: int) -> bytes:
-    raise Unavailable("the memory is not read")

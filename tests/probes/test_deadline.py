@@ -38,6 +38,13 @@ def raise_unpicklable() -> None:
     raise ValueError(lambda: None)
 
 
+def interrupt_parent_and_answer() -> str:
+    """A user who loses patience just before the answer comes."""
+    parent = os.getppid()
+    os.kill(parent, signal.SIGUSR1)
+    return "late"
+
+
 def echo(data: bytes) -> bytes:
     """The same bytes."""
     return data
@@ -120,6 +127,22 @@ def test_killed_reader_is_unavailable_and_replaced(child: KillableChild) -> None
         child.call(die, deadline_seconds=10)
 
     assert child.call(add, 1, 1, deadline_seconds=10) == 2
+
+
+def test_interrupted_call_leaves_no_answer_behind(child: KillableChild) -> None:
+    """After Ctrl-C in the middle of a call, the next call gets its own answer and not the late one."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            child.call(interrupt_parent_and_answer, deadline_seconds=10)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+    assert child.call(add, 2, 3, deadline_seconds=10) == 5
 
 
 def test_stuck_readers_are_bounded() -> None:

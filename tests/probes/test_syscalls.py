@@ -242,7 +242,16 @@ def test_call_restarted_after_a_stop(wchan: str | None, arguments: tuple[int, ..
 
 
 @pytest.mark.parametrize(
-    ("text", "state"), [("running\n", "R"), ("", "S"), (line(0, 3), "R"), (line(0, 3), "T"), ("-1 0x1 0x2\n", "T")]
+    ("text", "state"),
+    [
+        ("running\n", "R"),
+        ("", "S"),
+        ("202 0x", "S"),
+        ("202 0x1", "S"),
+        (line(0, 3), "R"),
+        (line(0, 3), "T"),
+        ("-1 0x1\n", "T"),
+    ],
 )
 def test_what_is_not_blocked_is_no_wait(text: str, state: str) -> None:
     """Running, stopped and ended threads wait for nothing that this file could tell."""

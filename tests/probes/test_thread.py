@@ -13,7 +13,8 @@ from perfwatch.probes.deadline import Inline, KillableChild
 from perfwatch.probes.filesystem import Absent, Filesystem
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import Thread
-from perfwatch.probes.thread import decode_all, one_thread, runnable, sweep, threads
+from perfwatch.probes.thread import one_thread, runnable, sweep, threads
+from perfwatch.probes.waits import decode_all
 
 LIVE = Filesystem()
 Start = Callable[[str], int]
@@ -138,6 +139,8 @@ def test_ended_process_and_thread_are_unavailable(recorded: Filesystem) -> None:
     """A process or thread that is gone is not an empty answer."""
     with pytest.raises(Absent):
         threads(recorded, 4199)
+    with pytest.raises(Absent):
+        threads(recorded, 4199, full=True, child=Inline(), tids=[4199])
     with pytest.raises(Unavailable, match="has ended"):
         one_thread(recorded, 4100, 4199, Inline())
 
