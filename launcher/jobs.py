@@ -102,7 +102,8 @@ def list_jobs(filesystem: Filesystem, child: Caller, clocks: CpuClocks | None = 
                 workers=tuple(_listed(filesystem, member, child, clocks) for member in _workers(job)),
             )
         )
-    hidden = sum(process.python and process.torch_loaded is None for process in machine.processes.values())
+    # A zombie has no memory map either, but no command line any more.
+    hidden = sum(one.python and one.torch_loaded is None and bool(one.command) for one in machine.processes.values())
     return Listing(jobs=tuple(jobs), hidden=hidden)
 
 

@@ -5,12 +5,13 @@ through a process that may block (``perfwatch.writer``).
 """
 
 import bisect
+import contextlib
 import os
 import stat
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -22,15 +23,15 @@ from perfwatch.session import SCHEMA, Session
 from perfwatch.triage.verdict import Verdict
 from perfwatch.writer import STALLED_SECONDS, Writer
 
+T = TypeVar("T", "Record", "Event")
+
 BUDGET_BYTES = 256 * 2**20
 LONGEST_LINE_BYTES = 4 * 2**20  # a stack of a thousand frames is 0.1 MB; more is not ours
 LONGEST_SESSION_BYTES = 2**20
 AT_DECIMALS = 4  # 0.1 ms: finer than any probe, and it keeps lines short
 
 # Text in these readings comes from the job's command lines, files and logs: it may hold secrets.
-_OUTSPOKEN = (
-    r.Process | r.Descriptor | r.FileGrowth | r.Stack | r.SourceLine | r.Traceback | r.KernelMessage | r.ProbeCall
-)
+_OUTSPOKEN = r.Process | r.Descriptor | r.FileGrowth | r.SourceLine | r.Traceback | r.KernelMessage
 _STACK_READINGS = r.Stack | r.StackFailure | r.NativeProfile
 
 
@@ -87,23 +88,19 @@ def load(path: Path) -> Recording:
         SessionUnreadable: no session there, or one of a newer major version.
     """
     session = load_session(path)
+    leftovers = _Leftovers()
     records: list[Record] = []
-    events: list[Event] = []
-    unknown: list[bytes] = []
-    skipped = 0
-    for file, decoder, entries in (
-        *((file, _RECORD, records) for stream in (READINGS, STACKS) for file in sorted(path.glob(f"{stream}*.jsonl"))),
-        *((file, _EVENT, events) for file in (path / "events.jsonl",) if file.exists()),
-    ):
-        for line in _lines(file):
-            try:
-                entries.append(decoder.decode(line))  # type: ignore[attr-defined]
-            except msgspec.ValidationError:  # well-formed JSON of a kind that we do not know
-                unknown.append(line)
-            except msgspec.DecodeError:
-                skipped += 1
-    events.sort(key=lambda event: event.at)
-    return Recording(session, _in_order(records), tuple(events), tuple(unknown), skipped)
+    for stream in (READINGS, STACKS):
+        for file in sorted(path.glob(f"{stream}*.jsonl")):
+            records += leftovers.decoded(file, _RECORD)
+    events = leftovers.decoded(path / "events.jsonl", _EVENT)
+    return Recording(
+        session,
+        _in_order(records),
+        tuple(sorted(events, key=lambda event: event.at)),
+        tuple(leftovers.unknown),
+        leftovers.skipped,
+    )
 
 
 def load_session(path: Path) -> Session:
@@ -217,9 +214,34 @@ def _in_order(records: Iterable[Record]) -> tuple[Record, ...]:
 
 
 def _encoded(record: Record) -> bytes:
-    if isinstance(record.reading, _OUTSPOKEN):
+    reading = record.reading
+    if isinstance(reading, _OUTSPOKEN) or (isinstance(reading, r.Stack) and reading.texts):
         return msgspec.json.encode(redact_tree(msgspec.to_builtins(record)))
     return msgspec.json.encode(record)
+
+
+@dataclass
+class _Leftovers:
+    """What could not be read, gathered over the files of a session."""
+
+    unknown: list[bytes] = field(default_factory=list)
+    skipped: int = 0
+
+    def decoded(self, file: Path, decoder: "msgspec.json.Decoder[T]") -> list[T]:
+        """Lines of one file; a file that has just been given up, or is none, has none."""
+        entries = []
+        with contextlib.suppress(OSError):
+            for line in _lines(file):
+                try:
+                    if len(line) >= LONGEST_LINE_BYTES:
+                        self.skipped += 1
+                    else:
+                        entries.append(decoder.decode(line))
+                except msgspec.ValidationError:  # well-formed JSON of a kind that we do not know
+                    self.unknown.append(line)
+                except (msgspec.DecodeError, RecursionError):
+                    self.skipped += 1
+        return entries
 
 
 class _Schema(msgspec.Struct):

@@ -6,6 +6,7 @@ stays true (who the processes are, how they ended), then removed. This file may 
 process of its own (``perfwatch.writer``).
 """
 
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -65,13 +66,7 @@ class Segments:
         self._segments: list[_Segment] = []  # oldest first
         self._open: dict[str, tuple[int, _Segment]] = {}
         self._numbers = {READINGS: 0, STACKS: 0}
-        for path in sorted(folder.glob("*-[0-9]*.jsonl"), key=lambda path: path.stat().st_mtime):
-            stream, _, number = path.stem.partition("-")  # a writer before us, which died, left these
-            if stream in self._numbers and number.isdigit():
-                segment = _Segment(path.name, _first_at(path))
-                segment.size = path.stat().st_size
-                self._segments.append(segment)
-                self._numbers[stream] = max(self._numbers[stream], int(number))
+        self._adopt()
 
     def describe(self, session: bytes) -> None:
         """Replace ``session.json`` in one step, so that a reader sees the old or the new one, never half."""
@@ -105,9 +100,9 @@ class Segments:
         """Protect every segment that overlaps this time; the oldest pins give way once half the budget is pinned."""
         for stream in (READINGS, STACKS):
             mine = [segment for segment in self._segments if segment.name.startswith(stream)]
-            for segment, following in zip(mine, [*mine[1:], None], strict=True):
-                begins_in_time = segment.first_at <= last_at
-                segment.pinned |= begins_in_time and (following is None or following.first_at >= first_at)
+            ends = [following.first_at for following in mine[1:]] + [math.inf]
+            for segment, end in zip(mine, ends[: len(mine)], strict=True):
+                segment.pinned |= segment.first_at <= last_at and end >= first_at
         pinned = [segment for segment in self._segments if segment.pinned]
         while len(pinned) > 1 and sum(segment.size for segment in pinned) > self._budget // 2:
             pinned[0].pinned = False
@@ -124,20 +119,31 @@ class Segments:
             os.close(descriptor)
         self._open.clear()
 
+    def _adopt(self) -> None:
+        """Count in what a writer before us, which died, has left."""
+        for path in sorted(self._folder.glob("*-[0-9]*.jsonl"), key=lambda path: path.lstat().st_mtime):
+            stream, _, number = path.stem.partition("-")
+            if stream in self._numbers and number.isdigit() and path.is_file() and not path.is_symlink():
+                segment = _Segment(path.name, _first_at(path))
+                segment.size = path.stat().st_size
+                self._segments.append(segment)
+                self._numbers[stream] = max(self._numbers[stream], int(number))
+
     def _opened(self, stream: str, line: bytes) -> tuple[int, _Segment]:
         if stream not in self._open:
-            if stream == EVENTS:
-                name, flags = "events.jsonl", os.O_APPEND
-            else:
-                name, flags = f"{stream}-{self._numbers[stream] + 1:04}.jsonl", os.O_EXCL
-            descriptor = _create(self._folder / name, flags)
+            name = "events.jsonl" if stream == EVENTS else self._next_name(stream)
+            descriptor = _create(self._folder / name, 0 if stream == EVENTS else os.O_EXCL)
             segment = _Segment(name, _at(line))
             segment.size = os.fstat(descriptor).st_size
             if stream != EVENTS:
-                self._numbers[stream] += 1
                 self._segments.append(segment)
             self._open[stream] = (descriptor, segment)
         return self._open[stream]
+
+    def _next_name(self, stream: str) -> str:
+        """The number goes up also when the file then cannot be made: something else may lie there."""
+        self._numbers[stream] += 1
+        return f"{stream}-{self._numbers[stream]:04}.jsonl"
 
     def _shrink(self) -> None:
         being_written = [segment for _, segment in self._open.values()]
@@ -194,7 +200,7 @@ def _kept(lines: Iterable[bytes], level: int) -> Iterator[bytes]:
 
 
 def _create(path: Path, flags: int = os.O_EXCL) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | flags, PRIVATE_FILE)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_APPEND | flags, PRIVATE_FILE)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

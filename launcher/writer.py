@@ -48,6 +48,7 @@ class Writer:
         self._owing_since = clock()
         self.dropped = 0  # lines that never reached the pipe
         self.pid = 0
+        self._gave_up = False
         self._start()
 
     def put(self, stream: str, line: bytes) -> None:
@@ -91,7 +92,7 @@ class Writer:
     @property
     def reason(self) -> str:
         """Why lines were lost, in words; empty when none were."""
-        if not self.pid:
+        if self._gave_up:
             return "the writing process died repeatedly"
         if self.stalled_seconds >= STALLED_SECONDS:
             return f"the disk has not answered for {self.stalled_seconds:.0f} s"
@@ -110,21 +111,24 @@ class Writer:
         self._news = msgspec.structs.replace(self._news, said=())
         return said
 
+    def settle(self, deadline_seconds: float) -> bool:
+        """Wait until everything put so far is stored or known to be lost; False when that takes longer."""
+        until = self._clock() + deadline_seconds
+        self.flush()
+        while self.pid and not self._ended and (self._queue or self._handed_over > self._confirmed):
+            remaining = until - self._clock()
+            if remaining <= 0:
+                return False
+            self._wait(remaining)
+        return True
+
     def close(self, deadline_seconds: float) -> None:
         """Store what is queued and end the writer; a late one is killed, and what it owes is counted as lost."""
         until = self._clock() + deadline_seconds
-        if self.pid:
-            self._queue += END + b"\n"
-            self._restarts = MOST_RESTARTS
-        while self.pid and (remaining := until - self._clock()) > 0:
-            poll = select.poll()
-            poll.register(self._news_pipe, select.POLLIN)
-            if self._queue:
-                poll.register(self._pipe, select.POLLOUT)
-            poll.poll(remaining * 1000)
-            self.flush()
-            if self._ended:
-                break
+        self._queue += END + b"\n"
+        self._restarts = MOST_RESTARTS
+        while self.pid and not self._ended and (remaining := until - self._clock()) > 0:
+            self._wait(remaining)
         unconfirmed = self._handed_over - self._confirmed
         if not self._ended and unconfirmed:
             self._news = msgspec.structs.replace(
@@ -133,6 +137,15 @@ class Writer:
         self._lost_before += unconfirmed
         self._handed_over = self._confirmed
         self._bury()
+
+    def _wait(self, seconds: float) -> None:
+        """Until the writer says something or can take more."""
+        poll = select.poll()
+        poll.register(self._news_pipe, select.POLLIN)
+        if self._queue:
+            poll.register(self._pipe, select.POLLOUT)
+        poll.poll(seconds * 1000)
+        self.flush()
 
     def _command(self, command: bytes) -> None:
         self._resend.append(command)
@@ -178,10 +191,12 @@ class Writer:
         self._handed_over = self._confirmed = 0
         self._news, self._half_news = News(), b""
         self._owing_since = self._clock()
-        if self._restarts < MOST_RESTARTS:
-            self._restarts += 1
-            self._start()
-            self._queue += b"".join(self._resend)
+        if self._restarts >= MOST_RESTARTS:
+            self._gave_up = True
+            return
+        self._restarts += 1
+        self._start()
+        self._queue += b"".join(self._resend)
 
     def _bury(self) -> None:
         if not self.pid:

@@ -31,7 +31,7 @@ class JobsReport:
             table.add_column("MAIN THREAD", no_wrap=True)
             table.add_column("LAST RAN", no_wrap=True)
             table.add_column("AGE", no_wrap=True)
-            table.add_column("COMMAND", ratio=1, overflow="ellipsis", no_wrap=True)
+            table.add_column("COMMAND", ratio=1, min_width=12, overflow="ellipsis", no_wrap=True)
             for job in jobs:
                 _add(table, job)
             yield table
@@ -46,22 +46,22 @@ class JobsReport:
 
 
 def _add(table: Table, job: ListedJob) -> None:
-    count = f"{len(job.ranks)} of {job.world_size} ranks" if job.world_size else "1 rank"
+    count = f"{len(job.ranks)}/{job.world_size} ranks" if job.world_size else f"{len(job.ranks)} ranks"
+    count += f", {len(job.workers)} workers" if job.workers else ""
     # At a glance the program matters, not where its interpreter is installed.
     command = clean(" ".join([*(os.path.basename(word) for word in job.command[:2]), *job.command[2:]]))
     age = duration(job.age_seconds)
     if [rank.pid for rank in job.ranks] == [job.pid]:
         _add_process(table, job.ranks[0], "job", 0, age, command)
     else:
-        table.add_row(str(job.pid), f"job, {count}", "", "", age, command)
+        table.add_row(str(job.pid), count, "", "", age, command)
         for rank in sorted(_most_silent(job.ranks, MOST_RANKS), key=lambda one: (one.rank or 0, one.pid)):
             _add_process(table, rank, "rank" if rank.rank is None else f"rank {rank.rank}", 1)
         if len(job.ranks) > MOST_RANKS:
             table.add_row("", f"and {len(job.ranks) - MOST_RANKS} more ranks that ran since", "", "", "", "")
     for worker in _most_silent(job.workers, 1):
         of = "" if worker.rank is None else f" of rank {worker.rank}"
-        among = f", the most silent of {len(job.workers)}" if len(job.workers) > 1 else ""
-        _add_process(table, worker, f"worker{of}{among}", 1)
+        _add_process(table, worker, f"worker{of}", 1)
 
 
 def _add_process(table: Table, one: ListedProcess, what: str, depth: int, age: str = "", command: str = "") -> None:

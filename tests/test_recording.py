@@ -1,0 +1,271 @@
+"""The recording: what is written is what is read, whatever happened to it in between."""
+
+import os
+import resource
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from perfwatch.errors import SessionUnreadable
+from perfwatch.probes.readings import Process, Stack, Traceback
+from perfwatch.recording import LONGEST_LINE_BYTES, Record, Recorder, Recording, load
+from perfwatch.segments import Segments
+from perfwatch.writer import STALLED_SECONDS, Writer
+from perfwatch.writer_process import Files
+from tests.sessions import CREATED, PATIENCE_SECONDS, readings, record, session, verdict
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A finished session."""
+    return record(tmp_path / "s")
+
+
+def test_what_was_recorded_is_what_is_loaded(folder: Path) -> None:
+    """Readings, stacks and events, in order of time, with their wall time."""
+    recording = load(folder)
+
+    assert recording.session == session()
+    assert [r.at for r in recording.records] == [0.0] * 3 + [1.0] * 3 + [2.0] * 3
+    assert [r.reading for r in recording.records[:3]] == readings(0)
+    assert recording.records[3].wall == CREATED + 1
+    assert [(e.kind, e.at) for e in recording.events] == [("verdict", 2.0), ("outcome", 3.0)]
+    assert recording.events[0].verdict == verdict()
+    assert recording.end == 3.0
+
+
+def test_until_is_what_was_known_then(folder: Path) -> None:
+    """Nothing later, everything earlier, of readings and of events."""
+    then = load(folder).until(1.0)
+
+    assert then.end == 1.0
+    assert len(then.records) == 6
+    assert then.events == ()
+
+
+def test_an_empty_recording_ends_where_it_begins() -> None:
+    """A watcher that was killed at once."""
+    assert Recording(session()).end == 0.0
+
+
+def test_nobody_else_can_read_it(folder: Path) -> None:
+    """The folder is 0700, every file 0600."""
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+
+
+def test_a_torn_last_line_is_left_out_and_counted(folder: Path) -> None:
+    """The machine lost power in the middle of a line."""
+    whole = load(folder)
+    file = folder / "readings-0001.jsonl"
+    file.write_bytes(file.read_bytes()[:-20])
+
+    torn = load(folder)
+
+    assert len(torn.records) == len(whole.records) - 1
+    assert torn.skipped == 1
+
+
+def test_every_prefix_can_be_loaded(folder: Path) -> None:
+    """Several readers may follow while one writer writes, and they see it at any byte."""
+    file = folder / "readings-0001.jsonl"
+    content = file.read_bytes()
+    for length in range(0, len(content), 7):
+        file.write_bytes(content[:length])
+
+        assert len(load(folder).records) >= 3
+
+
+def test_reading_types_of_a_newer_version_are_kept_and_counted(folder: Path) -> None:
+    """A minor version may add probes; the rest of the recording is as good as ever."""
+    line = b'{"at":1.5,"wall":1.5,"reading":{"type":"Telepathy","volume":11}}\n'
+    with (folder / "readings-0001.jsonl").open("ab") as file:
+        file.write(line)
+
+    recording = load(folder)
+
+    assert recording.unknown == (line,)
+    assert len(recording.records) == 9
+
+
+def test_fields_of_a_newer_version_do_no_harm(folder: Path) -> None:
+    """In readings, events and the description."""
+    for name in ("readings-0001.jsonl", "events.jsonl", "session.json"):
+        lines = (folder / name).read_bytes().splitlines()
+        lines[0] = lines[0][:-1] + b',"fresh":{"x":1}}'
+        (folder / name).write_bytes(b"\n".join(lines) + b"\n")
+
+    recording = load(folder)
+
+    assert (len(recording.records), len(recording.events), recording.unknown) == (9, 2, ())
+
+
+def test_one_plain_file_of_readings_is_a_recording_too(folder: Path, tmp_path: Path) -> None:
+    """As the regression tests keep them: trimmed, readable in a diff."""
+    (folder / "readings-0001.jsonl").rename(folder / "readings.jsonl")
+    (folder / "stacks-0001.jsonl").rename(folder / "stacks.jsonl")
+
+    assert len(load(folder).records) == 9
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b'{"schema":"perfwatch.session/2","novel":true}', "newer perfwatch"),
+        (b'{"schema":"perfwatch.session/1"}', "damaged"),
+        (b'{"schema":"perfwatch.session/one"}', "damaged"),
+        (b"", "damaged"),
+        (b"\xff\xfe\x00", "damaged"),
+        (b"[" * 100_000, "damaged"),
+    ],
+)
+def test_a_description_that_cannot_be_used_is_said_to_be_so(folder: Path, content: bytes, says: str) -> None:
+    """With the advice what to do, never with a traceback."""
+    (folder / "session.json").write_bytes(content)
+
+    with pytest.raises(SessionUnreadable, match=says) as caught:
+        load(folder)
+
+    assert caught.value.advice
+
+
+def test_a_folder_that_is_none_is_said_to_be_none(tmp_path: Path) -> None:
+    """Missing, or without a description."""
+    for path in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(SessionUnreadable, match="is not a perfwatch session"):
+            load(path)
+
+
+def test_planted_fifos_and_links_do_not_hang_or_leak(folder: Path, tmp_path: Path) -> None:
+    """A session from somebody else is untrusted input."""
+    (folder / "session.json").unlink()
+    os.mkfifo(folder / "session.json")
+
+    with pytest.raises(SessionUnreadable):
+        load(folder)
+
+
+def test_a_line_without_end_does_not_fill_the_memory(folder: Path) -> None:
+    """It is cut, counted and passed over; what follows is read."""
+    with (folder / "readings-0001.jsonl").open("ab") as file:
+        file.write(b'{"at":' + b"1" * (2 * LONGEST_LINE_BYTES) + b"\n")
+        file.write(msgspec.json.encode(Record(9.0, 9.0, readings()[0])) + b"\n")
+
+    recording = load(folder)
+
+    assert recording.skipped == 1
+    assert recording.end == 9.0
+
+
+def test_it_can_be_followed_while_it_is_written(tmp_path: Path) -> None:
+    """Before the writer ends, and by several readers."""
+    (tmp_path / "s").mkdir(mode=0o700)
+    writer = Writer(tmp_path / "s", 2**22)
+    recorder = Recorder(tmp_path / "s", session(), writer=writer)
+    recorder.append(1.0, readings())
+    assert writer.settle(PATIENCE_SECONDS)
+
+    assert len(load(tmp_path / "s").records) == len(load(tmp_path / "s").records) == 3
+
+    recorder.close(PATIENCE_SECONDS)
+
+
+def test_secrets_are_in_no_file_of_a_session(tmp_path: Path) -> None:
+    """Neither from command lines nor from environments, tracebacks, stack texts, events or the description."""
+    (tmp_path / "s").mkdir(mode=0o700)
+    recorder = Recorder(tmp_path / "s", session(command=("python", "--api-key", "SECRET1abc")))
+    recorder.append(
+        0.0,
+        [
+            Process(
+                pid=1, start_ticks=1, parent_pid=0, name="p", command=("x", "--token=SECRET2abc"),
+                environment={"MASTER_ADDR": "http://u:SECRET3abc@h"},
+            ),
+            Traceback(pid=1, exception="E", text='raise E("password=SECRET4abc")'),
+            Stack(pid=1, tid=1, texts=("token: SECRET5abc",)),
+        ],
+    )  # fmt: skip
+    recorder.event(0.0, "verdict", "secret=SECRET6abc", verdict(summary="api_key=SECRET7abc"))
+    recorder.close(PATIENCE_SECONDS)
+
+    stored = b"".join(path.read_bytes() for path in (tmp_path / "s").iterdir())
+
+    assert stored.count(b"[redacted]") == 7
+    assert b"SECRET" not in stored
+
+
+class Clock:
+    """A clock that the test moves."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        """The time that it shows."""
+        return self.now
+
+
+def test_a_disk_that_hangs_is_stated_while_the_watcher_goes_on(tmp_path: Path) -> None:
+    """A stopped writer is as silent as one on a dead disk: the loss is said when asked, and once more at the end."""
+    (tmp_path / "s").mkdir(mode=0o700)
+    clock = Clock()
+    writer = Writer(tmp_path / "s", 2**22, clock=clock)
+    recorder = Recorder(tmp_path / "s", session(), writer=writer)
+    os.kill(writer.pid, signal.SIGSTOP)
+    recorder.append(1.0, readings())
+    quiet = recorder.loss
+    clock.now = STALLED_SECONDS + 1
+    recorder.append(7.0, readings())
+
+    assert quiet == ""
+    assert recorder.loss == f"the recording is not being stored: the disk has not answered for 6 s ({tmp_path / 's'})"
+    # 2 x 3 readings and the event that says so
+    assert "7 lines of the recording were lost: the disk did not answer" in recorder.close(0.0)
+
+
+def nearly_full_disk(folder: Path, budget: int, say: Callable[[str], None]) -> Files:
+    """A disk with room for 2,000 bytes in each file: for one event, not for many readings."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+    return Segments(folder, budget, say)
+
+
+def test_a_loss_is_an_event_of_the_recording(tmp_path: Path) -> None:
+    """Whoever reads it later must know that something is missing, and not be drowned in complaints."""
+    (tmp_path / "s").mkdir(mode=0o700)
+    writer = Writer(tmp_path / "s", 2**22, nearly_full_disk)
+    recorder = Recorder(tmp_path / "s", session(), writer=writer)
+    for second in range(100):
+        recorder.append(float(second), readings(second))
+        assert writer.settle(PATIENCE_SECONDS)
+    said = recorder.close(PATIENCE_SECONDS)
+
+    shed = [event.text for event in load(tmp_path / "s").events if event.kind == "shed"]
+    assert 1 <= len(shed) <= 9  # at the first loss and at every doubling
+    assert "lines of the recording were lost: File too large" in shed[0]
+    assert "lines of the recording were lost: File too large" in said
+
+
+def test_another_file_in_the_place_of_a_segment_costs_no_recording(tmp_path: Path) -> None:
+    """It is not followed, not overwritten, and the next number is taken."""
+    (tmp_path / "s").mkdir(mode=0o700)
+    (tmp_path / "s" / "readings-0001.jsonl").symlink_to(tmp_path / "precious")
+    (tmp_path / "precious").write_text("untouched")
+    recorder = Recorder(tmp_path / "s", session())
+    for second in range(3):
+        recorder.append(float(second), readings(second))
+    recorder.close(PATIENCE_SECONDS)
+
+    assert (tmp_path / "precious").read_text() == "untouched"
+    assert load(tmp_path / "s").end == 2.0
+
+
+def test_the_description_can_be_completed(tmp_path: Path) -> None:
+    """World size and versions are known only after a while."""
+    (tmp_path / "s").mkdir(mode=0o700)
+    recorder = Recorder(tmp_path / "s", session())
+    recorder.describe(session(conditions={"world_size": 2}))
+    recorder.close(PATIENCE_SECONDS)
+
+    assert load(tmp_path / "s").session.conditions == {"world_size": 2}

@@ -1,0 +1,100 @@
+"""Secrets do not get through, and what a verdict needs does."""
+
+import msgspec
+import pytest
+
+from perfwatch.redaction import REDACTED, redact, redact_command, redact_tree
+
+SECRETS = {
+    "--api-key=s3cr3tvalue": "s3cr3tvalue",
+    "--token hf_AbCdEfGhIjKlMnOpQrStUvWxYz0123": "hf_AbCdEf",
+    "WANDB_API_KEY=0123456789abcdef0123456789abcdef01234567": "0123456789abcdef",
+    "0123456789abcdef0123456789abcdef01234567": "0123456789abcdef",
+    "aws_secret_access_key = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY": "bPxRfiCY",
+    "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY": "bPxRfiCY",
+    "using AKIAIOSFODNN7EXAMPLE now": "AKIAIOSFODNN7EXAMPLE",
+    "sk-proj-abcdEFGH1234abcdEFGH1234": "abcdEFGH1234",
+    "ghp_abcdefghijklmnopqrstuvwxyzABCDEF0123": "abcdefghijkl",
+    "Authorization: Bearer abc.def-123456789": "abc.def",
+    "curl -H 'Authorization: Bearer zzzzzzzzzzzz9'": "zzzzzzzz",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJl": "eyJzdWIi",
+    "https://bob:hunter2@host.example/x": "hunter2",
+    "postgresql://trainer:pa55@db/experiments": "pa55",
+    "redis://:only-a-password@cache:6379": "only-a-password",
+    'password="two words here"': "two words",
+    "PASSWORD=12345678": "12345678",
+    '{"client_secret": "abc123"}': "abc123",
+    "{'db_password': 'abc123'}": "abc123",
+    "https://blob.example/c?sv=2022&sig=AbC%2Fdef%3D": "AbC%2Fdef",
+    "xoxb-1234567890-abcdefghij": "abcdefghij",
+    "-----BEGIN RSA PRIVATE KEY-----\nMIIEow\n-----END RSA PRIVATE KEY-----": "MIIEow",
+    "--hf-token=1234567": "1234567",
+}
+HARMLESS = [
+    "python train.py --max-tokens 4096 --num_tokens=1000000 --pad-token-id 0 --lr 3e-4",
+    "--tokenizer meta-llama/Llama-3-8B --key-size 64",
+    "rank 1 never joined all_reduce #8998: its workers 758 and 760 have slept at train.py:9 for 412 s",
+    "/root/.cache/huggingface/hub/models--x/blobs/0123456789abcdef0123456789abcdef01234567",
+    "/data/imagenet/train/n01440764/ILSVRC2012_val_00000293.JPEG",
+    "_MultiProcessingDataLoaderIter._next_data (torch/utils/data/dataloader.py:1500)",
+    "GPU-5f2b3c4d-1234-5678-9abc-def012345678",
+    "pipe:[12345] 10.0.0.1:29500 socket:[991]",
+    "KeyError: 'loss'",
+    "waiting for the lock /tmp/compile.lock, key: rank 3",
+    "/var/tmp/perfwatch-0/20261120-115124-733",
+]
+
+
+@pytest.mark.parametrize(("text", "secret"), SECRETS.items())
+def test_a_secret_does_not_get_through(text: str, secret: str) -> None:
+    """In none of the forms in which command lines, environments and logs hold them."""
+    assert secret not in redact(text)
+    assert REDACTED in redact(text)
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_what_a_verdict_needs_gets_through(text: str) -> None:
+    """Options, paths, frames and sentences stay as they are."""
+    assert redact(text) == text
+
+
+@pytest.mark.parametrize("text", [*SECRETS, *HARMLESS])
+def test_twice_is_the_same_as_once(text: str) -> None:
+    """A bundle redacts again what the recording has redacted already."""
+    assert redact(redact(text)) == redact(text)
+
+
+def test_the_word_after_a_secret_option_is_hidden() -> None:
+    """A command line comes in words, and the secret is a word of its own."""
+    command = redact_command(["python", "t.py", "--token", "abc", "--lr", "0.1", "--password", "1234", "-v"])
+
+    assert command == ("python", "t.py", "--token", REDACTED, "--lr", "0.1", "--password", REDACTED, "-v")
+
+
+def test_an_option_after_a_secret_option_is_not_its_value() -> None:
+    """``--token --verbose``: nothing was given for the token."""
+    assert redact_command(["--token", "--verbose"]) == ("--token", "--verbose")
+
+
+def test_every_string_of_a_tree_is_redacted() -> None:
+    """However deep; numbers and structure stay."""
+    tree = {"a": [1, {"password": "p", "n": 3}], "command": ["x", "--secret", "s3"], "t": (None, "api_key=zzz")}
+
+    assert redact_tree(tree) == {
+        "a": [1, {"password": REDACTED, "n": 3}],
+        "command": ["x", "--secret", REDACTED],
+        "t": [None, f"api_key={REDACTED}"],
+    }
+
+
+def test_redacted_json_is_still_json() -> None:
+    """Lines of log text inside a recording may themselves hold JSON with escaped quotes."""
+    line = msgspec.json.encode({"text": '{"token": "abc\\"def", "x": 1}'})
+
+    assert b"abc" not in msgspec.json.encode(redact_tree(msgspec.json.decode(line)))
+
+
+def test_a_long_hostile_line_is_redacted_in_linear_time() -> None:
+    """Sixteen thousand characters of nearly matching text must not hold up the watcher: it would take minutes."""
+    for text in ("a-b_" * 4000, "token" * 3000, "://" * 5000, '"' * 16000, "eyJ" * 5000, "-" * 16000):
+        redact(text)
