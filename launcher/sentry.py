@@ -1,8 +1,8 @@
 """Tells a signal for the launcher alone from one for its whole process group.
 
 ``kill PID`` must be passed on to the child; of ``kill %1``, ``systemctl stop`` or a terminal's Ctrl-C the child has its
-own copy, and a second one would cut short torchrun's orderly end, for example. The kernel does not say which it was, so a
-process with no other work stands in the group: what it feels as well, the child has felt.
+own copy, and a second one would cut short torchrun's orderly end, for example. The kernel does not say which it was, so
+a process with no other work stands in the group: what it feels as well, the child has felt.
 """
 
 import os

@@ -77,29 +77,35 @@ def _step_hook(directory):
     """Make the hook that torch calls after each optimizer step."""
     from itertools import count
     from struct import Struct
-    from threading import get_native_id
+    from threading import get_ident, get_native_id
     from time import monotonic_ns
 
     write = Struct("<QQQ").pack_into
     numbers = count(1)  # next() is atomic: two threads that step never share a number
     page = None
+    thread = tid = -1
 
     def hook(_optimizer, _args, _kwargs):
-        nonlocal page
+        nonlocal page, thread, tid
         number = next(numbers)
+        slot = number % _SLOTS
+        # gettid is a system call (180 ns of 430), get_ident is not; an ident can be reused, so look again once a round.
+        if thread != get_ident() or not slot:
+            thread, tid = get_ident(), get_native_id()
         try:
-            write(page, _HEADER_BYTES + number % _SLOTS * _SLOT_BYTES, monotonic_ns(), get_native_id(), number)
+            write(page, _HEADER_BYTES + slot * _SLOT_BYTES, monotonic_ns(), tid, number)
         except Exception:  # no page yet: the first step of this process
             try:
                 page = _new_page(directory)
-                write(page, _HEADER_BYTES + number % _SLOTS * _SLOT_BYTES, monotonic_ns(), get_native_id(), number)
+                write(page, _HEADER_BYTES + slot * _SLOT_BYTES, monotonic_ns(), tid, number)
             except Exception:
                 page = bytearray(_PAGE_BYTES)  # no room or no right: count for nobody, and do not try again
 
     def forget():
         """In a forked child: the page and its numbers are the parent's."""
-        nonlocal page, numbers
+        nonlocal page, numbers, thread
         page = None
+        thread = -1
         numbers = count(1)
 
     os.register_at_fork(after_in_child=forget)
@@ -192,18 +198,19 @@ def _arm():
 
 
 def _chain():
-    """Run the ``sitecustomize`` that this file shadows, as if we were not here: its errors are its own."""
-    from importlib.machinery import PathFinder
-    from importlib.util import module_from_spec
-
-    here = os.path.dirname(os.path.realpath(__file__))
-    elsewhere = [entry for entry in sys.path if os.path.realpath(entry or ".") != here]
-    spec = PathFinder.find_spec("sitecustomize", elsewhere)
-    if spec is None or spec.loader is None:
-        return
-    module = module_from_spec(spec)
-    sys.modules["sitecustomize"] = module
-    spec.loader.exec_module(module)
+    """Import the ``sitecustomize`` that this file shadows, as if we were not here: its errors are its own."""
+    here = os.path.dirname(__file__)
+    ours = sys.modules.pop("sitecustomize", None)
+    while here in sys.path:
+        sys.path.remove(here)
+    try:
+        import sitecustomize  # noqa: F401
+    except ImportError as error:
+        if error.name != "sitecustomize":
+            raise
+        sys.modules["sitecustomize"] = ours  # there is no other one
+    finally:
+        sys.path.insert(0, here)  # as children of this process will see it; theirs may have changed the rest
 
 
 try:
