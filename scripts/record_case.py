@@ -2,6 +2,7 @@
 
     .venv/bin/python scripts/record_case.py stuck_worker --strength quiet
     .venv/bin/python scripts/record_case.py busy_final_save --for hung_at_exit --late 30
+    .venv/bin/python scripts/record_case.py --missing
 
 The case goes to tests/triage/recordings/CAUSE/fires/, or to lookalike/ of the cause that the drill must not be called.
 A verdict that is wrong is not kept, unless --keep-wrong says so: mend the rule, then scripts/accept.
@@ -20,49 +21,71 @@ from perfwatch.gauntlet.attempt import Attempt, run_attempt
 from perfwatch.gauntlet.choice import choose
 from perfwatch.gauntlet.conditions import Conditions
 from perfwatch.recording import Recording, load
-from perfwatch.triage.diagnose import diagnose
+from perfwatch.triage.rules import RULES
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDINGS = ROOT / "tests" / "triage" / "recordings"
 
 
 def main() -> int:
-    """Record the case that the command line asks for; 0 when it was kept."""
+    """Record what the command line asks for; 0 when all of it was kept."""
     options = _options()
+    if options.missing:
+        wanted = _missing()
+    else:
+        drill = choose([options.drill], []).drills[0]
+        wanted = [(drill, options.cause or drill.lookalike_of or drill.causes[0])]
+    return 0 if all([record(drill, cause, options) for drill, cause in wanted]) else 1
+
+
+def record(drill: Drill, cause: str, options: argparse.Namespace) -> bool:
+    """Record one case for the rule of ``cause``; say why when it was not kept."""
+    strength = options.strength or (drill.strengths or ("loud",))[0]
     with tempfile.TemporaryDirectory(prefix="perfwatch-record-") as folder:
         conditions = Conditions(folder=Path(folder), late_seconds=options.late, patience_seconds=options.patience)
-        choice = choose([options.drill], [])
-        if not choice.drills:
-            print(f"cannot run here: {choice.skipped}", file=sys.stderr)
-            return 1
-        drill = choice.drills[0]
-        strength = options.strength or (drill.strengths or ("loud",))[0]
-        row, verdict = run_attempt(Attempt(drill, strength, 0), conditions, say=print)
+        row, verdict = run_attempt(Attempt(drill, strength, 0), conditions)
         if verdict is None:
-            print(row.fault or row.broken, file=sys.stderr)
-            return 1
-        print(f"{verdict.state}/{verdict.cause} ({verdict.confidence:.2f}): {verdict.summary}")
+            return _not_kept(drill, row.fault or row.broken or "no verdict")
+        said = f"{verdict.state}/{verdict.cause} ({verdict.confidence:.2f}): {verdict.summary}"
         if not row.right and not options.keep_wrong:
-            print(f"wrong: it is {drill.state}/{drill.causes}; not kept", file=sys.stderr)
-            return 1
+            return _not_kept(drill, f"it is {drill.state}/{drill.causes}, said {said}")
         recording = load(Path(row.session))
-        case = _folder(drill, options.cause) / (drill.name if strength == "loud" else f"{drill.name}-{strength}")
-        records = recorded.trimmed(recording, verdict.timeline.decided or recording.end)
-        recorded.store(case, recording, records, _provenance(options), _names(recording, folder))
-    again = load(case)
-    said = recorded.Expected.of(diagnose(again))
-    if (said.state, said.cause) != (verdict.state, verdict.cause):
-        print(f"replayed as {said}, live it was {verdict.state}/{verdict.cause}: triage is not pure", file=sys.stderr)
-        return 1
-    recorded.accept(case, said)
+        at = verdict.timeline.decided or recording.end
+        case = _folder(drill, cause) / (drill.name if strength == "loud" else f"{drill.name}-{strength}")
+        names = _names(recording, folder)
+        recorded.store(case, recording, recorded.trimmed(recording, at), _provenance(drill, strength, options), names)
+    again = recorded.said_about(case)
+    recorded.accept(case, again)
+    if (again.state, again.cause) != (verdict.state, verdict.cause):
+        return _not_kept(drill, f"replayed as {again}, live it was {said}: triage is not pure; see {case}")
     size = sum(file.stat().st_size for file in case.iterdir())
-    print(f"{case.relative_to(ROOT)}: {len(again.records)} records, {size / 1024:.0f} KiB, {said}")
-    return 0
+    print(f"{case.relative_to(RECORDINGS)}: {size / 1024:.0f} KiB, {said}", flush=True)
+    return True
+
+
+def _missing() -> list[tuple[Drill, str]]:
+    """For each cause without a case of a kind: the first drill that could give one here."""
+    drills = choose([], []).drills
+    wanted = []
+    for cause in (rule.CAUSE.name for rule in RULES):
+        sick = [drill for drill in drills if drill.causes[:1] == (cause,)]
+        alike = [drill for drill in drills if drill.lookalike_of == cause and cause not in drill.causes]
+        for kind, candidates in (("fires", sick), ("lookalike", alike)):
+            if candidates and not list((RECORDINGS / cause / kind).glob("*/expected.json")):
+                wanted.append((candidates[0], cause))
+    return wanted
+
+
+def _not_kept(drill: Drill, reason: str) -> bool:
+    print(f"{drill.name} not kept: {reason}", file=sys.stderr, flush=True)
+    return False
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("drill")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("drill", nargs="?")
+    which.add_argument("--missing", action="store_true", help="one for every cause that lacks a case of a kind")
     parser.add_argument("--strength", choices=STRENGTHS)
     parser.add_argument("--for", dest="cause", help="the cause whose rule this case is for")
     parser.add_argument("--late", type=float, default=0.0, help="attach so many seconds after the onset")
@@ -71,15 +94,14 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _folder(drill: Drill, cause: str | None) -> Path:
-    """``fires`` of the cause that the drill has, else ``lookalike`` of the one that it must not be called."""
-    if cause is None:
-        cause = drill.lookalike_of or drill.causes[0]
+def _folder(drill: Drill, cause: str) -> Path:
+    """``fires`` of a cause that the drill has, else ``lookalike`` of one that it must not be called."""
     return RECORDINGS / cause / ("fires" if cause in drill.causes else "lookalike")
 
 
-def _provenance(options: argparse.Namespace) -> dict[str, str]:
-    made = {"recorded_by": f"scripts/record_case.py {' '.join(sys.argv[1:])}", "python": platform.python_version()}
+def _provenance(drill: Drill, strength: str, options: argparse.Namespace) -> dict[str, str | float]:
+    made: dict[str, str | float] = {"drill": drill.name, "strength": strength, "late_seconds": options.late}
+    made["python"] = platform.python_version()
     try:
         made["torch"] = version("torch")
     except PackageNotFoundError:

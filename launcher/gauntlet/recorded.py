@@ -5,17 +5,20 @@
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
-from perfwatch.probes.readings import ProbeCall
+from perfwatch.probes.readings import Affinity, Cgroup, Coverage, Host, Process, ProcessEnded, Steps
 from perfwatch.recording import Record, Recording, load
 from perfwatch.redaction import redact_tree
 from perfwatch.triage.diagnose import diagnose
-from perfwatch.triage.verdict import Verdict
+from perfwatch.triage.verdict import ObserverCost, Verdict
 
 EXPECTED = "expected.json"
+CONTEXT = (Affinity, Cgroup, Coverage, Host, Process, ProcessEnded, Steps)
+ENTITY_FIELDS = ("pid", "tid", "fd", "path", "file", "line", "mount", "device", "interface", "probe", "kind")
 
 
 class Expected(msgspec.Struct, frozen=True):
@@ -52,13 +55,26 @@ def accept(case: Path, expected: Expected) -> None:
     (case / EXPECTED).write_bytes(msgspec.json.format(msgspec.json.encode(expected), indent=2) + b"\n")
 
 
-def trimmed(recording: Recording, until: float) -> tuple[Record, ...]:
-    """Leave out what came after ``until`` and the looks that went well: only a failed look is evidence."""
-    return tuple(record for record in recording.until(until).records if not _went_well(record))
+def trimmed(recording: Recording, at: float) -> tuple[Record, ...]:
+    """Leave out what the verdict ``at`` that moment does not rest on: whole threads, descriptors, disks.
+
+    The verdict must stay the same to the letter, evidence and all. Small readings that say where it was stay anyway.
+    """
+    whole = recording.until(at)
+    records, truth = whole.records, _verdict_text(whole, at)
+    for entity in dict.fromkeys(map(_entity, records)):
+        without = tuple(record for record in records if _entity(record) != entity)
+        if entity[0] not in CONTEXT and _verdict_text(replace(whole, records=without), at) == truth:
+            records = without
+    return records
 
 
 def store(
-    case: Path, recording: Recording, records: Iterable[Record], conditions: Mapping[str, str], names: Mapping[str, str]
+    case: Path,
+    recording: Recording,
+    records: Iterable[Record],
+    conditions: Mapping[str, str | float],
+    names: Mapping[str, str],
 ) -> None:
     """Write a case folder: the session, with ``conditions`` as provenance, and one line per record.
 
@@ -82,5 +98,10 @@ def _line(entry: object, names: Mapping[str, str]) -> str:
     return text + "\n"
 
 
-def _went_well(record: Record) -> bool:
-    return isinstance(record.reading, ProbeCall) and record.reading.outcome == "ok"
+def _entity(record: Record) -> tuple[object, ...]:
+    return (type(record.reading), *(getattr(record.reading, name, None) for name in ENTITY_FIELDS))
+
+
+def _verdict_text(recording: Recording, at: float) -> bytes:
+    verdict = diagnose(recording, at)
+    return msgspec.json.encode(msgspec.structs.replace(verdict, missing=(), findings=(), observer_cost=ObserverCost()))
