@@ -10,11 +10,11 @@ import os
 import re
 import stat as modes
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.holders import Holders, access_of, read_fdinfo
+from perfwatch.probes.mounts import Mount, parse_mountinfo
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import Descriptor, Socket
 from perfwatch.probes.sockets import Sockets
@@ -30,16 +30,6 @@ _ANONYMOUS = re.compile(r"(\w+):\[(\d+)\]")
 _EVENTS = {"[eventfd]": "eventfd", "[eventpoll]": "epoll"}
 _TERMINAL = re.compile(r"/dev/(?:pts/\d+|tty\w*|console|ptmx)(?: \(deleted\))?")
 _LOCK = re.compile(r"\d+: (?:POSIX|FLOCK|OFDLCK)\s+\w+\s+(?:READ|WRITE)\s+(\d+) (\w+):(\w+):(\d+)\s")
-
-
-@dataclass(frozen=True)
-class Mount:
-    """One line of mountinfo."""
-
-    point: str
-    filesystem: str
-    source: str
-    device: str  # major:minor
 
 
 def describe(
@@ -142,17 +132,6 @@ def parse_watched(fdinfo: str) -> tuple[int, ...]:
     return tuple(sorted(int(words[1]) for words in lines))
 
 
-def parse_mountinfo(text: str) -> dict[str, Mount]:
-    """Mounts by the id that fdinfo gives. Octal escapes (a space is \\040) are undone."""
-    mounts = {}
-    for line in text.splitlines():
-        left, separator, right = line.partition(" - ")
-        fields, names = left.split(), right.split()
-        if separator and len(fields) >= 5 and len(names) >= 2:
-            mounts[fields[0]] = Mount(_unescape(fields[4]), names[0], _unescape(names[1]), fields[2])
-    return mounts
-
-
 def parse_locks(text: str, device: str, inode: int) -> tuple[int, ...]:
     """Processes that hold a lock on this inode; those that wait ("->") and locks without an owner (-1) are left out.
 
@@ -205,7 +184,3 @@ def _lock_holders(filesystem: Filesystem, inode: int | None, mount: Mount | None
         return parse_locks(filesystem.read_text(filesystem.proc / "locks"), mount.device, inode)
     except Unavailable:
         return ()
-
-
-def _unescape(text: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)

@@ -16,13 +16,15 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import msgspec
+
 from perfwatch.probes.cpu_clock import CpuClocks
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import Thread, Wait
 from perfwatch.probes.stat import Stat, parse_exec_start, parse_io, parse_schedstat, parse_stat, parse_switches
-from perfwatch.probes.waits import decode_all
+from perfwatch.probes.waits import decode_all, mapped_from_afar
 
 NAME = "thread"
 NEEDS = "nothing for states and last run; same user for wchan and io; ptrace permission for the decoded wait"
@@ -83,6 +85,8 @@ def threads(
         waits = child.call(decode_all, filesystem, pid, calls, True, deadline_seconds=DECODE_DEADLINE_SECONDS)
     except Unavailable:  # the memory lock is held: the arguments alone still name descriptors and locks
         waits = decode_all(filesystem, pid, calls, False)
+    if any(wait.kind == "page_fault" for wait in waits.values()):
+        waits = _name_faults(filesystem, pid, child, waits)
     return [assemble(pid, raw, ages.get(raw.stat.pid), waits.get(raw.stat.pid)) for raw in raws]
 
 
@@ -134,6 +138,18 @@ def assemble(pid: int, raw: Raw, ran_ago: float | None, wait: Wait | None) -> Th
         written_bytes=raw.io.get("write_bytes"),
         block_delay_seconds=raw.stat.block_delay_seconds,
     )
+
+
+def _name_faults(filesystem: Filesystem, pid: int, child: Caller, waits: dict[int, Wait]) -> dict[int, Wait]:
+    """Page faults with the file that they wait for, where it can be told."""
+    try:
+        path = child.call(mapped_from_afar, filesystem, pid, deadline_seconds=DECODE_DEADLINE_SECONDS)
+    except Unavailable:
+        return waits
+    return {
+        tid: msgspec.structs.replace(wait, path=path) if wait.kind == "page_fault" else wait
+        for tid, wait in waits.items()
+    }
 
 
 def _nothing(filesystem: Filesystem, pid: int) -> list[Thread]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import msgspec
 
 from perfwatch.probes.filesystem import Filesystem, unavailable
+from perfwatch.probes.mounts import parse_mountinfo, parse_remote_mapping
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import Wait
 from perfwatch.probes.syscalls import decode
@@ -45,6 +46,13 @@ def absolute(filesystem: Filesystem, pid: int, wait: Wait) -> str | None:
         return os.path.join(filesystem.readlink(f"{filesystem.proc}/{pid}/{folder}"), wait.path)
     except Unavailable:
         return wait.path
+
+
+def mapped_from_afar(filesystem: Filesystem, pid: int) -> str | None:
+    """The file behind a page fault, where only one comes from a remote mount. Raises Unavailable."""
+    folder = f"{filesystem.proc}/{pid}"
+    mounts = parse_mountinfo(filesystem.read_text(f"{folder}/mountinfo"))
+    return parse_remote_mapping(filesystem.read_text(f"{folder}/maps"), mounts)
 
 
 class Memory:

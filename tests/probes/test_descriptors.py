@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from perfwatch.probes.deadline import Inline, KillableChild
-from perfwatch.probes.descriptors import describe, kind_of, parse_locks, parse_mountinfo, parse_watched
+from perfwatch.probes.descriptors import describe, kind_of, parse_locks, parse_watched
 from perfwatch.probes.filesystem import Absent, Filesystem
 from perfwatch.probes.holders import Holders
 from perfwatch.probes.probe import Unavailable
@@ -66,15 +66,6 @@ def later() -> Iterator[ExitStack]:
 def test_kind_from_the_link(link: str, kind: tuple[str, int | None]) -> None:
     """Kind and inode as the text of the link tells; a path counts as a file until it is looked at."""
     assert kind_of(link) == kind
-
-
-def test_mounts_by_id() -> None:
-    """Mount point, file system and source, with spaces restored; a line cut short is left out."""
-    mounts = parse_mountinfo(MOUNTS)
-
-    assert set(mounts) == {"24", "91"}
-    assert (mounts["91"].point, mounts["91"].filesystem) == ("/mnt/my data", "nfs4")
-    assert (mounts["91"].source, mounts["91"].device) == ("filer:/export/my data", "0:52")
 
 
 def test_lock_owners_by_inode_and_device() -> None:
