@@ -24,6 +24,7 @@ from perfwatch.recording import Recording, load
 from perfwatch.triage.rules import RULES
 
 ROOT = Path(__file__).resolve().parent.parent
+ROUNDING_SECONDS = 0.005  # a verdict says to 10 ms when it was made; what it was made of must not be cut off
 RECORDINGS = ROOT / "tests" / "triage" / "recordings"
 
 
@@ -50,11 +51,11 @@ def record(drill: Drill, cause: str, options: argparse.Namespace) -> bool:
         if not row.right and not options.keep_wrong:
             return _not_kept(drill, f"it is {drill.state}/{drill.causes}, said {said}")
         recording = load(Path(row.session))
-        at = verdict.timeline.decided or recording.end
+        at = recording.end if verdict.timeline.decided is None else verdict.timeline.decided + ROUNDING_SECONDS
         case = _folder(drill, cause) / (drill.name if strength == "loud" else f"{drill.name}-{strength}")
         names = _names(recording, folder)
         recorded.store(case, recording, recorded.trimmed(recording, at), _provenance(drill, strength, options), names)
-    again = recorded.said_about(case)
+    again = recorded.Expected.of(load(case), at)
     recorded.accept(case, again)
     if (again.state, again.cause) != (verdict.state, verdict.cause):
         return _not_kept(drill, f"replayed as {again}, live it was {said}: triage is not pure; see {case}")

@@ -1,19 +1,23 @@
-"""Nothing is half added: rules, drills and commands are in their catalogues, with the programs and cases that prove them."""
+"""Nothing is half added: rules, drills and commands are in their catalogues, with programs and cases that prove them."""
 
 from pathlib import Path
+from types import ModuleType
+from typing import cast
 
 import pytest
 
 from perfwatch.commands import COMMANDS
 from perfwatch.drills import DRILLS
-from perfwatch.drills.drill import STRENGTHS
+from perfwatch.drills.drill import STRENGTHS, Drill
 from perfwatch.gauntlet.needs import NEEDS
+from perfwatch.triage.rule import Rule
 from perfwatch.triage.rules import RULES
 from perfwatch.triage.verdict import OWNERS, STATES
 
 HEADINGS = ("What it means", "How it is recognised", "What it is mistaken for", "What to do next")
 NOT_PROGRAMS = {"__init__", "drill", "stage"}
 CAUSES = [rule.CAUSE.name for rule in RULES]
+FILES = [cast(ModuleType, rule).__name__.rpartition(".")[2] for rule in RULES]
 
 
 def stems(folder: Path) -> set[str]:
@@ -23,12 +27,12 @@ def stems(folder: Path) -> set[str]:
 
 def test_every_rule_file_is_in_the_catalogue_under_its_own_name(repository: Path) -> None:
     """File, catalogue entry and cause share one word; add a new rule to RULES."""
-    assert {rule.__name__.rpartition(".")[2] for rule in RULES} == stems(repository / "launcher" / "triage" / "rules")
-    assert [rule.__name__.rpartition(".")[2] for rule in RULES] == CAUSES
+    assert set(FILES) == stems(repository / "launcher" / "triage" / "rules")
+    assert FILES == CAUSES
 
 
 @pytest.mark.parametrize("rule", RULES, ids=CAUSES)
-def test_every_rule_explains_itself(rule: object) -> None:
+def test_every_rule_explains_itself(rule: Rule) -> None:
     """``perfwatch explain`` prints the docstring, which has the four headings in order."""
     text = rule.__doc__ or ""
     places = [text.find(heading) for heading in HEADINGS]
@@ -38,9 +42,9 @@ def test_every_rule_explains_itself(rule: object) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=CAUSES)
-def test_every_cause_belongs_to_a_known_state_and_owner(rule: object) -> None:
+def test_every_cause_belongs_to_a_known_state_and_owner(rule: Rule) -> None:
     """States and owners are a closed list: other programs read them."""
-    cause = rule.CAUSE  # type: ignore[attr-defined]
+    cause = rule.CAUSE
 
     assert cause.state in STATES
     assert cause.owner in OWNERS
@@ -77,12 +81,12 @@ def test_every_program_of_the_drills_is_listed(repository: Path) -> None:
 
 
 @pytest.mark.parametrize("drill", DRILLS, ids=lambda drill: str(drill.name))
-def test_every_drill_makes_sense(drill: object) -> None:
+def test_every_drill_makes_sense(drill: Drill) -> None:
     """State, strengths and needs are known words, and a fault names the cause that it must be called."""
-    assert drill.state in STATES  # type: ignore[attr-defined]
-    assert set(drill.strengths) <= set(STRENGTHS)  # type: ignore[attr-defined]
-    assert set(drill.needs) <= set(NEEDS)  # type: ignore[attr-defined]
-    assert drill.causes or drill.lookalike_of  # type: ignore[attr-defined]
+    assert drill.state in STATES
+    assert set(drill.strengths) <= set(STRENGTHS)
+    assert set(drill.needs) <= set(NEEDS)
+    assert drill.causes or drill.lookalike_of
 
 
 def test_no_drill_name_is_there_twice() -> None:

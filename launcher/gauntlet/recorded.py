@@ -14,7 +14,7 @@ from perfwatch.probes.readings import Affinity, Cgroup, Coverage, Host, Process,
 from perfwatch.recording import Record, Recording, load
 from perfwatch.redaction import redact_tree
 from perfwatch.triage.diagnose import diagnose
-from perfwatch.triage.verdict import ObserverCost, Verdict
+from perfwatch.triage.verdict import ObserverCost
 
 EXPECTED = "expected.json"
 CONTEXT = (Affinity, Cgroup, Coverage, Host, Process, ProcessEnded, Steps)
@@ -24,15 +24,17 @@ ENTITY_FIELDS = ("pid", "tid", "fd", "path", "file", "line", "mount", "device", 
 class Expected(msgspec.Struct, frozen=True):
     """As much of a verdict as must stay: words may improve, the judgement may not change unseen."""
 
+    at: float  # judged so many seconds after the session began
     state: str
     cause: str | None
     culprit: str | None = None  # the function of the first culprit's frame
 
     @classmethod
-    def of(cls, verdict: Verdict) -> "Expected":
-        """What this verdict comes down to."""
+    def of(cls, recording: Recording, at: float) -> "Expected":
+        """What the verdict at that moment comes down to."""
+        verdict = diagnose(recording.until(at), at)
         first = verdict.culprits[0] if verdict.culprits else None
-        return cls(verdict.state, verdict.cause, (first.frame or "").split(" (")[0] or None if first else None)
+        return cls(at, verdict.state, verdict.cause, (first.frame or "").split(" (")[0] or None if first else None)
 
 
 def cases(root: Path) -> list[Path]:
@@ -41,8 +43,9 @@ def cases(root: Path) -> list[Path]:
 
 
 def said_about(case: Path) -> Expected:
-    """Judge a case at its end."""
-    return Expected.of(diagnose(load(case)))
+    """Judge a case: at the moment that was accepted, a new one at its end."""
+    recording = load(case)
+    return Expected.of(recording, expected_of(case).at if (case / EXPECTED).exists() else recording.end)
 
 
 def expected_of(case: Path) -> Expected:

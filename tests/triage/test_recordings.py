@@ -26,7 +26,9 @@ def recording(case: str) -> Recording:
 @pytest.mark.parametrize("case", CASES)
 def test_a_case_gets_the_verdict_that_was_accepted(case: str) -> None:
     """A change here is intended or a regression: scripts/accept shows which cases it touches."""
-    assert Expected.of(diagnose(recording(case))) == expected_of(RECORDINGS / case)
+    expected = expected_of(RECORDINGS / case)
+
+    assert Expected.of(recording(case), expected.at) == expected
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -40,7 +42,8 @@ def test_a_case_lies_in_the_folder_of_what_it_shows(case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_no_rule_fails_on_a_case(case: str) -> None:
     """Triage isolates a rule that raises; here none may."""
-    failed = [missing for missing in diagnose(recording(case)).missing if missing.witness.startswith("rule ")]
+    verdict = diagnose(recording(case), expected_of(RECORDINGS / case).at)
+    failed = [missing for missing in verdict.missing if missing.witness.startswith("rule ")]
 
     assert failed == []
 
@@ -49,12 +52,12 @@ def test_no_rule_fails_on_a_case(case: str) -> None:
 def test_without_a_witness_it_abstains_and_never_guesses(case: str) -> None:
     """For each kind of reading left out: the same cause, or nothing said with confidence."""
     whole = recording(case)
-    right = expected_of(RECORDINGS / case).cause
+    expected = expected_of(RECORDINGS / case)
     guesses = {}
     for kind in {type(record.reading) for record in whole.records}:
         records = tuple(record for record in whole.records if type(record.reading) is not kind)
-        verdict = diagnose(replace(whole, records=records), whole.end)
-        if verdict.cause not in (right, None) and verdict.confidence >= CONFIDENT:
+        verdict = diagnose(replace(whole, records=records), expected.at)
+        if verdict.cause not in (expected.cause, None) and verdict.confidence >= CONFIDENT:
             guesses[kind.__name__] = f"{verdict.state}/{verdict.cause}: {verdict.summary}"
 
     assert guesses == {}
