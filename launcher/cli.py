@@ -4,7 +4,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, TextIO
 
 import typer
 
@@ -59,10 +59,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     Args:
         arguments: the words after ``perfwatch``; those of this process by default.
     """
+    stdout = sys.stdout
     try:
         code = app(args=arguments, prog_name="perfwatch", standalone_mode=True)
     except SystemExit as end:  # how typer ends, well or with a usage error
-        code = end.code
+        # It meets a closed pipe with exit code 1 and another stdout: 1 is for errors of ours.
+        code = end.code if sys.stdout is stdout else BROKEN_PIPE
     except PerfwatchError as error:
         code = error.exit_code
         _say(error.message, error.advice)
@@ -73,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except Exception as error:
         code = PerfwatchError.exit_code
         _say(*_internal(error))
-    sys.exit(code if _flushed() else BROKEN_PIPE)
+    sys.exit(code if _flushed(stdout) else BROKEN_PIPE)
 
 
 def _say(message: str, advice: str) -> None:
@@ -94,11 +96,11 @@ def _internal(error: Exception) -> tuple[str, str]:
     )
 
 
-def _flushed() -> bool:
+def _flushed(stdout: TextIO) -> bool:
     """Write out what is buffered now, so that a closed pipe is met here and not while the interpreter shuts down."""
     try:
-        sys.stdout.flush()
+        stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())
         return False
     return True

@@ -24,15 +24,17 @@ def drill(
     resume: Annotated[bool, typer.Option("--resume", help="With -o: leave out what is there already.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")] = False,
 ) -> None:
-    """Run real sick programs, and healthy ones that look sick, and show whether the diagnosis is right.
+    """Try the diagnosis on real sick programs.
+
+    And on healthy ones that look sick: is it right?
 
     Nothing of the machine is changed; every process that a drill starts is ended with it.
 
     \b
     Examples:
-      perfwatch drill                                  what can be tried
-      perfwatch drill stuck_worker                     one program and its diagnosis
-      perfwatch drill --all --repeat 5 -o results      the whole gauntlet and its score
+      perfwatch drill                                what can be tried
+      perfwatch drill stuck_worker                   one program and its diagnosis
+      perfwatch drill --all --repeat 5 -o results    the whole gauntlet, its score
       perfwatch drill --all --repeat 5 -o results --resume
     """
     from perfwatch.gauntlet import choice, show

@@ -20,11 +20,13 @@ def explain(
       perfwatch explain stuck_worker
     """
     import difflib
-    import inspect
+    import shutil
 
     from perfwatch.errors import UsageError
+    from perfwatch.report.explanation import entry, fitted
     from perfwatch.triage.rules import RULES
 
+    width = min(100, shutil.get_terminal_size().columns)  # longer lines are hard to read
     rules = {rule.CAUSE.name: rule for rule in RULES}
     if cause is None:
         for state in dict.fromkeys(rule.CAUSE.state for rule in RULES):
@@ -32,7 +34,7 @@ def explain(
             for name, rule in rules.items():
                 if rule.CAUSE.state == state:
                     first_line = (rule.__doc__ or "").strip().partition("\n")[0]
-                    typer.echo(f"  {name:<24} {first_line}")
+                    typer.echo(entry(name, first_line, max(map(len, rules)), width))
         return
     wanted = cause.strip().lower().replace("-", "_").replace(" ", "_")
     if wanted not in rules:
@@ -43,4 +45,4 @@ def explain(
         )
     rule = rules[wanted]
     typer.echo(f"{wanted} ({rule.CAUSE.state}; who usually has to act: {rule.CAUSE.owner.replace('_', ' ')})\n")
-    typer.echo(inspect.cleandoc(rule.__doc__ or "not documented"))
+    typer.echo(fitted(rule.__doc__ or "not documented", width))

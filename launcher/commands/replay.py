@@ -24,8 +24,8 @@ def replay(
 
     \b
     Examples:
-      perfwatch replay                         the newest session of this machine
-      perfwatch replay SESSION --at 120        what was known two minutes after the start
+      perfwatch replay                     the newest session of this machine
+      perfwatch replay SESSION --at 120    what was known after two minutes
       perfwatch replay SESSION --final --json
     """
     import os

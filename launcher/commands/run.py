@@ -37,8 +37,8 @@ def run(
     Examples:
       perfwatch run -- python train.py
       perfwatch run -- torchrun --nproc-per-node 8 train.py
-      srun -n8 perfwatch run -- python train.py      one launcher per rank: the first watches
-      kill -RTMIN+8 $(pgrep -of 'perfwatch run')     what does it look like now?
+      srun -n8 perfwatch run -- python train.py   one of a node's watches
+      kill -RTMIN+8 $(pgrep -of 'perfwatch run')  what does it look like now?
     """
     import os
 

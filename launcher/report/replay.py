@@ -25,8 +25,8 @@ class ReplayReport:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         """Yield the origin, the verdict, what was said at the time where that differs, and the outcome."""
         session = self.recording.session
-        command = f": {clean(' '.join(session.command))}" if session.command else ""
-        yield Text(f"{clean(str(self.folder))}, {session.mode} on {clean(session.machine.name)}{command}", style="dim")
+        yield Text(f"{clean(str(self.folder))}", style="dim", overflow="fold")
+        yield Text(f"{session.mode} on {clean(session.machine.name)}: {clean(' '.join(session.command))}", style="dim")
         yield Text(f"judged at {duration(self.at)} of {duration(self.recording.end)}", style="dim")
         yield VerdictReport(self.verdict)
         yield from self._then()

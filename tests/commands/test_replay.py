@@ -1,0 +1,136 @@
+"""``perfwatch replay``: which moment is judged, and what is said about it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from perfwatch.errors import EXIT_CODES, UsageError
+from perfwatch.recording import Event, Record, Recording
+from perfwatch.report.exits import exit_code
+from perfwatch.report.moment import last_living_moment, parse_moment
+from tests.sessions import readings, record, session, verdict
+
+
+def replay(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run the command."""
+    return subprocess.run(
+        [sys.executable, "-m", "perfwatch", "replay", *arguments], capture_output=True, text=True, timeout=60
+    )
+
+
+def recording(*events: Event, seconds: int = 10) -> Recording:
+    """So many seconds of readings and these events."""
+    records = tuple(Record(float(s), float(s), reading) for s in range(seconds) for reading in readings(s))
+    return Recording(session(), records, events)
+
+
+def event(at: float, kind: str, state: str = "hung") -> Event:
+    """An event, with a verdict where its kind has one."""
+    return Event(at, at, kind, "text", verdict(state=state) if kind == "verdict" else None)
+
+
+def test_the_last_verdict_on_the_living_job_counts() -> None:
+    """Not the last one of all: that says only that the job is gone."""
+    events = [event(3, "verdict"), event(5, "verdict"), event(9, "outcome"), event(9, "verdict", "gone")]
+
+    assert last_living_moment(recording(*events)) == 5
+
+
+def test_a_retracted_verdict_does_not_count() -> None:
+    """The job moved again: judge it as it was in the end."""
+    assert last_living_moment(recording(event(3, "verdict"), event(5, "retraction"))) == 9
+    assert last_living_moment(recording(event(3, "verdict"), event(5, "retraction"), event(7, "outcome"))) == 6
+
+
+def test_a_job_without_a_verdict_is_judged_just_before_its_end() -> None:
+    """A run that was healthy until it was killed."""
+    assert last_living_moment(recording(event(8, "outcome"))) == 7
+
+
+@pytest.mark.parametrize("text", ["4.5", "2026-11-20T11:51:28.5Z", "2026-11-20T11:51:28.5", "2026-11-20T12:51:28.5+01:00"])
+def test_a_moment_is_seconds_or_a_date(text: str) -> None:
+    """Both forms that perfwatch prints itself, in any time zone."""
+    assert parse_moment(text, recording()) == pytest.approx(4.5)
+
+
+@pytest.mark.parametrize("text", ["yesterday", "-1", "99", "2027-01-01T00:00:00Z", "nan"])
+def test_a_moment_outside_the_recording_is_refused(text: str) -> None:
+    """With the span that it covers, or the forms that are understood."""
+    with pytest.raises(UsageError) as caught:
+        parse_moment(text, recording())
+
+    assert "0 to 9.0 s" in caught.value.advice or "--at 120" in caught.value.advice
+
+
+@pytest.mark.parametrize(
+    ("state", "cause", "code"),
+    [
+        ("healthy", "balanced", 0), ("busy", "compiling", 10), ("slow", "serial_loading", 20), ("hung", "stopped", 30),
+        ("gone", "finished", 40), ("gone", "crashed", 41), ("gone", "out_of_memory", 41), ("inconclusive", None, 50),
+    ],
+)  # fmt: skip
+def test_the_exit_code_tells_the_state(state: str, cause: str | None, code: int) -> None:
+    """As the README has them."""
+    assert exit_code(verdict(state=state, cause=cause)) == code
+
+
+def test_json_is_one_object_and_nothing_else(tmp_path: Path) -> None:
+    """With the exit code of its state."""
+    result = replay(str(record(tmp_path / "s")), "--json")
+
+    shown = json.loads(result.stdout)
+    assert shown["schema"] == "perfwatch.verdict/1"
+    assert shown["at"] == "2026-11-20T11:51:26Z"
+    assert result.stdout.count("\n") == 1
+    assert result.returncode == EXIT_CODES[shown["state"]]
+    assert result.stderr == ""
+
+
+def test_the_same_recording_gives_the_same_verdict(tmp_path: Path) -> None:
+    """On another machine and a year later: here twice, and from a copy of the folder under another name."""
+    folder = record(tmp_path / "s")
+    first = replay(str(folder), "--json").stdout
+    folder.rename(tmp_path / "elsewhere")
+
+    assert replay(str(tmp_path / "elsewhere"), "--json").stdout == first
+
+
+def test_it_says_where_the_verdict_comes_from_and_how_the_job_ended(tmp_path: Path) -> None:
+    """And what was said then, where today's rules say something else."""
+    shown = replay(str(record(tmp_path / "s"))).stdout
+
+    assert "run on node-a: python train.py" in shown
+    assert "judged at 2.0 s of 3.0 s" in shown
+    assert "perfwatch 0.1.0 said then: hung stuck_worker" in shown
+    assert "outcome after 3.0 s: killed by signal 15" in shown
+
+
+def test_a_bundle_can_be_replayed(tmp_path: Path) -> None:
+    """Whoever got the archive types one command."""
+    record(tmp_path / "s")
+    made = subprocess.run(
+        [sys.executable, "-m", "perfwatch", "bundle", str(tmp_path / "s")],
+        capture_output=True, text=True, timeout=60, cwd=tmp_path,
+    )  # fmt: skip
+
+    assert made.stdout == "s.tar.gz\n"
+    assert (tmp_path / "s.tar.gz").stat().st_mode & 0o777 == 0o600
+    assert replay(str(tmp_path / "s.tar.gz"), "--json").stdout == replay(str(tmp_path / "s"), "--json").stdout
+
+
+def test_a_bundle_overwrites_nothing(tmp_path: Path) -> None:
+    """The file that is there may be the only copy of another incident."""
+    record(tmp_path / "s")
+    (tmp_path / "b.tar.gz").write_text("precious")
+    result = subprocess.run(
+        [sys.executable, "-m", "perfwatch", "bundle", str(tmp_path / "s"), "-o", str(tmp_path / "b.tar.gz")],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+
+    assert result.returncode == 2
+    assert "exists already" in result.stderr
+    assert (tmp_path / "b.tar.gz").read_text() == "precious"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.tar.gz", "s"]

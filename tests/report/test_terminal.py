@@ -1,0 +1,137 @@
+"""The one-screen report: exact text, 80 columns and fewer, no colour where nobody asked for it."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from perfwatch.report.terminal import VerdictReport
+from perfwatch.triage.verdict import (
+    Alternative,
+    Culprit,
+    Evidence,
+    Link,
+    Missing,
+    Suspect,
+    Verdict,
+)
+from tests.sessions import verdict
+
+FULL = verdict(
+    silent_seconds=412.0,
+    last_step=8998,
+    cause="stalled_collective",
+    summary="rank 1 never joined all_reduce #8998: its workers 758 and 760 have slept at train.py:9 for 412 s",
+    culprits=(
+        Culprit(rank=1, pid=734, worker_pid=758, thread="MainThread", frame="__getitem__ (train.py:9)"),
+        Culprit(rank=1, pid=734, worker_pid=760, thread="loader", gpu=1, host="node-a"),
+    ),
+    wait_chain=(
+        Link(pid=733, rank=0, waits_for="all_reduce with rank 1", frame="step (train.py:40)", silent_seconds=412.0),
+        Link(pid=734, rank=1, waits_for="a batch from worker 758"),
+        Link(pid=758, waits_for="a sleep that ends in 11 days"),
+    ),
+    evidence=(
+        Evidence(witness="stack", entity="pid 758", claim="the same frame", observed="6 of 6 dumps", expected="moves"),
+    ),
+    alternatives=(Alternative(cause="straggling_rank", refuted_by="counts unchanged"),),
+    missing=(Missing(witness="steps", reason="no agent", advice="perfwatch run -- COMMAND"),),
+    next=("perfwatch explain stalled_collective",),
+)
+
+EXPECTED = """\
+HUNG  stalled_collective  97% sure  silent for 6 min 52 s  (user code)
+rank 1 never joined all_reduce #8998: its workers 758 and 760 have slept at
+train.py:9 for 412 s
+to blame     rank 1, worker 758 of pid 734 in __getitem__ (train.py:9)
+             rank 1, worker 760 of pid 734, gpu 1, on node-a, thread loader
+waits
+  rank 0 (pid 733) in step (train.py:40) waits for all_reduce with rank 1,
+  silent for 6 min 52 s
+  └▸ rank 1 (pid 734) waits for a batch from worker 758
+     └▸ pid 758 waits for a sleep that ends in 11 days
+evidence  of       shows
+stack     pid 758  the same frame: 6 of 6 dumps (healthy: moves)
+rather than  straggling_rank: counts unchanged
+not seen     steps: no agent -> perfwatch run -- COMMAND
+next         perfwatch explain stalled_collective
+2026-11-20T11:51:24Z, 2 of 2 ranks seen, step 8998; looking cost 0.21 s of CPU,
+6 stack dumps, job never paused
+"""
+
+
+def rendered(one: Verdict, width: int = 80, **options: object) -> str:
+    """What a stream of that width gets, without the blanks at the ends of lines."""
+    stream = io.StringIO()
+    settings: dict[str, object] = {"width": width, "_environ": {}, **options}
+    Console(file=stream, **settings).print(VerdictReport(one))  # type: ignore[arg-type]
+    return "".join(line.rstrip() + "\n" for line in stream.getvalue().splitlines())
+
+
+def test_a_full_verdict_fits_one_screen() -> None:
+    """What, who, why, how sure, what else, what next, at what cost: 17 lines of 80 columns."""
+    assert rendered(FULL) == EXPECTED
+
+
+def test_an_empty_part_is_left_out() -> None:
+    """A healthy verdict has four lines, not a form with empty fields."""
+    healthy = verdict(state="healthy", cause="cpu_training", summary="steps advance", owner="unknown")
+
+    assert rendered(healthy).splitlines() == [
+        "HEALTHY  cpu_training  97% sure",
+        "steps advance",
+        "2026-11-20T11:51:24Z, 2 of 2 ranks seen; looking cost 0.21 s of CPU, 6 stack",
+        "dumps, job never paused",
+    ]
+
+
+def test_a_suspicion_counts_down() -> None:
+    """Whoever waits sees for what and how long."""
+    suspect = Suspect(state="hung", cause="blocked_network", silent_seconds=20.0, decides_in_seconds=40.0)
+    text = rendered(verdict(state="inconclusive", cause=None, suspect=suspect))
+
+    assert "hung (blocked_network) if nothing moves for another 40 s; silent for 20 s so far" in text
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    """Phones at three in the morning included."""
+    assert max(len(line) for line in rendered(FULL, width).splitlines()) <= width
+
+
+def test_colour_is_for_terminals_that_want_it() -> None:
+    """Not for files and pipes, and not with NO_COLOR."""
+    assert "\x1b" not in rendered(FULL)
+    assert "\x1b[1;31mHUNG" in rendered(FULL, force_terminal=True, color_system="standard")
+    assert "\x1b[1;31m" not in rendered(FULL, force_terminal=True, _environ={"NO_COLOR": "1"})
+
+
+def test_names_from_the_job_are_shown_and_not_obeyed() -> None:
+    """File and thread names may hold markup of rich or escapes of the terminal."""
+    hostile = "[bold]x[/bold] \x1b[2J\nsecond"
+    text = rendered(
+        verdict(
+            summary=hostile,
+            culprits=(Culprit(pid=1, frame=hostile, thread=hostile),),
+            wait_chain=(Link(pid=1, waits_for=hostile, frame=hostile),),
+            evidence=(Evidence(witness=hostile, entity=hostile, claim=hostile, observed=hostile),),
+            missing=(Missing(witness=hostile, reason=hostile, advice=hostile),),
+            next=(hostile,),
+        ),
+        width=400,
+    )
+
+    assert text.count("[bold]x[/bold] ?[2J second") == 13
+    assert "\x1b" not in text
+
+
+def test_long_lists_are_cut_and_counted() -> None:
+    """A job of a thousand ranks does not scroll the headline away."""
+    many = verdict(
+        culprits=tuple(Culprit(pid=pid) for pid in range(1000)),
+        wait_chain=tuple(Link(pid=pid, waits_for="x") for pid in range(1000)),
+    )
+    text = rendered(many)
+
+    assert "and 996 more in --json" in text
+    assert len(text.splitlines()) < 24

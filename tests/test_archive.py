@@ -1,0 +1,110 @@
+"""A bundle holds the session, redacted once more, and nothing else; and it can be replayed."""
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from perfwatch import archive
+from perfwatch.errors import SessionUnreadable
+from perfwatch.recording import load
+from tests.sessions import record
+
+
+def bundled(folder: Path) -> bytes:
+    """The archive of a session."""
+    output = io.BytesIO()
+    archive.bundle(folder, output, lambda done, total: None)
+    return output.getvalue()
+
+
+def names(content: bytes) -> list[str]:
+    """What is in it."""
+    with tarfile.open(fileobj=io.BytesIO(content)) as opened:
+        return opened.getnames()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A finished session."""
+    return record(tmp_path / "s")
+
+
+def test_a_bundle_is_the_session(folder: Path, tmp_path: Path) -> None:
+    """Unpacked elsewhere it loads to the same recording."""
+    (tmp_path / "b.tar.gz").write_bytes(bundled(folder))
+
+    with archive.opened(tmp_path / "b.tar.gz") as unpacked:
+        assert load(unpacked) == load(folder)
+    assert not unpacked.exists()
+
+
+def test_the_same_session_gives_the_same_bytes(folder: Path) -> None:
+    """So that two bundles can be compared by their checksums."""
+    assert bundled(folder) == bundled(folder)
+
+
+def test_only_files_of_the_recording_go_in(folder: Path, tmp_path: Path) -> None:
+    """No links, no captures, nothing that somebody put there; and that is said."""
+    (tmp_path / "id_rsa").write_text("private")
+    (folder / "notes.txt").write_text("x")
+    (folder / "readings-0009.jsonl").symlink_to(tmp_path / "id_rsa")
+    (folder / "captures").mkdir()
+    os.mkfifo(folder / "stacks-0009.jsonl")
+    output = io.BytesIO()
+
+    result = archive.bundle(folder, output, lambda done, total: None)
+
+    assert names(output.getvalue()) == [
+        f"s/{name}" for name in ("events.jsonl", "readings-0001.jsonl", "session.json", "stacks-0001.jsonl")
+    ]
+    assert result.left_out == ("captures", "notes.txt", "readings-0009.jsonl", "stacks-0009.jsonl")
+
+
+def test_secrets_that_an_older_version_let_through_are_taken_out(folder: Path) -> None:
+    """Also in lines of types that this version does not know; lines that cannot be read at all stay behind."""
+    with (folder / "readings-0001.jsonl").open("a") as file:
+        file.write('{"at":1,"wall":1,"reading":{"type":"Future","text":"password=SECRETabc"}}\n')
+        file.write('{"at":1,"text":"password=SECRETabc"')
+    output = io.BytesIO()
+
+    result = archive.bundle(folder, output, lambda done, total: None)
+
+    with tarfile.open(fileobj=io.BytesIO(output.getvalue())) as opened:
+        content = opened.extractfile("s/readings-0001.jsonl")
+        assert content is not None
+        text = content.read()
+    assert b"[redacted]" in text
+    assert b"SECRET" not in text
+    assert result.dropped_lines == 1
+
+
+def test_a_folder_that_is_no_session_is_refused(tmp_path: Path) -> None:
+    """Before anything is written."""
+    with pytest.raises(SessionUnreadable):
+        bundled(tmp_path)
+
+
+def test_a_hostile_archive_writes_nothing_outside(folder: Path, tmp_path: Path) -> None:
+    """Paths that climb, links and devices: only our names are taken, wherever they lie."""
+    path = tmp_path / "evil.tar.gz"
+    with tarfile.open(path, "w:gz") as evil:
+        for name, kind in (("../../escaped.jsonl", tarfile.REGTYPE), ("x/events.jsonl", tarfile.SYMTYPE)):
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = kind, "/etc/passwd"
+            evil.addfile(member)
+        evil.add(folder / "session.json", "../session.json")
+
+    with archive.opened(path) as unpacked:
+        assert [file.name for file in unpacked.iterdir()] == ["session.json"]
+    assert list(tmp_path.parent.glob("escaped*")) == []
+
+
+def test_a_file_that_is_no_archive_is_said_to_be_none(tmp_path: Path) -> None:
+    """With the command that makes one."""
+    (tmp_path / "x.tar.gz").write_bytes(b"no archive")
+
+    with pytest.raises(SessionUnreadable, match="not an archive of a session"), archive.opened(tmp_path / "x.tar.gz"):
+        pass

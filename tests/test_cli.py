@@ -1,0 +1,143 @@
+"""The command line as a user meets it: sentences, advice, exit codes, and a clean stdout."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from perfwatch import __version__
+from perfwatch.commands import COMMANDS
+
+NAMES = [command.__name__.rpartition(".")[2] for command in COMMANDS]
+HEAVY = ("rich", "psutil", "msgspec", "torch", "perfwatch.recording", "perfwatch.triage")
+
+
+def perfwatch(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """Run a command as a user would."""
+    return subprocess.run(
+        [sys.executable, "-m", "perfwatch", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "COLUMNS": "80", **environment},
+    )
+
+
+def test_version() -> None:
+    """One line."""
+    assert perfwatch("--version").stdout == f"perfwatch {__version__}\n"
+
+
+def test_help_lists_every_command_with_a_whole_sentence() -> None:
+    """In the order of the catalogue, none of them cut short."""
+    lines = perfwatch("--help").stdout.splitlines()
+    begins = lines.index("Commands:") + 1
+    listed = lines[begins : begins + len(NAMES)]
+
+    assert [line.split()[0] for line in listed] == NAMES
+    assert [line for line in listed if not line.endswith(".") or line.endswith("...")] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_help_is_within_80_columns(name: str) -> None:
+    """Examples included, for they are what gets copied."""
+    assert [line for line in perfwatch(name, "--help").stdout.splitlines() if len(line) > 80] == []
+
+
+def test_help_loads_nothing_heavy() -> None:
+    """What makes ``--help`` slow is what it imports."""
+    code = "import sys, perfwatch.cli; print([name for name in sys.argv[1:] if name in sys.modules])"
+    loaded = subprocess.run([sys.executable, "-c", code, *HEAVY], capture_output=True, text=True, check=True)
+
+    assert loaded.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says", "advises"),
+    [
+        (("explain", "stuck-workr"), 2, "there is no cause named 'stuck-workr'", "did you mean stuck_worker"),
+        (("replay", "/nowhere/s"), 2, "/nowhere/s is not a perfwatch session", "session.json"),
+        (("bundle", "/nowhere/s"), 2, "/nowhere/s is not a perfwatch session", "session.json"),
+        (("doctor", "4194303"), 3, "no process 4194303", "perfwatch ps"),
+        (("attach", "4194303"), 3, "no process 4194303", "perfwatch ps"),
+        (("replay", "--at", "3", "--final"), 2, "two moments", "one of them"),
+    ],
+)
+def test_bad_input_gets_a_sentence_an_advice_and_its_exit_code(
+    arguments: tuple[str, ...], code: int, says: str, advises: str
+) -> None:
+    """All of it on stderr, so that nothing is parsed by mistake."""
+    result = perfwatch(*arguments)
+
+    assert result.returncode == code
+    assert result.stdout == ""
+    assert says in result.stderr
+    assert advises in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [("frobnicate",), ("attach",), ("attach", "x"), ("ps", "--jsno")])
+def test_usage_errors_are_exit_code_2(arguments: tuple[str, ...]) -> None:
+    """As the README says, whoever finds them."""
+    assert perfwatch(*arguments).returncode == 2
+
+
+def test_a_reader_that_leaves_early_is_no_error_of_ours() -> None:
+    """``perfwatch explain | head -1``: no traceback, whatever is buffered."""
+    command = f"{sys.executable} -m perfwatch explain | true; echo ${{PIPESTATUS[0]}}"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+
+    assert result.stdout in ("141\n", "0\n")  # 0: all was in the pipe before its reader left
+    assert result.stderr == ""
+
+
+def test_ctrl_c_ends_quietly(tmp_path: Path) -> None:
+    """130 and no traceback, here while a session is looked for on a FIFO that nobody writes."""
+    os.mkfifo(tmp_path / "slow")
+    code = (
+        "import sys, os\n"
+        "from perfwatch import cli\n"
+        "@cli.app.command()\n"
+        "def wait():\n"
+        "    print('ready', flush=True)\n"
+        "    open(sys.argv[2])\n"
+        "cli.main(['wait'])\n"
+    )
+    waiting = subprocess.Popen(
+        [sys.executable, "-c", code, "wait", str(tmp_path / "slow")],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert waiting.stdout is not None
+    assert waiting.stdout.readline() == "ready\n"
+    waiting.send_signal(signal.SIGINT)
+    _, errors = waiting.communicate(timeout=60)
+
+    assert waiting.returncode == 130
+    assert "Traceback" not in errors
+
+
+def test_an_internal_error_says_where_and_that_the_job_is_safe() -> None:
+    """One sentence for the user, the traceback for whoever asks for it."""
+    code = (
+        "from perfwatch import cli\n"
+        "@cli.app.command()\n"
+        "def fail():\n"
+        "    raise ZeroDivisionError('of ours')\n"
+        "cli.main(['fail'])\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+
+    assert result.returncode == 1
+    assert "internal error: ZeroDivisionError: of ours (in fail, <string>:4)" in result.stderr
+    assert "the job is not touched" in result.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_can_complete(shell: str) -> None:
+    """The script for the user's shell is printed on request."""
+    result = perfwatch("--show-completion", shell)
+
+    assert "_PERFWATCH_COMPLETE" in result.stdout
