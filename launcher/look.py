@@ -18,6 +18,7 @@ from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.holders import Holders
 from perfwatch.probes.host import HostProbe
 from perfwatch.probes.kernel_log import KernelLogProbe
+from perfwatch.probes.native import NativeProbe, NativeRecord
 from perfwatch.probes.network import NetworkProbe
 from perfwatch.probes.output import OutputProbe
 from perfwatch.probes.probe import Unavailable
@@ -57,7 +58,7 @@ class Look:
         self.child = KillableChild()
         self.stacks = Stacks(redact=redact)
         self.known: dict[int, r.Process] = {}  # alive, as last identified
-        self.records: list[Recorded] = []
+        self.records: list[Recorded | NativeRecord] = []
         self._sink = sink
         self._clock = clock
         self._clocks = CpuClocks(self.child)
@@ -70,6 +71,7 @@ class Look:
         self._kernel_log = KernelLogProbe()
         self._output = OutputProbe(self.child, self.filesystem)
         self._source = SourceProbe(self.child, self.filesystem)
+        self._native = NativeProbe()
         self._sockets = Sockets(self.filesystem, self.child)
         self._zombies: set[int] = set()  # dead and told, but still in the process table
         self._failed: dict[tuple[str, str], str] = {}
@@ -104,16 +106,27 @@ class Look:
         self.take("process", "job", lambda: self._follow(roots))
         return list(self.known)
 
+    def ended(self) -> None:
+        """Notice processes that ended since the last look: one read per known process."""
+        gone = [one for process in list(self.known.values()) if (one := self._gone(process)) is not None]
+        if gone:
+            self._sink(gone)
+
+    def _gone(self, process: r.Process) -> r.ProcessEnded | None:
+        try:
+            gone = ended(self.filesystem, process)
+        except Unavailable:
+            return None  # hidden from us: the next scan of the tree decides
+        if gone is not None:
+            self.known.pop(process.pid, None)
+            if gone.zombie:
+                self._zombies.add(process.pid)
+        return gone
+
     def _follow(self, roots: Iterable[int]) -> list[r.Reading]:
         children = children_of(self.filesystem)
         found: list[r.Reading] = []
-        for pid, process in list(self.known.items()):
-            gone = ended(self.filesystem, process)
-            if gone is not None:
-                found.append(gone)
-                del self.known[pid]
-                if gone.zombie:
-                    self._zombies.add(pid)
+        found += [one for process in list(self.known.values()) if (one := self._gone(process)) is not None]
         pids = dict.fromkeys(pid for root in roots for pid in tree(self.filesystem, root, children))
         orphans = [pid for pid in self.known if pid not in pids]  # their parent died; they are still the job's
         for pid in [*pids, *orphans]:
@@ -201,22 +214,22 @@ class Look:
 
         self.take("stack_record", f"pid {pid}", begin)
 
-    def collect(self) -> list[tuple[float, r.Stack]]:
-        """Finished records: (seconds ago, stack). Their cost is charged."""
-        found: list[tuple[float, r.Stack]] = []
+    def collect(self) -> list[tuple[float, r.Reading]]:
+        """Finished records: (seconds ago, reading). Their cost is charged."""
+        found: list[tuple[float, r.Reading]] = []
         for one in list(self.records):
             try:
-                stacks = one.poll()
+                done = one.poll()
             except Unavailable as why:
                 self.records.remove(one)
                 reason, advice = why.reason, why.advice
                 self.take("stack_record", f"pid {one.pid}", lambda reason=reason, advice=advice: _raise(reason, advice))  # type: ignore[misc]
                 continue
-            if stacks is None:
+            if done is None:
                 continue
             self.records.remove(one)
             self._charge("stack_record", one.cpu_seconds or 0.0)
-            found += stacks
+            found += [(0.0, done)] if isinstance(done, r.NativeProfile) else done
         return found
 
     def machine(self, pids: Sequence[int]) -> None:
@@ -238,6 +251,15 @@ class Look:
     def source(self, pid: int, frame: r.Frame) -> None:
         """The text of a line of the job's code, once."""
         self.take("source", f"{frame.file}:{frame.line}", lambda: self._source.look(pid, frame.file, frame.line))
+
+    def native(self, pid: int, tid: int) -> None:
+        """Begin to profile a thread's native code; ``collect`` brings the result."""
+
+        def begin() -> list[r.Reading]:
+            self.records.append(self._native.start(pid, tid))
+            return []
+
+        self.take("native", f"pid {pid} tid {tid}", begin)
 
     def close(self) -> None:
         """End our own children."""

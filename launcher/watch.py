@@ -1,7 +1,7 @@
 """The loop that watches one job: read each probe when it is due, append, judge again, say what changed.
 
-Detail follows suspicion. A calm job costs a step counter, one thread per rank and one aggregate per process and second; a
-suspect one is swept, sampled and judged until the verdict is clear. Nothing here blocks on the job or on a disk.
+Detail follows suspicion. A calm job costs a step counter, one thread per rank and a short sample of stacks a minute; a suspect
+one is swept, sampled and judged until the verdict is clear. Nothing here blocks on the job or on a disk.
 """
 
 import time
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from perfwatch.attention import Schedule, alarm, nearest
 from perfwatch.look import Look
 from perfwatch.probes import readings as r
 from perfwatch.recording import AT_DECIMALS, Event
@@ -18,25 +19,27 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.frames import user_frame
 from perfwatch.triage.history import History
-from perfwatch.triage.verdict import Verdict
+from perfwatch.triage.verdict import Suspect, Verdict
 
-LOOK_SECONDS = 0.5  # between sweeps of a suspect job
-CALM_SECONDS = 1.0  # between looks at a calm one
-USAGE_SECONDS = 1.0
-MACHINE_SECONDS = 2.0
-CALM_MACHINE_SECONDS = 10.0
+# A suspect job is looked at twice a second: two sightings within a second settle a decisive sign.
+SUSPECT_SECONDS = 0.5
+CALM_SECONDS = 1.0
+COLLECT_SECONDS = 0.2  # how soon a finished record is noticed
+TREE_SECONDS, CALM_TREE_SECONDS = 1.0, 5.0  # a scan of /proc costs 60 us a process of the machine
+USAGE_SECONDS, CALM_USAGE_SECONDS = 1.0, 10.0
+MACHINE_SECONDS, CALM_MACHINE_SECONDS = 2.0, 10.0
 JUDGE_SECONDS = 1.0
-CALM_JUDGE_SECONDS = 10.0
-CALM_SAMPLE_SECONDS = 60.0  # one record of a calm job now and then, so that slowness is seen
+CALM_SAMPLE_SECONDS = 60.0  # slowness shows in stacks, not in counters
 RECORD_SECONDS = 3.0
 MOST_SAMPLED = 6  # processes sampled at once
-MOST_SWEPT = 24  # processes swept at once; the ranks first
-DUMP_EVERY_SECONDS = 0.7  # in the first moments of a suspicion, see MOST_EARLY_DUMPS
-MOST_EARLY_DUMPS = 3
-LATE_DUMP_SECONDS = 4.0
-CALM_AFTER_SECONDS = 6.0  # of steps going on
-REMEMBER_SECONDS = 600.0  # in memory; the recording keeps what its disk budget allows
+MOST_SWEPT = 24  # processes swept at once
+EARLY_DUMPS, EARLY_DUMP_SECONDS, LATE_DUMP_SECONDS = 3, 0.7, 4.0
+CALM_AFTER_SECONDS = 6.0  # of a healthy or slow verdict
 MOST_SOURCE_LINES = 6  # newly read per round
+NATIVE_AFTER_SECONDS, NATIVE_SECONDS = 4.0, 120.0  # a native profile costs a second of CPU: late and seldom
+TELL_AFTER_SHARE = 0.25  # of the patience
+REMEMBER_SECONDS = 600.0  # in memory; the recording keeps what its disk budget allows
+PIN_SECONDS = 30.0  # before a verdict: what it rests on
 
 
 class Sink(Protocol):
@@ -49,7 +52,7 @@ class Sink(Protocol):
 
 @dataclass(frozen=True)
 class News:
-    """Something to tell the user: suspicion, verdict, retraction or note."""
+    """Something to tell the user: suspicion, verdict or retraction."""
 
     kind: str
     at: float
@@ -92,12 +95,12 @@ class Watch:
         self._began = clock()
         self._history = History()
         self._events: list[Event] = []
-        self._due: dict[str, float] = {}
-        self._suspected_at: float | None = 0.0 if eager else None
-        self._early_dumps = 0
-        self._moving_since: float | None = None
+        self._schedule = Schedule(lambda: self.at)
+        self._suspected_at = 0.0
+        self._dumps = 0
+        self._settled_at: float | None = None
         self._read_lines: set[tuple[str, int]] = set()
-        self._told: tuple[str, str | None] | None = None
+        self._told: tuple[str, str | None] = ("", None)
 
     @property
     def at(self) -> float:
@@ -108,24 +111,27 @@ class Watch:
         """Follow one more tree (another rank's launcher registered it)."""
         if pid not in self.roots:
             self.roots.append(pid)
-            self._due.pop("tree", None)
+            self._schedule.hasten("tree")
 
     def tick(self) -> float:
         """Do what is due; returns the seconds until something is due again."""
-        self._collect()
-        if self._is_due("tree", CALM_SECONDS):
+        sampled = self._collect()
+        if self._schedule.due("tree", TREE_SECONDS if self.suspicious else CALM_TREE_SECONDS):
             self.look.processes(self.roots)
+        else:
+            self.look.ended()
+        if self._schedule.due("steps", CALM_SECONDS):
             self.look.steps()
         case = self._case()
-        ranks = [rank.pid for rank in case.ranks] or list(self.look.known)[:1]
-        self._readings(case, ranks)
+        self._counters(case)
         if self.suspicious:
-            self._stacks(case, ranks)
-        elif self._is_due("calm_sample", CALM_SAMPLE_SECONDS) and self.at > 1.0:
-            self._sample(case, ranks)
-        if self._is_due("judge", JUDGE_SECONDS if self.suspicious else CALM_JUDGE_SECONDS) or not self.look.known:
-            self._judge()
-        return self._until_due()
+            self._stacks(case)
+            if self._schedule.due("judge", JUDGE_SECONDS) or not self.look.known:
+                self._judge()
+        else:
+            self._glance(case, sampled)
+        pause = SUSPECT_SECONDS if self.suspicious else CALM_SECONDS
+        return min(pause, COLLECT_SECONDS) if self.look.records else pause
 
     def verdict(self) -> Verdict:
         """Judge now, from memory."""
@@ -136,7 +142,7 @@ class Watch:
     def ended(self, exit_code: int | None, signal: int | None) -> Verdict:
         """The child of ``run`` is gone: how it ended is known for certain. Judge once more."""
         for pid in self.roots[:1]:
-            process = self.look.known.get(pid)
+            process = self.look.known.get(pid) or self._process(pid)
             start = process.start_ticks if process else 0
             self._append([r.ProcessEnded(pid=pid, start_ticks=start, exit_code=exit_code, signal=signal)])
         self.look.steps()
@@ -145,6 +151,10 @@ class Watch:
     def close(self) -> None:
         """End our own children; the job is not touched."""
         self.look.close()
+
+    def _process(self, pid: int) -> r.Process | None:
+        seen = self._history.latest(r.Process, pid)
+        return seen.reading if seen is not None else None
 
     def _append(self, readings: Sequence[r.Reading], ago_seconds: float = 0.0) -> None:
         at = round(max(0.0, self.at - ago_seconds), AT_DECIMALS)
@@ -155,99 +165,83 @@ class Watch:
 
     def _case(self) -> Case:
         self._history.at = self.at
-        if self._is_due("forget", REMEMBER_SECONDS / 4):
+        if self._schedule.due("forget", REMEMBER_SECONDS / 4):
             self._history.forget(self.at - REMEMBER_SECONDS)
         return Case(self._history, self.session, self._events)
 
-    def _collect(self) -> None:
-        for ago, stack in self.look.collect():
-            self._append([stack], ago)
+    def _collect(self) -> bool:
+        found = self.look.collect()
+        for ago, reading in found:
+            self._append([reading], ago)
+        return bool(found)
 
-    def _is_due(self, what: str, every: float) -> bool:
-        now = self.at
-        if now < self._due.get(what, 0.0):
-            return False
-        self._due[what] = now + every
-        return True
-
-    def _until_due(self) -> float:
-        pause = LOOK_SECONDS if self.suspicious else CALM_SECONDS
-        if self.look.records:
-            pause = min(pause, 0.2)
-        return max(0.02, min(pause, min(self._due.values(), default=pause) - self.at if self._due else pause))
-
-    def _readings(self, case: Case, ranks: Sequence[int]) -> None:
-        """Counters: of the whole job when suspicious, of the ranks' training threads when calm."""
-        pids = list(self.look.known)
-        if self._is_due("usage", USAGE_SECONDS if self.suspicious else 5 * USAGE_SECONDS):
-            self.look.usage(pids[:MOST_SWEPT] if self.suspicious else ranks)
-        if self._is_due("machine", MACHINE_SECONDS if self.suspicious else CALM_MACHINE_SECONDS):
-            self.look.machine([*ranks, *(pid for pid in pids if pid not in ranks)][:MOST_SWEPT])
+    def _counters(self, case: Case) -> None:
+        """Of the whole job when suspicious, of the ranks when calm."""
+        alive = list(self.look.known)
+        ranks = [rank.pid for rank in case.ranks] or alive[:1]
+        swept = nearest(case, alive, MOST_SWEPT)
+        if self._schedule.due("usage", USAGE_SECONDS if self.suspicious else CALM_USAGE_SECONDS):
+            self.look.usage(swept if self.suspicious else ranks)
+        if self._schedule.due("machine", MACHINE_SECONDS if self.suspicious else CALM_MACHINE_SECONDS):
+            self.look.machine(swept or ranks)
             if self.suspicious:
-                self.look.output(list(ranks)[:MOST_SAMPLED])
-        if self.suspicious and self._is_due("sweep", LOOK_SECONDS):
-            found: list[r.Thread] = []
-            for pid in self._nearest(case, ranks, MOST_SWEPT):
-                found += self.look.threads(pid)
-            if self._is_due("descriptors", 2 * LOOK_SECONDS):
+                self.look.output(ranks[:MOST_SAMPLED])
+        if self.suspicious and self._schedule.due("sweep", SUSPECT_SECONDS):
+            found = [thread for pid in swept for thread in self.look.threads(pid)]
+            if self._schedule.due("descriptors", 2 * SUSPECT_SECONDS):
                 self.look.behind(found)
-        elif not self.suspicious and self._is_due("calm_threads", CALM_SECONDS):
-            for rank in case.ranks:
-                self.look.threads(rank.pid, [case.progress[rank.pid].thread])
-            self._notice(case)
 
-    def _nearest(self, case: Case, ranks: Sequence[int], most: int) -> list[int]:
-        """The ranks, then what they wait for, then the rest."""
-        order = list(ranks)
+    def _glance(self, case: Case, sampled: bool) -> None:
+        """Look at a calm job: does anything ask for more? A sample of stacks now and then is judged when it is there."""
         for rank in case.ranks:
-            order += [
-                member.pid for member in case.job.members.values() if member.alive and member.rank_pid == rank.pid
-            ]
-        order += [
-            pid
-            for pid in self.look.known
-            if case.job.members.get(pid) is None or case.job.members[pid].role != "service"
-        ]
-        return [pid for pid in dict.fromkeys(order) if pid in self.look.known][:most]
+            self.look.threads(rank.pid, [case.progress[rank.pid].thread])
+        why = alarm(case)
+        if why or not self.look.known:
+            self._suspect()
+        elif sampled:
+            self._judge()
+        elif self.at > CALM_SECONDS and self._schedule.due("calm_sample", CALM_SAMPLE_SECONDS):
+            self.look.dump([rank.pid for rank in case.ranks][:MOST_SAMPLED])
+            self._sources()
+            self._sample(case)
 
-    def _notice(self, case: Case) -> None:
-        """A calm job that stops moving, or loses a process, is suspect."""
-        for rank in case.ranks:
-            if case.progress[rank.pid].kind in ("still", "busy"):
-                self._suspect(
-                    f"rank {rank.rank if rank.rank is not None else rank.pid}: {case.progress[rank.pid].basis}"
-                )
-                return
-        if any(member.ended for member in case.job.ranks):
-            self._suspect("a rank has ended")
-
-    def _suspect(self, why: str) -> None:
-        if self.suspicious:
-            return
+    def _suspect(self) -> None:
         self.suspicious = True
         self._suspected_at = self.at
-        self._early_dumps = 0
-        self._moving_since = None
-        for what in ("sweep", "descriptors", "dump", "sample", "machine", "judge"):
-            self._due.pop(what, None)
+        self._dumps = 0
+        self._settled_at = None
+        self._schedule.hasten("tree", "usage", "machine", "sweep", "descriptors", "dump", "sample", "judge")
 
-    def _stacks(self, case: Case, ranks: Sequence[int]) -> None:
+    def _stacks(self, case: Case) -> None:
         """A few dumps at the start of a suspicion, then records: cheaper, and they show motion."""
-        pids = [pid for pid in self._nearest(case, ranks, MOST_SWEPT) if self.look.known[pid].python]
+        pids = [pid for pid in nearest(case, self.look.known, MOST_SWEPT) if self.look.known[pid].python]
         if not pids:
             return
-        early = self._early_dumps < MOST_EARLY_DUMPS
-        if self._is_due("dump", DUMP_EVERY_SECONDS if early else LATE_DUMP_SECONDS):
-            self.look.dump(pids[: MOST_SWEPT if self._early_dumps == 0 else 2 * MOST_SAMPLED])
-            self._early_dumps += 1
+        early = self._dumps < EARLY_DUMPS
+        if self._schedule.due("dump", EARLY_DUMP_SECONDS if early else LATE_DUMP_SECONDS):
+            self.look.dump(pids if self._dumps == 0 else pids[: 2 * MOST_SAMPLED])
+            self._dumps += 1
             self._sources()
-        if self._early_dumps and self._is_due("sample", RECORD_SECONDS + 0.5):
-            self._sample(case, pids)
+        if self._dumps and self._schedule.due("sample", RECORD_SECONDS + 0.5):
+            self._sample(case)
+        if self.at - self._suspected_at > NATIVE_AFTER_SECONDS:
+            self._native(case)
 
-    def _sample(self, case: Case, pids: Sequence[int]) -> None:
-        for pid in self._nearest(case, pids, MOST_SAMPLED):
+    def _sample(self, case: Case) -> None:
+        for pid in nearest(case, self.look.known, MOST_SAMPLED):
             if self.look.known[pid].python:
                 self.look.record(pid, RECORD_SECONDS)
+
+    def _native(self, case: Case) -> None:
+        """Where a running thread is in native code: asked only when the stacks alone explain nothing."""
+        unclear = (
+            self.last is None or self.last.state == "inconclusive" or self.last.cause in ("cpu_training", "balanced")
+        )
+        for rank in case.ranks[:1] if unclear else ():
+            tid = case.progress[rank.pid].thread
+            seen = self._history.latest(r.Thread, rank.pid, tid)
+            if seen is not None and seen.reading.state == "R" and self._schedule.due("native", NATIVE_SECONDS):
+                self.look.native(rank.pid, tid)
 
     def _sources(self) -> None:
         """Text of the lines that threads stand at, each read once."""
@@ -265,31 +259,36 @@ class Watch:
 
     def _judge(self) -> None:
         verdict = self.verdict()
-        now = (verdict.state, verdict.cause)
-        if self.suspicious and verdict.state in ("healthy", "slow") and self._suspected_at is not None:
-            self._moving_since = self.at if self._moving_since is None else self._moving_since
-            if self.at - self._moving_since > CALM_AFTER_SECONDS:
-                self.suspicious, self._suspected_at = False, None
+        if self.suspicious and verdict.state in ("healthy", "slow"):
+            self._settled_at = self.at if self._settled_at is None else self._settled_at
+            if self.at - self._settled_at > CALM_AFTER_SECONDS:
+                self.suspicious = False
+                self._schedule.due("calm_sample", CALM_SAMPLE_SECONDS)
         else:
-            self._moving_since = None
+            self._settled_at = None
+        self._tell(verdict)
+
+    def _tell(self, verdict: Verdict) -> None:
+        """Say what changed: a suspicion that lasts, a verdict, a retraction when the job moves again."""
+        now = (verdict.state, verdict.cause)
         if now == self._told:
             return
-        before = self._told
-        if verdict.suspect is not None and (before is None or before[0] in ("healthy", "slow", "busy")):
-            self._tell(News("suspicion", self.at, verdict.summary, verdict))
-        elif verdict.state != "inconclusive":
-            if before is not None and before[0] == "hung" and verdict.state in ("healthy", "slow", "busy"):
-                self._tell(News("retraction", self.at, f"moves again: {verdict.summary}", verdict))
-            else:
-                self._tell(News("verdict", self.at, verdict.summary, verdict))
-        else:
-            return
+        kind, text = "verdict", verdict.summary
+        if verdict.state == "inconclusive":
+            if verdict.suspect is None or not _worth_telling(verdict.suspect):
+                return
+            kind = "suspicion"
+        elif self._told[0] in ("hung", "inconclusive") and verdict.state in ("healthy", "slow", "busy"):
+            kind, text = "retraction", f"moves again: {verdict.summary}"
         self._told = now
-
-    def _tell(self, news: News) -> None:
-        self._events.append(Event(news.at, self.session.created + news.at, news.kind, news.text, news.verdict))
+        at = self.at
+        self._events.append(Event(at, self.session.created + at, kind, text, verdict))
         if self._recorder is not None:
-            self._recorder.event(news.at, news.kind, news.text, news.verdict)
-            if news.kind == "verdict":
-                self._recorder.pin(max(0.0, self.at - 30.0), self.at)
-        self._on_news(news)
+            self._recorder.event(at, kind, text, verdict)
+            self._recorder.pin(max(0.0, at - PIN_SECONDS), at)
+        self._on_news(News(kind, at, text, verdict))
+
+
+def _worth_telling(suspect: Suspect) -> bool:
+    """Every long step begins like a hang: a suspicion is told when a good part of its patience is gone."""
+    return suspect.silent_seconds >= TELL_AFTER_SHARE * (suspect.silent_seconds + suspect.decides_in_seconds)

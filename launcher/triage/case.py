@@ -10,7 +10,7 @@ from perfwatch.triage.chain import Chain, follow
 from perfwatch.triage.history import History, Seen
 from perfwatch.triage.job import Job, Member, read_job
 from perfwatch.triage.profile import Profile, profile
-from perfwatch.triage.progress import Progress, StepClock, progress, step_clock
+from perfwatch.triage.progress import RECENT_SECONDS, Progress, StepClock, progress, step_clock
 from perfwatch.triage.verdict import Evidence, Missing
 
 PATIENCE_SECONDS = 60.0  # for temporal ends, unless the session says otherwise
@@ -73,9 +73,9 @@ class Case:
         found = {w.pid: profile(self.history, w.pid, w.pid, seconds) for w in self.job.workers(rank.pid) if w.alive}
         return {pid: one for pid, one in found.items() if one.samples}
 
-    def steps(self, rank: Member) -> StepClock | None:
-        """The agent's count."""
-        return step_clock(self.history, rank.pid)
+    def steps(self, rank: Member, seconds: float = RECENT_SECONDS) -> StepClock | None:
+        """The agent's count over the last ``seconds``."""
+        return step_clock(self.history, rank.pid, seconds)
 
     def latest_host(self) -> Seen[r.Host] | None:
         """The newest reading of the machine."""

@@ -11,18 +11,19 @@ from perfwatch.triage.profile import TRAINING_TAGS, profile
 
 STEP_GRACE = 5.0  # a rank is late when it made no step for so many times its usual longest ...
 STEP_GRACE_SECONDS = 3.0  # ... and at least for so long
+RECENT_SECONDS = 60.0  # of step times that count as usual
 STILL_SHARE = 0.95  # of the samples in one stack; a nonblocking dump tears about 3 %
 STILL_SAMPLES = 4
 
 
 @dataclass(frozen=True)
 class StepClock:
-    """What the agent counted in one rank."""
+    """What the agent counted in one rank lately."""
 
     count: int
     ago_seconds: float | None
     intervals: tuple[float, ...]  # newest last, warm-up left out where there are enough
-    advanced: int  # since the first reading of the session
+    advanced: int  # over the time that was asked for
 
     @property
     def median_seconds(self) -> float | None:
@@ -45,9 +46,9 @@ class Progress:
     steps: StepClock | None = None
 
 
-def step_clock(history: History, pid: int) -> StepClock | None:
-    """The agent's count in one process, or None where there is no agent (or no step yet)."""
-    series = history.series(r.Steps, pid)
+def step_clock(history: History, pid: int, seconds: float = RECENT_SECONDS) -> StepClock | None:
+    """The agent's count in one process over the last ``seconds``; None where there is no agent."""
+    series = history.series(r.Steps, pid, seconds=seconds) or history.series(r.Steps, pid)[-1:]
     if not series:
         return None
     last = series[-1]

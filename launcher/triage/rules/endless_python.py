@@ -39,7 +39,12 @@ def judge(case: Case) -> Outcome:
         chain = case.chains[rank.pid]
         if case.progress[rank.pid].kind == "moving" or chain.through - {"join_process", "lock"}:
             continue
-        if chain.end.kind == "sleep" and chain.end.node.tid == chain.start.tid and not wakes_soon(case, chain.end):
+        if (
+            chain.end.kind == "sleep"
+            and chain.end.still
+            and chain.end.node.tid == chain.start.tid
+            and not wakes_soon(case, chain.end)
+        ):
             return _sleeps(case, chain)
         if chain.end.kind == "python" and not case.profile(rank, seconds=6.0).seen(*TRAINING_TAGS, *OTHER_WORK):
             return _turns(case, chain, since_training(case, rank))

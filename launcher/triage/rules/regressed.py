@@ -22,6 +22,7 @@ from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("regressed", "slow", "unknown", (Steps,))
 
+WINDOW_SECONDS = 600.0
 FEW_STEPS = 12  # on each side of the change
 RATIO = 1.2
 OVERLAP = 0.25  # the slower quarter before and the faster quarter after must not overlap
@@ -30,7 +31,7 @@ OVERLAP = 0.25  # the slower quarter before and the faster quarter after must no
 def judge(case: Case) -> Outcome:
     """Fires on one lasting shift of the step time."""
     for rank in case.ranks:
-        steps = case.steps(rank)
+        steps = case.steps(rank, WINDOW_SECONDS)
         if steps is None or case.progress[rank.pid].kind != "moving":
             continue
         change = change_point(steps.intervals)

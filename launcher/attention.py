@@ -1,0 +1,68 @@
+"""What deserves a look now: when each thing is due, which processes come first, and what makes a calm job suspect."""
+
+from collections.abc import Callable, Iterable
+
+from perfwatch.triage.case import Case
+from perfwatch.triage.history import median
+
+SHIFT_RATIO = 1.3  # the newest steps against the ones before: a calm job that slows down so much is looked at
+NEWEST_STEPS = 8
+EARLIER_STEPS = 24
+
+
+class Schedule:
+    """When each thing is due again.
+
+    Args:
+        now: seconds since the session began.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._due: dict[str, float] = {}
+
+    def due(self, what: str, every_seconds: float) -> bool:
+        """Whether it is time; if so, the next time is set."""
+        if self._now() < self._due.get(what, 0.0):
+            return False
+        self._due[what] = self._now() + every_seconds
+        return True
+
+    def hasten(self, *what: str) -> None:
+        """These are due at once."""
+        for one in what:
+            self._due.pop(one, None)
+
+
+def nearest(case: Case, alive: Iterable[int], most: int) -> list[int]:
+    """The ranks, then what belongs to them, then the rest of the job; services last. At most ``most``."""
+    alive = list(alive)
+    members = case.job.members
+    order = [rank.pid for rank in case.ranks]
+    order += [
+        pid for pid in alive if pid in members and members[pid].rank_pid is not None and members[pid].role != "service"
+    ]
+    order += [pid for pid in alive if pid not in members or members[pid].role != "service"]
+    living = set(alive)
+    return [pid for pid in dict.fromkeys(order) if pid in living][:most]
+
+
+def alarm(case: Case) -> str:
+    """What makes a calm job suspect, in words; empty when nothing does."""
+    for rank in case.ranks:
+        now = case.progress[rank.pid]
+        name = f"rank {rank.rank}" if rank.rank is not None else f"pid {rank.pid}"
+        if now.kind in ("still", "busy") or (now.kind != "moving" and now.steps is not None and now.steps.count > 0):
+            return f"{name}: {now.basis}"
+        if now.steps is not None and _slower(now.steps.intervals):
+            return f"{name}: steps take longer than before"
+    if any(member.ended for member in case.job.ranks):
+        return "a rank has ended"
+    return ""
+
+
+def _slower(intervals: tuple[float, ...]) -> bool:
+    earlier, newest = intervals[:-NEWEST_STEPS], intervals[-NEWEST_STEPS:]
+    if len(earlier) < EARLIER_STEPS:
+        return False
+    return (median(newest) or 0.0) > SHIFT_RATIO * (median(earlier) or 0.0)
