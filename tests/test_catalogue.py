@@ -1,4 +1,4 @@
-"""Nothing is half added: rules, drills and commands are in their catalogues, with programs and cases that prove them."""
+"""Nothing is half added: rules, drills and commands are in their catalogues, with what proves them."""
 
 from pathlib import Path
 from types import ModuleType
