@@ -34,6 +34,7 @@ from perfwatch.redaction import redact
 
 RECORD_HZ = 20
 MOST_THREADS = 64  # of one process in a full sweep; beyond, only those with a Python stack and those that run
+SETTLED_SECONDS = 30.0  # after its start: exec done, torch imported (measured: 2 to 8 s on a busy machine)
 FD_KINDS = frozenset("read write recv send accept connect poll lock sync ioctl stat".split())
 
 
@@ -74,6 +75,7 @@ class Look:
         self._native = NativeProbe()
         self._sockets = Sockets(self.filesystem, self.child)
         self._zombies: set[int] = set()  # dead and told, but still in the process table
+        self._identified: dict[int, float] = {}  # when first identified, on our clock
         self._failed: dict[tuple[str, str], str] = {}
 
     def take(self, probe: str, entity: str, read: Callable[[], Iterable[r.Reading]]) -> list[r.Reading]:
@@ -134,7 +136,8 @@ class Look:
         return found
 
     def _identify(self, pid: int) -> list[r.Reading]:
-        if pid in self.known or pid in self._zombies:
+        known = self.known.get(pid)
+        if pid in self._zombies or (known is not None and not self._may_change(known)):
             return []
         try:
             process = identify(self.filesystem, pid, self.child, redact)
@@ -145,7 +148,18 @@ class Look:
             self._zombies.add(pid)
             return [process, gone]
         self.known[pid] = process
-        return [process]
+        if known is None or (known.torch_loaded, known.python, known.name) != (
+            process.torch_loaded,
+            process.python,
+            process.name,
+        ):
+            return [process]
+        return []
+
+    def _may_change(self, known: r.Process) -> bool:
+        """A process seen between fork and exec, or before its imports, is not yet what it will be."""
+        seen = self._clock() - self._identified.setdefault(known.pid, self._clock())
+        return not known.torch_loaded and (known.age_seconds or 0.0) + seen < SETTLED_SECONDS
 
     def usage(self, pids: Iterable[int]) -> None:
         """One aggregate per process."""

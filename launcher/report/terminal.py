@@ -81,10 +81,10 @@ class VerdictReport:
             return
         yield Text("waits", style="dim")
         arrow = "`-> " if ascii_only else "└▸ "
-        for depth, link in enumerate(chain[:MOST_LINKS]):
+        for link in chain[:MOST_LINKS]:
             line = Table.grid()
-            line.add_row(Text(arrow if depth else ""), Text(_link(link)))
-            yield Padding(line, (0, 0, 0, 2 + 3 * max(0, depth - 1)))
+            line.add_row(Text(arrow if link.depth else ""), Text(_link(link)))
+            yield Padding(line, (0, 0, 0, 2 + 3 * max(0, link.depth - 1)))
         if len(chain) > MOST_LINKS:
             yield Text(f"  and {len(chain) - MOST_LINKS} more in --json", style="dim")
 

@@ -39,13 +39,14 @@ class Chain:
         return tuple(culprit(e.node) for e in chosen)
 
 
-def link(history: History, node: Node, waits_for: str) -> Link:
+def link(history: History, node: Node, waits_for: str, depth: int) -> Link:
     """A node as one step of the chain that is shown."""
     return Link(
         pid=node.pid,
         tid=node.tid,
         rank=node.rank,
         waits_for=waits_for,
+        depth=depth,
         frame=show(node.frame),
         silent_seconds=silence(history, node),
     )
@@ -65,7 +66,7 @@ def follow(history: History, job: Job, pid: int, tid: int | None = None) -> Chai
             return
         seen.add((node.pid, node.tid))
         edge = step(history, job, node)
-        links.append(link(history, node, edge.waits_for))
+        links.append(link(history, node, edge.waits_for, depth))
         if edge.end is not None or depth >= MAX_DEPTH:
             end = edge.end or End("unknown", node)
             ends.append(

@@ -39,10 +39,11 @@ class Culprit(_Part, frozen=True, kw_only=True):
 
 
 class Link(_Part, frozen=True, kw_only=True):
-    """One step of the wait chain: this thread waits for that."""
+    """One step of the wait chain: this thread waits for that. ``depth`` 0 is a victim at the start; siblings share a depth."""
 
     pid: int
     waits_for: str
+    depth: int = 0
     tid: int | None = None
     rank: int | None = None
     frame: str | None = None
