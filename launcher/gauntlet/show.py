@@ -1,6 +1,7 @@
 """What ``perfwatch drill`` does: list the drills, run one and show its diagnosis, run them all and show the score."""
 
 import shutil
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -51,6 +52,7 @@ def one(choice: Choice, conditions: Conditions, as_json: bool) -> int:
     """Run one drill and show perfwatch's own screen about it. Returns the exit code: 0 right, 60 wrong."""
     if not choice.drills:
         raise UsageError("; ".join(f"{name}: {reason}" for name, reason in choice.skipped.items()))
+    _end_like_ctrl_c()
     attempt = plan(choice.drills[:1], 1, choice.strengths or choice.drills[0].strengths[:1])[0]
     screen = console(sys.stdout)
     row, verdict = run_attempt(attempt, conditions, say=None if as_json else partial(screen.print, soft_wrap=True))
@@ -68,6 +70,7 @@ def gauntlet(
     choice: Choice, conditions: Conditions, repeat: int, jobs: int, resume: bool, keep: bool, as_json: bool
 ) -> int:
     """Run them all and print the score. Returns 0, or 60 when any verdict was confidently wrong."""
+    _end_like_ctrl_c()
     done = rows.load(conditions.folder) if resume else []
     if not resume:
         (conditions.folder / rows.FILE).unlink(missing_ok=True)
@@ -86,6 +89,11 @@ def gauntlet(
     else:
         console(sys.stdout).print(GauntletReport(result, choice.skipped, _made_how(conditions, repeat, jobs)))
     return EXIT_CODES["gate_failed"] if result.confidently_wrong else 0
+
+
+def _end_like_ctrl_c() -> None:
+    """A gauntlet that a scheduler ends leaves as little behind as one that its user ends."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def _ruling(row: Row) -> Text:
