@@ -29,7 +29,7 @@ class JobsReport:
             table.add_column("PID", no_wrap=True)
             table.add_column("WHAT", no_wrap=True)
             table.add_column("MAIN THREAD", no_wrap=True)
-            table.add_column("LAST RAN", no_wrap=True)
+            table.add_column("SILENT FOR", no_wrap=True)
             table.add_column("AGE", no_wrap=True)
             table.add_column("COMMAND", ratio=1, min_width=12, overflow="ellipsis", no_wrap=True)
             for job in jobs:
@@ -39,10 +39,8 @@ class JobsReport:
         else:
             yield Text("No process with torch loaded was found on this machine.")
         if self.listing.hidden:
-            yield Text(
-                f"{self.listing.hidden} Python processes may not be looked into: sudo $(command -v perfwatch) ps",
-                style="yellow",
-            )
+            yield Text("Python processes that may not be looked into: ", style="yellow", end="")
+            yield Text(f"{self.listing.hidden} (sudo $(command -v perfwatch) ps)", style="yellow")
 
 
 def _add(table: Table, job: ListedJob) -> None:
@@ -70,7 +68,7 @@ def _add_process(table: Table, one: ListedProcess, what: str, depth: int, age: s
         "  " * depth + str(one.pid),
         what,
         Text(STATES.get(one.state, one.state or ""), style=style),
-        duration(one.ran_ago_seconds) if one.ran_ago_seconds is None else f"{duration(one.ran_ago_seconds)} ago",
+        duration(one.ran_ago_seconds),
         age,
         command,
     )

@@ -3,6 +3,7 @@
 from datetime import datetime, timezone
 
 from perfwatch.errors import UsageError
+from perfwatch.probes.readings import ProcessEnded
 from perfwatch.recording import Recording
 
 
@@ -12,7 +13,7 @@ def last_living_moment(recording: Recording) -> float:
 
     In seconds since the session began.
     """
-    ended = next((event.at for event in recording.events if event.kind == "outcome"), None)
+    ended = _ended(recording)
     verdict_at = None
     for event in recording.events:
         if event.kind == "verdict" and (event.verdict is None or event.verdict.state != "gone"):
@@ -24,6 +25,17 @@ def last_living_moment(recording: Recording) -> float:
     if ended is None:
         return recording.end
     return max((record.at for record in recording.records if record.at < ended), default=ended)
+
+
+def _ended(recording: Recording) -> float | None:
+    """When the job was first seen to be gone."""
+    outcomes = [event.at for event in recording.events if event.kind == "outcome"]
+    deaths = [
+        record.at
+        for record in recording.records
+        if isinstance(record.reading, ProcessEnded) and record.reading.pid in recording.session.root_pids
+    ]
+    return min(outcomes + deaths, default=None)
 
 
 def parse_moment(text: str, recording: Recording) -> float:

@@ -3,11 +3,13 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from perfwatch.errors import EXIT_CODES, UsageError
+from perfwatch.probes.readings import ProcessEnded
 from perfwatch.recording import Event, Record, Recording
 from perfwatch.report.exits import exit_code
 from perfwatch.report.moment import last_living_moment, parse_moment
@@ -23,7 +25,7 @@ def replay(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 def recording(*events: Event, seconds: int = 10) -> Recording:
     """So many seconds of readings and these events."""
-    records = tuple(Record(float(s), float(s), reading) for s in range(seconds) for reading in readings(s))
+    records = tuple(Record(float(s), float(s), reading) for s in range(seconds) for reading in readings(s))  # type: ignore[arg-type]
     return Recording(session(), records, events)
 
 
@@ -50,7 +52,15 @@ def test_a_job_without_a_verdict_is_judged_just_before_its_end() -> None:
     assert last_living_moment(recording(event(8, "outcome"))) == 7
 
 
-@pytest.mark.parametrize("text", ["4.5", "2026-11-20T11:51:28.5Z", "2026-11-20T11:51:28.5", "2026-11-20T12:51:28.5+01:00"])
+def test_the_look_that_found_the_job_gone_is_not_a_living_moment() -> None:
+    """The end of the root process is read before the outcome is written down."""
+    dead = Record(9.5, 9.5, ProcessEnded(pid=700, start_ticks=1))
+    whole = recording(event(9.6, "outcome"))
+
+    assert last_living_moment(replace(whole, records=(*whole.records, dead))) == 9
+
+
+@pytest.mark.parametrize("text", ["4.5", "2026-11-20T11:51:28.5Z", "2026-11-20T12:51:28.5+01:00"])
 def test_a_moment_is_seconds_or_a_date(text: str) -> None:
     """Both forms that perfwatch prints itself, in any time zone."""
     assert parse_moment(text, recording()) == pytest.approx(4.5)

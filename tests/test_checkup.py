@@ -1,0 +1,187 @@
+"""``perfwatch doctor``: what is denied is said with its fix, and one failing check does not end the others."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from perfwatch import checkup
+from perfwatch.checkup import Ability, examine_machine
+from perfwatch.checkup_job import examine_job
+from perfwatch.errors import NoSuchTarget
+from perfwatch.probes.deadline import Inline
+from perfwatch.probes.ptrace_access import Access
+from tests.machines import FakeMachine
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> FakeMachine:
+    """A machine with a training job, pid 100."""
+    one = FakeMachine(tmp_path)
+    one.process(100, 1)
+    return one
+
+
+def access(**changes: object) -> Access:
+    """A plain user on a plain host."""
+    facts: dict[str, object] = {
+        "our_uid": 1000, "target_uid": None, "has_capability": False, "yama_scope": None,
+        "in_container": False, **changes,
+    }  # fmt: skip
+    return Access(**facts)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("facts", "status", "fix"),
+    [
+        (access(), "possible", ""),
+        (access(yama_scope=0), "possible", ""),
+        (access(yama_scope=1), "possible", "kernel.yama.ptrace_scope=0"),
+        (access(yama_scope=1, in_container=True), "possible", "--cap-add SYS_PTRACE"),
+        (access(yama_scope=2), "denied", "sudo $(command -v perfwatch)"),
+        (access(yama_scope=3, has_capability=True), "denied", "reboot"),
+        (access(yama_scope=2, has_capability=True), "possible", ""),
+    ],
+)
+def test_ptrace_depends_on_scope_capability_and_container(facts: Access, status: str, fix: str) -> None:
+    """With the exact fix where there is one, and none where nothing needs to be done."""
+    found = checkup.ptrace(facts)
+
+    assert found.status == status
+    assert fix in found.fix
+    assert bool(fix) == bool(found.fix)
+
+
+def test_a_missing_py_spy_is_denied_with_the_command_that_installs_it() -> None:
+    """Also one that does not run."""
+    found = checkup.py_spy("/nowhere/py-spy")
+
+    assert (found.status, found.fix) == ("denied", "pip install 'py-spy>=0.4'")
+
+
+def test_a_py_spy_that_is_too_old_is_denied(tmp_path: Path) -> None:
+    """Before 0.4 it did not tell the thread ids."""
+    old = tmp_path / "py-spy"
+    old.write_text("#!/bin/sh\necho py-spy 0.3.14\n")
+    old.chmod(0o755)
+
+    assert checkup.py_spy(str(old)).finding == "py-spy 0.3.14 is too old"
+
+
+@pytest.mark.parametrize(
+    ("mounts", "finding"),
+    [
+        ("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n", "version 2 mounted"),
+        ("cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n", "version 1 mounted"),
+        ("c /a cgroup2 rw 0 0\nc /b cgroup rw,cpu 0 0\n", "version 2 and version 1 mounted"),
+        ("proc /proc proc rw 0 0\n", "no cgroup file system is mounted: CPU throttling and OOM kills stay unseen"),
+    ],
+)
+def test_cgroup_mounts_are_told_apart(machine: FakeMachine, mounts: str, finding: str) -> None:
+    """Version 1, 2, both, none."""
+    machine.write("self/mounts", mounts)
+
+    assert checkup.cgroup(machine.filesystem).finding == finding
+
+
+@pytest.mark.parametrize(
+    ("options", "status"), [("rw", "possible"), ("rw,hidepid=0", "possible"), ("rw,hidepid=invisible", "denied")]
+)
+def test_hidepid_is_seen(machine: FakeMachine, options: str, status: str) -> None:
+    """Other users' processes are then missing, not absent."""
+    machine.write("self/mounts", f"proc /proc proc {options} 0 0\n")
+
+    assert checkup.hidden_processes(machine.filesystem).status == status
+
+
+def test_a_kernel_without_the_memory_of_when_a_thread_ran_is_seen(machine: FakeMachine) -> None:
+    """CONFIG_SCHED_DEBUG may be off."""
+    machine.write("self/sched", "nr_switches : 1\n")
+
+    assert checkup.last_ran(machine.filesystem).status == "denied"
+
+
+def test_what_cannot_be_checked_is_a_finding_too(machine: FakeMachine, tmp_path: Path) -> None:
+    """An empty machine fails most checks, and all of them are in the table."""
+    for file in ("mounts", "sched"):
+        (machine.proc / "self" / file).unlink()
+
+    found = examine_machine(machine.filesystem, Inline(), {"PERFWATCH_DIR": str(tmp_path / "home")})
+
+    assert {one.name for one in found if one.status == "denied"} >= {"other users' processes", "cgroup", "pressure"}
+    assert len(found) == 10
+    assert all(one.finding for one in found)
+
+
+def test_looking_for_a_place_leaves_nothing_behind(tmp_path: Path) -> None:
+    """The folder of a session is made to see whether it can be, and removed."""
+    found = checkup.session_place({"PERFWATCH_DIR": str(tmp_path / "home")}, Inline())
+
+    assert found.status == "possible"
+    assert list((tmp_path / "home").iterdir()) == []
+
+
+def of_job(machine: FakeMachine, pid: int = 100) -> dict[str, Ability]:
+    """The findings about a process, by name."""
+    return {one.name: one for one in examine_job(machine.filesystem, pid, Inline())}
+
+
+def test_a_job_that_perfwatch_started_is_armed(machine: FakeMachine) -> None:
+    """By the variable that ``run`` sets."""
+    machine.process(200, 1, environ="PERFWATCH_AGENT_DIR=/tmp/x KINETO_USE_DAEMON=1")
+
+    assert of_job(machine, 200)["steps"].status == "armed"
+    assert of_job(machine, 200)["torch.profiler"].status == "armed"
+
+
+def test_a_job_that_was_not_is_told_how_next_time(machine: FakeMachine) -> None:
+    """Steps are not counted there."""
+    assert of_job(machine)["steps"].status == "denied"
+    assert "perfwatch run" in of_job(machine)["steps"].fix
+
+
+def test_a_process_that_is_not_python_is_told_so(machine: FakeMachine) -> None:
+    """With the way to one that is."""
+    machine.process(300, 1, "sleep 1000", name="sleep", torch=False)
+
+    assert of_job(machine, 300)["python"].status == "denied"
+    assert of_job(machine, 300)["python"].fix.startswith("perfwatch ps")
+
+
+def test_a_tracer_is_named(machine: FakeMachine) -> None:
+    """A debugger that somebody forgot."""
+    machine.process(400, 1, tracer=77)
+
+    assert "pid 77 traces it" in of_job(machine, 400)["tracer"].finding
+
+
+def test_another_container_is_seen(machine: FakeMachine) -> None:
+    """By the namespaces that differ."""
+    link = machine.proc / "100" / "ns" / "net"
+    link.unlink()
+    link.symlink_to("net:[2]")
+
+    assert of_job(machine)["namespaces"].finding == "another container: its net differ from ours"
+
+
+@pytest.mark.parametrize("state", ["Z", None])
+def test_a_process_that_is_gone_or_a_zombie_is_no_target(machine: FakeMachine, state: str | None) -> None:
+    """Exit code 3."""
+    if state:
+        machine.process(500, 1, state=state)
+
+    with pytest.raises(NoSuchTarget):
+        of_job(machine, 500)
+
+
+def test_json_is_one_object() -> None:
+    """About this very machine and this very process."""
+    result = subprocess.run(
+        [sys.executable, "-m", "perfwatch", "doctor", "1", "--json"], capture_output=True, text=True, timeout=60
+    )
+
+    shown = json.loads(result.stdout)
+    assert (shown["schema"], shown["pid"], result.returncode) == ("perfwatch.doctor/1", 1, 0)
+    assert {one["status"] for one in shown["machine"] + shown["job"]} <= {"armed", "possible", "denied"}

@@ -1,0 +1,130 @@
+"""``perfwatch ps``: which processes are a job, which of them are ranks and workers, and how that is shown."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from perfwatch.jobs import ListedJob, ListedProcess, Listing, list_jobs
+from perfwatch.probes.deadline import Inline
+from perfwatch.report.jobs import JobsReport
+from tests.machines import UNREADABLE, FakeMachine
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> FakeMachine:
+    """init, a shell, and somebody's Python without torch."""
+    one = FakeMachine(tmp_path)
+    one.process(1, 0, "/sbin/init", name="systemd", torch=False)
+    one.process(50, 1, "-bash", name="bash", torch=False)
+    one.process(60, 1, "python server.py", torch=False)
+    return one
+
+
+def listed(machine: FakeMachine) -> Listing:
+    """What ``ps`` finds."""
+    return list_jobs(machine.filesystem, Inline())
+
+
+def rendered(listing: Listing, width: int = 80) -> list[str]:
+    """The lines of the table."""
+    stream = io.StringIO()
+    Console(file=stream, width=width, _environ={}).print(JobsReport(listing))
+    return [line.rstrip() for line in stream.getvalue().splitlines()]
+
+
+def test_a_machine_without_training_has_no_jobs(machine: FakeMachine) -> None:
+    """Python alone is no training."""
+    assert listed(machine).jobs == ()
+    assert rendered(listed(machine)) == ["No process with torch loaded was found on this machine."]
+
+
+def test_one_script_is_one_job(machine: FakeMachine) -> None:
+    """The shell and the server above it are not part of it."""
+    machine.process(100, 50)
+
+    (job,) = listed(machine).jobs
+    assert (job.pid, job.command, [rank.pid for rank in job.ranks]) == (100, ("python", "train.py"), [100])
+
+
+def test_torchrun_its_ranks_and_their_workers_are_one_job(machine: FakeMachine) -> None:
+    """A worker inherits the RANK of its rank and is told by its parent."""
+    machine.process(100, 50, "python torchrun train.py", name="torchrun")
+    for rank, pid in enumerate((110, 120)):
+        environ = f"RANK={rank} WORLD_SIZE=2 LOCAL_RANK={rank}"
+        machine.process(pid, 100, environ=environ)
+        machine.process(pid + 1, pid, name="pt_data_worker", environ=environ)
+
+    (job,) = listed(machine).jobs
+    assert (job.pid, job.world_size) == (100, 2)
+    assert [(rank.rank, rank.pid) for rank in job.ranks] == [(0, 110), (1, 120)]
+    assert [(worker.rank, worker.pid) for worker in job.workers] == [(0, 111), (1, 121)]
+
+
+def test_ranks_under_mpirun_are_one_job(machine: FakeMachine) -> None:
+    """The launcher is not Python."""
+    machine.process(100, 50, "mpirun -n 2 python train.py", name="mpirun", torch=False)
+    machine.process(110, 100, environ="RANK=0 WORLD_SIZE=2")
+    machine.process(120, 100, environ="RANK=1 WORLD_SIZE=2")
+
+    (job,) = listed(machine).jobs
+    assert (job.pid, len(job.ranks)) == (100, 2)
+
+
+def test_two_scripts_of_one_shell_are_two_jobs(machine: FakeMachine) -> None:
+    """Oldest first."""
+    machine.process(100, 50)
+    machine.process(200, 50, "python other.py")
+
+    assert [job.pid for job in listed(machine).jobs] == [100, 200]
+
+
+def test_kernel_threads_are_not_looked_at(machine: FakeMachine) -> None:
+    """Thousands of them on a large machine; here one that would be taken for a job."""
+    machine.process(2, 0, name="kthreadd", torch=False)
+    machine.process(300, 2)
+
+    assert listed(machine).jobs == ()
+
+
+def test_processes_that_we_may_not_look_into_are_counted(machine: FakeMachine) -> None:
+    """Missing is not zero: it may be the job that is searched; a zombie has nothing to look into."""
+    machine.process(100, 1, torch=UNREADABLE, uid=1000)
+    machine.process(101, 1, "", torch=UNREADABLE, state="Z")
+
+    assert listed(machine).hidden == 1
+    assert "Python processes that may not be looked into: 1 (sudo $(command -v perfwatch) ps)" in rendered(
+        listed(machine), 120
+    )
+
+
+def test_secrets_on_a_command_line_are_not_listed(machine: FakeMachine) -> None:
+    """Whatever ``ps`` of the system may show."""
+    machine.process(100, 50, "python train.py --api-key SECRETabc")
+
+    assert listed(machine).jobs[0].command[-1] == "[redacted]"
+
+
+def listed_process(pid: int, role: str = "rank", rank: int | None = None, ago: float | None = 0.1) -> ListedProcess:
+    """A sleeping process that ran so many seconds ago."""
+    return ListedProcess(pid=pid, role=role, rank=rank, state="S", ran_ago_seconds=ago)
+
+
+def test_the_most_silent_is_what_is_shown() -> None:
+    """Of the ranks all, of the workers the one because of which somebody looks."""
+    job = ListedJob(
+        pid=100, command=("/opt/venv/bin/python", "/opt/venv/bin/torchrun", "train.py"),
+        uid=0, age_seconds=8000.0, world_size=2,
+        ranks=(listed_process(110, rank=0), listed_process(120, rank=1, ago=None)),
+        workers=(listed_process(111, "worker", 0), listed_process(121, "worker", 1, ago=412.0)),
+    )  # fmt: skip
+
+    assert rendered(Listing(jobs=(job,), hidden=0)) == [
+        "PID    WHAT                  MAIN THREAD  SILENT FOR  AGE         COMMAND",
+        "100    2/2 ranks, 2 workers                           2 h 13 min  python torchr…",
+        "  110  rank 0                sleeps       0.1 s",
+        "  120  rank 1                sleeps       unknown",
+        "  121  worker of rank 1      sleeps       6 min 52 s",
+        "say why one is stuck: perfwatch attach 100",
+    ]  # fmt: skip
