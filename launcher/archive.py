@@ -53,7 +53,10 @@ def bundle(folder: Path, output: IO[bytes], progress: Callable[[int, int], None]
     left_out: list[str] = []
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
         ours = _OURS.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
-        (names if ours else left_out).append(entry.name)
+        if ours:
+            names.append(entry.name)
+        elif not entry.name.startswith("."):  # those are the writer's own, of a session that is still written
+            left_out.append(entry.name)
     total = sum((folder / name).lstat().st_size for name in names)
     read = dropped = 0
     with (

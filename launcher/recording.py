@@ -145,6 +145,7 @@ class Recorder:
         self._writer = writer or Writer(folder, budget_bytes)
         self._lost_said = 0
         self._stall_said = False
+        self._last_at = 0.0
         self.describe(session)
 
     def describe(self, session: Session) -> None:
@@ -154,7 +155,7 @@ class Recorder:
 
     def append(self, at: float, readings: Iterable[r.Reading]) -> None:
         """Record readings made ``at`` seconds after the session began."""
-        at = round(at, AT_DECIMALS)
+        at = self._last_at = round(at, AT_DECIMALS)
         for reading in readings:
             stream = STACKS if isinstance(reading, _STACK_READINGS) else READINGS
             self._writer.put(stream, _encoded(self._record(at, reading)))
@@ -165,7 +166,7 @@ class Recorder:
         self, at: float, kind: str, text: str, verdict: Verdict | None = None, facts: dict[str, Any] | None = None
     ) -> None:
         """Record something that was said or that happened to the job as a whole."""
-        at = round(at, AT_DECIMALS)
+        at = self._last_at = round(at, AT_DECIMALS)
         event = Event(at, round(self.session.created + at, AT_DECIMALS), kind, text, verdict, facts or {})
         self._writer.put(EVENTS, msgspec.json.encode(redact_tree(msgspec.to_builtins(event))))
         self._writer.flush()
@@ -186,6 +187,7 @@ class Recorder:
 
     def close(self, deadline_seconds: float = 2.0) -> str:
         """End the recording, waiting no longer than that for the disk, and return ``loss``."""
+        self._say_what_was_shed(self._last_at)
         self._writer.close(deadline_seconds)
         return self.loss
 
@@ -196,8 +198,7 @@ class Recorder:
         for text in self._writer.sayings():
             self.event(at, "shed", text)
         lost, stalled = self._writer.lost, self._writer.stalled_seconds >= STALLED_SECONDS
-        # Said at the first loss and at every doubling: a full disk must not fill the queue with complaints about
-        # itself.
+        # Said at the first loss and at every doubling: a full disk must not drown the queue in complaints.
         if lost >= max(1, 2 * self._lost_said) or (stalled and not self._stall_said):
             self._lost_said = lost
             self.event(at, "shed", self.loss, facts={"lost": lost})

@@ -19,6 +19,8 @@ READINGS, STACKS, EVENTS = "readings", "stacks", "events"
 SEGMENT_BYTES = 8 * 2**20
 SEGMENTS_IN_BUDGET = 16  # small budgets get small segments, so that something can be given up before all is
 THINNED_SECONDS = 10.0
+RESERVE, RESERVE_BYTES = ".reserve", 64 * 1024  # a verdict has about 3 KiB
+SMALLEST_RESERVE_BYTES = 4096
 # Readings that stay true after they were made: without them the rest cannot be read.
 LASTING_TYPES = frozenset({"Process", "ProcessEnded", "Traceback", "KernelMessage", "Coverage", "Affinity"})
 FULL, THINNED, STRIPPED = 0, 1, 2
@@ -67,6 +69,7 @@ class Segments:
         self._open: dict[str, tuple[int, _Segment]] = {}
         self._numbers = {READINGS: 0, STACKS: 0}
         self._adopt()
+        self._reserve()
 
     def describe(self, session: bytes) -> None:
         """Replace ``session.json`` in one step, so that a reader sees the old or the new one, never half."""
@@ -85,10 +88,11 @@ class Segments:
         if stream == EVENTS and segment.size + len(line) > self._events_bytes:
             raise OSError(27, "the events have used their eighth of the disk budget")
         try:
-            _write_all(descriptor, line)
+            _write_whole(descriptor, line, segment.size)
         except OSError:
-            os.ftruncate(descriptor, segment.size)
-            raise
+            if stream != EVENTS or not self._released():
+                raise
+            _write_whole(descriptor, line, segment.size)
         segment.size += len(line)
         if stream != EVENTS and segment.size >= self._segment_bytes:
             os.close(descriptor)
@@ -118,6 +122,32 @@ class Segments:
         for descriptor, _ in self._open.values():
             os.close(descriptor)
         self._open.clear()
+        self._released()
+
+    def _reserve(self) -> None:
+        """Set a little room aside: on a disk that fills up with readings, or by others, the verdict must still fit."""
+        size = min(RESERVE_BYTES, self._budget // 64)
+        while size >= SMALLEST_RESERVE_BYTES:
+            self._released()
+            try:
+                descriptor = _create(self._folder / RESERVE)
+                try:
+                    os.posix_fallocate(descriptor, 0, size)
+                finally:
+                    os.close(descriptor)
+            except OSError:
+                self._released()
+                size //= 2
+            else:
+                return
+
+    def _released(self) -> bool:
+        """Give the reserve back to the disk; False when there is none."""
+        try:
+            (self._folder / RESERVE).unlink()
+        except OSError:
+            return False
+        return True
 
     def _adopt(self) -> None:
         """Count in what a writer before us, which died, has left."""
@@ -207,6 +237,15 @@ def _write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
+
+
+def _write_whole(descriptor: int, line: bytes, end: int) -> None:
+    """Write a line at the end of a file, or leave the file as it was."""
+    try:
+        _write_all(descriptor, line)
+    except OSError:
+        os.ftruncate(descriptor, end)
+        raise
 
 
 def _at(line: bytes) -> float:

@@ -50,6 +50,8 @@ def test_lines_go_to_the_file_of_their_stream(tmp_path: Path) -> None:
     segments.append(STACKS, b'{"at":1}\n')
     segments.append(EVENTS, b'{"at":2}\n')
 
+    segments.close()
+
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "events.jsonl", "readings-0001.jsonl", "stacks-0001.jsonl",
     ]  # fmt: skip
@@ -146,6 +148,7 @@ def test_the_description_is_replaced_in_one_step(tmp_path: Path) -> None:
     segments = Segments(tmp_path, BUDGET, lambda text: None)
     segments.describe(b'{"old": 1}')
     segments.describe(b'{"new": 1}')
+    segments.close()
 
     assert (tmp_path / "session.json").read_bytes() == b'{"new": 1}'
     assert [path.name for path in tmp_path.iterdir()] == ["session.json"]

@@ -143,6 +143,28 @@ def test_a_disk_that_fills_up_and_gets_room_again_is_used_again(tmp_path: Path, 
         subprocess.run(["umount", "-l", disk], check=True)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
+def test_a_full_disk_still_takes_the_verdict(tmp_path: Path, writers: list[Writer]) -> None:
+    """Readings filled it to the last byte; a little room was set aside for what matters most."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", disk], capture_output=True).returncode:
+        pytest.skip("this container may not mount")
+    try:
+        writer = Writer(disk, BUDGET)
+        writers.append(writer)
+        while not writer.lost:
+            put(writer, READINGS)
+            assert writer.settle(PATIENCE_SECONDS)
+        put(writer, EVENTS, b'{"verdict":1}')
+        writer.close(PATIENCE_SECONDS)
+
+        assert (disk / "events.jsonl").read_bytes() == b'{"verdict":1}\n'
+        assert writer.lost == 1
+    finally:
+        subprocess.run(["umount", "-l", disk], check=True)
+
+
 def test_a_killed_writer_is_replaced(tmp_path: Path, writers: list[Writer]) -> None:
     """It is the first to go when memory runs out; its successor knows the session, and the loss is counted."""
     writer = Writer(tmp_path, BUDGET)

@@ -11,14 +11,19 @@ def attach(
     watch: Annotated[bool, typer.Option("--watch", help="Stay, and report every change.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")] = False,
     patience: Annotated[
-        float, typer.Option(metavar="SECONDS", min=1.0, help="How long a wait that time may heal is given before it is called hung.")
+        float,
+        typer.Option(
+            metavar="SECONDS", min=1.0, help="How long a wait that time may heal is given before it is called hung."
+        ),
     ] = 60.0,
     session: Annotated[str | None, typer.Option(metavar="DIR", help="Where to keep the recording.")] = None,
 ) -> None:
-    """Say whether a running job is hung, slow, busy or healthy, why, and who is to blame.
+    """Say why a running job makes no progress.
 
-    The job needs no preparation and is never stopped. The exit code tells the state: 0 healthy, 10 busy, 20 slow, 30 hung,
-    40 finished, 41 crashed or killed, 50 inconclusive, 3 no such process, 77 permission denied.
+    Hung, slow, busy or healthy, why, and who is to blame.
+
+    The job needs no preparation and is never stopped. The exit code tells the state: 0 healthy, 10 busy, 20 slow,
+    30 hung, 40 finished, 41 crashed or killed, 50 inconclusive, 3 no such process, 77 permission denied.
 
     \b
     Examples:
@@ -29,6 +34,7 @@ def attach(
     from perfwatch.attaching import Attached
     from perfwatch.report.exits import exit_code
     from perfwatch.report.json import as_json
+    from perfwatch.report.plain import clean
     from perfwatch.report.verdicts import print_verdict
 
     attached = Attached(pid, session=session, patience_seconds=patience)
@@ -36,6 +42,8 @@ def attach(
         verdict = attached.stay(sys.stderr) if watch else attached.decide(sys.stderr)
     finally:
         attached.close()
+    if attached.loss:
+        print(f"perfwatch: {clean(attached.loss)}", file=sys.stderr)
     if json:
         print(as_json(verdict))
     else:

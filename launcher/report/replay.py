@@ -30,9 +30,9 @@ class ReplayReport:
         yield Text(f"judged at {duration(self.at)} of {duration(self.recording.end)}", style="dim")
         yield VerdictReport(self.verdict)
         yield from self._then()
-        for event in self.recording.events:
-            if event.kind == "outcome" or (event.kind == "shed" and not event.text.startswith("disk budget")):
-                yield Text(f"{event.kind} after {duration(event.at)}: {clean(event.text)}", style="bold")
+        for kind in ("shed", "outcome"):  # of each the last one: it counts up, or it is the only one
+            for event in [event for event in self.recording.events if event.kind == kind][-1:]:
+                yield Text(f"{kind} after {duration(event.at)}: {clean(event.text)}", style="bold")
         left_out = len(self.recording.unknown) + self.recording.skipped
         if left_out:
             unknown = len(self.recording.unknown)
