@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from datetime import datetime, timezone
 
+import msgspec
+
 from perfwatch.probes import readings as r
 from perfwatch.recording import Recording
 from perfwatch.triage.case import Case
@@ -22,7 +24,9 @@ from perfwatch.triage.verdict import (
 )
 
 SURE = 0.6  # a finding below this is a suspicion, not a verdict
-SHOWN_FINDINGS = 4
+SUSPECTED = 0.5  # of a finding's confidence that a mere suspicion of it has
+SHOWN = 4
+MOVING = ("slow", "healthy")  # states that a job which may be hung cannot be called yet
 
 
 def diagnose(recording: Recording, at: float | None = None, rules: Sequence[Rule] = RULES) -> Verdict:
@@ -34,8 +38,8 @@ def diagnose(recording: Recording, at: float | None = None, rules: Sequence[Rule
 def judge(case: Case, rules: Sequence[Rule] = RULES) -> Verdict:
     """Ask the rules in the catalogue's order, which is their precedence.
 
-    The first sure finding names the cause, the others are kept beside it. A rule that fails is recorded as missing and does
-    not stop the others.
+    The first sure finding names the cause (of slow ones, the one that explains most of the time), the others are kept beside
+    it. A rule that fails is recorded as missing and does not stop the others.
     """
     findings: list[Finding] = []
     missing: list[Missing] = list(case.missing)
@@ -55,91 +59,87 @@ def judge(case: Case, rules: Sequence[Rule] = RULES) -> Verdict:
 
 
 def _verdict(case: Case, findings: list[Finding], missing: tuple[Missing, ...]) -> Verdict:
-    sure = [f for f in findings if f.confidence >= SURE and f.decides_in_seconds <= 0]
     waiting = [f for f in findings if f.decides_in_seconds > 0]
-    chosen = sure[0] if sure else None
-    if chosen is None or (
-        waiting
-        and chosen.state in ("slow", "healthy", "busy")
-        and findings.index(waiting[0]) < findings.index(chosen)
-        and chosen.state != "busy"
-    ):
+    chosen = _choose([f for f in findings if f.confidence >= SURE and f.decides_in_seconds <= 0])
+    if chosen is None or (waiting and chosen.state in MOVING):
         return _inconclusive(case, findings, waiting, missing)
     others = [f for f in findings if f is not chosen]
-    alternatives = chosen.alternatives + tuple(
+    also = tuple(
         Alternative(cause=f.cause, refuted_by=f"also seen ({f.confidence:.0%}), but {chosen.cause} explains it first")
         for f in others
         if f.state == chosen.state
     )
-    return Verdict(
+    onset = None if chosen.silent_seconds is None else _clock(case, case.at - chosen.silent_seconds)
+    return msgspec.structs.replace(
+        _resting_on(case, chosen, missing),
         state=chosen.state,
         cause=chosen.cause,
         confidence=chosen.confidence,
         summary=chosen.summary,
-        owner=chosen.owner,
-        culprits=chosen.culprits,
-        wait_chain=chosen.wait_chain,
-        evidence=chosen.evidence,
-        alternatives=alternatives[:SHOWN_FINDINGS],
-        next=chosen.next,
-        silent_seconds=chosen.silent_seconds,
-        onset=_clock(case, case.at - chosen.silent_seconds) if chosen.silent_seconds is not None else None,
-        findings=tuple(others[:SHOWN_FINDINGS]),
-        suspect=None,
-        missing=missing,
-        **_common(case),
+        onset=onset,
+        alternatives=(chosen.alternatives + also)[:SHOWN],
+        findings=tuple(others[:SHOWN]),
     )
+
+
+def _choose(sure: list[Finding]) -> Finding | None:
+    """The first; but a slow run can be slow for several reasons at once, and the largest is named."""
+    if not sure or sure[0].state != "slow":
+        return sure[0] if sure else None
+    return max((f for f in sure if f.state == "slow"), key=lambda f: f.lost_share or 0.0)
 
 
 def _inconclusive(case: Case, findings: list[Finding], waiting: list[Finding], missing: tuple[Missing, ...]) -> Verdict:
+    """What is known when nothing is sure: the suspicion that is nearest to a verdict, if there is one."""
     best = waiting[0] if waiting else max(findings, key=lambda f: f.confidence, default=None)
-    suspect = None
-    summary = "what was seen does not suffice for a verdict"
-    if best is not None:
-        suspect = Suspect(
-            state=best.state,
-            cause=best.cause,
-            silent_seconds=best.silent_seconds or 0.0,
-            decides_in_seconds=best.decides_in_seconds,
-        )
-        summary = f"suspected: {best.summary}"
-    return Verdict(
-        state="inconclusive",
-        cause=None,
-        confidence=round(best.confidence * 0.5, 2) if best else 0.0,
-        summary=summary,
-        owner=best.owner if best else "unknown",
-        culprits=best.culprits if best else (),
-        wait_chain=best.wait_chain if best else (),
-        evidence=best.evidence if best else (),
-        next=best.next if best else (),
-        silent_seconds=best.silent_seconds if best else None,
-        findings=tuple(findings[:SHOWN_FINDINGS]),
+    verdict = _resting_on(case, best, missing)
+    if best is None:
+        return verdict
+    suspect = Suspect(
+        state=best.state,
+        cause=best.cause,
+        silent_seconds=best.silent_seconds or 0.0,
+        decides_in_seconds=best.decides_in_seconds,
+    )
+    return msgspec.structs.replace(
+        verdict,
+        confidence=round(best.confidence * SUSPECTED, 2),
+        summary=f"suspected: {best.summary}",
         suspect=suspect,
-        missing=missing,
-        **_common(case),
+        findings=tuple(findings[:SHOWN]),
     )
 
 
-def _common(case: Case) -> dict[str, object]:
-    """The fields that do not depend on which finding won."""
+def _resting_on(case: Case, finding: Finding | None, missing: tuple[Missing, ...]) -> Verdict:
+    """An inconclusive verdict with everything that does not depend on how it is judged."""
     counts = [p.steps.count for p in case.progress.values() if p.steps is not None]
     calls = case.history.every(r.ProbeCall)
-    return {
-        "at": _clock(case, case.at),
-        "last_step": max(counts) if counts else None,
-        "coverage": Coverage(
+    return Verdict(
+        state="inconclusive",
+        cause=None,
+        confidence=0.0,
+        summary="what was seen does not suffice for a verdict",
+        owner=finding.owner if finding else "unknown",
+        at=_clock(case, case.at),
+        silent_seconds=finding.silent_seconds if finding else None,
+        last_step=max(counts, default=None),
+        coverage=Coverage(
             ranks_seen=len(case.job.ranks), world_size=case.job.world_size or (len(case.job.ranks) or None)
         ),
-        "timeline": Timeline(
+        culprits=finding.culprits if finding else (),
+        wait_chain=finding.wait_chain if finding else (),
+        evidence=finding.evidence if finding else (),
+        missing=missing,
+        next=finding.next if finding else (),
+        timeline=Timeline(
             suspected=next((round(e.at, 2) for e in case.events if e.kind == "suspicion"), None),
             decided=round(case.at, 2),
         ),
-        "observer_cost": ObserverCost(
+        observer_cost=ObserverCost(
             cpu_seconds=round(sum(c.reading.cpu_seconds or 0.0 for c in calls), 3),
             stack_dumps=sum(1 for c in calls if c.reading.probe.startswith("stack")),
         ),
-    }
+    )
 
 
 def _clock(case: Case, at: float) -> str:

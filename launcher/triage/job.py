@@ -86,10 +86,10 @@ def read_job(history: History) -> Job:
         if (seen := history.latest(r.Process, *key))
     }
     ended = {
-        seen.reading.pid: seen.reading
+        gone.reading.pid: gone.reading
         for key in history.entities(r.ProcessEnded)
-        if (seen := history.latest(r.ProcessEnded, *key))
-        and (seen.reading.pid not in processes or processes[seen.reading.pid].start_ticks == seen.reading.start_ticks)
+        if (gone := history.latest(r.ProcessEnded, *key))
+        and (gone.reading.pid not in processes or processes[gone.reading.pid].start_ticks == gone.reading.start_ticks)
     }
     ranks = _find_ranks(history, processes)
     members: dict[int, Member] = {}

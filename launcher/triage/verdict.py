@@ -89,6 +89,7 @@ class Finding(_Part, frozen=True, kw_only=True):
     next: tuple[str, ...] = ()
     silent_seconds: float | None = None
     decides_in_seconds: float = 0.0  # > 0: not decided yet, becomes ``suspect``
+    lost_share: float | None = None  # slow: the share of the time that it explains; 1 where it is behind the others
 
 
 class Abstention(_Part, frozen=True, kw_only=True):
