@@ -84,7 +84,7 @@ class VerdictReport:
         for link in chain[:MOST_LINKS]:
             line = Table.grid()
             line.add_row(Text(arrow if link.depth else ""), Text(_link(link)))
-            yield Padding(line, (0, 0, 0, 2 + 3 * max(0, link.depth - 1)))
+            yield Padding(line, (0, 0, 0, 2 + 3 * max(0, min(link.depth, MOST_LINKS) - 1)))
         if len(chain) > MOST_LINKS:
             yield Text(f"  and {len(chain) - MOST_LINKS} more in --json", style="dim")
 

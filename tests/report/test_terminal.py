@@ -28,8 +28,8 @@ FULL = verdict(
     ),
     wait_chain=(
         Link(pid=733, rank=0, waits_for="all_reduce with rank 1", frame="step (train.py:40)", silent_seconds=412.0),
-        Link(pid=734, rank=1, waits_for="a batch from worker 758"),
-        Link(pid=758, waits_for="a sleep that ends in 11 days"),
+        Link(pid=734, rank=1, waits_for="a batch from worker 758", depth=1),
+        Link(pid=758, waits_for="a sleep that ends in 11 days", depth=2),
     ),
     evidence=(
         Evidence(witness="stack", entity="pid 758", claim="the same frame", observed="6 of 6 dumps", expected="moves"),
@@ -129,7 +129,7 @@ def test_long_lists_are_cut_and_counted() -> None:
     """A job of a thousand ranks does not scroll the headline away."""
     many = verdict(
         culprits=tuple(Culprit(pid=pid) for pid in range(1000)),
-        wait_chain=tuple(Link(pid=pid, waits_for="x") for pid in range(1000)),
+        wait_chain=tuple(Link(pid=pid, waits_for="x", depth=pid) for pid in range(1000)),
     )
     text = rendered(many)
 
