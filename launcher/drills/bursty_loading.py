@@ -52,7 +52,6 @@ if __name__ == "__main__":
     for step, picture in enumerate(DataLoader(pictures, batch_size=None, num_workers=4, prefetch_factor=1)):
         if step == args.steps:
             stage.onset()
-        for _ in range(4):
-            sgd.zero_grad()
-            projection(picture.expand(8, -1)).pow(2).mean().backward()
-            sgd.step()
+        sgd.zero_grad()
+        projection(picture.expand(64, -1)).pow(2).mean().backward()
+        sgd.step()

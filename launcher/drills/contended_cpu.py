@@ -27,7 +27,7 @@ surroundings.innocent_activity(args.strength)
 torch.set_num_threads(1)
 conv = torch.nn.Sequential(torch.nn.Conv1d(16, 64, 5), torch.nn.ReLU(), torch.nn.Conv1d(64, 16, 5))
 optimizer = torch.optim.SGD(conv.parameters(), lr=1e-3)
-waves = torch.randn(16, 16, 256)
+waves = torch.randn(48, 16, 256)
 for step in range(100_000_000):
     if step == args.steps:
         for _ in range(NEIGHBOURS[args.strength]):

@@ -23,15 +23,14 @@ if __name__ == "__main__":
     options = stage.arguments(__doc__)
     torch.set_num_threads(1)
     net = nn.Sequential(
-        nn.Conv2d(3, 16, 3, stride=2), nn.ReLU(), nn.Conv2d(16, 32, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(10)
+        nn.Conv2d(3, 32, 3, stride=2), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(10)
     )
     net(torch.zeros(1, 3, 96, 96))
     sgd = torch.optim.SGD(net.parameters(), lr=1e-3)
     for i, (x, y) in enumerate(DataLoader(Augmented(), batch_size=4, num_workers=1, prefetch_factor=4)):
         if i == options.steps:
             stage.onset()
-        for _ in range(3):
-            loss = nn.functional.cross_entropy(net(x), y)
-            sgd.zero_grad()
-            loss.backward()
-            sgd.step()
+        loss = nn.functional.cross_entropy(net(x), y)
+        sgd.zero_grad()
+        loss.backward()
+        sgd.step()

@@ -19,13 +19,12 @@ torch.set_num_threads(1)
 history = [{"id": [i]} for i in range(100_000)]
 policy = torch.nn.Sequential(torch.nn.Linear(64, 512), torch.nn.Tanh(), torch.nn.Linear(512, 8))
 optimizer = torch.optim.Adam(policy.parameters())
-observations = torch.randn(512, 64)
+observations = torch.randn(4096, 64)
 for step in range(100_000_000):
     if step == args.steps:
         stage.onset()
-    for _ in range(4):
-        optimizer.zero_grad()
-        policy(observations).logsumexp(1).mean().backward()
-        optimizer.step()
+    optimizer.zero_grad()
+    policy(observations).logsumexp(1).mean().backward()
+    optimizer.step()
     if step >= args.steps and step % EVERY[args.strength] == 0:
         free_memory()

@@ -47,7 +47,6 @@ for step in range(100_000_000):
         stage.onset()
     raw = fetch([dead] * (REFUSALS[args.strength] if step >= args.steps else 0) + [alive])
     features = torch.frombuffer(bytearray(raw), dtype=torch.uint8).float()[:512] / 255
-    for _ in range(3):
-        optimizer.zero_grad()
-        ranker(features.expand(128, -1)).square().mean().backward()
-        optimizer.step()
+    optimizer.zero_grad()
+    ranker(features.expand(512, -1)).square().mean().backward()
+    optimizer.step()

@@ -17,16 +17,15 @@ def train():
     decoder = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.ReLU(), torch.nn.Linear(2048, 512))
     optimizer = torch.optim.SGD(decoder.parameters(), lr=1e-3)
     step = 0
-    loader = DataLoader(features, batch_size=64, num_workers=1, persistent_workers=True, shuffle=True)
+    loader = DataLoader(features, batch_size=128, num_workers=1, persistent_workers=True, shuffle=True)
     while True:
         for (x,) in loader:
             if step == args.steps:
                 stage.onset()
             step += 1
-            for _ in range(2):
-                optimizer.zero_grad()
-                torch.nn.functional.mse_loss(decoder(x), x).backward()
-                optimizer.step()
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(decoder(x), x).backward()
+            optimizer.step()
 
 
 if __name__ == "__main__":

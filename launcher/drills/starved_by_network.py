@@ -56,13 +56,12 @@ if __name__ == "__main__":
     store.socket.close()
     surroundings.innocent_activity(args.strength)
     torch.set_num_threads(1)
-    encoder = torch.nn.Sequential(torch.nn.Linear(1024, 1024), torch.nn.GELU(), torch.nn.Linear(1024, 64))
+    encoder = torch.nn.Sequential(torch.nn.Linear(1024, 4096), torch.nn.GELU(), torch.nn.Linear(4096, 64))
     optimizer = torch.optim.SGD(encoder.parameters(), lr=1e-4)
     stream = DataLoader(Remote(url, args.steps, DELAY[args.strength]), batch_size=None, num_workers=2)
     for i, shard in enumerate(stream):
         if i == args.steps:
             stage.onset()
-        for _ in range(4):
-            optimizer.zero_grad()
-            encoder(shard).square().mean().backward()
-            optimizer.step()
+        optimizer.zero_grad()
+        encoder(shard).square().mean().backward()
+        optimizer.step()

@@ -50,14 +50,13 @@ if __name__ == "__main__":
         for _ in range(200):
             cold_read(shard.fileno())
         one = (time.monotonic() - began) / 200
-        model = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 1))
+        model = torch.nn.Sequential(torch.nn.Linear(256, 2048), torch.nn.ReLU(), torch.nn.Linear(2048, 1))
         optim = torch.optim.Adam(model.parameters())
         reads = max(1, int(WAIT[args.strength] / one / 8))
         data = DataLoader(Shards(shard.name, args.steps * 8, reads), batch_size=8, num_workers=1)
         for step, batch in enumerate(data):
             if step == args.steps:
                 stage.onset()
-            for _ in range(6):
-                optim.zero_grad()
-                model(batch.repeat(4, 1)).pow(2).mean().backward()
-                optim.step()
+            optim.zero_grad()
+            model(batch.repeat(64, 1)).pow(2).mean().backward()
+            optim.step()

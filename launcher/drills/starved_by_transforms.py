@@ -20,7 +20,7 @@ class Photos(Dataset):
 
     def __getitem__(self, index):
         photo = torch.rand(1, 3, 96, 96)
-        return self.augment(photo, self.blurs if index >= self.calm else 1).flatten(), index % 10
+        return self.augment(photo, self.blurs if index >= self.calm else 1)[0], index % 10
 
     def augment(self, photo, times):
         for _ in range(times):
@@ -31,13 +31,14 @@ class Photos(Dataset):
 args = stage.arguments(__doc__)
 surroundings.innocent_activity(args.strength)
 torch.set_num_threads(1)
-classifier = nn.Sequential(nn.Linear(3 * 96 * 96, 64), nn.ReLU(), nn.Linear(64, 10))
+classifier = nn.Sequential(
+    nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 48, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(48 * 46 * 46, 10)
+)
 optimizer = torch.optim.SGD(classifier.parameters(), lr=1e-3)
 loader = DataLoader(Photos(args.steps * BATCH, BLURS[args.strength]), batch_size=BATCH, num_workers=1)
 for step, (photos, labels) in enumerate(loader):
     if step == args.steps:
         stage.onset()
-    for _ in range(3):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(classifier(photos), labels).backward()
-        optimizer.step()
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(classifier(photos), labels).backward()
+    optimizer.step()

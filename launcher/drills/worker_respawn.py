@@ -12,17 +12,16 @@ def main():
     args = stage.arguments(__doc__)
     surroundings.innocent_activity(args.strength)
     torch.set_num_threads(1)
-    samples = TensorDataset(torch.randn(BATCHES[args.strength] * 32, 512))
+    samples = TensorDataset(torch.randn(BATCHES[args.strength] * 128, 512))
     model = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.Tanh(), torch.nn.Linear(2048, 512))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     while True:
-        loader = DataLoader(samples, batch_size=32, num_workers=2, multiprocessing_context="spawn")
+        loader = DataLoader(samples, batch_size=128, num_workers=2, multiprocessing_context="spawn")
         stage.onset()
         for (batch,) in loader:
-            for _ in range(4):
-                optimizer.zero_grad()
-                torch.nn.functional.mse_loss(model(batch), batch).backward()
-                optimizer.step()
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(batch), batch).backward()
+            optimizer.step()
 
 
 if __name__ == "__main__":
