@@ -23,7 +23,8 @@ def ending(case: Case) -> r.ProcessEnded | None:
     signalled = [e for e in of_ranks if e.signal]
     if len(ranks) > 1 and signalled:
         return signalled[0]
-    return (tops or [e for e in of_ranks if e.exit_code is not None or e.signal] or of_ranks or [None])[0]
+    known = tops or [e for e in of_ranks if e.exit_code is not None or e.signal] or of_ranks
+    return known[0] if known else None
 
 
 def traceback_of(case: Case) -> r.Traceback | None:
