@@ -18,6 +18,7 @@ from perfwatch.triage.verdict import ObserverCost
 
 EXPECTED = "expected.json"
 CONTEXT = (Affinity, Cgroup, Coverage, Host, Process, ProcessEnded, Steps)
+THINNED = 4  # of a series that cannot go, every so many-th reading may do
 ENTITY_FIELDS = ("pid", "tid", "fd", "path", "file", "line", "mount", "device", "interface", "probe", "kind")
 
 
@@ -59,16 +60,22 @@ def accept(case: Path, expected: Expected) -> None:
 
 
 def trimmed(recording: Recording, at: float) -> tuple[Record, ...]:
-    """Leave out what the verdict ``at`` that moment does not rest on: whole threads, descriptors, disks.
+    """Leave out what the verdict ``at`` that moment does not rest on: whole threads and disks, then repetitions.
 
-    The verdict must stay the same to the letter, evidence and all. Small readings that say where it was stay anyway.
+    The verdict must stay the same to the letter, evidence and all. Readings that say where it was stay, thinned.
     """
     whole = recording.until(at)
     records, truth = whole.records, _verdict_text(whole, at)
     for entity in dict.fromkeys(map(_entity, records)):
-        without = tuple(record for record in records if _entity(record) != entity)
-        if entity[0] not in CONTEXT and _verdict_text(replace(whole, records=without), at) == truth:
-            records = without
+        mine = [number for number, record in enumerate(records) if _entity(record) == entity]
+        nothing: set[int] = set()
+        for kept in (nothing, {mine[0], mine[-1]}, {mine[0], *mine[::-THINNED]}):
+            if kept is nothing and entity[0] in CONTEXT:
+                continue
+            left = tuple(record for number, record in enumerate(records) if number in kept or number not in mine)
+            if _verdict_text(replace(whole, records=left), at) == truth:
+                records = left
+                break
     return records
 
 
