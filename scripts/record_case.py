@@ -55,7 +55,7 @@ def record(drill: Drill, cause: str, options: argparse.Namespace) -> bool:
         case = _folder(drill, cause) / (drill.name if strength == "loud" else f"{drill.name}-{strength}")
         names = _names(recording, folder)
         recorded.store(case, recording, recorded.trimmed(recording, at), _provenance(drill, strength, options), names)
-    again = recorded.Expected.of(load(case), at)
+    again = recorded.Expected.of(load(case), round(at, 3))
     recorded.accept(case, again)
     if (again.state, again.cause) != (verdict.state, verdict.cause):
         return _not_kept(drill, f"replayed as {again}, live it was {said}: triage is not pure; see {case}")
