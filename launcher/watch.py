@@ -24,6 +24,7 @@ from perfwatch.triage.verdict import Suspect, Verdict
 # A suspect job is looked at twice a second: two sightings within a second settle a decisive sign.
 SUSPECT_SECONDS = 0.5
 CALM_SECONDS = 1.0
+CERTAIN_SECONDS, CERTAIN_DUMP_SECONDS = 2.0, 15.0  # after a hang was told
 COLLECT_SECONDS = 0.2  # how soon a finished record is noticed
 TREE_SECONDS, CALM_TREE_SECONDS = 1.0, 5.0  # a scan of /proc costs 60 us a process of the machine
 USAGE_SECONDS, CALM_USAGE_SECONDS = 1.0, 10.0
@@ -107,11 +108,21 @@ class Watch:
         """Seconds since the session began."""
         return self._clock() - self._began
 
+    @property
+    def _pace(self) -> float:
+        """Seconds between looks at a suspect job; a hang that has been told needs only to be seen moving again."""
+        return CERTAIN_SECONDS if self._told[0] == "hung" else SUSPECT_SECONDS
+
     def add_root(self, pid: int) -> None:
         """Follow one more tree (another rank's launcher registered it)."""
         if pid not in self.roots:
             self.roots.append(pid)
             self._schedule.hasten("tree")
+
+    def attend(self) -> None:
+        """Somebody asks about the job: look closely, as at a suspect one."""
+        if not self.suspicious:
+            self._suspect()
 
     def tick(self) -> float:
         """Do what is due; returns the seconds until something is due again."""
@@ -130,7 +141,7 @@ class Watch:
                 self._judge()
         else:
             self._glance(case, sampled)
-        pause = SUSPECT_SECONDS if self.suspicious else CALM_SECONDS
+        pause = self._pace if self.suspicious else CALM_SECONDS
         return min(pause, COLLECT_SECONDS) if self.look.records else pause
 
     def verdict(self) -> Verdict:
@@ -186,9 +197,9 @@ class Watch:
             self.look.machine(swept or ranks)
             if self.suspicious:
                 self.look.output(ranks[:MOST_SAMPLED])
-        if self.suspicious and self._schedule.due("sweep", SUSPECT_SECONDS):
+        if self.suspicious and self._schedule.due("sweep", self._pace):
             found = [thread for pid in swept for thread in self.look.threads(pid)]
-            if self._schedule.due("descriptors", 2 * SUSPECT_SECONDS):
+            if self._schedule.due("descriptors", 2 * self._pace):
                 self.look.behind(found)
 
     def _glance(self, case: Case, sampled: bool) -> None:
@@ -217,12 +228,14 @@ class Watch:
         pids = [pid for pid in nearest(case, self.look.known, MOST_SWEPT) if self.look.known[pid].python]
         if not pids:
             return
+        certain = self._told[0] == "hung"
         early = self._dumps < EARLY_DUMPS
-        if self._schedule.due("dump", EARLY_DUMP_SECONDS if early else LATE_DUMP_SECONDS):
+        every = CERTAIN_DUMP_SECONDS if certain else EARLY_DUMP_SECONDS if early else LATE_DUMP_SECONDS
+        if self._schedule.due("dump", every):
             self.look.dump(pids if self._dumps == 0 else pids[: 2 * MOST_SAMPLED])
             self._dumps += 1
             self._sources()
-        if self._dumps and self._schedule.due("sample", RECORD_SECONDS + 0.5):
+        if self._dumps and not certain and self._schedule.due("sample", RECORD_SECONDS + 0.5):
             self._sample(case)
         if self.at - self._suspected_at > NATIVE_AFTER_SECONDS:
             self._native(case)
