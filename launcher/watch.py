@@ -6,20 +6,19 @@ one is swept, sampled and judged until the verdict is clear. Nothing here blocks
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from perfwatch.attention import Schedule, alarm, nearest
 from perfwatch.look import Look
+from perfwatch.news import News, Sink, Teller
 from perfwatch.probes import readings as r
-from perfwatch.recording import AT_DECIMALS, Event
+from perfwatch.recording import AT_DECIMALS
 from perfwatch.session import Session
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.frames import user_frame
 from perfwatch.triage.history import History
-from perfwatch.triage.verdict import Suspect, Verdict
+from perfwatch.triage.verdict import Verdict
 
 # A suspect job is looked at twice a second: two sightings within a second settle a decisive sign.
 SUSPECT_SECONDS = 0.5
@@ -38,27 +37,7 @@ EARLY_DUMPS, EARLY_DUMP_SECONDS, LATE_DUMP_SECONDS = 3, 0.7, 4.0
 CALM_AFTER_SECONDS = 6.0  # of a healthy or slow verdict
 MOST_SOURCE_LINES = 6  # newly read per round
 NATIVE_AFTER_SECONDS, NATIVE_SECONDS = 4.0, 120.0  # a native profile costs a second of CPU: late and seldom
-TELL_AFTER_SHARE = 0.25  # of the patience
 REMEMBER_SECONDS = 600.0  # in memory; the recording keeps what its disk budget allows
-PIN_SECONDS = 30.0  # before a verdict: what it rests on
-
-
-class Sink(Protocol):
-    """What takes the readings to disk: ``perfwatch.recording.Recorder``."""
-
-    def append(self, at: float, readings: Sequence[r.Reading]) -> None: ...  # noqa: D102
-    def event(self, at: float, kind: str, text: str, verdict: Verdict | None = None) -> None: ...  # noqa: D102
-    def pin(self, first_at: float, last_at: float) -> None: ...  # noqa: D102
-
-
-@dataclass(frozen=True)
-class News:
-    """Something to tell the user: suspicion, verdict or retraction."""
-
-    kind: str
-    at: float
-    text: str
-    verdict: Verdict | None = None
 
 
 class Watch:
@@ -91,17 +70,15 @@ class Watch:
         self.suspicious = eager
         self.last: Verdict | None = None
         self._recorder = recorder
-        self._on_news = on_news
+        self._teller = Teller(session, recorder, on_news)
         self._clock = clock
         self._began = clock()
         self._history = History()
-        self._events: list[Event] = []
         self._schedule = Schedule(lambda: self.at)
         self._suspected_at = 0.0
         self._dumps = 0
         self._settled_at: float | None = None
         self._read_lines: set[tuple[str, int]] = set()
-        self._told: tuple[str, str | None] = ("", None)
 
     @property
     def at(self) -> float:
@@ -111,7 +88,7 @@ class Watch:
     @property
     def _pace(self) -> float:
         """Seconds between looks at a suspect job; a hang that has been told needs only to be seen moving again."""
-        return CERTAIN_SECONDS if self._told[0] == "hung" else SUSPECT_SECONDS
+        return CERTAIN_SECONDS if self._teller.state == "hung" else SUSPECT_SECONDS
 
     def add_root(self, pid: int) -> None:
         """Follow one more tree (another rank's launcher registered it)."""
@@ -178,7 +155,7 @@ class Watch:
         self._history.at = self.at
         if self._schedule.due("forget", REMEMBER_SECONDS / 4):
             self._history.forget(self.at - REMEMBER_SECONDS)
-        return Case(self._history, self.session, self._events)
+        return Case(self._history, self.session, self._teller.events)
 
     def _collect(self) -> bool:
         found = self.look.collect()
@@ -228,7 +205,7 @@ class Watch:
         pids = [pid for pid in nearest(case, self.look.known, MOST_SWEPT) if self.look.known[pid].python]
         if not pids:
             return
-        certain = self._told[0] == "hung"
+        certain = self._teller.state == "hung"
         early = self._dumps < EARLY_DUMPS
         every = CERTAIN_DUMP_SECONDS if certain else EARLY_DUMP_SECONDS if early else LATE_DUMP_SECONDS
         if self._schedule.due("dump", every):
@@ -279,29 +256,4 @@ class Watch:
                 self._schedule.due("calm_sample", CALM_SAMPLE_SECONDS)
         else:
             self._settled_at = None
-        self._tell(verdict)
-
-    def _tell(self, verdict: Verdict) -> None:
-        """Say what changed: a suspicion that lasts, a verdict, a retraction when the job moves again."""
-        now = (verdict.state, verdict.cause)
-        if now == self._told:
-            return
-        kind, text = "verdict", verdict.summary
-        if verdict.state == "inconclusive":
-            if verdict.suspect is None or not _worth_telling(verdict.suspect):
-                return
-            kind = "suspicion"
-        elif self._told[0] in ("hung", "inconclusive") and verdict.state in ("healthy", "slow", "busy"):
-            kind, text = "retraction", f"moves again: {verdict.summary}"
-        self._told = now
-        at = self.at
-        self._events.append(Event(at, self.session.created + at, kind, text, verdict))
-        if self._recorder is not None:
-            self._recorder.event(at, kind, text, verdict)
-            self._recorder.pin(max(0.0, at - PIN_SECONDS), at)
-        self._on_news(News(kind, at, text, verdict))
-
-
-def _worth_telling(suspect: Suspect) -> bool:
-    """Every long step begins like a hang: a suspicion is told when a good part of its patience is gone."""
-    return suspect.silent_seconds >= TELL_AFTER_SHARE * (suspect.silent_seconds + suspect.decides_in_seconds)
+        self._teller.tell(verdict, self.at)

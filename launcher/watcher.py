@@ -18,6 +18,7 @@ from perfwatch.channel import Channel, Message
 from perfwatch.control import ControlServer, ask
 from perfwatch.errors import SessionUnwritable
 from perfwatch.lock import Place, roots
+from perfwatch.news import News
 from perfwatch.probes.deadline import KillableChild
 from perfwatch.recording import Recorder
 from perfwatch.redaction import redact_command
@@ -26,7 +27,7 @@ from perfwatch.session import Session, choose_directory, this_machine
 from perfwatch.summary import Summary, Tally
 from perfwatch.supervise import Request
 from perfwatch.triage.verdict import Verdict
-from perfwatch.watch import News, Watch
+from perfwatch.watch import Watch
 
 TURN_SECONDS = 1.0  # how often a launcher that does not watch asks whether it should now
 LONGEST_TEXT = 8192  # what a terminal takes at once; the rest is in the session
@@ -128,8 +129,11 @@ class _Watcher:
                 "session": str(self._recorder.folder) if self._recorder else None,
                 "agent_folder": str(self._place.folder),
                 "elapsed_seconds": time.monotonic() - self._began,
+                "patience_seconds": self._session.conditions["patience_seconds"],
             }
         if command == "verdict":
+            if request.get("attend"):
+                self._watch.attend()
             verdict = self._guarded(self._watch.verdict, None)
             if verdict is None:
                 return {"ok": False, "error": "no verdict can be made now"}

@@ -1,0 +1,74 @@
+"""What is told while a job is watched, and when: a suspicion that lasts, a verdict, a retraction when the job moves again."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from perfwatch.probes import readings as r
+from perfwatch.recording import Event
+from perfwatch.session import Session
+from perfwatch.triage.verdict import Suspect, Verdict
+
+TELL_AFTER_SHARE = 0.25  # of the patience: every long step begins like a hang
+PIN_SECONDS = 30.0  # of the recording before a verdict: what it rests on
+DOUBTED = ("hung", "inconclusive")
+MOVING = ("healthy", "slow", "busy")
+
+
+class Sink(Protocol):
+    """What takes readings and events to disk: ``perfwatch.recording.Recorder``."""
+
+    def append(self, at: float, readings: Sequence[r.Reading]) -> None: ...  # noqa: D102
+    def event(self, at: float, kind: str, text: str, verdict: Verdict | None = None) -> None: ...  # noqa: D102
+    def pin(self, first_at: float, last_at: float) -> None: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class News:
+    """Something to tell the user: suspicion, verdict or retraction."""
+
+    kind: str
+    at: float
+    text: str
+    verdict: Verdict | None = None
+
+
+class Teller:
+    """Compares each verdict with the last one that was told.
+
+    Args:
+        session: dates the events.
+        sink: where events are recorded; None: nowhere.
+        on_news: who is told.
+    """
+
+    def __init__(self, session: Session, sink: Sink | None, on_news: Callable[[News], None]) -> None:
+        self.events: list[Event] = []
+        self.state = ""  # of the last verdict that was told
+        self._cause: str | None = None
+        self._session = session
+        self._sink = sink
+        self._on_news = on_news
+
+    def tell(self, verdict: Verdict, at: float) -> None:
+        """Tell a verdict if it is news."""
+        if (verdict.state, verdict.cause) == (self.state, self._cause):
+            return
+        kind, text = "verdict", verdict.summary
+        if verdict.state == "inconclusive":
+            if verdict.suspect is None or not lasts(verdict.suspect):
+                return
+            kind = "suspicion"
+        elif self.state in DOUBTED and verdict.state in MOVING:
+            kind, text = "retraction", f"moves again: {verdict.summary}"
+        self.state, self._cause = verdict.state, verdict.cause
+        self.events.append(Event(at, self._session.created + at, kind, text, verdict))
+        if self._sink is not None:
+            self._sink.event(at, kind, text, verdict)
+            self._sink.pin(max(0.0, at - PIN_SECONDS), at)
+        self._on_news(News(kind, at, text, verdict))
+
+
+def lasts(suspect: Suspect) -> bool:
+    """Whether a good part of the patience is gone."""
+    return suspect.silent_seconds >= TELL_AFTER_SHARE * (suspect.silent_seconds + suspect.decides_in_seconds)
