@@ -7,17 +7,22 @@ from pathlib import Path
 from typing import IO
 
 from perfwatch import __version__
+from perfwatch.control import find_place
 from perfwatch.errors import SessionUnwritable
-from perfwatch.oneshot import OneShot
+from perfwatch.leaving import Leaving
+from perfwatch.linux import volunteer_for_the_oom_killer
+from perfwatch.lock import roots
+from perfwatch.news import News
+from perfwatch.oneshot import OneShot, countdown, say
 from perfwatch.probes.deadline import KillableChild
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.recording import Recorder
 from perfwatch.session import Session, choose_directory, this_machine
 from perfwatch.target import find_job
 from perfwatch.triage.verdict import Verdict
-from perfwatch.watch import News, Watch
+from perfwatch.watch import Watch
 
-COUNTDOWN_EVERY_SECONDS = 10.0
+AFTER_FAILURE_SECONDS = 1.0
 
 
 class Attached:
@@ -25,78 +30,90 @@ class Attached:
 
     Args:
         pid: any process of the job.
+        leaving: tells when the user wants to go.
         session: where to keep the recording; the first local disk by default.
         patience_seconds: for temporal ends.
+
+    Attributes:
+        folder: where the recording lies; None when no disk takes it.
     """
 
-    def __init__(self, pid: int, *, session: str | None = None, patience_seconds: float = 60.0) -> None:
-        prefer_to_die()
+    def __init__(
+        self, pid: int, leaving: Leaving, *, session: str | None = None, patience_seconds: float = 60.0
+    ) -> None:
+        volunteer_for_the_oom_killer()
+        self._leaving = leaving
         filesystem, child = Filesystem(), KillableChild()
-        target = find_job(filesystem, pid, child)
-        created = time.time()
-        described = Session(
-            version=__version__,
-            created=created,
-            mode="attach",
-            machine=this_machine(),
-            command=target.root.command,
-            root_pids=(target.root.pid,),
-            conditions={"patience_seconds": patience_seconds, "world_size": target.asked.world_size},
-        )
-        self.loss = ""
-        self.folder: Path | None = None
-        self._recorder: Recorder | None = None
         try:
-            self.folder = choose_directory(
-                Path(session) if session else None, os.environ, child, created=created, pid=os.getpid()
+            place = find_place(pid)
+            started = list(roots(place)) if place is not None else []
+            asked = next((root.pid for root in started if root.launcher == pid), pid)
+            target = find_job(filesystem, asked, child)
+            # One launcher per rank: each rank is a tree of its own, and they share a place.
+            tops = list(dict.fromkeys([target.root.pid, *(root.pid for root in started if len(started) > 1)]))
+            described = Session(
+                version=__version__,
+                created=time.time(),
+                mode="attach",
+                machine=this_machine(),
+                command=target.root.command,
+                root_pids=tuple(tops),
+                conditions={"patience_seconds": patience_seconds, "world_size": target.asked.world_size},
             )
-            self._recorder = Recorder(self.folder, described)
-        except SessionUnwritable as error:  # a diagnosis without a recording is better than none
-            self.loss = error.message
-        child.close()
+            self._recorder, self.folder, self._loss = _recorder(session, described, child)
+        finally:
+            child.close()
         self._news: Callable[[News], None] = lambda _: None
+        self._failures: set[str] = set()
         self._watch = Watch(
-            [target.root.pid], described, recorder=self._recorder, eager=True, on_news=lambda news: self._news(news)
+            tops,
+            described,
+            recorder=self._recorder,
+            agent_folder=place,
+            eager=True,
+            on_news=lambda news: self._news(news),
         )
+        self._watch.look.expect(target.root)
 
-    def decide(self, say: IO[str]) -> Verdict:
-        """Look until the verdict is clear; Ctrl-C gives what is known. The countdown of a suspicion goes to ``say`` on a terminal."""
+    def decide(self, stream: IO[str]) -> Verdict:
+        """Look until the verdict is clear; who leaves gets what is known. A terminal ``stream`` shows a countdown."""
         shot = OneShot()
-        judged, told = None, 0.0
-        try:
-            while True:
-                pause = self._watch.tick()
-                verdict = self._watch.last
-                if verdict is not None and verdict is not judged:
-                    judged = verdict
-                    if shot.done(verdict, self._watch.at):
-                        return self._final(verdict)
-                    if verdict.suspect and say.isatty() and self._watch.at - told > COUNTDOWN_EVERY_SECONDS:
-                        told = self._watch.at
-                        say.write(
-                            f"perfwatch: {verdict.summary}; decides in {verdict.suspect.decides_in_seconds:.0f} s\n"
-                        )
-                time.sleep(pause)
-        except KeyboardInterrupt:
-            return self._final(self._watch.verdict())
+        judged = None
+        while not self._leaving.wait(self._tick(stream)):
+            verdict = self._watch.last
+            if verdict is None or verdict is judged:
+                continue
+            judged = verdict
+            if shot.done(verdict, self._watch.at):
+                return self._final(verdict)
+            countdown(shot, verdict, self._watch.at, stream)
+        return self._final(self._watch.verdict())
 
-    def stay(self, say: IO[str]) -> Verdict:
-        """Report every change on ``say`` until the job ends or the user leaves (Ctrl-C); returns the last verdict."""
-        self._news = lambda news: _tell(say, news)
-        try:
-            while True:
-                pause = self._watch.tick()
-                if self._watch.last is not None and self._watch.last.state == "gone":
-                    return self._final(self._watch.last)
-                time.sleep(pause)
-        except KeyboardInterrupt:
-            return self._final(self._watch.verdict())
+    def stay(self, stream: IO[str]) -> Verdict:
+        """Report every change on ``stream`` until the job ends or the user leaves; returns the last verdict."""
+        self._news = lambda news: _tell(stream, news)
+        while not self._leaving.wait(self._tick(stream)):
+            if self._watch.last is not None and self._watch.last.state == "gone":
+                return self._final(self._watch.last)
+        return self._final(self._watch.verdict())
 
-    def close(self) -> None:
-        """End our own children and the recording."""
+    def close(self) -> str:
+        """End our own children and the recording; returns what was not recorded and why, empty when all was."""
         self._watch.close()
-        if self._recorder is not None:
-            self.loss = self._recorder.close() or self.loss
+        return self._loss if self._recorder is None else self._recorder.close()
+
+    def _tick(self, stream: IO[str]) -> float:
+        """One round of looks; one that fails must not end the watch: it is told once, and recorded."""
+        try:
+            return self._watch.tick()
+        except Exception as error:
+            text = f"internal error: {type(error).__name__}: {error}"
+            if text not in self._failures:
+                self._failures.add(text)
+                say(stream, text)
+                if self._recorder is not None:
+                    self._recorder.event(self._watch.at, "note", text)
+            return AFTER_FAILURE_SECONDS
 
     def _final(self, verdict: Verdict) -> Verdict:
         if self._recorder is not None:
@@ -104,14 +121,19 @@ class Attached:
         return verdict
 
 
-def _tell(say: IO[str], news: News) -> None:
-    say.write(f"perfwatch: {news.at:.1f} s {news.kind}: {news.verdict.state if news.verdict else ''} {news.text}\n")
-    say.flush()
-
-
-def prefer_to_die() -> None:
-    """If memory runs out, the kernel shall take us, not the job (oom_score_adj 1000); not permitted: so be it."""
+def _recorder(explicit: str | None, session: Session, child: KillableChild) -> tuple[Recorder | None, Path | None, str]:
+    """What records, where, and if nothing does, why: a diagnosis without a recording is better than none."""
     try:
-        Path("/proc/self/oom_score_adj").write_text("1000")
-    except OSError:
-        pass
+        folder = choose_directory(
+            Path(explicit) if explicit else None, os.environ, child, created=session.created, pid=os.getpid()
+        )
+        return Recorder(folder, session), folder, ""
+    except SessionUnwritable as error:
+        return None, None, f"nothing was recorded: {error.message}; {error.advice}"
+    except OSError as error:  # no process for the writer: ulimit -u, pids.max
+        return None, None, f"nothing was recorded: the writing process cannot be started: {error.strerror}"
+
+
+def _tell(stream: IO[str], news: News) -> None:
+    state = f"{news.verdict.state}: " if news.verdict else ""
+    say(stream, f"{news.at:.1f} s {news.kind}: {state}{news.text}")

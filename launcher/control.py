@@ -1,6 +1,6 @@
 """The local socket on which other commands reach a running watcher: one JSON object on a line, one on a line back.
 
-``{"command": "status"}`` says who watches what and where the session lies; ``{"command": "verdict"}`` judges now;
+``{"command": "status"}`` says who watches what and where the session lies; ``{"command": "verdict"}`` judges now (``"attend": true``: and looks closely from now on);
 ``{"command": "trigger", "what": "verdict" | "timeline" | "kernels"}`` does what the signal of that meaning does.
 Answers hold ``"ok"``, and ``"error"`` where it is false. Only the same user and root are heard, and not for long.
 """
@@ -144,12 +144,19 @@ def ask(control: Path, request: Message, deadline_seconds: float) -> Message:
 
 def find_watcher(pid: int, homes: tuple[Path, ...] = HOMES, proc: Path = Path("/proc")) -> Path | None:
     """The control socket of the watcher whose job has this process (or is started by it), if there is one."""
+    return next((folder / "control" for folder in _places(pid, homes, proc) if _listens(folder / "control")), None)
+
+
+def find_place(pid: int, homes: tuple[Path, ...] = HOMES, proc: Path = Path("/proc")) -> Path | None:
+    """The folder where the agent of this process' job writes, if it was started armed; its watcher may be gone."""
+    return next(_places(pid, homes, proc), None)
+
+
+def _places(pid: int, homes: tuple[Path, ...], proc: Path) -> Iterator[Path]:
     family = {pid, *_ancestors(pid, proc)}
     for folder in places(homes):
-        for root in roots(folder):
-            if (root.pid in family or pid in _ancestors(root.pid, proc)) and _listens(folder / "control"):
-                return folder / "control"
-    return None
+        if any(root.pid in family or pid in _ancestors(root.pid, proc) for root in roots(folder)):
+            yield folder
 
 
 def _ancestors(pid: int, proc: Path) -> Iterator[int]:

@@ -73,6 +73,13 @@ def detach_from_streams(*descriptors: int) -> None:
     os.close(null)
 
 
+def occupy_standard_descriptors() -> None:
+    """Open /dev/null where we were started with a stream closed (``2>&-``): a pipe of ours must not become stderr."""
+    while (lowest := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(lowest, True)
+    os.close(lowest)
+
+
 def close_all_but(*kept: int) -> None:
     """Close every descriptor above stderr except these: a forked process would keep them alive for others."""
     for name in os.listdir("/proc/self/fd"):

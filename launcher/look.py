@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from perfwatch.family import Family
 from perfwatch.probes import readings as r
 from perfwatch.probes.affinity import AffinityProbe
 from perfwatch.probes.cgroup import CgroupProbe
@@ -22,7 +23,7 @@ from perfwatch.probes.native import NativeProbe, NativeRecord
 from perfwatch.probes.network import NetworkProbe
 from perfwatch.probes.output import OutputProbe
 from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.process import children_of, ended, identify, tree, usage
+from perfwatch.probes.process import usage
 from perfwatch.probes.sockets import Sockets
 from perfwatch.probes.source import SourceProbe
 from perfwatch.probes.stack_record import Recorded, start_record
@@ -34,7 +35,6 @@ from perfwatch.redaction import redact
 
 RECORD_HZ = 20
 MOST_THREADS = 64  # of one process in a full sweep; beyond, only those with a Python stack and those that run
-SETTLED_SECONDS = 30.0  # after its start: exec done, torch imported (measured: 2 to 8 s on a busy machine)
 FD_KINDS = frozenset("read write recv send accept connect poll lock sync ioctl stat".split())
 
 
@@ -58,7 +58,8 @@ class Look:
         self.filesystem = filesystem or Filesystem()
         self.child = KillableChild()
         self.stacks = Stacks(redact=redact)
-        self.known: dict[int, r.Process] = {}  # alive, as last identified
+        self._family = Family(self.filesystem, self.child, clock)
+        self.known = self._family.known
         self.records: list[Recorded | NativeRecord] = []
         self._sink = sink
         self._clock = clock
@@ -74,8 +75,6 @@ class Look:
         self._source = SourceProbe(self.child, self.filesystem)
         self._native = NativeProbe()
         self._sockets = Sockets(self.filesystem, self.child)
-        self._zombies: set[int] = set()  # dead and told, but still in the process table
-        self._identified: dict[int, float] = {}  # when first identified, on our clock
         self._failed: dict[tuple[str, str], str] = {}
 
     def take(self, probe: str, entity: str, read: Callable[[], Iterable[r.Reading]]) -> list[r.Reading]:
@@ -105,61 +104,18 @@ class Look:
 
     def processes(self, roots: Iterable[int]) -> list[int]:
         """Follow the tree(s): identify new processes, notice ended ones; returns the pids that live."""
-        self.take("process", "job", lambda: self._follow(roots))
+        self.take("process", "job", lambda: self._family.follow(roots))
         return list(self.known)
+
+    def expect(self, process: r.Process) -> None:
+        """Tell who a root is, from a look before: it may end, and its pid be reused, before ours."""
+        self._family.expect(process)
 
     def ended(self) -> None:
         """Notice processes that ended since the last look: one read per known process."""
-        gone = [one for process in list(self.known.values()) if (one := self._gone(process)) is not None]
+        gone = self._family.ended()
         if gone:
             self._sink(gone)
-
-    def _gone(self, process: r.Process) -> r.ProcessEnded | None:
-        try:
-            gone = ended(self.filesystem, process)
-        except Unavailable:
-            return None  # hidden from us: the next scan of the tree decides
-        if gone is not None:
-            self.known.pop(process.pid, None)
-            if gone.zombie:
-                self._zombies.add(process.pid)
-        return gone
-
-    def _follow(self, roots: Iterable[int]) -> list[r.Reading]:
-        children = children_of(self.filesystem)
-        found: list[r.Reading] = []
-        found += [one for process in list(self.known.values()) if (one := self._gone(process)) is not None]
-        pids = dict.fromkeys(pid for root in roots for pid in tree(self.filesystem, root, children))
-        orphans = [pid for pid in self.known if pid not in pids]  # their parent died; they are still the job's
-        for pid in [*pids, *orphans]:
-            found += self._identify(pid)
-        return found
-
-    def _identify(self, pid: int) -> list[r.Reading]:
-        known = self.known.get(pid)
-        if pid in self._zombies or (known is not None and not self._may_change(known)):
-            return []
-        try:
-            process = identify(self.filesystem, pid, self.child, redact)
-        except Unavailable:
-            return []  # it ended between the scan and now
-        gone = ended(self.filesystem, process)
-        if gone is not None:
-            self._zombies.add(pid)
-            return [process, gone]
-        self.known[pid] = process
-        if known is None or (known.torch_loaded, known.python, known.name) != (
-            process.torch_loaded,
-            process.python,
-            process.name,
-        ):
-            return [process]
-        return []
-
-    def _may_change(self, known: r.Process) -> bool:
-        """A process seen between fork and exec, or before its imports, is not yet what it will be."""
-        seen = self._clock() - self._identified.setdefault(known.pid, self._clock())
-        return not known.torch_loaded and (known.age_seconds or 0.0) + seen < SETTLED_SECONDS
 
     def usage(self, pids: Iterable[int]) -> None:
         """One aggregate per process."""

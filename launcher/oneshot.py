@@ -1,13 +1,16 @@
 """When a one-shot look is over: as soon as the verdict is clear, and not before it is."""
 
 from dataclasses import dataclass, field
+from typing import IO
 
+from perfwatch.report.plain import clean
 from perfwatch.triage.verdict import Verdict
 
 STEADY_JUDGEMENTS = 2  # a slow or healthy verdict must come out the same twice ...
 STEADY_SECONDS = 3.0  # ... and rest on so many seconds of samples
 UNCLEAR_SECONDS = 25.0  # without a suspect, a job that is still unclear by then is inconclusive
 SURE_AT_ONCE = ("gone", "hung")
+COUNTDOWN_EVERY_SECONDS = 10.0
 
 
 @dataclass
@@ -15,6 +18,7 @@ class OneShot:
     """Looks at each verdict as it is made and says whether to stop."""
 
     started_at: float = 0.0
+    told_at: float = 0.0  # when the countdown was last shown
     _same: int = 0
     _last: tuple[str, str | None] | None = field(default=None)
 
@@ -29,3 +33,20 @@ class OneShot:
             waits = verdict.suspect is not None and verdict.suspect.decides_in_seconds > 0
             return not waits and at - self.started_at >= UNCLEAR_SECONDS
         return self._same >= STEADY_JUDGEMENTS and at - self.started_at >= STEADY_SECONDS
+
+
+def countdown(shot: OneShot, verdict: Verdict, at: float, stream: IO[str]) -> None:
+    """Say on a terminal, now and then, what is suspected and how long it takes to decide."""
+    if verdict.suspect is None or not stream.isatty() or at - shot.told_at < COUNTDOWN_EVERY_SECONDS:
+        return
+    shot.told_at = at
+    say(stream, f"{verdict.summary}; decides in {verdict.suspect.decides_in_seconds:.0f} s")
+
+
+def say(stream: IO[str], text: str) -> None:
+    """A line for whoever waits; a terminal that is gone does not end the watch."""
+    try:
+        stream.write(f"perfwatch: {clean(text)}\n")
+        stream.flush()
+    except OSError:
+        pass

@@ -1,17 +1,25 @@
-"""From any PID of a job to the job: its root process, checked to be there, to be Python somewhere, and to be ours to look at."""
+"""From any PID of a job to the job: the process at its top, checked to be there, to be Python somewhere, and ours to see."""
 
+import os
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from perfwatch.errors import NoSuchTarget, NotATrainingJob
+from perfwatch.errors import NoSuchTarget, NotATrainingJob, PermissionDenied
 from perfwatch.probes import readings as r
 from perfwatch.probes.deadline import Caller
-from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.filesystem import Absent, Denied, Filesystem
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.process import children_of, ended, identify, tree
+from perfwatch.probes.stat import parse_pairs
 from perfwatch.redaction import redact
 
 # Launchers that are not Python: all ranks of this node are their children.
 LAUNCHERS = frozenset("mpirun mpiexec orterun prterun prte hydra_pmi_proxy pmix_server srun slurmstepd".split())
+# Launchers that are Python: their script or module, second or third word of the command line.
+_PYTHON_LAUNCHER = re.compile(r"(?:^|/)(?:torchrun|accelerate|deepspeed)$|^torch\.distributed\.(?:run|launch)$")
+_SPAWNED = re.compile(r"multiprocessing\.(?:spawn|forkserver)|--multiprocessing-fork")
+LIST_ADVICE = "perfwatch ps lists the training jobs of this machine"
 
 
 @dataclass(frozen=True)
@@ -22,58 +30,111 @@ class Target:
     asked: r.Process
 
 
-def find_job(filesystem: Filesystem, pid: int, child: Caller) -> Target:
+def exists(pid: int) -> bool:
+    """Whether there is such a process, seen in /proc or not: no permission is needed, and no signal is sent."""
+    try:
+        os.close(os.pidfd_open(pid))
+    except (OSError, OverflowError):
+        return False
+    return True
+
+
+def find_job(filesystem: Filesystem, pid: int, child: Caller, exists: Callable[[int], bool] = exists) -> Target:
     """The job that a process belongs to.
 
     Args:
         filesystem: where /proc is.
-        pid: a launcher, a rank, a worker, or a shell above them.
+        pid: a launcher, a rank, a worker, one of their threads, or a shell above them.
         child: where reads that may block are made.
+        exists: whether a process is there although /proc does not show it.
 
-    Raises NoSuchTarget for a pid that is not there or a zombie, NotATrainingJob when nothing in the tree is Python.
+    Raises NoSuchTarget for a pid that is not there or a zombie, NotATrainingJob when nothing in the tree is Python,
+    PermissionDenied when /proc hides the process.
     """
-    asked = _identify(filesystem, pid, child)
+    asked = _asked(filesystem, pid, child, exists)
     root = asked
     while (above := _above(filesystem, root, child)) is not None:
         root = above
-    if not any(_is_python(filesystem, one, child) for one in tree(filesystem, root.pid, children_of(filesystem))):
-        raise NotATrainingJob(
-            f"nothing in the process tree of {pid} ({asked.name}) is Python",
-            "perfwatch ps lists the training jobs of this machine",
-        )
+    try:
+        members = tree(filesystem, root.pid, children_of(filesystem))
+    except Unavailable:
+        members = []
+    if not any(_is_python(filesystem, one, child) for one in members):
+        if _gone(filesystem, asked):
+            raise NoSuchTarget(f"process {pid} ({asked.name}) ended while we looked", LIST_ADVICE)
+        raise NotATrainingJob(f"nothing in the process tree of {pid} ({asked.name}) is Python", LIST_ADVICE)
     return Target(root, asked)
 
 
-def _identify(filesystem: Filesystem, pid: int, child: Caller) -> r.Process:
+def _asked(filesystem: Filesystem, pid: int, child: Caller, exists: Callable[[int], bool]) -> r.Process:
     try:
-        process = identify(filesystem, pid, child, redact)
+        process = identify(filesystem, _leader(filesystem, pid), child, redact)
         gone = ended(filesystem, process)
-    except Unavailable as why:
-        raise NoSuchTarget(f"no process {pid}: {why.reason}", "perfwatch ps lists the training jobs of this machine") from None
-    if gone is not None:
-        how = f"killed by signal {gone.signal}" if gone.signal else f"exit code {gone.exit_code}"
-        raise NoSuchTarget(
-            f"process {pid} ({process.name}) is a zombie: it has ended ({how}) and its parent {process.parent_pid} has not reaped it",
-            f"perfwatch attach {process.parent_pid}",
-        )
-    return process
+    except Denied as why:
+        raise PermissionDenied(f"process {pid} is hidden from us: {why.reason}", why.advice) from None
+    except Absent:
+        if exists(pid):
+            raise PermissionDenied(
+                f"process {pid} is there, but /proc does not show it to us (mounted with hidepid)",
+                f"sudo $(command -v perfwatch) attach {pid}",
+            ) from None
+        raise NoSuchTarget(f"no process {pid}", LIST_ADVICE) from None
+    except (Unavailable, ValueError) as why:  # it ended between two reads
+        raise NoSuchTarget(f"no process {pid}: {why}", LIST_ADVICE) from None
+    if gone is None:
+        return process
+    if not gone.zombie:
+        raise NoSuchTarget(f"process {pid} ({process.name}) ended while we looked", LIST_ADVICE)
+    raise NoSuchTarget(
+        f"process {pid} ({process.name}) is a zombie: it has ended ({_how(gone)}) and its parent "
+        f"{process.parent_pid} has not reaped it",
+        f"perfwatch attach {process.parent_pid}, if that is a process of the job; {LIST_ADVICE}",
+    )
+
+
+def _leader(filesystem: Filesystem, pid: int) -> int:
+    """The process that a thread belongs to (top -H and py-spy show thread ids); a process is its own."""
+    return int(parse_pairs(filesystem.read_text(f"{filesystem.proc}/{pid}/status")).get("Tgid", pid))
+
+
+def _how(gone: r.ProcessEnded) -> str:
+    if gone.signal:
+        return f"killed by signal {gone.signal}"
+    return "how is not visible to us" if gone.exit_code is None else f"exit code {gone.exit_code}"
+
+
+def _gone(filesystem: Filesystem, process: r.Process) -> bool:
+    try:
+        return ended(filesystem, process) is not None
+    except Unavailable:
+        return True
 
 
 def _above(filesystem: Filesystem, process: r.Process, child: Caller) -> r.Process | None:
-    """The parent, if it belongs to the same job: it has torch loaded (torchrun, a rank above its worker), or is a launcher."""
+    """The parent, if it belongs to the same job: torch is loaded in it (torchrun, a rank above its worker), or it is a
+    launcher.
+
+    Of another user's process only the command line tells: a forked worker has its parent's, a spawned one says so.
+    """
     if process.parent_pid <= 1:
         return None
     try:
         parent = identify(filesystem, process.parent_pid, child, redact)
-    except Unavailable:
+    except (Unavailable, ValueError):
         return None
-    if parent.name in LAUNCHERS or (parent.python and parent.torch_loaded):
+    if parent.name in LAUNCHERS:
         return parent
-    return None
+    if not parent.python:
+        return None
+    if parent.torch_loaded or any(_PYTHON_LAUNCHER.search(word) for word in parent.command[1:3]):
+        return parent
+    hidden = parent.torch_loaded is None and bool(process.command)
+    kin = process.command == parent.command or any(_SPAWNED.search(word) for word in process.command)
+    return parent if hidden and kin else None
 
 
 def _is_python(filesystem: Filesystem, pid: int, child: Caller) -> bool:
     try:
         return identify(filesystem, pid, child, redact).python
-    except Unavailable:
+    except (Unavailable, ValueError):
         return False

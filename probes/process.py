@@ -90,6 +90,7 @@ def identify(filesystem: Filesystem, pid: int, child: Caller, redact: Redact, no
     except Unavailable:
         private = Private()
     environment = parse_environment(private.environ)
+    command = parse_command(private.cmdline)
     executable = os.path.basename(private.executable) if private.executable else None
     innermost = int(status.get("NSpid", str(pid)).split()[-1])
     return Process(
@@ -97,9 +98,9 @@ def identify(filesystem: Filesystem, pid: int, child: Caller, redact: Redact, no
         start_ticks=stat.start_ticks,
         parent_pid=stat.parent_pid,
         name=stat.name,
-        command=redact_words(parse_command(private.cmdline), redact),
+        command=redact_words(command, redact),
         executable=executable,
-        python=private.python_library or bool(_PYTHON_NAME.fullmatch(executable or stat.name)),
+        python=private.python_library or _is_python(executable, stat.name, command),
         torch_loaded=private.torch_library,
         uid=int(status["Uid"].split()[0]) if "Uid" in status else None,
         age_seconds=max(0.0, now() - stat.start_ticks / TICKS_PER_SECOND),
@@ -110,6 +111,12 @@ def identify(filesystem: Filesystem, pid: int, child: Caller, redact: Redact, no
         namespace_pid=innermost if innermost != pid else None,
         environment={name: redact(value) for name, value in sorted(environment.items())},
     )
+
+
+def _is_python(executable: str | None, name: str, command: Sequence[str]) -> bool:
+    """By the executable; where it is hidden (another user's), by what anybody may read: a thread may rename itself."""
+    names = (executable,) if executable else (name, os.path.basename(command[0]) if command else "")
+    return any(_PYTHON_NAME.fullmatch(one) for one in names)
 
 
 def redact_words(words: Sequence[str], redact: Redact) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +38,10 @@ _LONGEST_WORD = 64
 _MOST_TEXTS = 8
 
 
-def find_py_spy(executable: str = sys.executable) -> str | None:
-    """The py-spy of our own environment, else the one on PATH."""
+def find_py_spy(executable: str = sys.executable, environ: Mapping[str, str] = os.environ) -> str | None:
+    """The py-spy that $PERFWATCH_PY_SPY names (one with capabilities, say), else our environment's, else PATH's."""
+    if environ.get("PERFWATCH_PY_SPY"):
+        return os.path.abspath(environ["PERFWATCH_PY_SPY"])
     beside = os.path.join(os.path.dirname(executable), "py-spy")
     return beside if os.access(beside, os.X_OK) else shutil.which("py-spy")
 

@@ -1,9 +1,13 @@
 """``perfwatch attach``: one verdict about a job that runs already, with no preparation of the job."""
 
 import sys
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from perfwatch.triage.verdict import Verdict
 
 
 def attach(
@@ -32,20 +36,31 @@ def attach(
       perfwatch attach 4242 --watch
     """
     from perfwatch.attaching import Attached
+    from perfwatch.leaving import Leaving
+    from perfwatch.relayed import ask_watcher
     from perfwatch.report.exits import exit_code
     from perfwatch.report.json import as_json
     from perfwatch.report.plain import clean
     from perfwatch.report.verdicts import print_verdict
 
-    attached = Attached(pid, session=session, patience_seconds=patience)
-    try:
-        verdict = attached.stay(sys.stderr) if watch else attached.decide(sys.stderr)
-    finally:
-        attached.close()
-    if attached.loss:
-        print(f"perfwatch: {clean(attached.loss)}", file=sys.stderr)
-    if json:
-        print(as_json(verdict))
-    else:
-        print_verdict(verdict, sys.stdout, attached.folder)
+    def show(verdict: "Verdict", folder: Path | None) -> None:
+        if json:
+            print(as_json(verdict), flush=True)
+        else:
+            print_verdict(verdict, sys.stdout, folder)
+
+    with Leaving() as leaving:
+        known = None if watch or session else ask_watcher(pid, patience, leaving, sys.stderr)
+        if known is not None:
+            verdict, folder = known
+            show(verdict, folder)
+        else:
+            attached = Attached(pid, leaving, session=session, patience_seconds=patience)
+            try:
+                verdict = attached.stay(sys.stderr) if watch else attached.decide(sys.stderr)
+                show(verdict, attached.folder)  # before the recording is completed: a disk may hang
+            finally:
+                loss = attached.close()
+            if loss:
+                print(f"perfwatch: {clean(loss)}", file=sys.stderr)
     raise typer.Exit(exit_code(verdict))

@@ -1,0 +1,119 @@
+"""Who belongs to the watched job right now: its tree is followed, for ranks and workers come and go.
+
+Identity is pid plus start time: when a pid is reused, the process that we knew has ended and the new one is a stranger.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+
+from perfwatch.probes import readings as r
+from perfwatch.probes.deadline import Caller
+from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.probe import Unavailable
+from perfwatch.probes.process import children_of, ended, identify, read_stat, tree
+from perfwatch.redaction import redact
+
+SETTLED_SECONDS = 30.0  # after its start: exec done, torch imported (measured: 2 to 8 s on a busy machine)
+
+
+class Family:
+    """The processes of one job.
+
+    Args:
+        filesystem: where /proc is.
+        child: where reads that may block are made.
+        clock: monotonic seconds.
+
+    Attributes:
+        known: those that live, by pid, as last identified.
+    """
+
+    def __init__(self, filesystem: Filesystem, child: Caller, clock: Callable[[], float]) -> None:
+        self.known: dict[int, r.Process] = {}
+        self._filesystem = filesystem
+        self._child = child
+        self._clock = clock
+        self._expected: dict[int, r.Process] = {}  # roots that were seen before the first look
+        self._roots: dict[int, int] = {}  # by pid, when it started
+        self._zombies: set[int] = set()  # dead and told, but still in the process table
+        self._identified: dict[int, float] = {}  # when first identified, on our clock
+        self._own_pid = os.getpid()  # below a shell that is watched, we are not part of the job
+
+    def expect(self, process: r.Process) -> None:
+        """Tell who a root is, from a look before: it may end, and its pid be reused, before the first scan."""
+        self._expected[process.pid] = process
+        self._roots[process.pid] = process.start_ticks
+
+    def follow(self, roots: Iterable[int]) -> list[r.Reading]:
+        """Scan the tree(s): those who are new, and those who have ended."""
+        children = children_of(self._filesystem)
+        self._zombies.intersection_update(pid for pids in children.values() for pid in pids)
+        found: list[r.Reading] = [*self.ended()]
+        pids = dict.fromkeys(pid for root in roots for pid in self._tree(root, children))
+        orphans = [pid for pid in self.known if pid not in pids]  # their parent died; they are still the job's
+        for pid in [*pids, *orphans]:
+            found += self._identify(pid)
+        return found + self._missed()
+
+    def ended(self) -> list[r.ProcessEnded]:
+        """Those who have ended since the last look: one read per known process."""
+        return [gone for process in list(self.known.values()) if (gone := self._gone(process)) is not None]
+
+    def _gone(self, process: r.Process) -> r.ProcessEnded | None:
+        try:
+            gone = ended(self._filesystem, process)
+        except Unavailable:
+            return None  # hidden from us: the next scan of the tree decides
+        if gone is not None:
+            self.known.pop(process.pid, None)
+            self._identified.pop(process.pid, None)
+            if gone.zombie:
+                self._zombies.add(process.pid)
+        return gone
+
+    def _tree(self, root: int, children: dict[int, list[int]]) -> list[int]:
+        """Who lives at and below a root; nobody, when its pid is another process' by now."""
+        try:
+            start_ticks = read_stat(self._filesystem, root).start_ticks
+            if self._roots.setdefault(root, start_ticks) == start_ticks:
+                return [pid for pid in tree(self._filesystem, root, children) if pid != self._own_pid]
+        except Unavailable:
+            pass  # it has ended; those below it that we know are still followed
+        return []
+
+    def _identify(self, pid: int) -> list[r.Reading]:
+        known = self.known.get(pid)
+        if pid in self._zombies or (known is not None and not self._may_change(known)):
+            return []
+        try:
+            process = identify(self._filesystem, pid, self._child, redact)
+            gone = ended(self._filesystem, process)
+        except Unavailable:
+            return []  # it ended between the scan and now
+        if gone is not None:
+            self._zombies.add(pid)
+            return [process, gone]
+        self.known[pid] = process
+        if known is None or (known.torch_loaded, known.python, known.name) != (
+            process.torch_loaded,
+            process.python,
+            process.name,
+        ):
+            return [process]
+        return []
+
+    def _may_change(self, known: r.Process) -> bool:
+        """A process seen between fork and exec, or before its imports, is not yet what it will be."""
+        seen = self._clock() - self._identified.setdefault(known.pid, self._clock())
+        return not known.torch_loaded and (known.age_seconds or 0.0) + seen < SETTLED_SECONDS
+
+    def _missed(self) -> list[r.Reading]:
+        """Roots that ended before the first scan saw them."""
+        found: list[r.Reading] = []
+        for pid, process in list(self._expected.items()):
+            gone = None if pid in self.known else self._gone(process)
+            if gone is not None:
+                found += [process, gone]
+            if gone is not None or pid in self.known:
+                del self._expected[pid]
+        return found
