@@ -94,6 +94,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     forever: bool = False
     child_pid: int | None = None  # wait4/waitid: the awaited pid (0 or negative: any)
     address: int | None = None  # futex word: equal addresses in one process are one lock
+    shared: bool = False  # futex: between processes (multiprocessing's locks), not only between threads
 
 
 class Thread(Reading, frozen=True, kw_only=True):
@@ -191,7 +192,9 @@ class Stack(Reading, frozen=True, kw_only=True):
     samples: int = 1
     span_seconds: float = 0.0
     native: bool = False
-    texts: tuple[str, ...] = ()  # string values found in locals of the innermost user frame, redacted (asked for on one suspect only)
+    texts: tuple[
+        str, ...
+    ] = ()  # string values found in locals of the innermost user frame, redacted (asked for on one suspect only)
 
 
 class StackFailure(Reading, frozen=True, kw_only=True):
@@ -212,7 +215,9 @@ class SourceLine(Reading, frozen=True, kw_only=True):
     text: str
     calls: tuple[str, ...] = ()
     loop_calls: tuple[str, ...] = ()
-    loop_is_endless: bool = False  # ``while True`` / ``while 1`` without break, or the line is in a ``while`` loop that only polls
+    loop_is_endless: bool = (
+        False  # ``while True`` / ``while 1`` without break, or the line is in a ``while`` loop that only polls
+    )
 
 
 class NativeProfile(Reading, frozen=True, kw_only=True):

@@ -25,7 +25,7 @@ POLLED_LIMIT = 256  # descriptors looked at in one poll or select
 _IN, _OUT, _PRIORITY = 1, 4, 2  # poll(2)
 _TIMER_ABSTIME = 1
 _FUTEX_WAIT, _FUTEX_ABSOLUTE = 0, (6, 9, 11, 13)  # LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2
-_FUTEX_LOCK_PI, _FUTEX_CLOCK_REALTIME, _FUTEX_COMMAND = 6, 256, 127
+_FUTEX_LOCK_PI, _FUTEX_CLOCK_REALTIME, _FUTEX_PRIVATE, _FUTEX_COMMAND = 6, 256, 128, 127
 _P_PID, _P_PIDFD = 1, 3
 _FCNTL_WAITS = (7, 38)  # F_SETLKW, F_OFD_SETLKW
 _AT_FDCWD = -100
@@ -146,20 +146,21 @@ def _sleep(call: Blocked, kind: str) -> Wait:
 def _futex(call: Blocked, kind: str) -> Wait:
     address, operation, timeout = call.arguments[0], call.arguments[1], call.arguments[3]
     realtime = bool(operation & _FUTEX_CLOCK_REALTIME)
+    shared = call.name == "futex" and not operation & _FUTEX_PRIVATE
     command = operation & _FUTEX_COMMAND
     if call.name in ("futex_waitv", "futex_wait"):  # always absolute, on a clock that is an argument
         timeout = call.arguments[3 if call.name == "futex_waitv" else 4]
         realtime = call.arguments[4 if call.name == "futex_waitv" else 5] == time.CLOCK_REALTIME
         command = _FUTEX_ABSOLUTE[1]
     if not timeout:
-        return _wait(call, kind, address=address, forever=True)
+        return _wait(call, kind, address=address, shared=shared, forever=True)
     moment = call.timespec(timeout)
     if command == _FUTEX_WAIT:
-        return _wait(call, kind, address=address, remaining_seconds=call.remaining(moment))
+        return _wait(call, kind, address=address, shared=shared, remaining_seconds=call.remaining(moment))
     if command not in _FUTEX_ABSOLUTE:
-        return _wait(call, kind, address=address)
+        return _wait(call, kind, address=address, shared=shared)
     clock = time.CLOCK_REALTIME if realtime or command == _FUTEX_LOCK_PI else time.CLOCK_MONOTONIC
-    return _wait(call, kind, address=address, remaining_seconds=max(0.0, moment - call.now(clock)))
+    return _wait(call, kind, address=address, shared=shared, remaining_seconds=max(0.0, moment - call.now(clock)))
 
 
 def _poll(call: Blocked, kind: str) -> Wait:

@@ -9,6 +9,7 @@ from perfwatch.session import Session
 from perfwatch.triage.chain import Chain, follow
 from perfwatch.triage.history import History, Seen
 from perfwatch.triage.job import Job, Member, read_job
+from perfwatch.triage.motion import moves
 from perfwatch.triage.profile import Profile, profile
 from perfwatch.triage.progress import RECENT_SECONDS, Progress, StepClock, progress, step_clock
 from perfwatch.triage.verdict import Evidence, Missing
@@ -56,8 +57,12 @@ class Case:
 
     @property
     def still_chains(self) -> tuple[Chain, ...]:
-        """Chains of the ranks whose training thread does not move."""
-        return tuple(chain for pid, chain in self.chains.items() if self.progress[pid].kind == "still")
+        """Chains of the ranks whose training thread does not move, and did not go on now and then either."""
+        return tuple(
+            chain
+            for pid, chain in self.chains.items()
+            if self.progress[pid].kind == "still" and not moves(self.history, pid, chain.start.tid).recurrent
+        )
 
     @property
     def moving(self) -> bool:

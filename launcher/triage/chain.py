@@ -12,6 +12,7 @@ from perfwatch.triage.history import History
 from perfwatch.triage.job import Job
 from perfwatch.triage.node import End, Node, culprit, node_of, silence
 from perfwatch.triage.verdict import Culprit, Link
+from perfwatch.triage.workers import gone
 
 MAX_DEPTH = 12  # longer chains exist only in loops
 
@@ -27,11 +28,9 @@ class Chain:
 
     @property
     def end(self) -> End:
-        """The end that matters: a dead or stopped one, then one that is still, then the one silent for longest."""
-        rank = {"dead": 3, "stopped": 2}
-        return max(
-            self.ends, key=lambda e: (rank.get(e.kind, 0), e.still is True, e.kind != "idle", e.silent_seconds or 0.0)
-        )
+        """The end that matters: a dead or stopped one, then one that is still and not idle, then the one silent for longest."""
+        rank = {"dead": 3, "stopped": 2, "cycle": -1, "idle": -1}
+        return max(self.ends, key=lambda e: (rank.get(e.kind, 0), e.still is True, e.silent_seconds or 0.0))
 
     def culprits(self, same_kind: bool = True) -> tuple[Culprit, ...]:
         """Whom to name: every end of the kind that matters."""
@@ -58,24 +57,38 @@ def follow(history: History, job: Job, pid: int, tid: int | None = None) -> Chai
     links: list[Link] = []
     ends: list[End] = []
     through: set[str] = set()
+    path: list[tuple[int, int]] = []
     seen: set[tuple[int, int]] = set()
 
-    def walk(node: Node, depth: int) -> None:
-        if (node.pid, node.tid) in seen:
+    def walk(node: Node) -> None:
+        key = (node.pid, node.tid)
+        if key in path:
             ends.append(End("cycle", node, silence(history, node)))
             return
-        seen.add((node.pid, node.tid))
+        if key in seen:
+            return  # another way led here before
+        seen.add(key)
         edge = step(history, job, node)
-        links.append(link(history, node, edge.waits_for, depth))
-        if edge.end is not None or depth >= MAX_DEPTH:
+        links.append(link(history, node, edge.waits_for, len(path)))
+        if edge.end is not None or len(path) >= MAX_DEPTH:
             end = edge.end or End("unknown", node)
             ends.append(
                 end if end.silent_seconds is not None else replace(end, silent_seconds=silence(history, end.node))
             )
             return
         through.add(edge.kind)
+        path.append(key)
+        before = len(ends)
         for target in edge.targets:
-            walk(target, depth + 1)
+            walk(target)
+        path.pop()
+        if edge.kind == "pipe" and ends[before:] and all(end.kind == "cycle" for end in ends[before:]):
+            ends[before:] = [_feeder_gone(history, job, node)] if gone(job, node) else ends[before:]
 
-    walk(start, 0)
-    return Chain(start, tuple(links), tuple(ends), frozenset(through))
+    walk(start)
+    return Chain(start, tuple(links), tuple(ends) or (End("unknown", start),), frozenset(through))
+
+
+def _feeder_gone(history: History, job: Job, node: Node) -> End:
+    """Everybody who could write waits for this thread, and a child of its process is no more."""
+    return End("dead", node_of(history, job, gone(job, node)[-1]))

@@ -7,7 +7,7 @@ path, deadline). Names of wait channels differ between kernels and decide nothin
 from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
-from perfwatch.triage import polling, threads, workers
+from perfwatch.triage import polling, rendezvous, threads, workers
 from perfwatch.triage.frames import any_tag, collective_name, show
 from perfwatch.triage.history import History
 from perfwatch.triage.job import Job
@@ -51,39 +51,35 @@ def step(history: History, job: Job, node: Node) -> Edge:
 
 
 def _by_library(history: History, job: Job, node: Node) -> Edge | None:
-    """Waits that the stack names."""
-    if "debugger" in node.tags and node.state != "R":
+    """Waits that the library frames inside the program's innermost own frame name."""
+    inner = node.inner
+    if "prompt" in inner and node.state != "R":
         return ending("input", node, "somebody at the debugger's prompt")
-    if "loader_wait" in node.tags and node.role != "worker":
-        return _edge_or_end(workers.loader(history, job, node), "loader", node)
-    if "pool_wait" in node.tags or ("futures_wait" in node.tags and workers.pool_members(job, node)):
-        return _edge_or_end(workers.pool(history, job, node), "pool", node)
-    if "rendezvous" in node.tags:
+    if "loader_wait" in inner:
+        return _found(workers.loader(history, job, node), "loader")
+    if any_tag(inner, "pool_wait", "futures_wait") and (found := workers.pool(history, job, node)) is not None:
+        return _found(found, "pool")
+    if "rendezvous" in inner:
         return ending("rendezvous", node, "the other ranks to appear")
-    if "collective" in node.tags:
-        return ending(
-            "collective", node, collective_name(node.stack) or "a collective" if node.stack else "a collective"
-        )
-    if "backward" in node.tags and len(job.ranks) > 1 and node.motion.frozen is not False and _forever(node):
-        return ending("collective", node, "the gradients' reduction", detail="backward")
-    if "child_wait" in node.tags or (node.wait is not None and node.wait.kind == "child"):
-        return _edge_or_end(workers.child(history, job, node), "child", node)
-    if any_tag(node.tags, "mp_join", "spawn_join"):
-        return _edge_or_end(workers.joined(history, job, node), "join_process", node)
-    if "file_lock" in node.tags:
+    if "collective" in inner:
+        return ending("collective", node, collective_name(node.stack) or "a collective" if node.stack else "")
+    if len(job.ranks) > 1 and threads.waits_forever(node) and node.motion.frozen is not False:
+        if "backward" in inner:
+            return ending("collective", node, "the gradients' reduction", detail="backward")
+        if polling.waits_for_work(history, node):
+            return ending("collective", node, "an asynchronous collective", detail="work")
+    if "child_wait" in inner or (node.wait is not None and node.wait.kind == "child"):
+        return _found(workers.child(history, job, node), "child")
+    if any_tag(inner, "mp_join", "spawn_join"):
+        return _found(workers.joined(history, job, node), "join_process")
+    if "file_lock" in inner:
         return ending("file_poll", node, "a lock file", detail=polling.path_of(history, node))
     return None
 
 
-def _edge_or_end(found: tuple[str, tuple[Node, ...], End | None] | None, kind: str, node: Node) -> Edge | None:
-    if found is None:
-        return None
+def _found(found: workers.Found, kind: str) -> Edge:
     waits_for, targets, end = found
     return Edge(kind, waits_for, targets, end)
-
-
-def _forever(node: Node) -> bool:
-    return node.wait is not None and node.wait.kind == "futex" and node.wait.forever
 
 
 def _by_descriptor(history: History, job: Job, node: Node) -> Edge | None:
@@ -91,15 +87,22 @@ def _by_descriptor(history: History, job: Job, node: Node) -> Edge | None:
     wait = node.wait
     if wait is None:
         return None
-    descriptors = [wait.fd] if wait.fd is not None else [p.fd for p in wait.polled]
-    for fd in descriptors:
-        seen = history.latest(r.Descriptor, node.pid, fd)
-        if seen is None:
-            continue
-        edge = _behind(history, job, node, wait, seen.reading)
+    for file in _files(history, node, wait):
+        edge = _behind(history, job, node, wait, file)
         if edge is not None:
             return edge
     return None
+
+
+def _files(history: History, node: Node, wait: r.Wait) -> list[r.Descriptor]:
+    """What the wait is on; for an epoll instance, what that watches, connections to others first."""
+    fds = [wait.fd] if wait.fd is not None else [p.fd for p in wait.polled]
+    found = [seen.reading for fd in fds if (seen := history.latest(r.Descriptor, node.pid, fd))]
+    watched = [fd for file in found if file.kind == "epoll" for fd in file.watched]
+    return [
+        *(file for file in found if file.kind != "epoll"),
+        *(seen.reading for fd in watched if (seen := history.latest(r.Descriptor, node.pid, fd))),
+    ]
 
 
 def _behind(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descriptor) -> Edge | None:
@@ -108,22 +111,7 @@ def _behind(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descri
     if file.kind in ("pipe", "fifo"):
         return _pipe(history, job, node, wait, file)
     if file.kind == "socket" and file.socket is not None:
-        inside = tuple(pid for pid in file.socket.peer_pids if pid in job.members and pid != node.pid)
-        if inside:
-            return Edge(
-                "socket",
-                f"pid {inside[0]} at the other end of {file.socket.local or 'a socket'}",
-                _nodes(history, job, inside),
-            )
-        if wait.kind in ("accept", "poll") and file.socket.state == "LISTEN":
-            return ending("network", node, f"somebody to connect to {file.socket.local}", descriptor=file)
-        return ending(
-            "network",
-            node,
-            f"{wait.call} from {file.socket.peer or 'a socket'}",
-            descriptor=file,
-            others=file.socket.peer_pids,
-        )
+        return _socket(history, job, node, wait, file, file.socket)
     if wait.kind == "lock":
         return ending(
             "file_lock", node, f"a lock on {file.target}", descriptor=file, others=file.lock_holders, detail=file.target
@@ -139,6 +127,23 @@ def _behind(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descri
     return None
 
 
+def _socket(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descriptor, socket: r.Socket) -> Edge | None:
+    if rendezvous.is_store(history, job, node, socket):
+        return ending("rendezvous", node, "a key in the store that nobody has set", descriptor=file, detail="store")
+    if node.pid in socket.peer_pids:
+        return None  # both ends are its own: a wake-up pipe, or a server in a thread of its own
+    inside = tuple(pid for pid in socket.peer_pids if pid in job.members)
+    if inside:
+        served = workers.behind_manager(history, job, node, inside)
+        where = f"pid {inside[0]} at the other end of {socket.local or 'a socket'}"
+        return Edge("socket", where, served or _nodes(history, job, inside))
+    if socket.state == "LISTEN":
+        return ending("network", node, f"somebody to connect to {socket.local}", descriptor=file)
+    return ending(
+        "network", node, f"{wait.call} from {socket.peer or 'a socket'}", descriptor=file, others=socket.peer_pids
+    )
+
+
 def _pipe(history: History, job: Job, node: Node, wait: r.Wait, pipe: r.Descriptor) -> Edge:
     writing = wait.kind == "write" or any(p.fd == pipe.fd and p.events & 4 and not p.events & 1 for p in wait.polled)
     far = pipe.readers if writing else pipe.writers
@@ -147,9 +152,9 @@ def _pipe(history: History, job: Job, node: Node, wait: r.Wait, pipe: r.Descript
     if inside:
         return Edge("pipe", f"pid {', '.join(map(str, inside))} to {verb} {pipe.target}", _nodes(history, job, inside))
     outside = tuple(pid for pid in far if pid != node.pid and pid not in job.members)
-    gone = [member for member in job.children(node.pid) if not member.alive and member.process.python]
+    gone = workers.gone(job, node)
     if not writing and not outside and gone:
-        return Edge("pipe", f"pid {gone[-1].pid} to write to {pipe.target}", _nodes(history, job, (gone[-1].pid,)))
+        return Edge("pipe", f"pid {gone[-1]} to write to {pipe.target}", _nodes(history, job, gone[-1:]))
     kind = "pipe_full" if writing else "pipe_empty"
     who = f"pid {outside[0]}" if outside else "somebody (nobody else holds the other end)"
     return ending(kind, node, f"{who} to {verb} {pipe.target}", descriptor=pipe, others=outside)
@@ -165,21 +170,25 @@ def _by_call(history: History, job: Job, node: Node) -> Edge | None:
     holder = threads.gil_holder(history, node)
     if holder is not None:
         return Edge("gil", f"the GIL, held by thread {holder}", (node_of(history, job, node.pid, holder),))
-    if wait is not None and wait.kind == "open":
-        kind = "pipe_empty" if wait.path and polling.is_fifo(history, node, wait.path) else "storage"
-        return ending(kind, node, f"open of {wait.path}", detail=wait.path or "")
-    if wait is not None and wait.kind in ("stat", "sync"):
-        return ending("storage", node, f"{wait.call} of {wait.path or 'a file'}", detail=wait.path or "")
+    if wait is not None and wait.kind in ("open", "stat", "sync"):
+        file = polling.opened(history, node)
+        kind = "pipe_empty" if wait.kind == "open" and polling.is_fifo(node, file) else "storage"
+        what = f"{wait.call} of {wait.path or 'a file'}"
+        return ending(kind, node, what, descriptor=file, detail=wait.path or "")
     if wait is not None and wait.kind == "lock":
         return ending("file_lock", node, f"a file lock ({wait.path or 'unknown file'})", detail=wait.path or "")
     if (wait is not None and wait.kind == "page_fault") or node.state == "D":
-        return ending("uninterruptible", node, f"the kernel ({node.thread.wchan if node.thread else '?'})")
+        mapped = wait.path if wait is not None and wait.path else ""
+        what = mapped or f"the kernel ({node.thread.wchan if node.thread else '?'})"
+        return ending("uninterruptible", node, what, detail=mapped)
     if node.state == "R" or (node.motion.run_share or 0.0) > RUNNING_SHARE:
         kind = "native" if threads.without_gil(history, node) else "python"
         return ending(kind, node, "nothing: it runs")
     if wait is not None and wait.kind == "sleep":
         if polling.polls_a_file(history, node):
             return ending("file_poll", node, "a file to appear", detail=polling.path_of(history, node))
+        if polling.supervises(history, node) and (others := _supervised(history, job, node)):
+            return Edge("supervised", f"pid {others[0].pid} thread {others[0].name}", others)
         left = "" if wait.remaining_seconds is None else f" (wakes in {wait.remaining_seconds:,.0f} s)"
         return ending("sleep", node, f"time to pass{left}", detail=show(node.frame) or "")
     if wait is not None and wait.kind in ("recv", "send", "connect", "accept"):
@@ -188,3 +197,10 @@ def _by_call(history: History, job: Job, node: Node) -> Edge | None:
         waits_for, targets, end = threads.waits(history, job, node)
         return Edge("lock", waits_for, targets, end)
     return None
+
+
+def _supervised(history: History, job: Job, node: Node) -> tuple[Node, ...]:
+    """The threads, or else the processes, after which a loop of this thread asks."""
+    inside = threads.worked_for(threads.other_threads(history, job, node))
+    children = [m.pid for m in job.children(node.pid) if m.alive and m.role not in ("service", "worker")]
+    return tuple(inside) or _nodes(history, job, tuple(children))

@@ -100,6 +100,13 @@ _VOCABULARY: tuple[tuple[str, str, str | None], ...] = (
     ("exit", r"/weakref\.py", "_exitfunc"),
     ("exit", r"multiprocessing/process\.py", "_exit_function"),
     ("debugger", r"/(pdb|bdb|cmd|ipdb|pudb)(/__main__)?\.py|/IPython/.*debugger\.py|/debugpy/.*\.py", None),
+    (
+        "prompt",
+        r"/(cmd|pdb|ipdb|pudb|code|debugger|interactiveshell)\.py",
+        "cmdloop _cmdloop interaction interact mainloop",
+    ),
+    ("prompt", r"/debugpy/.*\.py", "do_wait_suspend _do_wait_suspend wait_for_client"),
+    ("manager", r"multiprocessing/managers\.py", "serve_forever serve_client accepter"),
     ("file_lock", r"(filelock/\w+|portalocker/\w+|fasteners/\w+)\.py", None),
     ("file_lock", r"torch/utils/file_baton\.py", "wait"),
     ("retry", r"(tenacity/\w+|backoff/\w+|retrying|urllib3/util/retry|retry/\w+)\.py", None),
@@ -152,6 +159,13 @@ def _tags(frames: tuple[Frame, ...]) -> frozenset[str]:
 def tags(stack: Stack) -> frozenset[str]:
     """The tags of all frames that the process pushed itself."""
     return _tags(own_frames(stack))
+
+
+def inner_tags(stack: Stack) -> frozenset[str]:
+    """The tags of the library frames that the program's innermost own frame called: what the thread does at this moment."""
+    frames = own_frames(stack)
+    own = next((index for index, frame in enumerate(frames) if is_user(frame)), len(frames))
+    return _tags(frames[:own])
 
 
 def is_user(frame: Frame) -> bool:

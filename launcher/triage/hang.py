@@ -3,6 +3,7 @@
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
+from perfwatch.triage.motion import moves
 from perfwatch.triage.node import End
 from perfwatch.triage.verdict import Alternative, Evidence, Finding, Missing
 
@@ -36,7 +37,10 @@ def wakes_soon(case: Case, end: End) -> bool:
 
 def witnesses(case: Case, chain: Chain) -> tuple[Evidence, ...]:
     """What shows that the end does not move, one piece for each independent kind of witness."""
-    end, node = chain.end, chain.end.node
+    end = chain.end
+    node = (
+        chain.start if end.kind == "dead" else end.node
+    )  # of something dead, what is left is the one that waits for it
     entity = f"pid {node.pid}" if node.tid == node.pid else f"pid {node.pid} thread {node.tid}"
     found: list[Evidence] = []
     if node.motion.samples >= 2 and node.motion.distinct <= 1:
@@ -81,7 +85,7 @@ def witnesses(case: Case, chain: Chain) -> tuple[Evidence, ...]:
                 "syscall",
                 entity,
                 f"is blocked in {node.wait.call}",
-                f"{chain.links[-1].waits_for} {until}".strip(),
+                f"{chain.links[0 if end.kind == 'dead' else -1].waits_for} {until}".strip(),
                 "returns within a step",
                 node.thread_at,
             )
@@ -99,7 +103,8 @@ def witnesses(case: Case, chain: Chain) -> tuple[Evidence, ...]:
             )
         )
     if end.kind == "dead":
-        found.append(case.saw("process", entity, "is gone", end.detail or "no such process, or a zombie", "alive"))
+        pid = end.node.pid
+        found.append(case.saw("process", f"pid {pid}", "is gone", end.detail or "ended, or a zombie", "alive"))
     steps = case.progress[chain.start.pid].steps if chain.start.pid in case.progress else None
     if steps is not None and steps.ago_seconds is not None:
         found.append(
@@ -149,6 +154,9 @@ def hung(
     kinds = {one.witness for one in shown}
     confidence = ONE_WITNESS if len(kinds) <= 1 else TWO_WITNESSES if len(kinds) == 2 else THREE_WITNESSES
     waited = silent_seconds(case, chain) if silent is None else silent
+    moved = moves(case.history, chain.start.pid, chain.start.tid).ago_seconds
+    if moved is not None and chain.start.wait is not None:
+        waited = min(waited, moved)  # whatever the end does: until then somebody still let the training thread go on
     return Finding(
         cause=cause,
         state="hung",

@@ -1,14 +1,13 @@
-"""What the kernel remembers about a job whose training thread runs: since when has nothing else of it moved?
+"""What the kernel remembers about a job whose threads run: since when has no batch been taken?
 
-A loop that burns CPU leaves no trace of when it began, but its neighbours do: DataLoader workers with full queues last ran
-when the last batch was taken; a log file last grew when the last line was written.
+A loop that burns CPU leaves no trace of when it began, but its neighbours do.
 """
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import any_tag, tags
 from perfwatch.triage.job import Member
-from perfwatch.triage.node import Node
+from perfwatch.triage.motion import python_threads, tags_seen
 from perfwatch.triage.profile import TRAINING_TAGS
 from perfwatch.triage.verdict import Evidence
 
@@ -24,27 +23,28 @@ def since_training(case: Case, rank: Member) -> float:
     return case.at - (seen[0].at - seen[0].reading.span_seconds)
 
 
-def quiet_seconds(case: Case, node: Node) -> tuple[float, tuple[Evidence, ...]]:
-    """Seconds since the job last moved on, by the youngest of its memories; 0 and nothing where there is none."""
-    ages: list[tuple[float, Evidence]] = []
-    for worker in case.job.workers(node.pid):
-        seen = case.history.latest(r.Thread, worker.pid, worker.pid)
-        if worker.alive and seen is not None and seen.reading.ran_ago_seconds is not None:
-            age = seen.reading.ran_ago_seconds + case.at - seen.at
-            ages.append(
-                (
-                    age,
-                    case.saw(
-                        "worker",
-                        f"pid {worker.pid}",
-                        "the worker's queue is full: no batch was taken",
-                        f"last ran {age:.0f} s ago (kernel)",
-                        "runs for each batch",
-                        seen.at,
-                    ),
-                )
-            )
+def quiet_seconds(case: Case, rank: Member) -> tuple[float, tuple[Evidence, ...]]:
+    """Seconds since the training process last took a batch from its workers; 0 and nothing where it has none.
+
+    For each batch that it takes it sends the worker a new task, through a feeder thread that sleeps in between: the kernel
+    remembers when the last of them ran.
+    """
+    ages = [
+        (seen.reading.ran_ago_seconds + case.at - seen.at, seen)
+        for tid in python_threads(case.history, rank.pid)
+        if "feeder" in tags_seen(case.history, rank.pid, tid)
+        and (seen := case.history.latest(r.Thread, rank.pid, tid)) is not None
+        and seen.reading.ran_ago_seconds is not None
+    ]
     if not ages:
         return 0.0, ()
-    youngest = min(ages, key=lambda one: one[0])
-    return youngest[0], (youngest[1],)
+    age, seen = min(ages, key=lambda one: one[0])
+    evidence = case.saw(
+        "queue",
+        f"pid {rank.pid} thread {seen.reading.tid}",
+        "no batch was taken: the thread that orders the next one has not run",
+        f"last ran {age:.0f} s ago (kernel)",
+        "runs for each batch",
+        seen.at,
+    )
+    return age, (evidence,)

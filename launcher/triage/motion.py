@@ -16,6 +16,9 @@ WINDOW_SECONDS = (
 FROZEN_RUN_SHARE = 0.002  # of a core; measured < 0.001 on blocked threads
 FROZEN_SWITCHES_PER_SECOND = 1.5  # measured < 1 on blocked threads, 193 on waiters for the GIL
 SIGHTING_SECONDS = 0.9  # two looks count as two only so far apart
+MOVED_SECONDS = 0.005  # of run time between two looks; a poll that times out uses 0.1 to 0.5 ms
+MOVED_SHARE = 0.02  # of a core; a thread that waits for the GIL uses 0.6 %, one that sleeps 10 ms at a time 1.4 %
+LULLS = 3.0  # times the longest lull: a longer one is something else
 TORN_SHARE = 0.1  # stacks seen in fewer samples than this may be torn (measured: about 3 % of nonblocking dumps)
 
 
@@ -107,6 +110,39 @@ def motion(history: History, pid: int, tid: int, seconds: float = WINDOW_SECONDS
         io_calls=_io_calls(threads),
         state=last.reading.state if last else None,
     )
+
+
+@dataclass(frozen=True)
+class Moves:
+    """When a thread that waits was seen to go on: how often, how long ago, and the longest lull between two times."""
+
+    times: int
+    ago_seconds: float | None
+    longest_lull_seconds: float
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether it goes on again and again, and has not paused for much longer than before."""
+        if self.times < 2 or self.ago_seconds is None:
+            return False
+        return self.ago_seconds < LULLS * self.longest_lull_seconds + SIGHTING_SECONDS
+
+
+def moves(history: History, pid: int, tid: int) -> Moves:
+    """Moments at which the thread ran for more than a timed wait's look at the clock, or woke from a wait without end."""
+    seen = history.series(r.Thread, pid, tid)
+    at = [later.at for earlier, later in zip(seen, seen[1:], strict=False) if _moved(earlier, later)]
+    lulls = [later - earlier for earlier, later in zip(at, at[1:], strict=False)]
+    return Moves(len(at), history.at - at[-1] if at else None, max(lulls, default=0.0))
+
+
+def _moved(earlier: Seen[r.Thread], later: Seen[r.Thread]) -> bool:
+    before, after = earlier.reading, later.reading
+    if before.run_seconds is not None and after.run_seconds is not None:
+        if after.run_seconds - before.run_seconds > max(MOVED_SECONDS, MOVED_SHARE * (later.at - earlier.at)):
+            return True
+    forever = before.wait is not None and after.wait is not None and before.wait.forever and after.wait.forever
+    return forever and (after.voluntary_switches or 0) > (before.voluntary_switches or 0)
 
 
 def _rate(history: History, pid: int, tid: int, field: str, seconds: float) -> float | None:

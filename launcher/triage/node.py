@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
-from perfwatch.triage.frames import show, tags, user_frame
+from perfwatch.triage.frames import inner_tags, show, tags, user_frame
 from perfwatch.triage.history import History
 from perfwatch.triage.job import Job
 from perfwatch.triage.motion import Motion, dominant, motion
@@ -22,7 +22,8 @@ class Node:
     thread: r.Thread | None
     thread_at: float
     stack: r.Stack | None
-    tags: frozenset[str]
+    tags: frozenset[str]  # of all its frames
+    inner: frozenset[str]  # of the library frames inside the program's innermost own one
     motion: Motion
 
     @property
@@ -96,6 +97,7 @@ def node_of(history: History, job: Job, pid: int, tid: int | None = None) -> Nod
         thread_at=seen.at if seen else 0.0,
         stack=stack.reading if stack else None,
         tags=tags(stack.reading) if stack else frozenset(),
+        inner=inner_tags(stack.reading) if stack else frozenset(),
         motion=motion(history, pid, tid),
     )
 

@@ -10,6 +10,12 @@ FILE_TESTS = frozenset(
     "exists isfile isdir is_file is_dir stat lstat access listdir glob iglob scandir getsize getmtime".split()
 )
 LOCK_CALLS = frozenset("flock lockf acquire O_EXCL locked".split())
+SUPERVISION = frozenset("is_alive done poll running ready exitcode returncode alive active_children".split())
+WORK_WAITS = frozenset({"wait", "synchronize"})
+OPENING = -1  # the number under which a path is kept that has no descriptor yet
+FIFO_WAIT = (
+    "wait_for_partner"  # fs/pipe.c, where an open of a FIFO waits; the only wait channel that is trusted, as a hint
+)
 
 
 def source_of(history: History, node: Node) -> r.SourceLine | None:
@@ -30,6 +36,12 @@ def polls_a_file(history: History, node: Node) -> bool:
     return bool(names & FILE_TESTS) or bool(names & LOCK_CALLS and "sleep" in names)
 
 
+def supervises(history: History, node: Node) -> bool:
+    """Whether the loop around the sleeping line asks after threads or processes that work for this one."""
+    source = source_of(history, node)
+    return source is not None and any(call.rsplit(".", 1)[-1] in SUPERVISION for call in source.loop_calls)
+
+
 def path_of(history: History, node: Node) -> str:
     """The path that it waits for, from the blocked call or from strings in the frame's locals; "" when unknown."""
     if node.wait is not None and node.wait.path:
@@ -41,10 +53,22 @@ def path_of(history: History, node: Node) -> str:
     return ""
 
 
-def is_fifo(history: History, node: Node, path: str) -> bool:
-    """Whether a descriptor reading says that this path is a FIFO."""
-    return any(
-        seen.reading.kind == "fifo"
-        for key in history.entities(r.Descriptor)
-        if key[0] == node.pid and (seen := history.latest(r.Descriptor, *key)) and seen.reading.target == path
-    )
+def opened(history: History, node: Node) -> r.Descriptor | None:
+    """What is known of a path that is being opened or looked at: read under the number -1, for it has no descriptor yet."""
+    seen = history.latest(r.Descriptor, node.pid, OPENING)
+    same = seen is not None and node.wait is not None and seen.reading.target == node.wait.path
+    return seen.reading if seen is not None and same else None
+
+
+def is_fifo(node: Node, file: r.Descriptor | None) -> bool:
+    """Whether a path that is being opened is a FIFO: it was looked at, or the kernel waits for the other end of one."""
+    if file is not None and file.kind == "fifo":
+        return True
+    return node.thread is not None and (node.thread.wchan or "").startswith(FIFO_WAIT)
+
+
+def waits_for_work(history: History, node: Node) -> bool:
+    """Whether the program's own line calls ``wait`` on something without Python frames, as the handle of a collective is."""
+    source = source_of(history, node)
+    in_line = source is not None and any(call.rsplit(".", 1)[-1] in WORK_WAITS for call in source.calls)
+    return in_line and not node.inner and node.stack is not None and len(node.stack.frames) > 0

@@ -4,11 +4,20 @@ from perfwatch.probes import readings as r
 from perfwatch.triage.frames import any_tag, tags
 from perfwatch.triage.history import History
 from perfwatch.triage.job import Job
-from perfwatch.triage.motion import WINDOW_SECONDS, dominant, python_threads
-from perfwatch.triage.node import End, Node, node_of
+from perfwatch.triage.motion import WINDOW_SECONDS, dominant, motion, python_threads
+from perfwatch.triage.node import End, Node, node_of, silence
+from perfwatch.triage.workers import idle
 
 GIL_WAIT_SECONDS = 0.02  # CPython re-asks every 5 ms (sys.getswitchinterval); remaining time measured 1-2 ms
 GIL_SWITCHES_PER_SECOND = (60.0, 400.0)  # measured 193/s at the default switch interval
+OTHERS_MOVE = "other threads move"
+LONG_SLEEP_SECONDS = 60.0  # a thread that sleeps longer than this does not come back to release a lock in time
+BEFORE_SECONDS = 30.0  # a thread that fell silent so much earlier than the one that waits was idle anyway
+TICKS_PER_SECOND = 0.5  # a heartbeat wakes at least so often: twice within one look of a few seconds
+UNSEEN_RUN_SHARE = 0.05  # of a core: a thread that runs and whose Python stack could not be read
+LEADING_TAGS = (
+    "loader_wait pool_wait futures_wait thread_join mp_join spawn_join child_wait collective rendezvous file_lock prompt"
+).split()
 SERVICE_TAGS = ("feeder", "pool_service", "futures_service", "monitor", "pin_memory", "serve")
 
 
@@ -47,35 +56,91 @@ def without_gil(history: History, node: Node) -> bool:
 
 
 def waits(history: History, job: Job, node: Node) -> tuple[str, tuple[Node, ...], End | None]:
-    """A thread in a futex: which other thread of the process could let it go on?"""
-    others = [node_of(history, job, node.pid, tid) for tid in python_threads(history, node.pid) if tid != node.tid]
-    others = [other for other in others if not _is_service(history, other)]
-    if (
-        not any_tag(node.tags, "thread_join", "thread_wait", "queue_get", "queue_put", "futures_wait")
-        and node.motion.frozen is False
-    ):
+    """A thread in a futex (or asleep in a selector): which other thread could let it go on?"""
+    others = other_threads(history, job, node)
+    polls = node.wait is not None and node.wait.kind == "poll"
+    if any_tag(node.inner, "thread_join", "futures_wait") or polls:
+        joined = worked_for(others)
+        if joined:
+            return f"thread {joined[0].name or joined[0].tid}", tuple(joined), None
+    asks = any_tag(node.inner, "thread_wait", "queue_get", "queue_put")
+    if node.motion.frozen is False and not asks:
         return "something that lets it move now and then", (), End("other", node)
-    locked = [other for other in others if waits_forever(other)]
-    free = [other for other in others if not waits_forever(other)]
-    if any_tag(node.tags, "thread_join", "futures_wait") and free:
-        pending = [other for other in free if not _ticks(other)] or free
-        return f"thread {pending[0].name or pending[0].tid}", tuple(pending), None
-    pending = [other for other in free if other.motion.frozen]
-    if pending:
-        return f"thread {pending[0].name or pending[0].tid}", tuple(pending), None
-    if not free or locked or (node.wait is not None and node.wait.forever):
-        names = tuple(other.tid for other in locked)
-        who = (
-            f"held by a thread that waits itself ({', '.join(map(str, names))})"
-            if names
-            else "that no thread will release"
-        )
-        return f"a lock {who}", (), End("lock", node, others=names)
-    return (
-        "another thread",
-        (),
-        End("lock", node, others=tuple(other.tid for other in free), detail="other threads move"),
+    onward = _nearest(history, node, [other for other in others if _leads_on(other)])
+    if onward:
+        return f"thread {onward[0].name or onward[0].tid}", tuple(onward), None
+    if node.motion.frozen is False:
+        return "something that lets it move now and then", (), End("other", node)
+    if node.wait is not None and node.wait.kind == "poll" and not node.wait.forever:
+        return "an event", (), End("other", node)
+    locked = tuple(other.tid for other in others if waits_forever(other))
+    if node.wait is not None and node.wait.shared and (other_processes := _others_move(history, job, node)):
+        return "a lock between processes", (), End("lock", node, others=other_processes, detail=OTHERS_MOVE)
+    if may_release(history, node, others):
+        return "a lock, while other threads move", (), End("lock", node, others=locked, detail=OTHERS_MOVE)
+    who = f"held by a thread that waits itself ({', '.join(map(str, locked))})" if locked else "that nobody releases"
+    return f"a lock {who}", (), End("lock", node, others=locked)
+
+
+def worked_for(others: list[Node]) -> list[Node]:
+    """Of the threads of a process, those that somebody who joins or supervises them may wait for: not heartbeats, not idle ones."""
+    candidates = [other for other in others if not _ticks(other) and not _listens(other) and not idle(other)]
+    return [other for other in candidates if _leads_on(other) or other.motion.frozen is False] or candidates
+
+
+def other_threads(history: History, job: Job, node: Node) -> list[Node]:
+    """The Python threads of the process but this one, and without the library's own servants."""
+    others = [node_of(history, job, node.pid, tid) for tid in python_threads(history, node.pid) if tid != node.tid]
+    return [other for other in others if not _is_service(history, other)]
+
+
+def _leads_on(node: Node) -> bool:
+    """Whether a thread stands still in a wait that leads further, or in one that is not for a lock."""
+    if node.motion.frozen is not True and node.state not in ("T", "t", "D"):
+        return False
+    if _listens(node) or node.inner == frozenset({"serve"}):
+        return False
+    if any_tag(node.inner, *LEADING_TAGS) or node.state in ("T", "t", "D"):
+        return True
+    wait = node.wait
+    if wait is None or wait.kind in ("futex", "poll", "other"):
+        return False
+    return wait.kind != "sleep" or (wait.remaining_seconds or 0.0) > LONG_SLEEP_SECONDS
+
+
+def _listens(node: Node) -> bool:
+    """A thread that waits for visitors: it is idle, not stuck."""
+    return node.wait is not None and node.wait.kind == "accept"
+
+
+def _nearest(history: History, node: Node, others: list[Node]) -> list[Node]:
+    """Of threads that stand still, those that have not done so since long before this one: those were idle anyway."""
+    own = silence(history, node)
+    if own is None or not waits_forever(node):
+        return others
+    ages = {other.tid: silence(history, other) for other in others}
+    return [other for other in others if (age := ages[other.tid]) is None or age <= own + BEFORE_SECONDS]
+
+
+def may_release(history: History, node: Node, others: list[Node]) -> bool:
+    """Whether a thread of the process runs, or rests for a while and has not been seen to come and go meanwhile."""
+    if any(not waits_forever(other) and not _ticks(other) for other in others):
+        return True
+    known = {node.tid, *(other.tid for other in others)}
+    shares = (
+        motion(history, *key).run_share
+        for key in history.entities(r.Thread)
+        if key[0] == node.pid and key[1] not in known
     )
+    return any(share is not None and share > UNSEEN_RUN_SHARE for share in shares) or node.motion.samples < 2
+
+
+def _others_move(history: History, job: Job, node: Node) -> tuple[int, ...]:
+    """Other Python processes of the job that are not known to stand still: one may hold a lock between processes."""
+    members = [
+        m for m in job.members.values() if m.alive and m.process.python and m.role not in ("service", "launcher")
+    ]
+    return tuple(m.pid for m in members if m.pid != node.pid and node_of(history, job, m.pid).motion.frozen is not True)
 
 
 def waits_forever(node: Node) -> bool:
@@ -84,8 +149,9 @@ def waits_forever(node: Node) -> bool:
 
 
 def _ticks(node: Node) -> bool:
-    """A heartbeat: it sleeps for a moment, again and again."""
-    return node.wait is not None and node.wait.kind == "sleep" and node.motion.frozen is False
+    """A heartbeat: it rests for a moment, again and again, and was seen to come and go."""
+    resting = node.wait is not None and node.wait.kind in ("sleep", "poll", "futex") and not node.wait.forever
+    return resting and (node.motion.switches_per_second or 0.0) >= TICKS_PER_SECOND
 
 
 def _is_service(history: History, node: Node) -> bool:

@@ -4,13 +4,16 @@ Each function returns what is waited for in words, the threads to follow, and th
 """
 
 from perfwatch.probes import readings as r
-from perfwatch.triage.frames import any_tag, show, tags
+from perfwatch.triage.frames import any_tag, is_user, show, tags, tags_of
 from perfwatch.triage.history import History
 from perfwatch.triage.job import Job, Member
 from perfwatch.triage.motion import dominant, python_threads
 from perfwatch.triage.node import End, Node, node_of
 
 Found = tuple[str, tuple[Node, ...], End | None]
+
+ASKS = ("mp_queue_get", "mp_lock", "queue_get", "mp_receive")
+EXECUTOR_TAGS = ("pool_service", "futures_service")
 
 
 def loader(history: History, job: Job, node: Node) -> Found:
@@ -24,29 +27,27 @@ def pool_members(job: Job, node: Node) -> list[Member]:
     return [m for m in job.children(node.pid) if m.role in ("pool_worker", "child") and m.process.python]
 
 
-def pool(history: History, job: Job, node: Node) -> Found:
-    """The thread waits for a result of a pool."""
-    inside = _thread_pool(history, job, node)
+def pool(history: History, job: Job, node: Node) -> Found | None:
+    """The thread waits for a result of a pool of threads or processes; None where no pool is to be seen."""
+    inside = [node_of(history, job, node.pid, tid) for tid in python_threads(history, node.pid) if tid != node.tid]
+    threads = tuple(n for n in inside if any_tag(n.tags, "futures_worker", "pool_worker") and not idle(n))
+    service = [n for n in inside if any_tag(n.tags, *EXECUTOR_TAGS)]
+    feeding = tuple(n for n in service if n.frame is not None and is_user(n.frame))
+    if threads or feeding:
+        chosen = threads or feeding
+        return f"thread {chosen[0].name or chosen[0].tid} of its pool", chosen, None
     members = pool_members(job, node)
-    if inside and not members:
-        return "a thread of its pool", inside, None
-    return _among(history, job, node, members, "pool worker")
-
-
-def _thread_pool(history: History, job: Job, node: Node) -> tuple[Node, ...]:
-    nodes = [node_of(history, job, node.pid, tid) for tid in python_threads(history, node.pid) if tid != node.tid]
-    return tuple(
-        n for n in nodes if any_tag(n.tags, "futures_worker", "pool_worker") and n.frame is not None and not _idle(n)
-    )
+    if members and (service or "pool_wait" in node.inner):
+        return _among(history, job, node, members, "pool worker")
+    return None
 
 
 def _among(history: History, job: Job, node: Node, members: list[Member], what: str) -> Found:
     dead = [m for m in members if not m.alive]
     alive = [node_of(history, job, m.pid) for m in members if m.alive]
-    if dead and (not alive or all(_idle(worker) for worker in alive)):
-        gone = node_of(history, job, dead[0].pid)
-        return f"{what} {dead[0].pid}, which is gone", (), End("dead", gone)
-    busy = [worker for worker in alive if not _idle(worker)]
+    if dead and all(idle(worker) for worker in alive):
+        return f"{what} {dead[0].pid}, which is gone", (), End("dead", node_of(history, job, dead[0].pid))
+    busy = [worker for worker in alive if not idle(worker)]
     if busy:
         return f"{what} {_list(busy)}", tuple(busy), None
     feeder = _feeder(history, job, [node.pid, *(w.pid for w in alive)])
@@ -62,29 +63,31 @@ def _list(nodes: list[Node]) -> str:
     return shown + (" ..." if len(nodes) > 4 else "")
 
 
-def _idle(worker: Node) -> bool:
+def idle(worker: Node) -> bool:
     """A worker that waits for its next task has nothing to deliver."""
-    if worker.state in ("T", "t", "D"):
+    if worker.state in ("T", "t", "D") or worker.stack is None:
         return False
-    asks = any_tag(worker.tags, "mp_queue_get", "mp_lock", "queue_get") or (
-        "futures_worker" in worker.tags and "thread_wait" in worker.tags
-    )
-    return asks and "fetch" not in worker.tags and not _own_code_inside(worker)
+    asks = any_tag(worker.inner, *ASKS) or ("futures_worker" in worker.tags and _between_tasks(worker.stack))
+    return asks and "fetch" not in worker.tags and not _own_code_inside(worker.stack)
 
 
-def _own_code_inside(worker: Node) -> bool:
-    """Whether the worker's own task is on its stack, inside the loop that takes tasks."""
-    if worker.stack is None:
-        return True
-    for frame in worker.stack.frames:
-        here = tags(r.Stack(pid=0, tid=0, frames=(frame,)))
-        if any_tag(here, "worker", "pool_worker", "futures_worker"):
+def _tags(frame: r.Frame) -> frozenset[str]:
+    return tags_of(frame.function, frame.file)
+
+
+def _between_tasks(stack: r.Stack) -> bool:
+    """Whether a thread of an executor is in the loop itself, which asks a queue without a frame of its own."""
+    return stack.frames[0].file.endswith("concurrent/futures/thread.py") and "futures_worker" in _tags(stack.frames[0])
+
+
+def _own_code_inside(stack: r.Stack) -> bool:
+    """Whether a task of the program is on the stack, inside the loop that takes tasks."""
+    for frame in stack.frames:
+        if any_tag(_tags(frame), "worker", "pool_worker", "futures_worker"):
             return False
-        if not here and not frame.file.endswith(
-            ("queues.py", "connection.py", "synchronize.py", "queue.py", "threading.py", "selectors.py")
-        ):
+        if is_user(frame):
             return True
-    return any_tag(worker.tags, "worker", "pool_worker", "futures_worker") is False
+    return False
 
 
 def _feeder(history: History, job: Job, pids: list[int]) -> Node | None:
@@ -95,24 +98,50 @@ def _feeder(history: History, job: Job, pids: list[int]) -> Node | None:
             if stack is None or not any_tag(tags(stack.reading), "feeder", "pin_memory"):
                 continue
             node = node_of(history, job, pid, tid)
-            if (
-                any_tag(node.tags, "feeder")
-                and "thread_wait" in node.tags
-                and len(node.stack.frames if node.stack else ()) <= 6
-            ):
-                continue  # waits for something to send
-            if "pin_memory" in node.tags and "mp_queue_get" in node.tags:
-                continue  # waits for the workers, like the main thread
-            return node
+            if not _waits_for_work(node):
+                return node
     return None
+
+
+def _waits_for_work(node: Node) -> bool:
+    """A feeder without anything to send, or a pin-memory thread that waits for the workers like the main thread."""
+    frames = node.stack.frames if node.stack else ()
+    if any(is_user(frame) for frame in frames):
+        return False
+    if "feeder" in node.tags:
+        return bool(frames) and any_tag(_tags(frames[0]), "thread_wait", "feeder")
+    return "mp_queue_get" in node.tags
+
+
+def gone(job: Job, node: Node) -> tuple[int, ...]:
+    """Python children of a process that have ended."""
+    return tuple(m.pid for m in job.children(node.pid) if not m.alive and m.process.python)
+
+
+def behind_manager(history: History, job: Job, node: Node, peers: tuple[int, ...]) -> tuple[Node, ...]:
+    """Where a ``multiprocessing.Manager`` is the peer: the other processes of the job, for they fill its queues."""
+    if not any("manager" in _tags_of(history, pid) for pid in peers):
+        return ()
+    others = [m for m in job.members.values() if m.process.python and m.role in ("child", "worker", "pool_worker")]
+    found = [m.pid for m in others if m.pid not in (node.pid, *peers) and "manager" not in _tags_of(history, m.pid)]
+    return tuple(node_of(history, job, pid) for pid in found)
+
+
+def _tags_of(history: History, pid: int) -> frozenset[str]:
+    found: set[str] = set()
+    for tid in python_threads(history, pid):
+        stack = dominant(history, pid, tid)
+        found |= tags(stack.reading) if stack is not None else frozenset()
+    return frozenset(found)
 
 
 def child(history: History, job: Job, node: Node) -> Found:
     """The thread waits for a subprocess: judge the child."""
     wanted = node.wait.child_pid if node.wait and node.wait.child_pid and node.wait.child_pid > 0 else None
     members = [m for m in job.children(node.pid) if m.role != "service" and (wanted is None or m.pid == wanted)]
-    plain = [m for m in members if m.role in ("child", "pool_worker")] or members
-    return _others(history, job, node, plain, "child")
+    if wanted is None and any(m.alive and m.role != "worker" for m in members):
+        members = [m for m in members if m.alive and m.role != "worker"]
+    return _others(history, job, node, members, "child")
 
 
 def joined(history: History, job: Job, node: Node) -> Found:

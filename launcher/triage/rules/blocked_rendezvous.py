@@ -32,6 +32,8 @@ def judge(case: Case) -> Outcome:
         chain = case.chains[rank.pid]
         if chain.end.kind != "rendezvous" or case.progress[rank.pid].kind == "moving":
             continue
+        if _somebody_is_late(case):
+            return None
         seen, size = len(case.ranks), case.job.world_size
         absent = (
             ""
@@ -54,3 +56,9 @@ def judge(case: Case) -> Outcome:
             next=("start the missing rank", "compare MASTER_ADDR, MASTER_PORT and WORLD_SIZE of every rank"),
         )
     return None
+
+
+def _somebody_is_late(case: Case) -> bool:
+    """Whether a rank that is there is elsewhere and moves: it may come yet."""
+    elsewhere = [chain.start for chain in case.chains.values() if chain.end.kind not in ("rendezvous", "collective")]
+    return any(node.motion.frozen is not True for node in elsewhere)

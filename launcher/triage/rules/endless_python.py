@@ -25,7 +25,7 @@ from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, 
 from perfwatch.triage.memory import quiet_seconds, since_training
 from perfwatch.triage.profile import TRAINING_TAGS, profile
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Alternative, Evidence, Outcome
+from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Missing, Outcome
 
 CAUSE = Cause("endless_python", "hung", "user_code", (Thread, Stack))
 
@@ -46,7 +46,13 @@ def judge(case: Case) -> Outcome:
             and not wakes_soon(case, chain.end)
         ):
             return _sleeps(case, chain)
-        if chain.end.kind == "python" and not case.profile(rank, seconds=6.0).seen(*TRAINING_TAGS, *OTHER_WORK):
+        seen = case.profile(rank, seconds=6.0)
+        if (
+            chain.end.kind == "python" and not seen.samples
+        ):  # "never in training code" cannot be said of what is not seen
+            lacking = case.lacks("stacks") or Missing(witness="stacks", reason=f"no stack of pid {rank.pid} was read")
+            return Abstention(cause=CAUSE.name, missing=(lacking,))
+        if chain.end.kind == "python" and not seen.seen(*TRAINING_TAGS, *OTHER_WORK):
             return _turns(case, chain, since_training(case, rank))
     return None
 
@@ -64,7 +70,7 @@ def _sleeps(case: Case, chain: Chain) -> Outcome:
 
 
 def _turns(case: Case, chain: Chain, watched: float) -> Outcome:
-    remembered, evidence = quiet_seconds(case, chain.start)
+    remembered, evidence = quiet_seconds(case, case.job.members[chain.start.pid])
     steps = case.progress[chain.start.pid].steps
     ago = steps.ago_seconds if steps is not None else None
     return hung(

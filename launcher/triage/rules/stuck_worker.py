@@ -20,9 +20,13 @@ What to do next
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
+from perfwatch.triage.frames import show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
+from perfwatch.triage.memory import quiet_seconds
+from perfwatch.triage.profile import profile
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Alternative, Finding, Outcome
+from perfwatch.triage.threads import OTHERS_MOVE
+from perfwatch.triage.verdict import Alternative, Evidence, Finding, Outcome
 
 CAUSE = Cause("stuck_worker", "hung", "data", (Thread, Stack))
 
@@ -38,7 +42,7 @@ def judge(case: Case) -> Outcome:
         end = chain.end
         if not chain.through & {"loader", "pool"} or end.kind not in OWN_ENDS or wakes_soon(case, end):
             continue
-        if end.node.pid == chain.start.pid:
+        if end.node.stack is None or (end.node.pid, end.node.tid) == (chain.start.pid, chain.start.tid):
             continue
         if end.still or end.kind in RUNNING_ENDS:
             return _finding(case, chain)
@@ -48,23 +52,27 @@ def judge(case: Case) -> Outcome:
 def _finding(case: Case, chain: Chain) -> Finding:
     end = chain.end
     running = end.kind in RUNNING_ENDS
-    certain = end.kind in ("lock", "gil", "cycle") or outlasts(case, end)
-    silent = end.silent_seconds or 0.0
+    certain = end.kind in ("lock", "gil", "cycle") and end.detail != OTHERS_MOVE or outlasts(case, end)
+    silent, evidence = end.silent_seconds or 0.0, ()
+    if running:
+        silent, evidence = _without_a_batch(case, chain)
     doing = "runs without delivering anything" if running else f"waits for {chain.links[-1].waits_for}"
     return hung(
         case,
         CAUSE.name,
         chain,
         owner=CAUSE.owner,
-        summary=f"{who(chain)} {doing}; nothing of it has moved for {silent:.0f} s and the training thread waits for its data",
+        summary=f"{who(chain)} {doing}; for {silent:.0f} s nothing has come of it and the training thread waits",
         patience=STRUCTURAL_SECONDS if certain else temporal(case),
+        silent=silent,
+        evidence=evidence,
         ceiling=CEILING_RUNNING if running else 1.0,
         alternatives=(
             Alternative(
                 cause="starved_by_transforms",
-                refuted_by="the worker's stack, io and run time are flat"
-                if not running
-                else "no batch was delivered within the patience",
+                refuted_by="no batch was delivered within the patience"
+                if running
+                else "the worker's stack, io and run time are flat",
             ),
             Alternative(cause="dead_worker", refuted_by=f"process {end.node.pid} is alive"),
         ),
@@ -73,3 +81,26 @@ def _finding(case: Case, chain: Chain) -> Finding:
             "set DataLoader(timeout=...) so that it raises instead",
         ),
     )
+
+
+def _without_a_batch(case: Case, chain: Chain) -> tuple[float, tuple[Evidence, ...]]:
+    """For how long a worker that runs has delivered nothing, and what shows it."""
+    watched = case.at - case.history.series(Thread, chain.start.pid, chain.start.tid)[0].at
+    rank = case.job.members[chain.start.pid]
+    remembered, evidence = quiet_seconds(case, rank)
+    worker = profile(case.history, chain.end.node.pid, chain.end.node.tid)
+    below = case.saw(
+        "stack",
+        f"pid {chain.end.node.pid}",
+        "does not leave its task",
+        f"{worker.samples} samples over {worker.seconds:.0f} s, most at {show(worker.top_line())}",
+        "the next task within a step",
+    )
+    waits = case.saw(
+        "thread",
+        f"pid {chain.start.pid}",
+        "the training thread has been given nothing",
+        f"waits at {show(chain.start.frame)} for {max(watched, remembered):.0f} s",
+        "a batch within a step",
+    )
+    return max(watched, remembered), (*evidence, below, waits)
