@@ -8,6 +8,7 @@ import msgspec
 from perfwatch.probes import readings as r
 from perfwatch.recording import Recording
 from perfwatch.triage.case import Case
+from perfwatch.triage.hang import wakes_soon
 from perfwatch.triage.history import History
 from perfwatch.triage.rule import Rule
 from perfwatch.triage.rules import RULES
@@ -26,6 +27,7 @@ from perfwatch.triage.verdict import (
 SURE = 0.6  # a finding below this is a suspicion, not a verdict
 SUSPECTED = 0.5  # of a finding's confidence that a mere suspicion of it has
 SHOWN = 4
+STANDS_SECONDS = 2.0  # longer than the waits within a healthy step, shorter than any patience
 MOVING = ("slow", "healthy")  # states that a job which may be hung cannot be called yet
 
 
@@ -61,7 +63,7 @@ def judge(case: Case, rules: Sequence[Rule] = RULES) -> Verdict:
 def _verdict(case: Case, findings: list[Finding], missing: tuple[Missing, ...]) -> Verdict:
     waiting = [f for f in findings if f.decides_in_seconds > 0]
     chosen = _choose([f for f in findings if f.confidence >= SURE and f.decides_in_seconds <= 0])
-    if chosen is None or (waiting and chosen.state in MOVING):
+    if chosen is None or (chosen.state in MOVING and (waiting or _stands(case))):
         return _inconclusive(case, findings, waiting, missing)
     others = [f for f in findings if f is not chosen]
     also = tuple(
@@ -87,6 +89,14 @@ def _choose(sure: list[Finding]) -> Finding | None:
     if not sure or sure[0].state != "slow":
         return sure[0] if sure else None
     return max((f for f in sure if f.state == "slow"), key=lambda f: f.lost_share or 0.0)
+
+
+def _stands(case: Case) -> bool:
+    """Whether some rank just stopped moving: too short for a hang, too long to be called slow or healthy."""
+    ends = [chain.end for chain in case.still_chains]
+    return any(
+        end.still and (end.silent_seconds or 0.0) >= STANDS_SECONDS and not wakes_soon(case, end) for end in ends
+    )
 
 
 def _inconclusive(case: Case, findings: list[Finding], waiting: list[Finding], missing: tuple[Missing, ...]) -> Verdict:
