@@ -93,10 +93,11 @@ def _choose(sure: list[Finding]) -> Finding | None:
 
 def _stands(case: Case) -> bool:
     """Whether some rank just stopped moving: too short for a hang, too long to be called slow or healthy."""
-    ends = [chain.end for chain in case.still_chains]
-    return any(
-        end.still and (end.silent_seconds or 0.0) >= STANDS_SECONDS and not wakes_soon(case, end) for end in ends
-    )
+    for chain in case.chains.values():
+        rested = [node.motion.ran_ago_seconds or 0.0 for node in (chain.start, chain.end.node)]
+        if min(rested) >= STANDS_SECONDS and not wakes_soon(case, chain.end):
+            return True
+    return False
 
 
 def _inconclusive(case: Case, findings: list[Finding], waiting: list[Finding], missing: tuple[Missing, ...]) -> Verdict:
