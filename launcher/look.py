@@ -6,6 +6,7 @@ Who is looked at, and when, is decided by ``perfwatch.watch``; what it means, by
 import resource
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from perfwatch.family import Family
@@ -14,7 +15,7 @@ from perfwatch.probes.affinity import AffinityProbe
 from perfwatch.probes.cgroup import CgroupProbe
 from perfwatch.probes.cpu_clock import CpuClocks
 from perfwatch.probes.deadline import KillableChild
-from perfwatch.probes.descriptors import describe
+from perfwatch.probes.descriptors import describe, opening
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.holders import Holders
 from perfwatch.probes.host import HostProbe
@@ -76,6 +77,7 @@ class Look:
         self._native = NativeProbe()
         self._sockets = Sockets(self.filesystem, self.child)
         self._failed: dict[tuple[str, str], str] = {}
+        self._opened: set[tuple[int, str]] = set()
 
     def take(self, probe: str, entity: str, read: Callable[[], Iterable[r.Reading]]) -> list[r.Reading]:
         """One call of one probe: its readings, and how it went. A failure is recorded when it is new."""
@@ -147,9 +149,11 @@ class Look:
         return [pid, *(tid for tid in tids if tid != pid)][:MOST_THREADS]
 
     def behind(self, found: Iterable[r.Thread]) -> None:
-        """The open files that blocked threads wait on."""
+        """The open files that blocked threads wait on, and the paths that they open."""
         wanted: dict[int, set[int]] = {}
         for thread in found:
+            if thread.wait is not None and thread.wait.kind in ("open", "stat") and thread.wait.path:
+                self._opening(thread.pid, thread.wait.path)
             if thread.wait is None or thread.wait.kind not in FD_KINDS:
                 continue
             fds = {polled.fd for polled in thread.wait.polled}
@@ -159,12 +163,20 @@ class Look:
         if not any(wanted.values()):
             return
         holders = Holders(self.filesystem, first=self.known)
+
+        def describe_all(pid: int, fds: set[int]) -> list[r.Reading]:
+            seen = describe(self.filesystem, pid, fds, self.child, holders, self._sockets)
+            watched = {fd for file in seen for fd in file.watched} - fds  # behind an epoll instance
+            return [*seen, *describe(self.filesystem, pid, watched, self.child, holders, self._sockets)]
+
         for pid, fds in wanted.items():
-            self.take(
-                "descriptors",
-                f"pid {pid}",
-                lambda pid=pid, fds=fds: describe(self.filesystem, pid, fds, self.child, holders, self._sockets),  # type: ignore[misc]
-            )
+            self.take("descriptors", f"pid {pid}", partial(describe_all, pid, fds))
+
+    def _opening(self, pid: int, path: str) -> None:
+        """Asked once per path: it is the job's, and may not answer."""
+        if (pid, path) not in self._opened:
+            self._opened.add((pid, path))
+            self.take("opening", f"pid {pid}", lambda: [opening(self.filesystem, pid, path, self.child)])
 
     def dump(self, pids: Sequence[int], texts: bool = False) -> list[r.Reading]:
         """One stack of every thread of some processes, now."""
@@ -175,7 +187,7 @@ class Look:
 
     def record(self, pid: int, seconds: float) -> None:
         """Begin to sample a process for a while; ``collect`` brings the result."""
-        if any(one.pid == pid for one in self.records):
+        if any(one.pid == pid for one in self.records if isinstance(one, Recorded)):
             return
 
         def begin() -> list[r.Reading]:
@@ -211,6 +223,10 @@ class Look:
         if first is not None:
             self.take("cgroup", f"pid {first}", lambda: self._cgroup.look(first))
         self.take("affinity", "job", lambda: self._affinity.look(pids))
+        self.kernel_log()
+
+    def kernel_log(self) -> None:
+        """What the kernel has said since the last look."""
         self.take("kernel_log", "host", self._kernel_log.look)
 
     def output(self, pids: Sequence[int]) -> None:

@@ -16,7 +16,7 @@ from perfwatch.recording import AT_DECIMALS
 from perfwatch.session import Session
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
-from perfwatch.triage.frames import user_frame
+from perfwatch.triage.frames import user_frames
 from perfwatch.triage.history import History
 from perfwatch.triage.verdict import Verdict
 
@@ -35,7 +35,8 @@ MOST_SAMPLED = 6  # processes sampled at once
 MOST_SWEPT = 24  # processes swept at once
 EARLY_DUMPS, EARLY_DUMP_SECONDS, LATE_DUMP_SECONDS = 3, 0.7, 4.0
 CALM_AFTER_SECONDS = 6.0  # of a healthy or slow verdict
-MOST_SOURCE_LINES = 6  # newly read per round
+MOST_CALLERS = 4  # of the program's own frames of one stack
+MOST_SOURCE_LINES = 8  # newly read per round
 NATIVE_AFTER_SECONDS, NATIVE_SECONDS = 4.0, 120.0  # a native profile costs a second of CPU: late and seldom
 REMEMBER_SECONDS = 600.0  # in memory; the recording keeps what its disk budget allows
 
@@ -79,6 +80,7 @@ class Watch:
         self._dumps = 0
         self._settled_at: float | None = None
         self._read_lines: set[tuple[str, int]] = set()
+        self._read_texts: set[int] = set()
 
     @property
     def at(self) -> float:
@@ -134,6 +136,7 @@ class Watch:
             start = process.start_ticks if process else 0
             self._append([r.ProcessEnded(pid=pid, start_ticks=start, exit_code=exit_code, signal=signal)])
         self.look.steps()
+        self.look.kernel_log()
         return self.verdict()
 
     def close(self) -> None:
@@ -212,6 +215,7 @@ class Watch:
             self.look.dump(pids if self._dumps == 0 else pids[: 2 * MOST_SAMPLED])
             self._dumps += 1
             self._sources()
+            self._texts(case)
         if self._dumps and not certain and self._schedule.due("sample", RECORD_SECONDS + 0.5):
             self._sample(case)
         if self.at - self._suspected_at > NATIVE_AFTER_SECONDS:
@@ -238,14 +242,23 @@ class Watch:
         fresh = 0
         for key in self._history.entities(r.Stack):
             seen = self._history.latest(r.Stack, *key)
-            frame = user_frame(seen.reading) if seen is not None and seen.at > self.at - 2.0 else None
-            if frame is None or (frame.file, frame.line) in self._read_lines:
-                continue
-            self._read_lines.add((frame.file, frame.line))
-            self.look.source(key[0], frame)
-            fresh += 1
-            if fresh >= MOST_SOURCE_LINES:
-                return
+            frames = user_frames(seen.reading)[:MOST_CALLERS] if seen is not None and seen.at > self.at - 2.0 else ()
+            for frame in frames:
+                if (frame.file, frame.line) in self._read_lines:
+                    continue
+                self._read_lines.add((frame.file, frame.line))
+                self.look.source(key[0], frame)
+                fresh += 1
+                if fresh >= MOST_SOURCE_LINES:
+                    return
+
+    def _texts(self, case: Case) -> None:
+        """The path for which a loop waits is in its variables: those of the one suspect are read once."""
+        for chain in case.chains.values():
+            end = chain.end
+            if end.kind == "file_poll" and not end.detail and end.node.pid not in self._read_texts:
+                self._read_texts.add(end.node.pid)
+                self.look.dump([end.node.pid], texts=True)
 
     def _judge(self) -> None:
         verdict = self.verdict()

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.holders import Holders, access_of, read_fdinfo
-from perfwatch.probes.mounts import Mount, parse_mountinfo
+from perfwatch.probes.mounts import REMOTE, Mount, parse_mountinfo
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import Descriptor, Socket
 from perfwatch.probes.sockets import Sockets
@@ -110,6 +110,41 @@ def _describe_one(
         socket=socket,
         watched=parse_watched(text),
         lock_holders=_lock_holders(filesystem, inode, mount) if kind == "file" else (),
+    )
+
+
+OPENING = -1  # the number of a path that has no descriptor yet
+
+
+def opening(filesystem: Filesystem, pid: int, path: str, child: Caller) -> Descriptor:
+    """What a thread opens or asks about by its path: the mount that it lies on and, where that is a local one, its kind.
+
+    A path on a mount that another machine or process answers is not touched: that mount may be what does not answer.
+    """
+    mount = max(
+        (
+            one
+            for one in _mounts(filesystem, pid).values()
+            if os.path.join(path, "").startswith(os.path.join(one.point, ""))
+        ),
+        key=lambda one: len(one.point),
+        default=None,
+    )
+    kind = "file"
+    if mount is not None and not REMOTE.fullmatch(mount.filesystem):
+        try:
+            there = f"{filesystem.proc}/{pid}/root{path}"
+            kind = child.call(stat_kind, there, deadline_seconds=STAT_DEADLINE_SECONDS)
+        except (Unavailable, OSError):
+            pass  # it is not there yet, or does not answer
+    return Descriptor(
+        pid=pid,
+        fd=OPENING,
+        kind=kind,
+        target=path,
+        mount=mount.point if mount else None,
+        filesystem=mount.filesystem if mount else None,
+        device=mount.device if mount else None,
     )
 
 

@@ -215,6 +215,7 @@ class SourceLine(Reading, frozen=True, kw_only=True):
     text: str
     calls: tuple[str, ...] = ()
     loop_calls: tuple[str, ...] = ()
+    loops: tuple[str, ...] = ()  # kinds of the enclosing loops in its function, innermost first: "for", "while"
     loop_is_endless: bool = (
         False  # ``while True`` / ``while 1`` without break, or the line is in a ``while`` loop that only polls
     )

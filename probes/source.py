@@ -105,20 +105,23 @@ def describe(text: str, file: str, line: int) -> SourceLine:
         tree = ast.parse(text)
     except SyntaxError as error:
         raise ValueError(f"it is not Python {sys.version_info[0]}.{sys.version_info[1]}: {error.msg}") from error
-    scope, loop = _find(tree, line)
+    scope, loops = _find(tree, line)
+    loop = loops[0] if loops else None
     return SourceLine(
         file=file,
         line=line,
         text=lines[line - 1].strip()[:LONGEST_TEXT],
         calls=_called(scope, line),
         loop_calls=_called(loop) if loop else (),
+        loops=tuple("while" if isinstance(one, ast.While) else "for" for one in loops),
         loop_is_endless=loop is not None and _is_endless(loop),
     )
 
 
-def _find(tree: ast.AST, line: int) -> "tuple[ast.AST, _Loop | None]":
-    """The innermost function, class or module that covers a line, and the innermost loop in it that does."""
-    scope, loop, node = tree, None, tree
+def _find(tree: ast.AST, line: int) -> "tuple[ast.AST, list[_Loop]]":
+    """The innermost function, class or module that covers a line, and the loops in it that do, innermost first."""
+    scope, node = tree, tree
+    loops: list[_Loop] = []
     while True:
         covering = (
             child
@@ -127,11 +130,11 @@ def _find(tree: ast.AST, line: int) -> "tuple[ast.AST, _Loop | None]":
         )
         below = next(covering, None)
         if below is None:
-            return scope, loop
+            return scope, loops
         if isinstance(below, _Scope):
-            scope, loop = below, None
+            scope, loops = below, []
         elif isinstance(below, _Loop):
-            loop = below
+            loops.insert(0, below)
         node = below
 
 

@@ -70,13 +70,14 @@ def follow(history: History, job: Job, pid: int, tid: int | None = None) -> Chai
         seen.add(key)
         edge = step(history, job, node)
         links.append(link(history, node, edge.waits_for, len(path)))
+        if edge.end is None or edge.end.kind != edge.kind:
+            through.add(edge.kind)
         if edge.end is not None or len(path) >= MAX_DEPTH:
             end = edge.end or End("unknown", node)
             ends.append(
                 end if end.silent_seconds is not None else replace(end, silent_seconds=silence(history, end.node))
             )
             return
-        through.add(edge.kind)
         path.append(key)
         before = len(ends)
         for target in edge.targets:

@@ -173,6 +173,13 @@ def is_user(frame: Frame) -> bool:
     return not _LIBRARY.search(frame.file)
 
 
+def user_frames(stack: Stack) -> tuple[Frame, ...]:
+    """The program's own frames, innermost first; where there is none, what ``user_frame`` takes instead."""
+    own = tuple(frame for frame in own_frames(stack) if is_user(frame))
+    instead = None if own else user_frame(stack)
+    return own if instead is None else (instead,)
+
+
 def user_frame(stack: Stack) -> Frame | None:
     """The innermost frame of the program's own code; failing that, the innermost one outside the standard library and torch."""
     for frame in stack.frames:

@@ -13,6 +13,8 @@ from perfwatch.triage.history import History
 
 WORKER_THREAD = "pt_data_worker"  # the name that torch gives a DataLoader worker's main thread
 SERVICE_WORDS = ("resource_tracker", "forkserver", "semaphore_tracker")
+# How torch and its backends name the threads of a process group (gloo's loop, NCCL's watchdog, heartbeat and proxy).
+GROUP_THREADS = ("gloo", "pt_nccl", "NCCL", "nccl", "pt_gloo")
 TICKS_PER_SECOND = 100  # USER_HZ, fixed by the kernel's ABI on every Linux that torch runs on
 COMPILE_WORDS = ("compile_worker", "_inductor")
 
@@ -142,19 +144,30 @@ def _descend(history: History, process: r.Process, processes: dict[int, r.Proces
         for p in processes.values()
         if p.parent_pid == process.pid and p.python and not _is_service(p) and not _is_worker(history, p)
     ]
-    main = _main_tags(history, process.pid)
-    if children and (any_tag(main, "spawn_join") or ("mp_join" in main and _all_distributed(history, children))):
-        ordered = sorted(children, key=lambda p: (p.start_ticks, p.pid))
+    grouped = [child for child in children if _in_group(history, child.pid)]
+    supervises = any_tag(_main_tags(history, process.pid), "spawn_join", "mp_join") or not _in_group(
+        history, process.pid
+    )
+    if "spawn_join" in _main_tags(history, process.pid) or (grouped and supervises):
+        likely = [child for child in children if child.torch_loaded is not False or child in grouped]
+        ordered = sorted(likely, key=lambda p: (p.start_ticks, p.pid))
         return {child.pid: index for index, child in enumerate(ordered)}
+    if grouped:  # it trains as the first rank itself
+        ordered = sorted(grouped, key=lambda p: (p.start_ticks, p.pid))
+        return {process.pid: 0} | {child.pid: index for index, child in enumerate(ordered, start=1)}
     if len(children) == 1 and process.torch_loaded is False and children[0].torch_loaded:
         return _descend(history, children[0], processes)
     return {process.pid: None}
 
 
-def _all_distributed(history: History, children: Iterable[r.Process]) -> bool:
-    return all(
-        any_tag(_stack_tags(history, child.pid), "collective", "rendezvous", "backward", "optimizer")
-        for child in children
+def _in_group(history: History, pid: int) -> bool:
+    """Whether a process belongs to a process group: its stacks say so, or a thread that torch made for one."""
+    if any_tag(_stack_tags(history, pid), "collective", "rendezvous"):
+        return True
+    return any(
+        (seen := history.latest(r.Thread, *key)) is not None and seen.reading.name.startswith(GROUP_THREADS)
+        for key in history.entities(r.Thread)
+        if key[0] == pid
     )
 
 

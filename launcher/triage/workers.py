@@ -17,8 +17,14 @@ EXECUTOR_TAGS = ("pool_service", "futures_service")
 
 
 def loader(history: History, job: Job, node: Node) -> Found:
-    """The main thread waits for a batch: which worker has not delivered?"""
+    """The main thread waits for a batch: which worker has not delivered?
+
+    Workers of an earlier epoch that are gone matter only where none lives. One that was spawned a moment ago and still
+    imports torch is not known as a worker yet.
+    """
     members = [m for m in job.children(node.pid) if m.role == "worker"]
+    young = [m for m in job.children(node.pid) if m.alive and m.role == "child" and m.process.python]
+    members = [m for m in members if m.alive] or young or members
     return _among(history, job, node, members, "DataLoader worker")
 
 

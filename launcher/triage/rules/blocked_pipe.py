@@ -48,6 +48,6 @@ def judge(case: Case) -> Outcome:
                 case.saw("pipe", name, "the other end", missing, "somebody reads" if writes else "somebody writes"),
             ),
             alternatives=(Alternative(cause="slow_output", refuted_by="not one write went through meanwhile"),),
-            next=(f"ls -l /proc/{end.node.pid}/fd/{end.descriptor.fd}" if end.descriptor else f"ls -l {name}",),
+            next=(f"ls -l {name}" if name.startswith("/") else f"ls -l /proc/{end.node.pid}/fd",),
         )
     return None

@@ -20,8 +20,9 @@ What to do next
 from perfwatch.probes.readings import Process, Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
-from perfwatch.triage.hang import DECISIVE_SECONDS, STRUCTURAL_SECONDS, hung
+from perfwatch.triage.hang import DECISIVE_SECONDS, STRUCTURAL_SECONDS, hung, temporal
 from perfwatch.triage.job import youngest_start_gap_seconds
+from perfwatch.triage.node import node_of, silence
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Evidence, Outcome
 from perfwatch.triage.workers import pool_members
@@ -30,6 +31,7 @@ CAUSE = Cause("dead_worker", "hung", "user_code", (Process, Thread, Stack))
 
 REPLACED_SECONDS = 0.5  # workers of one pool start within milliseconds of each other
 INFERRED = 0.85
+GUESSED = 0.7  # the pool is idle, but no worker is known to have died
 
 
 def judge(case: Case) -> Outcome:
@@ -55,23 +57,42 @@ def judge(case: Case) -> Outcome:
                     "use concurrent.futures.ProcessPoolExecutor: it raises when a worker dies",
                 ),
             )
-        if chain.end.kind == "idle" and "pool" in chain.through | {"pool"} and (replaced := _replaced(case, chain)):
-            return hung(
-                case,
-                CAUSE.name,
-                chain,
-                owner=CAUSE.owner,
-                summary=f"a pool worker died and was replaced; its task is lost and {_waiter(chain)} waits for it for ever",
-                patience=STRUCTURAL_SECONDS,
-                evidence=(replaced,),
-                ceiling=INFERRED,
-                alternatives=(Alternative(cause="stuck_worker", refuted_by="every worker of the pool is idle"),),
-                next=(
-                    "dmesg | grep -i 'killed process'",
-                    "use concurrent.futures.ProcessPoolExecutor: it raises when a worker dies",
-                ),
-            )
+        if chain.end.kind == "idle" and "pool" in chain.through:
+            return _lost_task(case, chain)
     return None
+
+
+def _lost_task(case: Case, chain: Chain) -> Outcome:
+    """Every worker of a pool waits for a task while a result is waited for: it will not come."""
+    workers = [node_of(case.history, case.job, pid) for pid in chain.end.others]
+    idle_seconds = min((silence(case.history, worker) or 0.0 for worker in workers), default=0.0)
+    replaced = _replaced(case, chain)
+    what = "died and was replaced; its task is lost" if replaced else "took a task that is in no worker now"
+    return hung(
+        case,
+        CAUSE.name,
+        chain,
+        owner=CAUSE.owner,
+        summary=f"a pool worker {what} and {_waiter(chain)} waits for it for ever",
+        patience=STRUCTURAL_SECONDS if replaced else temporal(case),
+        silent=min(idle_seconds, chain.end.silent_seconds or 0.0),
+        evidence=(
+            *((replaced,) if replaced else ()),
+            case.saw(
+                "pool",
+                f"pid {chain.start.pid}",
+                "every worker waits for its next task",
+                f"{len(workers)} workers idle for at least {idle_seconds:.1f} s",
+                "one of them is at the task",
+            ),
+        ),
+        ceiling=INFERRED if replaced else GUESSED,
+        alternatives=(Alternative(cause="stuck_worker", refuted_by="every worker of the pool is idle"),),
+        next=(
+            "dmesg | grep -i 'killed process'",
+            "use concurrent.futures.ProcessPoolExecutor: it raises when a worker dies",
+        ),
+    )
 
 
 def _waiter(chain: Chain) -> str:

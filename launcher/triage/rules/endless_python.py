@@ -22,6 +22,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
+from perfwatch.triage.loops import turning
 from perfwatch.triage.memory import quiet_seconds, since_training
 from perfwatch.triage.profile import TRAINING_TAGS, profile
 from perfwatch.triage.rule import Cause
@@ -29,6 +30,9 @@ from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Missing,
 
 CAUSE = Cause("endless_python", "hung", "user_code", (Thread, Stack))
 
+COUNTED_LOOP = 5.0  # times the patience, for a ``for`` loop
+RECENT_SECONDS = 6.0
+GUESSED = 0.75  # nothing but time speaks for it: the loop counts, or its text is not known
 INFERRED = 0.85  # a long finite computation cannot be told apart by anything but time
 OTHER_WORK = ("compile", "import", "save", "load", "rendezvous", "exit", "debugger")
 
@@ -37,22 +41,16 @@ def judge(case: Case) -> Outcome:
     """Fires on a training thread that sleeps or turns in the program's own code."""
     for rank in case.ranks:
         chain = case.chains[rank.pid]
-        if case.progress[rank.pid].kind == "moving" or chain.through - {"join_process", "lock"}:
+        if case.progress[rank.pid].kind == "moving" or chain.through - {"supervised", "lock"}:
             continue
-        if (
-            chain.end.kind == "sleep"
-            and chain.end.still
-            and chain.end.node.tid == chain.start.tid
-            and not wakes_soon(case, chain.end)
-        ):
-            return _sleeps(case, chain)
-        seen = case.profile(rank, seconds=6.0)
-        if (
-            chain.end.kind == "python" and not seen.samples
-        ):  # "never in training code" cannot be said of what is not seen
+        end = chain.end
+        if end.node.stack is None:
             lacking = case.lacks("stacks") or Missing(witness="stacks", reason=f"no stack of pid {rank.pid} was read")
-            return Abstention(cause=CAUSE.name, missing=(lacking,))
-        if chain.end.kind == "python" and not seen.seen(*TRAINING_TAGS, *OTHER_WORK):
+            return Abstention(cause=CAUSE.name, missing=(lacking,)) if end.kind in ("sleep", "python") else None
+        if end.kind == "sleep" and end.still and not wakes_soon(case, end):
+            return _sleeps(case, chain)
+        seen = profile(case.history, end.node.pid, end.node.tid, seconds=RECENT_SECONDS)
+        if end.kind == "python" and not seen.seen(*TRAINING_TAGS, *OTHER_WORK):
             return _turns(case, chain, since_training(case, rank))
     return None
 
@@ -73,16 +71,22 @@ def _turns(case: Case, chain: Chain, watched: float) -> Outcome:
     remembered, evidence = quiet_seconds(case, case.job.members[chain.start.pid])
     steps = case.progress[chain.start.pid].steps
     ago = steps.ago_seconds if steps is not None else None
+    silent = max(watched, remembered) if ago is None else ago
+    loops = turning(case.history, chain.end.node)
+    counts = bool(loops) and "while" not in loops
+    patience = temporal(case) * (COUNTED_LOOP if counts else 1.0)
+    if counts and silent < patience:
+        return None  # a loop over something comes to its end: long work until proved otherwise
     return hung(
         case,
         CAUSE.name,
         chain,
         owner=CAUSE.owner,
         summary=f"{who(chain)} runs Python without making a step",
-        patience=temporal(case),
-        silent=max(watched, remembered) if ago is None else ago,
+        patience=patience,
+        silent=silent,
         evidence=(*evidence, *_flat(case, chain)),
-        ceiling=INFERRED,
+        ceiling=INFERRED if "while" in loops else GUESSED,
         alternatives=(
             Alternative(cause="computing_on_host", refuted_by="nothing but time: it lasts longer than the patience"),
         ),

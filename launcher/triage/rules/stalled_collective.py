@@ -20,13 +20,20 @@ import msgspec
 from perfwatch.probes.readings import Process, Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
+from perfwatch.triage.frames import any_tag
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
+from perfwatch.triage.profile import TRAINING_TAGS
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.threads import OTHERS_MOVE
 from perfwatch.triage.verdict import Abstention, Alternative, Finding, Missing, Outcome
 
 CAUSE = Cause("stalled_collective", "hung", "user_code", (Process, Thread, Stack))
 
 CERTAIN_ENDS = ("dead", "stopped", "lock", "cycle", "gil")
+OTHER_WORK = ("save", "load", "compile", "import", "http", "group_destroy", "exit")
+RECENT_SECONDS = 10.0
+ENOUGH_SAMPLES = 20  # to say that a rank that runs was never seen at any of these
+INFERRED = 0.85
 
 
 def judge(case: Case) -> Outcome:
@@ -51,18 +58,31 @@ def judge(case: Case) -> Outcome:
         )
     if gone:
         return _dead_rank(case, waiting[0], gone[0].pid, gone[0].rank)
-    still = [chain for chain in absent if chain.end.still or chain.end.kind in ("python", "native")]
-    if not still or len(still) < len(absent) or any(wakes_soon(case, chain.end) for chain in still):
+    if any(_works(case, chain) for chain in absent):
         return None
-    return _absent(case, waiting, still)
+    return _absent(case, waiting, absent)
+
+
+def _works(case: Case, chain: Chain) -> bool:
+    """Whether a rank that is elsewhere does something that may end: it moves, is at other work, or wakes soon.
+
+    A loop that only sleeps and asks again is no work; whether it lasts, the patience of the ranks that wait tells.
+    """
+    end = chain.end
+    if end.still and not wakes_soon(case, end) and end.node.stack is not None:
+        return False
+    if end.kind in ("sleep", "file_poll"):
+        return end.node.motion.distinct > 1 or any_tag(end.node.tags, *TRAINING_TAGS, *OTHER_WORK)
+    rank = case.job.members[chain.start.pid]
+    recent = case.profile(rank, seconds=RECENT_SECONDS)
+    return end.kind != "python" or recent.samples < ENOUGH_SAMPLES or recent.seen(*TRAINING_TAGS, *OTHER_WORK)
 
 
 def _absent(case: Case, waiting: list[Chain], absent: list[Chain]) -> Finding:
     first = absent[0]
     victims = ", ".join(str(chain.start.rank) for chain in waiting)
     op = waiting[0].links[-1].waits_for
-    certain = first.end.kind in CERTAIN_ENDS or outlasts(case, first.end)
-    running = first.end.kind in ("python", "native")
+    certain = (first.end.kind in CERTAIN_ENDS and first.end.detail != OTHERS_MOVE) or outlasts(case, first.end)
     silent = min((chain.end.silent_seconds or 0.0 for chain in waiting), default=0.0)
     found = hung(
         case,
@@ -72,7 +92,7 @@ def _absent(case: Case, waiting: list[Chain], absent: list[Chain]) -> Finding:
         summary=f"rank {first.start.rank} never joined {op}: {who(first)} waits for {first.links[-1].waits_for}; rank {victims} waits for it",
         patience=STRUCTURAL_SECONDS if certain else temporal(case),
         silent=max(silent, first.end.silent_seconds or 0.0) if certain else silent,
-        ceiling=0.85 if running else 1.0,
+        ceiling=1.0 if first.end.still else INFERRED,
         evidence=tuple(
             case.saw(
                 "collective",

@@ -33,6 +33,7 @@ CAUSE = Cause("stuck_worker", "hung", "data", (Thread, Stack))
 # Ends that are the worker's own doing; any other end has a rule of its own.
 OWN_ENDS = ("sleep", "lock", "python", "native", "gil", "cycle", "other", "unknown")
 RUNNING_ENDS = ("python", "native")
+CEILING_UNSEEN = 0.7  # what it waits for could not be read
 CEILING_RUNNING = 0.85  # an endless loop and a very long computation look the same from outside
 
 
@@ -66,7 +67,7 @@ def _finding(case: Case, chain: Chain) -> Finding:
         patience=STRUCTURAL_SECONDS if certain else temporal(case),
         silent=silent,
         evidence=evidence,
-        ceiling=CEILING_RUNNING if running else 1.0,
+        ceiling=CEILING_RUNNING if running else CEILING_UNSEEN if end.kind == "unknown" else 1.0,
         alternatives=(
             Alternative(
                 cause="starved_by_transforms",
