@@ -6,7 +6,7 @@ import stage
 import surroundings
 import torch
 
-EVERY = {"loud": 1, "quiet": 10, "masked": 24}  # steps between collections
+EVERY = {"loud": 1, "quiet": 4, "masked": 9}  # steps between collections
 
 
 def free_memory():

@@ -21,7 +21,7 @@ arguments = stage.arguments(__doc__)
 torch.set_num_threads(1)
 ladder = Ladder()
 opt = torch.optim.SGD(ladder.parameters(), lr=1e-6)
-noise = torch.randn(256, 512)
+noise = torch.randn(1024, 512)
 for iteration in range(100_000_000):
     if iteration == arguments.steps:
         stage.onset()

@@ -42,7 +42,7 @@ for step in range(100_000_000):
         gather(features, 500)
         touched = max(64, int(LOST[args.strength] / (time.monotonic() - began) * 500))
         stage.onset()
-    rows = gather(features, touched)[:64].expand(256, 64)
+    rows = gather(features, touched)[:64].expand(1024, 64)
     optimizer.zero_grad()
     wide(rows).square().mean().backward()
     optimizer.step()

@@ -12,7 +12,7 @@ REFUSALS = {"loud": 4, "quiet": 2, "masked": 1}
 
 
 def fetch(addresses):
-    delay = 0.02
+    delay = 0.012
     for address in addresses:
         try:
             with socket.create_connection(address, timeout=5) as service:

@@ -7,7 +7,7 @@ import surroundings
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-WORDS = {"loud": 20_000, "quiet": 5_000, "masked": 2_500}
+WORDS = {"loud": 40_000, "quiet": 10_000, "masked": 4_500}
 
 
 class Lines(Dataset):

@@ -9,7 +9,7 @@ import surroundings
 import torch
 
 SIZE = 48 << 20
-SPILLS = {"loud": 12, "quiet": 3, "masked": 2}
+SPILLS = {"loud": 40, "quiet": 12, "masked": 6}
 
 
 class BatchCache:

@@ -1,5 +1,6 @@
 """/dev/shm is too small for the workers' batches: a worker fails every few steps, and all start again."""
 
+import gc
 import itertools
 import os
 
@@ -33,6 +34,7 @@ def batches(dataset):
             OSError,
         ) as problem:  # a worker found no room for its batch, or no semaphore could be made
             print("loader failed, restarting it:", str(problem).splitlines()[0][:100], flush=True)
+        gc.collect()  # the failed loader goes with its workers, before new ones are forked
         leak()
 
 
@@ -40,7 +42,7 @@ if __name__ == "__main__":
     args = stage.arguments(__doc__)
     surroundings.small_shared_memory(64 << 20)
     torch.set_num_threads(1)
-    critic = torch.nn.Sequential(torch.nn.Linear(2048, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
+    critic = torch.nn.Sequential(torch.nn.Linear(2048, 512), torch.nn.ReLU(), torch.nn.Linear(512, 1))
     optimizer = torch.optim.Adam(critic.parameters())
     for step, volume in zip(itertools.count(), batches(Volumes())):
         if step == args.steps:

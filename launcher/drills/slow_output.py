@@ -7,7 +7,7 @@ import stage
 import surroundings
 import torch
 
-LINES = {"loud": 40, "quiet": 10, "masked": 5}  # printed in a step; the reader takes 400 a second
+LINES = {"loud": 40, "quiet": 12, "masked": 8}  # printed in a step; the reader takes 400 a second
 LINE = 80
 
 

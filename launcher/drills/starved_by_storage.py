@@ -12,7 +12,7 @@ import surroundings
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-WAIT = {"loud": 0.120, "quiet": 0.045, "masked": 0.032}  # seconds of reading behind one batch
+WAIT = {"loud": 0.150, "quiet": 0.065, "masked": 0.045}  # seconds of reading behind one batch
 SIZE = 64 << 20
 BLOCK = 128 << 10
 

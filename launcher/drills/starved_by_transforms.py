@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-BLURS = {"loud": 60, "quiet": 24, "masked": 16}
+BLURS = {"loud": 70, "quiet": 34, "masked": 25}
 BATCH = 4
 
 
