@@ -31,7 +31,8 @@ JOB_NAMES = (
     "PMIX_NAMESPACE",
     "PMI_JOBID",
 )
-STALE_SECONDS = 86400.0  # what a killed launcher left is swept when nobody has used it for a day
+# A live place has a live root within milliseconds; what a killed launcher left is swept once its job is gone too.
+STALE_SECONDS = 600.0
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from perfwatch.triage.verdict import Verdict
 
 # Compilation, autotuning, the first epoch of a cache: the first steps say nothing about the rest.
 WARM_UP_STEPS = 10
-# Buckets of 1 %: finer than step times repeat, and a run of any length needs a few hundred of them.
-BUCKET = math.log(1.01)
+# Buckets of 0.2 %: as fine as the three digits that are shown, and a run of any length needs a few thousand at most.
+BUCKET = math.log(1.002)
 MOST_SUSPICIONS = 8
 
 
@@ -59,7 +59,7 @@ class Tally:
             self.recorder.pin(first_at, last_at)
 
     def quantile(self, share: float) -> float | None:
-        """The step time (seconds, to 1 %) that this share of the steps did not exceed; None without steps."""
+        """The step time (seconds, to 0.2 %) that this share of the steps did not exceed; None without steps."""
         wanted = share * sum(self._buckets.values())
         passed = 0
         for bucket in sorted(self._buckets):

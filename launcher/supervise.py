@@ -62,6 +62,7 @@ def run(request: Request, environment: Mapping[str, str]) -> NoReturn:
         os._exit(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE)
     # Whoever reads the child's output or feeds its input must see an end when the child closes them, not when we do.
     linux.detach_from_streams(0, 1)
+    linux.set_name("perfwatch")
     for descriptor in inherited:
         os.close(descriptor)
     supervisor = Supervisor(request, child, signals, place)
@@ -87,7 +88,7 @@ class Supervisor:
         self._status: int | None = None
         self._held_until: float | None = None  # a SIGTERM that waits for the snapshot
         self._stop_asked_at = float("-inf")
-        self._done = False
+        self._ready = self._done = False
 
     def wait(self) -> int:
         """Serve until the child has ended; returns its wait status."""
@@ -181,7 +182,8 @@ class Supervisor:
                 self.printer.say(str(message["say"]))
             if message.get("snapshot") and self._held_until is not None:
                 self._release()
-            self._done = self._done or bool(message.get("done"))
+            self._ready = self._ready or "ready" in message
+            self._done = self._done or "done" in message
         if self._channel.closed:
             self._channel.close()
             self._channel = None
@@ -199,8 +201,11 @@ class Supervisor:
             (self._channel is not None and not self._done) or self.printer.busy
         ):
             self._serve(remaining)
-        if self._place is not None and (self._done or not self._watcher):
-            self._place.leave()  # otherwise the watcher is still reading there, and leaves by itself
+        if self._place is None or (self._ready and not self._done and self._watcher):
+            return  # the watcher is still reading there, completes the recording and leaves by itself
+        if self._watcher and not self._ready:
+            _send(self._watcher, signal.SIGKILL)
+        self._place.leave()
 
     def _tell(self, message: Message) -> None:
         if self._channel is not None:
@@ -231,6 +236,7 @@ def _become_watcher(launcher: int, channel: Channel, place: Place, request: Requ
         for number in signal.valid_signals() - kept:
             signal.signal(number, signal.SIG_IGN)  # what the terminal and the scheduler send is for the job
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        channel.send({"ready": True})
         from perfwatch.watcher import watch  # the launcher itself stays small
 
         watch(channel, place, request, launcher, child)

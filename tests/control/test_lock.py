@@ -96,8 +96,8 @@ def test_leaving_removes_the_place_when_nobody_uses_it(tmp_path: Path) -> None:
     assert kept.folder.exists()
 
 
-def test_place_that_a_killed_launcher_left_is_swept_after_a_day(tmp_path: Path) -> None:
-    """Unless a process of that job still lives."""
+def test_place_that_a_killed_launcher_left_is_swept_later(tmp_path: Path) -> None:
+    """Once nothing of that job lives."""
     old = enter({**RANKS, "RANK": "0"}, (tmp_path,))
     os.utime(old.folder, (0, 0))
     enter({}, (tmp_path,))

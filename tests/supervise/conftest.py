@@ -1,6 +1,7 @@
 """Real launchers around small real programs. A program says "ready" on its stdout; nothing here sleeps and hopes."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ class Launched:
     """A running ``perfwatch run`` with pipes to its child's streams."""
 
     process: subprocess.Popen[str]
+    _read: str = ""
 
     @property
     def pid(self) -> int:
@@ -26,9 +28,17 @@ class Launched:
         return self.process.pid
 
     def line(self) -> str:
-        """The next line that the child prints."""
+        """The next line that the child prints; empty at the end of its stdout."""
         assert self.process.stdout is not None
-        return self.process.stdout.readline().rstrip("\n")
+        stdout = self.process.stdout.fileno()
+        while "\n" not in self._read:
+            assert select.select([stdout], [], [], PATIENCE_SECONDS)[0], f"no line, but {self._read!r}"
+            data = os.read(stdout, 65536).decode()
+            if not data:
+                return ""
+            self._read += data
+        line, _, self._read = self._read.partition("\n")
+        return line
 
     def end(self) -> int:
         """Wait for the launcher; its exit code, negative for a signal."""
@@ -36,7 +46,8 @@ class Launched:
 
     def rest(self) -> tuple[str, str]:
         """What is left on stdout and stderr once the launcher has ended."""
-        return self.process.communicate(timeout=PATIENCE_SECONDS)
+        output, errors = self.process.communicate(timeout=PATIENCE_SECONDS)
+        return self._read + (output or ""), errors
 
 
 Launch = Callable[..., Launched]

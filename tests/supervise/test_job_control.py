@@ -3,6 +3,7 @@
 import os
 import pty
 import select
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ import os, signal, sys
 def interrupted(number, frame):
     print("got", signal.Signals(number).name, flush=True)
 signal.signal(signal.SIGINT, interrupted)
+signal.signal(signal.SIGHUP, interrupted)
+print("launcher is " + str(os.getppid()) + ".", flush=True)
 print("re" + "ady", flush=True)
 for line in sys.stdin:
     print("read", line.strip(), flush=True)
@@ -27,6 +30,7 @@ class Terminal:
 
     def __init__(self, folder: Path) -> None:
         self._seen = ""
+        self.launcher = 0
         pid, self._master = pty.fork()
         if pid == 0:
             environment = {**os.environ, "PERFWATCH_DIR": str(folder), "PS1": "shell> ", "TERM": "dumb"}
@@ -59,6 +63,8 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
     program.write_text(PROGRAM)
     terminal = Terminal(tmp_path / "sessions")
     terminal.type(f"{sys.executable} -m perfwatch run -- {sys.executable} {program}\n")
+    terminal.until("launcher is ")
+    terminal.launcher = int(terminal.until("."))
     terminal.until("ready\r\n")
     yield terminal
     terminal.close()
@@ -66,11 +72,14 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 
 def test_ctrl_c_reaches_the_child_once(terminal: Terminal) -> None:
     """The terminal sends SIGINT to the group; we add no copy and do not end by it."""
-    terminal.type("\x03")
-    terminal.until("got SIGINT")
-    terminal.type("\x04")
+    for _ in range(10):  # two copies that come close together are one for the child
+        terminal.type("\x03")
+        terminal.until("got SIGINT")
+        os.kill(terminal.launcher, signal.SIGHUP)  # passed on after whatever the launcher had to do before
 
-    assert "got SIGINT" not in terminal.until("the end")
+        assert "got SIGINT" not in terminal.until("got SIGHUP")
+    terminal.type("\x04")
+    terminal.until("the end")
 
 
 def test_ctrl_z_suspends_the_job_and_fg_resumes_it(terminal: Terminal) -> None:

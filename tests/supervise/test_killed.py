@@ -1,0 +1,145 @@
+"""No death of ours is felt by the job: not stopped, not slowed, not delayed at its exit, not left with a tracer."""
+
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.supervise.conftest import PATIENCE_SECONDS, Launch, python
+
+KILLS = int(os.environ.get("PERFWATCH_TEST_KILLS", "4"))  # 200 before a release
+LONGEST_LIFE_SECONDS = 3.0  # of a watcher: start, first looks, first samples
+
+# Takes steps on its own; says at the end how many, and the longest pause between two.
+PROGRAM = """
+import os, sys, threading, time
+print(os.getpid(), flush=True)
+ended = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+longest, before, steps = 0.0, time.monotonic(), 0
+while not ended.is_set():
+    time.sleep(0.002)
+    now = time.monotonic()
+    longest, before, steps = max(longest, now - before), now, steps + 1
+status = open("/proc/self/status").read()
+print(steps, longest, status.split("TracerPid:")[1].split()[0], flush=True)
+"""
+
+
+def test_killed_launcher_leaves_the_job_running_and_nothing_of_ours(launch: Launch, tmp_path: Path) -> None:
+    """SIGKILL on the launcher: the child goes on, can write, and exits; every process of ours is gone."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    program = (
+        "import os, sys\n"
+        "print(os.getpid(), flush=True)\n"
+        "print(open(sys.argv[1]).read(), flush=True)\n"
+        "print('ends', flush=True)\n"
+    )
+    run = launch(*python(program), str(fifo))
+    child = int(run.line())
+    ours = [pid for pid in children(run.pid) if pid != child]
+    run.process.kill()
+    run.end()
+    fifo.write_text("written after the kill")
+
+    assert [run.line(), run.line(), run.line()] == ["written after the kill", "ends", ""]
+    assert ours != []
+    for pid in ours:
+        await_end(pid)
+
+
+@pytest.mark.parametrize("whom", ["watcher", "launcher", "everything of ours"])
+def test_kills_at_random_moments_are_not_felt(launch: Launch, whom: str) -> None:
+    """Whenever it happens, the program steps on, ends when it should, and nobody traces it."""
+    chance = random.Random(whom)
+    for _ in range(KILLS):
+        run = launch(*python(PROGRAM), stdin=subprocess.PIPE, options=("--quiet",))
+        child = int(run.line())
+        watcher = watcher_of(run.pid)
+        select.select([], [], [], chance.uniform(0.0, LONGEST_LIFE_SECONDS))
+        ours = [pid for pid in children(run.pid) if pid != child]
+        victims = {"watcher": [watcher], "launcher": [run.pid], "everything of ours": [*ours, run.pid]}[whom]
+        for pid in victims:
+            os.kill(pid, signal.SIGKILL)
+        assert run.process.stdin is not None
+        state = Path(f"/proc/{child}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        run.process.stdin.close()
+        began = time.monotonic()
+        steps, longest, tracer = run.line().split()
+        assert run.line() == ""  # the end of the stream: the program has ended, and nobody else holds it
+
+        assert state in "RS"
+        assert tracer == "0"
+        assert int(steps) > 0
+        assert float(longest) < 1.0  # seconds, on a loaded machine; a stop would last for ever
+        assert time.monotonic() - began < 5.0
+        for pid in ours:
+            await_end(pid)
+
+
+def test_killed_watcher_is_told(launch: Launch) -> None:
+    """The user learns that nobody watches any more; the exit code is still the child's."""
+    run = launch(
+        *python("import sys; print('ready', flush=True); sys.stdin.read(); sys.exit(9)"), stdin=subprocess.PIPE
+    )
+    assert run.line() == "ready"
+    os.kill(watcher_of(run.pid), signal.SIGKILL)
+    assert run.process.stderr is not None
+    said = run.process.stderr.readline()
+    assert run.process.stdin is not None
+    run.process.stdin.close()
+
+    assert said == "perfwatch: the watcher ended early (signal 9); the job goes on unwatched\n"
+    assert run.end() == 9
+
+
+def test_full_stderr_does_not_keep_the_launcher(tmp_path: Path) -> None:
+    """Somebody who does not read our stderr gets no summary, and no delay either."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    try:
+        while os.write(writer, b"x" * 65536):
+            pass
+    except BlockingIOError:
+        os.set_blocking(writer, True)
+    command = [sys.executable, "-m", "perfwatch", "run", "--", "sh", "-c", "read line; exit 4"]
+    environment = {**os.environ, "PERFWATCH_DIR": str(tmp_path)}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=writer, env=environment) as run:
+        assert run.stdin is not None
+        run.stdin.write(b"\n")
+
+    assert run.wait(PATIENCE_SECONDS) == 4
+    os.close(reader)
+    os.close(writer)
+
+
+def children(pid: int) -> list[int]:
+    """Child processes."""
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def watcher_of(launcher: int) -> int:
+    """The watcher, as soon as it has its name."""
+    while True:
+        for pid in children(launcher):
+            if Path(f"/proc/{pid}/comm").read_text() == "perfwatch-watch\n":
+                return pid
+        select.select([], [], [], 0.01)
+
+
+def await_end(pid: int) -> None:
+    """Return when this process has ended."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    ended = select.select([handle], [], [], PATIENCE_SECONDS)[0]
+    os.close(handle)
+    assert ended, f"process {pid} lives on"

@@ -1,0 +1,95 @@
+"""What ``run`` says at the end."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from perfwatch.probes.readings import Steps
+from perfwatch.recording import load
+from perfwatch.summary import Summary, Tally
+from tests.supervise.conftest import Launch
+
+
+def tallied(*readings: Steps) -> Tally:
+    """A tally that has seen these."""
+    tally = Tally(None)
+    for at, reading in enumerate(readings):
+        tally.append(float(at), [reading])
+    return tally
+
+
+def text(tally: Tally, **other: object) -> list[str]:
+    """The lines of a summary of a run of 100 s."""
+    fields = {"ending": "exit code 0", "verdict": None, "suspicions": (), "cost_seconds": 0.5, "session": "/s", **other}
+    return Summary(elapsed_seconds=100.0, tally=tally, **fields).text().splitlines()  # type: ignore[arg-type]
+
+
+def test_warm_up_is_left_out_of_the_quantiles() -> None:
+    """The slow first ten steps do not show; each later step counts once although readings overlap."""
+    first = Steps(pid=1, tid=1, count=10, interval_seconds=(9.0,) * 9)
+    second = Steps(pid=1, tid=1, count=110, interval_seconds=(9.0, *(0.1,) * 63))
+    third = Steps(pid=1, tid=1, count=112, interval_seconds=(0.1, 0.1, 2.0))
+    tally = tallied(first, second, third)
+
+    assert tally.quantile(0.5) == pytest.approx(0.1, rel=0.01)
+    assert tally.quantile(1.0) == pytest.approx(9.0, rel=0.01)
+    assert tally.quantile(0.95) == pytest.approx(0.1, rel=0.01)
+
+
+def test_step_line_names_count_processes_and_quantiles() -> None:
+    """Two ranks of fifty steps each."""
+    ranks = [Steps(pid=pid, tid=pid, count=50, interval_seconds=(0.25,) * 49) for pid in (1, 2)]
+
+    assert text(tallied(*ranks))[1] == (
+        "perfwatch: steps:     50 on each of 2 processes; p50 250 ms, p95 250 ms, p99 250 ms (first 10 left out)"
+    )
+
+
+def test_run_without_steps_says_so() -> None:
+    """Missing is not zero: nothing was counted."""
+    assert text(tallied())[1] == "perfwatch: steps:     none counted"
+
+
+def test_cost_is_a_share_of_one_core() -> None:
+    """Half a CPU second in a hundred."""
+    assert "perfwatch: cost:      0.50 CPU seconds (0.5 % of a core)" in text(tallied())
+
+
+def test_text_from_the_job_cannot_steer_the_terminal() -> None:
+    """A suspicion that quotes a file name with escape codes is shown harmless."""
+    assert "\x1b" not in "\n".join(text(tallied(), suspicions=("hung: at \x1b[2Jx.py",)))
+
+
+def test_summary_of_a_real_run_is_on_stderr_and_in_the_session(launch: Launch, tmp_path: Path) -> None:
+    """Exit code, session and outcome agree."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    run = launch("sh", "-c", f"echo ready; read x < {fifo}; exit 3")
+    assert run.line() == "ready"
+    os.kill(run.pid, 42)  # SIGRTMIN+8: the answer says that the watcher is up
+    assert run.process.stderr is not None
+    run.process.stderr.readline()
+    fifo.write_text("go\n")
+    code = run.end()
+    said = run.rest()[1]
+    session = re.search(r"^perfwatch: session:   (.*)$", said, re.M)
+
+    assert code == 3
+    assert "perfwatch: exit code 3 after" in said
+    assert session is not None
+    assert load(Path(session[1])).events[-1].facts == {"exit_code": 3, "signal": None}
+
+
+def test_session_that_cannot_be_written_is_told_and_the_job_runs(launch: Launch, tmp_path: Path) -> None:
+    """The exit code is the child's; the loss is stated."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    run = launch("sh", "-c", f"read x < {fifo}; exit 6", options=("--session", "/proc/none/here"))
+    assert run.process.stderr is not None
+    said = run.process.stderr.readline()
+    fifo.write_text("go\n")
+
+    assert said.startswith("perfwatch: nothing is recorded: ")
+    assert run.end() == 6
