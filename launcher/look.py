@@ -36,6 +36,7 @@ from perfwatch.redaction import redact
 
 RECORD_HZ = 20
 MOST_THREADS = 64  # of one process in a full sweep; beyond, only those with a Python stack and those that run
+CONFIRM_SECONDS = 0.95  # a thread in which nothing changes is recorded once a second: two sightings make a verdict
 FD_KINDS = frozenset("read write recv send accept connect poll lock sync ioctl stat".split())
 
 
@@ -76,6 +77,7 @@ class Look:
         self._source = SourceProbe(self.child, self.filesystem)
         self._native = NativeProbe()
         self._sockets = Sockets(self.filesystem, self.child)
+        self._threads: dict[tuple[int, int], tuple[object, float]] = {}  # what was last recorded of each, and when
         self._failed: dict[tuple[str, str], str] = {}
         self._opened: set[tuple[int, str]] = set()
 
@@ -129,17 +131,32 @@ class Look:
         return self.take("steps", "agent", self._steps.look) if self._steps else []
 
     def threads(self, pid: int, tids: Iterable[int] | None = None) -> list[r.Thread]:
-        """Full readings of a process' threads (at most so many, the main one first)."""
+        """Full readings of a process' threads (at most so many, the main one first).
+
+        All are returned; recorded are those in which something changed, and the others now and then.
+        """
         chosen = list(tids) if tids is not None else self._choose(pid)
-        return [
-            one
-            for one in self.take(
-                "thread",
-                f"pid {pid}",
-                lambda: threads(self.filesystem, pid, full=True, child=self.child, clocks=self._clocks, tids=chosen),
+        all_of_them: list[r.Thread] = []
+
+        def sweep() -> list[r.Reading]:
+            all_of_them.extend(
+                threads(self.filesystem, pid, full=True, child=self.child, clocks=self._clocks, tids=chosen)
             )
-            if isinstance(one, r.Thread)
-        ]
+            return [one for one in all_of_them if self._is_news(one)]
+
+        self.take("thread", f"pid {pid}", sweep)
+        return all_of_them
+
+    def _is_news(self, thread: r.Thread) -> bool:
+        """Whether a reading is worth a line: it changed, or the last one is old enough to be confirmed."""
+        now = self._clock()
+        wait = (thread.wait.call, thread.wait.fd) if thread.wait else None
+        news = (thread.state, thread.run_seconds, thread.voluntary_switches, thread.write_calls, wait)
+        before, at = self._threads.get((thread.pid, thread.tid), (None, 0.0))
+        if news == before and now - at < CONFIRM_SECONDS:
+            return False
+        self._threads[thread.pid, thread.tid] = (news, now)
+        return True
 
     def _choose(self, pid: int) -> list[int]:
         try:
