@@ -7,7 +7,9 @@ from perfwatch.report.plain import clean
 from perfwatch.triage.verdict import Verdict
 
 STEADY_JUDGEMENTS = 2  # a slow or healthy verdict must come out the same twice ...
-STEADY_SECONDS = 3.0  # ... and rest on so many seconds of samples
+STEADY_SECONDS = 3.0  # ... and rest on so many seconds of samples,
+PLAIN_CONFIDENCE = 0.85
+LONGER_SECONDS = 8.0  # ... or so many, if it is not plain: two records, and what comes back every few seconds
 UNCLEAR_SECONDS = 25.0  # without a suspect, a job that is still unclear by then is inconclusive
 SURE_AT_ONCE = ("gone", "hung")
 COUNTDOWN_EVERY_SECONDS = 10.0
@@ -32,7 +34,9 @@ class OneShot:
         if verdict.state == "inconclusive":
             waits = verdict.suspect is not None and verdict.suspect.decides_in_seconds > 0
             return not waits and at - self.started_at >= UNCLEAR_SECONDS
-        return self._same >= STEADY_JUDGEMENTS and at - self.started_at >= STEADY_SECONDS
+        plain = verdict.state != "healthy" and verdict.confidence >= PLAIN_CONFIDENCE
+        enough = STEADY_SECONDS if plain else LONGER_SECONDS
+        return self._same >= STEADY_JUDGEMENTS and at - self.started_at >= enough
 
 
 def countdown(shot: OneShot, verdict: Verdict, at: float, stream: IO[str]) -> None:

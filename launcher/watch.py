@@ -34,7 +34,7 @@ RECORD_SECONDS = 3.0
 MOST_SAMPLED = 6  # processes sampled at once
 MOST_SWEPT = 24  # processes swept at once
 EARLY_DUMPS, EARLY_DUMP_SECONDS, LATE_DUMP_SECONDS = 3, 0.7, 4.0
-CALM_AFTER_SECONDS = 6.0  # of a healthy or slow verdict
+CALM_AFTER_SECONDS = 12.0  # of a healthy or slow verdict
 MOST_CALLERS = 4  # of the program's own frames of one stack
 MOST_SOURCE_LINES = 8  # newly read per round
 NATIVE_AFTER_SECONDS, NATIVE_SECONDS = 4.0, 120.0  # a native profile costs a second of CPU: late and seldom
@@ -229,7 +229,9 @@ class Watch:
     def _native(self, case: Case) -> None:
         """Where a running thread is in native code: asked only when the stacks alone explain nothing."""
         unclear = (
-            self.last is None or self.last.state == "inconclusive" or self.last.cause in ("cpu_training", "balanced")
+            self.last is None
+            or self.last.state in ("inconclusive", "healthy")
+            or self.last.cause in ("contended_cpu", "serial_loading", "regressed")
         )
         for rank in case.ranks[:1] if unclear else ():
             tid = case.progress[rank.pid].thread
@@ -244,13 +246,24 @@ class Watch:
             seen = self._history.latest(r.Stack, *key)
             frames = user_frames(seen.reading)[:MOST_CALLERS] if seen is not None and seen.at > self.at - 2.0 else ()
             for frame in frames:
-                if (frame.file, frame.line) in self._read_lines:
-                    continue
-                self._read_lines.add((frame.file, frame.line))
-                self.look.source(key[0], frame)
-                fresh += 1
+                fresh += self._source(key[0], frame)
                 if fresh >= MOST_SOURCE_LINES:
                     return
+
+    def _source(self, pid: int, frame: r.Frame) -> bool:
+        """Read a line unless it was read before; whether it was read now."""
+        if (frame.file, frame.line) in self._read_lines:
+            return False
+        self._read_lines.add((frame.file, frame.line))
+        self.look.source(pid, frame)
+        return True
+
+    def _busiest_lines(self) -> None:
+        """Text of the lines where the training threads spend their time: rules ask what these call."""
+        case = self._case()
+        for rank in case.ranks[:MOST_SAMPLED]:
+            for frame in case.profile(rank, 2 * RECORD_SECONDS).busiest(MOST_SOURCE_LINES):
+                self._source(rank.pid, frame)
 
     def _texts(self, case: Case) -> None:
         """The path for which a loop waits is in its variables: those of the one suspect are read once."""
@@ -261,6 +274,7 @@ class Watch:
                 self.look.dump([end.node.pid], texts=True)
 
     def _judge(self) -> None:
+        self._busiest_lines()
         verdict = self.verdict()
         if self.suspicious and verdict.state in ("healthy", "slow"):
             self._settled_at = self.at if self._settled_at is None else self._settled_at

@@ -52,15 +52,25 @@ def allowed_cpus(case: Case, pid: int) -> float | None:
     return min([cpus, *quotas]) if cpus is not None else None
 
 
+def used_share(case: Case, cpus: float) -> float:
+    """Share of some CPUs that the job's own processes burn: near 1 when the job crowds itself."""
+    return own_cores(case) / cpus
+
+
+def own_cores(case: Case) -> float:
+    """CPU seconds per second of all processes of the job that were read."""
+    return sum(
+        case.history.rate(r.ProcessUsage, pid, of=lambda u: u.cpu_seconds, seconds=WINDOW_SECONDS) or 0.0
+        for (pid,) in case.history.entities(r.ProcessUsage)
+    )
+
+
 def burnt_by_others(case: Case) -> float | None:
     """Share of the machine's busy CPU time that is not the job's own; None when not known."""
     busy = case.history.rate(r.Host, of=lambda h: h.user_seconds + h.system_seconds, seconds=WINDOW_SECONDS)
     if busy is None or busy <= 0:
         return None
-    own = 0.0
-    for (pid,) in case.history.entities(r.ProcessUsage):
-        own += case.history.rate(r.ProcessUsage, pid, of=lambda u: u.cpu_seconds, seconds=WINDOW_SECONDS) or 0.0
-    return max(0.0, 1.0 - own / busy)
+    return max(0.0, 1.0 - own_cores(case) / busy)
 
 
 def steal_share(case: Case) -> float | None:

@@ -70,6 +70,8 @@ def _by_library(history: History, job: Job, node: Node) -> Edge | None:
             return ending("collective", node, "an asynchronous collective", detail="work")
     if "child_wait" in inner or (node.wait is not None and node.wait.kind == "child"):
         return _found(workers.child(history, job, node), "child")
+    if "loader_stop" in inner and "mp_join" in inner:
+        return ending("other", node, "workers that torch ends, with a time limit for each")
     if any_tag(inner, "mp_join", "spawn_join"):
         return _found(workers.joined(history, job, node), "join_process")
     if "file_lock" in inner:

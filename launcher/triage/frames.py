@@ -69,6 +69,7 @@ _VOCABULARY: tuple[tuple[str, str, str | None], ...] = (
     ("backward", r"torch/autograd/(graph|__init__)\.py", "_engine_run_backward backward grad"),
     ("backward", r"torch/_tensor\.py", "backward"),
     ("optimizer", r"torch/optim/\w+\.py", None),
+    ("clip", r"torch/nn/utils/clip_grad\.py", None),
     ("scaler", r"torch/amp/grad_scaler\.py", None),
     ("forward", r"torch/nn/modules/\w+\.py", "_call_impl _wrapped_call_impl forward"),
     ("anomaly", r"torch/autograd/anomaly_mode\.py|torch/fx/traceback\.py", None),
@@ -85,9 +86,22 @@ _VOCABULARY: tuple[tuple[str, str, str | None], ...] = (
     ("load", r"torch/serialization\.py", "load _load _legacy_load persistent_load load_tensor"),
     ("load", r"safetensors/\w+\.py", "load_file load load_model"),
     ("import", r"<frozen importlib\._bootstrap(_external)?>", None),
+    # what runs a compiled function (eval_frame, runtime_wrappers, output_code) is not here: that is training
     (
         "compile",
-        r"torch/(_dynamo|_inductor|_functorch|fx/experimental)/.*\.py|triton/(compiler|backends|runtime)/.*\.py",
+        r"torch/_dynamo/(convert_frame|symbolic_convert|output_graph|guards|bytecode_\w+|variables/\w+)\.py",
+        None,
+    ),
+    (
+        "compile",
+        r"torch/_inductor/(compile_fx|graph|scheduler|lowering|ir|async_compile|codecache|cpp_builder|cpu_vec_isa"
+        r"|select_algorithm|pattern_matcher|fx_passes/\w+|codegen/.*)\.py|torch/fx/experimental/.*\.py|triton/(compiler|backends)/.*\.py",
+        None,
+    ),
+    (
+        "compile",
+        r"torch/_functorch/_aot_autograd/(graph_\w+|dispatch_and_compile_graph|traced_function_transforms|collect_\w+"
+        r"|jit_compile_runtime_wrappers|functional_utils)\.py",
         None,
     ),
     ("compile_worker", r"torch/_inductor/compile_worker/.*\.py", None),

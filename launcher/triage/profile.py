@@ -73,6 +73,15 @@ class Profile:
             counted[show(user_frame(one.reading)) or "?"] += one.reading.samples
         return counted
 
+    def busiest(self, most: int) -> list[r.Frame]:
+        """The program's own frames that most of the samples are in."""
+        counted: Counter[r.Frame] = Counter()
+        for one in self.sights:
+            frame = user_frame(one.reading)
+            if frame is not None:
+                counted[frame] += one.reading.samples
+        return [frame for frame, _ in counted.most_common(most)]
+
     def top_line(self, holds: Callable[[r.Stack], bool] = lambda _: True) -> r.Frame | None:
         """The program's own frame that most of the samples for which something holds are in."""
         counted: Counter[r.Frame] = Counter()

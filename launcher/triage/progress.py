@@ -12,6 +12,7 @@ from perfwatch.triage.profile import TRAINING_TAGS, profile
 STEP_GRACE = 5.0  # a rank is late when it made no step for so many times its usual longest ...
 STEP_GRACE_SECONDS = 3.0  # ... and at least for so long
 RECENT_SECONDS = 60.0  # of step times that count as usual
+LATELY_SECONDS = 12.0  # of stacks that tell what it is at; a crowded machine delays a record by seconds
 STILL_SHARE = 0.95  # of the samples in one stack; a nonblocking dump tears about 3 %
 STILL_SAMPLES = 4
 
@@ -86,9 +87,9 @@ def progress(history: History, rank: Member) -> Progress:
         return Progress("still", "the training thread does not run", tid, steps)
     if moved.samples >= STILL_SAMPLES and moved.steady_share >= STILL_SHARE and moved.seconds >= 0.9:
         return Progress("still", f"one stack in {moved.steady_share:.0%} of {moved.samples} samples", tid, steps)
-    if moved.samples < STILL_SAMPLES:
+    recent = profile(history, rank.pid, tid, seconds=LATELY_SECONDS)
+    if recent.samples < STILL_SAMPLES:
         return Progress("unknown", "too few looks at the training thread", tid, steps)
-    recent = profile(history, rank.pid, tid, seconds=10.0)
     late = steps is not None and steps.ago_seconds is not None
     if not late and recent.seen(*TRAINING_TAGS) and len(recent.lines()) + len(recent.sights) > 3:
         return Progress("moving", f"{len(recent.sights)} different stacks in training code", tid, steps)

@@ -6,7 +6,7 @@ from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import show
 from perfwatch.triage.job import Member
-from perfwatch.triage.profile import TRAINING_TAGS, Profile
+from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding
 
@@ -49,8 +49,12 @@ def slow(
     next: tuple[str, ...] = (),
     culprits: tuple[Culprit, ...] | None = None,
     confidence: float | None = None,
+    explains: float | None = None,
 ) -> Finding:
-    """A slow finding; the culprit is the rank's own line unless others are given."""
+    """A slow finding; the culprit is the rank's own line unless others are given.
+
+    ``explains`` ranks it among other slow findings: the share of time lost unless given, 1 for a cause that is behind them.
+    """
     return Finding(
         cause=cause.name,
         state="slow",
@@ -61,9 +65,5 @@ def slow(
         evidence=evidence,
         alternatives=alternatives,
         next=next,
+        lost_share=round(lost if explains is None else explains, 3),
     )
-
-
-def spread(profile: Profile, holds: Callable[[r.Stack], bool]) -> int:
-    """In how many separate stretches something held: twice or more means that it comes back."""
-    return len(profile.runs(holds))

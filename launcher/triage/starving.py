@@ -1,4 +1,7 @@
-"""What the rules about data starvation share: how much of the time the training thread waits for its loader, and its workers."""
+"""What the rules about data starvation share: how much of the time the training thread waits for data, and who makes it.
+
+Data is made by DataLoader workers, by a pool or processes of the program's own, or by threads of the rank: ``producers``.
+"""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -6,11 +9,11 @@ from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
-from perfwatch.triage.frames import show
+from perfwatch.triage.frames import any_tag, show, tags
 from perfwatch.triage.history import median
 from perfwatch.triage.job import Member
-from perfwatch.triage.motion import motion
-from perfwatch.triage.profile import Profile
+from perfwatch.triage.motion import motion, python_threads, tags_seen
+from perfwatch.triage.profile import Profile, profile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding
 
@@ -19,6 +22,10 @@ SURE_SHARE = 0.4
 FEW_SAMPLES = 20
 WINDOW_SECONDS = 20.0
 BLOCK_READS = 256 * 1024  # bytes per second from the block layer: below it the page cache serves
+READING_SHARE = 0.3  # of the looks at workers; those that compute are below 0.1
+WANTING_SHARE = 0.5  # of a core: below it workers wait more than they compute
+OWN_WAITS = ("mp_queue_get", "queue_get", "pool_wait", "futures_wait", "mp_receive")  # of a loop without a DataLoader
+SERVICES = ("feeder", "pool_service", "futures_service", "monitor", "serve", "compile_worker")
 
 
 @dataclass(frozen=True)
@@ -28,21 +35,44 @@ class Starving:
     rank: Member
     waiting: float  # share of its time
     profile: Profile
-    worker_pids: tuple[int, ...]
+    producers: tuple[tuple[int, int], ...]  # (pid, tid) of the threads that make the data
 
     @property
     def workers(self) -> int:
-        """How many workers live."""
-        return len(self.worker_pids)
+        """How many there are."""
+        return len(self.producers)
 
-    def worker_line(self, case: Case) -> str | None:
+    @property
+    def kind(self) -> str:
+        """What they are, in words."""
+        own = any(pid == self.rank.pid for pid, _ in self.producers)
+        return f"{self.workers} {'threads' if own else 'workers'}"
+
+    def profiles(self, case: Case) -> list[tuple[int, int, Profile]]:
+        """(pid, tid, samples) of each while it works at data, the one with most first."""
+        found = []
+        for pid, tid in self.producers:
+            seen = profile(case.history, pid, tid, WINDOW_SECONDS)
+            busy = Profile(tuple(one for one in seen.sights if works(one.reading)), seen.seconds)
+            if busy.samples:
+                found.append((pid, tid, busy))
+        return sorted(found, key=lambda one: -one[2].samples)
+
+    def line(self, case: Case) -> str | None:
         """The program's own line where the workers spend most of their time."""
-        best: tuple[int, r.Frame] | None = None
-        for one in case.worker_profiles(self.rank, WINDOW_SECONDS).values():
-            frame = one.top_line()
-            if frame is not None and (best is None or one.samples > best[0]):
-                best = (one.samples, frame)
-        return show(best[1]) if best else None
+        counted: Counter[str] = Counter()
+        for _, _, seen in self.profiles(case):
+            frame = show(seen.top_line())
+            if frame is not None:
+                counted[frame] += seen.samples
+        return counted.most_common(1)[0][0] if counted else None
+
+    def summary(self, case: Case, doing: str) -> str:
+        """``doing`` completes: the training thread waits for data so much of the time while 4 workers ..."""
+        line = self.line(case)
+        return f"the training thread waits for data {self.waiting:.0%} of the time while {self.kind} {doing}" + (
+            f", mostly at {line}" if line else ""
+        )
 
     def finding(
         self,
@@ -53,88 +83,147 @@ class Starving:
         evidence: tuple[Evidence, ...],
         alternatives: tuple[Alternative, ...] = (),
         next: tuple[str, ...] = (),
+        ceiling: float = 0.95,
     ) -> Finding:
         """A slow finding whose confidence grows with the share of time lost."""
         confidence = 0.75 + 0.2 * min(1.0, (self.waiting - WAITING_SHARE) / (SURE_SHARE - WAITING_SHARE))
         waits = case.saw(
             "stack",
             f"pid {self.rank.pid}",
-            "the training thread waits for its loader",
+            "the training thread waits for data",
             f"{self.waiting:.0%} of {self.profile.samples} samples",
             "below 5 %",
-        )
-        culprits = tuple(
-            Culprit(pid=self.rank.pid, rank=self.rank.rank, worker_pid=pid, frame=show(one.top_line()))
-            for pid, one in case.worker_profiles(self.rank, WINDOW_SECONDS).items()
         )
         return Finding(
             cause=cause.name,
             state="slow",
             summary=summary,
-            confidence=round(confidence, 2),
+            confidence=round(min(ceiling, confidence), 2),
             owner=cause.owner,
-            culprits=culprits,
+            culprits=tuple(self._culprit(pid, tid, show(seen.top_line())) for pid, tid, seen in self.profiles(case)),
             evidence=(waits, *evidence),
             alternatives=alternatives,
             next=next,
+            lost_share=round(self.waiting, 3),
         )
+
+    def _culprit(self, pid: int, tid: int, frame: str | None) -> Culprit:
+        worker = pid if pid != self.rank.pid else None
+        return Culprit(pid=self.rank.pid, rank=self.rank.rank, worker_pid=worker, tid=tid, frame=frame)
+
+
+def awaits_data(stack: r.Stack) -> bool:
+    """Whether a training thread waits for its loader, or for a queue, a pool or a future of the program's own."""
+    found = tags(stack)
+    if "loader_wait" in found:
+        return True
+    return any_tag(found, *OWN_WAITS) and not any_tag(
+        found, "exit", "collective", "rendezvous", "save", "compile", "loader"
+    )
+
+
+def works(stack: r.Stack) -> bool:
+    """Whether a worker works at data, rather than waits for its next task."""
+    found = tags(stack)
+    asks = any_tag(found, "mp_queue_get", "queue_get", "mp_lock")
+    return "fetch" in found or not (
+        imports(stack) or (asks and any_tag(found, "worker", "pool_worker", "futures_worker"))
+    )
+
+
+def imports(stack: r.Stack) -> bool:
+    """Whether a worker that was spawned a moment ago still imports the program."""
+    found = tags(stack)
+    return "import" in found and not any_tag(found, "worker", "pool_worker")
 
 
 def starving(case: Case) -> Starving | None:
     """The rank that waits for data most, if it waits more than a healthy one does."""
     worst: Starving | None = None
     for rank in case.ranks:
-        workers = tuple(w.pid for w in case.job.workers(rank.pid) if w.alive)
         seen = case.profile(rank, WINDOW_SECONDS)
-        if not workers or seen.samples < FEW_SAMPLES:
+        if seen.samples < FEW_SAMPLES or case.progress[rank.pid].kind == "still":
             continue
-        waiting = seen.share("loader_wait")
-        if waiting >= WAITING_SHARE and (worst is None or waiting > worst.waiting):
-            worst = Starving(rank, waiting, seen, workers)
+        waiting = seen.share_where(awaits_data)
+        if waiting < WAITING_SHARE or (worst is not None and waiting < worst.waiting):
+            continue
+        makers = producers(case, rank)
+        seen = _after_start(case, seen, makers)
+        waiting = seen.share_where(awaits_data)
+        if makers and seen.samples >= FEW_SAMPLES and waiting >= WAITING_SHARE:
+            worst = Starving(rank, waiting, seen, makers)
     return worst
 
 
-def running_share(case: Case, found: Starving) -> float | None:
-    """Median share of a core that the workers' main threads use (or want: run delay counts)."""
-    shares = []
-    for pid in found.worker_pids:
-        moved = motion(case.history, pid, pid, WINDOW_SECONDS)
-        if moved.run_share is not None:
-            shares.append(moved.run_share + (moved.delay_share or 0.0))
-    return median(shares)
+def _after_start(case: Case, seen: Profile, makers: tuple[tuple[int, int], ...]) -> Profile:
+    """The samples since the last worker was done with its imports: the first batch of new workers is always late."""
+    ready = max(
+        (one.at for key in makers for one in case.history.series(r.Stack, *key) if imports(one.reading)), default=0.0
+    )
+    return Profile(tuple(one for one in seen.sights if one.at > ready), seen.seconds)
+
+
+def producers(case: Case, rank: Member) -> tuple[tuple[int, int], ...]:
+    """Who makes the data of a rank: loader workers, else its other Python processes, else its other Python threads."""
+    workers = [w.pid for w in case.job.workers(rank.pid) if w.alive]
+    workers = workers or [
+        m.pid
+        for m in case.job.children(rank.pid)
+        if m.alive and m.process.python and m.role in ("pool_worker", "child")
+    ]
+    if workers:
+        return tuple((pid, pid) for pid in workers)
+    trains = case.progress[rank.pid].thread
+    return tuple(
+        (rank.pid, tid)
+        for tid in python_threads(case.history, rank.pid)
+        if tid != trains and not any_tag(tags_seen(case.history, rank.pid, tid, WINDOW_SECONDS), *SERVICES)
+    )
 
 
 @dataclass(frozen=True)
-class Reads:
-    """What the workers wait for, as shares of the looks at their main threads."""
+class Work:
+    """What the workers do, as shares of their time."""
 
-    files: float
+    runs: float  # on a core, median of the workers
+    wants: float  # the same, waiting for a core included
+    files: float  # in reads of files
     sockets: float
     bytes_per_second: float  # from the block layer, all workers together
     where: str  # the commonest mount or peer
 
+    @property
+    def mostly(self) -> str:
+        """``files``, ``sockets``, ``computing``, or ``waiting`` for something else."""
+        reads = max(self.files, self.sockets)
+        if reads >= max(READING_SHARE, self.runs):
+            return "files" if self.files > self.sockets else "sockets"
+        return "computing" if self.wants >= WANTING_SHARE else "waiting"
 
-def reading_share(case: Case, found: Starving) -> Reads:
-    """How often the workers were in reads of files and in reads of sockets."""
-    looks = files = sockets = 0
-    rate = 0.0
+
+def work(case: Case, found: Starving) -> Work:
+    """What the workers of a starving rank do, from their counters, their blocked calls and their stacks."""
+    runs, wants, looks, files, sockets, rate = [], [], 0, 0, 0, 0.0
     places: Counter[str] = Counter()
-    for pid in found.worker_pids:
-        for seen in case.history.series(r.Thread, pid, pid, seconds=WINDOW_SECONDS):
+    for pid, tid in found.producers:
+        moved = motion(case.history, pid, tid, WINDOW_SECONDS)
+        if moved.run_share is not None:
+            runs.append(moved.run_share)
+            wants.append(moved.run_share + (moved.delay_share or 0.0))
+        for seen in case.history.series(r.Thread, pid, tid, seconds=WINDOW_SECONDS):
             looks += 1
             kind = _waits_on(case, seen.reading)
             files += kind == "file"
             sockets += kind == "socket"
-        rate += case.history.rate(r.Thread, pid, pid, of=lambda t: t.read_bytes, seconds=WINDOW_SECONDS) or 0.0
+        rate += case.history.rate(r.Thread, pid, tid, of=lambda t: t.read_bytes, seconds=WINDOW_SECONDS) or 0.0
         places.update(_places(case, pid))
-    frames = [one.share("http", "ssl") for one in case.worker_profiles(found.rank, WINDOW_SECONDS).values()]
-    by_frames = max(frames, default=0.0)
-    share = files / looks if looks else 0.0
+    in_files, in_sockets = (files / looks, sockets / looks) if looks else (0.0, 0.0)
+    in_sockets = max(in_sockets, max((seen.share("http", "ssl") for _, _, seen in found.profiles(case)), default=0.0))
+    wanted = median(wants) or 0.0
     if rate > BLOCK_READS:
-        share = max(share, 1.0 - by_frames - (running_share(case, found) or 0.0))
-    return Reads(
-        share, max(sockets / looks if looks else 0.0, by_frames), rate, places.most_common(1)[0][0] if places else ""
-    )
+        in_files = max(in_files, 1.0 - in_sockets - wanted)
+    where = places.most_common(1)[0][0] if places else ""
+    return Work(median(runs) or 0.0, wanted, in_files, in_sockets, rate, where)
 
 
 def _waits_on(case: Case, thread: r.Thread) -> str:

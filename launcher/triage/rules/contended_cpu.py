@@ -23,7 +23,10 @@ from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("contended_cpu", "slow", "node", (Thread, Host))
 
-DELAYED_SHARE = 0.2
+DELAYED_SHARE = 0.22  # one neighbour at nice 4 on the job's core costs 0.29; a quiet machine 0.01 to 0.05
+STRETCH = (
+    0.5  # waiting for a CPU stretches every other cause alike: one that explains half as much is the better answer
+)
 STEAL_SHARE = 0.15
 OTHERS_SHARE = 0.3  # of the burnt CPU time
 
@@ -47,6 +50,7 @@ def judge(case: Case) -> Outcome:
             CAUSE,
             rank,
             lost=lost,
+            explains=STRETCH * lost,
             summary=f"the training thread waits for a CPU {delay:.0%} of the time while others burn {others or 0:.0%} of the CPU time used"
             + (f" and {steal:.0%} is stolen by the hypervisor" if stolen else ""),
             confidence=max(0.8, certainty(lost)),

@@ -45,6 +45,7 @@ def judge(case: Case) -> Outcome:
             case,
             CAUSE,
             rank,
+            explains=1.0,
             lost=0.4,
             confidence=0.9,
             frame=frame,

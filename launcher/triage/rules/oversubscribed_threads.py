@@ -25,7 +25,8 @@ CAUSE = Cause("oversubscribed_threads", "slow", "user_code", (Thread,))
 
 BUSY_PER_CPU = 1.5  # threads that want a CPU, per CPU
 DELAYED_SHARE = 0.25  # of the training thread's time, runnable but not running
-OTHERS_SHARE = 0.5  # of the burnt CPU time: above it the neighbours are to blame
+OTHERS_SHARE = 0.5  # of the burnt CPU time: above it the neighbours are to blame ...
+CROWD_PER_CPU = 3.0  # ... unless the job alone has so many busy threads for each CPU
 
 
 def judge(case: Case) -> Outcome:
@@ -38,8 +39,8 @@ def judge(case: Case) -> Outcome:
         if wanted.threads < BUSY_PER_CPU * cpus + 1 or wanted.delay_share(rank.pid, case) < DELAYED_SHARE:
             continue
         others = burnt_by_others(case)
-        if others is not None and others > OTHERS_SHARE:
-            return None
+        if others is not None and others > OTHERS_SHARE and wanted.threads < CROWD_PER_CPU * cpus:
+            continue
         delay = wanted.delay_share(rank.pid, case)
         return slow(
             case,

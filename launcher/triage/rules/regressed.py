@@ -44,6 +44,7 @@ def judge(case: Case) -> Outcome:
             CAUSE,
             rank,
             lost=1.0 - before / after,
+            explains=0.0,
             confidence=0.85,
             summary=f"steps became {after / before:.2f} times as long about {ago:.0f} s ago: {before * 1e3:.0f} ms before, {after * 1e3:.0f} ms now",
             evidence=(

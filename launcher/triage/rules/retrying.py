@@ -56,6 +56,7 @@ def _restarts(case: Case) -> Finding | None:
         state="slow",
         summary=f"the launcher restarts the ranks again and again: {count} processes of rank {rank} in {case.at:.0f} s",
         confidence=0.9,
+        lost_share=1.0,
         owner="user_code",
         culprits=tuple(Culprit(pid=m.pid, rank=m.rank) for m in case.job.ranks[:2]),
         evidence=(case.saw("process", f"rank {rank}", "replaced", f"{count} processes, one after the other", "one"),),

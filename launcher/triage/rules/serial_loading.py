@@ -1,14 +1,17 @@
 """The training thread prepares its own data.
 
 What it means
-    With ``num_workers=0`` (or a loop without a DataLoader) reading and transforming happen between steps, one after the other.
+    With ``num_workers=0``, or in a loop without a DataLoader, reading and transforming happen between steps, one after the
+    other.
 
 How it is recognised
-    The training thread itself is inside the loader's fetch (or data set code below it) for a good part of its time, and there
-    are no workers.
+    The training thread itself is inside the loader's fetch (or data set code below it) for a good part of its time. Without a
+    loader: it is outside of every model, backward and optimizer frame, and what runs there is Python or a data library, by
+    the frames or by a native profile, not tensor arithmetic of the program's own.
 
 What it is mistaken for
-    Training code that is slow: its frames are not below the loader's.
+    Models that are written as plain functions: a native profile shows torch's and BLAS' symbols there. ``starved_by_*``: the
+    thread waits for somebody else.
 
 What to do next
     ``DataLoader(num_workers=...)``.
@@ -17,22 +20,37 @@ What to do next
 from perfwatch.probes.readings import Stack
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import show, tags
+from perfwatch.triage.job import Member
+from perfwatch.triage.own_work import native_python_share, own_python, own_work
+from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.slowness import slow, worst
-from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.triage.slowness import slow, working, worst
+from perfwatch.triage.verdict import Alternative, Evidence, Outcome
 
 CAUSE = Cause("serial_loading", "slow", "data", (Stack,))
 
 LOADER = frozenset({"fetch", "collate"})
+OWN_SHARE = 0.35  # of samples outside of training code: loops that log, count and move batches stay below 0.2
+PYTHON_SHARE = 0.15  # of samples that are plainly Python or a data library
+NATIVE_SHARE = 0.3  # of a native profile, in the interpreter or in libraries other than torch's
+RESIDUE = 0.5  # own work is what no other rule knows: one that explains half as much is the better answer
+OWN_CONFIDENCE = 0.75  # data or not, it is the training thread's own work; that it is data is inferred
 
 
 def judge(case: Case) -> Outcome:
-    """Fires when the training thread spends its time below the loader's fetch."""
-    found = worst(case, lambda rank, seen: seen.share(*LOADER))
+    """Fires when the training thread spends its time below the loader's fetch, or in Python of its own between steps."""
+    found = worst(case, lambda rank, seen: seen.share_where(_fetches))
     if found is None:
-        return None
+        return _own(case)
     rank, seen, lost = found
-    frame = seen.top_line(lambda stack: not tags(stack).isdisjoint(LOADER))
+    frame = seen.top_line(_fetches)
+    saw = case.saw(
+        "stack",
+        f"pid {rank.pid}",
+        "is inside the loader's fetch",
+        f"{lost:.0%} of {seen.samples} samples",
+        "0 % with workers",
+    )
     return slow(
         case,
         CAUSE,
@@ -40,15 +58,7 @@ def judge(case: Case) -> Outcome:
         lost=lost,
         frame=frame,
         summary=f"the training thread prepares its own data {lost:.0%} of the time, mostly at {show(frame)}: no worker does it",
-        evidence=(
-            case.saw(
-                "stack",
-                f"pid {rank.pid}",
-                "is inside the loader's fetch",
-                f"{lost:.0%} of {seen.samples} samples",
-                "0 % with workers",
-            ),
-        ),
+        evidence=(saw,),
         alternatives=(
             Alternative(
                 cause="starved_by_transforms", refuted_by="there is no worker: the training thread does it itself"
@@ -56,3 +66,40 @@ def judge(case: Case) -> Outcome:
         ),
         next=("DataLoader(num_workers=4) moves this out of the training thread",),
     )
+
+
+def _own(case: Case) -> Outcome:
+    for rank, seen in working(case):
+        lost, python = seen.share_where(own_work), seen.share_where(own_python)
+        native = native_python_share(case, rank)
+        plain = python >= PYTHON_SHARE or (native is not None and native >= NATIVE_SHARE)
+        if lost < OWN_SHARE or not plain or not seen.seen("backward", "optimizer"):
+            continue
+        frame = seen.top_line(own_work)
+        return slow(
+            case,
+            CAUSE,
+            rank,
+            lost=lost,
+            explains=RESIDUE * lost,
+            frame=frame,
+            confidence=OWN_CONFIDENCE,
+            summary=f"the training thread does other work than training {lost:.0%} of the time, mostly at {show(frame)}: no worker does it",
+            evidence=_evidence(case, rank, seen, lost, native),
+            alternatives=(Alternative(cause="starved_by_transforms", refuted_by="it runs itself, it does not wait"),),
+            next=(f"if {show(frame)} makes data, move it to DataLoader workers, or do it once, ahead of training",),
+        )
+    return None
+
+
+def _evidence(case: Case, rank: Member, seen: Profile, lost: float, native: float | None) -> tuple[Evidence, ...]:
+    who = f"pid {rank.pid}"
+    outside = f"{lost:.0%} of {seen.samples} samples"
+    found = [case.saw("stack", who, "is outside of model, backward, optimizer and loader", outside, "below 20 %")]
+    if native is not None:
+        found.append(case.saw("native", who, "is not in torch's code", f"{native:.0%} of the native profile", "little"))
+    return tuple(found)
+
+
+def _fetches(stack: Stack) -> bool:
+    return not tags(stack).isdisjoint(LOADER)

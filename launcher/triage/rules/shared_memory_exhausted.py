@@ -5,7 +5,7 @@ What it means
     bus error or spill elsewhere.
 
 How it is recognised
-    /dev/shm of the job is almost used up, and the job works with workers or with files there.
+    /dev/shm of the job is almost used up, and the job moves, or has lost loader workers.
 
 What it is mistaken for
     ``memory_pressure``: the machine's memory. A large /dev/shm with room left.
@@ -17,7 +17,7 @@ What to do next
 from perfwatch.probes.readings import Host
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.slowness import slow, working
+from perfwatch.triage.slowness import WINDOW_SECONDS, slow
 from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("shared_memory_exhausted", "slow", "node", (Host,))
@@ -33,15 +33,21 @@ def judge(case: Case) -> Outcome:
     used = host.reading.shm_used_bytes / host.reading.shm_total_bytes
     if used < FULL_SHARE:
         return None
-    for rank, seen in working(case):
+    size = f"{host.reading.shm_used_bytes / 2**20:,.0f} of {host.reading.shm_total_bytes / 2**20:,.0f} MiB"
+    for rank in case.ranks:
+        seen = case.profile(rank, WINDOW_SECONDS)
+        lost = any(not worker.alive for worker in case.job.workers(rank.pid))
+        if not seen.samples or (case.progress[rank.pid].kind == "still" and not lost):
+            continue
         return slow(
             case,
             CAUSE,
             rank,
+            explains=1.0,
             lost=0.3,
             confidence=0.85,
             frame=seen.top_line(),
-            summary=f"/dev/shm is {used:.0%} full ({host.reading.shm_used_bytes / 2**20:,.0f} of {host.reading.shm_total_bytes / 2**20:,.0f} MiB)",
+            summary=f"/dev/shm is {used:.0%} full ({size})",
             evidence=(case.saw("host", "/dev/shm", "almost full", f"{used:.0%} used", "below 90 %", host.at),),
             alternatives=(Alternative(cause="memory_pressure", refuted_by="it is /dev/shm that is full"),),
             next=(

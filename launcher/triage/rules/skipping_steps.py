@@ -5,8 +5,9 @@ What it means
     nothing.
 
 How it is recognised
-    Backward passes go on and no optimizer step is made: the agent's count stands still, or the scaler's and the guard's frames are
-    seen and the optimizer's never.
+    Backward passes go on and no optimizer step is made. The agent's count stands still; without an agent, what touches each
+    gradient once and costs no more than a step (the scaler, gradient clipping, ``zero_grad``) is seen again and again, and
+    the step itself never. A loop of which neither is seen is not judged: its steps may be too short to be sampled.
 
 What it is mistaken for
     ``evaluating``: no backward either. Gradient accumulation: a step comes after some backward passes.
@@ -17,18 +18,19 @@ What to do next
 
 from perfwatch.probes.readings import Stack
 from perfwatch.triage.case import Case
-from perfwatch.triage.frames import tags
+from perfwatch.triage.frames import any_tag, short_name, tags, tags_of
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import WINDOW_SECONDS, slow
 from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("skipping_steps", "slow", "user_code", (Stack,))
 
-FEW_SAMPLES = 60
+FEW_SAMPLES = 40
 BACKWARD_SHARE = 0.05
-BACKWARD_TURNS = 8  # separate backward passes without one optimizer step; accumulation over more is rare
-COUNTED = 0.9
-SEEN_ONLY = 0.75
+BACKWARD_TURNS = 6  # separate backward passes without one optimizer step
+NO_STEP_SECONDS = 5.0  # by the agent's count
+COMPANIONS = 6  # samples of what costs no more than a step: a step that is made would be missed with e**-6
+COUNTED, SAMPLED = 0.92, 0.85
 
 
 def judge(case: Case) -> Outcome:
@@ -39,16 +41,19 @@ def judge(case: Case) -> Outcome:
             continue
         turns = seen.turns(lambda stack: "backward" in tags(stack))
         steps = case.steps(rank)
-        stuck = steps is not None and (steps.ago_seconds is None or steps.ago_seconds > 5.0)
-        unseen = steps is None and seen.share_where(updates) == 0.0
-        if turns < BACKWARD_TURNS or not (stuck or unseen):
+        beside = round(seen.share_where(accompanies) * seen.samples)
+        if steps is not None:
+            skipped = steps.ago_seconds is None or steps.ago_seconds > NO_STEP_SECONDS
+        else:
+            skipped = seen.share_where(updates) == 0.0 and beside >= COMPANIONS
+        if turns < BACKWARD_TURNS or not skipped:
             continue
         return slow(
             case,
             CAUSE,
             rank,
             lost=1.0,
-            confidence=COUNTED if stuck or seen.seen("scaler") else SEEN_ONLY,
+            confidence=COUNTED if steps is not None else SAMPLED,
             frame=seen.top_line(lambda stack: "backward" in tags(stack)),
             summary=f"the loop turns but the optimizer makes no step: {turns} or more backward passes in {seen.seconds:.0f} s, no update",
             evidence=(
@@ -56,7 +61,7 @@ def judge(case: Case) -> Outcome:
                     "stack",
                     f"pid {rank.pid}",
                     "backward without an optimizer step",
-                    f"{turns} passes, 0 optimizer samples of {seen.samples}",
+                    f"{turns} passes, {beside} samples in scaler, clipping or zero_grad, 0 in a step, of {seen.samples}",
                     "one step per pass",
                 ),
                 *(
@@ -73,9 +78,10 @@ def judge(case: Case) -> Outcome:
 
 def updates(stack: Stack) -> bool:
     """Whether a stack is in an optimizer's update, not merely in zero_grad."""
-    names = {
-        frame.function.rsplit(".", 1)[-1]
-        for frame in stack.frames
-        if "optimizer" in tags(Stack(pid=0, tid=0, frames=(frame,)))
-    }
-    return bool(names - {"zero_grad"})
+    names = {short_name(frame.function) for frame in stack.frames if "optimizer" in tags_of(frame.function, frame.file)}
+    return bool(names) and "zero_grad" not in names
+
+
+def accompanies(stack: Stack) -> bool:
+    """Whether a stack is in what goes with a step and is no dearer than it."""
+    return not updates(stack) and any_tag(tags(stack), "scaler", "clip", "optimizer")

@@ -17,41 +17,36 @@ What to do next
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.starving import Starving, reading_share, running_share, starving
+from perfwatch.triage.starving import starving, work
 from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("starved_by_network", "slow", "network", (Thread, Stack))
 
-IDLE_RUN_SHARE = 0.6
-SOCKET_SHARE = 0.3  # of the looks at workers
-
 
 def judge(case: Case) -> Outcome:
-    """Fires when a moving rank waits for data and its workers wait for sockets."""
+    """Fires when a moving rank waits for data and its workers wait for sockets more than they compute."""
     found = starving(case)
-    if not isinstance(found, Starving):
+    if found is None:
         return None
-    run, reads = running_share(case, found), reading_share(case, found)
-    if run is None or run > IDLE_RUN_SHARE or reads.sockets < SOCKET_SHARE or reads.sockets < reads.files:
+    does = work(case, found)
+    if does.mostly != "sockets":
         return None
-    line = found.worker_line(case)
-    peer = f" from {reads.where}" if reads.where else ""
+    peer = f" ({does.where})" if does.where else ""
     return found.finding(
         case,
         CAUSE,
-        summary=f"the training thread waits for data {found.waiting:.0%} of the time while its workers wait for the network{peer}"
-        + (f", mostly at {line}" if line else ""),
+        summary=found.summary(case, f"wait for the network{peer}"),
         evidence=(
             case.saw(
                 "thread",
-                f"{found.workers} DataLoader workers",
+                found.kind,
                 "wait for sockets",
-                f"in {reads.sockets:.0%} of looks",
+                f"in {does.sockets:.0%} of looks",
                 "hardly ever",
             ),
         ),
         alternatives=(
-            Alternative(cause="starved_by_transforms", refuted_by=f"the workers run only {run:.0%} of the time"),
+            Alternative(cause="starved_by_transforms", refuted_by=f"the workers run only {does.runs:.0%} of the time"),
         ),
         next=("ss -tni", "raise num_workers, or cache the data near the job"),
     )

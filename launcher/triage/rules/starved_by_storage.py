@@ -17,41 +17,36 @@ What to do next
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.starving import Starving, reading_share, running_share, starving
+from perfwatch.triage.starving import starving, work
 from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("starved_by_storage", "slow", "storage", (Thread, Stack))
 
-IDLE_RUN_SHARE = 0.6  # of a core: workers above this compute
-READING_SHARE = 0.3  # of the looks at workers
-
 
 def judge(case: Case) -> Outcome:
-    """Fires when a moving rank waits for data and its workers wait for files."""
+    """Fires when a moving rank waits for data and its workers wait for files more than they compute."""
     found = starving(case)
-    if not isinstance(found, Starving):
+    if found is None:
         return None
-    run, reads = running_share(case, found), reading_share(case, found)
-    if run is None or run > IDLE_RUN_SHARE or reads.files < READING_SHARE or reads.files <= reads.sockets:
+    does = work(case, found)
+    if does.mostly != "files":
         return None
-    line = found.worker_line(case)
-    where = f" ({reads.where})" if reads.where else ""
+    where = f" ({does.where})" if does.where else ""
     return found.finding(
         case,
         CAUSE,
-        summary=f"the training thread waits for data {found.waiting:.0%} of the time while its workers wait for file reads{where}"
-        + (f", mostly at {line}" if line else ""),
+        summary=found.summary(case, f"wait for file reads{where}"),
         evidence=(
             case.saw(
                 "thread",
-                f"{found.workers} DataLoader workers",
+                found.kind,
                 "wait for files",
-                f"in {reads.files:.0%} of looks, {reads.bytes_per_second / 2**20:.1f} MiB/s from disk",
+                f"in {does.files:.0%} of looks, {does.bytes_per_second / 2**20:.1f} MiB/s from disk",
                 "hardly ever",
             ),
         ),
         alternatives=(
-            Alternative(cause="starved_by_transforms", refuted_by=f"the workers run only {run:.0%} of the time"),
+            Alternative(cause="starved_by_transforms", refuted_by=f"the workers run only {does.runs:.0%} of the time"),
         ),
         next=("iostat -x 1", "raise num_workers, or keep the data on a local disk"),
     )

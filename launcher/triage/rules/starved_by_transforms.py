@@ -1,12 +1,13 @@
 """The training thread waits for data because the workers' own computing is too slow.
 
 What it means
-    Steps go on, but a good part of each is spent waiting for the next batch, while the DataLoader workers compute at full
+    Steps go on, but a good part of each is spent waiting for the next batch, while the workers compute at full
     speed: decoding, augmenting, tokenising.
 
 How it is recognised
-    The training thread's samples are in the loader's wait; the workers' main threads run at a full core (or wait for one) in
-    the program's own or a library's code, with little waiting on files or sockets.
+    The training thread's samples are in the loader's wait (or that of a queue, pool or future of the program's own); the
+    workers run at a full core, or wait for one, with less waiting on files or sockets. Workers that wait for something
+    else (a sleep, a lock) are reported here too, less surely.
 
 What it is mistaken for
     ``starved_by_storage`` and ``starved_by_network``: there the workers wait instead of running. ``contended_cpu``,
@@ -19,40 +20,41 @@ What to do next
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.starving import Starving, running_share, starving
+from perfwatch.triage.starving import starving, work
 from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("starved_by_transforms", "slow", "data", (Thread, Stack))
 
-RUNNING_SHARE = 0.5  # of a core, mean over the workers: below it they wait more than they compute
+UNEXPLAINED = 0.65  # confidence where the workers neither compute nor read
 
 
 def judge(case: Case) -> Outcome:
-    """Fires when a moving rank waits for data and its workers burn CPU."""
+    """Fires when a moving rank waits for data and its workers burn CPU, or wait for neither files nor sockets."""
     found = starving(case)
-    if not isinstance(found, Starving):
-        return found
-    share = running_share(case, found)
-    if share is None or share < RUNNING_SHARE:
+    if found is None:
         return None
-    line = found.worker_line(case)
+    does = work(case, found)
+    if does.mostly not in ("computing", "waiting"):
+        return None
+    computes = does.mostly == "computing"
     return found.finding(
         case,
         CAUSE,
-        summary=f"the training thread waits for data {found.waiting:.0%} of the time while {found.workers} workers compute"
-        + (f", mostly at {line}" if line else ""),
+        ceiling=0.95 if computes else UNEXPLAINED,
+        summary=found.summary(case, "compute" if computes else "wait in their own code"),
         evidence=(
             case.saw(
                 "thread",
-                f"{found.workers} DataLoader workers",
-                "compute",
-                f"{share:.0%} of a core each",
+                found.kind,
+                "compute" if computes else "neither compute nor read",
+                f"{does.wants:.0%} of a core each",
                 "idle between batches",
             ),
         ),
         alternatives=(
             Alternative(
-                cause="starved_by_storage", refuted_by=f"the workers run {share:.0%} of the time instead of waiting"
+                cause="starved_by_network" if does.sockets > does.files else "starved_by_storage",
+                refuted_by=f"the workers read in {max(does.files, does.sockets):.0%} of looks and run {does.runs:.0%} of the time",
             ),
         ),
         next=("raise num_workers or make the transform cheaper",),

@@ -43,6 +43,7 @@ def judge(case: Case) -> Outcome:
         CAUSE,
         straggler,
         lost=least - own,
+        explains=1.0,
         confidence=max(0.85, certainty(least - own)),
         summary=f"rank {straggler.rank} is last again and again: the others wait {least:.0%} of the time in collectives, it only {own:.0%}; it is mostly at {show(frame)}",
         evidence=tuple(

@@ -1,0 +1,41 @@
+"""What a training thread does besides training: Python of the program's own, or libraries that make data.
+
+Tensor arithmetic that the program calls from its own functions looks the same in Python stacks: there the native profile
+decides.
+"""
+
+import re
+
+from perfwatch.probes import readings as r
+from perfwatch.triage.case import Case
+from perfwatch.triage.frames import is_user, short_name, tags
+from perfwatch.triage.job import Member
+
+# Native symbols of tensor arithmetic: torch, its BLAS and its thread pools.
+_TORCH = re.compile(
+    r"at::|c10|torch|caffe2|mkl|gemm|gemv|blas|dnnl|fbgemm|xnn|cpuinfo|omp_|gomp|kmp|sleef|Sleef|vml|vectorized|autograd"
+)
+_COMPREHENSIONS = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>", "<lambda>")
+
+
+def own_work(stack: r.Stack) -> bool:
+    """Whether a stack is in no known kind of work at all: the program's own code, or a library without a tag."""
+    return bool(stack.frames) and not tags(stack) - {"profiler"}
+
+
+def own_python(stack: r.Stack) -> bool:
+    """Own work that is plainly Python or a library other than torch: a comprehension, or frames of such a library inside."""
+    if not own_work(stack):
+        return False
+    inner = stack.frames[0]
+    if is_user(inner):
+        return short_name(inner.function) in _COMPREHENSIONS
+    return "/torch/" not in inner.file
+
+
+def native_python_share(case: Case, rank: Member) -> float | None:
+    """Share of a native profile of the training thread that is not tensor arithmetic; None without a profile."""
+    seen = case.history.latest(r.NativeProfile, rank.pid, case.progress[rank.pid].thread)
+    if seen is None:
+        return None
+    return sum(share for symbol, share in seen.reading.shares.items() if not _TORCH.search(symbol))
