@@ -28,6 +28,29 @@ def start(command: Sequence[str], environment: Mapping[str, str], signals: linux
     return _spawn(("/bin/sh", path, *command[1:]), environment, signals)
 
 
+def wait_plainly(child: int) -> int:
+    """Pass on what comes and wait for the child: the least that a launcher must do, with nothing that could fail.
+
+    For a launcher in which something has failed. All signals are blocked; SIGUSR1 and SIGUSR2 could kill the job.
+    """
+    own = {
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+        signal.SIGINT,
+        signal.SIGQUIT,
+        signal.SIGTSTP,
+        signal.SIGTTIN,
+        signal.SIGTTOU,
+    }
+    while True:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid == child:
+            return status
+        number = signal.sigwait(signal.valid_signals())
+        if number != signal.SIGCHLD and number not in own:
+            os.kill(child, number)  # not reaped yet, so the pid is still the child's
+
+
 def end_as(status: int) -> NoReturn:
     """End as a child with this wait status: same exit code, or same signal (128+n as PID 1, whom no signal kills)."""
     if os.WIFEXITED(status):

@@ -1,7 +1,8 @@
 """The local socket on which other commands reach a running watcher: one JSON object on a line, one on a line back.
 
-``{"command": "status"}`` says who watches what and where the session lies; ``{"command": "verdict"}`` judges now (``"attend": true``: and looks closely from now on);
-``{"command": "trigger", "what": "verdict" | "timeline" | "kernels"}`` does what the signal of that meaning does.
+``{"command": "status"}`` says who watches what and where the session lies; ``{"command": "verdict"}`` judges now
+(``"attend": true``: and looks closely from now on); ``{"command": "trigger", "what": "verdict" | "timeline" |
+"kernels"}`` does what the signal of that meaning does.
 Answers hold ``"ok"``, and ``"error"`` where it is false. Only the same user and root are heard, and not for long.
 """
 

@@ -55,14 +55,20 @@ def volunteer_for_the_oom_killer() -> None:
 def inherited_descriptors() -> list[int]:
     """Descriptors above stderr that our parent left open for the child (ours are all close-on-exec)."""
     found = []
-    for name in os.listdir("/proc/self/fd"):
-        descriptor = int(name)
+    for descriptor in _open_descriptors():
         try:
             if descriptor > 2 and os.get_inheritable(descriptor):
                 found.append(descriptor)
         except OSError:
             continue  # the one that listed the folder
     return found
+
+
+def _open_descriptors() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc/self/fd")]
+    except OSError:
+        return list(range(1024))  # /proc is not mounted
 
 
 def detach_from_streams(*descriptors: int) -> None:
@@ -82,10 +88,10 @@ def occupy_standard_descriptors() -> None:
 
 def close_all_but(*kept: int) -> None:
     """Close every descriptor above stderr except these: a forked process would keep them alive for others."""
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 and int(name) not in kept:
+    for descriptor in _open_descriptors():
+        if descriptor > 2 and descriptor not in kept:
             try:
-                os.close(int(name))
+                os.close(descriptor)
             except OSError:
                 continue  # the one that listed the folder
 

@@ -37,7 +37,10 @@ class Printer:
             return
         text = self._waiting.popleft().encode("utf-8", "backslashreplace")
         launcher = os.getpid()
-        self._pid = os.fork()
+        try:
+            self._pid = os.fork()
+        except BlockingIOError:
+            return  # no room for one more process: the session has it
         if self._pid == 0:
             _write(launcher, text)
 

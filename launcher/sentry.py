@@ -24,13 +24,17 @@ _REPORT = struct.Struct("=id")
 class Sentry:
     """The process, and what it has reported."""
 
-    def __init__(self, signals: linux.SignalFile) -> None:
+    def __init__(self) -> None:
+        """Every signal must be blocked already: the sentry inherits the mask."""
         self._reports: list[tuple[int, float]] = []
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setblocking(False)
         launcher = os.getpid()
-        if os.fork() == 0:
-            _stand(launcher, theirs)
+        try:
+            if os.fork() == 0:
+                _stand(launcher, theirs)
+        except BlockingIOError:
+            pass  # no room for one more process: every signal counts as ours alone then
         theirs.close()
 
     def felt(self, arrival: linux.Arrival) -> bool:
@@ -54,7 +58,7 @@ class Sentry:
             except OSError:
                 break
             if not data:
-                break  # killed: every signal counts as ours alone then
+                break  # it was killed, or never began
             self._reports.append(_REPORT.unpack(data))
         oldest = time.monotonic() - SAME_SECONDS
         self._reports = [report for report in self._reports if report[1] > oldest]

@@ -4,6 +4,7 @@ It holds nothing of the data path (stdin, stdout and stderr are the child's own)
 that is the watcher's business, a process of its own that may hang or die. Whatever happens to either, the job goes on.
 """
 
+import contextlib
 import os
 import select
 import signal
@@ -17,7 +18,7 @@ from typing import NoReturn
 from perfwatch import linux
 from perfwatch.arming import armed
 from perfwatch.channel import Channel, Message
-from perfwatch.child import end_as, start
+from perfwatch.child import end_as, start, wait_plainly
 from perfwatch.forwarding import catchers, decide
 from perfwatch.lock import Place, enter
 from perfwatch.printer import Printer
@@ -53,6 +54,7 @@ def run(request: Request, environment: Mapping[str, str]) -> NoReturn:
     if place is not None and request.agent:
         # Launchers of one job stand below one parent; whichever of them watches is its descendant.
         environment = armed(environment, place.folder, os.getppid() if place.shared else os.getpid())
+    sentry = Sentry()  # before the child: from its first moment on we know which signals it has got by itself
     try:
         child = start(request.command, environment, signals)
     except OSError as error:
@@ -65,22 +67,28 @@ def run(request: Request, environment: Mapping[str, str]) -> NoReturn:
     linux.set_name("perfwatch")
     for descriptor in inherited:
         os.close(descriptor)
-    supervisor = Supervisor(request, child, signals, place)
-    if trouble and not request.quiet:
-        supervisor.printer.say(f"perfwatch: this run is not watched: {trouble}; the job is not affected")
-    end_as(supervisor.wait())
+    try:
+        supervisor = Supervisor(request, child, signals, sentry, place)
+        if trouble and not request.quiet:
+            supervisor.printer.say(f"perfwatch: this run is not watched: {trouble}; the job is not affected")
+        status = supervisor.wait()
+    except Exception:  # a bug of ours, or no room for one more process: the job is what counts
+        status = wait_plainly(child)
+    end_as(status)
 
 
 class Supervisor:
     """Waits for signals, for the watcher's words and for the child's end; never polls."""
 
-    def __init__(self, request: Request, child: int, signals: linux.SignalFile, place: Place | None) -> None:
+    def __init__(
+        self, request: Request, child: int, signals: linux.SignalFile, sentry: Sentry, place: Place | None
+    ) -> None:
         self._request = request
         self._child = child
         self._signals = signals
         self._place = place
         self.printer = Printer()
-        self._sentry = Sentry(signals)
+        self._sentry = sentry
         self._channel: Channel | None = None
         self._watcher = 0
         if place is not None:
@@ -97,7 +105,8 @@ class Supervisor:
             self._serve(timeout)
             if self._held_until is not None and time.monotonic() >= self._held_until:
                 self._release()
-        self._finish(time.monotonic() + SUMMARY_SECONDS)
+        with contextlib.suppress(Exception):  # the summary may be lost, the child's end must not
+            self._finish(time.monotonic() + SUMMARY_SECONDS)
         return self._status
 
     def _serve(self, timeout_seconds: float | None) -> None:

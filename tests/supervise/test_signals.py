@@ -2,10 +2,11 @@
 
 import os
 import signal
+import subprocess
 
 import pytest
 
-from tests.supervise.conftest import Launch, Launched, python
+from tests.supervise.conftest import PATIENCE_SECONDS, Launch, Launched, python
 
 # Prints each signal that it gets, by name; ends at SIGTERM, a little later, so that a second copy would show.
 COUNTER = """
@@ -110,3 +111,22 @@ def test_trigger_of_a_profiler_that_is_not_armed_says_so(launch: Launch) -> None
     assert (
         run.process.stderr.readline() == "perfwatch: no timeline profiler is armed in this run; nothing was captured\n"
     )
+
+
+def test_launcher_in_which_something_fails_still_forwards_and_ends_as_the_child() -> None:
+    """The least that is left passes SIGTERM on and takes over the exit code."""
+    program = (
+        "import os, sys\n"
+        "from perfwatch import child, linux\n"
+        "signals = linux.SignalFile()\n"
+        "pid = child.start(sys.argv[1:], os.environ, signals)\n"
+        "child.end_as(child.wait_plainly(pid))\n"
+    )
+    command = ["bash", "-c", "trap 'exit 9' TERM; echo ready; while :; do read -t 1 x; done"]
+    with subprocess.Popen([*python(program), *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == b"ready\n"
+        run.terminate()
+        code = run.wait(PATIENCE_SECONDS)
+
+    assert code == 9
