@@ -9,7 +9,7 @@ import surroundings
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-LATENCY = {"loud": 0.5, "quiet": 0.2, "masked": 0.14}
+SLOWER = {"loud": 5, "quiet": 2, "masked": 1.45}  # four pictures take so many times four steps
 
 
 class Gallery(http.server.BaseHTTPRequestHandler):
@@ -46,12 +46,17 @@ if __name__ == "__main__":
     gallery.socket.close()
     surroundings.innocent_activity(args.strength)
     torch.set_num_threads(1)
-    pictures = Pictures(gallery.server_address[1], args.steps, LATENCY[args.strength])
     projection = torch.nn.Linear(4096, 1024)
     sgd = torch.optim.SGD(projection.parameters(), lr=1e-6)
-    for step, picture in enumerate(DataLoader(pictures, batch_size=None, num_workers=4, prefetch_factor=1)):
-        if step == args.steps:
-            stage.onset()
+
+    def learn(picture):
         sgd.zero_grad()
         projection(picture.expand(64, -1)).pow(2).mean().backward()
         sgd.step()
+
+    latency = 4 * SLOWER[args.strength] * surroundings.typical_seconds(lambda: learn(torch.ones(4096)))
+    pictures = Pictures(gallery.server_address[1], args.steps, latency)
+    for step, picture in enumerate(DataLoader(pictures, batch_size=None, num_workers=4, prefetch_factor=1)):
+        if step == args.steps:
+            stage.onset()
+        learn(picture)

@@ -4,7 +4,6 @@ import mmap
 import os
 import random
 import tempfile
-import time
 
 import stage
 import surroundings
@@ -12,7 +11,7 @@ import torch
 
 SIZE = 256 << 20
 PAGE = 4096
-LOST = {"loud": 0.120, "quiet": 0.030, "masked": 0.015}  # seconds of page faults in one step
+LOST = {"loud": 4, "quiet": 1, "masked": 0.45}  # page faults take so many times the rest of the step
 
 
 def gather(features, pages):
@@ -32,17 +31,22 @@ features.madvise(mmap.MADV_RANDOM)
 wide = torch.nn.Sequential(torch.nn.Linear(64, 2048), torch.nn.ReLU(), torch.nn.Linear(2048, 64))
 optimizer = torch.optim.SGD(wide.parameters(), lr=1e-6)
 touched = 64
+
+
+def train_step(rows):
+    optimizer.zero_grad()
+    wide(rows.expand(1024, 64)).square().mean().backward()
+    optimizer.step()
+
+
+one_step = surroundings.typical_seconds(lambda: train_step(torch.rand(64)))
 for step in range(100_000_000):
     if step == args.steps:
         features.madvise(mmap.MADV_DONTNEED)  # pages stay charged to whoever read them first: all must go
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         surroundings.limit_memory(64 << 20)
         gather(features, (96 << 20) // PAGE)
-        began = time.monotonic()
-        gather(features, 500)
-        touched = max(64, int(LOST[args.strength] / (time.monotonic() - began) * 500))
+        one_touch = surroundings.typical_seconds(lambda: gather(features, 100)) / 100
+        touched = max(64, int(LOST[args.strength] * one_step / one_touch))
         stage.onset()
-    rows = gather(features, touched)[:64].expand(1024, 64)
-    optimizer.zero_grad()
-    wide(rows).square().mean().backward()
-    optimizer.step()
+    train_step(gather(features, touched)[:64])

@@ -10,7 +10,7 @@ import surroundings
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-DELAY = {"loud": 0.250, "quiet": 0.110, "masked": 0.080}
+SLOWER = {"loud": 5, "quiet": 2, "masked": 1.45}  # a batch takes so many steps to arrive
 BODY = bytes(range(256)) * 256
 
 
@@ -58,10 +58,16 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     encoder = torch.nn.Sequential(torch.nn.Linear(1024, 4096), torch.nn.GELU(), torch.nn.Linear(4096, 64))
     optimizer = torch.optim.SGD(encoder.parameters(), lr=1e-4)
-    stream = DataLoader(Remote(url, args.steps, DELAY[args.strength]), batch_size=None, num_workers=2)
+
+    def train_step(batch):
+        optimizer.zero_grad()
+        encoder(batch).square().mean().backward()
+        optimizer.step()
+
+    one_step = surroundings.typical_seconds(lambda: train_step(torch.rand(64, 1024)))
+    remote = Remote(url, args.steps, 2 * one_step * SLOWER[args.strength])
+    stream = DataLoader(remote, batch_size=None, num_workers=2)
     for i, shard in enumerate(stream):
         if i == args.steps:
             stage.onset()
-        optimizer.zero_grad()
-        encoder(shard).square().mean().backward()
-        optimizer.step()
+        train_step(shard)

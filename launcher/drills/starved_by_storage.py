@@ -1,18 +1,15 @@
-"""Samples lie scattered in a file that is not in the page cache: the workers wait for the disk, the model for the
-workers.
-"""
+"""Samples lie scattered in a file that is not cached: the workers wait for the disk, the model for the workers."""
 
 import os
 import random
 import tempfile
-import time
 
 import stage
 import surroundings
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-WAIT = {"loud": 0.150, "quiet": 0.065, "masked": 0.045}  # seconds of reading behind one batch
+SLOWER = {"loud": 5, "quiet": 2, "masked": 1.45}  # reading a batch takes so many steps
 SIZE = 64 << 20
 BLOCK = 128 << 10
 
@@ -46,17 +43,19 @@ if __name__ == "__main__":
         shard.flush()
         os.fsync(shard.fileno())
         os.posix_fadvise(shard.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
-        began = time.monotonic()
-        for _ in range(200):
-            cold_read(shard.fileno())
-        one = (time.monotonic() - began) / 200
         model = torch.nn.Sequential(torch.nn.Linear(256, 2048), torch.nn.ReLU(), torch.nn.Linear(2048, 1))
         optim = torch.optim.Adam(model.parameters())
-        reads = max(1, int(WAIT[args.strength] / one / 8))
+
+        def train_step(samples):
+            optim.zero_grad()
+            model(samples.repeat(64, 1)).pow(2).mean().backward()
+            optim.step()
+
+        one_step = surroundings.typical_seconds(lambda: train_step(torch.rand(8, 256)))
+        one_read = surroundings.typical_seconds(lambda: [cold_read(shard.fileno()) for _ in range(20)]) / 20
+        reads = max(1, int(SLOWER[args.strength] * one_step / one_read / 8))
         data = DataLoader(Shards(shard.name, args.steps * 8, reads), batch_size=8, num_workers=1)
         for step, batch in enumerate(data):
             if step == args.steps:
                 stage.onset()
-            optim.zero_grad()
-            model(batch.repeat(64, 1)).pow(2).mean().backward()
-            optim.step()
+            train_step(batch)

@@ -7,6 +7,7 @@ import ctypes
 import itertools
 import os
 import select
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,16 @@ from pathlib import Path
 CGROUPS = Path("/sys/fs/cgroup")
 CLONE_NEWNS = 0x00020000  # linux/sched.h
 PERIOD_US = 100_000  # the kernel's default period of a CPU quota
+
+
+def typical_seconds(step: Callable[[], object]) -> float:
+    """How long ``step`` takes here and now (median of ten after three to warm up): a fault can then be made in proportion."""
+    times = []
+    for _ in range(13):
+        began = time.monotonic()
+        step()
+        times.append(time.monotonic() - began)
+    return statistics.median(times[3:])
 
 
 def innocent_activity(strength: str) -> None:
