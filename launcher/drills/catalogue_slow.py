@@ -97,6 +97,11 @@ _LOADING: tuple[Drill, ...] = (
         Culprit("worker", "fetch"),
         also=("starved_by_network",),
     ),
+    _healthy(
+        "bursty_but_deep",
+        "bursty_loading",
+        "workers deliver in bursts, and the prefetch is deep enough to hide it",
+    ),
     _slow(
         "worker_respawn",
         "worker_respawn",
