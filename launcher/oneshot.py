@@ -34,7 +34,7 @@ class OneShot:
         if verdict.state == "inconclusive":
             waits = verdict.suspect is not None and verdict.suspect.decides_in_seconds > 0
             return not waits and at - self.started_at >= UNCLEAR_SECONDS
-        plain = verdict.state != "healthy" and verdict.confidence >= PLAIN_CONFIDENCE
+        plain = verdict.state == "slow" and verdict.confidence >= PLAIN_CONFIDENCE
         enough = STEADY_SECONDS if plain else LONGER_SECONDS
         return self._same >= STEADY_JUDGEMENTS and at - self.started_at >= enough
 

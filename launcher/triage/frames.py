@@ -85,6 +85,9 @@ _VOCABULARY: tuple[tuple[str, str, str | None], ...] = (
     ("save", r"numpy/lib/_?npyio(_impl)?\.py", "save savez _savez savez_compressed"),
     ("load", r"torch/serialization\.py", "load _load _legacy_load persistent_load load_tensor"),
     ("load", r"safetensors/\w+\.py", "load_file load load_model"),
+    ("load", r"transformers/modeling_utils\.py", "from_pretrained _load_pretrained_model"),
+    ("init", r"torch/nn/init\.py", None),
+    ("init", r"torch/nn/modules/\w+\.py", "reset_parameters _reset_parameters"),
     ("import", r"<frozen importlib\._bootstrap(_external)?>", None),
     # what runs a compiled function (eval_frame, runtime_wrappers, output_code) is not here: that is training
     (
@@ -108,6 +111,7 @@ _VOCABULARY: tuple[tuple[str, str, str | None], ...] = (
     ("log", r"logging/__init__\.py", "emit flush handle callHandlers"),
     ("log", r"tqdm/(std|utils)\.py", "write display refresh status_printer print_status fp_write"),
     ("log", r"rich/console\.py", "print _write_buffer"),
+    ("tracker", r"(wandb/.*|mlflow/.*|tensorboardX/\w+|torch/utils/tensorboard/\w+|comet_ml/.*|clearml/.*)\.py", None),
     ("exit", r"/threading\.py", "_shutdown"),
     ("exit", r"multiprocessing/util\.py", "_exit_function"),
     ("exit", r"concurrent/futures/thread\.py", "_python_exit"),
@@ -123,7 +127,7 @@ _VOCABULARY: tuple[tuple[str, str, str | None], ...] = (
     ("manager", r"multiprocessing/managers\.py", "serve_forever serve_client accepter"),
     ("file_lock", r"(filelock/\w+|portalocker/\w+|fasteners/\w+)\.py", None),
     ("file_lock", r"torch/utils/file_baton\.py", "wait"),
-    ("retry", r"(tenacity/\w+|backoff/\w+|retrying|urllib3/util/retry|retry/\w+)\.py", None),
+    ("retry", r"(tenacity/\w+|backoff/\w+|-packages/retrying|urllib3/util/retry|-packages/retry/\w+)\.py", None),
     (
         "http",
         r"(urllib/request|http/client|urllib3/\w+|requests/\w+|aiohttp/\w+|httpx/.*|fsspec/.*|botocore/\w+)\.py",

@@ -48,7 +48,8 @@ def judge(case: Case) -> Outcome:
             rank,
             lost=delay,
             confidence=max(0.8, certainty(delay)),
-            summary=f"{wanted.threads} threads of the job want to run on {cpus:.0f} CPUs; the training thread waits for a CPU {delay:.0%} of the time",
+            summary=f"{wanted.threads} threads of the job want to run on {cpus:.0f} CPUs; "
+            f"the training thread waits for a CPU {delay:.0%} of the time",
             evidence=(
                 case.saw(
                     "thread",

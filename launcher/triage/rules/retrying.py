@@ -14,6 +14,8 @@ What to do next
     Look at what the named line calls, and at the ranks' own error output.
 """
 
+from collections import Counter
+
 from perfwatch.probes.readings import SourceLine, Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import show, tags, user_frame
@@ -24,9 +26,9 @@ from perfwatch.triage.verdict import Alternative, Culprit, Finding, Outcome
 CAUSE = Cause("retrying", "slow", "network", (Stack, Thread))
 
 RESTARTS = 2  # generations of one rank seen while we watched
-CONNECTING = frozenset(
-    "connect create_connection urlopen get post put request urlretrieve send recv open Session fetch download execute".split()
-)
+CONNECTING = frozenset("connect create_connection urlopen urlretrieve request recv fetch download".split())
+ASKING = frozenset("get post put head send execute query read open call".split())  # of something remote, by its name:
+REMOTE = ("request", "session", "client", "http", "conn", "s3", "bucket", "redis", "cursor", "service", "api", "sock")
 
 
 def judge(case: Case) -> Outcome:
@@ -35,22 +37,15 @@ def judge(case: Case) -> Outcome:
 
 
 def _restarts(case: Case) -> Finding | None:
-    generations: dict[int, int] = {}
+    generations: Counter[int] = Counter()
     for member in case.job.members.values():
-        if (
-            member.role == "rank"
-            and member.process.rank is not None
-            or member.ended is not None
-            and member.process.rank is not None
-            and member.process.python
-        ):
-            above = case.job.members.get(member.process.parent_pid)
-            if above is not None and above.process.rank is None:
-                generations[member.process.rank or 0] = generations.get(member.process.rank or 0, 0) + 1
-    most = max(generations.items(), key=lambda one: one[1], default=None)
-    if most is None or most[1] < RESTARTS:
+        above = case.job.members.get(member.process.parent_pid)
+        started_by_launcher = above is not None and above.process.rank is None
+        if member.process.rank is not None and member.process.python and started_by_launcher:
+            generations[member.process.rank] += 1
+    rank, count = generations.most_common(1)[0] if generations else (0, 0)
+    if count < RESTARTS:
         return None
-    rank, count = most
     return Finding(
         cause="restart_loop",
         state="slow",
@@ -100,5 +95,9 @@ def retries(case: Case, stack: Stack) -> bool:
     seen = case.history.latest(SourceLine, frame.file, frame.line)
     if seen is None or not any(call.rsplit(".", 1)[-1] == "sleep" for call in seen.reading.calls):
         return False
-    names = {call.rsplit(".", 1)[-1] for call in seen.reading.loop_calls}
-    return bool(names & CONNECTING)
+    return any(_connects(call) for call in seen.reading.loop_calls)
+
+
+def _connects(call: str) -> bool:
+    owner, _, name = call.rpartition(".")
+    return name in CONNECTING or (name in ASKING and any(word in owner.lower() for word in REMOTE))

@@ -29,7 +29,8 @@ FEW_SAMPLES = 40
 BACKWARD_SHARE = 0.05
 BACKWARD_TURNS = 6  # separate backward passes without one optimizer step
 NO_STEP_SECONDS = 5.0  # by the agent's count
-COMPANIONS = 6  # samples of what costs no more than a step: a step that is made would be missed with e**-6
+COMPANIONS = 4  # samples of what costs at most half a step: a step that is made would be missed with e**-8
+EACH_LOSS = frozenset({"scale", "apply_scale", "_lazy_init_scale_growth_tracker"})  # of the scaler: once per backward
 COUNTED, SAMPLED = 0.92, 0.85
 
 
@@ -78,10 +79,16 @@ def judge(case: Case) -> Outcome:
 
 def updates(stack: Stack) -> bool:
     """Whether a stack is in an optimizer's update, not merely in zero_grad."""
-    names = {short_name(frame.function) for frame in stack.frames if "optimizer" in tags_of(frame.function, frame.file)}
+    names = _names(stack, "optimizer")
     return bool(names) and "zero_grad" not in names
 
 
 def accompanies(stack: Stack) -> bool:
-    """Whether a stack is in what goes with a step and is no dearer than it."""
-    return not updates(stack) and any_tag(tags(stack), "scaler", "clip", "optimizer")
+    """Whether a stack is in what goes with a step, once for each, and is no dearer than it."""
+    if updates(stack):
+        return False
+    return any_tag(tags(stack), "clip", "optimizer") or bool(_names(stack, "scaler") - EACH_LOSS)
+
+
+def _names(stack: Stack, tag: str) -> set[str]:
+    return {short_name(frame.function) for frame in stack.frames if tag in tags_of(frame.function, frame.file)}

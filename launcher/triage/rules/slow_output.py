@@ -17,15 +17,18 @@ What to do next
 from perfwatch.probes.readings import SourceLine, Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import any_tag, show, tags, user_frame
+from perfwatch.triage.job import Member
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import WINDOW_SECONDS, slow, worst
-from perfwatch.triage.job import Member
 from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("slow_output", "slow", "user_code", (Stack, Thread))
 
-PRINTING = frozenset("print write flush info debug warning error log writelines pprint".split())
+PRINTING = frozenset({"print", "pprint"})
+WRITING = frozenset({"write", "flush", "writelines"})
+STREAMS = frozenset({"stdout", "stderr", "__stdout__", "__stderr__"})
+LOGGING = frozenset("info debug warning error critical exception log".split())
 STANDARD_OUTPUTS = (1, 2)
 
 
@@ -36,9 +39,7 @@ def judge(case: Case) -> Outcome:
         return None
     rank, seen, lost = found
     blocked = _blocked(case, rank)
-    frame = seen.top_line(lambda stack: _prints(case, stack))
-    if frame is None:
-        return None
+    frame = seen.top_line(lambda stack: _prints(case, stack)) or seen.top_line()
     return slow(
         case,
         CAUSE,
@@ -65,13 +66,21 @@ def judge(case: Case) -> Outcome:
 
 def _prints(case: Case, stack: Stack) -> bool:
     found = tags(stack)
-    if "log" in found:
+    if any_tag(found, "log", "tracker"):
         return True
-    if any_tag(found, "save", "backward", "optimizer", "forward", "loader", "http", "compile"):
-        return False
     frame = user_frame(stack)
-    seen = case.history.latest(SourceLine, frame.file, frame.line) if frame else None
-    return seen is not None and any(call.rsplit(".", 1)[-1] in PRINTING for call in seen.reading.calls)
+    if frame is None or any_tag(found, "save", "backward", "optimizer", "forward", "loader", "http", "compile"):
+        return False
+    seen = case.history.latest(SourceLine, frame.file, frame.line)
+    return seen is not None and any(_is_output(call) for call in seen.reading.calls)
+
+
+def _is_output(call: str) -> bool:
+    """Whether a called name writes for people to read: ``print``, ``sys.stdout.write``, ``logger.info``."""
+    owner, _, name = call.rpartition(".")
+    if name in WRITING:
+        return owner.rsplit(".", 1)[-1] in STREAMS
+    return name in PRINTING or (name in LOGGING and "log" in owner.lower())
 
 
 def _writing(case: Case, seen: Profile) -> float:

@@ -4,7 +4,7 @@ What it means
     Imports, the data set's index, a model being loaded: no step has been made yet, and none is due.
 
 How it is recognised
-    No step yet, the training thread is in imports or in loading, and it runs or reads.
+    No step yet, the training thread is in imports, in loading or in the initialisation of weights, and it runs or reads.
 
 What it is mistaken for
     A hang in a rendezvous or on a mount: there the thread does not move.
@@ -31,7 +31,7 @@ def judge(case: Case) -> Outcome:
         steps = case.steps(phase.rank)
         if steps is not None and steps.count > 0:
             continue
-        share = phase.profile.share("import", "load")
+        share = phase.profile.share("import", "load", "init")
         young = _age_seconds(case, phase.rank.pid) < YOUNG_SECONDS and steps is not None and steps.count == 0
         if share < STARTING_SHARE and not (
             young and phase.runs > 0.5 and not phase.profile.seen("loader", "collective")
@@ -41,13 +41,13 @@ def judge(case: Case) -> Outcome:
             continue
         return phase.finding(
             CAUSE,
-            "the program is still starting: imports and loading",
+            "the program is still starting: imports, loading or initialisation",
             0.9 if share >= STARTING_SHARE else 0.7,
             (
                 case.saw(
                     "stack",
                     f"pid {phase.rank.pid}",
-                    "imports or loads",
+                    "imports, loads or initialises",
                     f"{share:.0%} of {phase.profile.samples} samples",
                     "training code",
                 ),

@@ -4,7 +4,8 @@ What it means
     Collectives go on, but each waits for the same rank: its data, its node or its code is slower than the others'.
 
 How it is recognised
-    All ranks move. One of them is hardly ever in a collective while the others spend a good part of their time there.
+    All ranks move. One of them hardly waits in collectives while the others spend a good part of their time there. The
+    reduction of gradients has no frame of its own below ``backward``: there a thread that sleeps waits for its peers.
 
 What it is mistaken for
     ``stalled_collective``: nothing moves. Uneven work: now this rank is late, now that one, and all wait about as much.
@@ -16,8 +17,11 @@ What to do next
 from perfwatch.probes.readings import Process, Stack
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import show, tags
+from perfwatch.triage.job import Member
+from perfwatch.triage.motion import motion
+from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.slowness import certainty, slow, working
+from perfwatch.triage.slowness import WINDOW_SECONDS, certainty, slow, working
 from perfwatch.triage.verdict import Alternative, Culprit, Outcome
 
 CAUSE = Cause("straggling_rank", "slow", "user_code", (Process, Stack))
@@ -31,7 +35,7 @@ def judge(case: Case) -> Outcome:
     ranks = working(case)
     if len(ranks) < 2 or not case.job.covered or len(ranks) < len(case.ranks):
         return None
-    waits = {rank.pid: seen.share_where(in_collective) for rank, seen in ranks}
+    waits = {rank.pid: waiting_share(case, rank, seen) for rank, seen in ranks}
     straggler, profile = min(ranks, key=lambda one: waits[one[0].pid])
     others = [waits[rank.pid] for rank, _ in ranks if rank.pid != straggler.pid]
     least, own = min(others), waits[straggler.pid]
@@ -45,13 +49,14 @@ def judge(case: Case) -> Outcome:
         lost=least - own,
         explains=1.0,
         confidence=max(0.85, certainty(least - own)),
-        summary=f"rank {straggler.rank} is last again and again: the others wait {least:.0%} of the time in collectives, it only {own:.0%}; it is mostly at {show(frame)}",
+        summary=f"rank {straggler.rank} is last again and again: the others wait {least:.0%} of the time in collectives, "
+        f"it only {own:.0%}; it is mostly at {show(frame)}",
         evidence=tuple(
             case.saw(
                 "stack",
                 f"rank {rank.rank}",
-                "in collectives",
-                f"{waits[rank.pid]:.0%} of {seen.samples} samples",
+                "waits in collectives",
+                f"{waits[rank.pid]:.0%} of the time",
                 "about as much as the others",
             )
             for rank, seen in ranks[:4]
@@ -62,7 +67,15 @@ def judge(case: Case) -> Outcome:
     )
 
 
+def waiting_share(case: Case, rank: Member, seen: Profile) -> float:
+    """Share of the time that a rank waits in collectives, or asleep in the reduction below its backward pass."""
+    explicit = seen.share("collective")
+    below = seen.share_where(lambda stack: "backward" in tags(stack) and "collective" not in tags(stack))
+    moved = motion(case.history, rank.pid, case.progress[rank.pid].thread, WINDOW_SECONDS)
+    asleep = 1.0 - (moved.run_share or 0.0) - (moved.delay_share or 0.0) if moved.run_share is not None else 0.0
+    return explicit + max(0.0, min(below, asleep - explicit))
+
+
 def in_collective(stack: Stack) -> bool:
-    """Whether a stack waits in a collective, or in the reduction that backward waits for."""
-    found = tags(stack)
-    return "collective" in found
+    """Whether a stack is where a rank waits for the others: a collective, or backward."""
+    return not tags(stack).isdisjoint({"collective", "backward"})
