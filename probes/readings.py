@@ -207,7 +207,8 @@ class StackFailure(Reading, frozen=True, kw_only=True):
 class SourceLine(Reading, frozen=True, kw_only=True):
     """Text of a hot or blocked user frame, so that a rule can see which builtin it calls. Read in a killable child.
 
-    calls: dotted names called on that line; loop_calls: names called anywhere in the innermost enclosing loop (empty: no loop).
+    calls: dotted names called on that line; loop_calls: names called anywhere in the innermost enclosing loop
+    and in the functions of the same file that it calls (empty: no loop).
     """
 
     file: str

@@ -112,7 +112,7 @@ def describe(text: str, file: str, line: int) -> SourceLine:
         line=line,
         text=lines[line - 1].strip()[:LONGEST_TEXT],
         calls=_called(scope, line),
-        loop_calls=_called(loop) if loop else (),
+        loop_calls=_with_helpers(tree, _called(loop)) if loop else (),
         loops=tuple("while" if isinstance(one, ast.While) else "for" for one in loops),
         loop_is_endless=loop is not None and _is_endless(loop),
     )
@@ -155,6 +155,13 @@ def _called(node: ast.AST, line: int | None = None) -> tuple[str, ...]:
         if touches:
             waiting[:0] = [child for child in ast.iter_child_nodes(here) if not isinstance(child, _Scope)]
     return tuple(name for name in found if name)
+
+
+def _with_helpers(tree: ast.AST, calls: tuple[str, ...]) -> tuple[str, ...]:
+    """These calls, and those that the functions of the same file among them make."""
+    wanted = {name.rpartition(".")[2] for name in calls}
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in wanted)
+    return tuple(dict.fromkeys([*calls, *(name for function in functions for name in _called(function))]))
 
 
 def _dotted(node: ast.AST) -> str:

@@ -138,7 +138,8 @@ def _socket(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descri
     if inside:
         served = workers.behind_manager(history, job, node, inside)
         where = f"pid {inside[0]} at the other end of {socket.local or 'a socket'}"
-        return Edge("socket", where, served or _nodes(history, job, inside))
+        kind = "connection" if socket.family.startswith("tcp") else "socket"
+        return Edge(kind, where, served or _nodes(history, job, inside))
     if socket.state == "LISTEN":
         return ending("network", node, f"somebody to connect to {socket.local}", descriptor=file)
     return ending(

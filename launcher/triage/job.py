@@ -52,6 +52,20 @@ class Job:
         """Direct children, the dead ones included."""
         return [member for member in self.members.values() if member.process.parent_pid == pid]
 
+    def branch(self, pid: int, root: int) -> Member | None:
+        """The child of ``root`` that a process is, or descends from."""
+        here = self.members.get(pid)
+        while here is not None and here.process.parent_pid != root:
+            here = self.members.get(here.process.parent_pid)
+        return here
+
+    def of_multiprocessing(self, member: Member) -> bool:
+        """Whether a process was made by ``multiprocessing``: a fork of a Python parent, or its spawn or fork server."""
+        parent = self.members.get(member.process.parent_pid)
+        made = any("multiprocessing" in part for part in member.process.command)
+        forked = parent is not None and parent.process.command == member.process.command
+        return member.process.python and (made or forked)
+
     def workers(self, rank_pid: int) -> list[Member]:
         """DataLoader workers of a rank, the dead ones included."""
         return [m for m in self.members.values() if m.role == "worker" and m.rank_pid == rank_pid]

@@ -9,7 +9,7 @@ from perfwatch.triage.node import Node
 FILE_TESTS = frozenset(
     "exists isfile isdir is_file is_dir stat lstat access listdir glob iglob scandir getsize getmtime".split()
 )
-LOCK_CALLS = frozenset("flock lockf acquire O_EXCL locked".split())
+LOCK_CALLS = frozenset("flock lockf fcntl O_EXCL".split())
 SUPERVISION = frozenset("is_alive done poll running ready exitcode returncode alive active_children".split())
 WORK_WAITS = frozenset({"wait", "synchronize"})
 OPENING = -1  # the number under which a path is kept that has no descriptor yet

@@ -17,31 +17,39 @@ What to do next
 from perfwatch.probes.readings import Process, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon
+from perfwatch.triage.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("blocked_child", "hung", "user_code", (Process, Thread))
+
+ASKED = frozenset({"child", "join_process", "supervised"})
+TALKED_TO = frozenset({"pipe", "socket"})  # to a program of its own; a worker at the other end is ``stuck_worker``
 
 
 def judge(case: Case) -> Outcome:
     """Fires on a chain through a child to an end that does not move."""
     for chain in case.still_chains:
         end = chain.end
-        if not chain.through & {"child", "join_process"} or end.kind in ("dead", "stopped", "traced") or not end.still:
+        if end.kind in ("dead", "stopped", "traced") or not end.still or wakes_soon(case, end):
             continue
-        if wakes_soon(case, end) or end.node.pid == chain.start.pid:
+        child = case.job.branch(end.node.pid, chain.start.pid)
+        if child is None or not (chain.through & ASKED or chain.through & TALKED_TO and not _worker(case, child)):
             continue
-        member = case.job.members.get(end.node.pid)
-        name = " ".join(member.process.command)[:80] if member else str(end.node.pid)
+        name = " ".join(child.process.command)[:80]
         certain = outlasts(case, end) or end.kind == "lock"
         return hung(
             case,
             CAUSE.name,
             chain,
             owner=CAUSE.owner,
-            summary=f"the training thread waits for child {end.node.pid} ({name}), which waits for {chain.links[-1].waits_for}",
+            summary=f"the training thread waits for child {child.pid} ({name}), which waits for {chain.links[-1].waits_for}",
             patience=STRUCTURAL_SECONDS if certain else temporal(case),
-            alternatives=(Alternative(cause="dead_worker", refuted_by=f"process {end.node.pid} is alive"),),
+            alternatives=(Alternative(cause="dead_worker", refuted_by=f"process {child.pid} is alive"),),
             next=(f"ps -o pid,stat,wchan:30,args -p {end.node.pid}", "give subprocess.run a timeout"),
         )
     return None
+
+
+def _worker(case: Case, child: Member) -> bool:
+    return child.role in ("worker", "pool_worker") or case.job.of_multiprocessing(child)

@@ -17,7 +17,8 @@ What to do next
 from perfwatch.probes.readings import Descriptor, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
-from perfwatch.triage.hang import hung, temporal, who
+from perfwatch.triage.frames import show
+from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
 
@@ -28,6 +29,8 @@ def judge(case: Case) -> Outcome:
     """Fires on a chain that ends in a silent socket."""
     for chain in case.still_chains:
         end = chain.end
+        if "connection" in chain.through and end.still and not wakes_soon(case, end):
+            return _served_by_the_job(case, chain)
         if end.kind != "network" or end.still is False or arrives(case, chain):
             continue
         socket = end.descriptor.socket if end.descriptor else None
@@ -48,6 +51,20 @@ def judge(case: Case) -> Outcome:
             ),
         )
     return None
+
+
+def _served_by_the_job(case: Case, chain: Chain) -> Outcome:
+    """The peer is a process of the job itself, which stands still."""
+    return hung(
+        case,
+        CAUSE.name,
+        chain,
+        owner=CAUSE.owner,
+        summary=f"pid {chain.start.pid} at {show(chain.start.frame)} waits for {chain.links[0].waits_for}; there {who(chain)} waits for {chain.links[-1].waits_for}",
+        patience=STRUCTURAL_SECONDS if outlasts(case, chain.end) else temporal(case),
+        alternatives=(Alternative(cause="blocked_child", refuted_by="it is talked to over the network"),),
+        next=(f"py-spy dump --nonblocking --pid {chain.end.node.pid}", "give the request a timeout"),
+    )
 
 
 def arrives(case: Case, chain: Chain) -> bool:

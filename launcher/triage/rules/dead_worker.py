@@ -20,10 +20,11 @@ What to do next
 from perfwatch.probes.readings import Process, Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
-from perfwatch.triage.hang import DECISIVE_SECONDS, STRUCTURAL_SECONDS, hung, temporal
+from perfwatch.triage.hang import DECISIVE_SECONDS, STRUCTURAL_SECONDS, hung, temporal, who
 from perfwatch.triage.job import youngest_start_gap_seconds
 from perfwatch.triage.node import node_of, silence
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.threads import OTHERS_MOVE
 from perfwatch.triage.verdict import Alternative, Evidence, Outcome
 from perfwatch.triage.workers import pool_members
 
@@ -57,6 +58,9 @@ def judge(case: Case) -> Outcome:
                     "use concurrent.futures.ProcessPoolExecutor: it raises when a worker dies",
                 ),
             )
+        wait = chain.end.node.wait
+        if chain.end.kind == "lock" and wait is not None and wait.shared and (dead := _dead_beside(case, chain)):
+            return _orphaned_lock(case, chain, dead)
         if chain.end.kind == "idle" and "pool" in chain.through:
             return _lost_task(case, chain)
     return None
@@ -92,6 +96,30 @@ def _lost_task(case: Case, chain: Chain) -> Outcome:
             "dmesg | grep -i 'killed process'",
             "use concurrent.futures.ProcessPoolExecutor: it raises when a worker dies",
         ),
+    )
+
+
+def _dead_beside(case: Case, chain: Chain) -> tuple[int, ...]:
+    """Python processes of this rank that have ended: one of them may have held the lock."""
+    return tuple(
+        m.pid
+        for m in case.job.members.values()
+        if not m.alive and m.process.python and m.rank_pid == chain.start.rank_pid
+    )
+
+
+def _orphaned_lock(case: Case, chain: Chain, dead: tuple[int, ...]) -> Outcome:
+    return hung(
+        case,
+        CAUSE.name,
+        chain,
+        owner=CAUSE.owner,
+        summary=f"process {dead[-1]} is gone and {who(chain)} waits for a lock between processes that nobody holds any more",
+        patience=STRUCTURAL_SECONDS if chain.end.detail != OTHERS_MOVE else temporal(case),
+        evidence=(case.saw("process", f"pid {dead[-1]}", "is gone", "ended, or a zombie", "alive"),),
+        ceiling=INFERRED,
+        alternatives=(Alternative(cause="stuck_worker", refuted_by="no process that is alive holds the lock"),),
+        next=(f"dmesg | grep -i {dead[-1]}",),
     )
 
 

@@ -41,13 +41,21 @@ def judge(case: Case) -> Outcome:
     """Fires on a chain that went through a queue of workers and ends in one that does not move."""
     for chain in case.still_chains:
         end = chain.end
-        if not chain.through & {"loader", "pool"} or end.kind not in OWN_ENDS or wakes_soon(case, end):
+        if not _through_a_queue(case, chain) or end.kind not in OWN_ENDS or wakes_soon(case, end):
             continue
         if end.node.stack is None or (end.node.pid, end.node.tid) == (chain.start.pid, chain.start.tid):
             continue
         if end.still or end.kind in RUNNING_ENDS:
             return _finding(case, chain)
     return None
+
+
+def _through_a_queue(case: Case, chain: Chain) -> bool:
+    """Whether the chain went through a loader's or pool's queue, or a hand-made one to a process of ``multiprocessing``."""
+    if chain.through & {"loader", "pool"}:
+        return True
+    child = case.job.branch(chain.end.node.pid, chain.start.pid)
+    return bool(chain.through & {"pipe", "socket"}) and child is not None and case.job.of_multiprocessing(child)
 
 
 def _finding(case: Case, chain: Chain) -> Finding:
