@@ -10,8 +10,7 @@ from torch.utils.data import DataLoader, IterableDataset
 class TarShards(IterableDataset):
     def __iter__(self):
         for shard in range(1_000_000):
-            for member in self.open_shard(shard):
-                yield member
+            yield from self.open_shard(shard)
 
     def open_shard(self, number):
         time.sleep(0.2)
@@ -21,7 +20,7 @@ class TarShards(IterableDataset):
 if __name__ == "__main__":
     args = stage.arguments(__doc__)
     torch.set_num_threads(1)
-    dual_encoder = torch.nn.Sequential(torch.nn.Linear(512, 4096), torch.nn.ReLU(), torch.nn.Linear(4096, 512))
+    dual_encoder = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.ReLU(), torch.nn.Linear(2048, 512))
     optimizer = torch.optim.SGD(dual_encoder.parameters(), lr=1e-5)
     loader = DataLoader(TarShards(), batch_size=None, num_workers=2, prefetch_factor=24)
     for step, batch in enumerate(loader):
