@@ -72,10 +72,9 @@ def test_steps_of_both_ranks_under_torchrun_are_counted(launch: Launch, tmp_path
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     run = launch(*torchrun, str(program), env={"FIFO": str(fifo)})
     assert [run.line(), run.line()] == ["steps", "steps"]
-    root = int(Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()[0])
-    status = _when(root, 1)
+    status = _when(run.pid, 1)
     keep = os.open(fifo, os.O_WRONLY)
-    control = find_watcher(root)
+    control = find_watcher(run.pid)
     assert control is not None
     ask(control, {"command": "verdict"}, 20.0)
     os.close(keep)
