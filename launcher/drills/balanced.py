@@ -1,9 +1,9 @@
 """A bit of everything, nothing of it too much: workers, log lines, validations and checkpoints. Healthy."""
 
 import logging
-import tempfile
 
 import stage
+import surroundings
 import torch
 from torch.utils.data import DataLoader, Dataset
 
@@ -41,7 +41,7 @@ def fit():
     )
     optimizer = torch.optim.AdamW(net.parameters())
     step = 0
-    with tempfile.NamedTemporaryFile(dir="/var/tmp") as best:
+    with open(surroundings.scratch_folder() / "best.pt", "w+b") as best:
         for epoch in range(1_000_000):
             for images, labels in loader:
                 loss = torch.nn.functional.cross_entropy(net(images), labels)

@@ -22,9 +22,9 @@ def _slow(
     return Drill(name, f"{program}.py", summary, "slow", (cause, *also), None, strengths, ranks, needs, culprit)
 
 
-def _busy(name: str, program: str, lookalike_of: str, summary: str) -> Drill:
+def _busy(name: str, program: str, lookalike_of: str, summary: str, needs: tuple[str, ...] = ()) -> Drill:
     """Describe a long phase that is as it should be; its cause is the part of ``name`` before a hyphen."""
-    return Drill(name, f"{program}.py", summary, "busy", (name.split("-")[0],), lookalike_of)
+    return Drill(name, f"{program}.py", summary, "busy", (name.split("-")[0],), lookalike_of, needs=needs)
 
 
 def _healthy(
@@ -321,7 +321,7 @@ _LOOP: tuple[Drill, ...] = (
 _BUSY: tuple[Drill, ...] = (
     _busy("starting", "starting_init", "endless_python", "a very large model is initialised before the first step"),
     _busy("starting-imports", "starting_imports", "endless_python", "thousands of modules are imported"),
-    _busy("compiling", "compiling", "recompiling", "the first step of a compiled model"),
+    _busy("compiling", "compiling", "recompiling", "the first step of a compiled model", needs=("compiler",)),
     _busy("checkpointing", "checkpointing", "blocked_storage", "one very long checkpoint, shard by shard, with fsync"),
     _busy("evaluating", "evaluating", "skipping_steps", "a long validation without gradients"),
     _busy("evaluating-rollouts", "evaluating_rollouts", "endless_python", "a policy collects experience in Python"),

@@ -1,9 +1,9 @@
 """One very long checkpoint: hundreds of shards, each flushed to the disk. Steps will go on when it is done."""
 
 import os
-import tempfile
 
 import stage
+import surroundings
 import torch
 
 SHARDS = 20_000
@@ -23,12 +23,12 @@ net = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.ReLU(), torch.nn.
 optimizer = torch.optim.Adam(net.parameters())
 batch = torch.randn(128, 512)
 step = 0
-with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
-    while True:
-        optimizer.zero_grad()
-        torch.nn.functional.mse_loss(net(batch), batch).backward()
-        optimizer.step()
-        step += 1
-        if step == args.steps:
-            stage.onset()
-            save_sharded([torch.randn(4 << 20) for _ in range(4)], folder)
+folder = surroundings.scratch_folder()
+while True:
+    optimizer.zero_grad()
+    torch.nn.functional.mse_loss(net(batch), batch).backward()
+    optimizer.step()
+    step += 1
+    if step == args.steps:
+        stage.onset()
+        save_sharded([torch.randn(4 << 20) for _ in range(4)], folder)

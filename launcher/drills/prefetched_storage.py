@@ -2,9 +2,9 @@
 
 import os
 import random
-import tempfile
 
 import stage
+import surroundings
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
@@ -31,7 +31,7 @@ class Records(Dataset):
 if __name__ == "__main__":
     arguments = stage.arguments(__doc__)
     torch.set_num_threads(1)
-    with tempfile.NamedTemporaryFile(dir="/var/tmp") as file:
+    with open(surroundings.scratch_folder() / "samples.bin", "w+b") as file:
         file.write(os.urandom(PAGE * PAGES))
         file.flush()
         os.fsync(file.fileno())

@@ -1,7 +1,6 @@
 """/dev/shm is nearly full: the batch cache that should live there spills to disk, on every step."""
 
 import os
-import tempfile
 from pathlib import Path
 
 import stage
@@ -14,7 +13,7 @@ SPILLS = {"loud": 40, "quiet": 12, "masked": 6}
 
 class BatchCache:
     def __init__(self, spill):
-        self.spill = Path(spill)
+        self.spill = spill
 
     def put(self, name, batch):
         try:
@@ -44,18 +43,18 @@ def main():
     torch.set_num_threads(1)
     net = torch.nn.Sequential(torch.nn.Linear(1024, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 1024))
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as spill:
-        cache = BatchCache(spill)
-        for step in range(100_000_000):
-            if step == args.steps:
-                leak(Path("/dev/shm/left-by-an-earlier-run"))
-                stage.onset()
-            for part in range(SPILLS[args.strength] if step >= args.steps else 1):
-                path = cache.put(f"batch-{part}", torch.randn(128, 1024))
-                batch = torch.load(path)
-            optimizer.zero_grad()
-            net(batch).square().mean().backward()
-            optimizer.step()
+    spill = surroundings.scratch_folder()
+    cache = BatchCache(spill)
+    for step in range(100_000_000):
+        if step == args.steps:
+            leak(Path("/dev/shm/left-by-an-earlier-run"))
+            stage.onset()
+        for part in range(SPILLS[args.strength] if step >= args.steps else 1):
+            path = cache.put(f"batch-{part}", torch.randn(128, 1024))
+            batch = torch.load(path)
+        optimizer.zero_grad()
+        net(batch).square().mean().backward()
+        optimizer.step()
 
 
 main()

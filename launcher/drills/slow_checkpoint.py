@@ -1,7 +1,6 @@
 """A full checkpoint with fsync every few steps: the steps themselves are as fast as ever."""
 
 import os
-import tempfile
 import time
 
 import stage
@@ -34,18 +33,18 @@ def train_step():
     optimizer.step()
 
 
-with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
-    began = time.monotonic()
-    for _ in range(max(5, args.steps)):
-        train_step()
-    per_step = (time.monotonic() - began) / max(5, args.steps)
-    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "ema": ema}
-    began = time.monotonic()
-    save_checkpoint(state, folder, 2)
-    per_copy = (time.monotonic() - began) / 2
-    copies = max(1, round(RATIO[args.strength] * EVERY * per_step / per_copy))
-    stage.onset()
-    for step in range(1, 100_000_000):
-        train_step()
-        if step % EVERY == 0:
-            save_checkpoint(state, folder, copies)
+folder = surroundings.scratch_folder()
+began = time.monotonic()
+for _ in range(max(5, args.steps)):
+    train_step()
+per_step = (time.monotonic() - began) / max(5, args.steps)
+state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "ema": ema}
+began = time.monotonic()
+save_checkpoint(state, folder, 2)
+per_copy = (time.monotonic() - began) / 2
+copies = max(1, round(RATIO[args.strength] * EVERY * per_step / per_copy))
+stage.onset()
+for step in range(1, 100_000_000):
+    train_step()
+    if step % EVERY == 0:
+        save_checkpoint(state, folder, copies)

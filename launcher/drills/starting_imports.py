@@ -2,10 +2,9 @@
 
 import importlib
 import sys
-import tempfile
-from pathlib import Path
 
 import stage
+import surroundings
 import torch
 
 MODULES = 6000
@@ -15,15 +14,15 @@ if __name__ == "__main__":
     args = stage.arguments(__doc__)
     torch.set_num_threads(1)
     sys.dont_write_bytecode = True
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as code:
-        sys.path.insert(0, code)
-        (Path(code) / "registry.py").write_text(SOURCE)
-        for number in range(MODULES):
-            (Path(code) / f"ops_{number}.py").symlink_to("registry.py")
-        importlib.invalidate_caches()
-        stage.onset()
-        for number in range(MODULES):
-            importlib.import_module(f"ops_{number}")
+    code = surroundings.scratch_folder()
+    sys.path.insert(0, str(code))
+    (code / "registry.py").write_text(SOURCE)
+    for number in range(MODULES):
+        (code / f"ops_{number}.py").symlink_to("registry.py")
+    importlib.invalidate_caches()
+    stage.onset()
+    for number in range(MODULES):
+        importlib.import_module(f"ops_{number}")
     layer = torch.nn.Linear(64, 64)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
     while True:

@@ -2,7 +2,6 @@
 
 import os
 import random
-import tempfile
 
 import stage
 import surroundings
@@ -38,7 +37,7 @@ if __name__ == "__main__":
     args = stage.arguments(__doc__)
     surroundings.innocent_activity(args.strength)
     torch.set_num_threads(1)
-    with tempfile.NamedTemporaryFile(dir="/var/tmp") as shard:
+    with open(surroundings.scratch_folder() / "samples.bin", "w+b") as shard:
         shard.write(os.urandom(SIZE))
         shard.flush()
         os.fsync(shard.fileno())

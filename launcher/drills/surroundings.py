@@ -7,6 +7,7 @@ import ctypes
 import itertools
 import os
 import select
+import shutil
 import statistics
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
 CLONE_NEWNS = 0x00020000  # linux/sched.h
+CLEANING_ATTEMPTS = 60
 PERIOD_US = 100_000  # the kernel's default period of a CPU quota
 
 
@@ -86,6 +88,13 @@ def small_shared_memory(size_bytes: int) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", "/dev/shm"], check=True)
 
 
+def scratch_folder() -> Path:
+    """Make a folder on a disk (/tmp may lie in memory) that is removed after this process has ended, killed or not."""
+    folder = Path(tempfile.mkdtemp(prefix="drill-", dir="/var/tmp"))
+    _after_death(lambda: shutil.rmtree(folder))
+    return folder
+
+
 def _after_death(clean: Callable[[], object]) -> None:
     watched = os.pidfd_open(os.getpid())
     middle = os.fork()
@@ -95,11 +104,22 @@ def _after_death(clean: Callable[[], object]) -> None:
         if os.fork() == 0:
             ctypes.CDLL(None).prctl(1, 0)  # PR_SET_PDEATHSIG: off
             os.write(ready_write, b"!")
+            for descriptor in (0, 1, 2):
+                os.dup2(os.open(os.devnull, os.O_RDWR), descriptor)  # whoever reads the drill's output must see its end
             select.select([watched], [], [])
-            time.sleep(0.2)  # its place in the group goes a moment after the process
-            clean()
+            _persist(clean)
         else:
             os.read(ready_read, 1)
         os._exit(0)
     os.waitpid(middle, 0)
     os.close(watched)
+
+
+def _persist(clean: Callable[[], object]) -> None:
+    for _ in range(CLEANING_ATTEMPTS):
+        try:
+            return clean()
+        except FileNotFoundError:
+            return None
+        except OSError:
+            time.sleep(0.5)  # children of the drill may live on for some seconds, in its group and with its files
