@@ -34,7 +34,10 @@ def _when(control_of: int, roots: int) -> dict[str, object]:
     """The watcher's status once it follows so many roots."""
     for _ in range(400):
         control = find_watcher(control_of)
-        status = ask(control, {"command": "status"}, 20.0) if control else {"roots": []}
+        try:
+            status = ask(control, {"command": "status"}, 20.0) if control else {"roots": []}
+        except OSError:  # that watcher is just ending; another one takes over
+            continue
         if len(status["roots"]) == roots:
             return status
         select.select([], [], [], 0.05)
