@@ -3,16 +3,17 @@
 from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
-from perfwatch.triage.frames import any_tag
+from perfwatch.triage.frames import any_tag, tags
 from perfwatch.triage.history import History, median, quantile
 from perfwatch.triage.job import Member
-from perfwatch.triage.motion import motion, python_threads, tags_seen
-from perfwatch.triage.profile import TRAINING_TAGS, profile
+from perfwatch.triage.motion import motion, python_threads, stack_key, tags_seen
+from perfwatch.triage.profile import TRAINING_TAGS, Profile, profile
 
 STEP_GRACE = 5.0  # a rank is late when it made no step for so many times its usual longest ...
 STEP_GRACE_SECONDS = 3.0  # ... and at least for so long
 RECENT_SECONDS = 60.0  # of step times that count as usual
 LATELY_SECONDS = 12.0  # of stacks that tell what it is at; a crowded machine delays a record by seconds
+STEPS_SEEN = 2
 STILL_SHARE = 0.95  # of the samples in one stack; a nonblocking dump tears about 3 %
 STILL_SAMPLES = 4
 
@@ -85,12 +86,23 @@ def progress(history: History, rank: Member) -> Progress:
         return Progress("still", "stopped", tid, steps)
     if moved.frozen:
         return Progress("still", "the training thread does not run", tid, steps)
-    if moved.samples >= STILL_SAMPLES and moved.steady_share >= STILL_SHARE and moved.seconds >= 0.9:
-        return Progress("still", f"one stack in {moved.steady_share:.0%} of {moved.samples} samples", tid, steps)
     recent = profile(history, rank.pid, tid, seconds=LATELY_SECONDS)
+    steady = moved.samples >= STILL_SAMPLES and moved.steady_share >= STILL_SHARE and moved.seconds >= 0.9
+    if steady and not _steps_between(recent):
+        return Progress("still", f"one stack in {moved.steady_share:.0%} of {moved.samples} samples", tid, steps)
     if recent.samples < STILL_SAMPLES:
         return Progress("unknown", "too few looks at the training thread", tid, steps)
     late = steps is not None and steps.ago_seconds is not None
     if not late and recent.seen(*TRAINING_TAGS) and len(recent.lines()) + len(recent.sights) > 3:
         return Progress("moving", f"{len(recent.sights)} different stacks in training code", tid, steps)
     return Progress("busy", f"{len(recent.sights)} different stacks, no step seen", tid, steps)
+
+
+def _steps_between(recent: Profile) -> bool:
+    """Whether a thread that nearly always waits was seen at training work in between, twice or more and in different lines."""
+    stacks = {
+        stack_key(one.reading)
+        for one in recent.sights
+        if any_tag(tags(one.reading), "backward", "optimizer", "forward")
+    }
+    return len(stacks) >= STEPS_SEEN

@@ -14,6 +14,7 @@ WINDOW_SECONDS = 20.0
 FEW_SAMPLES = 30
 LOST_SHARE = 0.15  # of the training thread's time: below it a cause is not worth a verdict
 SURE_SHARE = 0.45
+UNSEEN_MACHINE = 0.75  # confidence where throttling, memory and /dev/shm are unknown
 
 
 def certainty(lost: float) -> float:
@@ -54,12 +55,16 @@ def slow(
     """A slow finding; the culprit is the rank's own line unless others are given.
 
     ``explains`` ranks it among other slow findings: the share of time lost unless given, 1 for a cause that is behind them.
+    Where the machine was not seen, such a cause cannot be excluded, and the confidence is capped.
     """
+    confidence = certainty(lost) if confidence is None else confidence
+    if not case.history.entities(r.Cgroup) or case.latest_host() is None:
+        confidence = min(confidence, UNSEEN_MACHINE)
     return Finding(
         cause=cause.name,
         state="slow",
         summary=summary,
-        confidence=certainty(lost) if confidence is None else confidence,
+        confidence=confidence,
         owner=cause.owner,
         culprits=culprits if culprits is not None else (Culprit(pid=rank.pid, rank=rank.rank, frame=show(frame)),),
         evidence=evidence,

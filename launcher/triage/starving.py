@@ -164,21 +164,23 @@ def _after_start(case: Case, seen: Profile, makers: tuple[tuple[int, int], ...])
 
 
 def producers(case: Case, rank: Member) -> tuple[tuple[int, int], ...]:
-    """Who makes the data of a rank: loader workers, else its other Python processes, else its other Python threads."""
+    """Who makes the data of a rank: loader workers, else its other Python processes or threads, by what it waits on."""
     workers = [w.pid for w in case.job.workers(rank.pid) if w.alive]
-    workers = workers or [
-        m.pid
-        for m in case.job.children(rank.pid)
-        if m.alive and m.process.python and m.role in ("pool_worker", "child")
-    ]
     if workers:
         return tuple((pid, pid) for pid in workers)
+    children = tuple(
+        (m.pid, m.pid)
+        for m in case.job.children(rank.pid)
+        if m.alive and m.process.python and m.role in ("pool_worker", "child")
+    )
     trains = case.progress[rank.pid].thread
-    return tuple(
+    threads = tuple(
         (rank.pid, tid)
         for tid in python_threads(case.history, rank.pid)
         if tid != trains and not any_tag(tags_seen(case.history, rank.pid, tid, WINDOW_SECONDS), *SERVICES)
     )
+    between = case.profile(rank, WINDOW_SECONDS).share("mp_queue_get", "mp_receive", "pool_wait") > 0.0
+    return (children or threads) if between else (threads or children)
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,8 @@ OTHERS_SHARE = 0.3  # of the burnt CPU time
 def judge(case: Case) -> Outcome:
     """Fires when the training thread waits for a CPU that others burn."""
     for rank, _ in working(case):
+        if case.progress[rank.pid].kind != "moving":
+            continue
         delay, others, steal = delay_share(case, rank.pid), burnt_by_others(case), steal_share(case)
         stolen = steal is not None and steal >= STEAL_SHARE
         if delay is None or not (delay >= DELAYED_SHARE or stolen):

@@ -32,6 +32,8 @@ CROWD_PER_CPU = 3.0  # ... unless the job alone has so many busy threads for eac
 def judge(case: Case) -> Outcome:
     """Fires when the job's own threads crowd its CPUs."""
     for rank, _ in working(case):
+        if case.progress[rank.pid].kind != "moving":
+            continue
         cpus = allowed_cpus(case, rank.pid)
         wanted = demand(case)
         if cpus is None or wanted is None:
