@@ -76,11 +76,20 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
     yield start
     for launched in started:
         if launched.process.poll() is None:
-            launched.process.send_signal(signal.SIGKILL)
+            for pid in _family(launched.pid):  # the job would outlive its launcher
+                os.kill(pid, signal.SIGKILL)
             launched.process.wait()
         for stream in (launched.process.stdin, launched.process.stdout, launched.process.stderr):
             if stream is not None:
                 stream.close()
+
+
+def _family(pid: int) -> list[int]:
+    try:
+        children = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+    return [pid, *(member for child in children for member in _family(child))]
 
 
 def python(program: str) -> tuple[str, ...]:
