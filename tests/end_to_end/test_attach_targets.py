@@ -1,0 +1,186 @@
+"""``attach`` on every kind of process that a user may name, in whatever state it is."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.conftest import NOBODY, PERFWATCH, Attach, StartJob, needs_root, state, until
+
+pytestmark = pytest.mark.end_to_end
+
+
+def test_no_such_pid(attach: Attach) -> None:
+    """Exit code 3, a sentence, the advice, and nothing on stdout for whoever parses it."""
+    answer = attach(4_194_305)
+
+    assert (answer.code, answer.out) == (3, "")
+    assert answer.err == ("perfwatch: no process 4194305\n  perfwatch ps lists the training jobs of this machine\n")
+
+
+def test_not_a_python_process(attach: Attach) -> None:
+    """Exit code 3 and the name of what it is."""
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as cat:
+        until(lambda: os.readlink(f"/proc/{cat.pid}/exe").rpartition("/")[2] in ("cat", "coreutils"))
+        answer = attach(cat.pid)
+
+    assert (answer.code, answer.out) == (3, "")
+    assert "(cat) is Python" in answer.err
+
+
+def test_a_zombie(attach: Attach) -> None:
+    """It has ended and cannot be judged: how it ended and who should have reaped it is said."""
+    with subprocess.Popen(["sh", "-c", "exit 3"]) as dead:
+        until(lambda: state(dead.pid) == "Z")
+        answer = attach(dead.pid)
+
+    assert (answer.code, answer.out) == (3, "")
+    assert "zombie: it has ended (exit code 3)" in answer.err
+    assert f"perfwatch attach {os.getpid()}" in answer.err
+
+
+def test_a_job_that_is_killed_while_we_look(job: StartJob, attaching: "Callable[..., subprocess.Popen[str]]") -> None:
+    """The verdict is its end: gone, killed by signal 9, exit code 41."""
+    trainer = job(workers=1)
+    look = attaching(trainer.pid, "--watch")
+    os.kill(trainer.pid, signal.SIGKILL)
+
+    out, err = look.communicate(timeout=60)
+
+    assert (look.returncode, "Traceback" in err) == (41, False)
+    assert "GONE" in out
+    assert "signal 9" in out or "SIGKILL" in out
+
+
+def test_a_job_that_ends_well_while_we_look(job: StartJob, attaching: "Callable[..., subprocess.Popen[str]]") -> None:
+    """Its parent reaps it at once, so that how it ended may never be known: gone, in any case."""
+    trainer = job()
+    look = attaching(trainer.pid, "--watch")
+    trainer.finish()
+
+    out, _ = look.communicate(timeout=60)
+
+    assert look.returncode in (40, 41)
+    assert "GONE" in out
+
+
+def test_a_stopped_job(job: StartJob, attach: Attach) -> None:
+    """State T: hung, at once, and nobody continues it."""
+    trainer = job()
+    trainer.stop()
+
+    answer = attach(trainer.pid)
+
+    assert (answer.code, answer.verdict["cause"]) == (30, "stopped")
+    assert state(trainer.pid) == "T"
+
+
+def test_a_job_in_state_d(job: StartJob, attach: Attach) -> None:
+    """Its memory can be read or not; we are not held up, and there is a verdict."""
+    trainer = job()
+    trainer.say("d")
+    assert trainer.line() == "waits"
+    until(lambda: state(trainer.pid) == "D")
+
+    answer = attach(trainer.pid, "--patience", "3")
+
+    assert answer.code in (30, 50)
+    assert answer.verdict["coverage"]["ranks_seen"] == 1
+
+
+def test_any_process_of_the_job_will_do(job: StartJob, attach: Attach) -> None:
+    """A worker's pid leads to the rank above it."""
+    trainer = job(workers=2)
+    trainer.stop()
+
+    verdicts = [attach(pid).verdict for pid in (trainer.pid, *trainer.workers)]
+
+    assert [verdict["culprits"][0]["pid"] for verdict in verdicts] == [trainer.pid] * 3
+
+
+def test_a_shell_above_the_job_and_above_us(job: StartJob, attach: Attach) -> None:
+    """Our own process below the same shell is not taken for a part of the job."""
+    trainer = job(workers=1)
+    trainer.stop()
+    above = os.getpid()
+
+    answer = attach(above)
+
+    assert answer.code in (30, 50)
+    assert "perfwatch" not in {culprit["thread"] for culprit in answer.verdict["culprits"]}
+
+
+@needs_root()
+def test_the_job_of_another_user(job: StartJob, attach: Attach) -> None:
+    """Stacks, files and system calls are denied; the state is not: a verdict, what is missing, and how to get it."""
+    trainer = job(workers=1)
+    trainer.stop()
+
+    answer = attach(trainer.workers[0], before=NOBODY, env={"PERFWATCH_DIR": "", "HOME": "/nonexistent"})
+
+    assert (answer.code, answer.verdict["cause"]) == (30, "stopped")
+    assert "we are uid 65534 without CAP_SYS_PTRACE" in answer.missing["stacks"]
+    advice = [one["advice"] for one in answer.verdict["missing"] if one["witness"] == "stacks"]
+    assert "SYS_PTRACE" in advice[0] or "sudo" in advice[0]
+
+
+@needs_root()
+def test_another_users_running_job_is_not_accused(job: StartJob, attach: Attach) -> None:
+    """Without stacks a running thread may do anything: no hang is concluded from what was not seen."""
+    trainer = job()
+
+    answer = attach(trainer.pid, "--patience", "2", before=NOBODY, env={"PERFWATCH_DIR": "", "HOME": "/nonexistent"})
+
+    assert answer.verdict["state"] != "hung"
+    assert trainer.steps() > 0
+
+
+@needs_root()
+def test_a_process_that_proc_hides(job: StartJob) -> None:
+    """hidepid=2: the only case in which nothing at all can be seen. Exit code 77, and what to type."""
+    trainer = job()
+    script = 'mount -t proc -o hidepid=2 proc /proc && exec "$@"'
+    command = ["unshare", "-m", "sh", "-c", script, "sh", *NOBODY, *PERFWATCH, "attach", str(trainer.pid), "--json"]
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    assert (done.returncode, done.stdout) == (77, "")
+    assert f"sudo $(command -v perfwatch) attach {trainer.pid}" in done.stderr
+
+
+@needs_root()
+def test_a_job_in_a_container_seen_from_outside(job: StartJob, attach: Attach) -> None:
+    """It calls itself 1; we call it what the host does."""
+    trainer = job("unshare", "-p", "-m", "--mount-proc", "--fork", "--kill-child")
+    _, inside = trainer.born
+    os.kill(inside, signal.SIGSTOP)
+    until(lambda: state(inside) == "T")
+
+    answer = attach(inside)
+
+    assert (answer.code, answer.verdict["cause"]) == (30, "stopped")
+    assert answer.verdict["culprits"][0]["pid"] == inside
+
+
+@needs_root()
+def test_perfwatch_and_job_in_one_container(library: Path, tmp_path: Path) -> None:
+    """As PID 1's neighbour, where host pids do not exist."""
+    os.mkfifo(tmp_path / "ready")
+    script = (
+        f"tail -f /dev/null | {sys.executable} {library}/trainer.py {library} 1 > {tmp_path}/ready &\n"
+        f"read pid worker < {tmp_path}/ready\n"
+        'kill -STOP "$pid"\n'
+        f'"$@" attach "$worker" --json --session {tmp_path}/session\n'
+    )
+    command = ["unshare", "-p", "-m", "--mount-proc", "--fork", "--kill-child", "sh", "-c", script, "sh", *PERFWATCH]
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    verdict = json.loads(done.stdout)
+
+    assert (done.returncode, verdict["cause"]) == (30, "stopped"), done.stderr
+    assert verdict["culprits"][0]["pid"] < 20

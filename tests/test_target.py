@@ -1,0 +1,224 @@
+"""From any pid to its job, told on small recorded trees of /proc: each process is a folder with the files that we read."""
+
+from pathlib import Path
+
+import pytest
+
+from perfwatch.errors import NoSuchTarget, NotATrainingJob, PermissionDenied
+from perfwatch.family import Family
+from perfwatch.probes import readings as r
+from perfwatch.probes.deadline import Inline
+from perfwatch.probes.filesystem import Filesystem
+from perfwatch.target import Target, find_job
+
+TORCH = "7f00-7f01 r--p 00000000 00:00 1 /lib/torch/libtorch_cpu.so\n"
+
+
+class Machine:
+    """A /proc under construction."""
+
+    def __init__(self, proc: Path) -> None:
+        self.filesystem = Filesystem(proc=proc)
+
+    def add(
+        self,
+        pid: int,
+        parent: int,
+        name: str = "python",
+        *,
+        command: str = "python train.py",
+        maps: str | None = "",
+        executable: str | None = "/usr/bin/python3.11",
+        state: str = "S",
+        started: int = 1000,
+        wait_status: int = 0,
+        denied_io: bool = False,
+    ) -> None:
+        """One process; ``maps`` and ``executable`` None: they are hidden from us."""
+        folder = self.filesystem.proc / str(pid)
+        folder.mkdir(parents=True, exist_ok=True)
+        fields = ["0"] * 52
+        fields[0], fields[1], fields[2], fields[3] = str(pid), f"({name})", state, str(parent)
+        fields[19], fields[21], fields[51] = "1", str(started), str(wait_status)
+        (folder / "stat").write_text(" ".join(fields) + "\n")
+        (folder / "status").write_text(f"Name:\t{name}\nTgid:\t{pid}\nUid:\t0\t0\t0\t0\nNSpid:\t{pid}\n")
+        (folder / "cmdline").write_bytes(command.replace(" ", "\0").encode() + b"\0" if command else b"")
+        (folder / "environ").write_bytes(b"")
+        if not denied_io:
+            (folder / "io").write_text("rchar: 0\n")
+        if maps is not None:
+            (folder / "maps").write_text(maps)
+        if executable is not None:
+            (folder / "exe").unlink(missing_ok=True)
+            (folder / "exe").symlink_to(executable)
+
+    def find(self, pid: int, there: bool = False) -> Target:
+        """The job of a pid; ``there``: whether the kernel has it although /proc does not show it."""
+        return find_job(self.filesystem, pid, Inline(), lambda pid: there)
+
+    def family(self) -> Family:
+        """Somebody who follows a job on this machine."""
+        return Family(self.filesystem, Inline(), lambda: 0.0)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    """A shell, torchrun, two ranks, a worker of the first."""
+    one = Machine(tmp_path)
+    one.add(10, 1, "bash", command="bash", executable="/bin/bash")
+    one.add(20, 10, "torchrun", command="/usr/bin/python3 /usr/bin/torchrun train.py", maps=TORCH)
+    one.add(30, 20, maps=TORCH, command="/usr/bin/python3 train.py")
+    one.add(31, 20, maps=TORCH, command="/usr/bin/python3 train.py")
+    one.add(40, 30, "pt_data_worker", maps=TORCH, command="/usr/bin/python3 train.py")
+    return one
+
+
+@pytest.mark.parametrize("pid", [20, 30, 31, 40])
+def test_any_process_of_a_job_leads_to_its_top(machine: Machine, pid: int) -> None:
+    """Launcher, ranks and worker are one job, and the shell above is not part of it."""
+    found = machine.find(pid)
+
+    assert (found.root.pid, found.asked.pid) == (20, pid)
+
+
+def test_a_shell_above_a_job_is_taken_at_its_word(machine: Machine) -> None:
+    """Everything below it is looked at."""
+    assert machine.find(10).root.pid == 10
+
+
+def test_a_thread_leads_to_its_process(machine: Machine) -> None:
+    """top -H shows thread ids, and /proc has a folder for each although it does not list them."""
+    machine.add(33, 20, maps=TORCH)
+    (machine.filesystem.proc / "33/status").write_text("Tgid:\t30\nUid:\t0\n")
+
+    assert machine.find(33).asked.pid == 30
+
+
+@pytest.mark.parametrize("pid", [20, 30, 40])
+def test_the_job_of_another_user_is_found_by_its_command_lines(tmp_path: Path, pid: int) -> None:
+    """Memory maps and executables are hidden then; what anybody may read is enough."""
+    machine = Machine(tmp_path)
+    machine.add(10, 1, "sshd", command="sshd", maps=None, executable=None)
+    machine.add(20, 10, "torchrun", command="/usr/bin/python3 /bin/torchrun t.py", maps=None, executable=None)
+    machine.add(30, 20, "python3", command="/usr/bin/python3 t.py", maps=None, executable=None)
+    machine.add(40, 30, "pt_data_worker", command="/usr/bin/python3 t.py", maps=None, executable=None)
+
+    assert machine.find(pid).root.pid == 20
+
+
+def test_a_spawned_worker_of_another_user_leads_to_its_parent(tmp_path: Path) -> None:
+    """multiprocessing says in the command line that it spawned it."""
+    machine = Machine(tmp_path)
+    machine.add(30, 1, "python3", command="/usr/bin/python3 t.py", maps=None, executable=None)
+    machine.add(40, 30, "python3", command="python3 -c spawn_main() --multiprocessing-fork", maps=None, executable=None)
+
+    assert machine.find(40).root.pid == 30
+
+
+def test_a_service_of_another_user_above_the_job_is_not_part_of_it(tmp_path: Path) -> None:
+    """A Python supervisor has another command line than what it started."""
+    machine = Machine(tmp_path)
+    machine.add(30, 1, "supervisord", command="/usr/bin/python3 supervisord", maps=None, executable=None)
+    machine.add(40, 30, "python3", command="python3 t.py", maps=None, executable=None)
+
+    assert machine.find(40).root.pid == 40
+
+
+def test_perfwatch_run_above_torchrun_is_not_part_of_the_job(machine: Machine) -> None:
+    """Its command line names torchrun, further on."""
+    machine.add(20, 10, command="python perfwatch run -- torchrun train.py")
+    machine.add(30, 20, maps=TORCH)
+
+    assert machine.find(40).root.pid == 30
+
+
+def test_no_such_pid_is_said_with_a_way_to_find_the_right_one(machine: Machine) -> None:
+    """The advice is a command."""
+    with pytest.raises(NoSuchTarget, match="no process 99") as error:
+        machine.find(99)
+
+    assert error.value.exit_code == 3
+    assert error.value.advice.startswith("perfwatch ps")
+
+
+def test_a_process_that_proc_hides_is_denied_not_missing(machine: Machine) -> None:
+    """With hidepid=2 there is no folder, but the kernel knows the pid."""
+    with pytest.raises(PermissionDenied, match="hidepid") as error:
+        machine.find(99, there=True)
+
+    assert error.value.exit_code == 77
+    assert error.value.advice == "sudo $(command -v perfwatch) attach 99"
+
+
+def test_nothing_python_is_no_training_job(tmp_path: Path) -> None:
+    """A database is not judged as if it trained."""
+    machine = Machine(tmp_path)
+    machine.add(50, 1, "postgres", command="postgres", executable="/bin/postgres")
+
+    with pytest.raises(NotATrainingJob, match="postgres") as error:
+        machine.find(50)
+
+    assert error.value.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("wait_status", "denied", "says"),
+    [(9, False, "killed by signal 9"), (3 << 8, False, "exit code 3"), (0, True, "how is not visible")],
+)
+def test_a_zombie_is_told_with_its_end(tmp_path: Path, wait_status: int, denied: bool, says: str) -> None:
+    """How it ended, who should have reaped it; a hidden exit code is not called 0."""
+    machine = Machine(tmp_path)
+    machine.add(60, 59, state="Z", command="", executable=None, maps=None, wait_status=wait_status, denied_io=denied)
+
+    with pytest.raises(NoSuchTarget, match="zombie") as error:
+        machine.find(60)
+
+    assert says in error.value.message
+    assert "perfwatch attach 59" in error.value.advice
+
+
+def test_a_reused_pid_is_not_the_job(tmp_path: Path) -> None:
+    """The root ended and a stranger has its pid: the job is gone, and the stranger is not looked at."""
+    machine = Machine(tmp_path)
+    machine.add(30, 1, maps=TORCH)
+    family = machine.family()
+    family.expect(machine.find(30).root)
+    family.follow([30])
+    machine.add(30, 1, "postgres", command="postgres", executable="/bin/postgres", started=5000)
+    machine.add(31, 30, "postgres", command="postgres", executable="/bin/postgres", started=5001)
+
+    said = family.follow([30])
+
+    assert [(type(one), one.pid, one.start_ticks) for one in said if isinstance(one, r.ProcessEnded)] == [
+        (r.ProcessEnded, 30, 1000)
+    ]
+    assert (len(said), family.known) == (1, {})
+
+
+def test_a_pid_reused_before_the_first_look_is_not_the_job(tmp_path: Path) -> None:
+    """Who was asked for is known; that it ended is said together with who it was."""
+    machine = Machine(tmp_path)
+    machine.add(30, 1, maps=TORCH)
+    family = machine.family()
+    family.expect(machine.find(30).root)
+    machine.add(30, 1, "postgres", command="postgres", executable="/bin/postgres", started=5000)
+
+    first, second = family.follow([30]), family.follow([30])
+
+    assert [type(one).__name__ for one in first] == ["Process", "ProcessEnded"]
+    assert (second, family.known) == ([], {})
+
+
+def test_children_of_a_root_that_ended_are_still_followed(machine: Machine) -> None:
+    """torchrun was killed, its ranks go on: the end of the one is told, the others are known."""
+    family = machine.family()
+    family.follow([20])
+    for file in (machine.filesystem.proc / "20").iterdir():
+        file.unlink()
+    (machine.filesystem.proc / "20").rmdir()
+    machine.add(30, 1, maps=TORCH)
+
+    said = family.follow([20])
+
+    assert [one.pid for one in said if isinstance(one, r.ProcessEnded)] == [20]
+    assert sorted(family.known) == [30, 31, 40]
