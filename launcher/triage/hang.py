@@ -155,7 +155,8 @@ def hung(
     confidence = ONE_WITNESS if len(kinds) <= 1 else TWO_WITNESSES if len(kinds) == 2 else THREE_WITNESSES
     waited = silent_seconds(case, chain) if silent is None else silent
     moved = moves(case.history, chain.start.pid, chain.start.tid).ago_seconds
-    if moved is not None and chain.start.wait is not None:
+    apart = (chain.start.pid, chain.start.tid) != (chain.end.node.pid, chain.end.node.tid)
+    if moved is not None and apart and chain.start.wait is not None:
         waited = min(waited, moved)  # whatever the end does: until then somebody still let the training thread go on
     return Finding(
         cause=cause,

@@ -23,6 +23,14 @@ def since_training(case: Case, rank: Member) -> float:
     return case.at - (seen[0].at - seen[0].reading.span_seconds)
 
 
+def training_lull(case: Case, rank: Member) -> float:
+    """The longest time, of those that are over, that this run was seen to spend outside of training code."""
+    seen = case.profile(rank).sights
+    at = [one.at for one in seen if any_tag(tags(one.reading), *TRAINING_TAGS)]
+    edges = [seen[0].at - seen[0].reading.span_seconds, *at] if at else []
+    return max((later - earlier for earlier, later in zip(edges, edges[1:], strict=False)), default=0.0)
+
+
 def quiet_seconds(case: Case, rank: Member) -> tuple[float, tuple[Evidence, ...]]:
     """Seconds since the training process last took a batch from its workers; 0 and nothing where it has none.
 

@@ -16,8 +16,8 @@ WINDOW_SECONDS = (
 FROZEN_RUN_SHARE = 0.002  # of a core; measured < 0.001 on blocked threads
 FROZEN_SWITCHES_PER_SECOND = 1.5  # measured < 1 on blocked threads, 193 on waiters for the GIL
 SIGHTING_SECONDS = 0.9  # two looks count as two only so far apart
-MOVED_SECONDS = 0.005  # of run time between two looks; a poll that times out uses 0.1 to 0.5 ms
-MOVED_SHARE = 0.02  # of a core; a thread that waits for the GIL uses 0.6 %, one that sleeps 10 ms at a time 1.4 %
+MOVED_SECONDS = 0.003  # of run time between two looks; a poll that times out uses 0.1 to 0.5 ms
+MOVED_SHARE = 0.008  # of a core; a thread that waits for the GIL uses 0.6 %
 LULLS = 3.0  # times the longest lull: a longer one is something else
 TORN_SHARE = 0.1  # stacks seen in fewer samples than this may be torn (measured: about 3 % of nonblocking dumps)
 
@@ -36,6 +36,7 @@ class Motion:
     ran_ago_seconds: float | None
     io_calls: int | None
     state: str | None
+    woken: bool = False  # from a wait without a timeout: somebody let it go on
 
     @property
     def frozen(self) -> bool | None:
@@ -44,7 +45,7 @@ class Motion:
             return False
         if self.switches_per_second is not None and self.switches_per_second > FROZEN_SWITCHES_PER_SECOND:
             return False
-        if self.distinct > 1 or (self.io_calls or 0) > 0:
+        if self.distinct > 1 or (self.io_calls or 0) > 0 or self.woken:
             return False
         if self.ran_ago_seconds is not None and self.ran_ago_seconds >= WINDOW_SECONDS:
             return True  # the kernel remembers that it has not run for so long
@@ -109,6 +110,7 @@ def motion(history: History, pid: int, tid: int, seconds: float = WINDOW_SECONDS
         ran_ago_seconds=ran_ago,
         io_calls=_io_calls(threads),
         state=last.reading.state if last else None,
+        woken=any(_woken(earlier.reading, later.reading) for earlier, later in zip(threads, threads[1:], strict=False)),
     )
 
 
@@ -141,6 +143,10 @@ def _moved(earlier: Seen[r.Thread], later: Seen[r.Thread]) -> bool:
     if before.run_seconds is not None and after.run_seconds is not None:
         if after.run_seconds - before.run_seconds > max(MOVED_SECONDS, MOVED_SHARE * (later.at - earlier.at)):
             return True
+    return _woken(before, after)
+
+
+def _woken(before: r.Thread, after: r.Thread) -> bool:
     forever = before.wait is not None and after.wait is not None and before.wait.forever and after.wait.forever
     return forever and (after.voluntary_switches or 0) > (before.voluntary_switches or 0)
 

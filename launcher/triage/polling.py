@@ -12,6 +12,7 @@ FILE_TESTS = frozenset(
 LOCK_CALLS = frozenset("flock lockf fcntl O_EXCL".split())
 SUPERVISION = frozenset("is_alive done poll running ready exitcode returncode alive active_children".split())
 WORK_WAITS = frozenset({"wait", "synchronize"})
+LONGEST_PAUSE_SECONDS = 60.0  # nobody who polls sleeps longer in between
 OPENING = -1  # the number under which a path is kept that has no descriptor yet
 FIFO_WAIT = (
     "wait_for_partner"  # fs/pipe.c, where an open of a FIFO waits; the only wait channel that is trusted, as a hint
@@ -30,7 +31,8 @@ def source_of(history: History, node: Node) -> r.SourceLine | None:
 def polls_a_file(history: History, node: Node) -> bool:
     """Whether the loop around the sleeping line tests for a file or a lock file."""
     source = source_of(history, node)
-    if source is None:
+    left = node.wait.remaining_seconds if node.wait is not None else None
+    if source is None or (left is not None and left > LONGEST_PAUSE_SECONDS):
         return False
     names = {call.rsplit(".", 1)[-1] for call in source.loop_calls}
     return bool(names & FILE_TESTS) or bool(names & LOCK_CALLS and "sleep" in names)

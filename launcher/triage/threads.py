@@ -18,6 +18,7 @@ UNSEEN_RUN_SHARE = 0.05  # of a core: a thread that runs and whose Python stack 
 LEADING_TAGS = (
     "loader_wait pool_wait futures_wait thread_join mp_join spawn_join child_wait collective rendezvous file_lock prompt"
 ).split()
+OWNER_SECONDS = 15.0  # only dumps tell the owner of the GIL, and they come every few seconds
 SERVICE_TAGS = ("feeder", "pool_service", "futures_service", "monitor", "pin_memory", "serve")
 
 
@@ -49,7 +50,7 @@ def without_gil(history: History, node: Node) -> bool:
     """Whether a running thread was never seen to own the GIL: it is in native code that released it."""
     known = [
         seen.reading.owns_gil
-        for seen in history.series(r.Stack, node.pid, node.tid, seconds=WINDOW_SECONDS)
+        for seen in history.series(r.Stack, node.pid, node.tid, seconds=OWNER_SECONDS)
         if seen.reading.owns_gil is not None
     ]
     return len(known) >= 2 and not any(known)

@@ -43,9 +43,12 @@ def pool(history: History, job: Job, node: Node) -> Found | None:
         chosen = threads or feeding
         return f"thread {chosen[0].name or chosen[0].tid} of its pool", chosen, None
     members = pool_members(job, node)
-    if members and (service or "pool_wait" in node.inner):
-        return _among(history, job, node, members, "pool worker")
-    return None
+    if not members or not (service or "pool_wait" in node.inner):
+        return None
+    alive = [m for m in members if m.alive]  # a pool replaces those that end, as they should or not
+    if not alive:
+        return "a pool worker (none is seen)", (), End("idle", node)
+    return _among(history, job, node, alive, "pool worker")
 
 
 def _among(history: History, job: Job, node: Node, members: list[Member], what: str) -> Found:

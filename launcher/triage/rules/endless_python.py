@@ -21,9 +21,10 @@ from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
-from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
+from perfwatch.triage.hang import LONGEST_RECOVERED, STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
 from perfwatch.triage.loops import turning
-from perfwatch.triage.memory import quiet_seconds, since_training
+from perfwatch.triage.memory import quiet_seconds, since_training, training_lull
+from perfwatch.triage.motion import moves
 from perfwatch.triage.profile import TRAINING_TAGS, profile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Missing, Outcome
@@ -32,6 +33,7 @@ CAUSE = Cause("endless_python", "hung", "user_code", (Thread, Stack))
 
 COUNTED_LOOP = 5.0  # times the patience, for a ``for`` loop
 RECENT_SECONDS = 6.0
+NAPPING_SECONDS = 15.0  # at one line, before it is even suspected
 GUESSED = 0.75  # nothing but time speaks for it: the loop counts, or its text is not known
 INFERRED = 0.85  # a long finite computation cannot be told apart by anything but time
 OTHER_WORK = ("compile", "import", "save", "load", "rendezvous", "exit", "debugger")
@@ -49,6 +51,8 @@ def judge(case: Case) -> Outcome:
             return Abstention(cause=CAUSE.name, missing=(lacking,)) if end.kind in ("sleep", "python") else None
         if end.kind == "sleep" and end.still and not wakes_soon(case, end):
             return _sleeps(case, chain)
+        if end.kind == "sleep" and end.node.motion.distinct <= 1 and not end.node.motion.io_calls:
+            return _naps(case, chain)
         seen = profile(case.history, end.node.pid, end.node.tid, seconds=RECENT_SECONDS)
         if end.kind == "python" and not seen.seen(*TRAINING_TAGS, *OTHER_WORK):
             return _turns(case, chain, since_training(case, rank))
@@ -67,6 +71,29 @@ def _sleeps(case: Case, chain: Chain) -> Outcome:
     )
 
 
+def _naps(case: Case, chain: Chain) -> Outcome:
+    """It sleeps a little at one and the same line, again and again, and does nothing in between."""
+    silent, node = chain.end.silent_seconds or 0.0, chain.end.node
+    if silent < min(NAPPING_SECONDS, temporal(case) / 2) or len(case.ranks) > 1:
+        return None  # of several ranks the others tell whether this one is missed
+    if moves(case.history, node.pid, node.tid).recurrent:
+        return None
+    return hung(
+        case,
+        CAUSE.name,
+        chain,
+        owner=CAUSE.owner,
+        summary=f"{who(chain)} sleeps and asks again and again; what it waits for does not come",
+        patience=temporal(case),
+        silent=silent,
+        ceiling=GUESSED,
+        alternatives=(
+            Alternative(cause="waiting_for_file", refuted_by="no call that looks at a file is in that loop"),
+        ),
+        next=(f"look at {show(chain.end.node.frame)}: what would end that loop?",),
+    )
+
+
 def _turns(case: Case, chain: Chain, watched: float) -> Outcome:
     remembered, evidence = quiet_seconds(case, case.job.members[chain.start.pid])
     steps = case.progress[chain.start.pid].steps
@@ -77,6 +104,8 @@ def _turns(case: Case, chain: Chain, watched: float) -> Outcome:
     patience = temporal(case) * (COUNTED_LOOP if counts else 1.0)
     if counts and silent < patience:
         return None  # a loop over something comes to its end: long work until proved otherwise
+    if silent < LONGEST_RECOVERED * training_lull(case, case.job.members[chain.start.pid]):
+        return None  # it has been away for as long before, and came back
     return hung(
         case,
         CAUSE.name,
