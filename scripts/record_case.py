@@ -67,15 +67,17 @@ def record(drill: Drill, cause: str, options: argparse.Namespace) -> bool:
 def _missing() -> list[tuple[Drill, str]]:
     """For each cause without a case of a kind: the first drill that could give one here.
 
-    A look-alike of a benign cause is a fault that its own drills are look-alikes of: a silent peer for ``downloading``.
+    A look-alike of a benign cause is a fault that its own drills are look-alikes of (a silent peer for ``downloading``),
+    else another cause of the same state.
     """
     drills = choose([], []).drills
     wanted = []
-    for cause in (rule.CAUSE.name for rule in RULES):
+    for cause, state in ((rule.CAUSE.name, rule.CAUSE.state) for rule in RULES):
         own = [drill for drill in drills if drill.causes[:1] == (cause,)]
         faults = {drill.lookalike_of for drill in own}
         alike = [drill for drill in drills if drill.lookalike_of == cause and cause not in drill.causes]
         alike += [drill for drill in drills if drill.causes and drill.causes[0] in faults and cause not in drill.causes]
+        alike += [drill for drill in drills if drill.state == state and drill.causes and cause not in drill.causes]
         for kind, candidates in (("fires", own), ("lookalike", alike)):
             if candidates and not list((RECORDINGS / cause / kind).glob("*/expected.json")):
                 wanted.append((candidates[0], cause))
