@@ -158,6 +158,8 @@ def short_name(function: str) -> str:
 def tags_of(function: str, file: str) -> frozenset[str]:
     """The tags of one frame (empty for a program's own code)."""
     name = short_name(function)
+    if name == "<module>":  # a module that is being imported does not do its work yet
+        return frozenset()
     return frozenset(tag for tag, pattern, names in _TABLE if (names is None or name in names) and pattern.search(file))
 
 

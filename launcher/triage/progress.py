@@ -93,9 +93,16 @@ def progress(history: History, rank: Member) -> Progress:
     if recent.samples < STILL_SAMPLES:
         return Progress("unknown", "too few looks at the training thread", tid, steps)
     late = steps is not None and steps.ago_seconds is not None
-    if not late and recent.seen(*TRAINING_TAGS) and len(recent.lines()) + len(recent.sights) > 3:
+    at_work = sum(one.reading.samples for one in recent.sights if trains(one.reading))
+    if not late and at_work >= STEPS_SEEN and len(recent.lines()) + len(recent.sights) > 3:
         return Progress("moving", f"{len(recent.sights)} different stacks in training code", tid, steps)
     return Progress("busy", f"{len(recent.sights)} different stacks, no step seen", tid, steps)
+
+
+def trains(stack: r.Stack) -> bool:
+    """Whether a stack is at training work, not at the imports or the compilation that some of it begins with."""
+    found = tags(stack)
+    return any_tag(found, *TRAINING_TAGS) and not any_tag(found, "compile", "import")
 
 
 def _steps_between(recent: Profile) -> bool:
@@ -103,6 +110,6 @@ def _steps_between(recent: Profile) -> bool:
     stacks = {
         stack_key(one.reading)
         for one in recent.sights
-        if any_tag(tags(one.reading), "backward", "optimizer", "forward")
+        if trains(one.reading) and any_tag(tags(one.reading), "backward", "optimizer", "forward")
     }
     return len(stacks) >= STEPS_SEEN

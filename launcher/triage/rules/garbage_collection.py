@@ -20,7 +20,7 @@ from perfwatch.triage.frames import show, tags, user_frame
 from perfwatch.triage.job import Member
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.slowness import slow, worst
+from perfwatch.triage.slowness import WINDOW_SECONDS, slow, worst
 from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("garbage_collection", "slow", "user_code", (Stack,))
@@ -85,6 +85,6 @@ def _explicit(case: Case, seen: Profile) -> float:
 
 def _native(case: Case, rank: Member) -> float:
     seen = case.history.latest(NativeProfile, rank.pid, case.progress[rank.pid].thread)
-    if seen is None:
+    if seen is None or case.progress[rank.pid].kind != "moving" or seen.at < case.at - WINDOW_SECONDS:
         return 0.0
     return sum(share for symbol, share in seen.reading.shares.items() if symbol.lstrip("_").startswith(COLLECTOR))

@@ -45,7 +45,8 @@ def judge(case: Case) -> Outcome:
         rank,
         lost=lost,
         frame=frame,
-        summary=f"torch.compile compiles again and again: {lost:.0%} of the training thread's time, {stretches} times in {seen.seconds:.0f} s, at {show(frame)}",
+        summary=f"torch.compile compiles again and again: {lost:.0%} of the training thread's time, "
+        f"{stretches} times in {seen.seconds:.0f} s, at {show(frame)}",
         evidence=(
             case.saw(
                 "stack",
@@ -66,4 +67,7 @@ def compiles(stack: Stack) -> bool:
 
 
 def _stepped(seen: Profile) -> bool:
-    return seen.turns(lambda stack: not tags(stack).isdisjoint({"backward", "optimizer"}) and not compiles(stack)) >= 1
+    return (
+        seen.turns(lambda stack: not tags(stack).isdisjoint({"backward", "optimizer"}) and not compiles(stack))
+        >= COMES_BACK
+    )
