@@ -1,0 +1,209 @@
+"""Readings about the job itself: its processes, threads, stacks and steps. ``perfwatch.probes.readings`` says what all share."""
+
+import msgspec
+
+from perfwatch.probes.reading import Reading
+
+
+class Process(Reading, frozen=True, kw_only=True):
+    """Who a process is (written on change). Identity is ``pid`` + ``start_ticks``: a pid alone can be reused.
+
+    Source: /proc/PID/{stat,status,cmdline,exe,environ}. ``command`` is redacted; ``environment`` holds allow-listed names only.
+    """
+
+    pid: int
+    start_ticks: int  # stat field 22, clock ticks after boot
+    parent_pid: int
+    name: str  # comm, as shown by ps
+    command: tuple[str, ...]
+    executable: str | None = None
+    python: bool = False  # the interpreter is (or is linked with) CPython
+    torch_loaded: bool | None = None  # libtorch is mapped (/proc/PID/maps)
+    uid: int | None = None
+    age_seconds: float | None = None  # since it started
+    rank: int | None = None
+    local_rank: int | None = None
+    world_size: int | None = None
+    local_world_size: int | None = None
+    namespace_pid: int | None = None  # innermost NSpid where it differs from pid
+    environment: dict[str, str] = {}
+
+
+class ProcessEnded(Reading, frozen=True, kw_only=True):
+    """A process of the job that is no more, or a zombie. ``exit_code`` from the launcher (own child) or stat field 52 (zombie)."""
+
+    pid: int
+    start_ticks: int
+    zombie: bool = False  # nobody has reaped it yet
+    exit_code: int | None = None  # >= 0: exited; see ``signal``
+    signal: int | None = None  # the signal that ended it
+    name: str = ""
+    parent_pid: int | None = None
+
+
+class ProcessUsage(Reading, frozen=True, kw_only=True):
+    """What a whole process has used so far (one aggregate per second). Source: /proc/PID/{stat,status,io,smaps_rollup not used}."""
+
+    pid: int
+    state: str  # state of the main thread: R S D T t Z I
+    threads: int
+    runnable_threads: int | None = None  # threads in R at this instant (swept processes only)
+    cpu_seconds: float  # utime + stime
+    children_cpu_seconds: float | None = None  # of reaped children
+    major_faults: int
+    minor_faults: int
+    resident_bytes: int
+    swapped_bytes: int | None = None
+    shared_bytes: int | None = None
+    read_chars: int | None = None  # rchar: bytes through read(), not recv()
+    written_chars: int | None = None
+    read_bytes: int | None = None  # from the block layer
+    written_bytes: int | None = None
+    read_calls: int | None = None
+    write_calls: int | None = None
+    tracer_pid: int = 0
+    open_files: int | None = None
+
+
+class PolledFile(msgspec.Struct, frozen=True):
+    """One descriptor in a poll/select set; ``events`` is poll(2)'s mask (1 = in, 4 = out)."""
+
+    fd: int
+    events: int
+
+
+class Wait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The blocked system call of a thread, decoded. Source: /proc/PID/task/TID/syscall and /proc/PID/mem (nothing is stopped).
+
+    ``remaining_seconds`` is None when unknown; ``forever`` is True when the call has no timeout.
+    """
+
+    call: str  # "futex", "clock_nanosleep", "read", "poll", ...
+    number: int
+    kind: str  # sleep futex poll read write recv send accept connect open stat sync lock child ioctl page_fault other
+    fd: int | None = None
+    path: str | None = None
+    polled: tuple[PolledFile, ...] = ()
+    remaining_seconds: float | None = None
+    forever: bool = False
+    child_pid: int | None = None  # wait4/waitid: the awaited pid (0 or negative: any)
+    address: int | None = None  # futex word: equal addresses in one process are one lock
+    shared: bool = False  # futex: between processes (multiprocessing's locks), not only between threads
+
+
+class Thread(Reading, frozen=True, kw_only=True):
+    """One thread, written on change. Source: /proc/PID/task/TID/{stat,status,schedstat,sched,wchan,syscall,io}."""
+
+    pid: int
+    tid: int
+    name: str
+    state: str  # R running, S sleeping, D uninterruptible, T stopped, t traced, Z zombie
+    cpu_seconds: float
+    run_seconds: float | None = None  # schedstat field 1
+    run_delay_seconds: float | None = None  # schedstat field 2: runnable but not running
+    voluntary_switches: int | None = None
+    involuntary_switches: int | None = None
+    ran_ago_seconds: float | None = None  # since it last ran (se.exec_start against our own clock)
+    wchan: str | None = None
+    wait: Wait | None = None
+    read_chars: int | None = None
+    written_chars: int | None = None
+    read_calls: int | None = None
+    write_calls: int | None = None
+    read_bytes: int | None = None
+    written_bytes: int | None = None
+    block_delay_seconds: float | None = None  # delayacct_blkio
+
+
+class Frame(msgspec.Struct, frozen=True, array_like=True):
+    """One Python (or native) frame."""
+
+    function: str
+    file: str  # full path as the interpreter knows it
+    line: int
+
+
+class Stack(Reading, frozen=True, kw_only=True):
+    """What one thread was executing. Source: ``py-spy dump`` or ``py-spy record``, both ``--nonblocking``.
+
+    frames: innermost first. samples: how many successive samples showed exactly this stack (1 for a dump), over
+    ``span_seconds`` that END at the time of the record. A nonblocking stack may be torn: never conclude from one.
+    """
+
+    pid: int
+    tid: int
+    thread: str = ""
+    frames: tuple[Frame, ...] = ()
+    owns_gil: bool | None = None  # None: the source does not tell
+    samples: int = 1
+    span_seconds: float = 0.0
+    native: bool = False
+    texts: tuple[
+        str, ...
+    ] = ()  # string values found in locals of the innermost user frame, redacted (asked for on one suspect only)
+
+
+class StackFailure(Reading, frozen=True, kw_only=True):
+    """A dump that failed because the stack moved under it ("Failed to copy PyCodeObject"): evidence of motion, not a gap."""
+
+    pid: int
+    message: str
+
+
+class SourceLine(Reading, frozen=True, kw_only=True):
+    """Text of a hot or blocked user frame, so that a rule can see which builtin it calls. Read in a killable child.
+
+    calls: dotted names called on that line; loop_calls: names called anywhere in the innermost enclosing loop
+    and in the functions of the same file that it calls (empty: no loop).
+    """
+
+    file: str
+    line: int
+    text: str
+    calls: tuple[str, ...] = ()
+    loop_calls: tuple[str, ...] = ()
+    loops: tuple[str, ...] = ()  # kinds of the enclosing loops in its function, innermost first: "for", "while"
+    loop_is_endless: bool = (
+        False  # ``while True`` / ``while 1`` without break, or the line is in a ``while`` loop that only polls
+    )
+
+
+class NativeProfile(Reading, frozen=True, kw_only=True):
+    """Where a running thread spends its time in native code. Source: ``perf record`` for about 1 s, where permitted.
+
+    shares: symbol -> share of samples (0..1), the largest twenty.
+    """
+
+    pid: int
+    tid: int
+    shares: dict[str, float]
+    samples: int
+
+
+class Steps(Reading, frozen=True, kw_only=True):
+    """Optimizer steps counted by the agent inside the rank. Source: the agent's shared page.
+
+    interval_seconds: the newest step intervals since the last reading (at most 64); longest_seconds: the longest since then.
+    """
+
+    pid: int
+    tid: int  # the thread that runs the steps
+    count: int
+    step_ago_seconds: float | None = None  # None before the first step
+    interval_seconds: tuple[float, ...] = ()
+    longest_seconds: float | None = None
+
+
+class Traceback(Reading, frozen=True, kw_only=True):
+    """The last words of a rank, kept by the agent's excepthook. ``text`` is redacted and cut to 16 KiB."""
+
+    pid: int
+    exception: str
+    text: str
+
+
+class Affinity(Reading, frozen=True, kw_only=True):
+    """CPUs on which a process may run (Cpus_allowed_list). Source: sched_getaffinity."""
+
+    pid: int
+    cpus: tuple[int, ...]
