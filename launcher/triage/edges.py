@@ -139,7 +139,10 @@ def _socket(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descri
         served = workers.behind_manager(history, job, node, inside)
         where = f"pid {inside[0]} at the other end of {socket.local or 'a socket'}"
         kind = "connection" if socket.family.startswith("tcp") else "socket"
-        return Edge(kind, where, served or _nodes(history, job, inside))
+        nodes = served or _nodes(history, job, inside)
+        if kind != "connection" or any(one.motion.frozen is not False for one in nodes):
+            return Edge(kind, where, nodes)
+        # A server of the job's own that goes on serving: this connection is silent all the same.
     if socket.state == "LISTEN":
         return ending("network", node, f"somebody to connect to {socket.local}", descriptor=file)
     return ending(
