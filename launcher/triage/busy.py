@@ -9,6 +9,7 @@ from perfwatch.triage.frames import show
 from perfwatch.triage.job import Member
 from perfwatch.triage.motion import Motion, motion
 from perfwatch.triage.profile import Profile
+from perfwatch.triage.restarts import restarts
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Culprit, Evidence, Finding
 
@@ -67,7 +68,9 @@ class Phase:
 
 
 def phases(case: Case) -> Iterator[Phase]:
-    """Every living rank that makes no step now and was looked at often enough."""
+    """Every living rank that makes no step now and was looked at often enough; none while the launcher restarts them."""
+    if restarts(case) is not None:
+        return
     for rank in case.ranks:
         now = case.progress[rank.pid]
         seen = case.profile(rank, WINDOW_SECONDS)

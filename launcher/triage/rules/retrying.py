@@ -14,18 +14,18 @@ What to do next
     Look at what the named line calls, and at the ranks' own error output.
 """
 
-from collections import Counter
-
 from perfwatch.probes.readings import SourceLine, Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import show, tags, user_frame
+from perfwatch.triage.restarts import restarts
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import slow, worst
 from perfwatch.triage.verdict import Alternative, Culprit, Finding, Outcome
 
 CAUSE = Cause("retrying", "slow", "network", (Stack, Thread))
 
-RESTARTS = 2  # generations of one rank seen while we watched
+RESTARTS = 2  # separate tries; generations of one rank
+LOOP, ONCE = 0.92, 0.7  # more than one restart; a single one may have been the last
 CONNECTING = frozenset("connect create_connection urlopen urlretrieve request recv fetch download".split())
 ASKING = frozenset("get post put head send execute query read open call".split())  # of something remote, by its name:
 REMOTE = ("request", "session", "client", "http", "conn", "s3", "bucket", "redis", "cursor", "service", "api", "sock")
@@ -37,24 +37,27 @@ def judge(case: Case) -> Outcome:
 
 
 def _restarts(case: Case) -> Finding | None:
-    generations: Counter[int] = Counter()
-    for member in case.job.members.values():
-        above = case.job.members.get(member.process.parent_pid)
-        started_by_launcher = above is not None and above.process.rank is None
-        if member.process.rank is not None and member.process.python and started_by_launcher:
-            generations[member.process.rank] += 1
-    rank, count = generations.most_common(1)[0] if generations else (0, 0)
-    if count < RESTARTS:
+    found = restarts(case)
+    if found is None:
         return None
     return Finding(
         cause="restart_loop",
         state="slow",
-        summary=f"the launcher restarts the ranks again and again: {count} processes of rank {rank} in {case.at:.0f} s",
-        confidence=0.9,
+        summary=f"the launcher restarts the ranks again and again: {found.processes} processes of rank {found.rank} "
+        f"in {found.seconds:.0f} s",
+        confidence=LOOP if found.processes > RESTARTS else ONCE,
         lost_share=1.0,
         owner="user_code",
         culprits=tuple(Culprit(pid=m.pid, rank=m.rank) for m in case.job.ranks[:2]),
-        evidence=(case.saw("process", f"rank {rank}", "replaced", f"{count} processes, one after the other", "one"),),
+        evidence=(
+            case.saw(
+                "process",
+                f"rank {found.rank}",
+                "replaced",
+                f"{found.processes} processes, one after the other, in {found.seconds:.0f} s",
+                "one",
+            ),
+        ),
         alternatives=(Alternative(cause="crashed", refuted_by="a new process takes the place of each one that ends"),),
         next=("read the first traceback in the ranks' own output",),
     )

@@ -1,0 +1,59 @@
+"""Whether the launcher starts the ranks anew, again and again: by the processes that came and went, and by its own count."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from perfwatch.triage.case import Case
+from perfwatch.triage.job import Member
+
+COUNT = "TORCHELASTIC_RESTART_COUNT"  # torchrun tells each rank how many generations were before it
+SHORT_LIFE_SECONDS = 600.0  # mean life of a generation: a run that fails once a day is no loop
+OUTLIVED = 2.0  # a generation that lives so many times longer than those before it has broken the loop
+
+
+@dataclass(frozen=True)
+class Restarts:
+    """A rank that is replaced again and again."""
+
+    rank: int
+    processes: int  # generations, the living one included
+    seconds: float  # over which they came
+
+
+def restarts(case: Case) -> Restarts | None:
+    """The rank with the most generations; None where nothing is replaced, or where the newest one lasts."""
+    best = max((_counted(case, member) for member in case.job.ranks), key=lambda one: one.processes, default=None)
+    seen = _watched(case)
+    if seen is not None and (best is None or best.processes <= seen.processes):
+        return seen
+    return best if best is not None and best.processes > 1 else None
+
+
+def _watched(case: Case) -> Restarts | None:
+    """Processes of one rank, started by a launcher, that came one after the other while we looked."""
+    generations: Counter[int] = Counter()
+    for member in case.job.members.values():
+        above = case.job.members.get(member.process.parent_pid)
+        if member.process.rank is not None and member.process.python and above is not None:
+            generations[member.process.rank] += above.process.rank is None
+    rank, count = generations.most_common(1)[0] if generations else (0, 0)
+    return Restarts(rank, count, case.at) if count > 1 else None
+
+
+def _counted(case: Case, member: Member) -> Restarts:
+    """By the launcher's count in the rank's environment, if the generations before this one were short."""
+    none = Restarts(member.rank or 0, 1, 0.0)
+    count = member.process.environment.get(COUNT, "")
+    above = case.job.members.get(member.process.parent_pid)
+    if not count.isdecimal() or int(count) < 1 or above is None:
+        return none
+    age, launched = _age(case, member), _age(case, above)
+    life = (launched - age) / int(count)
+    if life > SHORT_LIFE_SECONDS or age > OUTLIVED * life:
+        return none
+    return Restarts(member.rank or 0, int(count) + 1, launched)
+
+
+def _age(case: Case, member: Member) -> float:
+    seen = case.history.series(type(member.process), member.pid)
+    return (member.process.age_seconds or 0.0) + case.at - (seen[-1].at if seen else 0.0)
