@@ -9,7 +9,9 @@ from perfwatch.triage.node import Node
 FILE_TESTS = frozenset(
     "exists isfile isdir is_file is_dir stat lstat access listdir glob iglob scandir getsize getmtime".split()
 )
-LOCK_CALLS = frozenset("flock lockf fcntl O_EXCL".split())
+# Calls that take a lock, or fail because the lock's file or folder is there already.
+LOCK_CALLS = frozenset("flock lockf fcntl O_EXCL mkdir makedirs symlink link touch".split())
+EXCLUSIVE_OPEN = "os.open"  # open() of a file to read it is no sign; os.open in a loop that sleeps is made for O_EXCL
 SUPERVISION = frozenset("is_alive done poll running ready exitcode returncode alive active_children".split())
 WORK_WAITS = frozenset({"wait", "synchronize"})
 LONGEST_PAUSE_SECONDS = 60.0  # nobody who polls sleeps longer in between
@@ -35,7 +37,8 @@ def polls_a_file(history: History, node: Node) -> bool:
     if source is None or (left is not None and left > LONGEST_PAUSE_SECONDS):
         return False
     names = {call.rsplit(".", 1)[-1] for call in source.loop_calls}
-    return bool(names & FILE_TESTS) or bool(names & LOCK_CALLS and "sleep" in names)
+    takes = bool(names & LOCK_CALLS) or EXCLUSIVE_OPEN in source.loop_calls
+    return bool(names & FILE_TESTS) or (takes and "sleep" in names)
 
 
 def supervises(history: History, node: Node) -> bool:
