@@ -2,6 +2,7 @@
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
+from perfwatch.triage.job import Member
 
 
 def ending(case: Case) -> r.ProcessEnded | None:
@@ -12,6 +13,8 @@ def ending(case: Case) -> r.ProcessEnded | None:
     members = case.job.members
     ranks = case.job.ranks
     if not members or any(rank.alive for rank in ranks) or not ranks:
+        return None
+    if any(_returns(case, rank) for rank in ranks):
         return None
     ends = [
         seen.reading
@@ -25,6 +28,22 @@ def ending(case: Case) -> r.ProcessEnded | None:
         return signalled[0]
     known = tops or [e for e in of_ranks if e.exit_code is not None or e.signal] or of_ranks
     return known[0] if known else None
+
+
+def _returns(case: Case, rank: Member) -> bool:
+    """Whether torchrun lives and has restarts left for this rank."""
+    launcher = case.job.members.get(rank.process.parent_pid)
+    names = rank.process.environment
+    made, most = names.get("TORCHELASTIC_RESTART_COUNT", ""), names.get("TORCHELASTIC_MAX_RESTARTS", "")
+    return (
+        launcher is not None
+        and launcher.alive
+        and made.isdecimal()
+        and most.isdecimal()
+        and int(made) < int(most)
+        and rank.ended is not None
+        and rank.ended.exit_code != 0
+    )
 
 
 def traceback_of(case: Case) -> r.Traceback | None:
