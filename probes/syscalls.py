@@ -24,6 +24,7 @@ PATH_LIMIT_BYTES = 4096  # PATH_MAX
 POLLED_LIMIT = 256  # descriptors looked at in one poll or select
 _IN, _OUT, _PRIORITY = 1, 4, 2  # poll(2)
 _TIMER_ABSTIME = 1
+_LONGEST_SECONDS = 100 * 365 * 86400.0  # a moment or a duration beyond is no timespec (any more)
 _FUTEX_WAIT, _FUTEX_ABSOLUTE = 0, (6, 9, 11, 13)  # LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2
 _FUTEX_LOCK_PI, _FUTEX_CLOCK_REALTIME, _FUTEX_PRIVATE, _FUTEX_COMMAND = 6, 256, 128, 127
 _P_PID, _P_PIDFD = 1, 3
@@ -57,6 +58,8 @@ class Blocked:
     def timespec(self, address: int, fraction: float = 1e-9) -> float:
         """A timespec (or, with 1e-6, a timeval) in the target's memory, in seconds."""
         seconds, parts = struct.unpack("qq", self.read_memory(address, 16))
+        if not (0 <= seconds < _LONGEST_SECONDS and 0 <= parts * fraction < 1):
+            raise Unavailable("the thread ran on while its memory was read")
         return float(seconds + parts * fraction)
 
 

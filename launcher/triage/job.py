@@ -168,7 +168,7 @@ def _descend(history: History, process: r.Process, processes: dict[int, r.Proces
         return {child.pid: index for index, child in enumerate(ordered)}
     if grouped:  # it trains as the first rank itself
         ordered = sorted(grouped, key=lambda p: (p.start_ticks, p.pid))
-        return {process.pid: 0} | {child.pid: index for index, child in enumerate(ordered, start=1)}
+        return {one.pid: index for index, one in enumerate([process, *ordered])}
     if len(children) == 1 and process.torch_loaded is False and children[0].torch_loaded:
         return _descend(history, children[0], processes)
     return {process.pid: None}

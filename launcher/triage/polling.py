@@ -13,6 +13,8 @@ FILE_TESTS = frozenset(
 LOCK_CALLS = frozenset("flock lockf fcntl O_EXCL mkdir makedirs symlink link touch".split())
 EXCLUSIVE_OPEN = "os.open"  # open() of a file to read it is no sign; os.open in a loop that sleeps is made for O_EXCL
 SUPERVISION = frozenset("is_alive done poll running ready exitcode returncode alive active_children".split())
+MOST_ASKED = 6  # different calls in a loop that only asks and sleeps
+WORK_CALLS = frozenset("backward step zero_grad next forward fit train train_step training_step put send write".split())
 WORK_WAITS = frozenset({"wait", "synchronize"})
 LONGEST_PAUSE_SECONDS = 60.0  # nobody who polls sleeps longer in between
 OPENING = -1  # the number under which a path is kept that has no descriptor yet
@@ -39,6 +41,15 @@ def polls_a_file(history: History, node: Node) -> bool:
     names = {call.rsplit(".", 1)[-1] for call in source.loop_calls}
     takes = bool(names & LOCK_CALLS) or EXCLUSIVE_OPEN in source.loop_calls
     return bool(names & FILE_TESTS) or (takes and "sleep" in names)
+
+
+def only_asks(history: History, node: Node) -> bool:
+    """Whether the loop around the sleeping line waits for a condition and does little else."""
+    source = source_of(history, node)
+    if source is None or source.loops[:1] != ("while",):
+        return False
+    names = {call.rsplit(".", 1)[-1] for call in source.loop_calls}
+    return len(names) <= MOST_ASKED and not names & WORK_CALLS
 
 
 def supervises(history: History, node: Node) -> bool:

@@ -17,7 +17,7 @@ What to do next
     ``dmesg`` for the OOM killer, the worker's own log for a crash; ``concurrent.futures.ProcessPoolExecutor`` raises instead.
 """
 
-from perfwatch.probes.readings import Process, Stack, Thread
+from perfwatch.probes.readings import Process, ProcessEnded, Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.hang import DECISIVE_SECONDS, STRUCTURAL_SECONDS, hung, temporal, who
@@ -47,11 +47,7 @@ def judge(case: Case) -> Outcome:
                 owner=CAUSE.owner,
                 summary=f"process {pid} is gone and {_waiter(chain)} still waits for it",
                 patience=DECISIVE_SECONDS,
-                silent=max(
-                    chain.start.motion.ran_ago_seconds or 0.0,
-                    chain.start.motion.seconds,
-                    chain.end.silent_seconds or 0.0,
-                ),
+                silent=_outlived(case, chain),
                 alternatives=(Alternative(cause="stuck_worker", refuted_by=f"process {pid} does not exist any more"),),
                 next=(
                     f"dmesg | grep -i {pid}",
@@ -97,6 +93,13 @@ def _lost_task(case: Case, chain: Chain) -> Outcome:
             "use concurrent.futures.ProcessPoolExecutor: it raises when a worker dies",
         ),
     )
+
+
+def _outlived(case: Case, chain: Chain) -> float:
+    """How long the waiting thread has been seen to wait since the process was known to be gone: a parent that reaps wakes at once."""
+    gone = case.history.latest(ProcessEnded, chain.end.node.pid)
+    known = gone.at if gone is not None else chain.start.thread_at - (chain.end.silent_seconds or 0.0)
+    return max(0.0, chain.start.thread_at - known)
 
 
 def _dead_beside(case: Case, chain: Chain) -> tuple[int, ...]:

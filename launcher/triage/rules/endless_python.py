@@ -20,11 +20,12 @@ What to do next
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
-from perfwatch.triage.frames import show
+from perfwatch.triage.frames import any_tag, show
 from perfwatch.triage.hang import LONGEST_RECOVERED, STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
 from perfwatch.triage.loops import turning
 from perfwatch.triage.memory import quiet_seconds, since_training, training_lull
 from perfwatch.triage.motion import moves
+from perfwatch.triage.polling import only_asks
 from perfwatch.triage.profile import TRAINING_TAGS, profile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Missing, Outcome
@@ -76,7 +77,9 @@ def _naps(case: Case, chain: Chain) -> Outcome:
     silent, node = chain.end.silent_seconds or 0.0, chain.end.node
     if silent < min(NAPPING_SECONDS, temporal(case) / 2) or len(case.ranks) > 1:
         return None  # of several ranks the others tell whether this one is missed
-    if moves(case.history, node.pid, node.tid).recurrent:
+    if moves(case.history, node.pid, node.tid).recurrent or any_tag(node.tags, *TRAINING_TAGS, *OTHER_WORK):
+        return None
+    if not only_asks(case.history, node):
         return None
     return hung(
         case,

@@ -71,11 +71,12 @@ def _works(case: Case, chain: Chain) -> bool:
     end = chain.end
     if end.still and not wakes_soon(case, end) and end.node.stack is not None:
         return False
+    recent = case.profile(case.job.members[chain.start.pid], seconds=RECENT_SECONDS)
+    if recent.samples < ENOUGH_SAMPLES or recent.seen(*TRAINING_TAGS, *OTHER_WORK):
+        return True
     if end.kind in ("sleep", "file_poll"):
-        return end.node.motion.distinct > 1 or any_tag(end.node.tags, *TRAINING_TAGS, *OTHER_WORK)
-    rank = case.job.members[chain.start.pid]
-    recent = case.profile(rank, seconds=RECENT_SECONDS)
-    return end.kind != "python" or recent.samples < ENOUGH_SAMPLES or recent.seen(*TRAINING_TAGS, *OTHER_WORK)
+        return end.node.motion.distinct > 1
+    return end.kind != "python"
 
 
 def _absent(case: Case, waiting: list[Chain], absent: list[Chain]) -> Finding:

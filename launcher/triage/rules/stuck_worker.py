@@ -62,7 +62,8 @@ def _finding(case: Case, chain: Chain) -> Finding:
     end = chain.end
     running = end.kind in RUNNING_ENDS
     certain = end.kind in ("lock", "gil", "cycle") and end.detail != OTHERS_MOVE or outlasts(case, end)
-    silent, evidence = end.silent_seconds or 0.0, ()
+    silent = end.silent_seconds or 0.0
+    evidence: tuple[Evidence, ...] = ()
     if running:
         silent, evidence = _without_a_batch(case, chain)
     doing = "runs without delivering anything" if running else f"waits for {chain.links[-1].waits_for}"
