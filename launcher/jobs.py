@@ -64,7 +64,7 @@ class _Machine:
     def top(self, process: Process) -> int:
         """The pid of the job that a process belongs to."""
         above = self.processes.get(process.parent_pid)
-        while above and above.pid != 1 and (above.name in LAUNCHERS or (above.python and above.torch_loaded)):
+        while above and (above.name in LAUNCHERS or (above.python and above.torch_loaded)):
             process, above = above, self.processes.get(above.parent_pid)
         return process.pid
 

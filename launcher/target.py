@@ -116,7 +116,7 @@ def _above(filesystem: Filesystem, process: r.Process, child: Caller) -> r.Proce
 
     Of another user's process only the command line tells: a forked worker has its parent's, a spawned one says so.
     """
-    if process.parent_pid <= 1:
+    if process.parent_pid == 0:  # pid 1 is init on a host, but torchrun or the rank itself in a container
         return None
     try:
         parent = identify(filesystem, process.parent_pid, child, redact)

@@ -81,6 +81,17 @@ def test_any_process_of_a_job_leads_to_its_top(machine: Machine, pid: int) -> No
     assert (found.root.pid, found.asked.pid) == (20, pid)
 
 
+@pytest.mark.parametrize(("first", "root"), [("python train.py", 1), ("init", 30)])
+def test_pid_1_is_part_of_the_job_when_it_trains(tmp_path: Path, first: str, root: int) -> None:
+    """In a container it may be torchrun or the rank itself; elsewhere it is everybody's ancestor."""
+    machine = Machine(tmp_path)
+    trains = first.startswith("python")
+    machine.add(1, 0, first.split()[0], command=first, maps=TORCH if trains else "", executable=f"/bin/{first[:6]}")
+    machine.add(30, 1, maps=TORCH)
+
+    assert machine.find(30).root.pid == root
+
+
 def test_a_shell_above_a_job_is_taken_at_its_word(machine: Machine) -> None:
     """Everything below it is looked at."""
     assert machine.find(10).root.pid == 10

@@ -6,6 +6,7 @@ s: print how many steps were made; h: hang in its own code; d: wait in the kerne
 """
 
 import ctypes
+import importlib
 import mmap
 import os
 import select
@@ -14,7 +15,7 @@ import sys
 import time
 
 
-def worker():
+def worker() -> None:
     """Like a DataLoader worker without work."""
     with open("/proc/self/comm", "w") as name:
         name.write("pt_data_worker")
@@ -24,12 +25,12 @@ def worker():
     os._exit(0)
 
 
-def hang():
+def hang() -> None:
     """Sleep for days."""
     time.sleep(1e6)
 
 
-def wait_in_the_kernel():
+def wait_in_the_kernel() -> None:
     """A parent is in state D until a child made with CLONE_VFORK executes something; this one never does."""
     libc = ctypes.CDLL(None)
     stack = ctypes.create_string_buffer(1 << 16)
@@ -37,12 +38,13 @@ def wait_in_the_kernel():
     libc.clone(ctypes.cast(libc.pause, ctypes.c_void_p), top, 0x4000 | signal.SIGCHLD, None)
 
 
-def main(folder, workers):
+def main(folder: str, workers: int) -> None:
     """Train until told otherwise."""
     with open(f"{folder}/libtorch_cpu.so", "rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
     sys.path.insert(0, folder)
-    from torch import autograd, optim  # the package beside it, a few lines of Python
+    # The package beside the library: a few lines of Python.
+    autograd, optim = importlib.import_module("torch.autograd"), importlib.import_module("torch.optim")
 
     pids = []
     for _ in range(workers):
