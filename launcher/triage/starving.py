@@ -22,6 +22,7 @@ SURE_SHARE = 0.4
 FEW_SAMPLES = 20
 WINDOW_SECONDS = 20.0
 BLOCK_READS = 256 * 1024  # bytes per second from the block layer: below it the page cache serves
+WORKING_SHARE = 0.4  # of the looks at workers: those of a starved loop are busy nearly all the time
 READING_SHARE = 0.2  # of the looks at workers; those that compute are below 0.1
 WANTING_SHARE = 0.5  # of a core: below it workers wait more than they compute
 OWN_WAITS = ("mp_queue_get", "queue_get", "pool_wait", "futures_wait", "mp_receive")  # of a loop without a DataLoader
@@ -123,12 +124,13 @@ def awaits_data(stack: r.Stack) -> bool:
 
 
 def works(stack: r.Stack) -> bool:
-    """Whether a worker works at data, rather than waits for its next task."""
+    """Whether a worker works at data, rather than waits for its next task or for room in a queue."""
     found = tags(stack)
+    if "fetch" in found:
+        return True
     asks = any_tag(found, "mp_queue_get", "queue_get", "mp_lock")
-    return "fetch" in found or not (
-        imports(stack) or (asks and any_tag(found, "worker", "pool_worker", "futures_worker"))
-    )
+    idle = asks and any_tag(found, "worker", "pool_worker", "futures_worker")
+    return not (idle or imports(stack) or {"queue_put", "thread_wait"} <= found)
 
 
 def imports(stack: r.Stack) -> bool:
@@ -150,9 +152,16 @@ def starving(case: Case) -> Starving | None:
         makers = producers(case, rank)
         seen = _after_start(case, seen, makers)
         waiting = seen.share_where(awaits_data)
-        if makers and seen.samples >= FEW_SAMPLES and waiting >= WAITING_SHARE:
+        if makers and seen.samples >= FEW_SAMPLES and waiting >= WAITING_SHARE and not _idle(case, makers):
             worst = Starving(rank, waiting, seen, makers)
     return worst
+
+
+def _idle(case: Case, makers: tuple[tuple[int, int], ...]) -> bool:
+    """Whether the workers mostly wait for work: then the time goes into taking over batches that are ready."""
+    seen = [profile(case.history, pid, tid, WINDOW_SECONDS) for pid, tid in makers]
+    looks = sum(one.samples for one in seen)
+    return looks >= FEW_SAMPLES and sum(one.share_where(works) * one.samples for one in seen) < WORKING_SHARE * looks
 
 
 def _after_start(case: Case, seen: Profile, makers: tuple[tuple[int, int], ...]) -> Profile:
