@@ -207,6 +207,6 @@ def _by_call(history: History, job: Job, node: Node) -> Edge | None:
 
 def _supervised(history: History, job: Job, node: Node) -> tuple[Node, ...]:
     """The threads, or else the processes, after which a loop of this thread asks."""
-    inside = threads.worked_for(threads.other_threads(history, job, node))
+    inside = threads.worked_for(history, threads.other_threads(history, job, node))
     children = [m.pid for m in job.children(node.pid) if m.alive and m.role not in ("service", "worker")]
     return tuple(inside) or _nodes(history, job, tuple(children))

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
-from perfwatch.triage.frames import any_tag, tags
+from perfwatch.triage.frames import any_tag, is_user, tags
 from perfwatch.triage.history import History
 
 WORKER_THREAD = "pt_data_worker"  # the name that torch gives a DataLoader worker's main thread
@@ -169,9 +169,18 @@ def _descend(history: History, process: r.Process, processes: dict[int, r.Proces
     if grouped:  # it trains as the first rank itself
         ordered = sorted(grouped, key=lambda p: (p.start_ticks, p.pid))
         return {one.pid: index for index, one in enumerate([process, *ordered])}
-    if len(children) == 1 and process.torch_loaded is False and children[0].torch_loaded:
-        return _descend(history, children[0], processes)
+    heavy = [child for child in children if child.torch_loaded]
+    if len(heavy) == 1 and (process.torch_loaded is False or _only_launches(history, process.pid)):
+        return _descend(history, heavy[0], processes)
     return {process.pid: None}
+
+
+def _only_launches(history: History, pid: int) -> bool:
+    """Whether the main thread waits for a child below nothing but an installed command (accelerate, deepspeed)."""
+    seen = history.latest(r.Stack, pid, pid)
+    if seen is None or not any_tag(tags(seen.reading), "child_wait", "mp_join"):
+        return False
+    return all(not is_user(frame) or "/bin/" in frame.file for frame in seen.reading.frames)
 
 
 def _in_group(history: History, pid: int) -> bool:

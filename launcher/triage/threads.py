@@ -61,13 +61,13 @@ def waits(history: History, job: Job, node: Node) -> tuple[str, tuple[Node, ...]
     others = other_threads(history, job, node)
     polls = node.wait is not None and node.wait.kind == "poll"
     if any_tag(node.inner, "thread_join", "futures_wait") or polls:
-        joined = worked_for(others)
+        joined = worked_for(history, others)
         if joined:
             return f"thread {joined[0].name or joined[0].tid}", tuple(joined), None
     asks = any_tag(node.inner, "thread_wait", "queue_get", "queue_put")
     if node.motion.frozen is False and not asks:
         return "something that lets it move now and then", (), End("other", node)
-    onward = _nearest(history, node, [other for other in others if _leads_on(other)])
+    onward = _nearest(history, node, [other for other in others if _leads_on(history, other)])
     if onward:
         return f"thread {onward[0].name or onward[0].tid}", tuple(onward), None
     if node.motion.frozen is False:
@@ -83,10 +83,10 @@ def waits(history: History, job: Job, node: Node) -> tuple[str, tuple[Node, ...]
     return f"a lock {who}", (), End("lock", node, others=locked)
 
 
-def worked_for(others: list[Node]) -> list[Node]:
+def worked_for(history: History, others: list[Node]) -> list[Node]:
     """Of the threads of a process, those that somebody who joins or supervises them may wait for: not heartbeats, not idle ones."""
-    candidates = [other for other in others if not _ticks(other) and not _listens(other) and not idle(other)]
-    return [other for other in candidates if _leads_on(other) or other.motion.frozen is False] or candidates
+    candidates = [other for other in others if not _ticks(other) and not _listens(history, other) and not idle(other)]
+    return [other for other in candidates if _leads_on(history, other) or other.motion.frozen is False] or candidates
 
 
 def other_threads(history: History, job: Job, node: Node) -> list[Node]:
@@ -95,11 +95,11 @@ def other_threads(history: History, job: Job, node: Node) -> list[Node]:
     return [other for other in others if not _is_service(history, other)]
 
 
-def _leads_on(node: Node) -> bool:
+def _leads_on(history: History, node: Node) -> bool:
     """Whether a thread stands still in a wait that leads further, or in one that is not for a lock."""
     if node.motion.frozen is not True and node.state not in ("T", "t", "D"):
         return False
-    if _listens(node) or node.inner == frozenset({"serve"}):
+    if _listens(history, node) or node.inner == frozenset({"serve"}):
         return False
     if any_tag(node.inner, *LEADING_TAGS) or node.state in ("T", "t", "D"):
         return True
@@ -109,9 +109,12 @@ def _leads_on(node: Node) -> bool:
     return wait.kind != "sleep" or (wait.remaining_seconds or 0.0) > LONG_SLEEP_SECONDS
 
 
-def _listens(node: Node) -> bool:
-    """A thread that waits for visitors: it is idle, not stuck."""
-    return node.wait is not None and node.wait.kind == "accept"
+def _listens(history: History, node: Node) -> bool:
+    """A thread that waits for visitors or for a key: it is idle, not stuck."""
+    if node.wait is None or node.wait.fd is None:
+        return False
+    file = history.latest(r.Descriptor, node.pid, node.wait.fd)
+    return node.wait.kind == "accept" or (file is not None and file.reading.kind == "tty")
 
 
 def _nearest(history: History, node: Node, others: list[Node]) -> list[Node]:

@@ -22,6 +22,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import any_tag
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
+from perfwatch.triage.motion import moves
 from perfwatch.triage.profile import TRAINING_TAGS
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.threads import OTHERS_MOVE
@@ -75,7 +76,7 @@ def _works(case: Case, chain: Chain) -> bool:
     if recent.samples < ENOUGH_SAMPLES or recent.seen(*TRAINING_TAGS, *OTHER_WORK):
         return True
     if end.kind in ("sleep", "file_poll"):
-        return end.node.motion.distinct > 1
+        return end.node.motion.distinct > 1 or moves(case.history, end.node.pid, end.node.tid).recurrent
     return end.kind != "python"
 
 
