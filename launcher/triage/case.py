@@ -61,7 +61,8 @@ class Case:
         return tuple(
             chain
             for pid, chain in self.chains.items()
-            if self.progress[pid].kind == "still" and not moves(self.history, pid, chain.start.tid).recurrent
+            if self.progress[pid].kind == "still"
+            and (chain.start.wait is None or not moves(self.history, pid, chain.start.tid).recurrent)
         )
 
     @property
