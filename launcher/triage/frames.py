@@ -34,7 +34,11 @@ _VOCABULARY: tuple[tuple[str, str, str | None], ...] = (
     ("pool_service", r"multiprocessing/pool\.py", "_handle_workers _handle_tasks _handle_results _wait_for_updates"),
     ("futures_wait", r"concurrent/futures/_base\.py", "result wait as_completed exception result_iterator"),
     ("futures_worker", r"concurrent/futures/(thread|process)\.py", "_worker _process_worker"),
-    ("futures_service", r"concurrent/futures/process\.py", "wait_result_broken_or_wakeup add_call_item_to_queue"),
+    (
+        "futures_service",
+        r"concurrent/futures/process\.py",
+        "wait_result_broken_or_wakeup add_call_item_to_queue _queue_management_worker",
+    ),
     ("mp_queue_get", r"multiprocessing/queues\.py", "get"),
     ("mp_queue_put", r"multiprocessing/queues\.py", "put"),
     ("mp_receive", r"multiprocessing/connection\.py", "recv recv_bytes _recv _recv_bytes poll wait"),

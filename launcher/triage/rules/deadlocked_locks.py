@@ -24,7 +24,7 @@ from perfwatch.triage.frames import show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal, who
 from perfwatch.triage.node import culprit, node_of
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Alternative, Evidence, Finding, Outcome
+from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Finding, Missing, Outcome
 
 CAUSE = Cause("deadlocked_locks", "hung", "user_code", (Thread, Stack))
 
@@ -38,6 +38,11 @@ def judge(case: Case) -> Outcome:
         end = chain.end
         if end.kind not in ("lock", "cycle") or chain.through & ELSEWHERE or not end.still:
             continue
+        if end.node.stack is None:
+            lacking = case.lacks("stacks") or Missing(
+                witness="stacks", reason=f"no stack of pid {end.node.pid} was read"
+            )
+            return Abstention(cause=CAUSE.name, missing=(lacking,))
         if len(case.ranks) > 1 and "collective" in end.node.tags | chain.start.tags:
             continue
         return _finding(case, chain)
