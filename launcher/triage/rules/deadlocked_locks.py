@@ -22,14 +22,17 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal, who
+from perfwatch.triage.motion import motion
 from perfwatch.triage.node import culprit, node_of
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.threads import OTHERS_MOVE
 from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Finding, Missing, Outcome
 
 CAUSE = Cause("deadlocked_locks", "hung", "user_code", (Thread, Stack))
 
 ELSEWHERE = frozenset({"loader", "pool", "gil"})  # chains that have a rule of their own
-OTHERS_MOVE = 0.8
+CEILING_OTHERS_MOVE = 0.75
+WORKING_SHARE = 0.2  # of a core
 
 
 def judge(case: Case) -> Outcome:
@@ -45,14 +48,23 @@ def judge(case: Case) -> Outcome:
             return Abstention(cause=CAUSE.name, missing=(lacking,))
         if len(case.ranks) > 1 and "collective" in end.node.tags | chain.start.tags:
             continue
-        return _finding(case, chain)
+        if end.detail != OTHERS_MOVE or not _somebody_works(case, chain):
+            return _finding(case, chain)
     return None
+
+
+def _somebody_works(case: Case, chain: Chain) -> bool:
+    """Whether another thread of the process burns CPU: it may hold the lock, or make what is waited for."""
+    pid = chain.end.node.pid
+    keys = [key for key in case.history.entities(Thread) if key[0] == pid and key[1] != chain.end.node.tid]
+    shares = (motion(case.history, *key).run_share for key in keys)
+    return any(share is not None and share > WORKING_SHARE for share in shares)
 
 
 def _finding(case: Case, chain: Chain) -> Finding:
     end = chain.end
     partners = [node_of(case.history, case.job, end.node.pid, tid) for tid in end.others]
-    moving = end.detail == "other threads move"
+    moving = end.detail == OTHERS_MOVE
     evidence: tuple[Evidence, ...] = tuple(
         case.saw(
             "thread",
@@ -74,7 +86,7 @@ def _finding(case: Case, chain: Chain) -> Finding:
         + (f"; so does {with_whom}" if with_whom else "; no thread is left that would release it"),
         patience=temporal(case) if moving else STRUCTURAL_SECONDS,
         evidence=evidence,
-        ceiling=OTHERS_MOVE if moving else 1.0,
+        ceiling=CEILING_OTHERS_MOVE if moving else 1.0,
         alternatives=(Alternative(cause="endless_python", refuted_by="the thread does not run"),),
         next=(f"py-spy dump --nonblocking --locals --pid {end.node.pid}",),
     )

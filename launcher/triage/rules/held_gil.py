@@ -25,6 +25,8 @@ from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("held_gil", "hung", "user_code", (Thread, Stack))
 
+RUNNING = 0.78  # a native call that runs may end yet: only time speaks against it
+
 
 def judge(case: Case) -> Outcome:
     """Fires on a chain that passes the GIL, or on a training thread that keeps it while others ask for it."""
@@ -43,6 +45,7 @@ def judge(case: Case) -> Outcome:
             owner=CAUSE.owner,
             summary=f"{who(chain)} holds the GIL inside a native call and does not release it",
             patience=_patience(case, chain),
+            ceiling=1.0 if chain.end.still else RUNNING,
             evidence=(
                 case.saw(
                     "gil",

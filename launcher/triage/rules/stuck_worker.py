@@ -22,17 +22,20 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
+from perfwatch.triage.loops import turning
 from perfwatch.triage.memory import quiet_seconds
 from perfwatch.triage.profile import profile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.threads import OTHERS_MOVE
-from perfwatch.triage.verdict import Alternative, Evidence, Finding, Outcome
+from perfwatch.triage.verdict import Alternative, Evidence, Outcome
 
 CAUSE = Cause("stuck_worker", "hung", "data", (Thread, Stack))
 
 # Ends that are the worker's own doing; any other end has a rule of its own.
 OWN_ENDS = ("sleep", "lock", "python", "native", "gil", "cycle", "other", "unknown")
 RUNNING_ENDS = ("python", "native")
+COUNTED_LOOP = 5.0  # times the patience, for a worker in a ``for`` loop or in native code
+CEILING_GUESSED = 0.75  # it runs, and its loop is not one that waits for a condition
 CEILING_UNSEEN = 0.7  # what it waits for could not be read
 CEILING_RUNNING = 0.85  # an endless loop and a very long computation look the same from outside
 
@@ -58,14 +61,22 @@ def _through_a_queue(case: Case, chain: Chain) -> bool:
     return bool(chain.through & {"pipe", "socket"}) and child is not None and case.job.of_multiprocessing(child)
 
 
-def _finding(case: Case, chain: Chain) -> Finding:
+def _finding(case: Case, chain: Chain) -> Outcome:
     end = chain.end
     running = end.kind in RUNNING_ENDS
-    certain = end.kind in ("lock", "gil", "cycle") and end.detail != OTHERS_MOVE or outlasts(case, end)
+    certain = (end.kind in ("lock", "gil", "cycle") and end.detail != OTHERS_MOVE) or outlasts(case, end)
     silent = end.silent_seconds or 0.0
     evidence: tuple[Evidence, ...] = ()
+    patience = STRUCTURAL_SECONDS if certain else temporal(case)
+    ceiling = CEILING_UNSEEN if end.kind == "unknown" else 1.0
     if running:
         silent, evidence = _without_a_batch(case, chain)
+        loops = turning(case.history, end.node)
+        ceiling = CEILING_RUNNING if "while" in loops else CEILING_GUESSED
+        counts = end.kind == "native" or (bool(loops) and "while" not in loops)
+        patience *= COUNTED_LOOP if counts else 1.0
+        if counts and silent < patience:
+            return None  # long work, until proved otherwise
     doing = "runs without delivering anything" if running else f"waits for {chain.links[-1].waits_for}"
     return hung(
         case,
@@ -73,10 +84,10 @@ def _finding(case: Case, chain: Chain) -> Finding:
         chain,
         owner=CAUSE.owner,
         summary=f"{who(chain)} {doing}; for {silent:.0f} s nothing has come of it and the training thread waits",
-        patience=STRUCTURAL_SECONDS if certain else temporal(case),
+        patience=patience,
         silent=silent,
         evidence=evidence,
-        ceiling=CEILING_RUNNING if running else CEILING_UNSEEN if end.kind == "unknown" else 1.0,
+        ceiling=ceiling,
         alternatives=(
             Alternative(
                 cause="starved_by_transforms",
