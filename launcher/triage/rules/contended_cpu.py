@@ -24,9 +24,8 @@ from perfwatch.triage.verdict import Alternative, Outcome
 CAUSE = Cause("contended_cpu", "slow", "node", (Thread, Host))
 
 DELAYED_SHARE = 0.22  # one neighbour at nice 4 on the job's core costs 0.29; a quiet machine 0.01 to 0.05
-STRETCH = (
-    0.5  # waiting for a CPU stretches every other cause alike: one that explains half as much is the better answer
-)
+STRETCH = 0.5  # a crowded machine stretches every other cause alike: one that explains half as much is named instead
+HIDES = 0.79  # ... and hides it: confidence that nothing else is slow is never quite sure
 STEAL_SHARE = 0.15
 OTHERS_SHARE = 0.3  # of the burnt CPU time
 
@@ -55,7 +54,7 @@ def judge(case: Case) -> Outcome:
             explains=STRETCH * lost,
             summary=f"the training thread waits for a CPU {delay:.0%} of the time while others burn {others or 0:.0%} of the CPU time used"
             + (f" and {steal:.0%} is stolen by the hypervisor" if stolen else ""),
-            confidence=max(0.8, certainty(lost)),
+            confidence=min(HIDES, certainty(lost)),
             evidence=(
                 case.saw(
                     "schedstat",

@@ -25,6 +25,7 @@ CAUSE = Cause("evaluating", "busy", "user_code", (Thread, Stack))
 
 FORWARD_SHARE = 0.2
 FEW_SAMPLES = 30
+BEGINNING_SHARE = 0.1  # of samples in imports or the compiler: the first forward pass of a training is no evaluation
 
 
 def judge(case: Case) -> Outcome:
@@ -33,6 +34,8 @@ def judge(case: Case) -> Outcome:
         seen = case.profile(rank, WINDOW_SECONDS)
         steps = case.progress[rank.pid].steps
         if seen.samples < FEW_SAMPLES or seen.seen("backward", "optimizer", "scaler"):
+            continue
+        if seen.share("compile", "import") > BEGINNING_SHARE:
             continue
         if steps is not None and steps.ago_seconds is not None and steps.ago_seconds < WINDOW_SECONDS:
             continue
