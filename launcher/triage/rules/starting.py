@@ -4,7 +4,9 @@ What it means
     Imports, the data set's index, a model being loaded: no step has been made yet, and none is due.
 
 How it is recognised
-    No step yet, the training thread is in imports, in loading or in the initialisation of weights, and it runs or reads.
+    No step yet, the training thread is in imports, in loading or in the initialisation of weights, and it runs or reads. Less
+    surely: it turns in a loop that comes to an end (a ``for``) in the program's own code, at many lines, and neither a model
+    nor a loader was ever seen.
 
 What it is mistaken for
     A hang in a rendezvous or on a mount: there the thread does not move.
@@ -14,8 +16,10 @@ What to do next
 """
 
 from perfwatch.probes.readings import Stack, Thread
-from perfwatch.triage.busy import MOVES_SHARE, phases
+from perfwatch.triage.busy import MOVES_SHARE, Phase, phases
 from perfwatch.triage.case import Case
+from perfwatch.triage.loops import turning
+from perfwatch.triage.profile import TRAINING_TAGS
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Outcome
 
@@ -23,32 +27,40 @@ CAUSE = Cause("starting", "busy", "user_code", (Thread, Stack))
 
 STARTING_SHARE = 0.5
 YOUNG_SECONDS = 120.0
+RUNNING_SHARE = 0.5  # of a core, waiting for one included
+PREPARING_SAMPLES = 60
+PREPARING_LINES = 2
+SEEN, COUNTED, INFERRED = 0.9, 0.7, 0.65
 
 
 def judge(case: Case) -> Outcome:
-    """Fires on a rank in imports or model loading before its first step."""
+    """Fires on a rank in imports, model loading or preparation before its first step."""
     for phase in phases(case):
         steps = case.steps(phase.rank)
         if steps is not None and steps.count > 0:
             continue
         share = phase.profile.share("import", "load", "init")
-        young = _age_seconds(case, phase.rank.pid) < YOUNG_SECONDS and steps is not None and steps.count == 0
-        if share < STARTING_SHARE and not (
-            young and phase.runs > 0.5 and not phase.profile.seen("loader", "collective")
-        ):
+        if share >= STARTING_SHARE:
+            confidence = SEEN
+        elif phase.runs > RUNNING_SHARE and _young(case, phase) and not phase.profile.seen("loader", "collective"):
+            confidence = COUNTED
+        elif phase.runs > RUNNING_SHARE and _prepares(case, phase):
+            confidence = INFERRED
+        else:
             continue
         if phase.runs < MOVES_SHARE and phase.motion.distinct <= 1:
             continue
+        what = "imports, loading or initialisation" if share >= STARTING_SHARE else "work before the first step"
         return phase.finding(
             CAUSE,
-            "the program is still starting: imports, loading or initialisation",
-            0.9 if share >= STARTING_SHARE else 0.7,
+            f"the program is still starting: {what}",
+            confidence,
             (
                 case.saw(
                     "stack",
                     f"pid {phase.rank.pid}",
                     "imports, loads or initialises",
-                    f"{share:.0%} of {phase.profile.samples} samples",
+                    f"{share:.0%} of {phase.profile.samples} samples, {phase.runs:.0%} of a core",
                     "training code",
                 ),
             ),
@@ -56,6 +68,20 @@ def judge(case: Case) -> Outcome:
     return None
 
 
-def _age_seconds(case: Case, pid: int) -> float:
-    process = case.job.members[pid].process
-    return (process.age_seconds or 0.0) + case.at
+def _young(case: Case, phase: Phase) -> bool:
+    """Whether the agent counts, has counted nothing yet, and the process began a moment ago."""
+    process = case.job.members[phase.rank.pid].process
+    return case.steps(phase.rank) is not None and (process.age_seconds or 0.0) + case.at < YOUNG_SECONDS
+
+
+def _prepares(case: Case, phase: Phase) -> bool:
+    """Whether it turns in a loop that has an end, at several lines, and was never seen at training."""
+    loops = turning(case.history, case.chains[phase.rank.pid].end.node)
+    ever = case.profile(phase.rank)
+    return (
+        bool(loops)
+        and "while" not in loops
+        and ever.samples >= PREPARING_SAMPLES
+        and len(ever.lines()) >= PREPARING_LINES
+        and not ever.seen(*TRAINING_TAGS)
+    )
