@@ -18,6 +18,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.frames import user_frames
 from perfwatch.triage.history import History
+from perfwatch.triage.job import Job, Member
 from perfwatch.triage.verdict import Verdict
 
 # A suspect job is looked at twice a second: two sightings within a second settle a decisive sign.
@@ -25,6 +26,7 @@ SUSPECT_SECONDS = 0.5
 CALM_SECONDS = 1.0
 CERTAIN_SECONDS, CERTAIN_DUMP_SECONDS = 2.0, 15.0  # after a hang was told
 COLLECT_SECONDS = 0.2  # how soon a finished record is noticed
+CALM_ENDED_SECONDS = 2.0  # a process that ended is noticed so late at most
 TREE_SECONDS, CALM_TREE_SECONDS = 1.0, 5.0  # a scan of /proc costs 60 us a process of the machine
 USAGE_SECONDS, CALM_USAGE_SECONDS = 1.0, 10.0
 MACHINE_SECONDS, CALM_MACHINE_SECONDS = 2.0, 10.0
@@ -32,6 +34,7 @@ JUDGE_SECONDS = 1.0
 CALM_SAMPLE_SECONDS = 60.0  # slowness shows in stacks, not in counters
 RECORD_SECONDS = 3.0
 MOST_SAMPLED = 6  # processes sampled at once
+MOST_GLANCED = 8  # ranks of a calm job looked at in one second
 MOST_SWEPT = 24  # processes swept at once
 EARLY_DUMPS, EARLY_DUMP_SECONDS, LATE_DUMP_SECONDS = 3, 0.7, 4.0
 CALM_AFTER_SECONDS = 12.0  # of a healthy or slow verdict
@@ -78,6 +81,9 @@ class Watch:
         self._schedule = Schedule(lambda: self.at)
         self._suspected_at = 0.0
         self._dumps = 0
+        self._glances = 0
+        self._known_job: Job | None = None
+        self._revision = -1
         self._settled_at: float | None = None
         self._read_lines: set[tuple[str, int]] = set()
         self._read_texts: set[int] = set()
@@ -108,7 +114,7 @@ class Watch:
         sampled = self._collect()
         if self._schedule.due("tree", TREE_SECONDS if self.suspicious else CALM_TREE_SECONDS):
             self.look.processes(self.roots)
-        else:
+        elif self.suspicious or self._schedule.due("ended", CALM_ENDED_SECONDS):
             self.look.ended()
         if self._schedule.due("steps", CALM_SECONDS):
             self.look.steps()
@@ -158,7 +164,12 @@ class Watch:
         self._history.at = self.at
         if self._schedule.due("forget", REMEMBER_SECONDS / 4):
             self._history.forget(self.at - REMEMBER_SECONDS)
-        return Case(self._history, self.session, self._teller.events)
+        revision = self._history.added(r.Process, r.ProcessEnded, r.Stack)
+        if revision != self._revision:
+            self._known_job, self._revision = None, revision
+        case = Case(self._history, self.session, self._teller.events, self._known_job)
+        self._known_job = case.job
+        return case
 
     def _collect(self) -> bool:
         found = self.look.collect()
@@ -184,7 +195,7 @@ class Watch:
 
     def _glance(self, case: Case, sampled: bool) -> None:
         """Look at a calm job: does anything ask for more? A sample of stacks now and then is judged when it is there."""
-        for rank in case.ranks:
+        for rank in self._turn(case.ranks):
             self.look.threads(rank.pid, [case.progress[rank.pid].thread])
         why = alarm(case)
         if why or not self.look.known:
@@ -195,6 +206,12 @@ class Watch:
             self.look.dump([rank.pid for rank in case.ranks][:MOST_SAMPLED])
             self._sources()
             self._sample(case)
+
+    def _turn(self, ranks: Sequence[Member]) -> Sequence[Member]:
+        """Some ranks, others the next time: one that stops stops them all."""
+        first = self._glances * MOST_GLANCED % max(1, len(ranks))
+        self._glances += 1
+        return [*ranks[first:], *ranks[:first]][:MOST_GLANCED]
 
     def _suspect(self) -> None:
         self.suspicious = True

@@ -21,10 +21,13 @@ GONE_ROLES = ("rank", "launcher")
 class Case:
     """One job at one moment. Lazy: a rule that does not ask for the chains does not pay for them."""
 
-    def __init__(self, history: History, session: Session, events: Iterable[Event] = ()) -> None:
+    def __init__(
+        self, history: History, session: Session, events: Iterable[Event] = (), job: Job | None = None
+    ) -> None:
         self.at = history.at
         self.session = session
         self.history = history
+        self._job = job  # known already, when nothing was read that could change it
         self.events = tuple(event for event in events if event.at <= history.at)
 
     @cached_property
@@ -36,7 +39,7 @@ class Case:
     @cached_property
     def job(self) -> Job:
         """Who is who."""
-        return read_job(self.history)
+        return self._job or read_job(self.history)
 
     @property
     def ranks(self) -> tuple[Member, ...]:

@@ -4,7 +4,7 @@ Counters in the recording are cumulative; differences and rates are taken here a
 """
 
 import bisect
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
@@ -54,6 +54,7 @@ class History:
 
     def __init__(self, records: Iterable[Record] = (), at: float = 0.0) -> None:
         self.at = at
+        self._added: Counter[type[r.Reading]] = Counter()
         self._index: dict[type[r.Reading], dict[tuple[Any, ...], list[Seen[Any]]]] = defaultdict(
             lambda: defaultdict(list)
         )
@@ -64,12 +65,17 @@ class History:
     def add(self, at: float, reading: r.Reading) -> None:
         """Put one reading in its place; a stack record tells of the past, so order is by time, not by arrival."""
         kind = type(reading)
+        self._added[kind] += 1
         series = self._index[kind][tuple(getattr(reading, name) for name in KEYS.get(kind, ()))]
         seen = Seen(at, reading)
         if series and series[-1].at > at:
             bisect.insort(series, seen, key=_when)
         else:
             series.append(seen)
+
+    def added(self, *kinds: type[r.Reading]) -> int:
+        """How many readings of these kinds were ever added: unchanged means that nothing is new."""
+        return sum(self._added[kind] for kind in kinds)
 
     def forget(self, before: float) -> None:
         """Drop what is older, but keep each entity's last reading: written on change means that it still holds."""

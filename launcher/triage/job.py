@@ -81,17 +81,35 @@ class Job:
         return self.world_size is None or len(self.ranks) >= self.world_size
 
 
-def _stack_tags(history: History, pid: int) -> frozenset[str]:
-    found: set[str] = set()
-    for key in history.entities(r.Stack):
-        if key[0] == pid and (seen := history.latest(r.Stack, *key)):
-            found |= tags(seen.reading)
-    return frozenset(found)
+class _Sights:
+    """What is known of every process, gathered in one pass: a job can have thousands of threads."""
 
+    def __init__(self, history: History) -> None:
+        self.all: dict[int, set[str]] = {}  # tags of all its threads' newest stacks
+        self.main: dict[int, r.Stack] = {}
+        self.in_group: set[int] = (
+            set()
+        )  # belongs to a process group, by its stacks or by a thread that torch made for one
+        for pid, tid in history.entities(r.Stack):
+            seen = history.latest(r.Stack, pid, tid)
+            if seen is None:
+                continue
+            self.all.setdefault(pid, set()).update(tags(seen.reading))
+            if pid == tid:
+                self.main[pid] = seen.reading
+        for pid, tid in history.entities(r.Thread):
+            thread = history.latest(r.Thread, pid, tid)
+            if thread is not None and thread.reading.name.startswith(GROUP_THREADS):
+                self.in_group.add(pid)
+        self.in_group |= {pid for pid, found in self.all.items() if any_tag(found, "collective", "rendezvous")}
 
-def _main_tags(history: History, pid: int) -> frozenset[str]:
-    seen = history.latest(r.Stack, pid, pid)
-    return tags(seen.reading) if seen else frozenset()
+    def of(self, pid: int) -> frozenset[str]:
+        """Tags of all threads of a process."""
+        return frozenset(self.all.get(pid, ()))
+
+    def of_main(self, pid: int) -> frozenset[str]:
+        """Tags of its main thread."""
+        return tags(self.main[pid]) if pid in self.main else frozenset()
 
 
 def read_job(history: History) -> Job:
@@ -107,13 +125,14 @@ def read_job(history: History) -> Job:
         if (gone := history.latest(r.ProcessEnded, *key))
         and (gone.reading.pid not in processes or processes[gone.reading.pid].start_ticks == gone.reading.start_ticks)
     }
-    ranks = _find_ranks(history, processes)
+    sights = _Sights(history)
+    ranks = _find_ranks(sights, processes)
     members: dict[int, Member] = {}
     for pid, process in sorted(processes.items()):
         owner = _owner(pid, processes, ranks)
         members[pid] = Member(
             process=process,
-            role=_role(history, process, ranks, owner, processes),
+            role=_role(sights, process, ranks, owner, processes),
             rank=ranks[owner] if owner is not None else None,
             rank_pid=owner,
             ended=ended.get(pid),
@@ -136,7 +155,7 @@ def _newest(ranks: tuple[Member, ...]) -> tuple[Member, ...]:
     return tuple(best.values())
 
 
-def _find_ranks(history: History, processes: dict[int, r.Process]) -> dict[int, int | None]:
+def _find_ranks(sights: _Sights, processes: dict[int, r.Process]) -> dict[int, int | None]:
     by_environment = {
         pid: process.rank
         for pid, process in processes.items()
@@ -147,22 +166,20 @@ def _find_ranks(history: History, processes: dict[int, r.Process]) -> dict[int, 
     roots = [p for p in processes.values() if p.python and not _python_above(p, processes)]
     found: dict[int, int | None] = {}
     for root in sorted(roots, key=lambda p: p.start_ticks):
-        found.update(_descend(history, root, processes))
+        found.update(_descend(sights, root, processes))
     return found
 
 
-def _descend(history: History, process: r.Process, processes: dict[int, r.Process]) -> dict[int, int | None]:
+def _descend(sights: _Sights, process: r.Process, processes: dict[int, r.Process]) -> dict[int, int | None]:
     """The rank(s) at or below a top Python process: past launchers, and into the children of a plain spawn."""
     children = [
         p
         for p in processes.values()
-        if p.parent_pid == process.pid and p.python and not _is_service(p) and not _is_worker(history, p)
+        if p.parent_pid == process.pid and p.python and not _is_service(p) and not _is_worker(sights, p)
     ]
-    grouped = [child for child in children if _in_group(history, child.pid)]
-    supervises = any_tag(_main_tags(history, process.pid), "spawn_join", "mp_join") or not _in_group(
-        history, process.pid
-    )
-    if "spawn_join" in _main_tags(history, process.pid) or (grouped and supervises):
+    grouped = [child for child in children if child.pid in sights.in_group]
+    supervises = any_tag(sights.of_main(process.pid), "spawn_join", "mp_join") or process.pid not in sights.in_group
+    if "spawn_join" in sights.of_main(process.pid) or (grouped and supervises):
         likely = [child for child in children if child.torch_loaded is not False or child in grouped]
         ordered = sorted(likely, key=lambda p: (p.start_ticks, p.pid))
         return {child.pid: index for index, child in enumerate(ordered)}
@@ -170,28 +187,17 @@ def _descend(history: History, process: r.Process, processes: dict[int, r.Proces
         ordered = sorted(grouped, key=lambda p: (p.start_ticks, p.pid))
         return {one.pid: index for index, one in enumerate([process, *ordered])}
     heavy = [child for child in children if child.torch_loaded]
-    if len(heavy) == 1 and (process.torch_loaded is False or _only_launches(history, process.pid)):
-        return _descend(history, heavy[0], processes)
+    if len(heavy) == 1 and (process.torch_loaded is False or _only_launches(sights, process.pid)):
+        return _descend(sights, heavy[0], processes)
     return {process.pid: None}
 
 
-def _only_launches(history: History, pid: int) -> bool:
+def _only_launches(sights: _Sights, pid: int) -> bool:
     """Whether the main thread waits for a child below nothing but an installed command (accelerate, deepspeed)."""
-    seen = history.latest(r.Stack, pid, pid)
-    if seen is None or not any_tag(tags(seen.reading), "child_wait", "mp_join"):
+    stack = sights.main.get(pid)
+    if stack is None or not any_tag(tags(stack), "child_wait", "mp_join"):
         return False
-    return all(not is_user(frame) or "/bin/" in frame.file for frame in seen.reading.frames)
-
-
-def _in_group(history: History, pid: int) -> bool:
-    """Whether a process belongs to a process group: its stacks say so, or a thread that torch made for one."""
-    if any_tag(_stack_tags(history, pid), "collective", "rendezvous"):
-        return True
-    return any(
-        (seen := history.latest(r.Thread, *key)) is not None and seen.reading.name.startswith(GROUP_THREADS)
-        for key in history.entities(r.Thread)
-        if key[0] == pid
-    )
+    return all(not is_user(frame) or "/bin/" in frame.file for frame in stack.frames)
 
 
 def _inherits(process: r.Process, processes: dict[int, r.Process]) -> bool:
@@ -226,12 +232,12 @@ def _is_service(process: r.Process) -> bool:
     return any(word in part for part in process.command for word in SERVICE_WORDS)
 
 
-def _is_worker(history: History, process: r.Process) -> bool:
-    return process.name.startswith(WORKER_THREAD) or "worker" in _stack_tags(history, process.pid)
+def _is_worker(sights: _Sights, process: r.Process) -> bool:
+    return process.name.startswith(WORKER_THREAD) or "worker" in sights.of(process.pid)
 
 
 def _role(
-    history: History,
+    sights: _Sights,
     process: r.Process,
     ranks: dict[int, int | None],
     owner: int | None,
@@ -245,9 +251,9 @@ def _role(
         return "compile"
     if owner is None:
         return "launcher"
-    if _is_worker(history, process):
+    if _is_worker(sights, process):
         return "worker"
-    if any_tag(_stack_tags(history, process.pid), "pool_worker", "futures_worker"):
+    if any_tag(sights.of(process.pid), "pool_worker", "futures_worker"):
         return "pool_worker"
     return "child"
 
