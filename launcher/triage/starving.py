@@ -144,7 +144,7 @@ def starving(case: Case) -> Starving | None:
     worst: Starving | None = None
     for rank in case.ranks:
         seen = case.profile(rank, WINDOW_SECONDS)
-        if seen.samples < FEW_SAMPLES or case.progress[rank.pid].kind == "still":
+        if seen.samples < FEW_SAMPLES or _stands(case, rank, seen):
             continue
         waiting = seen.share_where(awaits_data)
         if waiting < WAITING_SHARE or (worst is not None and waiting < worst.waiting):
@@ -155,6 +155,14 @@ def starving(case: Case) -> Starving | None:
         if makers and seen.samples >= FEW_SAMPLES and waiting >= WAITING_SHARE and not _idle(case, makers):
             worst = Starving(rank, waiting, seen, makers)
     return worst
+
+
+def _stands(case: Case, rank: Member, seen: Profile) -> bool:
+    """Whether the training thread does not even come back from its wait now and then."""
+    now = case.progress[rank.pid]
+    if now.kind != "still" or seen.seen("backward", "optimizer", "forward"):
+        return False
+    return motion(case.history, rank.pid, now.thread).frozen is not False
 
 
 def _idle(case: Case, makers: tuple[tuple[int, int], ...]) -> bool:

@@ -5,6 +5,7 @@ What it means
 
 How it is recognised
     The agent's step times show one lasting shift: the median after it is well above the one before, and the two hardly overlap.
+    The thread was sampled since, and it does not wait for a CPU.
 
 What it is mistaken for
     Steps of very different length all along. Single long steps (checkpoints): the median does not move.
@@ -15,6 +16,7 @@ What to do next
 
 from perfwatch.probes.readings import Steps
 from perfwatch.triage.case import Case
+from perfwatch.triage.cpu import delay_share
 from perfwatch.triage.history import median, quantile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import slow
@@ -25,6 +27,8 @@ CAUSE = Cause("regressed", "slow", "unknown", (Steps,))
 WINDOW_SECONDS = 600.0
 FEW_STEPS = 12  # on each side of the change
 RATIO = 1.2
+LOOKS = 60  # three seconds of samples since the change, in which no other cause was found
+CROWDED_SHARE = 0.15  # waiting for a CPU: then the machine is slower, not the run
 OVERLAP = 0.25  # the slower quarter before and the faster quarter after must not overlap
 
 
@@ -35,10 +39,12 @@ def judge(case: Case) -> Outcome:
         if steps is None or case.progress[rank.pid].kind != "moving":
             continue
         change = change_point(steps.intervals)
-        if change is None:
+        if change is None or (delay_share(case, rank.pid) or 0.0) > CROWDED_SHARE:
             continue
         index, before, after = change
         ago = sum(steps.intervals[index:])
+        if case.profile(rank, ago).samples < LOOKS:
+            continue  # what the thread is at since then must be known before nothing else is to blame
         return slow(
             case,
             CAUSE,
@@ -46,7 +52,8 @@ def judge(case: Case) -> Outcome:
             lost=1.0 - before / after,
             explains=0.0,
             confidence=0.85,
-            summary=f"steps became {after / before:.2f} times as long about {ago:.0f} s ago: {before * 1e3:.0f} ms before, {after * 1e3:.0f} ms now",
+            summary=f"steps became {after / before:.2f} times as long about {ago:.0f} s ago: "
+            f"{before * 1e3:.0f} ms before, {after * 1e3:.0f} ms now",
             evidence=(
                 case.saw(
                     "steps",

@@ -37,11 +37,12 @@ COUNTED, SAMPLED = 0.92, 0.85
 def judge(case: Case) -> Outcome:
     """Fires on backward passes without an optimizer step."""
     for rank in case.ranks:
-        seen = case.profile(rank, WINDOW_SECONDS)
+        steps = case.steps(rank)
+        since = WINDOW_SECONDS if steps is None or steps.ago_seconds is None else min(WINDOW_SECONDS, steps.ago_seconds)
+        seen = case.profile(rank, since)
         if seen.samples < FEW_SAMPLES or seen.share("backward") < BACKWARD_SHARE:
             continue
         turns = seen.turns(lambda stack: "backward" in tags(stack))
-        steps = case.steps(rank)
         beside = round(seen.share_where(accompanies) * seen.samples)
         if steps is not None:
             skipped = steps.ago_seconds is None or steps.ago_seconds > NO_STEP_SECONDS
