@@ -28,6 +28,7 @@ from perfwatch.triage.motion import moves
 from perfwatch.triage.polling import only_asks
 from perfwatch.triage.profile import TRAINING_TAGS, profile
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.rules.retrying import retries
 from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Missing, Outcome
 
 CAUSE = Cause("endless_python", "hung", "user_code", (Thread, Stack))
@@ -79,7 +80,7 @@ def _naps(case: Case, chain: Chain) -> Outcome:
         return None  # of several ranks the others tell whether this one is missed
     if moves(case.history, node.pid, node.tid).recurrent or any_tag(node.tags, *TRAINING_TAGS, *OTHER_WORK):
         return None
-    if not only_asks(case.history, node):
+    if not only_asks(case.history, node) or (node.stack is not None and retries(case, node.stack)):
         return None
     return hung(
         case,

@@ -18,12 +18,16 @@ from perfwatch.probes.readings import SourceLine, Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import show, tags, user_frame
 from perfwatch.triage.restarts import restarts
+from perfwatch.triage.job import Member
+from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.slowness import slow, worst
+from perfwatch.triage.slowness import FEW_SAMPLES, WINDOW_SECONDS, slow, worst
 from perfwatch.triage.verdict import Alternative, Culprit, Finding, Outcome
 
 CAUSE = Cause("retrying", "slow", "network", (Stack, Thread))
 
+ONLY = 0.9  # of the samples: it does nothing but back off
+LONG_ENOUGH_SECONDS = 4.0  # of samples
 RESTARTS = 2  # separate tries; generations of one rank
 LOOP, ONCE = 0.92, 0.7  # more than one restart; a single one may have been the last
 CONNECTING = frozenset("connect create_connection urlopen urlretrieve request recv fetch download".split())
@@ -64,11 +68,11 @@ def _restarts(case: Case) -> Finding | None:
 
 
 def _backs_off(case: Case) -> Finding | None:
-    found = worst(case, lambda rank, seen: seen.share_where(lambda stack: retries(case, stack)))
+    found = worst(case, lambda rank, seen: seen.share_where(lambda stack: retries(case, stack))) or _only_retries(case)
     if found is None:
         return None
     rank, seen, lost = found
-    if len(seen.runs(lambda stack: retries(case, stack))) < RESTARTS:
+    if lost < ONLY and len(seen.runs(lambda stack: retries(case, stack))) < RESTARTS:
         return None
     frame = seen.top_line(lambda stack: retries(case, stack))
     return slow(
@@ -86,6 +90,20 @@ def _backs_off(case: Case) -> Finding | None:
         alternatives=(Alternative(cause="blocked_network", refuted_by="each try returns"),),
         next=(f"look at what {show(frame)} calls",),
     )
+
+
+def _only_retries(case: Case) -> tuple[Member, Profile, float] | None:
+    """A rank that does nothing else: no step between the tries, and it woke for the next one while we watched."""
+    for rank in case.ranks:
+        seen = case.profile(rank, WINDOW_SECONDS)
+        share = seen.share_where(lambda stack: retries(case, stack))
+        if seen.samples >= FEW_SAMPLES and share >= ONLY and seen.seconds >= LONG_ENOUGH_SECONDS:
+            woke = case.history.growth(
+                Thread, rank.pid, case.progress[rank.pid].thread, of=lambda t: t.voluntary_switches
+            )
+            if woke is not None and woke[0] >= RESTARTS:
+                return rank, seen, share
+    return None
 
 
 def retries(case: Case, stack: Stack) -> bool:
