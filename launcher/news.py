@@ -56,9 +56,9 @@ class Teller:
             return
         kind, text = "verdict", verdict.summary
         if verdict.state == "inconclusive":
-            if verdict.suspect is None or not lasts(verdict.suspect):
-                return
-            kind = "suspicion"
+            if self.state == "hung" or verdict.suspect is None or not lasts(verdict.suspect):
+                return  # a hang that was told stands until the job moves: it is looked at less often now
+            kind, text = "suspicion", verdict.summary.removeprefix("suspected: ")
         elif self.state in DOUBTED and verdict.state in MOVING:
             kind, text = "retraction", f"moves again: {verdict.summary}"
         self.state, self._cause = verdict.state, verdict.cause

@@ -29,6 +29,7 @@ from perfwatch.supervise import Request
 from perfwatch.triage.verdict import Verdict
 from perfwatch.watch import Watch
 
+UNREMARKABLE = ("healthy", "busy")  # nobody needs to be told, unless it takes something back
 TURN_SECONDS = 1.0  # how often a launcher that does not watch asks whether it should now
 LONGEST_TEXT = 8192  # what a terminal takes at once; the rest is in the session
 RELAY_SECONDS = 5.0
@@ -146,8 +147,7 @@ class _Watcher:
 
     def _news(self, news: News) -> None:
         if news.kind == "verdict" and news.verdict is not None:
-            healthy = news.verdict.state == "healthy"
-            if not healthy:
+            if news.verdict.state not in UNREMARKABLE:
                 self._say(_short(news.verdict))
                 self._said.append(f"{news.verdict.state}: {news.verdict.cause or 'no cause named'} ({news.text})")
         else:

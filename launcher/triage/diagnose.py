@@ -8,7 +8,7 @@ import msgspec
 from perfwatch.probes import readings as r
 from perfwatch.recording import Recording
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import wakes_soon
+from perfwatch.triage.hang import wakes_soon, who
 from perfwatch.triage.history import History
 from perfwatch.triage.rule import Rule
 from perfwatch.triage.rules import RULES
@@ -27,6 +27,7 @@ from perfwatch.triage.verdict import (
 SURE = 0.6  # a finding below this is a suspicion, not a verdict
 SUSPECTED = 0.5  # of a finding's confidence that a mere suspicion of it has
 SHOWN = 4
+SHOWN_LINKS = 12
 STANDS_SECONDS = 2.0  # longer than the waits within a healthy step, shorter than any patience
 MOVING = ("slow", "healthy")  # states that a job which may be hung cannot be called yet
 
@@ -105,7 +106,7 @@ def _inconclusive(case: Case, findings: list[Finding], waiting: list[Finding], m
     best = waiting[0] if waiting else max(findings, key=lambda f: f.confidence, default=None)
     verdict = _resting_on(case, best, missing)
     if best is None:
-        return verdict
+        return _as_seen(case, verdict)
     suspect = Suspect(
         state=best.state,
         cause=best.cause,
@@ -118,6 +119,19 @@ def _inconclusive(case: Case, findings: list[Finding], waiting: list[Finding], m
         summary=f"suspected: {best.summary}",
         suspect=suspect,
         findings=tuple(findings[:SHOWN]),
+    )
+
+
+def _as_seen(case: Case, verdict: Verdict) -> Verdict:
+    """Where things stand, when not even a suspicion can be named: somebody who knows the program may see more in it."""
+    rank, chain = next(iter(case.chains.items()), (0, None))
+    if chain is None:
+        return verdict
+    return msgspec.structs.replace(
+        verdict,
+        summary=f"no cause can be named: {who(chain)} waits for {chain.links[-1].waits_for} ({case.progress[rank].basis})",
+        wait_chain=tuple(link for one in case.chains.values() for link in one.links)[:SHOWN_LINKS],
+        next=(f"py-spy dump --nonblocking --pid {chain.end.node.pid}", f"perfwatch attach {rank} --watch"),
     )
 
 

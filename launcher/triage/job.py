@@ -12,6 +12,8 @@ from perfwatch.triage.frames import any_tag, is_user, tags
 from perfwatch.triage.history import History
 
 WORKER_THREAD = "pt_data_worker"  # the name that torch gives a DataLoader worker's main thread
+TRAINING = ("optimizer", "backward", "loader", "forward")
+OUR_NAME = "perfwatch"  # launchers, watchers and writers of ours name themselves so: never part of what they watch
 SERVICE_WORDS = ("resource_tracker", "forkserver", "semaphore_tracker")
 # How torch and its backends name the threads of a process group (gloo's loop, NCCL's watchdog, heartbeat and proxy).
 GROUP_THREADS = ("gloo", "pt_nccl", "NCCL", "nccl", "pt_gloo")
@@ -163,7 +165,7 @@ def _find_ranks(sights: _Sights, processes: dict[int, r.Process]) -> dict[int, i
     }
     if by_environment:
         return dict(by_environment)
-    roots = [p for p in processes.values() if p.python and not _python_above(p, processes)]
+    roots = [p for p in processes.values() if p.python and not _is_service(p) and not _python_above(p, processes)]
     found: dict[int, int | None] = {}
     for root in sorted(roots, key=lambda p: p.start_ticks):
         found.update(_descend(sights, root, processes))
@@ -187,7 +189,9 @@ def _descend(sights: _Sights, process: r.Process, processes: dict[int, r.Process
         ordered = sorted(grouped, key=lambda p: (p.start_ticks, p.pid))
         return {one.pid: index for index, one in enumerate([process, *ordered])}
     heavy = [child for child in children if child.torch_loaded]
-    if len(heavy) == 1 and (process.torch_loaded is False or _only_launches(sights, process.pid)):
+    trains = len(heavy) == 1 and any_tag(sights.of(heavy[0].pid), *TRAINING)
+    joins = trains and "mp_join" in sights.of_main(process.pid)
+    if len(heavy) == 1 and (process.torch_loaded is False or joins or _only_launches(sights, process.pid)):
         return _descend(sights, heavy[0], processes)
     return {process.pid: None}
 
@@ -213,7 +217,7 @@ def _inherits(process: r.Process, processes: dict[int, r.Process]) -> bool:
 def _python_above(process: r.Process, processes: dict[int, r.Process]) -> bool:
     above = processes.get(process.parent_pid)
     while above is not None:
-        if above.python:
+        if above.python and not _is_service(above):
             return True
         above = processes.get(above.parent_pid)
     return False
@@ -229,6 +233,8 @@ def _owner(pid: int, processes: dict[int, r.Process], ranks: dict[int, int | Non
 
 
 def _is_service(process: r.Process) -> bool:
+    if process.name.startswith(OUR_NAME):
+        return True
     return any(word in part for part in process.command for word in SERVICE_WORDS)
 
 
