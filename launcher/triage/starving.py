@@ -18,6 +18,7 @@ from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding
 
 WAITING_SHARE = 0.2  # of the training thread's time; healthy loops with prefetch stay below 0.05
+BOTTLENECK_SHARE, NEVER_IDLE = 0.11, 0.9  # less waiting is enough where the workers never wait for work themselves
 SURE_SHARE = 0.4
 FEW_SAMPLES = 20
 WINDOW_SECONDS = 20.0
@@ -87,7 +88,7 @@ class Starving:
         ceiling: float = 0.95,
     ) -> Finding:
         """A slow finding whose confidence grows with the share of time lost."""
-        confidence = 0.75 + 0.2 * min(1.0, (self.waiting - WAITING_SHARE) / (SURE_SHARE - WAITING_SHARE))
+        confidence = 0.75 + 0.2 * max(-0.3, min(1.0, (self.waiting - WAITING_SHARE) / (SURE_SHARE - WAITING_SHARE)))
         waits = case.saw(
             "stack",
             f"pid {self.rank.pid}",
@@ -147,12 +148,12 @@ def starving(case: Case) -> Starving | None:
         if seen.samples < FEW_SAMPLES or _stands(case, rank, seen):
             continue
         waiting = seen.share_where(awaits_data)
-        if waiting < WAITING_SHARE or (worst is not None and waiting < worst.waiting):
+        if waiting < BOTTLENECK_SHARE or (worst is not None and waiting < worst.waiting):
             continue
         makers = producers(case, rank)
         seen = _after_start(case, seen, makers)
         waiting = seen.share_where(awaits_data)
-        if makers and seen.samples >= FEW_SAMPLES and waiting >= WAITING_SHARE and not _idle(case, makers):
+        if makers and seen.samples >= FEW_SAMPLES and _enough(case, waiting, makers):
             worst = Starving(rank, waiting, seen, makers)
     return worst
 
@@ -165,11 +166,19 @@ def _stands(case: Case, rank: Member, seen: Profile) -> bool:
     return motion(case.history, rank.pid, now.thread).frozen is not False
 
 
-def _idle(case: Case, makers: tuple[tuple[int, int], ...]) -> bool:
-    """Whether the workers mostly wait for work: then the time goes into taking over batches that are ready."""
+def _working_share(case: Case, makers: tuple[tuple[int, int], ...]) -> float:
+    """Share of the looks at workers in which they work at data; 1 where they were hardly looked at."""
     seen = [profile(case.history, pid, tid, WINDOW_SECONDS) for pid, tid in makers]
     looks = sum(one.samples for one in seen)
-    return looks >= FEW_SAMPLES and sum(one.share_where(works) * one.samples for one in seen) < WORKING_SHARE * looks
+    return sum(one.share_where(works) * one.samples for one in seen) / looks if looks >= FEW_SAMPLES else 1.0
+
+
+def _enough(case: Case, waiting: float, makers: tuple[tuple[int, int], ...]) -> bool:
+    """Whether so much waiting is the workers' doing: those that mostly wait for work have their batches ready in time."""
+    share = _working_share(case, makers)
+    if share < WORKING_SHARE:
+        return False
+    return waiting >= (BOTTLENECK_SHARE if share >= NEVER_IDLE else WAITING_SHARE)
 
 
 def _after_start(case: Case, seen: Profile, makers: tuple[tuple[int, int], ...]) -> Profile:
