@@ -107,6 +107,8 @@ def silence(history: History, node: Node) -> float | None:
     remembered = None
     if node.thread is not None and node.thread.ran_ago_seconds is not None and node.thread.state != "R":
         remembered = node.thread.ran_ago_seconds + (history.at - node.thread_at)
+        if node.wait is not None and node.wait.kind == "futex" and node.wait.forever:
+            return remembered  # nothing but a release wakes it: whatever looks alike before that was an earlier wait
     watched = _unchanged_seconds(history, node)
     known = [value for value in (remembered, watched) if value is not None]
     return max(known) if known else None

@@ -6,15 +6,22 @@ from perfwatch.triage.history import History
 from perfwatch.triage.job import Job
 from perfwatch.triage.motion import WINDOW_SECONDS, dominant, motion, python_threads
 from perfwatch.triage.node import End, Node, node_of, silence
+from perfwatch.triage.polling import source_of
 from perfwatch.triage.workers import idle
 
 GIL_WAIT_SECONDS = 0.02  # CPython re-asks every 5 ms (sys.getswitchinterval); remaining time measured 1-2 ms
 GIL_SWITCHES_PER_SECOND = (60.0, 400.0)  # measured 193/s at the default switch interval
 OTHERS_MOVE = "other threads move"
+ELSEWHERE_HELD = "another process may hold it"
 LONG_SLEEP_SECONDS = 60.0  # a thread that sleeps longer than this does not come back to release a lock in time
 BEFORE_SECONDS = 30.0  # a thread that fell silent so much earlier than the one that waits was idle anyway
 TICKS_PER_SECOND = 0.5  # a heartbeat wakes at least so often: twice within one look of a few seconds
 UNSEEN_RUN_SHARE = 0.05  # of a core: a thread that runs and whose Python stack could not be read
+# All that a heartbeat calls; a loop that calls anything else may hand something over.
+HEARTBEAT_CALLS = frozenset(
+    "sleep wait is_set print write flush open close time monotonic perf_counter strftime now format str int round len"
+    " info debug log warning getpid".split()
+)
 LEADING_TAGS = (
     "loader_wait pool_wait futures_wait thread_join mp_join spawn_join child_wait collective rendezvous file_lock prompt"
 ).split()
@@ -75,8 +82,15 @@ def waits(history: History, job: Job, node: Node) -> tuple[str, tuple[Node, ...]
     if node.wait is not None and node.wait.kind == "poll" and not node.wait.forever:
         return "an event", (), End("other", node)
     locked = tuple(other.tid for other in others if waits_forever(other))
-    if node.wait is not None and node.wait.shared and (other_processes := _others_move(history, job, node)):
-        return "a lock between processes", (), End("lock", node, others=other_processes, detail=OTHERS_MOVE)
+    if node.wait is not None and node.wait.shared and (relatives := sharers(job, node)):
+        moving = tuple(pid for pid in relatives if _moves(history, job, pid))
+        detail = OTHERS_MOVE if moving else ELSEWHERE_HELD
+        who = ", ".join(map(str, (moving or relatives)[:3]))
+        return (
+            f"a lock between processes, which pid {who} may hold",
+            (),
+            End("lock", node, others=moving or relatives, detail=detail),
+        )
     if may_release(history, node, others):
         return "a lock, while other threads move", (), End("lock", node, others=locked, detail=OTHERS_MOVE)
     who = f"held by a thread that waits itself ({', '.join(map(str, locked))})" if locked else "that nobody releases"
@@ -127,8 +141,8 @@ def _nearest(history: History, node: Node, others: list[Node]) -> list[Node]:
 
 
 def may_release(history: History, node: Node, others: list[Node]) -> bool:
-    """Whether a thread of the process runs, or rests for a while and has not been seen to come and go meanwhile."""
-    if any(not waits_forever(other) and not _ticks(other) for other in others):
+    """Whether a thread of the process runs, or rests for a while; a heartbeat that hands nothing over does not count."""
+    if any(not waits_forever(other) and (not _ticks(other) or _hands_over(history, other)) for other in others):
         return True
     known = {node.tid, *(other.tid for other in others)}
     shares = (
@@ -139,12 +153,36 @@ def may_release(history: History, node: Node, others: list[Node]) -> bool:
     return any(share is not None and share > UNSEEN_RUN_SHARE for share in shares) or node.motion.samples < 2
 
 
-def _others_move(history: History, job: Job, node: Node) -> tuple[int, ...]:
-    """Other Python processes of the job that are not known to stand still: one may hold a lock between processes."""
-    members = [
-        m for m in job.members.values() if m.alive and m.process.python and m.role not in ("service", "launcher")
+def sharers(job: Job, node: Node) -> tuple[int, ...]:
+    """Other living processes of the job that may hold a lock between processes."""
+    members = [m for m in job.members.values() if m.alive and m.role not in ("service", "launcher")]
+    return tuple(m.pid for m in members if m.pid != node.pid and m.process.python)
+
+
+def _moves(history: History, job: Job, pid: int) -> bool:
+    """Whether any thread of a process runs, was seen to move, or waits for something that has an end."""
+    tids = {key[1] for key in history.entities(r.Thread) if key[0] == pid} | {pid}
+    nodes = (node_of(history, job, pid, tid) for tid in tids)
+    return any(n.motion.frozen is False or _comes_back(n) for n in nodes if not idle(n) and not _is_service(history, n))
+
+
+def _comes_back(node: Node) -> bool:
+    """Whether a thread runs, or waits for something that may end soon."""
+    if node.wait is None:
+        return node.motion.frozen is not True
+    return not node.wait.forever and (node.wait.remaining_seconds or 0.0) <= LONG_SLEEP_SECONDS
+
+
+def releasers(history: History, job: Job, node: Node) -> list[Node]:
+    """The threads that rest until a moment that the kernel knows, and may let this one go on then."""
+    pids = [node.pid, *(sharers(job, node) if node.wait is not None and node.wait.shared else ())]
+    nodes = [
+        node_of(history, job, *key)
+        for key in history.entities(r.Thread)
+        if key[0] in pids and key != (node.pid, node.tid)
     ]
-    return tuple(m.pid for m in members if m.pid != node.pid and node_of(history, job, m.pid).motion.frozen is not True)
+    resting = [n for n in nodes if n.wait is not None and n.wait.kind == "sleep" and n.wait.remaining_seconds]
+    return [n for n in resting if not _is_service(history, n) and (not _ticks(n) or _hands_over(history, n))]
 
 
 def waits_forever(node: Node) -> bool:
@@ -156,6 +194,12 @@ def _ticks(node: Node) -> bool:
     """A heartbeat: it rests for a moment, again and again, and was seen to come and go."""
     resting = node.wait is not None and node.wait.kind in ("sleep", "poll", "futex") and not node.wait.forever
     return resting and (node.motion.switches_per_second or 0.0) >= TICKS_PER_SECOND
+
+
+def _hands_over(history: History, node: Node) -> bool:
+    """Whether the loop that a thread turns in may give something to others now and then."""
+    source = source_of(history, node)
+    return source is None or not {call.rsplit(".", 1)[-1] for call in source.loop_calls} <= HEARTBEAT_CALLS
 
 
 def _is_service(history: History, node: Node) -> bool:

@@ -21,25 +21,29 @@ from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
-from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal, who
+from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, silent_seconds, temporal, who
 from perfwatch.triage.motion import motion
-from perfwatch.triage.node import culprit, node_of
+from perfwatch.triage.node import Node, culprit, node_of
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.threads import OTHERS_MOVE
+from perfwatch.triage.threads import LONG_SLEEP_SECONDS, OTHERS_MOVE, releasers, sharers
 from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Finding, Missing, Outcome
 
 CAUSE = Cause("deadlocked_locks", "hung", "user_code", (Thread, Stack))
 
 ELSEWHERE = frozenset({"loader", "pool", "gil"})  # chains that have a rule of their own
+ASKED = frozenset({"child", "join_process", "supervised"})  # so has a cycle through a child: ``blocked_child``
 CEILING_OTHERS_MOVE = 0.75
+CEILING_ELSEWHERE = 0.8  # a process that waits for ever may hold it: who lets that one go on is not known
+ROUNDS = 3  # a thread that has rested and come back so often meanwhile does not release it the next time either
+MARGIN_SECONDS = 1.0  # from the end of a rest to the release
 WORKING_SHARE = 0.2  # of a core
 
 
 def judge(case: Case) -> Outcome:
-    """Fires on a chain that ends in a lock or a cycle of locks."""
+    """Fires on a chain that ends in a lock or a cycle of waits."""
     for chain in case.still_chains:
         end = chain.end
-        if end.kind not in ("lock", "cycle") or chain.through & ELSEWHERE or not end.still:
+        if end.kind not in ("lock", "cycle") or not end.still or _has_a_rule_of_its_own(chain):
             continue
         if end.node.stack is None:
             lacking = case.lacks("stacks") or Missing(
@@ -53,18 +57,39 @@ def judge(case: Case) -> Outcome:
     return None
 
 
+def _has_a_rule_of_its_own(chain: Chain) -> bool:
+    if chain.end.kind == "cycle":
+        inside = {link.pid for link in chain.links} == {chain.start.pid}
+        return bool(chain.through & ASKED) or (bool(chain.through & ELSEWHERE) and not inside)
+    return bool(chain.through & ELSEWHERE)
+
+
 def _somebody_works(case: Case, chain: Chain) -> bool:
-    """Whether another thread of the process burns CPU: it may hold the lock, or make what is waited for."""
-    pid = chain.end.node.pid
-    keys = [key for key in case.history.entities(Thread) if key[0] == pid and key[1] != chain.end.node.tid]
+    """Whether another thread that could release it burns CPU: it may hold the lock, or make what is waited for."""
+    end = chain.end
+    pids = {end.node.pid, *(sharers(case.job, end.node) if end.node.wait and end.node.wait.shared else ())}
+    keys = [key for key in case.history.entities(Thread) if key[0] in pids and key != (end.node.pid, end.node.tid)]
     shares = (motion(case.history, *key).run_share for key in keys)
     return any(share is not None and share > WORKING_SHARE for share in shares)
 
 
+def _until_released(case: Case, chain: Chain) -> float:
+    """The silence after which the threads that rest now, and may release it when they come back, have done so."""
+    silent = silent_seconds(case, chain)
+    waited = 0.0
+    for other in releasers(case.history, case.job, chain.end.node):
+        left = other.wait.remaining_seconds if other.wait is not None else None
+        grown = case.history.growth(Thread, other.pid, other.tid, of=lambda t: t.voluntary_switches, seconds=silent)
+        if left is not None and left <= LONG_SLEEP_SECONDS and (grown is None or grown[0] < ROUNDS):
+            waited = max(waited, silent + left + MARGIN_SECONDS)
+    return waited
+
+
 def _finding(case: Case, chain: Chain) -> Finding:
     end = chain.end
-    partners = [node_of(case.history, case.job, end.node.pid, tid) for tid in end.others]
     moving = end.detail == OTHERS_MOVE
+    elsewhere = bool(end.node.wait and end.node.wait.shared and end.others)
+    partners = [] if moving else _partners(case, chain)
     evidence: tuple[Evidence, ...] = tuple(
         case.saw(
             "thread",
@@ -74,21 +99,51 @@ def _finding(case: Case, chain: Chain) -> Finding:
             "one of them runs",
         )
         for p in partners[:4]
-        if not moving
     )
-    with_whom = " and ".join(f"thread {p.name or p.tid} at {show(p.frame)}" for p in partners[:3] if not moving)
+    with_whom = " and ".join(_named(p, end.node.pid) for p in partners[:3])
+    if elsewhere:
+        pids = ", ".join(map(str, end.others[:3]))
+        told = f"; pid {pids} may hold it" + ("" if moving else " and waits for ever as well")
+    elif moving:
+        told = "; no thread was seen to release it"
+    else:
+        told = f"; so does {with_whom}" if with_whom else "; no thread is left that would release it"
+    lock = "its turn" if end.kind == "cycle" else "a lock"
     found = hung(
         case,
         CAUSE.name,
         chain,
         owner=CAUSE.owner,
-        summary=f"{who(chain)} waits for a lock for ever"
-        + (f"; so does {with_whom}" if with_whom else "; no thread is left that would release it"),
-        patience=temporal(case) if moving else STRUCTURAL_SECONDS,
+        summary=f"{who(chain)} waits for {lock} for ever{told}",
+        patience=max(temporal(case) if moving or elsewhere else STRUCTURAL_SECONDS, _until_released(case, chain)),
         evidence=evidence,
-        ceiling=CEILING_OTHERS_MOVE if moving else 1.0,
+        ceiling=CEILING_OTHERS_MOVE if moving else CEILING_ELSEWHERE if elsewhere else 1.0,
         alternatives=(Alternative(cause="endless_python", refuted_by="the thread does not run"),),
         next=(f"py-spy dump --nonblocking --locals --pid {end.node.pid}",),
     )
-    culprits = (culprit(end.node), *(culprit(p) for p in partners if not moving))
+    suspects = [node_of(case.history, case.job, pid) for pid in end.others] if elsewhere else partners
+    culprits = (culprit(end.node), *(culprit(p) for p in suspects))
     return msgspec.structs.replace(found, culprits=culprits)
+
+
+def _partners(case: Case, chain: Chain) -> list[Node]:
+    """Who waits together with the end: the threads on the cycle, or those of its process that wait for ever too."""
+    end = chain.end
+    if end.kind != "cycle":
+        return [node_of(case.history, case.job, end.node.pid, tid) for tid in end.others if not _shared(end.node)]
+    on = dict.fromkeys((link.pid, link.tid) for link in chain.links if link.tid is not None)
+    keys = [key for key in on if key not in ((end.node.pid, end.node.tid), (chain.start.pid, chain.start.tid))]
+    start = (chain.start.pid, chain.start.tid)
+    if start in on and start != (end.node.pid, end.node.tid) and not keys:
+        keys = [start]
+    return [node_of(case.history, case.job, pid, tid) for pid, tid in keys]
+
+
+def _shared(node: Node) -> bool:
+    return node.wait is not None and node.wait.shared
+
+
+def _named(node: Node, pid: int) -> str:
+    where = "" if node.pid == pid else f" of pid {node.pid}"
+    thread = f"thread {node.name or node.tid}" if node.tid != node.pid else "the main thread"
+    return f"{thread}{where} at {show(node.frame)}"
