@@ -6,6 +6,7 @@ walks and remembers the way.
 
 from dataclasses import dataclass, replace
 
+from perfwatch.triage import threads
 from perfwatch.triage.edges import step
 from perfwatch.triage.frames import show
 from perfwatch.triage.history import History
@@ -63,7 +64,9 @@ def follow(history: History, job: Job, pid: int, tid: int | None = None) -> Chai
     def walk(node: Node) -> None:
         key = (node.pid, node.tid)
         if key in path:
-            ends.append(End("cycle", node, silence(history, node)))
+            others = {pid for pid, _ in path[path.index(key) :]}
+            stirs = len(others) > 1 and any(threads.stirs(history, job, pid) for pid in others)
+            ends.append(End("cycle", node, silence(history, node), detail=threads.OTHERS_MOVE if stirs else ""))
             return
         if key in seen:
             return  # another way led here before

@@ -15,6 +15,7 @@ from perfwatch.triage.node import End, Node, node_of
 
 RUNNING_SHARE = 0.5  # of a core: a thread above this is running whatever the instant says
 NETWORK_STATES = ("ESTABLISHED", "SYN_SENT", "CLOSE_WAIT", "SYN_RECV", "FIN_WAIT1", "FIN_WAIT2")
+SIGNAL_WAITS = ("rt_sigtimedwait", "rt_sigsuspend", "pause")
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,9 @@ def _socket(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descri
     if rendezvous.is_store(history, job, node, socket):
         return ending("rendezvous", node, "a key in the store that nobody has set", descriptor=file, detail="store")
     if node.pid in socket.peer_pids:
-        return None  # both ends are its own: a wake-up pipe, or a server in a thread of its own
+        # Both ends are its own: a wake-up pipe, a server in a thread of its own, or a Pipe of which it kept the child's end.
+        far = _at_the_other_end(history, job, node, socket)
+        return Edge("socket", f"pid {far[0].pid} at the other end of a pipe", far) if far else None
     inside = tuple(pid for pid in socket.peer_pids if pid in job.members)
     if inside:
         served = workers.behind_manager(history, job, node, inside)
@@ -148,6 +151,20 @@ def _socket(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descri
     return ending(
         "network", node, f"{wait.call} from {socket.peer or 'a socket'}", descriptor=file, others=socket.peer_pids
     )
+
+
+def _at_the_other_end(history: History, job: Job, node: Node, socket: r.Socket) -> tuple[Node, ...]:
+    """Of the processes that hold the other end of a ``multiprocessing.Pipe``, the one that uses it, if that can be told."""
+    if "mp_receive" not in node.inner:
+        return ()
+    inside = [m for pid in socket.peer_pids if pid != node.pid and (m := job.members.get(pid)) and m.role != "service"]
+    nodes = [node_of(history, job, m.pid) for m in inside if m.alive]
+    using = [n for n in nodes if n.wait is not None and _talks_to(history, n, n.wait, node.pid)]
+    return tuple(using or nodes) if len(using or nodes) == 1 else ()
+
+
+def _talks_to(history: History, node: Node, wait: r.Wait, pid: int) -> bool:
+    return any(file.socket is not None and pid in file.socket.peer_pids for file in _files(history, node, wait))
 
 
 def _pipe(history: History, job: Job, node: Node, wait: r.Wait, pipe: r.Descriptor) -> Edge:
@@ -197,6 +214,11 @@ def _by_call(history: History, job: Job, node: Node) -> Edge | None:
             return Edge("supervised", f"pid {others[0].pid} thread {others[0].name}", others)
         left = "" if wait.remaining_seconds is None else f" (wakes in {wait.remaining_seconds:,.0f} s)"
         return ending("sleep", node, f"time to pass{left}", detail=show(node.frame) or "")
+    if wait is not None and wait.call in SIGNAL_WAITS:
+        others = _supervised(history, job, node)
+        if others:
+            return Edge("supervised", f"pid {others[0].pid} thread {others[0].name}", others)
+        return ending("sleep", node, "a signal", detail=show(node.frame) or "")
     if wait is not None and wait.kind in ("recv", "send", "connect", "accept"):
         return ending("network", node, f"{wait.call} on fd {wait.fd}")
     if wait is None or wait.kind in ("futex", "poll", "other"):

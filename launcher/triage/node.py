@@ -9,6 +9,8 @@ from perfwatch.triage.job import Job
 from perfwatch.triage.motion import Motion, dominant, motion
 from perfwatch.triage.verdict import Culprit
 
+WOKEN_ONCE = ("futex", "read", "recv", "child")
+
 
 @dataclass(frozen=True)
 class Node:
@@ -107,8 +109,8 @@ def silence(history: History, node: Node) -> float | None:
     remembered = None
     if node.thread is not None and node.thread.ran_ago_seconds is not None and node.thread.state != "R":
         remembered = node.thread.ran_ago_seconds + (history.at - node.thread_at)
-        if node.wait is not None and node.wait.kind == "futex" and node.wait.forever:
-            return remembered  # nothing but a release wakes it: whatever looks alike before that was an earlier wait
+        if node.wait is not None and node.wait.kind in WOKEN_ONCE and node.wait.forever:
+            return remembered  # only what it waits for wakes it: whatever looks alike before that was an earlier wait
     watched = _unchanged_seconds(history, node)
     known = [value for value in (remembered, watched) if value is not None]
     return max(known) if known else None

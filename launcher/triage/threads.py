@@ -83,7 +83,7 @@ def waits(history: History, job: Job, node: Node) -> tuple[str, tuple[Node, ...]
         return "an event", (), End("other", node)
     locked = tuple(other.tid for other in others if waits_forever(other))
     if node.wait is not None and node.wait.shared and (relatives := sharers(job, node)):
-        moving = tuple(pid for pid in relatives if _moves(history, job, pid))
+        moving = tuple(pid for pid in relatives if stirs(history, job, pid))
         detail = OTHERS_MOVE if moving else ELSEWHERE_HELD
         who = ", ".join(map(str, (moving or relatives)[:3]))
         return (
@@ -159,7 +159,7 @@ def sharers(job: Job, node: Node) -> tuple[int, ...]:
     return tuple(m.pid for m in members if m.pid != node.pid and m.process.python)
 
 
-def _moves(history: History, job: Job, pid: int) -> bool:
+def stirs(history: History, job: Job, pid: int) -> bool:
     """Whether any thread of a process runs, was seen to move, or waits for something that has an end."""
     tids = {key[1] for key in history.entities(r.Thread) if key[0] == pid} | {pid}
     nodes = (node_of(history, job, pid, tid) for tid in tids)

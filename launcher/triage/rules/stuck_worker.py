@@ -48,6 +48,8 @@ def judge(case: Case) -> Outcome:
             continue
         if end.node.stack is None or (end.node.pid, end.node.tid) == (chain.start.pid, chain.start.tid):
             continue
+        if end.kind == "cycle" and {link.pid for link in chain.links} == {chain.start.pid}:
+            continue  # threads of one pool that wait for each other: no worker process is to blame
         if end.still or end.kind in RUNNING_ENDS:
             return _finding(case, chain)
     return None
@@ -99,7 +101,7 @@ def _finding(case: Case, chain: Chain) -> Outcome:
         ),
         next=(
             f"py-spy dump --nonblocking --pid {end.node.pid}",
-            "set DataLoader(timeout=...) so that it raises instead",
+            *(("set DataLoader(timeout=...) so that it raises instead",) if "loader" in chain.through else ()),
         ),
     )
 
