@@ -18,6 +18,8 @@ FROZEN_SWITCHES_PER_SECOND = 1.5  # measured < 1 on blocked threads, 193 on wait
 SIGHTING_SECONDS = 0.9  # two looks count as two only so far apart
 MOVED_SECONDS = 0.003  # of run time between two looks; a poll that times out uses 0.1 to 0.5 ms
 MOVED_SHARE = 0.008  # of a core; a thread that waits for the GIL uses 0.6 %
+BURST_SECONDS = 0.0006  # of run time beyond the usual between two looks; three steps of a tiny model use 1.1 to 1.8 ms
+BURST_TIMES = 3.0  # the usual
 LULLS = 3.0  # times the longest lull: a longer one is something else
 TORN_SHARE = 0.1  # stacks seen in fewer samples than this may be torn (measured: about 3 % of nonblocking dumps)
 
@@ -136,6 +138,25 @@ def moves(history: History, pid: int, tid: int) -> Moves:
     at = [later.at for earlier, later in zip(seen, seen[1:], strict=False) if _moved(earlier, later)]
     lulls = [later - earlier for earlier, later in zip(at, at[1:], strict=False)]
     return Moves(len(at), history.at - at[-1] if at else None, max(lulls, default=0.0))
+
+
+def bursts(history: History, pid: int, tid: int) -> int:
+    """How often a thread that sleeps a little again and again did more in between than look whether it may go on.
+
+    A look costs the same each time: what is run per wake-up is compared with its own median.
+    """
+    seen = history.series(r.Thread, pid, tid)
+    ran = [
+        (later.reading.run_seconds - earlier.reading.run_seconds, woken)
+        for earlier, later in zip(seen, seen[1:], strict=False)
+        if later.reading.run_seconds is not None
+        and earlier.reading.run_seconds is not None
+        and (woken := (later.reading.voluntary_switches or 0) - (earlier.reading.voluntary_switches or 0)) > 0
+    ]
+    usual = sorted(seconds / woken for seconds, woken in ran)[len(ran) // 2] if ran else 0.0
+    return sum(
+        1 for seconds, woken in ran if seconds > BURST_TIMES * usual * woken and seconds - usual * woken > BURST_SECONDS
+    )
 
 
 def _moved(earlier: Seen[r.Thread], later: Seen[r.Thread]) -> bool:

@@ -10,6 +10,7 @@ from perfwatch.triage.motion import Motion, dominant, motion
 from perfwatch.triage.verdict import Culprit
 
 WOKEN_ONCE = ("futex", "read", "recv", "child")
+ENDLESS_SECONDS = 60.0  # a timeout beyond this is an error's, not a poll's
 
 
 @dataclass(frozen=True)
@@ -109,11 +110,16 @@ def silence(history: History, node: Node) -> float | None:
     remembered = None
     if node.thread is not None and node.thread.ran_ago_seconds is not None and node.thread.state != "R":
         remembered = node.thread.ran_ago_seconds + (history.at - node.thread_at)
-        if node.wait is not None and node.wait.kind in WOKEN_ONCE and node.wait.forever:
+        if node.wait is not None and _woken_once(node.wait):
             return remembered  # only what it waits for wakes it: whatever looks alike before that was an earlier wait
     watched = _unchanged_seconds(history, node)
     known = [value for value in (remembered, watched) if value is not None]
     return max(known) if known else None
+
+
+def _woken_once(wait: r.Wait) -> bool:
+    endless = wait.forever or (wait.remaining_seconds or 0.0) > ENDLESS_SECONDS
+    return endless and wait.kind in WOKEN_ONCE
 
 
 def _unchanged_seconds(history: History, node: Node) -> float | None:

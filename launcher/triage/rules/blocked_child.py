@@ -37,7 +37,7 @@ def judge(case: Case) -> Outcome:
         if end.kind in ("dead", "stopped", "traced") or not end.still or wakes_soon(case, end):
             continue
         child = _child(case, chain)
-        if child is None or not (chain.through & ASKED or chain.through & TALKED_TO and not _worker(case, child)):
+        if child is None or not (chain.through & ASKED or (chain.through & TALKED_TO and not _worker(case, child))):
             continue
         name = " ".join(child.process.command)[:80]
         certain = outlasts(case, end) or (end.kind in ("lock", "cycle") and end.detail != OTHERS_MOVE)

@@ -24,8 +24,8 @@ from perfwatch.triage.frames import any_tag, show
 from perfwatch.triage.hang import LONGEST_RECOVERED, STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
 from perfwatch.triage.loops import turning
 from perfwatch.triage.memory import quiet_seconds, since_training, training_lull
-from perfwatch.triage.motion import moves
-from perfwatch.triage.polling import only_asks
+from perfwatch.triage.motion import bursts, moves
+from perfwatch.triage.polling import only_asks, source_of
 from perfwatch.triage.profile import TRAINING_TAGS, profile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.rules.retrying import retries
@@ -38,6 +38,8 @@ RECENT_SECONDS = 6.0
 NAPPING_SECONDS = 15.0  # at one line, before it is even suspected
 GUESSED = 0.75  # nothing but time speaks for it: the loop counts, or its text is not known
 INFERRED = 0.85  # a long finite computation cannot be told apart by anything but time
+BURSTS = 2  # one may be a cold cache
+TRAINS = frozenset({"backward", "step"})
 OTHER_WORK = ("compile", "import", "save", "load", "rendezvous", "exit", "debugger")
 
 
@@ -78,6 +80,8 @@ def _naps(case: Case, chain: Chain) -> Outcome:
     silent, node = chain.end.silent_seconds or 0.0, chain.end.node
     if silent < min(NAPPING_SECONDS, temporal(case) / 2) or len(case.ranks) > 1:
         return None  # of several ranks the others tell whether this one is missed
+    if bursts(case.history, node.pid, node.tid) >= BURSTS or _has_come_back(case, chain, silent):
+        return None  # it is let go on now and then, too briefly for a sample to see what it does
     if moves(case.history, node.pid, node.tid).recurrent or any_tag(node.tags, *TRAINING_TAGS, *OTHER_WORK):
         return None
     if not only_asks(case.history, node) or (node.stack is not None and retries(case, node.stack)):
@@ -108,8 +112,8 @@ def _turns(case: Case, chain: Chain, watched: float) -> Outcome:
     patience = temporal(case) * (COUNTED_LOOP if counts else 1.0)
     if counts and silent < patience:
         return None  # a loop over something comes to its end: long work until proved otherwise
-    if silent < LONGEST_RECOVERED * training_lull(case, case.job.members[chain.start.pid]):
-        return None  # it has been away for as long before, and came back
+    if _has_come_back(case, chain, silent) or _trains_around(case, chain):
+        return None
     return hung(
         case,
         CAUSE.name,
@@ -125,6 +129,20 @@ def _turns(case: Case, chain: Chain, watched: float) -> Outcome:
         ),
         next=(f"look at {show(chain.end.node.frame)}: what would end that loop?",),
     )
+
+
+def _has_come_back(case: Case, chain: Chain, silent: float) -> bool:
+    """Whether it has been away from training for about as long before, and came back."""
+    return silent < LONGEST_RECOVERED * training_lull(case, case.job.members[chain.start.pid])
+
+
+def _trains_around(case: Case, chain: Chain) -> bool:
+    """Whether the line is one of the loop that trains, or a collection: a long call returns, and a brief step escapes us."""
+    source = source_of(case.history, chain.end.node)
+    if source is None:
+        return False
+    collects = any(call.rsplit(".", 1)[-1] == "collect" for call in source.calls)
+    return collects or {call.rsplit(".", 1)[-1] for call in source.loop_calls} >= TRAINS
 
 
 def _flat(case: Case, chain: Chain) -> tuple[Evidence, ...]:

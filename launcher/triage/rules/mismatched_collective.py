@@ -9,7 +9,7 @@ How it is recognised
 
 What it is mistaken for
     A rank in no collective: ``stalled_collective``. Pipeline stages that send and receive: those differ by design and are not
-    called a mismatch.
+    called a mismatch, unless all of them receive (or all send) beyond the patience.
 
 What to do next
     Compare the named lines: which condition sends the ranks apart?
@@ -20,13 +20,15 @@ import msgspec
 from perfwatch.probes.readings import Process, Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import collective_name, show
-from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung
+from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("mismatched_collective", "hung", "user_code", (Process, Thread, Stack))
 
 POINT_TO_POINT = frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv"})
+RECEIVES = frozenset({"recv", "irecv"})
+SENDS = frozenset({"send", "isend"})
 SAME_NAME = 0.8  # the same collective from different lines: a mismatch of order or of size, seen less directly
 
 
@@ -40,7 +42,8 @@ def judge(case: Case) -> Outcome:
     stacks = [chain.end.node.stack for chain in chains]
     names = [collective_name(stack) or "backward" for stack in stacks if stack is not None]
     lines = [show(chain.end.node.frame) for chain in chains]
-    if set(names) & POINT_TO_POINT or (len(set(names)) == 1 and len(set(lines)) == 1):
+    one_sided = any(set(names) <= side for side in (RECEIVES, SENDS))
+    if not one_sided and (set(names) & POINT_TO_POINT or (len(set(names)) == 1 and len(set(lines)) == 1)):
         return None
     parts = "; ".join(
         f"rank {chain.start.rank} is in {name} at {line}"
@@ -52,10 +55,10 @@ def judge(case: Case) -> Outcome:
         CAUSE.name,
         chains[0],
         owner=CAUSE.owner,
-        summary=f"the ranks wait for each other in different collectives: {parts}",
-        patience=STRUCTURAL_SECONDS,
+        summary=f"{_at_odds(one_sided, names)}: {parts}",
+        patience=temporal(case) if one_sided else STRUCTURAL_SECONDS,
         silent=silent,
-        ceiling=1.0 if len(set(names)) > 1 else SAME_NAME,
+        ceiling=1.0 if len(set(names)) > 1 and not one_sided else SAME_NAME,
         evidence=tuple(
             case.saw(
                 "collective",
@@ -73,4 +76,12 @@ def judge(case: Case) -> Outcome:
         found,
         culprits=tuple(one for chain in chains for one in chain.culprits()),
         wait_chain=tuple(link for chain in chains for link in chain.links),
+    )
+
+
+def _at_odds(one_sided: bool, names: list[str]) -> str:
+    if not one_sided:
+        return "the ranks wait for each other in different collectives"
+    return (
+        "every rank waits to receive and none sends" if set(names) <= RECEIVES else "every rank sends and none receives"
     )
