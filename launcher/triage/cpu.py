@@ -52,11 +52,6 @@ def allowed_cpus(case: Case, pid: int) -> float | None:
     return min([cpus, *quotas]) if cpus is not None else None
 
 
-def used_share(case: Case, cpus: float) -> float:
-    """Share of some CPUs that the job's own processes burn: near 1 when the job crowds itself."""
-    return own_cores(case) / cpus
-
-
 def own_cores(case: Case) -> float:
     """CPU seconds per second of all processes of the job that were read."""
     return sum(
@@ -65,12 +60,18 @@ def own_cores(case: Case) -> float:
     )
 
 
+def watching_cores(case: Case) -> float:
+    """CPU seconds per second that our own probes cost."""
+    calls = [seen.reading for seen in case.history.every(r.ProbeCall) if seen.at >= case.at - WINDOW_SECONDS]
+    return sum(call.cpu_seconds or 0.0 for call in calls) / max(1.0, min(WINDOW_SECONDS, case.at))
+
+
 def burnt_by_others(case: Case) -> float | None:
-    """Share of the machine's busy CPU time that is not the job's own; None when not known."""
+    """Share of the machine's busy CPU time that is neither the job's own nor ours; None when not known."""
     busy = case.history.rate(r.Host, of=lambda h: h.user_seconds + h.system_seconds, seconds=WINDOW_SECONDS)
     if busy is None or busy <= 0:
         return None
-    return max(0.0, 1.0 - own_cores(case) / busy)
+    return max(0.0, 1.0 - (own_cores(case) + watching_cores(case)) / busy)
 
 
 def steal_share(case: Case) -> float | None:
