@@ -15,6 +15,7 @@ from perfwatch.probes.stat import parse_pairs
 from perfwatch.redaction import redact
 
 # Launchers that are not Python: all ranks of this node are their children.
+WORKER_NAME = "pt_data_worker"  # torch's name for a DataLoader worker
 LAUNCHERS = frozenset("mpirun mpiexec orterun prterun prte hydra_pmi_proxy pmix_server srun slurmstepd".split())
 # Launchers that are Python: their script or module, second or third word of the command line.
 _PYTHON_LAUNCHER = re.compile(r"(?:^|/)(?:torchrun|accelerate|deepspeed)$|^torch\.distributed\.(?:run|launch)$")
@@ -126,11 +127,15 @@ def _above(filesystem: Filesystem, process: r.Process, child: Caller) -> r.Proce
         return parent
     if not parent.python:
         return None
-    if parent.torch_loaded or any(_PYTHON_LAUNCHER.search(word) for word in parent.command[1:3]):
+    if any(_PYTHON_LAUNCHER.search(word) for word in parent.command[1:3]):
         return parent
-    hidden = parent.torch_loaded is None and bool(process.command)
-    kin = process.command == parent.command or any(_SPAWNED.search(word) for word in process.command)
-    return parent if hidden and kin else None
+    forked = process.command == parent.command or process.name.startswith(WORKER_NAME)
+    kin = forked or any(_SPAWNED.search(word) for word in process.command)
+    if parent.torch_loaded is None:
+        return parent if kin and process.command else None
+    placed = process.rank is not None and process.rank != parent.rank  # somebody above gave it its place
+    # A Python program of its own below a notebook or a test runner that happens to use torch is a job of its own.
+    return parent if parent.torch_loaded and (kin or placed or not process.python) else None
 
 
 def _is_python(filesystem: Filesystem, pid: int, child: Caller) -> bool:

@@ -143,6 +143,14 @@ def test_perfwatch_run_above_torchrun_is_not_part_of_the_job(machine: Machine) -
     assert machine.find(40).root.pid == 30
 
 
+def test_a_program_started_from_a_notebook_that_uses_torch_is_a_job_of_its_own(machine: Machine) -> None:
+    """Its parent has torch loaded, but neither forked it nor gave it a rank."""
+    machine.add(20, 10, command="python -m ipykernel_launcher", maps=TORCH)
+    machine.add(30, 20, command="python train.py", maps=TORCH)
+
+    assert machine.find(30).root.pid == 30
+
+
 def test_no_such_pid_is_said_with_a_way_to_find_the_right_one(machine: Machine) -> None:
     """The advice is a command."""
     with pytest.raises(NoSuchTarget, match="no process 99") as error:
