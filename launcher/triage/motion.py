@@ -5,6 +5,7 @@ Process-wide CPU time or output is not progress (a heartbeat thread writes in a 
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import pairwise
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.frames import is_user, short_name, tags
@@ -112,7 +113,7 @@ def motion(history: History, pid: int, tid: int, seconds: float = WINDOW_SECONDS
         ran_ago_seconds=ran_ago,
         io_calls=_io_calls(threads),
         state=last.reading.state if last else None,
-        woken=any(_woken(earlier.reading, later.reading) for earlier, later in zip(threads, threads[1:], strict=False)),
+        woken=any(_woken(earlier.reading, later.reading) for earlier, later in pairwise(threads)),
     )
 
 
@@ -135,8 +136,8 @@ class Moves:
 def moves(history: History, pid: int, tid: int) -> Moves:
     """Moments at which the thread ran for more than a timed wait's look at the clock, or woke from a wait without end."""
     seen = history.series(r.Thread, pid, tid)
-    at = [later.at for earlier, later in zip(seen, seen[1:], strict=False) if _moved(earlier, later)]
-    lulls = [later - earlier for earlier, later in zip(at, at[1:], strict=False)]
+    at = [later.at for earlier, later in pairwise(seen) if _moved(earlier, later)]
+    lulls = [later - earlier for earlier, later in pairwise(at)]
     return Moves(len(at), history.at - at[-1] if at else None, max(lulls, default=0.0))
 
 
@@ -148,7 +149,7 @@ def bursts(history: History, pid: int, tid: int) -> int:
     seen = history.series(r.Thread, pid, tid)
     ran = [
         (later.reading.run_seconds - earlier.reading.run_seconds, woken)
-        for earlier, later in zip(seen, seen[1:], strict=False)
+        for earlier, later in pairwise(seen)
         if later.reading.run_seconds is not None
         and earlier.reading.run_seconds is not None
         and (woken := (later.reading.voluntary_switches or 0) - (earlier.reading.voluntary_switches or 0)) > 0

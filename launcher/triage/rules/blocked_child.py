@@ -15,43 +15,96 @@ What to do next
     Look at the child; give ``subprocess.run`` a timeout.
 """
 
-from perfwatch.probes.readings import Process, Thread
+from perfwatch.probes.readings import Process, ProcessUsage, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon
 from perfwatch.triage.job import Member
+from perfwatch.triage.node import silence
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.threads import OTHERS_MOVE
-from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.triage.verdict import Alternative, Evidence, Link, Outcome
 
 CAUSE = Cause("blocked_child", "hung", "user_code", (Process, Thread))
 
 ASKED = frozenset({"child", "join_process", "supervised"})
 TALKED_TO = frozenset({"pipe", "socket"})  # to a program of its own; a worker at the other end is ``stuck_worker``
+DOZING = 2.0  # times the patience, for children that nap: they may look at something that comes in the end
+GUESSED = 0.7
+WATCHED_SECONDS = 10.0
+IDLE_SHARE = 0.002  # of a core
 
 
 def judge(case: Case) -> Outcome:
     """Fires on a chain through a child to an end that does not move."""
     for chain in case.still_chains:
         end = chain.end
+        child = _child(case, chain)
+        if end.kind == "sleep" and "child" in chain.through and child is not None and _dozes(case, child):
+            return _finding(case, chain, child, DOZING * temporal(case), dozing=True)
         if end.kind in ("dead", "stopped", "traced") or not end.still or wakes_soon(case, end):
             continue
-        child = _child(case, chain)
         if child is None or not (chain.through & ASKED or (chain.through & TALKED_TO and not _worker(case, child))):
             continue
-        name = " ".join(child.process.command)[:80]
         certain = outlasts(case, end) or (end.kind in ("lock", "cycle") and end.detail != OTHERS_MOVE)
-        return hung(
-            case,
-            CAUSE.name,
-            chain,
-            owner=CAUSE.owner,
-            summary=f"the training thread waits for child {child.pid} ({name}), which waits for {chain.links[-1].waits_for}",
-            patience=STRUCTURAL_SECONDS if certain else temporal(case),
-            alternatives=(Alternative(cause="dead_worker", refuted_by=f"process {child.pid} is alive"),),
-            next=(f"ps -o pid,stat,wchan:30,args -p {end.node.pid}", "give subprocess.run a timeout"),
-        )
+        return _finding(case, chain, child, STRUCTURAL_SECONDS if certain else temporal(case))
     return None
+
+
+def _finding(case: Case, chain: Chain, child: Member, patience: float, dozing: bool = False) -> Outcome:
+    name = " ".join(" ".join(child.process.command).split())[:80]
+    return hung(
+        case,
+        CAUSE.name,
+        chain,
+        owner=CAUSE.owner,
+        summary=f"the training thread waits for child {child.pid} ({name}), which waits for {_last(chain).waits_for}",
+        patience=patience,
+        silent=silence(case.history, chain.start) if dozing else None,
+        evidence=_asleep(case, chain, child) if dozing else (),
+        ceiling=GUESSED if dozing else 1.0,
+        alternatives=(Alternative(cause="dead_worker", refuted_by=f"process {child.pid} is alive"),),
+        next=(f"ps -o pid,stat,wchan:30,args -p {chain.end.node.pid}", "give subprocess.run a timeout"),
+    )
+
+
+def _asleep(case: Case, chain: Chain, child: Member) -> tuple[Evidence, ...]:
+    silent = f"{silence(case.history, chain.start) or 0.0:.0f} s"
+    return (
+        case.saw(
+            "thread", f"pid {chain.start.pid}", "the training thread has not run", silent, "runs within each step"
+        ),
+        case.saw(
+            "usage", f"pid {child.pid}", "works at nothing", "no CPU time, 0 bytes, in all that it started", "either"
+        ),
+    )
+
+
+def _last(chain: Chain) -> Link:
+    """The step at the end that matters; of a cycle, the one that closes it."""
+    at = (chain.end.node.pid, chain.end.node.tid)
+    same = [link for link in chain.links if (link.pid, link.tid) == at]
+    return same[-1] if same and chain.end.kind != "cycle" else chain.links[-1]
+
+
+def _dozes(case: Case, child: Member) -> bool:
+    """Whether a child and all that it started only nap: no CPU time, not a byte, and none of them is new."""
+    branch = [
+        m for m in case.job.members.values() if m.alive and (m.pid == child.pid or case.job.branch(m.pid, child.pid))
+    ]
+    return all(_is_idle(case, member.pid) for member in branch)
+
+
+def _is_idle(case: Case, pid: int) -> bool:
+    used = case.history.growth(ProcessUsage, pid, of=lambda usage: usage.cpu_seconds)
+    moved = case.history.growth(
+        ProcessUsage, pid, of=lambda usage: (usage.read_chars or 0) + (usage.written_chars or 0)
+    )
+    seen = case.history.latest(Process, pid)
+    if used is None or moved is None or seen is None or used[1] < WATCHED_SECONDS:
+        return False
+    age = (seen.reading.age_seconds or 0.0) + case.at - seen.at
+    return used[0] <= IDLE_SHARE * used[1] and moved[0] == 0 and age >= temporal(case)
 
 
 def _child(case: Case, chain: Chain) -> Member | None:

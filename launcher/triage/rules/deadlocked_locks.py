@@ -77,6 +77,8 @@ def _until_released(case: Case, chain: Chain) -> float:
     """The silence after which the threads that rest now, and may release it when they come back, have done so."""
     silent = silent_seconds(case, chain)
     waited = 0.0
+    if silent > ROUNDS * LONG_SLEEP_SECONDS:
+        return waited
     for other in releasers(case.history, case.job, chain.end.node):
         left = other.wait.remaining_seconds if other.wait is not None else None
         grown = case.history.growth(Thread, other.pid, other.tid, of=lambda t: t.voluntary_switches, seconds=silent)
