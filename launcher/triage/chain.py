@@ -64,9 +64,7 @@ def follow(history: History, job: Job, pid: int, tid: int | None = None) -> Chai
     def walk(node: Node) -> None:
         key = (node.pid, node.tid)
         if key in path:
-            others = {pid for pid, _ in path[path.index(key) :]}
-            stirs = len(others) > 1 and any(threads.stirs(history, job, pid) for pid in others)
-            ends.append(End("cycle", node, silence(history, node), detail=threads.OTHERS_MOVE if stirs else ""))
+            ends.append(_cycle(history, job, node, path[path.index(key) :]))
             return
         if key in seen:
             return  # another way led here before
@@ -91,6 +89,14 @@ def follow(history: History, job: Job, pid: int, tid: int | None = None) -> Chai
 
     walk(start)
     return Chain(start, tuple(links), tuple(ends) or (End("unknown", start),), frozenset(through))
+
+
+def _cycle(history: History, job: Job, node: Node, path: list[tuple[int, int]]) -> End:
+    """Threads that wait for each other, for as long as the one that moved last; others of their processes may help them."""
+    pids = {pid for pid, _ in path}
+    stirs = len(pids) > 1 and any(threads.stirs(history, job, pid) for pid in pids)
+    known = [age for key in path if (age := silence(history, node_of(history, job, *key))) is not None]
+    return End("cycle", node, min(known, default=None), detail=threads.OTHERS_MOVE if stirs else "")
 
 
 def _feeder_gone(history: History, job: Job, node: Node) -> End:

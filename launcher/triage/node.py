@@ -9,7 +9,7 @@ from perfwatch.triage.job import Job
 from perfwatch.triage.motion import Motion, dominant, motion
 from perfwatch.triage.verdict import Culprit
 
-WOKEN_ONCE = ("futex", "read", "recv", "child")
+WOKEN_ONCE = ("futex", "read", "write", "recv", "send", "child")
 ENDLESS_SECONDS = 60.0  # a timeout beyond this is an error's, not a poll's
 
 

@@ -24,6 +24,9 @@ from perfwatch.triage.frames import show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
 from perfwatch.triage.loops import turning
 from perfwatch.triage.memory import quiet_seconds
+from perfwatch.triage.motion import bursts
+from perfwatch.triage.node import silence
+from perfwatch.triage.polling import only_asks
 from perfwatch.triage.profile import profile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.threads import OTHERS_MOVE
@@ -35,6 +38,7 @@ CAUSE = Cause("stuck_worker", "hung", "data", (Thread, Stack))
 OWN_ENDS = ("sleep", "lock", "python", "native", "gil", "cycle", "other", "unknown")
 RUNNING_ENDS = ("python", "native")
 COUNTED_LOOP = 5.0  # times the patience, for a worker in a ``for`` loop or in native code
+NAPPING = 2.0  # times the patience, for workers that look again and again whether something has come
 CEILING_GUESSED = 0.75  # it runs, and its loop is not one that waits for a condition
 CEILING_UNSEEN = 0.7  # what it waits for could not be read
 CEILING_RUNNING = 0.85  # an endless loop and a very long computation look the same from outside
@@ -44,6 +48,8 @@ def judge(case: Case) -> Outcome:
     """Fires on a chain that went through a queue of workers and ends in one that does not move."""
     for chain in case.still_chains:
         end = chain.end
+        if _through_a_queue(case, chain) and _all_nap(case, chain):
+            return _napping(case, chain)
         if not _through_a_queue(case, chain) or end.kind not in OWN_ENDS or wakes_soon(case, end):
             continue
         if end.node.stack is None or (end.node.pid, end.node.tid) == (chain.start.pid, chain.start.tid):
@@ -61,6 +67,43 @@ def _through_a_queue(case: Case, chain: Chain) -> bool:
         return True
     child = case.job.branch(chain.end.node.pid, chain.start.pid)
     return bool(chain.through & {"pipe", "socket"}) and child is not None and case.job.of_multiprocessing(child)
+
+
+def _all_nap(case: Case, chain: Chain) -> bool:
+    """Whether everybody who could deliver sleeps a little in a loop that only asks, again and again, and nothing else."""
+    return all(
+        end.kind == "sleep"
+        and end.node.pid != chain.start.pid
+        and end.node.motion.distinct == 1
+        and not end.node.motion.io_calls
+        and only_asks(case.history, end.node)
+        and not bursts(case.history, end.node.pid, end.node.tid)
+        for end in chain.ends
+    )
+
+
+def _napping(case: Case, chain: Chain) -> Outcome:
+    silent = silence(case.history, chain.start) or 0.0
+    waits = case.saw(
+        "thread",
+        f"pid {chain.start.pid}",
+        "the training thread has been given nothing",
+        f"waits at {show(chain.start.frame)} for {silent:.0f} s",
+        "a batch within a step",
+    )
+    return hung(
+        case,
+        CAUSE.name,
+        chain,
+        owner=CAUSE.owner,
+        summary=f"{who(chain)} sleeps and asks again and again; for {silent:.0f} s nothing has come of it and the training thread waits",
+        patience=NAPPING * temporal(case),
+        silent=silent,
+        evidence=(waits,),
+        ceiling=CEILING_GUESSED,
+        alternatives=(Alternative(cause="starved_by_transforms", refuted_by="no batch was delivered meanwhile"),),
+        next=(f"look at {show(chain.end.node.frame)}: what would end that loop?",),
+    )
 
 
 def _finding(case: Case, chain: Chain) -> Outcome:
