@@ -5,7 +5,8 @@ What it means
 
 How it is recognised
     The wait chain passes from the training thread to a child and ends there, in something that does not move, or comes back
-    to the training thread: the child writes into a pipe that only its parent, which waits for its end, could read.
+    to the training thread: the child writes into a pipe that only its parent, which waits for its end, could read. A child
+    whose whole tree naps without CPU time or io is suspected, and named after twice the patience.
 
 What it is mistaken for
     A child that works (it burns CPU or does io): busy. A dead child: ``dead_worker``. A child blocked on a file, a peer or a

@@ -5,7 +5,8 @@ What it means
 
 How it is recognised
     The wait chain ends in a futex without a timeout, and every other Python thread of the process that could release it waits
-    in the same way (or there is none): a cycle, or a lock without an owner.
+    in the same way (or there is none): a cycle, or a lock without an owner. Where a thread that rests, or another process that
+    shares the lock, may still release it, the full patience applies, and at least until that thread has come back.
 
 What it is mistaken for
     A wait for a worker, child or peer that itself moves: the chain is followed first. A lock whose owner works: that thread

@@ -7,7 +7,7 @@ What it means
 How it is recognised
     The wait chain passes from the training thread through the loader's or pool's queue to a worker that is busy with a task.
     That worker's stack, run time and own io are flat; the kernel says when it last ran and until when it waits. A worker that
-    runs without delivering anything is given the full patience.
+    runs without delivering anything is given the full patience; workers that all sleep and ask in a loop, twice that.
 
 What it is mistaken for
     A slow worker: its stack or io moves, or its wait ends soon ("wakes in 13 s"). A worker that waits for a disk, a peer or a
