@@ -17,6 +17,8 @@ COLLECTIVES = frozenset(
     "wait_tensor _verify_params_across_processes _sync_module_states _broadcast_coalesced".split()
 )
 
+COMPREHENSIONS = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>")
+
 # tag, pattern on the end of the file's path, functions (None: any). Read from torch 2.13 and CPython 3.10 to 3.13.
 _VOCABULARY: tuple[tuple[str, str, str | None], ...] = (
     ("loader_wait", r"torch/utils/data/dataloader\.py", "_try_get_data _get_data"),
@@ -213,6 +215,12 @@ def user_frame(stack: Stack) -> Frame | None:
         if not _STANDARD.search(frame.file) and "/torch/" not in frame.file:
             return frame
     return stack.frames[0] if stack.frames else None
+
+
+def named_frame(stack: Stack) -> Frame | None:
+    """The innermost own frame that has a name: older interpreters give a comprehension a frame of its own."""
+    own = (frame for frame in stack.frames if is_user(frame) and short_name(frame.function) not in COMPREHENSIONS)
+    return next(own, None) or user_frame(stack)
 
 
 def collective_name(stack: Stack) -> str | None:

@@ -8,14 +8,13 @@ import re
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
-from perfwatch.triage.frames import is_user, short_name, tags
+from perfwatch.triage.frames import COMPREHENSIONS, is_user, short_name, tags
 from perfwatch.triage.job import Member
 
 # Native symbols of tensor arithmetic: torch, its BLAS and its thread pools.
 _TORCH = re.compile(
     r"at::|c10|torch|caffe2|mkl|gemm|gemv|blas|dnnl|fbgemm|xnn|cpuinfo|omp_|gomp|kmp|sleef|Sleef|vml|vectorized|autograd"
 )
-_COMPREHENSIONS = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>", "<lambda>")
 
 
 def own_work(stack: r.Stack) -> bool:
@@ -29,7 +28,7 @@ def own_python(stack: r.Stack) -> bool:
         return False
     inner = stack.frames[0]
     if is_user(inner):
-        return short_name(inner.function) in _COMPREHENSIONS
+        return short_name(inner.function) in COMPREHENSIONS
     return "/torch/" not in inner.file
 
 

@@ -113,3 +113,8 @@ def _steps_between(recent: Profile) -> bool:
         if trains(one.reading) and any_tag(tags(one.reading), "backward", "optimizer", "forward")
     }
     return len(stacks) >= STEPS_SEEN
+
+
+def besides_training(seen: Profile) -> r.Frame | None:
+    """The program's own line where a thread is most when it is not at training work; failing that, its busiest line."""
+    return seen.top_line(lambda stack: not trains(stack)) or seen.top_line()

@@ -167,10 +167,10 @@ def _stands(case: Case, rank: Member, seen: Profile) -> bool:
 
 
 def _working_share(case: Case, makers: tuple[tuple[int, int], ...]) -> float:
-    """Share of the looks at workers in which they work at data; 1 where they were hardly looked at."""
+    """Share of the looks at workers in which they work at data; 0 where they were not looked at."""
     seen = [profile(case.history, pid, tid, WINDOW_SECONDS) for pid, tid in makers]
     looks = sum(one.samples for one in seen)
-    return sum(one.share_where(works) * one.samples for one in seen) / looks if looks >= FEW_SAMPLES else 1.0
+    return sum(one.share_where(works) * one.samples for one in seen) / looks if looks else 0.0
 
 
 def _enough(case: Case, waiting: float, makers: tuple[tuple[int, int], ...]) -> bool:

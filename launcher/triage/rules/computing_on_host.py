@@ -24,6 +24,7 @@ CAUSE = Cause("computing_on_host", "busy", "user_code", (Thread, Stack))
 
 RUNNING_SHARE = 0.5  # of a core
 ONE_LINE_SHARE = 0.9
+MODEL_SHARE = 0.2  # of samples in forward passes: above it a model runs, which is an evaluation
 
 
 def judge(case: Case) -> Outcome:
@@ -31,7 +32,11 @@ def judge(case: Case) -> Outcome:
     for phase in phases(case):
         chain = case.chains[phase.rank.pid]
         native = chain.end.kind == "native" and chain.end.node.tid == chain.start.tid
-        if not native or phase.profile.seen("loader_wait", "collective"):
+        if (
+            not native
+            or phase.profile.seen("loader_wait", "collective")
+            or phase.profile.share("forward") > MODEL_SHARE
+        ):
             continue
         cpu = case.history.rate(ProcessUsage, phase.rank.pid, of=lambda u: u.cpu_seconds, seconds=6.0) or 0.0
         if max(cpu, phase.runs) < RUNNING_SHARE or not _one_line(phase):

@@ -15,6 +15,7 @@ What to do next
 
 from perfwatch.probes.readings import Cgroup, Host, ProcessUsage
 from perfwatch.triage.case import Case
+from perfwatch.triage.progress import besides_training
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import slow, working
 from perfwatch.triage.verdict import Alternative, Evidence, Outcome
@@ -40,7 +41,7 @@ def judge(case: Case) -> Outcome:
         scarce = _scarce(case)
         if not scarce:
             continue
-        frame = case.profile(rank, WINDOW_SECONDS).top_line()
+        frame = besides_training(case.profile(rank, WINDOW_SECONDS))
         return slow(
             case,
             CAUSE,

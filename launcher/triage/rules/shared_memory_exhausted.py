@@ -16,8 +16,9 @@ What to do next
 
 from perfwatch.probes.readings import Host
 from perfwatch.triage.case import Case
+from perfwatch.triage.progress import besides_training
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.slowness import WINDOW_SECONDS, slow
+from perfwatch.triage.slowness import FEW_SAMPLES, WINDOW_SECONDS, slow
 from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("shared_memory_exhausted", "slow", "node", (Host,))
@@ -45,8 +46,8 @@ def judge(case: Case) -> Outcome:
             rank,
             explains=1.0,
             lost=0.3,
-            confidence=0.85,
-            frame=seen.top_line(),
+            confidence=0.85 if seen.samples >= FEW_SAMPLES else 0.75,
+            frame=besides_training(seen),
             summary=f"/dev/shm is {used:.0%} full ({size})",
             evidence=(case.saw("host", "/dev/shm", "almost full", f"{used:.0%} used", "below 90 %", host.at),),
             alternatives=(Alternative(cause="memory_pressure", refuted_by="it is /dev/shm that is full"),),

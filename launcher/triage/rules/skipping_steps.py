@@ -30,6 +30,7 @@ BACKWARD_SHARE = 0.05
 BACKWARD_TURNS = 6  # separate backward passes without one optimizer step
 NO_STEP_SECONDS = 5.0  # by the agent's count
 COMPANIONS = 4  # samples of what costs at most half a step: a step that is made would be missed with e**-8
+CLEARING = 0.25  # weight of a sample in zero_grad: for SGD without momentum it is the dearer of the two
 EACH_LOSS = frozenset({"scale", "apply_scale", "_lazy_init_scale_growth_tracker"})  # of the scaler: once per backward
 COUNTED, SAMPLED = 0.92, 0.85
 
@@ -43,7 +44,7 @@ def judge(case: Case) -> Outcome:
         if seen.samples < FEW_SAMPLES or seen.share("backward") < BACKWARD_SHARE:
             continue
         turns = seen.turns(lambda stack: "backward" in tags(stack))
-        beside = round(seen.share_where(accompanies) * seen.samples)
+        beside = round((seen.share_where(accompanies) + CLEARING * seen.share_where(clears)) * seen.samples)
         if steps is not None:
             skipped = steps.ago_seconds is None or steps.ago_seconds > NO_STEP_SECONDS
         else:
@@ -63,7 +64,7 @@ def judge(case: Case) -> Outcome:
                     "stack",
                     f"pid {rank.pid}",
                     "backward without an optimizer step",
-                    f"{turns} passes, {beside} samples in scaler, clipping or zero_grad, 0 in a step, of {seen.samples}",
+                    f"{turns} passes, {beside} samples of what goes with a step, 0 in a step, of {seen.samples}",
                     "one step per pass",
                 ),
                 *(
@@ -86,9 +87,12 @@ def updates(stack: Stack) -> bool:
 
 def accompanies(stack: Stack) -> bool:
     """Whether a stack is in what goes with a step, once for each, and is no dearer than it."""
-    if updates(stack):
-        return False
-    return any_tag(tags(stack), "clip", "optimizer") or bool(_names(stack, "scaler") - EACH_LOSS)
+    return not updates(stack) and (any_tag(tags(stack), "clip") or bool(_names(stack, "scaler") - EACH_LOSS))
+
+
+def clears(stack: Stack) -> bool:
+    """Whether a stack is in zero_grad, which may cost as much as a plain step."""
+    return "zero_grad" in _names(stack, "optimizer")
 
 
 def _names(stack: Stack, tag: str) -> set[str]:
