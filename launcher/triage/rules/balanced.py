@@ -5,7 +5,7 @@ What it means
     proportion.
 
 How it is recognised
-    Every rank moves and no slow cause was recognised.
+    Every rank moves, none waits for data for long, and no slow cause was recognised.
 
 What it is mistaken for
     A slow run whose witnesses are missing: the confidence is lower than that of a named bottleneck.
@@ -18,12 +18,14 @@ from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.profile import TRAINING_TAGS
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.starving import awaits_data
 from perfwatch.triage.verdict import Finding, Outcome
 
 CAUSE = Cause("balanced", "healthy", "user_code", (Thread, Stack))
 
 FEW_SAMPLES = 15
 WINDOW_SECONDS = 15.0
+WAITING_SHARE = 0.4  # of samples, for data: whatever the reason, nobody would call that healthy
 NO_BOTTLENECK = 0.75
 
 
@@ -34,6 +36,8 @@ def judge(case: Case) -> Outcome:
     for rank in case.ranks:
         seen = case.profile(rank, WINDOW_SECONDS)
         if seen.samples < FEW_SAMPLES or not seen.seen(*TRAINING_TAGS):
+            return None
+        if seen.share_where(awaits_data) > WAITING_SHARE:
             return None
     basis = case.progress[case.ranks[0].pid].basis
     return Finding(

@@ -17,6 +17,8 @@ What to do next
 from perfwatch.probes.readings import Process, Stack
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import show, tags
+from perfwatch.triage.job import Member
+from perfwatch.triage.motion import tags_seen
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import certainty, slow, working
 from perfwatch.triage.verdict import Alternative, Outcome
@@ -31,7 +33,7 @@ LEAST_SHARE = 0.1
 def judge(case: Case) -> Outcome:
     """Fires when generations of workers come and go while the rank works."""
     for rank, seen in working(case):
-        workers = case.job.workers(rank.pid)
+        workers = [child for child in case.job.children(rank.pid) if _is_worker(case, child)]
         gone = [worker for worker in workers if not worker.alive]
         alive = [worker for worker in workers if worker.alive]
         size = max(1, len(alive))
@@ -70,3 +72,11 @@ def judge(case: Case) -> Outcome:
             next=("DataLoader(persistent_workers=True)",),
         )
     return None
+
+
+def _is_worker(case: Case, child: Member) -> bool:
+    """Whether a child is or was a loader's worker; one that was spawned a moment ago still imports the program."""
+    if child.role == "worker":
+        return True
+    found = tags_seen(case.history, child.pid, child.pid)
+    return "worker" in found or (child.role == "child" and child.alive and found == {"import"})
