@@ -172,7 +172,7 @@ def make_session(folder: Path, age: float) -> Path:
 def test_the_newest_session_is_found_without_an_argument(tmp_path: Path) -> None:
     """Over all homes."""
     make_session(tmp_path / "a" / "old", 1000)
-    newest = make_session(tmp_path / "x" / "perfwatch" / "new", 2000)
+    newest = make_session(tmp_path / "x" / "perfwatch" / "new", 2**33)  # newer than any real one of this machine
 
     found = find_session(None, {"PERFWATCH_DIR": str(tmp_path / "a"), "XDG_STATE_HOME": str(tmp_path / "x")}, Inline())
 

@@ -92,7 +92,8 @@ def run_attempt(
         root = program.pid if row.mode == "attach" else program.child() or program.pid
         if row.mode == "run":
             limit = conditions.limit_seconds if drill.state in ("hung", "slow", "gone") else CALM_SECONDS
-            answer = asking.follow(conditions, program, session, _accuses, limit, interrupted)
+            settled = _ended if drill.state == "gone" else _accuses
+            answer = asking.follow(conditions, program, session, settled, limit, interrupted)
         else:
             traced = program.traced()
             if say:
@@ -162,6 +163,11 @@ def names(expected: Culprit, verdict: Verdict, root_pid: int, onset_pids: Collec
             return first.tid is not None and first.tid not in (first.pid, first.worker_pid)
         case _:
             return True
+
+
+def _ended(verdict: Verdict) -> bool:
+    """How a program ends is known when it has: what was said of it while it lived is not asked for."""
+    return verdict.state == "gone"
 
 
 def _accuses(verdict: Verdict) -> bool:

@@ -23,7 +23,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(30):
     model(torch.randn(2, 4)).sum().backward()
     optimizer.step()
-print(os.listdir(os.environ["PERFWATCH_AGENT_DIR"]) and "steps", flush=True)
+os.listdir(os.environ["PERFWATCH_AGENT_DIR"]) and os.write(1, b"steps\\n")
 dist.barrier()
 open(os.environ["FIFO"]).read()
 dist.destroy_process_group()

@@ -25,6 +25,7 @@ from perfwatch.triage.verdict import Alternative, Culprit, Finding, Outcome
 CAUSE = Cause("killed", "gone", "unknown", (ProcessEnded,))
 
 SURE = 0.95
+UNSEEN_SENDER = 0.79  # SIGKILL: without a kernel log the OOM killer of a group above ours looks the same
 
 
 def judge(case: Case) -> Outcome:
@@ -42,7 +43,7 @@ def judge(case: Case) -> Outcome:
         cause=CAUSE.name,
         state="gone",
         summary=f"pid {end.pid} was ended by {name}",
-        confidence=SURE,
+        confidence=UNSEEN_SENDER if number == signal.SIGKILL else SURE,
         owner=CAUSE.owner,
         culprits=(Culprit(pid=end.pid, rank=case.job.rank_of(end.pid)),),
         evidence=(case.saw("process", f"pid {end.pid}", "ended by a signal", name, "exit code 0"),),
