@@ -14,9 +14,9 @@ from perfwatch.news import News, Sink, Teller
 from perfwatch.probes import readings as r
 from perfwatch.recording import AT_DECIMALS
 from perfwatch.session import Session
+from perfwatch.sources import Sources
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
-from perfwatch.triage.frames import user_frames
 from perfwatch.triage.history import History
 from perfwatch.triage.job import Job, Member
 from perfwatch.triage.verdict import Verdict
@@ -38,8 +38,6 @@ MOST_GLANCED = 8  # ranks of a calm job looked at in one second
 MOST_SWEPT = 24  # processes swept at once
 EARLY_DUMPS, EARLY_DUMP_SECONDS, LATE_DUMP_SECONDS = 3, 0.7, 4.0
 CALM_AFTER_SECONDS = 12.0  # of a healthy or slow verdict
-MOST_CALLERS = 4  # of the program's own frames of one stack
-MOST_SOURCE_LINES = 8  # newly read per round
 NATIVE_AFTER_SECONDS, NATIVE_SECONDS = 4.0, 120.0  # a native profile costs a second of CPU: late and seldom
 REMEMBER_SECONDS = 600.0  # in memory; the recording keeps what its disk budget allows
 
@@ -85,7 +83,7 @@ class Watch:
         self._known_job: Job | None = None
         self._revision = -1
         self._settled_at: float | None = None
-        self._read_lines: set[tuple[str, int]] = set()
+        self._sources = Sources(self.look)
         self._read_texts: set[int] = set()
 
     @property
@@ -204,7 +202,7 @@ class Watch:
             self._judge()
         elif self.at > CALM_SECONDS and self._schedule.due("calm_sample", CALM_SAMPLE_SECONDS):
             self.look.dump([rank.pid for rank in case.ranks][:MOST_SAMPLED])
-            self._sources()
+            self._sources.of_threads(self._history)
             self._sample(case)
 
     def _turn(self, ranks: Sequence[Member]) -> Sequence[Member]:
@@ -231,7 +229,7 @@ class Watch:
         if self._schedule.due("dump", every):
             self.look.dump(pids if self._dumps == 0 else pids[: 2 * MOST_SAMPLED])
             self._dumps += 1
-            self._sources()
+            self._sources.of_threads(self._history)
             self._texts(case)
         if self._dumps and not certain and self._schedule.due("sample", RECORD_SECONDS + 0.5):
             self._sample(case)
@@ -256,32 +254,6 @@ class Watch:
             if seen is not None and seen.reading.state == "R" and self._schedule.due("native", NATIVE_SECONDS):
                 self.look.native(rank.pid, tid)
 
-    def _sources(self) -> None:
-        """Text of the lines that threads stand at, each read once."""
-        fresh = 0
-        for key in self._history.entities(r.Stack):
-            seen = self._history.latest(r.Stack, *key)
-            frames = user_frames(seen.reading)[:MOST_CALLERS] if seen is not None and seen.at > self.at - 2.0 else ()
-            for frame in frames:
-                fresh += self._source(key[0], frame)
-                if fresh >= MOST_SOURCE_LINES:
-                    return
-
-    def _source(self, pid: int, frame: r.Frame) -> bool:
-        """Read a line unless it was read before; whether it was read now."""
-        if (frame.file, frame.line) in self._read_lines:
-            return False
-        self._read_lines.add((frame.file, frame.line))
-        self.look.source(pid, frame)
-        return True
-
-    def _busiest_lines(self) -> None:
-        """Text of the lines where the training threads spend their time: rules ask what these call."""
-        case = self._case()
-        for rank in case.ranks[:MOST_SAMPLED]:
-            for frame in case.profile(rank, 2 * RECORD_SECONDS).busiest(MOST_SOURCE_LINES):
-                self._source(rank.pid, frame)
-
     def _texts(self, case: Case) -> None:
         """The path for which a loop waits is in its variables: those of the one suspect are read once."""
         for chain in case.chains.values():
@@ -291,7 +263,7 @@ class Watch:
                 self.look.dump([end.node.pid], texts=True)
 
     def _judge(self) -> None:
-        self._busiest_lines()
+        self._sources.of_busiest(self._case())
         verdict = self.verdict()
         if self.suspicious and verdict.state in ("healthy", "slow"):
             self._settled_at = self.at if self._settled_at is None else self._settled_at

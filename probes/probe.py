@@ -10,7 +10,7 @@ from typing import Protocol
 from perfwatch.probes.readings import Reading
 
 
-class Unavailable(Exception):  # noqa: N818 - a state of the world, not an error of ours
+class Unavailable(Exception):
     """A witness that cannot be had now.
 
     Args:

@@ -4,6 +4,7 @@ A fault carries the name of its cause, with a suffix for a further way to make i
 a fault is called what its file is called; ``lookalike_of`` says which verdict would be wrong.
 """
 
+from perfwatch.drills.catalogue_calm import CALM_DRILLS, healthy
 from perfwatch.drills.drill import STRENGTHS, Culprit, Drill
 
 
@@ -22,23 +23,6 @@ def _slow(
     return Drill(name, f"{program}.py", summary, "slow", (cause, *also), None, strengths, ranks, needs, culprit)
 
 
-def _busy(name: str, program: str, lookalike_of: str, summary: str, needs: tuple[str, ...] = ()) -> Drill:
-    """Describe a long phase that is as it should be; its cause is the part of ``name`` before a hyphen."""
-    return Drill(name, f"{program}.py", summary, "busy", (name.split("-")[0],), lookalike_of, needs=needs)
-
-
-def _healthy(
-    program: str,
-    lookalike_of: str,
-    summary: str,
-    ranks: int = 1,
-    needs: tuple[str, ...] = (),
-    causes: tuple[str, ...] = ("cpu_training", "balanced"),
-) -> Drill:
-    """Describe a run with nothing to blame; it is called what its file is called."""
-    return Drill(program, f"{program}.py", summary, "healthy", causes, lookalike_of, (), ranks, needs)
-
-
 _LOADING: tuple[Drill, ...] = (
     _slow(
         "starved_by_transforms",
@@ -52,18 +36,14 @@ _LOADING: tuple[Drill, ...] = (
         "two workers tokenise text in pure Python more slowly than the model trains",
         Culprit("worker", "encode"),
     ),
-    _healthy(
-        "fast_transforms",
-        "starved_by_transforms",
-        "workers transform all the time and keep up",
-    ),
+    healthy("fast_transforms", "starved_by_transforms", "workers transform all the time and keep up"),
     _slow(
         "starved_by_storage",
         "starved_by_storage",
         "a worker reads samples scattered over a file that is not in the page cache",
         Culprit("worker", "cold_read"),
     ),
-    _healthy(
+    healthy(
         "prefetched_storage",
         "starved_by_storage",
         "workers read the disk all the time, far enough ahead of the model",
@@ -74,7 +54,7 @@ _LOADING: tuple[Drill, ...] = (
         "workers fetch shards from an HTTP store that answers slowly",
         Culprit("worker", "download"),
     ),
-    _healthy(
+    healthy(
         "prefetched_network",
         "starved_by_network",
         "workers wait for a server most of the time, yet far enough ahead of the model",
@@ -85,7 +65,7 @@ _LOADING: tuple[Drill, ...] = (
         "num_workers=0: the training thread tokenises its text before every step",
         Culprit("main", "tokenize"),
     ),
-    _healthy(
+    healthy(
         "serial_but_cheap",
         "serial_loading",
         "num_workers=0 and samples in memory: loading costs next to nothing",
@@ -97,7 +77,7 @@ _LOADING: tuple[Drill, ...] = (
         Culprit("worker", "fetch"),
         also=("starved_by_network",),
     ),
-    _healthy(
+    healthy(
         "bursty_but_deep",
         "bursty_loading",
         "workers deliver in bursts, and the prefetch is deep enough to hide it",
@@ -124,7 +104,7 @@ _MACHINE: tuple[Drill, ...] = (
         "oversubscribed_threads",
         "OMP threads far beyond the cores that the process may use",
     ),
-    _healthy(
+    healthy(
         "calm_thread_pool",
         "oversubscribed_threads",
         "as many compute threads as cores, and a dozen Python threads that sleep",
@@ -135,18 +115,14 @@ _MACHINE: tuple[Drill, ...] = (
         "a CPU quota below what the loop wants stops it for a part of every 100 ms",
         needs=("root", "cgroup_cpu"),
     ),
-    _healthy(
+    healthy(
         "loose_cpu_quota",
         "throttled_cpu",
         "a CPU quota that the one busy thread never reaches",
         needs=("root", "cgroup_cpu"),
     ),
-    _slow(
-        "contended_cpu",
-        "contended_cpu",
-        "somebody else's processes burn the core that the job is pinned to",
-    ),
-    _healthy(
+    _slow("contended_cpu", "contended_cpu", "somebody else's processes burn the core that the job is pinned to"),
+    healthy(
         "polite_neighbours",
         "contended_cpu",
         "others burn every core at the lowest priority and take only what is left",
@@ -158,7 +134,7 @@ _MACHINE: tuple[Drill, ...] = (
         Culprit("main", "gather"),
         needs=("root", "memory_cgroup"),
     ),
-    _healthy(
+    healthy(
         "mapped_and_cached",
         "memory_pressure",
         "a memory-mapped data set read at random, all of it in the page cache",
@@ -178,7 +154,7 @@ _MACHINE: tuple[Drill, ...] = (
         (),
         needs=("root", "mount"),
     ),
-    _healthy(
+    healthy(
         "roomy_shared_memory",
         "shared_memory_exhausted",
         "/dev/shm holds a large cache, and room enough for the workers' batches",
@@ -193,7 +169,7 @@ _LOOP: tuple[Drill, ...] = (
         "a large heap, and gc.collect() called again and again to free memory",
         Culprit("main", "free_memory"),
     ),
-    _healthy(
+    healthy(
         "rare_garbage_collection",
         "garbage_collection",
         "gc.collect() once in two hundred steps on a small heap",
@@ -204,39 +180,22 @@ _LOOP: tuple[Drill, ...] = (
         "a full checkpoint with fsync every 25 steps",
         Culprit("main", "save_checkpoint"),
     ),
-    _healthy(
-        "rare_checkpoint",
-        "slow_checkpoint",
-        "a small checkpoint every few hundred steps",
-    ),
+    healthy("rare_checkpoint", "slow_checkpoint", "a small checkpoint every few hundred steps"),
     _slow(
         "recompiling",
         "recompiling",
         "torch.compile meets shapes that never repeat and compiles in the middle of training",
         Culprit("main"),
     ),
-    _healthy(
-        "compiled_once",
-        "recompiling",
-        "torch.compile warmed up in the first steps and never again",
-    ),
+    healthy("compiled_once", "recompiling", "torch.compile warmed up in the first steps and never again"),
     _slow(
         "slow_output",
         "slow_output",
         "the loop prints whole tensors to a pipe whose reader is slow",
         Culprit("main"),
     ),
-    _healthy(
-        "fast_output",
-        "slow_output",
-        "prints on every step to a reader that keeps up",
-    ),
-    _slow(
-        "debug_apis_on",
-        "debug_apis_on",
-        "anomaly detection was left on",
-        Culprit("main"),
-    ),
+    healthy("fast_output", "slow_output", "prints on every step to a reader that keeps up"),
+    _slow("debug_apis_on", "debug_apis_on", "anomaly detection was left on", Culprit("main")),
     _slow(
         "debug_apis_on-profiler",
         "debug_profiler_on",
@@ -244,7 +203,7 @@ _LOOP: tuple[Drill, ...] = (
         Culprit("main"),
         (),
     ),
-    _healthy(
+    healthy(
         "many_small_ops",
         "debug_apis_on",
         "hundreds of small operations in each forward pass, no debugging switched on",
@@ -263,11 +222,7 @@ _LOOP: tuple[Drill, ...] = (
         Culprit("main", "update"),
         (),
     ),
-    _healthy(
-        "accumulating_gradients",
-        "skipping_steps",
-        "one optimizer step for sixteen backward passes, on purpose",
-    ),
+    healthy("accumulating_gradients", "skipping_steps", "one optimizer step for sixteen backward passes, on purpose"),
     _slow(
         "retrying",
         "retrying",
@@ -282,11 +237,7 @@ _LOOP: tuple[Drill, ...] = (
         (),
         also=("retrying", "crashed"),
     ),
-    _healthy(
-        "one_retry",
-        "retrying",
-        "a metrics thread cannot reach its server and retries; training does not care",
-    ),
+    healthy("one_retry", "retrying", "a metrics thread cannot reach its server and retries; training does not care"),
     _slow(
         "straggling_rank",
         "straggling_rank",
@@ -294,46 +245,15 @@ _LOOP: tuple[Drill, ...] = (
         Culprit("rank", "prepare_batch", rank=1),
         ranks=2,
     ),
-    _healthy(
+    healthy(
         "uneven_ranks",
         "straggling_rank",
         "random sequence lengths: now this rank is later, now that one",
         ranks=2,
     ),
-    _healthy(
-        "ranks_in_step",
-        "stalled_collective",
-        "two ranks that meet in an all_reduce on every step",
-        ranks=2,
-    ),
-    _slow(
-        "regressed",
-        "regressed",
-        "halfway through, the sequences grow and every step takes longer",
-    ),
-    _healthy(
-        "varying_lengths",
-        "regressed",
-        "steps of very different length from the start, in no order",
-    ),
+    healthy("ranks_in_step", "stalled_collective", "two ranks that meet in an all_reduce on every step", ranks=2),
+    _slow("regressed", "regressed", "halfway through, the sequences grow and every step takes longer"),
+    healthy("varying_lengths", "regressed", "steps of very different length from the start, in no order"),
 )
 
-_BUSY: tuple[Drill, ...] = (
-    _busy("starting", "starting_init", "endless_python", "a very large model is initialised before the first step"),
-    _busy("starting-imports", "starting_imports", "endless_python", "thousands of modules are imported"),
-    _busy("compiling", "compiling", "recompiling", "the first step of a compiled model", needs=("compiler",)),
-    _busy("checkpointing", "checkpointing", "blocked_storage", "one very long checkpoint, shard by shard, with fsync"),
-    _busy("evaluating", "evaluating", "skipping_steps", "a long validation without gradients"),
-    _busy("evaluating-rollouts", "evaluating_rollouts", "endless_python", "a policy collects experience in Python"),
-    _busy("downloading", "downloading", "blocked_network", "pretrained weights arrive slowly but steadily"),
-    _busy("computing_on_host", "computing_on_host", "held_gil", "one LAPACK call that takes minutes"),
-)
-
-_HEALTHY: tuple[Drill, ...] = (
-    _healthy("cpu_training", "endless_python", "forward, backward, step, on data in memory"),
-    _healthy("cpu_training_workers", "starved_by_transforms", "two workers with little to do, a model with plenty"),
-    _healthy("balanced", "slow_checkpoint", "workers, logs, validations and checkpoints, none of them too much"),
-    _healthy("training_with_evaluations", "evaluating", "each epoch ends with a second of validation"),
-)
-
-SLOW_DRILLS: tuple[Drill, ...] = _LOADING + _MACHINE + _LOOP + _BUSY + _HEALTHY
+SLOW_DRILLS: tuple[Drill, ...] = _LOADING + _MACHINE + _LOOP + CALM_DRILLS

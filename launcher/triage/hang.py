@@ -81,7 +81,7 @@ def witnesses(case: Case, chain: Chain) -> tuple[Evidence, ...]:
     if node.wait is not None:
         until = "for ever" if node.wait.forever else ""
         if node.wait.remaining_seconds is not None:
-            until = f"for another {node.wait.remaining_seconds:,.0f} s"
+            until = "" if node.wait.kind == "sleep" else f"for another {node.wait.remaining_seconds:,.0f} s"
         found.append(
             case.saw(
                 "syscall",

@@ -3,6 +3,8 @@
 A loop that burns CPU leaves no trace of when it began, but its neighbours do.
 """
 
+from itertools import pairwise
+
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import any_tag, tags
@@ -28,7 +30,7 @@ def training_lull(case: Case, rank: Member) -> float:
     seen = case.profile(rank).sights
     at = [one.at for one in seen if any_tag(tags(one.reading), *TRAINING_TAGS)]
     edges = [seen[0].at - seen[0].reading.span_seconds, *at] if at else []
-    return max((later - earlier for earlier, later in zip(edges, edges[1:], strict=False)), default=0.0)
+    return max((later - earlier for earlier, later in pairwise(edges)), default=0.0)
 
 
 def quiet_seconds(case: Case, rank: Member) -> tuple[float, tuple[Evidence, ...]]:

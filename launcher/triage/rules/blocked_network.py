@@ -36,12 +36,13 @@ def judge(case: Case) -> Outcome:
         socket = end.descriptor.socket if end.descriptor else None
         peer = socket.peer if socket is not None and socket.peer else "its peer"
         received = socket.received_ago_seconds if socket is not None else None
+        quiet = received if received is not None else end.silent_seconds or 0.0
         return hung(
             case,
             CAUSE.name,
             chain,
             owner=CAUSE.owner,
-            summary=f"{who(chain)} waits for {peer}, which has sent nothing for {received if received is not None else end.silent_seconds or 0:.0f} s",
+            summary=f"{who(chain)} waits for {peer}, which has sent nothing for {quiet:.0f} s",
             patience=temporal(case),
             silent=_silent(chain, received),
             alternatives=(Alternative(cause="starved_by_network", refuted_by="not one byte arrived meanwhile"),),
@@ -60,7 +61,8 @@ def _served_by_the_job(case: Case, chain: Chain) -> Outcome:
         CAUSE.name,
         chain,
         owner=CAUSE.owner,
-        summary=f"pid {chain.start.pid} at {show(chain.start.frame)} waits for {chain.links[0].waits_for}; there {who(chain)} waits for {chain.links[-1].waits_for}",
+        summary=f"pid {chain.start.pid} at {show(chain.start.frame)} waits for {chain.links[0].waits_for}; "
+        f"there {who(chain)} waits for {chain.links[-1].waits_for}",
         patience=STRUCTURAL_SECONDS if outlasts(case, chain.end) else temporal(case),
         alternatives=(Alternative(cause="blocked_child", refuted_by="it is talked to over the network"),),
         next=(f"py-spy dump --nonblocking --pid {chain.end.node.pid}", "give the request a timeout"),

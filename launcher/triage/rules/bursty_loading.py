@@ -43,7 +43,8 @@ def judge(case: Case) -> Outcome:
     return found.finding(
         case,
         CAUSE,
-        summary=f"batches come in bursts: {len(long)} waits of {median(long) or 0:.1f} s, and {turns / len(long):.0f} steps for each of them",
+        summary=f"batches come in bursts: {len(long)} waits of {median(long) or 0:.1f} s, "
+        f"and {turns / len(long):.0f} steps for each of them",
         evidence=(
             case.saw(
                 "stack",

@@ -17,9 +17,9 @@ What to do next
 from perfwatch.probes.readings import SourceLine, Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import show, tags, user_frame
-from perfwatch.triage.restarts import restarts
 from perfwatch.triage.job import Member
 from perfwatch.triage.profile import Profile
+from perfwatch.triage.restarts import restarts
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import FEW_SAMPLES, WINDOW_SECONDS, slow, worst
 from perfwatch.triage.verdict import Alternative, Culprit, Finding, Outcome

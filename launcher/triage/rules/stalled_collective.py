@@ -20,7 +20,6 @@ import msgspec
 from perfwatch.probes.readings import Process, Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
-from perfwatch.triage.frames import any_tag
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
 from perfwatch.triage.motion import moves
 from perfwatch.triage.profile import TRAINING_TAGS
@@ -40,7 +39,7 @@ INFERRED = 0.85
 def judge(case: Case) -> Outcome:
     """Fires when some ranks are in a collective and the rest stand still somewhere else."""
     waiting = [chain for chain in case.still_chains if chain.end.kind == "collective"]
-    if not waiting or len(case.job.ranks) < 2 and (case.job.world_size or 1) < 2:
+    if not waiting or max(len(case.job.ranks), case.job.world_size or 1) < 2:
         return None
     gone = [rank for rank in case.job.ranks if not rank.alive]
     absent = [chain for chain in case.chains.values() if chain.end.kind != "collective"]
@@ -91,7 +90,8 @@ def _absent(case: Case, waiting: list[Chain], absent: list[Chain]) -> Finding:
         CAUSE.name,
         first,
         owner=CAUSE.owner,
-        summary=f"rank {first.start.rank} never joined {op}: {who(first)} waits for {first.links[-1].waits_for}; rank {victims} waits for it",
+        summary=f"rank {first.start.rank} never joined {op}: {who(first)} waits for {first.links[-1].waits_for}; "
+        f"rank {victims} waits for it",
         patience=STRUCTURAL_SECONDS if certain else temporal(case),
         silent=max(silent, first.end.silent_seconds or 0.0) if certain else silent,
         ceiling=1.0 if first.end.still else INFERRED,

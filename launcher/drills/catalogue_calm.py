@@ -1,0 +1,41 @@
+"""The drills that are busy or healthy on their own account, and how a healthy look-alike of a fault is described."""
+
+from perfwatch.drills.drill import Drill
+
+
+def _busy(name: str, program: str, lookalike_of: str, summary: str, needs: tuple[str, ...] = ()) -> Drill:
+    """Describe a long phase that is as it should be; its cause is the part of ``name`` before a hyphen."""
+    return Drill(name, f"{program}.py", summary, "busy", (name.split("-")[0],), lookalike_of, needs=needs)
+
+
+def healthy(
+    program: str,
+    lookalike_of: str,
+    summary: str,
+    ranks: int = 1,
+    needs: tuple[str, ...] = (),
+    causes: tuple[str, ...] = ("cpu_training", "balanced"),
+) -> Drill:
+    """Describe a run with nothing to blame; it is called what its file is called."""
+    return Drill(program, f"{program}.py", summary, "healthy", causes, lookalike_of, (), ranks, needs)
+
+
+_BUSY: tuple[Drill, ...] = (
+    _busy("starting", "starting_init", "endless_python", "a very large model is initialised before the first step"),
+    _busy("starting-imports", "starting_imports", "endless_python", "thousands of modules are imported"),
+    _busy("compiling", "compiling", "recompiling", "the first step of a compiled model", needs=("compiler",)),
+    _busy("checkpointing", "checkpointing", "blocked_storage", "one very long checkpoint, shard by shard, with fsync"),
+    _busy("evaluating", "evaluating", "skipping_steps", "a long validation without gradients"),
+    _busy("evaluating-rollouts", "evaluating_rollouts", "endless_python", "a policy collects experience in Python"),
+    _busy("downloading", "downloading", "blocked_network", "pretrained weights arrive slowly but steadily"),
+    _busy("computing_on_host", "computing_on_host", "held_gil", "one LAPACK call that takes minutes"),
+)
+
+_HEALTHY: tuple[Drill, ...] = (
+    healthy("cpu_training", "endless_python", "forward, backward, step, on data in memory"),
+    healthy("cpu_training_workers", "starved_by_transforms", "two workers with little to do, a model with plenty"),
+    healthy("balanced", "slow_checkpoint", "workers, logs, validations and checkpoints, none of them too much"),
+    healthy("training_with_evaluations", "evaluating", "each epoch ends with a second of validation"),
+)
+
+CALM_DRILLS: tuple[Drill, ...] = _BUSY + _HEALTHY

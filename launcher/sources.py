@@ -1,0 +1,51 @@
+"""Which lines of the job's code are worth reading: those at which threads stand, and those where training spends its time."""
+
+from perfwatch.look import Look
+from perfwatch.probes import readings as r
+from perfwatch.triage.case import Case
+from perfwatch.triage.frames import user_frames
+from perfwatch.triage.history import History
+
+FRESH_SECONDS = 2.0  # an older stack is not where a thread stands
+BUSY_SECONDS = 6.0  # over which the busiest lines are counted
+MOST_CALLERS = 4  # of the program's own frames of one stack
+MOST_LINES = 8  # newly read per round
+MOST_RANKS = 6
+
+
+class Sources:
+    """Asks for the text of each line once.
+
+    Args:
+        look: reads it, in a killable child.
+    """
+
+    def __init__(self, look: Look) -> None:
+        self._look = look
+        self._read: set[tuple[str, int]] = set()
+
+    def of_threads(self, history: History) -> None:
+        """The lines at which threads stand now."""
+        fresh = 0
+        for pid, tid in history.entities(r.Stack):
+            seen = history.latest(r.Stack, pid, tid)
+            if seen is None or seen.at <= history.at - FRESH_SECONDS:
+                continue
+            for frame in user_frames(seen.reading)[:MOST_CALLERS]:
+                fresh += self._line(pid, frame)
+                if fresh >= MOST_LINES:
+                    return
+
+    def of_busiest(self, case: Case) -> None:
+        """The lines where the training threads spend their time: rules ask what these call."""
+        for rank in case.ranks[:MOST_RANKS]:
+            for frame in case.profile(rank, BUSY_SECONDS).busiest(MOST_LINES):
+                self._line(rank.pid, frame)
+
+    def _line(self, pid: int, frame: r.Frame) -> bool:
+        """Read a line unless it was read before; whether it was read now."""
+        if (frame.file, frame.line) in self._read:
+            return False
+        self._read.add((frame.file, frame.line))
+        self._look.source(pid, frame)
+        return True
