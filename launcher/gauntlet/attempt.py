@@ -92,7 +92,7 @@ def run_attempt(
         root = program.pid if row.mode == "attach" else program.child() or program.pid
         if row.mode == "run":
             limit = conditions.limit_seconds if drill.state in ("hung", "slow", "gone") else CALM_SECONDS
-            settled = _ended if drill.state == "gone" else _accuses
+            settled = {"gone": _ended, "hung": _stops}.get(drill.state, _accuses)
             answer = asking.follow(conditions, program, session, settled, limit, interrupted)
         else:
             traced = program.traced()
@@ -168,6 +168,11 @@ def names(expected: Culprit, verdict: Verdict, root_pid: int, onset_pids: Collec
 def _ended(verdict: Verdict) -> bool:
     """How a program ends is known when it has: what was said of it while it lived is not asked for."""
     return verdict.state == "gone"
+
+
+def _stops(verdict: Verdict) -> bool:
+    """A hang is asked for: what made the healthy steps before it slow is another matter."""
+    return verdict.state in ("hung", "gone")
 
 
 def _accuses(verdict: Verdict) -> bool:

@@ -121,10 +121,13 @@ def test_a_record_of_a_dead_process_says_so() -> None:
 def test_a_record_that_is_late_is_interrupted_and_then_killed(tmp_path: Path) -> None:
     """A py-spy that hangs and ignores the interrupt does not hold us: it is killed and reported."""
     stubborn = tmp_path / "py-spy"
-    stubborn.write_text("#!/bin/sh\ntrap '' INT\nwhile :; do read -t 60 nothing <> /dev/zero; done\n")
+    deaf = tmp_path / "deaf"
+    os.mkfifo(deaf)
+    stubborn.write_text(f"#!/bin/sh\ntrap '' INT\necho > {deaf}\nwhile :; do read -t 60 nothing <> /dev/zero; done\n")
     stubborn.chmod(0o755)
     now = [0.0]
     record = Recorded(5, 1.0, 20, Stacks(str(stubborn)), clock=lambda: now[0])
+    deaf.read_text()  # it ignores the interrupt from now on
 
     assert record.poll() is None
     now[0] = 2.0
