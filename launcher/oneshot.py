@@ -11,6 +11,7 @@ STEADY_SECONDS = 3.0  # ... and rest on so many seconds of samples,
 PLAIN_CONFIDENCE = 0.85
 LONGER_SECONDS = 8.0  # ... or so many, if it is not plain: two records, and what comes back every few seconds
 UNCLEAR_SECONDS = 25.0  # without a suspect, a job that is still unclear by then is inconclusive
+SUSPECTED_SECONDS = 12.0  # a suspicion that rests on a dump comes and goes with the dumps
 SURE_AT_ONCE = ("gone", "hung")
 COUNTDOWN_EVERY_SECONDS = 10.0
 
@@ -21,6 +22,7 @@ class OneShot:
 
     started_at: float = 0.0
     told_at: float = 0.0  # when the countdown was last shown
+    _suspected_at: float | None = None
     _same: int = 0
     _last: tuple[str, str | None] | None = field(default=None)
 
@@ -32,8 +34,10 @@ class OneShot:
         if verdict.state in SURE_AT_ONCE:
             return True
         if verdict.state == "inconclusive":
-            waits = verdict.suspect is not None and verdict.suspect.decides_in_seconds > 0
-            return not waits and at - self.started_at >= UNCLEAR_SECONDS
+            if verdict.suspect is not None and verdict.suspect.decides_in_seconds > 0:
+                self._suspected_at = at
+            lately = self._suspected_at is not None and at - self._suspected_at < SUSPECTED_SECONDS
+            return not lately and at - self.started_at >= UNCLEAR_SECONDS
         plain = verdict.state == "slow" and verdict.confidence >= PLAIN_CONFIDENCE
         enough = STEADY_SECONDS if plain else LONGER_SECONDS
         return self._same >= STEADY_JUDGEMENTS and at - self.started_at >= enough
