@@ -1,5 +1,6 @@
 """Real launchers around small real programs. A program says "ready" on its stdout; nothing here sleeps and hopes."""
 
+import contextlib
 import os
 import select
 import signal
@@ -77,7 +78,8 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
     for launched in started:
         if launched.process.poll() is None:
             for pid in _family(launched.pid):  # the job would outlive its launcher
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # it ended by itself meanwhile
+                    os.kill(pid, signal.SIGKILL)
             launched.process.wait()
         for stream in (launched.process.stdin, launched.process.stdout, launched.process.stderr):
             if stream is not None:
