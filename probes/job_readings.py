@@ -97,6 +97,7 @@ class Thread(Reading, frozen=True, kw_only=True):
     pid: int
     tid: int
     name: str
+    start_ticks: int | None = None  # stat field 22, clock ticks after boot, as for a process
     state: str  # R running, S sleeping, D uninterruptible, T stopped, t traced, Z zombie
     cpu_seconds: float
     run_seconds: float | None = None  # schedstat field 1

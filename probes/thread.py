@@ -121,6 +121,7 @@ def assemble(pid: int, raw: Raw, ran_ago: float | None, wait: Wait | None) -> Th
         pid=pid,
         tid=raw.stat.pid,
         name=raw.stat.name,
+        start_ticks=raw.stat.start_ticks,
         state=raw.stat.state,
         cpu_seconds=raw.stat.cpu_seconds,
         run_seconds=run,

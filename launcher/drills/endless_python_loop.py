@@ -7,7 +7,6 @@ import stage
 import torch
 
 opt = stage.arguments()
-torch.set_num_threads(1)
 
 
 def hard_negative(anchor, scores):

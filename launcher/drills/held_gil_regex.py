@@ -35,7 +35,6 @@ def epoch(net, optimizer, steps):
 
 
 arguments = stage.arguments()
-torch.set_num_threads(1)
 threading.Thread(target=log_metrics, daemon=True).start()
 head = torch.nn.Linear(800, 800)
 epoch(head, torch.optim.SGD(head.parameters(), 0.01), arguments.steps)

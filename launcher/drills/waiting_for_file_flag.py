@@ -22,7 +22,6 @@ def status_page():
 
 
 opts = stage.arguments()
-torch.set_num_threads(1)
 if opts.strength == "masked":
     threading.Thread(target=status_page, daemon=True).start()
 ranker = torch.nn.Sequential(torch.nn.EmbeddingBag(5000, 128), torch.nn.Linear(128, 5000))

@@ -23,6 +23,7 @@ STYLES = {
     "busy": "bold cyan",
     "healthy": "bold green",
 }
+BLAMELESS = ("busy", "healthy", "inconclusive")  # nobody did anything wrong, or it is not known
 # One screen has 24 lines on the oldest terminal: the rest is in --json.
 MOST_CULPRITS, MOST_LINKS, MOST_EVIDENCE, MOST_ALTERNATIVES, MOST_MISSING, MOST_NEXT = 4, 8, 6, 2, 3, 3
 
@@ -40,7 +41,11 @@ class VerdictReport:
         yield Text(clean(verdict.summary))
         if verdict.suspect:
             yield Text(self._countdown(), style="magenta")
-        yield from _listed("to blame", [_culprit(one) for one in verdict.culprits], MOST_CULPRITS)
+        yield from _listed(
+            "where" if verdict.state in BLAMELESS else "to blame",
+            [_culprit(one) for one in verdict.culprits],
+            MOST_CULPRITS,
+        )
         yield from self._chain(options.ascii_only)
         yield from self._evidence()
         yield from _listed(
@@ -70,6 +75,11 @@ class VerdictReport:
     def _countdown(self) -> str:
         suspect = self.verdict.suspect
         assert suspect is not None
+        if suspect.decides_in_seconds <= 0:
+            return (
+                f"{suspect.state} ({clean(suspect.cause)}) would be the verdict if more could be seen; silent for "
+                f"{duration(suspect.silent_seconds)}"
+            )
         return (
             f"{suspect.state} ({clean(suspect.cause)}) if nothing moves for another "
             f"{duration(suspect.decides_in_seconds)}; silent for {duration(suspect.silent_seconds)} so far"

@@ -1,5 +1,6 @@
 """Everything that a rule may look at: the job, its chains, its profiles, read once from the recording and kept."""
 
+import re
 from collections.abc import Iterable
 from functools import cached_property
 
@@ -14,6 +15,7 @@ from perfwatch.triage.profile import Profile, profile
 from perfwatch.triage.progress import RECENT_SECONDS, Progress, StepClock, progress, step_clock
 from perfwatch.triage.verdict import Evidence, Missing
 
+PID = re.compile(r"\bpid \d+|/proc/\d+")
 PATIENCE_SECONDS = 60.0  # for temporal ends, unless the session says otherwise
 GONE_ROLES = ("rank", "launcher")
 
@@ -105,16 +107,24 @@ class Case:
 
     @cached_property
     def missing(self) -> tuple[Missing, ...]:
-        """Witnesses that could not be had, by the newest word of each probe about each entity."""
-        found: dict[tuple[str, str], Missing] = {}
+        """Witnesses that could not be had, by the newest word of each probe about each entity.
+
+        What differs in the process alone is said once, with the number of the others.
+        """
+        found: dict[tuple[str, str], list[r.ProbeCall]] = {}
         for key in self.history.entities(r.ProbeCall):
             seen = self.history.latest(r.ProbeCall, *key)
             if seen is not None and seen.reading.outcome != "ok":
-                call = seen.reading
-                found.setdefault(
-                    (call.probe, call.reason), Missing(witness=call.probe, reason=call.reason, advice=call.advice)
-                )
-        return tuple(found.values())
+                alike = (seen.reading.probe, PID.sub("pid", seen.reading.reason))
+                found.setdefault(alike, []).append(seen.reading)
+        return tuple(
+            Missing(
+                witness=calls[0].probe,
+                reason=calls[0].reason + (f" (and {len(calls) - 1} more alike)" if len(calls) > 1 else ""),
+                advice=calls[0].advice,
+            )
+            for calls in found.values()
+        )
 
     def lacks(self, witness: str) -> Missing | None:
         """Why a witness is missing, or None when it is not known to be."""

@@ -162,9 +162,14 @@ def _resting_on(case: Case, finding: Finding | None, missing: tuple[Missing, ...
         ),
         observer_cost=ObserverCost(
             cpu_seconds=round(sum(c.reading.cpu_seconds or 0.0 for c in calls), 3),
-            stack_dumps=sum(1 for c in calls if c.reading.probe.startswith("stack")),
+            stack_dumps=sum(1 for c in calls if c.reading.probe.startswith("stack") and _brought_stacks(c.reading)),
         ),
     )
+
+
+def _brought_stacks(call: r.ProbeCall) -> bool:
+    """Whether a call was answered; what py-spy cost is charged in a line of its own."""
+    return call.outcome == "ok" and call.entity != "py-spy"
 
 
 def _clock(case: Case, at: float) -> str:

@@ -187,11 +187,16 @@ def tags(stack: Stack) -> frozenset[str]:
     return _tags(own_frames(stack))
 
 
-def inner_tags(stack: Stack) -> frozenset[str]:
-    """The tags of the library frames that the program's innermost own frame called: what the thread does at this moment."""
+def inner_frames(stack: Stack) -> tuple[Frame, ...]:
+    """The library frames that the program's innermost own frame called, innermost first."""
     frames = own_frames(stack)
     own = next((index for index, frame in enumerate(frames) if is_user(frame)), len(frames))
-    return _tags(frames[:own])
+    return frames[:own]
+
+
+def inner_tags(stack: Stack) -> frozenset[str]:
+    """Their tags: what the thread does at this moment."""
+    return _tags(inner_frames(stack))
 
 
 def is_user(frame: Frame) -> bool:

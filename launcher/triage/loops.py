@@ -7,6 +7,7 @@ the one whose loop turns, or whose caller's does.
 from collections import Counter
 
 from perfwatch.probes import readings as r
+from perfwatch.triage.code import line_of
 from perfwatch.triage.frames import user_frames
 from perfwatch.triage.history import History
 from perfwatch.triage.motion import stacks_of
@@ -19,7 +20,7 @@ SECONDS = 30.0
 def turning(history: History, node: Node) -> tuple[str, ...]:
     """Kinds of the loops, innermost first, in the innermost frame that stays and has any; () when not known."""
     for lines in reversed(_staying(history, node)):
-        known = [seen.reading for line in lines if (seen := history.latest(r.SourceLine, line.file, line.line))]
+        known = [source for line in lines if (source := line_of(history, line))]
         loops = max((source.loops for source in known), key=len, default=())
         if loops:
             return loops

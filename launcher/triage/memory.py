@@ -1,4 +1,4 @@
-"""What the kernel remembers about a job whose threads run: since when has no batch been taken?
+"""What the kernel remembers about a job whose threads run: since when has no batch been taken, and nothing been computed?
 
 A loop that burns CPU leaves no trace of when it began, but its neighbours do.
 """
@@ -9,9 +9,12 @@ from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import any_tag, tags
 from perfwatch.triage.job import Member
-from perfwatch.triage.motion import python_threads, tags_seen
+from perfwatch.triage.motion import motion, python_threads, tags_seen
 from perfwatch.triage.profile import TRAINING_TAGS
 from perfwatch.triage.verdict import Evidence
+
+HELPED_SECONDS = 0.3  # of run time, below which a helper has not helped
+HELPED_SHARE = 0.2  # of what the training thread ran before: with two threads a helper runs a third to all of it
 
 
 def since_training(case: Case, rank: Member) -> float:
@@ -34,11 +37,15 @@ def training_lull(case: Case, rank: Member) -> float:
 
 
 def quiet_seconds(case: Case, rank: Member) -> tuple[float, tuple[Evidence, ...]]:
-    """Seconds since the training process last took a batch from its workers; 0 and nothing where it has none.
+    """Seconds for which the training process has trained nothing, by what the kernel remembers of its helper threads.
 
-    For each batch that it takes it sends the worker a new task, through a feeder thread that sleeps in between: the kernel
-    remembers when the last of them ran.
+    The longer of: since it took a batch from its workers, since its compute threads ran; 0 and nothing where neither is known.
     """
+    return max(_without_a_batch(case, rank), _without_computing(case, rank), key=lambda one: one[0])
+
+
+def _without_a_batch(case: Case, rank: Member) -> tuple[float, tuple[Evidence, ...]]:
+    """For each batch that it takes it sends the worker a new task, through a feeder thread that sleeps in between."""
     ages = [
         (seen.reading.ran_ago_seconds + case.at - seen.at, seen)
         for tid in python_threads(case.history, rank.pid)
@@ -58,3 +65,43 @@ def quiet_seconds(case: Case, rank: Member) -> tuple[float, tuple[Evidence, ...]
         seen.at,
     )
     return age, (evidence,)
+
+
+def _without_computing(case: Case, rank: Member) -> tuple[float, tuple[Evidence, ...]]:
+    """Threads of a compute pool (OpenMP, autograd's own) wait without end for the next operation that is worth sharing.
+
+    Only pools that did a fair part of the work before: one that was needed for the initialisation alone proves nothing.
+    """
+    tid = case.progress[rank.pid].thread
+    trains = case.history.latest(r.Thread, rank.pid, tid)
+    if trains is None or trains.reading.run_seconds is None:
+        return 0.0, ()
+    share = motion(case.history, rank.pid, tid).run_share or 0.0
+    helpers = []
+    for key in case.history.entities(r.Thread):
+        seen = case.history.latest(r.Thread, *key) if key[0] == rank.pid and key[1] != tid else None
+        if seen is None or seen.reading.ran_ago_seconds is None or not _awaits_work(case, seen.reading):
+            continue
+        age = seen.reading.ran_ago_seconds + case.at - seen.at
+        before = trains.reading.run_seconds - share * age  # what the training thread ran until then
+        if (seen.reading.run_seconds or 0.0) >= max(HELPED_SECONDS, HELPED_SHARE * before):
+            helpers.append((age, seen))
+    if not helpers:
+        return 0.0, ()
+    age, seen = min(helpers, key=lambda one: one[0])
+    evidence = case.saw(
+        "compute_threads",
+        f"pid {rank.pid} thread {seen.reading.tid}",
+        "nothing was computed: the threads that share the model's operations have not run",
+        f"last ran {age:.0f} s ago (kernel)",
+        "run in each step",
+        seen.at,
+    )
+    return age, (evidence,)
+
+
+def _awaits_work(case: Case, thread: r.Thread) -> bool:
+    """A thread without Python that waits for work without end, as a pool's does; loops of a process group have timers."""
+    wait = thread.wait
+    native = case.history.latest(r.Stack, thread.pid, thread.tid) is None
+    return native and wait is not None and wait.kind == "futex" and wait.forever and thread.state != "R"

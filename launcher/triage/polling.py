@@ -1,6 +1,7 @@
 """A thread that sleeps a little, looks at a file, and sleeps again: told by the source line and the loop around it."""
 
 from perfwatch.probes import readings as r
+from perfwatch.triage.code import line_of, names
 from perfwatch.triage.frames import user_frame
 from perfwatch.triage.history import History
 from perfwatch.triage.node import Node
@@ -25,11 +26,7 @@ FIFO_WAIT = (
 
 def source_of(history: History, node: Node) -> r.SourceLine | None:
     """The text of the line that the thread is at, where it was read."""
-    frame = user_frame(node.stack) if node.stack else None
-    if frame is None:
-        return None
-    seen = history.latest(r.SourceLine, frame.file, frame.line)
-    return seen.reading if seen else None
+    return line_of(history, user_frame(node.stack) if node.stack else None)
 
 
 def polls_a_file(history: History, node: Node) -> bool:
@@ -38,9 +35,9 @@ def polls_a_file(history: History, node: Node) -> bool:
     left = node.wait.remaining_seconds if node.wait is not None else None
     if source is None or (left is not None and left > LONGEST_PAUSE_SECONDS):
         return False
-    names = {call.rsplit(".", 1)[-1] for call in source.loop_calls}
-    takes = bool(names & LOCK_CALLS) or EXCLUSIVE_OPEN in source.loop_calls
-    return bool(names & FILE_TESTS) or (takes and "sleep" in names)
+    called = names(source.loop_calls)
+    takes = bool(called & LOCK_CALLS) or EXCLUSIVE_OPEN in source.loop_calls
+    return bool(called & FILE_TESTS) or (takes and "sleep" in called)
 
 
 def only_asks(history: History, node: Node) -> bool:
@@ -48,14 +45,14 @@ def only_asks(history: History, node: Node) -> bool:
     source = source_of(history, node)
     if source is None or source.loops[:1] != ("while",):
         return False
-    names = {call.rsplit(".", 1)[-1] for call in source.loop_calls}
-    return len(names) <= MOST_ASKED and not names & WORK_CALLS
+    called = names(source.loop_calls)
+    return len(called) <= MOST_ASKED and not called & WORK_CALLS
 
 
 def supervises(history: History, node: Node) -> bool:
     """Whether the loop around the sleeping line asks after threads or processes that work for this one."""
     source = source_of(history, node)
-    return source is not None and any(call.rsplit(".", 1)[-1] in SUPERVISION for call in source.loop_calls)
+    return source is not None and bool(names(source.loop_calls) & SUPERVISION)
 
 
 def path_of(history: History, node: Node) -> str:
@@ -86,5 +83,5 @@ def is_fifo(node: Node, file: r.Descriptor | None) -> bool:
 def waits_for_work(history: History, node: Node) -> bool:
     """Whether the program's own line calls ``wait`` on something without Python frames, as the handle of a collective is."""
     source = source_of(history, node)
-    in_line = source is not None and any(call.rsplit(".", 1)[-1] in WORK_WAITS for call in source.calls)
+    in_line = source is not None and bool(names(source.calls) & WORK_WAITS)
     return in_line and not node.inner and node.stack is not None and len(node.stack.frames) > 0

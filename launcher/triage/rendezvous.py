@@ -2,7 +2,7 @@
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.history import History
-from perfwatch.triage.job import Job
+from perfwatch.triage.job import TICKS_PER_SECOND, Job
 from perfwatch.triage.node import Node
 
 STORE_THREAD = "pt_tcpstore"  # the name that torch gives the thread of a TCPStore's server (torch 2.1 to 2.13)
@@ -19,9 +19,27 @@ def is_store(history: History, job: Job, node: Node, socket: r.Socket) -> bool:
     return bool(port) and socket.peer.rpartition(":")[2] == port
 
 
+def open_seconds(history: History, job: Job) -> float | None:
+    """For how long the job's store has been there: who still waits for the first meeting has waited since about then.
+
+    The store's server is a thread of one rank, made as that rank enters ``init_process_group``. None without one.
+    """
+    for member in job.ranks:
+        thread, seen = _server(history, member.pid), history.latest(r.Process, member.pid)
+        if thread is None or thread.start_ticks is None or seen is None or seen.reading.age_seconds is None:
+            continue
+        age = seen.reading.age_seconds + history.at - seen.at
+        return age - (thread.start_ticks - seen.reading.start_ticks) / TICKS_PER_SECOND
+    return None
+
+
 def _serves(history: History, pid: int) -> bool:
-    return any(
-        (seen := history.latest(r.Thread, *key)) is not None and seen.reading.name.startswith(STORE_THREAD)
-        for key in history.entities(r.Thread)
-        if key[0] == pid
-    )
+    return _server(history, pid) is not None
+
+
+def _server(history: History, pid: int) -> r.Thread | None:
+    for key in history.entities(r.Thread):
+        seen = history.latest(r.Thread, *key) if key[0] == pid else None
+        if seen is not None and seen.reading.name.startswith(STORE_THREAD):
+            return seen.reading
+    return None

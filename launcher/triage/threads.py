@@ -1,7 +1,8 @@
 """Edges inside one process: locks, conditions, joins, and the GIL."""
 
 from perfwatch.probes import readings as r
-from perfwatch.triage.frames import any_tag, tags
+from perfwatch.triage.code import names
+from perfwatch.triage.frames import any_tag, inner_frames, short_name, tags
 from perfwatch.triage.history import History
 from perfwatch.triage.job import Job
 from perfwatch.triage.motion import WINDOW_SECONDS, dominant, motion, python_threads
@@ -11,6 +12,14 @@ from perfwatch.triage.workers import idle
 
 GIL_WAIT_SECONDS = 0.02  # CPython re-asks every 5 ms (sys.getswitchinterval); remaining time measured 1-2 ms
 GIL_SWITCHES_PER_SECOND = (60.0, 400.0)  # measured 193/s at the default switch interval
+A_LOCK = "a lock"
+# CPython 3.8 to 3.13: a plain lock is C and has no frame; what has one is written in Python.
+ENTERED = {
+    "wait": "a condition or an event",
+    "wait_for": "a condition or an event",
+    "acquire": "a semaphore",
+    "join": "a thread to end",
+}
 OTHERS_MOVE = "other threads move"
 ELSEWHERE_HELD = "another process may hold it"
 LONG_SLEEP_SECONDS = 60.0  # a thread that sleeps longer than this does not come back to release a lock in time
@@ -92,9 +101,23 @@ def waits(history: History, job: Job, node: Node) -> tuple[str, tuple[Node, ...]
             End("lock", node, others=moving or relatives, detail=detail),
         )
     if may_release(history, node, others):
-        return "a lock, while other threads move", (), End("lock", node, others=locked, detail=OTHERS_MOVE)
+        return f"{awaited(node)}, while other threads move", (), End("lock", node, others=locked, detail=OTHERS_MOVE)
+    what = awaited(node)
+    if what != A_LOCK:
+        return f"{what}, which nobody brings about", (), End("lock", node, others=locked)
     who = f"held by a thread that waits itself ({', '.join(map(str, locked))})" if locked else "that nobody releases"
-    return f"a lock {who}", (), End("lock", node, others=locked)
+    return f"{what} {who}", (), End("lock", node, others=locked)
+
+
+def awaited(node: Node) -> str:
+    """What a thread asks for in a futex, by the function of CPython's library that it entered."""
+    if "queue_get" in node.inner:
+        return "an item in a queue"
+    if "queue_put" in node.inner:
+        return "room in a queue"
+    frames = inner_frames(node.stack) if node.stack is not None else ()
+    entered = [short_name(frame.function) for frame in frames if frame.file.endswith("/threading.py")]
+    return ENTERED.get(entered[-1], A_LOCK) if entered else A_LOCK
 
 
 def worked_for(history: History, others: list[Node]) -> list[Node]:
@@ -199,7 +222,7 @@ def _ticks(node: Node) -> bool:
 def _hands_over(history: History, node: Node) -> bool:
     """Whether the loop that a thread turns in may give something to others now and then."""
     source = source_of(history, node)
-    return source is None or not {call.rsplit(".", 1)[-1] for call in source.loop_calls} <= HEARTBEAT_CALLS
+    return source is None or not names(source.loop_calls) <= HEARTBEAT_CALLS
 
 
 def _is_service(history: History, node: Node) -> bool:

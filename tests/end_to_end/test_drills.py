@@ -4,6 +4,7 @@ No sleep is ever "long enough": each program says over a FIFO when its fault beg
 """
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,10 @@ from perfwatch.gauntlet.attempt import Attempt, run_attempt
 from perfwatch.gauntlet.conditions import Conditions
 from perfwatch.gauntlet.needs import unmet
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [
+    pytest.mark.end_to_end,
+    pytest.mark.skipif(find_spec("torch") is None, reason="the programs need torch: pip install 'perfwatch[torch]'"),
+]
 # At least one for each way in which a wait can end, for ranks, for both ways in, and programs that must not be accused.
 TRIED = (
     "stopped",
@@ -35,7 +39,6 @@ BY_NAME = {drill.name: drill for drill in DRILLS}
 @pytest.mark.parametrize("name", TRIED)
 def test_a_real_program_gets_the_right_verdict(name: str, tmp_path: Path) -> None:
     """State and cause are right, nothing of the job is left traced, and nothing of it is left running."""
-    pytest.importorskip("torch")
     drill = BY_NAME[name]
     if (reason := unmet(drill.needs)) is not None:
         pytest.skip(reason)
@@ -49,7 +52,6 @@ def test_a_real_program_gets_the_right_verdict(name: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", ["stuck_worker", "stopped"])
 def test_a_program_started_under_run_gets_the_right_verdict(name: str, tmp_path: Path) -> None:
     """The other way in: the launcher watches from the start and says what it sees."""
-    pytest.importorskip("torch")
     conditions = Conditions(folder=tmp_path, python=sys.executable, mode="run")
 
     row, _ = run_attempt(Attempt(BY_NAME[name], "loud", 0), conditions)

@@ -16,10 +16,11 @@ What to do next
 """
 
 from perfwatch.probes.readings import Stack, Thread
+from perfwatch.triage import rendezvous
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import hung, temporal, who
+from perfwatch.triage.hang import hung, silent_seconds, temporal, who
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.triage.verdict import Alternative, Evidence, Outcome
 
 CAUSE = Cause("blocked_rendezvous", "hung", "scheduler", (Thread, Stack))
 
@@ -40,6 +41,8 @@ def judge(case: Case) -> Outcome:
             if size is None or seen >= size
             else f"; {size - seen} of {size} ranks are not on this machine or not there at all"
         )
+        # a key that is awaited later says nothing of when the waiting began
+        open_for = None if chain.end.detail == "store" else rendezvous.open_seconds(case.history, case.job)
         present = sorted(r.rank for r in case.ranks if r.rank is not None)
         return hung(
             case,
@@ -48,14 +51,22 @@ def judge(case: Case) -> Outcome:
             owner=CAUSE.owner,
             summary=f"{who(chain)} waits for the other ranks to appear{absent}",
             patience=temporal(case),
+            silent=max(silent_seconds(case, chain), open_for or 0.0),
             ceiling=1.0 if absent else INFERRED,
             evidence=(
                 case.saw("job", "ranks", "ranks present", f"{present or seen} of WORLD_SIZE {size}", "all of them"),
+                *_since(case, open_for),
             ),
             alternatives=(Alternative(cause="starting", refuted_by="no further rank appeared meanwhile"),),
             next=("start the missing rank", "compare MASTER_ADDR, MASTER_PORT and WORLD_SIZE of every rank"),
         )
     return None
+
+
+def _since(case: Case, open_for: float | None) -> tuple[Evidence, ...]:
+    if open_for is None:
+        return ()
+    return (case.saw("store", "job", "has been open", f"for {open_for:.0f} s", "all ranks within seconds"),)
 
 
 def _somebody_is_late(case: Case) -> bool:

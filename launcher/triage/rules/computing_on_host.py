@@ -14,9 +14,10 @@ What to do next
     Wait; the named line says what is computed.
 """
 
-from perfwatch.probes.readings import ProcessUsage, SourceLine, Stack, Thread
+from perfwatch.probes.readings import ProcessUsage, Stack, Thread
 from perfwatch.triage.busy import Phase, phases
 from perfwatch.triage.case import Case
+from perfwatch.triage.code import line_of
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Outcome
 
@@ -42,8 +43,8 @@ def judge(case: Case) -> Outcome:
         if max(cpu, phase.runs) < RUNNING_SHARE or not _one_line(phase):
             continue
         frame = phase.profile.top_line()
-        source = case.history.latest(SourceLine, frame.file, frame.line) if frame else None
-        text = f": {source.reading.text.strip()[:80]}" if source else ""
+        source = line_of(case.history, frame)
+        text = f": {source.text.strip()[:80]}" if source else ""
         return phase.finding(
             CAUSE,
             f"a long native computation runs{text}",

@@ -26,7 +26,7 @@ from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, silent_seconds, temp
 from perfwatch.triage.motion import motion
 from perfwatch.triage.node import Node, culprit, node_of
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.threads import LONG_SLEEP_SECONDS, OTHERS_MOVE, releasers, sharers
+from perfwatch.triage.threads import LONG_SLEEP_SECONDS, OTHERS_MOVE, awaited, releasers, sharers
 from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Finding, Missing, Outcome
 
 CAUSE = Cause("deadlocked_locks", "hung", "user_code", (Thread, Stack))
@@ -111,7 +111,7 @@ def _finding(case: Case, chain: Chain) -> Finding:
         told = "; no thread was seen to release it"
     else:
         told = f"; so does {with_whom}" if with_whom else "; no thread is left that would release it"
-    lock = "its turn" if end.kind == "cycle" else "a lock"
+    lock = "its turn" if end.kind == "cycle" else awaited(end.node)
     found = hung(
         case,
         CAUSE.name,

@@ -20,6 +20,7 @@ What to do next
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
+from perfwatch.triage.code import names
 from perfwatch.triage.frames import any_tag, show
 from perfwatch.triage.hang import LONGEST_RECOVERED, STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
 from perfwatch.triage.loops import turning
@@ -77,7 +78,9 @@ def _sleeps(case: Case, chain: Chain) -> Outcome:
 
 def _naps(case: Case, chain: Chain) -> Outcome:
     """It sleeps a little at one and the same line, again and again, and does nothing in between."""
-    silent, node = chain.end.silent_seconds or 0.0, chain.end.node
+    node = chain.end.node
+    remembered, evidence = quiet_seconds(case, case.job.members[chain.start.pid])
+    silent = max(chain.end.silent_seconds or 0.0, remembered)
     if silent < min(NAPPING_SECONDS, temporal(case) / 2) or len(case.ranks) > 1:
         return None  # of several ranks the others tell whether this one is missed
     if bursts(case.history, node.pid, node.tid) >= BURSTS or _has_come_back(case, chain, silent):
@@ -94,6 +97,7 @@ def _naps(case: Case, chain: Chain) -> Outcome:
         summary=f"{who(chain)} sleeps and asks again and again; what it waits for does not come",
         patience=temporal(case),
         silent=silent,
+        evidence=evidence,
         ceiling=GUESSED,
         alternatives=(
             Alternative(cause="waiting_for_file", refuted_by="no call that looks at a file is in that loop"),
@@ -141,8 +145,7 @@ def _trains_around(case: Case, chain: Chain) -> bool:
     source = source_of(case.history, chain.end.node)
     if source is None:
         return False
-    collects = any(call.rsplit(".", 1)[-1] == "collect" for call in source.calls)
-    return collects or {call.rsplit(".", 1)[-1] for call in source.loop_calls} >= TRAINS
+    return "collect" in names(source.calls) or names(source.loop_calls) >= TRAINS
 
 
 def _flat(case: Case, chain: Chain) -> tuple[Evidence, ...]:

@@ -14,9 +14,10 @@ What to do next
     ``gc.freeze()`` after setup, a higher ``gc.set_threshold``, no ``gc.collect()`` in the loop.
 """
 
-from perfwatch.probes.readings import NativeProfile, SourceLine, Stack
+from perfwatch.probes.readings import NativeProfile, Stack
 from perfwatch.triage.case import Case
-from perfwatch.triage.frames import show, tags, user_frame
+from perfwatch.triage.code import calling_line
+from perfwatch.triage.frames import show, tags
 from perfwatch.triage.job import Member
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
@@ -25,6 +26,7 @@ from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("garbage_collection", "slow", "user_code", (Stack,))
 
+COLLECTING = frozenset({"gc.collect", "collect"})
 # CPython 3.10 to 3.13, gcmodule.c / gc.c.
 COLLECTOR = (
     "gc_collect",
@@ -72,11 +74,8 @@ def collects(case: Case, stack: Stack) -> bool:
     """Whether a stack stands at a line that calls the collector."""
     if "gc" in tags(stack):
         return True
-    frame = user_frame(stack)
-    if frame is None or stack.frames[0] != frame:
-        return False
-    seen = case.history.latest(SourceLine, frame.file, frame.line)
-    return seen is not None and any(call in ("gc.collect", "collect") for call in seen.reading.calls)
+    line = calling_line(case.history, stack)
+    return line is not None and not COLLECTING.isdisjoint(line.calls)
 
 
 def _explicit(case: Case, seen: Profile) -> float:

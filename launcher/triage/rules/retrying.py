@@ -14,9 +14,10 @@ What to do next
     Look at what the named line calls, and at the ranks' own error output.
 """
 
-from perfwatch.probes.readings import SourceLine, Stack, Thread
+from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.frames import show, tags, user_frame
+from perfwatch.triage.code import calling_line, names
+from perfwatch.triage.frames import show, tags
 from perfwatch.triage.job import Member
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.restarts import restarts
@@ -110,13 +111,8 @@ def retries(case: Case, stack: Stack) -> bool:
     """Whether a stack sleeps inside a loop that tries to reach something."""
     if "retry" in tags(stack):
         return True
-    frame = user_frame(stack)
-    if frame is None or stack.frames[0] != frame:
-        return False
-    seen = case.history.latest(SourceLine, frame.file, frame.line)
-    if seen is None or not any(call.rsplit(".", 1)[-1] == "sleep" for call in seen.reading.calls):
-        return False
-    return any(_connects(call) for call in seen.reading.loop_calls)
+    line = calling_line(case.history, stack)
+    return line is not None and "sleep" in names(line.calls) and any(_connects(call) for call in line.loop_calls)
 
 
 def _connects(call: str) -> bool:

@@ -14,9 +14,10 @@ What to do next
     Save less often, asynchronously (``torch.distributed.checkpoint.async_save``), or to a faster disk.
 """
 
-from perfwatch.probes.readings import SourceLine, Stack
+from perfwatch.probes.readings import Stack
 from perfwatch.triage.case import Case
-from perfwatch.triage.frames import show, tags, user_frame
+from perfwatch.triage.code import calling_line, names
+from perfwatch.triage.frames import show, tags
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import slow, worst
 from perfwatch.triage.verdict import Alternative, Outcome
@@ -62,8 +63,5 @@ def saves(case: Case, stack: Stack) -> bool:
     """Whether a stack is in a save: library frames, or a line of the program that calls save or fsync."""
     if "save" in tags(stack):
         return True
-    frame = user_frame(stack)
-    if frame is None or stack.frames[0] != frame:
-        return False
-    seen = case.history.latest(SourceLine, frame.file, frame.line)
-    return seen is not None and any(call.rsplit(".", 1)[-1] in SAVES for call in seen.reading.calls)
+    line = calling_line(case.history, stack)
+    return line is not None and not names(line.calls).isdisjoint(SAVES)

@@ -14,8 +14,9 @@ What to do next
     Print every hundredth step, or redirect the output to a file.
 """
 
-from perfwatch.probes.readings import SourceLine, Stack, Thread
+from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
+from perfwatch.triage.code import line_of
 from perfwatch.triage.frames import any_tag, show, tags, user_frame
 from perfwatch.triage.job import Member
 from perfwatch.triage.profile import Profile
@@ -71,8 +72,8 @@ def _prints(case: Case, stack: Stack) -> bool:
     frame = user_frame(stack)
     if frame is None or any_tag(found, "save", "backward", "optimizer", "forward", "loader", "http", "compile"):
         return False
-    seen = case.history.latest(SourceLine, frame.file, frame.line)
-    return seen is not None and any(_is_output(call) for call in seen.reading.calls)
+    line = line_of(case.history, frame)
+    return line is not None and any(_is_output(call) for call in line.calls)
 
 
 def _is_output(call: str) -> bool:

@@ -1,0 +1,24 @@
+"""What the text of the job's own lines says about a thread that stands at one of them."""
+
+from collections.abc import Iterable
+
+from perfwatch.probes import readings as r
+from perfwatch.triage.frames import user_frame
+from perfwatch.triage.history import History
+
+
+def line_of(history: History, frame: r.Frame | None) -> r.SourceLine | None:
+    """The text of a frame's line, where it was read."""
+    seen = history.latest(r.SourceLine, frame.file, frame.line) if frame is not None else None
+    return seen.reading if seen else None
+
+
+def calling_line(history: History, stack: r.Stack) -> r.SourceLine | None:
+    """The line that a thread stands at itself: a builtin or native call is made right there, no Python frame lies below."""
+    frame = user_frame(stack)
+    return line_of(history, frame) if frame is not None and stack.frames[0] == frame else None
+
+
+def names(calls: Iterable[str]) -> frozenset[str]:
+    """The last parts of dotted names: ``time.sleep`` is called as ``sleep`` by whoever imported it so."""
+    return frozenset(call.rsplit(".", 1)[-1] for call in calls)
