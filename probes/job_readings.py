@@ -100,6 +100,7 @@ class Thread(Reading, frozen=True, kw_only=True):
     start_ticks: int | None = None  # stat field 22, clock ticks after boot, as for a process
     state: str  # R running, S sleeping, D uninterruptible, T stopped, t traced, Z zombie
     cpu_seconds: float
+    system_seconds: float | None = None  # the part of it that was spent in the kernel (stime)
     run_seconds: float | None = None  # schedstat field 1
     run_delay_seconds: float | None = None  # schedstat field 2: runnable but not running
     voluntary_switches: int | None = None

@@ -25,6 +25,7 @@ class Stat:
     minor_faults: int
     major_faults: int
     cpu_seconds: float
+    system_seconds: float  # the part of it that was spent in the kernel
     children_cpu_seconds: float
     threads: int
     start_ticks: int
@@ -47,6 +48,7 @@ def parse_stat(text: str) -> Stat:
             minor_faults=int(fields[7]),
             major_faults=int(fields[9]),
             cpu_seconds=(int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND,
+            system_seconds=int(fields[12]) / TICKS_PER_SECOND,
             children_cpu_seconds=(int(fields[13]) + int(fields[14])) / TICKS_PER_SECOND,
             threads=int(fields[17]),
             start_ticks=int(fields[19]),

@@ -124,6 +124,7 @@ def assemble(pid: int, raw: Raw, ran_ago: float | None, wait: Wait | None) -> Th
         start_ticks=raw.stat.start_ticks,
         state=raw.stat.state,
         cpu_seconds=raw.stat.cpu_seconds,
+        system_seconds=raw.stat.system_seconds,
         run_seconds=run,
         run_delay_seconds=delay,
         voluntary_switches=raw.switches[0],

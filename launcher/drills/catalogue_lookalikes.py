@@ -22,14 +22,34 @@ def _benign(
 
 HANG_LOOKALIKES: tuple[Drill, ...] = (
     _benign("slow_worker_waits", "stuck_worker", "slow", (), "each sample sleeps 8 to 13 s, and then it comes"),
-    _benign("slow_pool_tasks", "dead_worker", "slow", (), "8 s pool tasks, a fresh worker process for each"),
+    _benign(
+        "slow_pool_tasks",
+        "dead_worker",
+        "slow",
+        ("starved_by_transforms",),
+        "8 s pool tasks, a fresh worker process for each",
+    ),
     _benign(
         "healthy_unreaped_child", "dead_worker", "healthy", (), "a zombie child that has nothing to do with training"
     ),
-    _benign("slow_pickling", "stuck_pin_memory", "slow", (), "the queue feeder compresses each batch for 5 to 7 s"),
-    _benign("slow_lock_owner", "deadlocked_locks", "slow", (), "a side thread works 6 to 9 s under the trainer's lock"),
+    _benign(
+        "slow_pickling",
+        "stuck_pin_memory",
+        "slow",
+        ("starved_by_transforms",),
+        "the queue feeder compresses each batch for 5 to 7 s",
+    ),
+    _benign(
+        "slow_lock_owner",
+        "deadlocked_locks",
+        "slow",
+        ("contended_lock",),
+        "a side thread works 6 to 9 s under the trainer's lock",
+    ),
     _benign("busy_native_call", "held_gil", "busy", ("computing_on_host",), "a one-minute SVD with the GIL released"),
-    _benign("slow_python_step", "endless_python", "slow", (), "15 to 20 s of pure Python in each step"),
+    _benign(
+        "slow_python_step", "endless_python", "slow", ("serial_loading",), "15 to 20 s of pure Python in each step"
+    ),
     _benign(
         "straggling_rank_sleep",
         "stalled_collective",
@@ -67,10 +87,20 @@ HANG_LOOKALIKES: tuple[Drill, ...] = (
         "rank 1 walks its data set for 150 s before it joins the rendezvous",
         ranks=2,
     ),
-    _benign("busy_child_converts", "blocked_child", "busy", (), "the trainer waits for a compressor that works"),
+    _benign(
+        "busy_child_converts",
+        "blocked_child",
+        "busy",
+        ("waiting_on_work",),
+        "the trainer waits for a compressor that works",
+    ),
     _benign("slow_pipe_reader", "blocked_pipe", "slow", ("slow_output",), "standard output is read at 8 kB/s"),
     _benign(
-        "busy_file_lock_owner", "waiting_for_file", "busy", (), "the flock's owner builds the index that we wait for"
+        "busy_file_lock_owner",
+        "waiting_for_file",
+        "busy",
+        ("waiting_on_work",),
+        "the flock's owner builds the index that we wait for",
     ),
     _benign("healthy_brief_stops", "stopped", "healthy", (), "a snapshotting tool stops the run for 0.3 s every 5 s"),
     _benign(

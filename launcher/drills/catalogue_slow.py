@@ -100,6 +100,11 @@ _LOADING: tuple[Drill, ...] = (
 
 _MACHINE: tuple[Drill, ...] = (
     _slow(
+        "brief_lock",
+        "contended_lock",
+        "a background thread copies under the trainer's lock and works outside of it",
+    ),
+    _slow(
         "oversubscribed_threads",
         "oversubscribed_threads",
         "OMP threads far beyond the cores that the process may use",

@@ -24,13 +24,12 @@ def word_error_rate(seconds):
 
 
 options = stage.arguments()
-torch.set_num_threads(1)
-ctc = torch.nn.Linear(80, 512)
+ctc = torch.nn.Linear(80, 2048)
 optimizer = torch.optim.SGD(ctc.parameters(), lr=0.1)
 for step in range(10**6):
     if step == options.steps:
         stage.onset()
     reward = word_error_rate(0 if step < options.steps else random.uniform(15, 20))
     optimizer.zero_grad()
-    (ctc(torch.randn(64, 80)).mean() * reward).backward()
+    (ctc(torch.randn(256, 80)).mean() * reward).backward()
     optimizer.step()

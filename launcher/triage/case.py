@@ -75,6 +75,10 @@ class Case:
         """Whether every rank makes steps."""
         return bool(self.ranks) and all(p.kind == "moving" for p in self.progress.values())
 
+    def awaited_at_start(self, pid: int) -> bool:
+        """Whether other ranks wait at the rendezvous for this one: it has not begun to train."""
+        return any(other != pid and chain.end.kind == "rendezvous" for other, chain in self.chains.items())
+
     def profile(self, rank: Member, seconds: float | None = None) -> Profile:
         """Where the training thread of a rank spends its time."""
         return profile(self.history, rank.pid, self.progress[rank.pid].thread, seconds)

@@ -10,6 +10,7 @@ from perfwatch.recording import Recording
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import wakes_soon, who
 from perfwatch.triage.history import History
+from perfwatch.triage.motion import moves
 from perfwatch.triage.rule import Rule
 from perfwatch.triage.rules import RULES
 from perfwatch.triage.verdict import (
@@ -96,7 +97,8 @@ def _stands(case: Case) -> bool:
     """Whether some rank just stopped moving: too short for a hang, too long to be called slow or healthy."""
     for chain in case.chains.values():
         rested = [node.motion.ran_ago_seconds or 0.0 for node in (chain.start, chain.end.node)]
-        if min(rested) >= STANDS_SECONDS and not wakes_soon(case, chain.end):
+        recurs = moves(case.history, chain.start.pid, chain.start.tid).recurrent
+        if min(rested) >= STANDS_SECONDS and not wakes_soon(case, chain.end) and not recurs:
             return True
     return False
 

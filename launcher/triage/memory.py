@@ -8,12 +8,14 @@ from itertools import pairwise
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import any_tag, tags
+from perfwatch.triage.history import Seen
 from perfwatch.triage.job import Member
 from perfwatch.triage.motion import motion, python_threads, tags_seen
 from perfwatch.triage.profile import TRAINING_TAGS
 from perfwatch.triage.verdict import Evidence
 
 HELPED_SECONDS = 0.3  # of run time, below which a helper has not helped
+COMPUTED_SECONDS = 0.0003  # of run time; a futile look at the queue takes a tenth
 HELPED_SHARE = 0.2  # of what the training thread ran before: with two threads a helper runs a third to all of it
 
 
@@ -68,24 +70,8 @@ def _without_a_batch(case: Case, rank: Member) -> tuple[float, tuple[Evidence, .
 
 
 def _without_computing(case: Case, rank: Member) -> tuple[float, tuple[Evidence, ...]]:
-    """Threads of a compute pool (OpenMP, autograd's own) wait without end for the next operation that is worth sharing.
-
-    Only pools that did a fair part of the work before: one that was needed for the initialisation alone proves nothing.
-    """
-    tid = case.progress[rank.pid].thread
-    trains = case.history.latest(r.Thread, rank.pid, tid)
-    if trains is None or trains.reading.run_seconds is None:
-        return 0.0, ()
-    share = motion(case.history, rank.pid, tid).run_share or 0.0
-    helpers = []
-    for key in case.history.entities(r.Thread):
-        seen = case.history.latest(r.Thread, *key) if key[0] == rank.pid and key[1] != tid else None
-        if seen is None or seen.reading.ran_ago_seconds is None or not _awaits_work(case, seen.reading):
-            continue
-        age = seen.reading.ran_ago_seconds + case.at - seen.at
-        before = trains.reading.run_seconds - share * age  # what the training thread ran until then
-        if (seen.reading.run_seconds or 0.0) >= max(HELPED_SECONDS, HELPED_SHARE * before):
-            helpers.append((age, seen))
+    """Threads of a compute pool (OpenMP, autograd's own) wait without end for the next operation that is worth sharing."""
+    helpers = _helpers(case, rank)
     if not helpers:
         return 0.0, ()
     age, seen = min(helpers, key=lambda one: one[0])
@@ -98,6 +84,38 @@ def _without_computing(case: Case, rank: Member) -> tuple[float, tuple[Evidence,
         seen.at,
     )
     return age, (evidence,)
+
+
+def computed(case: Case, rank: Member) -> int:
+    """Between how many pairs of looks the model's own threads ran: steps that are too brief for a sample still wake them."""
+    times = 0
+    for _, helper in _helpers(case, rank):
+        looks = case.history.series(r.Thread, rank.pid, helper.reading.tid)
+        ran = [one.reading.run_seconds for one in looks if one.reading.run_seconds is not None]
+        times = max(times, sum(later - earlier > COMPUTED_SECONDS for earlier, later in pairwise(ran)))
+    return times
+
+
+def _helpers(case: Case, rank: Member) -> list[tuple[float, Seen[r.Thread]]]:
+    """When each compute thread last ran (seconds ago).
+
+    Those that did a fair part of the work before: one that only the initialisation needed proves nothing.
+    """
+    tid = case.progress[rank.pid].thread
+    trains = case.history.latest(r.Thread, rank.pid, tid)
+    if trains is None or trains.reading.run_seconds is None:
+        return []
+    share = motion(case.history, rank.pid, tid).run_share or 0.0
+    found = []
+    for key in case.history.entities(r.Thread):
+        seen = case.history.latest(r.Thread, *key) if key[0] == rank.pid and key[1] != tid else None
+        if seen is None or seen.reading.ran_ago_seconds is None or not _awaits_work(case, seen.reading):
+            continue
+        age = seen.reading.ran_ago_seconds + case.at - seen.at
+        before = trains.reading.run_seconds - share * age  # what the training thread ran until then
+        if (seen.reading.run_seconds or 0.0) >= max(HELPED_SECONDS, HELPED_SHARE * before):
+            found.append((age, seen))
+    return found
 
 
 def _awaits_work(case: Case, thread: r.Thread) -> bool:

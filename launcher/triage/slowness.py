@@ -6,6 +6,7 @@ from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import show
 from perfwatch.triage.job import Member
+from perfwatch.triage.motion import motion
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding
@@ -24,10 +25,14 @@ def certainty(lost: float) -> float:
 
 def working(case: Case) -> list[tuple[Member, Profile]]:
     """Living ranks that are not known to stand still, with enough samples of their training threads."""
-    found = [
-        (rank, case.profile(rank, WINDOW_SECONDS)) for rank in case.ranks if case.progress[rank.pid].kind != "still"
-    ]
+    found = [(rank, case.profile(rank, WINDOW_SECONDS)) for rank in case.ranks if _goes_on(case, rank)]
     return [(rank, seen) for rank, seen in found if seen.samples >= FEW_SAMPLES]
+
+
+def _goes_on(case: Case, rank: Member) -> bool:
+    """Whether a training thread moves, or at least its own reads and writes go through while it waits for them."""
+    now = case.progress[rank.pid]
+    return now.kind != "still" or bool(motion(case.history, rank.pid, now.thread).io_calls)
 
 
 def worst(case: Case, lost: Callable[[Member, Profile], float]) -> tuple[Member, Profile, float] | None:

@@ -4,13 +4,11 @@ Data is made by DataLoader workers, by a pool or processes of the program's own,
 """
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import any_tag, show, tags
-from perfwatch.triage.history import median
 from perfwatch.triage.job import Member
 from perfwatch.triage.motion import motion, python_threads, tags_seen
 from perfwatch.triage.profile import Profile, profile
@@ -22,10 +20,7 @@ BOTTLENECK_SHARE, NEVER_IDLE = 0.11, 0.9  # less waiting is enough where the wor
 SURE_SHARE = 0.4
 FEW_SAMPLES = 20
 WINDOW_SECONDS = 20.0
-BLOCK_READS = 256 * 1024  # bytes per second from the block layer: below it the page cache serves
 WORKING_SHARE = 0.4  # of the looks at workers: those of a starved loop are busy nearly all the time
-READING_SHARE = 0.2  # of the looks at workers; those that compute are below 0.1
-WANTING_SHARE = 0.5  # of a core: below it workers wait more than they compute
 OWN_WAITS = ("mp_queue_get", "queue_get", "pool_wait", "futures_wait", "mp_receive")  # of a loop without a DataLoader
 SERVICES = ("feeder", "pool_service", "futures_service", "monitor", "serve", "compile_worker")
 
@@ -129,6 +124,8 @@ def works(stack: r.Stack) -> bool:
     found = tags(stack)
     if "fetch" in found:
         return True
+    if "feeder" in found:  # it pickles a batch, or has none to pickle
+        return not any_tag(found, "thread_wait", "mp_send", "mp_lock")
     asks = any_tag(found, "mp_queue_get", "queue_get", "mp_lock")
     idle = asks and any_tag(found, "worker", "pool_worker", "futures_worker")
     return not (idle or imports(stack) or {"queue_put", "thread_wait"} <= found)
@@ -193,7 +190,7 @@ def producers(case: Case, rank: Member) -> tuple[tuple[int, int], ...]:
     """Who makes the data of a rank: loader workers, else its other Python processes or threads, by what it waits on."""
     workers = [w.pid for w in case.job.workers(rank.pid) if w.alive]
     if workers:
-        return tuple((pid, pid) for pid in workers)
+        return tuple((pid, pid) for pid in workers) + _pickling(case, workers)
     children = tuple(
         (m.pid, m.pid)
         for m in case.job.children(rank.pid)
@@ -209,74 +206,14 @@ def producers(case: Case, rank: Member) -> tuple[tuple[int, int], ...]:
     return (children or threads) if between else (threads or children)
 
 
-@dataclass(frozen=True)
-class Work:
-    """What the workers do, as shares of their time."""
-
-    runs: float  # on a core, median of the workers
-    wants: float  # the same, waiting for a core included
-    files: float  # in reads of files
-    sockets: float
-    bytes_per_second: float  # from the block layer, all workers together
-    where: str  # the commonest mount or peer
-
-    @property
-    def mostly(self) -> str:
-        """``files``, ``sockets``, ``computing``, or ``waiting`` for something else."""
-        reads = max(self.files, self.sockets)
-        if reads >= max(READING_SHARE, self.runs):
-            return "files" if self.files > self.sockets else "sockets"
-        return "computing" if self.wants >= WANTING_SHARE else "waiting"
-
-
-def work(case: Case, found: Starving) -> Work:
-    """What the workers of a starving rank do, from their counters, their blocked calls and their stacks."""
-    runs, wants, looks, files, sockets, rate = [], [], 0, 0, 0, 0.0
-    places: Counter[str] = Counter()
-    for pid, tid in found.producers:
-        moved = motion(case.history, pid, tid, WINDOW_SECONDS)
-        if moved.run_share is not None:
-            runs.append(moved.run_share)
-            wants.append(moved.run_share + (moved.delay_share or 0.0))
-        for seen in case.history.series(r.Thread, pid, tid, seconds=WINDOW_SECONDS):
-            looks += 1
-            kind = _waits_on(case, seen.reading)
-            files += kind == "file"
-            sockets += kind == "socket"
-        rate += case.history.rate(r.Thread, pid, tid, of=lambda t: t.read_bytes, seconds=WINDOW_SECONDS) or 0.0
-        places.update(_places(case, pid))
-    in_files, in_sockets = (files / looks, sockets / looks) if looks else (0.0, 0.0)
-    in_sockets = max(in_sockets, max((seen.share("http", "ssl") for _, _, seen in found.profiles(case)), default=0.0))
-    wanted = median(wants) or 0.0
-    if rate > BLOCK_READS:
-        in_files = max(in_files, 1.0 - in_sockets - wanted)
-    where = places.most_common(1)[0][0] if places else ""
-    return Work(median(runs) or 0.0, wanted, in_files, in_sockets, rate, where)
-
-
-def _waits_on(case: Case, thread: r.Thread) -> str:
-    if thread.state == "D" or (thread.wait is not None and thread.wait.kind in ("page_fault", "sync", "stat")):
-        return "file"
-    wait = thread.wait
-    if wait is None:
-        return ""
-    if wait.kind in ("recv", "connect"):
-        return "socket"
-    fds = [wait.fd] if wait.fd is not None else [polled.fd for polled in wait.polled]
-    for fd in fds:
-        seen = case.history.latest(r.Descriptor, thread.pid, fd)
-        if seen is not None and seen.reading.kind in ("file", "socket"):
-            inner = seen.reading.socket
-            return "" if inner is not None and inner.family == "unix" else seen.reading.kind
-    return ""
-
-
-def _places(case: Case, pid: int) -> Iterator[str]:
-    for key in case.history.entities(r.Descriptor):
-        seen = case.history.latest(r.Descriptor, *key) if key[0] == pid else None
-        if seen is None:
-            continue
-        if seen.reading.kind == "file" and seen.reading.mount:
-            yield f"{seen.reading.mount}, {seen.reading.filesystem}"
-        elif seen.reading.socket is not None and seen.reading.socket.peer and seen.reading.socket.family != "unix":
-            yield seen.reading.socket.peer
+def _pickling(case: Case, workers: list[int]) -> tuple[tuple[int, int], ...]:
+    """Feeder threads of workers that spend their time on turning batches into bytes; they rarely do."""
+    feeders = (
+        (pid, tid)
+        for pid in workers
+        for tid in python_threads(case.history, pid)
+        if tid != pid and "feeder" in tags_seen(case.history, pid, tid, WINDOW_SECONDS)
+    )
+    return tuple(
+        key for key in feeders if profile(case.history, *key, WINDOW_SECONDS).share_where(works) >= WORKING_SHARE
+    )

@@ -17,6 +17,7 @@ from perfwatch.triage.rules import (
     compiling,
     computing_on_host,
     contended_cpu,
+    contended_lock,
     cpu_training,
     crashed,
     dead_worker,
@@ -54,6 +55,7 @@ from perfwatch.triage.rules import (
     throttled_cpu,
     waiting_for_file,
     waiting_for_input,
+    waiting_on_work,
     worker_respawn,
 )
 
@@ -88,6 +90,7 @@ RULES: tuple[Rule, ...] = (
     starting,
     computing_on_host,
     evaluating,
+    waiting_on_work,
     # slow: what the machine does to the job first, then what the job does to itself
     retrying,
     throttled_cpu,
@@ -108,6 +111,7 @@ RULES: tuple[Rule, ...] = (
     garbage_collection,
     slow_checkpoint,
     slow_output,
+    contended_lock,
     regressed,
     # healthy
     cpu_training,

@@ -14,21 +14,27 @@ What to do next
     Wait; if it is often in the way, save asynchronously or less often.
 """
 
+from functools import partial
+
 from perfwatch.probes.readings import Host, Stack, Thread
 from perfwatch.triage.busy import MOVES_SHARE, Phase, phases
 from perfwatch.triage.case import Case
+from perfwatch.triage.code import calling_line, names
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.rules.slow_checkpoint import saves
 from perfwatch.triage.verdict import Outcome
 
 CAUSE = Cause("checkpointing", "busy", "user_code", (Thread, Stack))
 
 SAVING_SHARE = 0.5
+SYNCS = frozenset({"fsync", "fdatasync"})
+TRAINS = frozenset({"backward", "step"})
 
 
 def judge(case: Case) -> Outcome:
     """Fires on a rank in save frames with something that moves."""
     for phase in phases(case):
-        share = phase.profile.share("save")
+        share = phase.profile.share_where(partial(_saves, case))
         wait = case.chains[phase.rank.pid].end.node.wait if phase.rank.pid in case.chains else None
         syncing = wait is not None and wait.kind == "sync"
         if share < SAVING_SHARE and not syncing:
@@ -52,6 +58,15 @@ def judge(case: Case) -> Outcome:
             ),
         )
     return None
+
+
+def _saves(case: Case, stack: Stack) -> bool:
+    """Whether a stack is in a save, or rests in a loop of the program's own that writes pieces out and syncs each."""
+    if saves(case, stack):
+        return True
+    line = calling_line(case.history, stack)
+    called = names(line.loop_calls) if line is not None else frozenset()
+    return bool(called & SYNCS) and not called & TRAINS
 
 
 def _moved(case: Case, phase: Phase, syncing: bool) -> str:

@@ -26,7 +26,7 @@ CAUSE = Cause("contended_cpu", "slow", "node", (Thread, Host))
 DELAYED_SHARE = 0.25  # one neighbour at nice 4 on the job's core costs 0.29; a quiet machine 0.01 to 0.05
 STRETCH = 0.5  # a crowded machine stretches every other cause alike: one that explains half as much is named instead
 HIDES = 0.79  # ... and hides it: confidence that nothing else is slow is never quite sure
-STEAL_SHARE = 0.15
+STEAL_SHARE = 0.25  # a shared host takes 0.1 to 0.2 now and then, and the job goes on as fast as ever there
 OTHERS_SHARE = 0.3  # of the burnt CPU time
 
 

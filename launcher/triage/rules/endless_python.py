@@ -34,7 +34,7 @@ from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Missing,
 
 CAUSE = Cause("endless_python", "hung", "user_code", (Thread, Stack))
 
-COUNTED_LOOP = 5.0  # times the patience, for a ``for`` loop
+COUNTED_LOOP = 5.0  # times the patience, for a ``for`` loop and for a rank that the others still wait for at the start
 RECENT_SECONDS = 6.0
 NAPPING_SECONDS = 15.0  # at one line, before it is even suspected
 GUESSED = 0.75  # nothing but time speaks for it: the loop counts, or its text is not known
@@ -112,7 +112,7 @@ def _turns(case: Case, chain: Chain, watched: float) -> Outcome:
     ago = steps.ago_seconds if steps is not None else None
     silent = max(watched, remembered) if ago is None else ago
     loops = turning(case.history, chain.end.node)
-    counts = bool(loops) and "while" not in loops
+    counts = (bool(loops) and "while" not in loops) or case.awaited_at_start(chain.start.pid)
     patience = temporal(case) * (COUNTED_LOOP if counts else 1.0)
     if counts and silent < patience:
         return None  # a loop over something comes to its end: long work until proved otherwise

@@ -21,6 +21,7 @@ from perfwatch.probes.readings import Stack
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import show, tags
 from perfwatch.triage.job import Member
+from perfwatch.triage.memory import computed
 from perfwatch.triage.own_work import native_python_share, own_python, own_work
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
@@ -73,7 +74,7 @@ def _own(case: Case) -> Outcome:
         lost, python = seen.share_where(own_work), seen.share_where(own_python)
         native = native_python_share(case, rank)
         plain = python >= PYTHON_SHARE or (native is not None and native >= NATIVE_SHARE)
-        if lost < OWN_SHARE or not plain or not seen.seen("backward", "optimizer"):
+        if lost < OWN_SHARE or not plain or not (seen.seen("backward", "optimizer") or computed(case, rank)):
             continue
         frame = seen.top_line(own_work)
         return slow(

@@ -19,6 +19,7 @@ from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.busy import MOVES_SHARE, Phase, phases
 from perfwatch.triage.case import Case
 from perfwatch.triage.loops import turning
+from perfwatch.triage.memory import quiet_seconds
 from perfwatch.triage.profile import TRAINING_TAGS
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Outcome
@@ -30,7 +31,7 @@ YOUNG_SECONDS = 120.0
 RUNNING_SHARE = 0.5  # of a core, waiting for one included
 PREPARING_SAMPLES = 60
 PREPARING_LINES = 2
-SEEN, COUNTED, INFERRED = 0.9, 0.7, 0.65
+SEEN, AWAITED, COUNTED, INFERRED = 0.9, 0.8, 0.7, 0.65
 
 
 def judge(case: Case) -> Outcome:
@@ -44,6 +45,8 @@ def judge(case: Case) -> Outcome:
             confidence = SEEN
         elif phase.runs > RUNNING_SHARE and _young(case, phase) and not phase.profile.seen("loader", "collective"):
             confidence = COUNTED
+        elif phase.runs > MOVES_SHARE and case.awaited_at_start(phase.rank.pid):
+            confidence = AWAITED
         elif phase.runs > RUNNING_SHARE and _prepares(case, phase):
             confidence = INFERRED
         else:
@@ -84,4 +87,5 @@ def _prepares(case: Case, phase: Phase) -> bool:
         and ever.samples >= PREPARING_SAMPLES
         and len(ever.lines()) >= PREPARING_LINES
         and not ever.seen(*TRAINING_TAGS)
+        and quiet_seconds(case, phase.rank)[0] == 0.0  # what remembers training has begun it
     )

@@ -17,11 +17,12 @@ What to do next
 from perfwatch.probes.readings import Process, Stack
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import show, tags
+from perfwatch.triage.hang import wakes_soon
 from perfwatch.triage.job import Member
 from perfwatch.triage.motion import motion
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.slowness import WINDOW_SECONDS, certainty, slow, working
+from perfwatch.triage.slowness import FEW_SAMPLES, WINDOW_SECONDS, certainty, slow
 from perfwatch.triage.verdict import Alternative, Culprit, Outcome
 
 CAUSE = Cause("straggling_rank", "slow", "user_code", (Process, Stack))
@@ -32,8 +33,10 @@ RATIO = 3.0  # victims wait so many times as long as the straggler
 
 def judge(case: Case) -> Outcome:
     """Fires when one rank hardly waits and the others do."""
-    ranks = working(case)
-    if len(ranks) < 2 or not case.job.covered or len(ranks) < len(case.ranks):
+    if not _go_on(case):
+        return None
+    ranks = [(rank, case.profile(rank, WINDOW_SECONDS)) for rank in case.ranks]
+    if len(ranks) < 2 or not case.job.covered or any(seen.samples < FEW_SAMPLES for _, seen in ranks):
         return None
     waits = {rank.pid: waiting_share(case, rank, seen) for rank, seen in ranks}
     straggler, profile = min(ranks, key=lambda one: waits[one[0].pid])
@@ -65,6 +68,12 @@ def judge(case: Case) -> Outcome:
         alternatives=(Alternative(cause="stalled_collective", refuted_by="every rank moves"),),
         next=(f"perfwatch attach {straggler.pid} --watch",),
     )
+
+
+def _go_on(case: Case) -> bool:
+    """Whether steps are made: of ranks that meet in each step one goes on only if all do, however still one looks in between."""
+    still = [pid for pid, one in case.progress.items() if one.kind == "still"]
+    return len(still) < len(case.progress) and all(wakes_soon(case, case.chains[pid].end) for pid in still)
 
 
 def waiting_share(case: Case, rank: Member, seen: Profile) -> float:
