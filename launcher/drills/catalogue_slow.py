@@ -100,11 +100,6 @@ _LOADING: tuple[Drill, ...] = (
 
 _MACHINE: tuple[Drill, ...] = (
     _slow(
-        "brief_lock",
-        "contended_lock",
-        "a background thread copies under the trainer's lock and works outside of it",
-    ),
-    _slow(
         "oversubscribed_threads",
         "oversubscribed_threads",
         "OMP threads far beyond the cores that the process may use",
@@ -113,6 +108,11 @@ _MACHINE: tuple[Drill, ...] = (
         "calm_thread_pool",
         "oversubscribed_threads",
         "as many compute threads as cores, and a dozen Python threads that sleep",
+    ),
+    healthy(
+        "brief_lock",
+        "contended_lock",
+        "a background thread copies under the trainer's lock and works outside of it",
     ),
     _slow(
         "throttled_cpu",
