@@ -17,10 +17,23 @@ def _slow(
     also: tuple[str, ...] = (),
     ranks: int = 1,
     needs: tuple[str, ...] = (),
+    from_start: bool = False,
 ) -> Drill:
     """Describe a slow run; its cause is the part of ``name`` before a hyphen, ``also`` are right as well."""
     cause = name.split("-")[0]
-    return Drill(name, f"{program}.py", summary, "slow", (cause, *also), None, strengths, ranks, needs, culprit)
+    return Drill(
+        name,
+        f"{program}.py",
+        summary,
+        "slow",
+        (cause, *also),
+        None,
+        strengths,
+        ranks,
+        needs,
+        culprit,
+        from_start=from_start,
+    )
 
 
 _LOADING: tuple[Drill, ...] = (
@@ -257,7 +270,7 @@ _LOOP: tuple[Drill, ...] = (
         ranks=2,
     ),
     healthy("ranks_in_step", "stalled_collective", "two ranks that meet in an all_reduce on every step", ranks=2),
-    _slow("regressed", "regressed", "halfway through, the sequences grow and every step takes longer"),
+    _slow("regressed", "regressed", "halfway through, the sequences grow and every step takes longer", from_start=True),
     healthy("varying_lengths", "regressed", "steps of very different length from the start, in no order"),
 )
 

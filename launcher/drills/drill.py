@@ -31,6 +31,7 @@ class Drill:
     ranks: 1 = plain python; >= 2 = the program is started under torchrun with so many ranks.
     needs: what the machine must have ("root", "fuse", "cgroup_v1_cpu", "pty", ...); the gauntlet says what it skipped.
     culprit: whom to name, or None where nobody in particular is to blame.
+    from_start: only who has watched it from its start can tell, so it is always started under ``run``.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Drill:
     needs: tuple[str, ...] = ()
     culprit: Culprit | None = None
     arguments: tuple[str, ...] = ()
+    from_start: bool = False
 
     @property
     def path(self) -> Path:

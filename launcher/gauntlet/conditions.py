@@ -29,8 +29,8 @@ class Conditions:
     limit_seconds: float = 180.0
 
     def mode_for(self, drill: Drill) -> str:
-        """Nobody can attach to what has ended: a program that goes away is always started under ``run``."""
-        return "run" if drill.state == "gone" else self.mode
+        """Nobody can attach to what has ended, or see what was before: such a program is always started under ``run``."""
+        return "run" if drill.state == "gone" or drill.from_start else self.mode
 
     @property
     def patience_option(self) -> tuple[str, ...]:

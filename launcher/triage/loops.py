@@ -7,14 +7,41 @@ the one whose loop turns, or whose caller's does.
 from collections import Counter
 
 from perfwatch.probes import readings as r
-from perfwatch.triage.code import line_of
-from perfwatch.triage.frames import user_frames
+from perfwatch.triage.case import Case
+from perfwatch.triage.code import line_of, names
+from perfwatch.triage.frames import show, user_frames
 from perfwatch.triage.history import History
 from perfwatch.triage.motion import stacks_of
 from perfwatch.triage.node import Node
+from perfwatch.triage.polling import source_of
+from perfwatch.triage.profile import profile
+from perfwatch.triage.verdict import Evidence
 
 STAYS_SHARE = 0.9  # of the samples; a nonblocking sample tears in about 3 %
 SECONDS = 30.0
+TRAINS = frozenset({"backward", "step"})
+
+
+def trains_around(history: History, node: Node) -> bool:
+    """Whether the line is one of the loop that trains, or a collection: a long call returns, and a brief step escapes us."""
+    source = source_of(history, node)
+    return source is not None and ("collect" in names(source.calls) or names(source.loop_calls) >= TRAINS)
+
+
+def gets_nowhere(case: Case, node: Node) -> tuple[Evidence, ...]:
+    """What shows that a running thread gets nowhere: no training code among its samples, no io of its own."""
+    seen = profile(case.history, node.pid, node.tid, seconds=SECONDS)
+    stays = case.saw(
+        "stack",
+        f"pid {node.pid}",
+        "stays in the program's own code",
+        f"{seen.samples} samples below {show(node.frame)}, none in training code",
+        "backward and optimizer in each step",
+    )
+    if node.motion.io_calls != 0:
+        return (stays,)
+    entity = f"pid {node.pid} thread {node.tid}"
+    return stays, case.saw("io", entity, "does no io", "0 calls", "reads or writes now and then", node.thread_at)
 
 
 def turning(history: History, node: Node) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from itertools import pairwise
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import any_tag, tags
+from perfwatch.triage.hang import LONGEST_RECOVERED
 from perfwatch.triage.history import Seen
 from perfwatch.triage.job import Member
 from perfwatch.triage.motion import motion, python_threads, tags_seen
@@ -36,6 +37,11 @@ def training_lull(case: Case, rank: Member) -> float:
     at = [one.at for one in seen if any_tag(tags(one.reading), *TRAINING_TAGS)]
     edges = [seen[0].at - seen[0].reading.span_seconds, *at] if at else []
     return max((later - earlier for earlier, later in pairwise(edges)), default=0.0)
+
+
+def has_come_back(case: Case, rank: Member, silent: float) -> bool:
+    """Whether it has been away from training for about as long before, and came back."""
+    return silent < LONGEST_RECOVERED * training_lull(case, rank)
 
 
 def quiet_seconds(case: Case, rank: Member) -> tuple[float, tuple[Evidence, ...]]:

@@ -16,15 +16,20 @@ What to do next
 
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
+from perfwatch.triage.frames import tags
 from perfwatch.triage.motion import motion
 from perfwatch.triage.profile import TRAINING_TAGS
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.rules.skipping_steps import updates
 from perfwatch.triage.verdict import Finding, Outcome
 
 CAUSE = Cause("cpu_training", "healthy", "user_code", (Thread, Stack))
 
 COMPUTING_SHARE = 0.5  # of samples in forward, backward, optimizer or a collective
 RUNNING_SHARE = 0.4  # of a core
+SEEN = 0.9
+BACKWARD_ONLY = 0.75  # of many backward passes no update was seen: brief ones, or steps that are skipped
+MANY_PASSES = 15
 FEW_SAMPLES = 15
 WINDOW_SECONDS = 15.0
 
@@ -48,7 +53,7 @@ def judge(case: Case) -> Outcome:
         cause=CAUSE.name,
         state="healthy",
         summary=f"training goes on: the training thread computes {min(shares):.0%} of the time{pace}",
-        confidence=0.9,
+        confidence=SEEN if _updates_seen(case) else BACKWARD_ONLY,
         owner=CAUSE.owner,
         evidence=(
             case.saw(
@@ -61,3 +66,13 @@ def judge(case: Case) -> Outcome:
             case.saw("thread", f"pid {case.ranks[0].pid}", "runs", f"{min(runs):.0%} of a core", "above 40 %"),
         ),
     )
+
+
+def _updates_seen(case: Case) -> bool:
+    """Whether every rank that runs many backward passes was seen to update its parameters as well, or counts its steps."""
+    for rank in case.ranks:
+        seen = case.profile(rank, WINDOW_SECONDS)
+        passes = seen.turns(lambda stack: "backward" in tags(stack))
+        if case.steps(rank) is None and passes >= MANY_PASSES and seen.share_where(updates) == 0.0:
+            return False
+    return True

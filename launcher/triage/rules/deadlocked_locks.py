@@ -22,11 +22,11 @@ from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
-from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, silent_seconds, temporal, who
-from perfwatch.triage.motion import motion
+from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal, who
 from perfwatch.triage.node import Node, culprit, node_of
+from perfwatch.triage.releasing import somebody_works, until_released
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.threads import LONG_SLEEP_SECONDS, OTHERS_MOVE, awaited, releasers, sharers
+from perfwatch.triage.threads import OTHERS_MOVE, awaited
 from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Finding, Missing, Outcome
 
 CAUSE = Cause("deadlocked_locks", "hung", "user_code", (Thread, Stack))
@@ -35,9 +35,6 @@ ELSEWHERE = frozenset({"loader", "pool", "gil"})  # chains that have a rule of t
 ASKED = frozenset({"child", "join_process", "supervised"})  # so has a cycle through a child: ``blocked_child``
 CEILING_OTHERS_MOVE = 0.75
 CEILING_ELSEWHERE = 0.8  # a process that waits for ever may hold it: who lets that one go on is not known
-ROUNDS = 3  # a thread that has rested and come back so often meanwhile does not release it the next time either
-MARGIN_SECONDS = 1.0  # from the end of a rest to the release
-WORKING_SHARE = 0.2  # of a core
 
 
 def judge(case: Case) -> Outcome:
@@ -53,7 +50,7 @@ def judge(case: Case) -> Outcome:
             return Abstention(cause=CAUSE.name, missing=(lacking,))
         if len(case.ranks) > 1 and "collective" in end.node.tags | chain.start.tags:
             continue
-        if end.detail != OTHERS_MOVE or not _somebody_works(case, chain):
+        if end.detail != OTHERS_MOVE or not somebody_works(case, chain):
             return _finding(case, chain)
     return None
 
@@ -63,29 +60,6 @@ def _has_a_rule_of_its_own(chain: Chain) -> bool:
         inside = {link.pid for link in chain.links} == {chain.start.pid}
         return bool(chain.through & ASKED) or (bool(chain.through & ELSEWHERE) and not inside)
     return bool(chain.through & ELSEWHERE)
-
-
-def _somebody_works(case: Case, chain: Chain) -> bool:
-    """Whether another thread that could release it burns CPU: it may hold the lock, or make what is waited for."""
-    end = chain.end
-    pids = {end.node.pid, *(sharers(case.job, end.node) if end.node.wait and end.node.wait.shared else ())}
-    keys = [key for key in case.history.entities(Thread) if key[0] in pids and key != (end.node.pid, end.node.tid)]
-    shares = (motion(case.history, *key).run_share for key in keys)
-    return any(share is not None and share > WORKING_SHARE for share in shares)
-
-
-def _until_released(case: Case, chain: Chain) -> float:
-    """The silence after which the threads that rest now, and may release it when they come back, have done so."""
-    silent = silent_seconds(case, chain)
-    waited = 0.0
-    if silent > ROUNDS * LONG_SLEEP_SECONDS:
-        return waited
-    for other in releasers(case.history, case.job, chain.end.node):
-        left = other.wait.remaining_seconds if other.wait is not None else None
-        grown = case.history.growth(Thread, other.pid, other.tid, of=lambda t: t.voluntary_switches, seconds=silent)
-        if left is not None and left <= LONG_SLEEP_SECONDS and (grown is None or grown[0] < ROUNDS):
-            waited = max(waited, silent + left + MARGIN_SECONDS)
-    return waited
 
 
 def _finding(case: Case, chain: Chain) -> Finding:
@@ -118,7 +92,7 @@ def _finding(case: Case, chain: Chain) -> Finding:
         chain,
         owner=CAUSE.owner,
         summary=f"{who(chain)} waits for {lock} for ever{told}",
-        patience=max(temporal(case) if moving or elsewhere else STRUCTURAL_SECONDS, _until_released(case, chain)),
+        patience=max(temporal(case) if moving or elsewhere else STRUCTURAL_SECONDS, until_released(case, chain)),
         evidence=evidence,
         ceiling=CEILING_OTHERS_MOVE if moving else CEILING_ELSEWHERE if elsewhere else 1.0,
         alternatives=(Alternative(cause="endless_python", refuted_by="the thread does not run"),),

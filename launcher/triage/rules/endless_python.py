@@ -20,17 +20,16 @@ What to do next
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
-from perfwatch.triage.code import names
 from perfwatch.triage.frames import any_tag, show
-from perfwatch.triage.hang import LONGEST_RECOVERED, STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
-from perfwatch.triage.loops import turning
-from perfwatch.triage.memory import quiet_seconds, since_training, training_lull
+from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
+from perfwatch.triage.loops import gets_nowhere, trains_around, turning
+from perfwatch.triage.memory import has_come_back, quiet_seconds, since_training
 from perfwatch.triage.motion import bursts, moves
-from perfwatch.triage.polling import only_asks, source_of
+from perfwatch.triage.polling import only_asks
 from perfwatch.triage.profile import TRAINING_TAGS, profile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.rules.retrying import retries
-from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Missing, Outcome
+from perfwatch.triage.verdict import Abstention, Alternative, Missing, Outcome
 
 CAUSE = Cause("endless_python", "hung", "user_code", (Thread, Stack))
 
@@ -40,7 +39,6 @@ NAPPING_SECONDS = 15.0  # at one line, before it is even suspected
 GUESSED = 0.75  # nothing but time speaks for it: the loop counts, or its text is not known
 INFERRED = 0.85  # a long finite computation cannot be told apart by anything but time
 BURSTS = 2  # one may be a cold cache
-TRAINS = frozenset({"backward", "step"})
 OTHER_WORK = ("compile", "import", "save", "load", "rendezvous", "exit", "debugger")
 
 
@@ -79,11 +77,12 @@ def _sleeps(case: Case, chain: Chain) -> Outcome:
 def _naps(case: Case, chain: Chain) -> Outcome:
     """It sleeps a little at one and the same line, again and again, and does nothing in between."""
     node = chain.end.node
-    remembered, evidence = quiet_seconds(case, case.job.members[chain.start.pid])
+    rank = case.job.members[chain.start.pid]
+    remembered, evidence = quiet_seconds(case, rank)
     silent = max(chain.end.silent_seconds or 0.0, remembered)
     if silent < min(NAPPING_SECONDS, temporal(case) / 2) or len(case.ranks) > 1:
         return None  # of several ranks the others tell whether this one is missed
-    if bursts(case.history, node.pid, node.tid) >= BURSTS or _has_come_back(case, chain, silent):
+    if bursts(case.history, node.pid, node.tid) >= BURSTS or has_come_back(case, rank, silent):
         return None  # it is let go on now and then, too briefly for a sample to see what it does
     if moves(case.history, node.pid, node.tid).recurrent or any_tag(node.tags, *TRAINING_TAGS, *OTHER_WORK):
         return None
@@ -107,7 +106,8 @@ def _naps(case: Case, chain: Chain) -> Outcome:
 
 
 def _turns(case: Case, chain: Chain, watched: float) -> Outcome:
-    remembered, evidence = quiet_seconds(case, case.job.members[chain.start.pid])
+    rank = case.job.members[chain.start.pid]
+    remembered, evidence = quiet_seconds(case, rank)
     steps = case.progress[chain.start.pid].steps
     ago = steps.ago_seconds if steps is not None else None
     silent = max(watched, remembered) if ago is None else ago
@@ -116,7 +116,7 @@ def _turns(case: Case, chain: Chain, watched: float) -> Outcome:
     patience = temporal(case) * (COUNTED_LOOP if counts else 1.0)
     if counts and silent < patience:
         return None  # a loop over something comes to its end: long work until proved otherwise
-    if _has_come_back(case, chain, silent) or _trains_around(case, chain):
+    if has_come_back(case, rank, silent) or trains_around(case.history, chain.end.node):
         return None
     return hung(
         case,
@@ -126,50 +126,10 @@ def _turns(case: Case, chain: Chain, watched: float) -> Outcome:
         summary=f"{who(chain)} runs Python without making a step",
         patience=patience,
         silent=silent,
-        evidence=(*evidence, *_flat(case, chain)),
+        evidence=(*evidence, *gets_nowhere(case, chain.start)),
         ceiling=INFERRED if "while" in loops else GUESSED,
         alternatives=(
             Alternative(cause="computing_on_host", refuted_by="nothing but time: it lasts longer than the patience"),
         ),
         next=(f"look at {show(chain.end.node.frame)}: what would end that loop?",),
     )
-
-
-def _has_come_back(case: Case, chain: Chain, silent: float) -> bool:
-    """Whether it has been away from training for about as long before, and came back."""
-    return silent < LONGEST_RECOVERED * training_lull(case, case.job.members[chain.start.pid])
-
-
-def _trains_around(case: Case, chain: Chain) -> bool:
-    """Whether the line is one of the loop that trains, or a collection: a long call returns, and a brief step escapes us."""
-    source = source_of(case.history, chain.end.node)
-    if source is None:
-        return False
-    return "collect" in names(source.calls) or names(source.loop_calls) >= TRAINS
-
-
-def _flat(case: Case, chain: Chain) -> tuple[Evidence, ...]:
-    """What shows that the running thread gets nowhere: no training code among its samples, no io of its own."""
-    node = chain.start
-    seen = profile(case.history, node.pid, node.tid, seconds=30.0)
-    found = [
-        case.saw(
-            "stack",
-            f"pid {node.pid}",
-            "stays in the program's own code",
-            f"{seen.samples} samples below {show(node.frame)}, none in training code",
-            "backward and optimizer in each step",
-        )
-    ]
-    if node.motion.io_calls == 0:
-        found.append(
-            case.saw(
-                "io",
-                f"pid {node.pid} thread {node.tid}",
-                "does no io",
-                "0 calls",
-                "reads or writes now and then",
-                node.thread_at,
-            )
-        )
-    return tuple(found)

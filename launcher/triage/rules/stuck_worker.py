@@ -18,16 +18,15 @@ What to do next
 """
 
 from perfwatch.probes.readings import Stack, Thread
+from perfwatch.triage.batches import given_nothing, through_a_queue, without_a_batch
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
 from perfwatch.triage.loops import turning
-from perfwatch.triage.memory import quiet_seconds
 from perfwatch.triage.motion import bursts
 from perfwatch.triage.node import silence
 from perfwatch.triage.polling import only_asks
-from perfwatch.triage.profile import profile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.threads import OTHERS_MOVE
 from perfwatch.triage.verdict import Alternative, Evidence, Outcome
@@ -48,9 +47,9 @@ def judge(case: Case) -> Outcome:
     """Fires on a chain that went through a queue of workers and ends in one that does not move."""
     for chain in case.still_chains:
         end = chain.end
-        if _through_a_queue(case, chain) and _all_nap(case, chain):
+        if through_a_queue(case, chain) and _all_nap(case, chain):
             return _napping(case, chain)
-        if not _through_a_queue(case, chain) or end.kind not in OWN_ENDS or wakes_soon(case, end):
+        if not through_a_queue(case, chain) or end.kind not in OWN_ENDS or wakes_soon(case, end):
             continue
         if end.node.stack is None or (end.node.pid, end.node.tid) == (chain.start.pid, chain.start.tid):
             continue
@@ -59,14 +58,6 @@ def judge(case: Case) -> Outcome:
         if end.still or end.kind in RUNNING_ENDS:
             return _finding(case, chain)
     return None
-
-
-def _through_a_queue(case: Case, chain: Chain) -> bool:
-    """Whether the chain went through a loader's or pool's queue, or a hand-made one to a process of ``multiprocessing``."""
-    if chain.through & {"loader", "pool"}:
-        return True
-    child = case.job.branch(chain.end.node.pid, chain.start.pid)
-    return bool(chain.through & {"pipe", "socket"}) and child is not None and case.job.of_multiprocessing(child)
 
 
 def _all_nap(case: Case, chain: Chain) -> bool:
@@ -84,13 +75,6 @@ def _all_nap(case: Case, chain: Chain) -> bool:
 
 def _napping(case: Case, chain: Chain) -> Outcome:
     silent = silence(case.history, chain.start) or 0.0
-    waits = case.saw(
-        "thread",
-        f"pid {chain.start.pid}",
-        "the training thread has been given nothing",
-        f"waits at {show(chain.start.frame)} for {silent:.0f} s",
-        "a batch within a step",
-    )
     return hung(
         case,
         CAUSE.name,
@@ -99,7 +83,7 @@ def _napping(case: Case, chain: Chain) -> Outcome:
         summary=f"{who(chain)} sleeps and asks again and again; for {silent:.0f} s nothing has come of it and the training thread waits",
         patience=NAPPING * temporal(case),
         silent=silent,
-        evidence=(waits,),
+        evidence=(given_nothing(case, chain, silent),),
         ceiling=CEILING_GUESSED,
         alternatives=(Alternative(cause="starved_by_transforms", refuted_by="no batch was delivered meanwhile"),),
         next=(f"look at {show(chain.end.node.frame)}: what would end that loop?",),
@@ -115,7 +99,7 @@ def _finding(case: Case, chain: Chain) -> Outcome:
     patience = STRUCTURAL_SECONDS if certain else temporal(case)
     ceiling = CEILING_UNSEEN if end.kind == "unknown" else 1.0
     if running:
-        silent, evidence = _without_a_batch(case, chain)
+        silent, evidence = without_a_batch(case, chain)
         loops = turning(case.history, end.node)
         ceiling = CEILING_RUNNING if "while" in loops else CEILING_GUESSED
         counts = end.kind == "native" or (bool(loops) and "while" not in loops)
@@ -147,26 +131,3 @@ def _finding(case: Case, chain: Chain) -> Outcome:
             *(("set DataLoader(timeout=...) so that it raises instead",) if "loader" in chain.through else ()),
         ),
     )
-
-
-def _without_a_batch(case: Case, chain: Chain) -> tuple[float, tuple[Evidence, ...]]:
-    """For how long a worker that runs has delivered nothing, and what shows it."""
-    watched = case.at - case.history.series(Thread, chain.start.pid, chain.start.tid)[0].at
-    rank = case.job.members[chain.start.pid]
-    remembered, evidence = quiet_seconds(case, rank)
-    worker = profile(case.history, chain.end.node.pid, chain.end.node.tid)
-    below = case.saw(
-        "stack",
-        f"pid {chain.end.node.pid}",
-        "does not leave its task",
-        f"{worker.samples} samples over {worker.seconds:.0f} s, most at {show(worker.top_line())}",
-        "the next task within a step",
-    )
-    waits = case.saw(
-        "thread",
-        f"pid {chain.start.pid}",
-        "the training thread has been given nothing",
-        f"waits at {show(chain.start.frame)} for {max(watched, remembered):.0f} s",
-        "a batch within a step",
-    )
-    return max(watched, remembered), (*evidence, below, waits)

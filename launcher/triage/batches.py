@@ -1,0 +1,42 @@
+"""What shows that the workers behind a queue deliver nothing."""
+
+from perfwatch.probes.readings import Thread
+from perfwatch.triage.case import Case
+from perfwatch.triage.chain import Chain
+from perfwatch.triage.frames import show
+from perfwatch.triage.memory import quiet_seconds
+from perfwatch.triage.profile import profile
+from perfwatch.triage.verdict import Evidence
+
+
+def through_a_queue(case: Case, chain: Chain) -> bool:
+    """Whether the chain went through a loader's or pool's queue, or a hand-made one to a process of ``multiprocessing``."""
+    if chain.through & {"loader", "pool"}:
+        return True
+    child = case.job.branch(chain.end.node.pid, chain.start.pid)
+    return bool(chain.through & {"pipe", "socket"}) and child is not None and case.job.of_multiprocessing(child)
+
+
+def without_a_batch(case: Case, chain: Chain) -> tuple[float, tuple[Evidence, ...]]:
+    """For how long a worker that runs has delivered nothing, and what shows it."""
+    watched = case.at - case.history.series(Thread, chain.start.pid, chain.start.tid)[0].at
+    rank = case.job.members[chain.start.pid]
+    remembered, evidence = quiet_seconds(case, rank)
+    worker = profile(case.history, chain.end.node.pid, chain.end.node.tid)
+    below = case.saw(
+        "stack",
+        f"pid {chain.end.node.pid}",
+        "does not leave its task",
+        f"{worker.samples} samples over {worker.seconds:.0f} s, most at {show(worker.top_line())}",
+        "the next task within a step",
+    )
+    silent = max(watched, remembered)
+    return silent, (*evidence, below, given_nothing(case, chain, silent))
+
+
+def given_nothing(case: Case, chain: Chain, silent: float) -> Evidence:
+    """The training thread waits in vain for so many seconds."""
+    waits = f"waits at {show(chain.start.frame)} for {silent:.0f} s"
+    return case.saw(
+        "thread", f"pid {chain.start.pid}", "the training thread has been given nothing", waits, "a batch within a step"
+    )

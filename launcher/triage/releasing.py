@@ -1,0 +1,35 @@
+"""Who may still release a lock: threads that work, and threads that rest for a while and come back."""
+
+from perfwatch.probes.readings import Thread
+from perfwatch.triage.case import Case
+from perfwatch.triage.chain import Chain
+from perfwatch.triage.hang import silent_seconds
+from perfwatch.triage.motion import motion
+from perfwatch.triage.threads import LONG_SLEEP_SECONDS, releasers, sharers
+
+ROUNDS = 3  # a thread that has rested and come back so often meanwhile does not release it the next time either
+MARGIN_SECONDS = 1.0  # from the end of a rest to the release
+WORKING_SHARE = 0.2  # of a core
+
+
+def somebody_works(case: Case, chain: Chain) -> bool:
+    """Whether another thread that could release it burns CPU: it may hold the lock, or make what is waited for."""
+    end = chain.end
+    pids = {end.node.pid, *(sharers(case.job, end.node) if end.node.wait and end.node.wait.shared else ())}
+    keys = [key for key in case.history.entities(Thread) if key[0] in pids and key != (end.node.pid, end.node.tid)]
+    shares = (motion(case.history, *key).run_share for key in keys)
+    return any(share is not None and share > WORKING_SHARE for share in shares)
+
+
+def until_released(case: Case, chain: Chain) -> float:
+    """The silence after which the threads that rest now, and may release it when they come back, have done so."""
+    silent = silent_seconds(case, chain)
+    waited = 0.0
+    if silent > ROUNDS * LONG_SLEEP_SECONDS:
+        return waited
+    for other in releasers(case.history, case.job, chain.end.node):
+        left = other.wait.remaining_seconds if other.wait is not None else None
+        grown = case.history.growth(Thread, other.pid, other.tid, of=lambda t: t.voluntary_switches, seconds=silent)
+        if left is not None and left <= LONG_SLEEP_SECONDS and (grown is None or grown[0] < ROUNDS):
+            waited = max(waited, silent + left + MARGIN_SECONDS)
+    return waited
