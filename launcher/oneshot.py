@@ -13,6 +13,7 @@ LONGER_SECONDS = 8.0  # ... or so many, if it is not plain: two records, and wha
 UNCLEAR_SECONDS = 25.0  # without a suspect, a job that is still unclear by then is inconclusive
 SUSPECTED_SECONDS = 12.0  # a suspicion that rests on a dump comes and goes with the dumps
 SURE_AT_ONCE = ("gone", "hung")
+SURER_SECONDS = 3.0  # ... if they are plain; a second dump often makes them so
 COUNTDOWN_EVERY_SECONDS = 10.0
 
 
@@ -32,7 +33,7 @@ class OneShot:
         self._same = self._same + 1 if now == self._last else 1
         self._last = now
         if verdict.state in SURE_AT_ONCE:
-            return True
+            return verdict.confidence >= PLAIN_CONFIDENCE or at - self.started_at >= SURER_SECONDS
         if verdict.state == "inconclusive":
             if verdict.suspect is not None and verdict.suspect.decides_in_seconds > 0:
                 self._suspected_at = at

@@ -15,7 +15,8 @@ from perfwatch.triage.motion import motion, python_threads, tags_seen
 from perfwatch.triage.profile import TRAINING_TAGS
 from perfwatch.triage.verdict import Evidence
 
-HELPED_SECONDS = 0.3  # of run time, below which a helper has not helped
+IMPORT_SECONDS = 4.0  # of run time: importing torch takes 2 to 4 s, and no helper runs meanwhile
+HELPED_SECONDS = 0.15  # of run time, below which a helper has not helped
 COMPUTED_SECONDS = 0.0003  # of run time; a futile look at the queue takes a tenth
 HELPED_SHARE = 0.2  # of what the training thread ran before: with two threads a helper runs a third to all of it
 
@@ -118,7 +119,7 @@ def _helpers(case: Case, rank: Member) -> list[tuple[float, Seen[r.Thread]]]:
         if seen is None or seen.reading.ran_ago_seconds is None or not _awaits_work(case, seen.reading):
             continue
         age = seen.reading.ran_ago_seconds + case.at - seen.at
-        before = trains.reading.run_seconds - share * age  # what the training thread ran until then
+        before = trains.reading.run_seconds - share * age - IMPORT_SECONDS  # what the training thread trained until then
         if (seen.reading.run_seconds or 0.0) >= max(HELPED_SECONDS, HELPED_SHARE * before):
             found.append((age, seen))
     return found
