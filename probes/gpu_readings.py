@@ -32,6 +32,7 @@ class Gpu(Reading, frozen=True, kw_only=True):
     parent_uuid: str | None = None  # of the card, when this is one of its MIG devices
     compute_mode: str | None = None
     persistence: bool | None = None
+    lost: bool = False  # the driver no longer reaches it ("GPU is lost", "GPU requires restart")
 
 
 class GpuSample(Reading, frozen=True, kw_only=True):

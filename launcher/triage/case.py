@@ -49,7 +49,7 @@ class Case:
     @cached_property
     def progress(self) -> dict[int, Progress]:
         """By pid of the rank: does it go on?"""
-        return {rank.pid: progress(self.history, rank) for rank in self.ranks}
+        return {rank.pid: progress(self.history, rank, self.job) for rank in self.ranks}
 
     @cached_property
     def chains(self) -> dict[int, Chain]:
@@ -109,7 +109,7 @@ class Case:
         found: dict[tuple[str, str], Missing] = {}
         for key in self.history.entities(r.ProbeCall):
             seen = self.history.latest(r.ProbeCall, *key)
-            if seen is not None and seen.reading.outcome != "ok":
+            if seen is not None and seen.reading.outcome not in ("ok", "absent"):
                 call = seen.reading
                 found.setdefault(
                     (call.probe, call.reason), Missing(witness=call.probe, reason=call.reason, advice=call.advice)
