@@ -1,9 +1,10 @@
 """The GPUs beside the watched job: what has come from the sampler, and how it went, as the recording wants it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from perfwatch.probes import readings as r
 from perfwatch.probes.gpu import ABSENT, GpuProbe
+from perfwatch.probes.gpu_binding import GpuBindingProbe
 from perfwatch.probes.probe import Unavailable
 
 COST_SECONDS = 10.0  # how often the sampler's own cost is recorded
@@ -14,14 +15,21 @@ class Gpus:
 
     Args:
         probe: the sampler.
+        bindings: says whose the cards are.
         sink: takes how the looks went.
         clock: monotonic seconds.
     """
 
     def __init__(
-        self, probe: GpuProbe, sink: Callable[[Sequence[r.Reading]], None], clock: Callable[[], float]
+        self,
+        probe: GpuProbe,
+        bindings: GpuBindingProbe,
+        sink: Callable[[Sequence[r.Reading]], None],
+        clock: Callable[[], float],
     ) -> None:
-        self._probe, self._sink, self._clock = probe, sink, clock
+        self._probe, self._bindings, self._sink, self._clock = probe, bindings, sink, clock
+        self._gpus: dict[str, r.Gpu] = {}
+        self._contexts: dict[tuple[str, int], r.GpuProcess] = {}
         self._absent = False
         self._trouble = ""
         self._cost_due = 0.0
@@ -46,11 +54,37 @@ class Gpus:
             self._say("unavailable" if trouble else "ok", trouble)
         elif now >= self._cost_due and not trouble:
             self._say("ok", None)
+        for _, reading in found:
+            self.remember(reading)
         return [(max(0.0, now - at), reading) for at, reading in found]
+
+    def bind(self, processes: Iterable[r.Process]) -> list[r.GpuBinding]:
+        """Which cards these processes use, where that has changed."""
+        return self._bindings.look(processes, list(self._gpus.values()), list(self._contexts.values()))
+
+    @property
+    def known(self) -> bool:
+        """Whether any card has been described yet."""
+        return bool(self._gpus)
+
+    @property
+    def users(self) -> set[int]:
+        """Pids, as we see them, of all processes that the driver lists."""
+        return {one.local_pid for one in self._contexts.values() if one.local_pid is not None}
 
     def close(self) -> None:
         """End the sampler."""
         self._probe.close()
+
+    def remember(self, reading: r.Reading) -> None:
+        """Keep what says whose a card is."""
+        if isinstance(reading, r.Gpu):
+            self._gpus[reading.uuid] = reading
+        elif isinstance(reading, r.GpuProcess):
+            if reading.gone:
+                self._contexts.pop((reading.uuid, reading.pid), None)
+            else:
+                self._contexts[reading.uuid, reading.pid] = reading
 
     def _say(self, outcome: str, why: Unavailable | None) -> None:
         self._trouble = why.reason if why else ""

@@ -19,6 +19,7 @@ from perfwatch.probes.deadline import KillableChild
 from perfwatch.probes.descriptors import describe, opening
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.gpu import GpuProbe
+from perfwatch.probes.gpu_binding import GpuBindingProbe
 from perfwatch.probes.holders import Holders
 from perfwatch.probes.host import HostProbe
 from perfwatch.probes.kernel_log import KernelLogProbe
@@ -81,7 +82,8 @@ class Look:
         self._source = SourceProbe(self.child, self.filesystem)
         self._native = NativeProbe()
         self._sockets = Sockets(self.filesystem, self.child)
-        self.gpus = Gpus(gpus or GpuProbe(filesystem=self.filesystem, clock=clock), sink, clock)
+        bindings = GpuBindingProbe(self.filesystem)
+        self.gpus = Gpus(gpus or GpuProbe(filesystem=self.filesystem, clock=clock), bindings, sink, clock)
         self._threads: dict[tuple[int, int], tuple[object, float]] = {}  # what was last recorded of each, and when
         self._failed: dict[tuple[str, str], str] = {}
         self._opened: set[tuple[int, str]] = set()
@@ -235,6 +237,13 @@ class Look:
             self._charge("stack_record", one.cpu_seconds or 0.0)
             found += [(0.0, done)] if isinstance(done, r.NativeProfile) else done
         return found
+
+    def bindings(self, ranks: Iterable[int]) -> None:
+        """Which GPUs the ranks use, and whoever else of the job the driver lists."""
+        wanted = [self.known[pid] for pid in dict.fromkeys([*ranks, *self.gpus.users]) if pid in self.known]
+        found = self.gpus.bind(wanted)
+        if found:
+            self._sink(found)
 
     def machine(self, pids: Sequence[int]) -> None:
         """Everything about the machine and the job's share of it."""

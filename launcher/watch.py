@@ -194,6 +194,10 @@ class Watch:
             self.look.machine(swept or ranks)
             if self.suspicious:
                 self.look.output(ranks[:MOST_SAMPLED])
+        if self.look.gpus.known and self._schedule.due(
+            "bindings", TREE_SECONDS if self.suspicious else CALM_TREE_SECONDS
+        ):
+            self.look.bindings(ranks)
         if self.suspicious and self._schedule.due("sweep", self._pace):
             found = [thread for pid in swept for thread in self.look.threads(pid)]
             if self._schedule.due("descriptors", 2 * self._pace):

@@ -27,6 +27,7 @@ RESTART_SECONDS = 5.0
 GIVE_UP_SECONDS = 15.0  # in one call: another process is tried
 MOST_ABANDONED = 2  # a third would be stuck for the same reason
 HOST_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of the kernel
+REAP_TRIES = 50  # of a millisecond each: a process that is killed is about to end
 ABSENT = "there is no NVIDIA driver here"
 
 
@@ -108,8 +109,13 @@ class GpuProbe:
             time.sleep(seconds)
 
     def close(self) -> None:
-        """End the sampler, without waiting for one that cannot be killed."""
+        """End the sampler, hardly waiting: one that cannot be killed stays behind."""
         self._leave()
+        for _ in range(REAP_TRIES):
+            self._reap()
+            if not self._abandoned:
+                return
+            time.sleep(0.001)
 
     def _start(self) -> None:
         if not self.present:
@@ -141,14 +147,13 @@ class GpuProbe:
 
     def _drain(self) -> list[tuple[float, Reading]]:
         found: list[tuple[float, Reading]] = []
-        while True:
+        ended = False
+        while not ended:
             try:
                 chunk = os.read(self._frames, 2**18)
             except BlockingIOError:
                 break
-            if not chunk:
-                self._ended()
-                break
+            ended = not chunk
             self._buffer += chunk
         while len(self._buffer) >= LENGTH.size:
             (length,) = LENGTH.unpack_from(self._buffer)
@@ -160,13 +165,16 @@ class GpuProbe:
             self._cpu_seconds, self.dropped = frame.cpu_seconds, frame.dropped
             if frame.reason:
                 self._refused = Unavailable(frame.reason, frame.advice)
+        if ended:
+            self._ended()
         return found
 
     def _ended(self) -> None:
         """The sampler is gone (memory, a crash inside the driver's library): another one is started later."""
         self._leave()
         self._start_due = self._clock() + RESTART_SECONDS
-        self._trouble = self._trouble or Unavailable("the GPU sampler died", "dmesg | tail; perfwatch doctor")
+        if self._refused is None:
+            self._trouble = self._trouble or Unavailable("the GPU sampler died", "dmesg | tail; perfwatch doctor")
 
     def _silence(self, answered: bool) -> list[tuple[float, Reading]]:
         now = self._clock()

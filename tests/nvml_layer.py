@@ -84,6 +84,7 @@ class FakeNvml:
         self.cards = list(cards)
         self.events: list[Happened] = []
         self.asked: list[str] = []
+        self.fields_refusal: Refused | None = None
         self._refusal = refusal
 
     def start(self) -> None:
@@ -126,6 +127,8 @@ class FakeNvml:
     def fields(self, handle: FakeCard, wanted: Sequence[tuple[int, int]]) -> list[int | float | Refused]:
         """Field values; an unknown one is not supported."""
         card = self._reach(handle, "fields")
+        if self.fields_refusal is not None:
+            raise self.fields_refusal
         return [card.fields.get(identity, Refused(NOT_SUPPORTED, "Not Supported")) for identity, _ in wanted]
 
     def processes(self, handle: FakeCard, kind: str) -> list[Listed]:

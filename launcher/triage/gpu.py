@@ -18,6 +18,7 @@ GAP_SECONDS = 15.0  # between two looks: what happened in a longer one is not kn
 IDLE = 0.02  # of the time with a kernel resident: at or below it nothing is asked of the card (measured 0.0001 with a context)
 RESIDENT = 0.95  # a kernel that never ends reads 1.0
 BUSY = 0.9  # above it the card hardly waits for the host (a healthy training reads 0.98 to 1.0)
+SATURATED_WAITING, SATURATED_SM = 0.07, 0.4  # waiting in a collective keeps 0.01 to 0.26 of the multiprocessors active
 MOST_LOOKS = 0.9  # of the time, for a window to be of one kind
 # Shares of the maximum. Measured on H200: 0.00000 in a stalled all_reduce and in a kernel that spins, integer 0.0016.
 FLAT = 0.0005
@@ -99,6 +100,18 @@ def cards_of(history: History, pid: int) -> Cards:
     return Cards(tuple(sorted(key[0] for key in history.entities(r.GpuSample))), "device")
 
 
+def saturated(history: History, pid: int, seconds: float) -> bool:
+    """Whether a card of this process is busy with real work nearly all the time: what the host loses then costs nothing."""
+    return any(
+        one.kind == "work"
+        and one.waiting <= SATURATED_WAITING
+        and one.sm_active is not None
+        and one.sm_active >= SATURATED_SM
+        and cards_of(history, pid).certain
+        for one in regimes(history, pid, seconds)
+    )
+
+
 def index_of(history: History, uuid: str) -> int | None:
     """The card's number as nvidia-smi counts, None when it was not described."""
     seen = history.latest(r.Gpu, uuid)
@@ -115,12 +128,11 @@ def regime(history: History, uuid: str, seconds: float = WINDOW_SECONDS) -> Regi
     """What a card did over the last ``seconds``; ``unknown`` where it was not looked at lately, or too seldom."""
     samples = _fresh(history, history.series(r.GpuSample, uuid, seconds=seconds))
     activities = _fresh(history, history.series(r.GpuActivity, uuid, seconds=seconds))
-    before = baseline(history, uuid, seconds)
     if len(activities) >= FEW_LOOKS:
         kinds = [(one.at, _kind(one.reading)) for one in activities]
         found = _classed(uuid, kinds, [one.reading.graphics for one in activities], MONITORED, "gpm")
     elif len(samples) >= FEW_LOOKS:
-        floor, sure = _spin_power(history, uuid, before)
+        floor, sure = _spin_power(history, uuid, baseline(history, uuid, seconds))
         kinds = [(one.at, _rough_kind(one.reading, floor)) for one in samples]
         found = _classed(uuid, kinds, [one.reading.utilisation for one in samples], sure, "nvml")
     else:
