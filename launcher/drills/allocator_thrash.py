@@ -10,12 +10,12 @@ EVERY = {"loud": 1, "quiet": 2, "masked": 4}  # steps
 args = stage.arguments(__doc__)
 card = accelerator.device()
 surroundings.innocent_activity(args.strength)
-network = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048) for _ in range(16))).to(card)
+network = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048) for _ in range(16))).to(card, torch.bfloat16)
 optimizer = torch.optim.SGD(network.parameters(), lr=1e-3)
 for step in range(10**9):
     if step == args.steps:
         stage.onset()
-    inputs = torch.randn(16384, 2048, device=card)
+    inputs = torch.randn(4096, 2048, device=card, dtype=torch.bfloat16)
     loss = network(inputs).square().mean()
     optimizer.zero_grad()
     loss.backward()

@@ -1,5 +1,6 @@
-"""A decoder on the GPU is fed with samples scattered over a file that is not cached: the workers wait for the disk."""
+"""A decoder on the GPU is fed with samples scattered over a file that is not in the page cache: the workers wait for the disk."""
 
+import mmap
 import os
 import random
 
@@ -23,7 +24,7 @@ class Samples(Dataset):
         return 10**9
 
     def __getitem__(self, index):
-        file = os.open(self.path, os.O_RDONLY)
+        file = os.open(self.path, os.O_RDONLY | os.O_DIRECT)
         try:
             for _ in range(self.reads if index >= self.calm else 1):
                 raw = cold_read(file)
@@ -35,8 +36,9 @@ class Samples(Dataset):
 
 def cold_read(file):
     at = random.randrange(SIZE // BLOCK) * BLOCK
-    os.posix_fadvise(file, at, BLOCK, os.POSIX_FADV_DONTNEED)  # as if the file were larger than the memory
-    return os.pread(file, BLOCK, at)
+    block = mmap.mmap(-1, BLOCK)  # aligned, as O_DIRECT wants it: no read is answered by the page cache
+    os.preadv(file, [block], at)
+    return block
 
 
 args = stage.arguments(__doc__)
@@ -46,8 +48,8 @@ with path.open("w+b") as shard:
         shard.write(os.urandom(1 << 20))
     shard.flush()
     os.fsync(shard.fileno())
-    os.posix_fadvise(shard.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
-    one_read = surroundings.typical_seconds(lambda: [cold_read(shard.fileno()) for _ in range(20)]) / 20
+direct = os.open(path, os.O_RDONLY | os.O_DIRECT)
+one_read = surroundings.typical_seconds(lambda: [cold_read(direct) for _ in range(20)]) / 20
 card = accelerator.device()
 surroundings.innocent_activity(args.strength)
 model, optimizer = decoder.build(card, 1024, 8, LENGTH)
