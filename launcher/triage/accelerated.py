@@ -123,7 +123,13 @@ def slow_on_gpu(
     """A slow finding about a rank and its card; ``explains`` ranks it among others, the share of time lost unless given."""
     how = cards_of(case.history, one.rank.pid).how
     if not one.certain:
-        said = case.saw("binding", f"pid {one.rank.pid}", "whose card it is was inferred", how or "not known", "listed by the driver")
+        said = case.saw(
+            "binding",
+            f"pid {one.rank.pid}",
+            "whose card it is was inferred",
+            how or "not known",
+            "listed by the driver",
+        )
         evidence = (*evidence, said)
     return Finding(
         cause=cause.name,
@@ -132,9 +138,7 @@ def slow_on_gpu(
         confidence=round(min(one.ceiling, certainty(lost) if confidence is None else confidence), 2),
         owner=cause.owner,
         culprits=(
-            Culprit(
-                pid=one.rank.pid, rank=one.rank.rank, frame=frame, gpu=index_of(case.history, one.card.uuid)
-            ),
+            Culprit(pid=one.rank.pid, rank=one.rank.rank, frame=frame, gpu=index_of(case.history, one.card.uuid)),
         ),
         evidence=evidence,
         alternatives=alternatives,

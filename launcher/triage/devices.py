@@ -13,6 +13,7 @@ from perfwatch.triage.frames import any_tag, tags, user_frame
 from perfwatch.triage.gpu import Regime, cards_of, name_of, regimes
 from perfwatch.triage.history import History
 from perfwatch.triage.job import Job
+from perfwatch.triage.kernels import kernels
 from perfwatch.triage.motion import Motion, motion
 from perfwatch.triage.neighbours import shared
 from perfwatch.triage.node import End, Node, node_of
@@ -23,7 +24,9 @@ AUTOGRAD_THREADS = "pt_autograd"  # how torch names the threads of its engine (t
 SPINS = 0.5  # of a core
 ONE_LINE = 0.9  # of the samples: a nonblocking dump tears about 3 %
 DEVICE_FILES = "/dev/nvidia"
-DRIVER_WAITS = re.compile(r"^(nv|_nv|uvm|os_acquire|rm_|rpc)")  # the driver's own functions, where a thread stands in it
+DRIVER_WAITS = re.compile(
+    r"^(nv|_nv|uvm|os_acquire|rm_|rpc)"
+)  # the driver's own functions, where a thread stands in it
 # Calls that wait for the device to give a value; on a tensor in host memory they return at once.
 SYNC_CALLS = frozenset(
     "item cpu tolist numpy nonzero synchronize masked_select unique unique_consecutive argwhere bincount float".split()
@@ -42,15 +45,28 @@ def edge(history: History, job: Job, node: Node) -> Found | None:
     pid = member.rank_pid if member is not None and member.rank_pid is not None else node.pid
     cards = regimes(history, pid)
     if not cards:
-        return None
-    engine = autograd_thread(history, node)
+        return _unseen(history, pid, node)
+    engine = autograd_thread(history, job, node)
     if engine is not None:
-        return f"thread {engine.name}, which runs the backward pass", (engine,), None
+        return (
+            f"thread {engine.thread.name if engine.thread else engine.tid}, which runs the backward pass",
+            (engine,),
+            None,
+        )
     card = awaited(history, node, cards)
     if card is None:
         return None
-    does = "whose kernel does nothing" if card.kind == "spin" else "which is at work"
+    does = "whose kernel does not end" if card.kind == "spin" else "which is at work"
     return f"{name_of(history, card.uuid)}, {does}", (), End("gpu", node, detail=card.uuid)
+
+
+def _unseen(history: History, pid: int, node: Node) -> Found | None:
+    """A thread that stays at a synchronisation of a card which cannot be read."""
+    seen = history.latest(r.GpuBinding, pid)
+    holds = seen is not None and seen.reading.cuda is True
+    if holds and _spins(node.state, node.motion) and _stays(node) and in_sync(history, node.stack):
+        return "its GPU, which could not be read", (), End("gpu", node)
+    return None
 
 
 def in_driver(history: History, node: Node) -> bool:
@@ -64,7 +80,7 @@ def awaited(history: History, node: Node, cards: Iterable[Regime]) -> Regime | N
     """The card that a thread waits for, or None where it is not known to wait for one."""
     if not (_spins(node.state, node.motion) and _stays(node)) and not _sleeps_on_device(history, node):
         return None
-    syncs = in_sync(history, node.stack) or node.name.startswith(AUTOGRAD_THREADS)
+    syncs = in_sync(history, node.stack) or _is_autograd(node)
     certain = cards_of(history, node.rank_pid or node.pid).certain
     for card in cards:
         if card.kind == "spin" and (syncs or certain):
@@ -90,7 +106,7 @@ def in_sync(history: History, stack: r.Stack | None) -> bool:
     return not calls.isdisjoint(SYNC_CALLS) or SYNC_TEXTS.search(seen.reading.text) is not None
 
 
-def autograd_thread(history: History, node: Node) -> Node | None:
+def autograd_thread(history: History, job: Job, node: Node) -> Node | None:
     """The thread of torch's engine that runs while this one sleeps in ``backward``."""
     if not any_tag(node.inner, "backward") or node.state == "R":
         return None
@@ -99,7 +115,7 @@ def autograd_thread(history: History, node: Node) -> Node | None:
         if seen is None or not seen.reading.name.startswith(AUTOGRAD_THREADS):
             continue
         if _spins(seen.reading.state, motion(history, pid, tid)):
-            return _of_rank(history, node, tid)
+            return node_of(history, job, pid, tid)
     return None
 
 
@@ -107,27 +123,21 @@ def device_works(history: History, pid: int, tid: int, job: Job) -> str:
     """What the card does for a training thread that waits for it, in words; empty when it does nothing, or not for it."""
     node = node_of(history, job, pid, tid)
     cards = regimes(history, pid)
-    card = awaited(history, autograd_thread(history, node) or node, cards) if cards else None
-    if card is None or card.kind == "spin":
+    card = awaited(history, autograd_thread(history, job, node) or node, cards) if cards else None
+    if card is None:
         return ""
+    if card.kind == "spin":
+        seen = kernels(history, card.uuid)
+        return (
+            f"{name_of(history, card.uuid)}: long kernels, the last one ended {seen.since_seconds:.1f} s ago"
+            if seen.go_on
+            else ""
+        )
     return f"{name_of(history, card.uuid)} works for it ({card.shown()})"
 
 
-def _of_rank(history: History, node: Node, tid: int) -> Node:
-    seen = history.latest(r.Thread, node.pid, tid)
-    return Node(
-        pid=node.pid,
-        tid=tid,
-        rank=node.rank,
-        rank_pid=node.rank_pid,
-        role=node.role,
-        thread=seen.reading if seen else None,
-        thread_at=seen.at if seen else 0.0,
-        stack=None,
-        tags=frozenset(),
-        inner=frozenset(),
-        motion=motion(history, node.pid, tid),
-    )
+def _is_autograd(node: Node) -> bool:
+    return node.thread is not None and node.thread.name.startswith(AUTOGRAD_THREADS)
 
 
 def _spins(state: str | None, moved: Motion) -> bool:

@@ -14,21 +14,19 @@ from perfwatch.triage.history import History, R, Seen
 WINDOW_SECONDS = 5.0
 STALE_SECONDS = 3.0  # a card that was not read for so long is not known to do anything
 FEW_LOOKS = 3
-GAP_SECONDS = 15.0  # between two looks: what happened in a longer one is not known
 IDLE = 0.02  # of the time with a kernel resident: at or below it nothing is asked of the card (measured 0.0001 with a context)
 RESIDENT = 0.95  # a kernel that never ends reads 1.0
 BUSY = 0.9  # above it the card hardly waits for the host (a healthy training reads 0.98 to 1.0)
 SATURATED_WAITING, SATURATED_SM = 0.07, 0.4  # waiting in a collective keeps 0.01 to 0.26 of the multiprocessors active
 MOST_LOOKS = 0.9  # of the time, for a window to be of one kind
-# Shares of the maximum. Measured on H200: 0.00000 in a stalled all_reduce and in a kernel that spins, integer 0.0016.
+# Share of the maximum. Measured on H200: 0.00000 of the memory's bandwidth in a stalled all_reduce and in a kernel that spins.
 FLAT = 0.0005
-FLAT_INTEGER = 0.02
+FLAT_TENSOR = 0.005  # 0.002 was read of a card whose blocks only waited for each other
 FLAT_MIB_PER_SECOND = 10.0  # measured 0.7 (our own questions); 100 launches of kernels a second stay below 1
 # Without performance monitoring: a kernel that spins draws what an empty context draws (126 of 123 W; training: 650 W).
 SPIN_POWER_RISE = 0.15  # of the way from the least power to that of this run's work
 SPIN_POWER_SHARE = 0.25  # of the limit, where this run was not seen at work
 MONITORED, REMEMBERED, GUESSED = 1.0, 0.75, 0.55  # how sure a regime is: by its source
-UNITS = ("tensor", "dram", "fp32", "fp16", "fp64")
 
 
 @dataclass(frozen=True)
@@ -48,8 +46,9 @@ class Cards:
 class Regime:
     """What one card did over a window. Shares are of time or of the unit's maximum, 0 to 1; None: this card does not tell.
 
-    kind: ``work`` (its units are busy nearly all the time), ``wait`` (kernels come and go, and between them it waits for the
-    host), ``spin`` (a kernel is resident and no unit does anything), ``idle`` (nothing is asked of it), ``unknown``.
+    kind: ``work`` (it is busy nearly all the time, and data moves), ``wait`` (kernels come and go, and between them it waits
+    for the host), ``spin`` (a kernel is resident, and no data moves to or from anywhere), ``idle`` (nothing is asked of it),
+    ``unknown``. computes: of a card that spins, whether its arithmetic is used all the same: that kernel may end yet.
     """
 
     uuid: str
@@ -61,6 +60,7 @@ class Regime:
     graphics: float | None = None  # a kernel was resident
     idle: float = 0.0  # share of the looks
     spinning: float = 0.0
+    computes: bool = False
     sm_active: float | None = None
     occupancy: float | None = None
     tensor: float | None = None
@@ -161,9 +161,8 @@ def _kind(look: r.GpuActivity) -> str:
 
 
 def flat(look: r.GpuActivity) -> bool:
-    """Whether no unit of the card does anything, and nothing moves to or from it."""
-    units = [value for name in UNITS if (value := getattr(look, name)) is not None]
-    moved = (
+    """Whether no data moves: to or from the card's memory, the host, another card, or through the tensor cores."""
+    links = (
         look.pcie_received_mib_per_second,
         look.pcie_sent_mib_per_second,
         look.nvlink_received_mib_per_second,
@@ -171,9 +170,9 @@ def flat(look: r.GpuActivity) -> bool:
     )
     return (
         look.dram is not None
-        and max(units) <= FLAT
-        and (look.integer or 0.0) <= FLAT_INTEGER
-        and all(rate is None or rate <= FLAT_MIB_PER_SECOND for rate in moved)
+        and look.dram <= FLAT
+        and (look.tensor or 0.0) <= FLAT_TENSOR
+        and all(rate is None or rate <= FLAT_MIB_PER_SECOND for rate in links)
     )
 
 
@@ -225,41 +224,36 @@ def _classed(
     )
 
 
-def spun_for(history: History, uuid: str) -> float:
-    """For how long, up to the last look, the card was only ever seen to spin; 0 where it does not."""
-    last = regime(history, uuid)
-    if last.kind != "spin":
-        return 0.0
-    if last.source != "gpm":
-        return last.since_seconds
-    began = history.at
-    for one in reversed(history.series(r.GpuActivity, uuid)):
-        if _kind(one.reading) != "spin" or began - one.at > GAP_SECONDS:
-            break
-        began = one.at - one.reading.interval_seconds
-    return max(0.0, history.at - began)
-
-
 def _with_shares(found: Regime, activities: list[Seen[r.GpuActivity]], samples: list[Seen[r.GpuSample]]) -> Regime:
     def share(of: Callable[[r.GpuActivity], float | None]) -> float | None:
-        return mean(of(one.reading) for one in activities)
+        return weighted((of(one.reading), one.reading.interval_seconds) for one in activities)
 
     pcie = (share(lambda a: a.pcie_received_mib_per_second), share(lambda a: a.pcie_sent_mib_per_second))
     nvlink = (share(lambda a: a.nvlink_received_mib_per_second), share(lambda a: a.nvlink_sent_mib_per_second))
+    arithmetic = (share(lambda a: a.fp32), share(lambda a: a.fp16), share(lambda a: a.fp64))
     return replace(
         found,
+        graphics=found.graphics if found.source == "nvml" else share(lambda a: a.graphics),
+        computes=any(used is not None and used > FLAT for used in arithmetic),
         sm_active=share(lambda a: a.sm_active),
         occupancy=share(lambda a: a.sm_occupancy),
         tensor=share(lambda a: a.tensor),
         dram=share(lambda a: a.dram),
-        fp32=share(lambda a: a.fp32),
-        fp16=share(lambda a: a.fp16),
-        fp64=share(lambda a: a.fp64),
+        fp32=arithmetic[0],
+        fp16=arithmetic[1],
+        fp64=arithmetic[2],
         pcie_mib_per_second=max((rate for rate in pcie if rate is not None), default=None),
         nvlink_mib_per_second=max((rate for rate in nvlink if rate is not None), default=None),
         power_watts=mean(one.reading.power_watts for one in samples),
         sm_clock_mhz=mean(one.reading.sm_clock_mhz for one in samples),
     )
+
+
+def weighted(values: Iterable[tuple[float | None, float]]) -> float | None:
+    """The mean of the known ones, each with the time that it stands for; None for none."""
+    known = [(value, weight) for value, weight in values if value is not None and weight > 0.0]
+    total = sum(weight for _, weight in known)
+    return sum(value * weight for value, weight in known) / total if total else None
 
 
 def mean(values: Iterable[float | None]) -> float | None:
