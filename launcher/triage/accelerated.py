@@ -10,12 +10,12 @@ from functools import partial
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
-from perfwatch.triage.devices import in_sync
+from perfwatch.triage.devices import engine_share, in_sync
 from perfwatch.triage.frames import any_tag, show, tags, user_frame
 from perfwatch.triage.gpu import Regime, cards_of, index_of, name_of, regimes
 from perfwatch.triage.history import History
 from perfwatch.triage.job import Member
-from perfwatch.triage.motion import Motion, motion
+from perfwatch.triage.motion import motion
 from perfwatch.triage.own_work import own_python, own_work
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
@@ -39,7 +39,7 @@ class Accelerated:
     rank: Member
     card: Regime
     profile: Profile
-    motion: Motion
+    runs: float  # of a core, by the training thread and by torch's engine for it; waiting for a core included
     certain: bool  # whether the card is known to be this rank's
 
     @property
@@ -47,11 +47,6 @@ class Accelerated:
         """The most that can be said with what is seen of the card."""
         monitored = 1.0 if self.card.source == "gpm" else NOT_MONITORED
         return min(monitored, 1.0 if self.certain else BY_DEVICE)
-
-    @property
-    def runs(self) -> float:
-        """Of a core, waiting for one included."""
-        return (self.motion.run_share or 0.0) + (self.motion.delay_share or 0.0)
 
 
 def accelerated(case: Case) -> list[Accelerated]:
@@ -63,8 +58,10 @@ def accelerated(case: Case) -> list[Accelerated]:
         if now.kind != "moving" or not cards or cards[0].seconds < FEW_SECONDS:
             continue
         moved = motion(case.history, rank.pid, now.thread, WINDOW_SECONDS)
+        runs = (moved.run_share or 0.0) + (moved.delay_share or 0.0)
+        runs += engine_share(case.history, rank.pid, WINDOW_SECONDS)
         certain = cards_of(case.history, rank.pid).certain
-        found.append(Accelerated(rank, cards[0], case.profile(rank, WINDOW_SECONDS), moved, certain))
+        found.append(Accelerated(rank, cards[0], case.profile(rank, WINDOW_SECONDS), runs, certain))
     return found
 
 

@@ -14,7 +14,7 @@ from perfwatch.triage.gpu import Regime, cards_of, name_of, regimes
 from perfwatch.triage.history import History
 from perfwatch.triage.job import Job
 from perfwatch.triage.kernels import kernels
-from perfwatch.triage.motion import Motion, motion
+from perfwatch.triage.motion import Motion, motion, stacks_of
 from perfwatch.triage.neighbours import shared
 from perfwatch.triage.node import End, Node, node_of
 
@@ -22,6 +22,8 @@ Found = tuple[str, tuple[Node, ...], End | None]
 
 AUTOGRAD_THREADS = "pt_autograd"  # how torch names the threads of its engine (torch/csrc/autograd/engine.cpp)
 SPINS = 0.5  # of a core
+MOSTLY = 0.6  # of the samples
+OTHER_PHASES = ("autotune", "compile", "import", "loader_wait")
 ONE_LINE = 0.9  # of the samples: a nonblocking dump tears about 3 %
 DEVICE_FILES = "/dev/nvidia"
 DRIVER_WAITS = re.compile(
@@ -78,16 +80,29 @@ def in_driver(history: History, node: Node) -> bool:
 
 def awaited(history: History, node: Node, cards: Iterable[Regime]) -> Regime | None:
     """The card that a thread waits for, or None where it is not known to wait for one."""
-    if not (_spins(node.state, node.motion) and _stays(node)) and not _sleeps_on_device(history, node):
+    syncs = in_sync(history, node.stack)
+    asleep = _sleeps_on_device(history, node) or (syncs and _waits_for_ever(node))
+    if not asleep and not _spins(node.state, node.motion):
         return None
-    syncs = in_sync(history, node.stack) or _is_autograd(node)
+    engine = _is_autograd(node)
     certain = cards_of(history, node.rank_pid or node.pid).certain
     for card in cards:
-        if card.kind == "spin" and (syncs or certain):
+        if card.kind == "spin" and (syncs or engine or certain) and (asleep or _stays(node)):
             return card
-        if card.kind in ("work", "wait") and syncs and not shared(history, card.uuid):
+        served = syncs if card.kind == "wait" else (engine or _mostly_waits(history, node))
+        if card.kind in ("work", "wait") and served and not shared(history, card.uuid):
             return card
     return None
+
+
+def _mostly_waits(history: History, node: Node) -> bool:
+    """Whether a thread is nearly always at a call that waits for the device, or for room in its queue."""
+    looks = [one.reading for one in stacks_of(history, node.pid, node.tid)]
+    total = sum(look.samples for look in looks)
+    if any(any_tag(tags(look), *OTHER_PHASES) for look in looks):
+        return False
+    waits = sum(look.samples for look in looks if in_sync(history, look) or "graph_replay" in tags(look))
+    return total > 0 and waits >= MOSTLY * total
 
 
 def in_sync(history: History, stack: r.Stack | None) -> bool:
@@ -119,6 +134,20 @@ def autograd_thread(history: History, job: Job, node: Node) -> Node | None:
     return None
 
 
+def engine_share(history: History, pid: int, seconds: float) -> float:
+    """Of a core, what the threads of torch's engine use: the backward pass does not run in the thread that asks for it."""
+    tids = [
+        key[1]
+        for key in history.entities(r.Thread)
+        if key[0] == pid and (seen := history.latest(r.Thread, *key)) and seen.reading.name.startswith(AUTOGRAD_THREADS)
+    ]
+    return sum(_used(motion(history, pid, tid, seconds)) for tid in tids)
+
+
+def _used(moved: Motion) -> float:
+    return (moved.run_share or 0.0) + (moved.delay_share or 0.0)
+
+
 def device_works(history: History, pid: int, tid: int, job: Job) -> str:
     """What the card does for a training thread that waits for it, in words; empty when it does nothing, or not for it."""
     node = node_of(history, job, pid, tid)
@@ -140,8 +169,13 @@ def _is_autograd(node: Node) -> bool:
     return node.thread is not None and node.thread.name.startswith(AUTOGRAD_THREADS)
 
 
+def _waits_for_ever(node: Node) -> bool:
+    """Asleep without a timeout: an event that was made to block does not spin."""
+    return node.wait is not None and node.wait.kind == "futex" and node.wait.forever
+
+
 def _spins(state: str | None, moved: Motion) -> bool:
-    return (moved.run_share or 0.0) + (moved.delay_share or 0.0) > SPINS or (moved.run_share is None and state == "R")
+    return _used(moved) > SPINS or (moved.run_share is None and state == "R")
 
 
 def _stays(node: Node) -> bool:

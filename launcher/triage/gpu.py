@@ -127,7 +127,7 @@ def name_of(history: History, uuid: str) -> str:
 def regime(history: History, uuid: str, seconds: float = WINDOW_SECONDS) -> Regime:
     """What a card did over the last ``seconds``; ``unknown`` where it was not looked at lately, or too seldom."""
     samples = _fresh(history, history.series(r.GpuSample, uuid, seconds=seconds))
-    activities = _fresh(history, history.series(r.GpuActivity, uuid, seconds=seconds))
+    activities = _fresh(history, told(history.series(r.GpuActivity, uuid, seconds=seconds)))
     if len(activities) >= FEW_LOOKS:
         kinds = [(one.at, _kind(one.reading)) for one in activities]
         found = _classed(uuid, kinds, [one.reading.graphics for one in activities], MONITORED, "gpm")
@@ -144,6 +144,12 @@ def regimes(history: History, pid: int, seconds: float = WINDOW_SECONDS) -> tupl
     """Of every card of a process that is known to do anything, the busiest first."""
     found = (regime(history, uuid, seconds) for uuid in cards_of(history, pid).uuids)
     return tuple(sorted((one for one in found if one.kind != "unknown"), key=lambda one: -(one.graphics or 0.0)))
+
+
+def told(looks: list[Seen[r.GpuActivity]]) -> list[Seen[r.GpuActivity]]:
+    """The looks that tell of the memory, where any does: one without it among others was torn (seen: all zero, DRAM no number)."""
+    whole = [one for one in looks if one.reading.dram is not None]
+    return whole or looks
 
 
 def _fresh(history: History, series: list[Seen[R]]) -> list[Seen[R]]:

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from perfwatch.probes import readings as r
-from perfwatch.triage.gpu import RESIDENT, WINDOW_SECONDS, flat, regime
+from perfwatch.triage.gpu import RESIDENT, WINDOW_SECONDS, flat, regime, told
 from perfwatch.triage.history import History
 from perfwatch.triage.motion import LULLS
 
 UNBROKEN = 0.9999  # of the time; between two kernels there are some microseconds, and one that never ends reads 1.0
-GAP_SECONDS = 15.0  # between two looks: what happened in a longer one is not known
+GAP_SECONDS = 3.0  # between two looks: what happened in a longer one is not known
 SIGHTING_SECONDS = 1.0
 
 
@@ -29,17 +29,19 @@ class Kernels:
 
 def kernels(history: History, uuid: str) -> Kernels:
     """From everything that was seen of a card."""
-    looks = history.series(r.GpuActivity, uuid)
+    looks = told(history.series(r.GpuActivity, uuid))
     if not looks:
         return _roughly(history, uuid)
     ended = tuple(one.at for one in looks if not _unbroken(one.reading))
-    began = looks[0].at - looks[0].reading.interval_seconds
+    began, longest = looks[0].at - looks[0].reading.interval_seconds, 0.0
     for earlier, later in pairwise(looks):
         if later.at - later.reading.interval_seconds - earlier.at > GAP_SECONDS:
             began = later.at - later.reading.interval_seconds
-    last = max((began, *ended))
-    lulls = [later - earlier for earlier, later in pairwise((looks[0].at, *ended))]
-    return Kernels(ended, max(0.0, history.at - last), max(lulls, default=0.0))
+        elif not _unbroken(later.reading):
+            longest = max(longest, later.at - began)
+        if not _unbroken(later.reading):
+            began = later.at
+    return Kernels(ended, max(0.0, history.at - max(began, ended[-1] if ended else began)), longest)
 
 
 def _roughly(history: History, uuid: str) -> Kernels:

@@ -28,7 +28,8 @@ CAUSE = Cause("gpu_bound", "healthy", "user_code", (GpuSample,))
 
 ACTIVE = 0.4  # of the multiprocessors
 WAITS_IN_COLLECTIVES = 0.2  # of the looks: a card that spins so often is not what the job waits for
-PLAIN, ROUGH = 0.92, 0.75  # with the card's units in sight, or utilisation and power alone
+TENSOR, MEMORY = 0.1, 0.5  # where one of them is used that much, the card does what it was bought for
+PLAIN, ONLY_BUSY, ROUGH = 0.92, 0.72, 0.75  # rough: utilisation and power alone
 
 
 def judge(case: Case) -> Outcome:
@@ -51,7 +52,7 @@ def judge(case: Case) -> Outcome:
         state="healthy",
         summary=f"the GPU is busy {least.card.graphics or 0:.0%} of the time, and training goes on"
         + (f": {reached}" if reached else ""),
-        confidence=min(PLAIN if _monitored(found) else ROUGH, *(one.ceiling for one in found)),
+        confidence=min(_sure(found), *(one.ceiling for one in found)),
         owner=CAUSE.owner,
         evidence=tuple(evidence),
         alternatives=(
@@ -64,8 +65,11 @@ def judge(case: Case) -> Outcome:
     )
 
 
-def _monitored(found: list[Accelerated]) -> bool:
-    return all(one.card.source == "gpm" for one in found)
+def _sure(found: list[Accelerated]) -> float:
+    if any(one.card.source != "gpm" for one in found):
+        return ROUGH
+    used = all((one.card.tensor or 0.0) >= TENSOR or (one.card.dram or 0.0) >= MEMORY for one in found)
+    return PLAIN if used else ONLY_BUSY
 
 
 def _bound(one: Accelerated) -> bool:

@@ -30,6 +30,7 @@ ARITHMETIC = 0.25
 TENSOR = 0.03
 MEMORY = 0.6
 SPEED_UP = 0.8  # of the time in those products: TF32 is eight times as fast on the cards that have it
+ITERATES = 0.3  # of the looks without any traffic
 SURE = 0.9
 
 
@@ -40,8 +41,8 @@ def judge(case: Case) -> Outcome:
         pipe, used = max((("fp32", card.fp32 or 0.0), ("fp64", card.fp64 or 0.0)), key=lambda kind: kind[1])
         if card.tensor is None or card.tensor > TENSOR or used < ARITHMETIC or (card.dram or 0.0) >= MEMORY:
             continue
-        if card.computes and card.kind == "spin":
-            continue  # no data moves: one kernel iterates, and no matrix product is like that
+        if card.spinning >= ITERATES:
+            continue  # no data moves: a kernel iterates in its registers, and no matrix product is like that
         name = name_of(case.history, card.uuid)
         advice = (
             'torch.set_float32_matmul_precision("high"), or torch.autocast("cuda", dtype=torch.bfloat16)'
