@@ -1,9 +1,9 @@
 """The GPUs beside the watched job: what has come from the sampler, and how it went, as the recording wants it."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from perfwatch.probes import readings as r
-from perfwatch.probes.gpu import ABSENT, GpuProbe
+from perfwatch.probes.gpu import NONE_HERE, GpuProbe
 from perfwatch.probes.gpu_binding import GpuBindingProbe
 from perfwatch.probes.probe import Unavailable
 
@@ -30,6 +30,7 @@ class Gpus:
         self._probe, self._bindings, self._sink, self._clock = probe, bindings, sink, clock
         self._gpus: dict[str, r.Gpu] = {}
         self._contexts: dict[tuple[str, int], r.GpuProcess] = {}
+        self._users: set[int] = set()  # ever listed: one that lets go of a card is told too
         self._absent = False
         self._trouble = ""
         self._cost_due = 0.0
@@ -38,39 +39,32 @@ class Gpus:
     def look(self, full: bool) -> list[tuple[float, r.Reading]]:
         """What has come since the last look: (seconds ago, reading). Never waits, never raises.
 
-        A machine without an NVIDIA driver is said once, as ``absent``: nobody misses what was never there.
+        A machine without an NVIDIA driver, or without a card, is said once, as ``absent``: nobody misses what was never there.
         """
         if self._absent:
             return []
         try:
-            found = self._probe.look(full)
+            found, trouble = self._probe.look(full), self._probe.trouble
         except Unavailable as unavailable:
-            self._absent = unavailable.reason == ABSENT
-            self._say("absent" if self._absent else "unavailable", unavailable)
-            return []
+            found, trouble = [], unavailable
         now = self._clock()
-        trouble = self._probe.trouble
-        if (trouble.reason if trouble else "") != self._trouble:
-            self._say("unavailable" if trouble else "ok", trouble)
-        elif now >= self._cost_due and not trouble:
-            self._say("ok", None)
+        self._absent = trouble is not None and trouble.reason in NONE_HERE
+        if (trouble.reason if trouble else "") != self._trouble or (now >= self._cost_due and not trouble):
+            self._say("absent" if self._absent else "unavailable" if trouble else "ok", trouble)
         for _, reading in found:
             self.remember(reading)
         return [(max(0.0, now - at), reading) for at, reading in found]
 
-    def bind(self, processes: Iterable[r.Process]) -> list[r.GpuBinding]:
-        """Which cards these processes use, where that has changed."""
-        return self._bindings.look(processes, list(self._gpus.values()), list(self._contexts.values()))
+    def bind(self, ranks: Iterable[int], known: Mapping[int, r.Process]) -> list[r.GpuBinding]:
+        """Which cards the ranks use, and whoever else of the job the driver lists, where that has changed."""
+        self._users |= {one.local_pid for one in self._contexts.values() if one.local_pid is not None}
+        wanted = [known[pid] for pid in dict.fromkeys([*ranks, *sorted(self._users)]) if pid in known]
+        return self._bindings.look(wanted, list(self._gpus.values()), list(self._contexts.values()))
 
     @property
     def known(self) -> bool:
         """Whether any card has been described yet."""
         return bool(self._gpus)
-
-    @property
-    def users(self) -> set[int]:
-        """Pids, as we see them, of all processes that the driver lists."""
-        return {one.local_pid for one in self._contexts.values() if one.local_pid is not None}
 
     def close(self) -> None:
         """End the sampler."""

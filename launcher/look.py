@@ -238,13 +238,6 @@ class Look:
             found += [(0.0, done)] if isinstance(done, r.NativeProfile) else done
         return found
 
-    def bindings(self, ranks: Iterable[int]) -> None:
-        """Which GPUs the ranks use, and whoever else of the job the driver lists."""
-        wanted = [self.known[pid] for pid in dict.fromkeys([*ranks, *self.gpus.users]) if pid in self.known]
-        found = self.gpus.bind(wanted)
-        if found:
-            self._sink(found)
-
     def machine(self, pids: Sequence[int]) -> None:
         """Everything about the machine and the job's share of it."""
         first = pids[0] if pids else None

@@ -197,7 +197,7 @@ class Watch:
         if self.look.gpus.known and self._schedule.due(
             "bindings", TREE_SECONDS if self.suspicious else CALM_TREE_SECONDS
         ):
-            self.look.bindings(ranks)
+            self._append(self.look.gpus.bind(ranks, self.look.known))
         if self.suspicious and self._schedule.due("sweep", self._pace):
             found = [thread for pid in swept for thread in self.look.threads(pid)]
             if self._schedule.due("descriptors", 2 * self._pace):

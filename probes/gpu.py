@@ -16,6 +16,7 @@ from perfwatch.probes.nvml_driver import DriverNvml
 from perfwatch.probes.nvml_layer import Nvml
 from perfwatch.probes.nvml_page import Asked, Page
 from perfwatch.probes.nvml_process import CALM, DECODER, FULL, LENGTH, become_sampler
+from perfwatch.probes.nvml_sampler import NO_CARDS
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import GpuSilence, Reading
 from perfwatch.probes.stat import parse_stat
@@ -29,6 +30,7 @@ MOST_ABANDONED = 2  # a third would be stuck for the same reason
 HOST_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of the kernel
 REAP_TRIES = 50  # of a millisecond each: a process that is killed is about to end
 ABSENT = "there is no NVIDIA driver here"
+NONE_HERE = frozenset({ABSENT, NO_CARDS})  # reasons that are no trouble: this machine has no GPU
 
 
 class GpuProbe:

@@ -38,6 +38,7 @@ _ADVICE = {
     DRIVER_NOT_LOADED: "load the kernel module: sudo modprobe nvidia (in a container: docker run --gpus all)",
     VERSION_MISMATCH: "the driver was updated under the running kernel module: reboot, or reload the nvidia modules",
 }
+NO_CARDS = "the NVIDIA driver has no GPU for us"
 _GPM_ADVICE = "end the other user of the counters: dcgmi profile --pause, or the running ncu or nsys"
 
 Mark = Callable[[str, str], AbstractContextManager[None]]
@@ -86,6 +87,8 @@ class Sampler:
                 self._count = self._nvml.number("nvmlDeviceGetCount")
         except Refused as refused:
             raise Unavailable(f"NVML: {refused.text}", _ADVICE.get(refused.code, "")) from None
+        if not self._count:
+            raise Unavailable(NO_CARDS, "lspci -d 10de: shows NVIDIA cards; in a container: docker run --gpus all")
         found = [one for index in range(self._count) for one in self._open(index)]
         self._watch_events()
         return self._stamped(found)

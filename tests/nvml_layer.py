@@ -182,6 +182,11 @@ class FakeNvml:
         return card
 
 
+def answers(**changes: Any) -> dict[tuple[Any, ...], Any]:
+    """Those of a Hopper card, some of them different."""
+    return HOPPER | {(call,): answer for call, answer in changes.items()}
+
+
 def machine(count: int, **changes: Any) -> FakeNvml:
     """So many cards that are alike."""
     return FakeNvml([FakeCard(f"GPU-{index:08x}", **changes) for index in range(count)])

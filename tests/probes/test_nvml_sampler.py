@@ -1,7 +1,7 @@
 """What becomes of what the driver says, and of what it does not say. No GPU is needed: the layer is a stand-in."""
 
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 
@@ -16,7 +16,7 @@ from perfwatch.probes.nvml_layer import (
     Listed,
     Refused,
 )
-from perfwatch.probes.nvml_sampler import RARE_SECONDS, SLOW_SECONDS, Sampler
+from perfwatch.probes.nvml_sampler import NO_CARDS, RARE_SECONDS, SLOW_SECONDS, Sampler
 from perfwatch.probes.nvml_thinning import Timed
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import (
@@ -29,7 +29,7 @@ from perfwatch.probes.readings import (
     ProbeCall,
     Reading,
 )
-from tests.nvml_layer import HOPPER, IDLE, NOTHING, FakeCard, FakeNvml, machine
+from tests.nvml_layer import IDLE, NOTHING, FakeCard, FakeNvml, answers, machine
 
 R = TypeVar("R", bound=Reading)
 
@@ -65,11 +65,6 @@ def of(kind: type[R], readings: Iterable[Timed]) -> list[R]:
     return [one for _, one in readings if isinstance(one, kind)]
 
 
-def answers(**changes: Any) -> dict[tuple[Any, ...], Any]:
-    """A Hopper card that answers some calls differently."""
-    return HOPPER | {(call,): answer for call, answer in changes.items()}
-
-
 def test_a_card_says_what_it_is() -> None:
     """Multiprocessors come from cores and compute capability; everything else is asked for directly."""
     (gpu,) = of(Gpu, Watched(machine(1)).described)
@@ -95,9 +90,17 @@ def test_a_working_card_is_read_in_our_units() -> None:
     assert activity.interval_seconds == pytest.approx(0.1)
 
 
-@pytest.mark.parametrize("count", [0, 1, 8, 16])
+def test_a_driver_without_a_card_is_said() -> None:
+    """A container that was given none: there is nothing to sample."""
+    with pytest.raises(Unavailable) as why:
+        Watched(machine(0))
+
+    assert why.value.reason == NO_CARDS
+
+
+@pytest.mark.parametrize("count", [1, 8, 16])
 def test_any_number_of_cards_is_read(count: int) -> None:
-    """None at all is a fact, not a failure."""
+    """Each of them, each time."""
     watched = Watched(machine(count))
 
     assert len(of(Gpu, watched.described)) == count
