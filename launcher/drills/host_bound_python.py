@@ -12,9 +12,9 @@ card = accelerator.device()
 surroundings.innocent_activity(args.strength)
 batch, width = SHAPES[args.strength]
 layers = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.Tanh()) for _ in range(60)))
-layers = layers.to(card)
+layers = layers.to(card, torch.bfloat16)
 optimizer = torch.optim.Adam(layers.parameters(), foreach=False)
-inputs = torch.randn(batch, width, device=card)
+inputs = torch.randn(batch, width, device=card, dtype=torch.bfloat16)
 for step in range(10**9):
     if step == args.steps:
         stage.onset()

@@ -20,9 +20,9 @@ args = stage.arguments(__doc__)
 card = accelerator.device()
 surroundings.innocent_activity(args.strength)
 batch, width = SHAPES[args.strength]
-tower = torch.nn.Sequential(*(Checked(width, width) for _ in range(24))).to(card)
+tower = torch.nn.Sequential(*(Checked(width, width) for _ in range(24))).to(card, torch.bfloat16)
 optimizer = torch.optim.SGD(tower.parameters(), lr=1e-3)
-inputs = torch.randn(batch, width, device=card)
+inputs = torch.randn(batch, width, device=card, dtype=torch.bfloat16)
 for step in range(10**9):
     if step == args.steps:
         stage.onset()
