@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 
 from perfwatch.checkup import Ability, armed, denied, possible
+from perfwatch.checkup_gpu import GpuCheckup, examine_binding
 from perfwatch.errors import NoSuchTarget
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.filesystem import Filesystem
@@ -23,8 +24,14 @@ ARMED_BY = {
 }
 
 
-def examine_job(filesystem: Filesystem, pid: int, child: Caller) -> list[Ability]:
+def examine_job(filesystem: Filesystem, pid: int, child: Caller, gpus: GpuCheckup | None = None) -> list[Ability]:
     """What can be seen of one process.
+
+    Args:
+        filesystem: where /proc is.
+        pid: the process.
+        child: where reads that may block are made.
+        gpus: what was found out about the cards, after its ``examine``.
 
     Raises:
         NoSuchTarget: there is no such process, or it is a zombie.
@@ -44,6 +51,7 @@ def examine_job(filesystem: Filesystem, pid: int, child: Caller) -> list[Ability
         *_armed(filesystem, pid, child),
         _namespaces(filesystem, pid),
         _state(filesystem, pid),
+        *(examine_binding(filesystem, process, gpus.gpus, gpus.contexts) if gpus is not None else ()),
     ]
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from perfwatch.family import Family
+from perfwatch.gpus import Gpus
 from perfwatch.probes import readings as r
 from perfwatch.probes.affinity import AffinityProbe
 from perfwatch.probes.cgroup import CgroupProbe
@@ -17,6 +18,8 @@ from perfwatch.probes.cpu_clock import CpuClocks
 from perfwatch.probes.deadline import KillableChild
 from perfwatch.probes.descriptors import describe, opening
 from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.gpu import GpuProbe
+from perfwatch.probes.gpu_binding import GpuBindingProbe
 from perfwatch.probes.holders import Holders
 from perfwatch.probes.host import HostProbe
 from perfwatch.probes.kernel_log import KernelLogProbe
@@ -46,6 +49,7 @@ class Look:
     Args:
         agent_folder: where the agent writes, when the job was started armed.
         filesystem: where /proc and /sys are.
+        gpus: asks the NVIDIA driver, when there is one.
         sink: takes the readings of each call, as they come.
         clock: monotonic seconds, for the durations.
     """
@@ -56,6 +60,7 @@ class Look:
         agent_folder: Path | None = None,
         filesystem: Filesystem | None = None,
         clock: Callable[[], float] = time.monotonic,
+        gpus: GpuProbe | None = None,
     ) -> None:
         self.filesystem = filesystem or Filesystem()
         self.child = KillableChild()
@@ -77,6 +82,8 @@ class Look:
         self._source = SourceProbe(self.child, self.filesystem)
         self._native = NativeProbe()
         self._sockets = Sockets(self.filesystem, self.child)
+        bindings = GpuBindingProbe(self.filesystem)
+        self.gpus = Gpus(gpus or GpuProbe(filesystem=self.filesystem, clock=clock), bindings, sink, clock)
         self._threads: dict[tuple[int, int], tuple[object, float]] = {}  # what was last recorded of each, and when
         self._failed: dict[tuple[str, str], str] = {}
         self._opened: set[tuple[int, str]] = set()
@@ -268,6 +275,7 @@ class Look:
         """End our own children."""
         for one in self.records:
             one.kill()
+        self.gpus.close()
         self.child.close()
 
     def _charge(self, probe: str, cpu_seconds: float) -> None:

@@ -22,7 +22,9 @@ THINNED_SECONDS = 10.0
 RESERVE, RESERVE_BYTES = ".reserve", 64 * 1024  # a verdict has about 3 KiB
 SMALLEST_RESERVE_BYTES = 4096
 # Readings that stay true after they were made: without them the rest cannot be read.
-LASTING_TYPES = frozenset({"Process", "ProcessEnded", "Traceback", "KernelMessage", "Coverage", "Affinity"})
+LASTING_TYPES = frozenset(
+    {"Process", "ProcessEnded", "Traceback", "KernelMessage", "Coverage", "Affinity", "Gpu", "GpuBinding", "GpuEvent"}
+)
 FULL, THINNED, STRIPPED = 0, 1, 2
 
 
@@ -38,6 +40,8 @@ class _Entity(msgspec.Struct, frozen=True):
     path: str | None = None
     device: str | None = None
     interface: str | None = None
+    uuid: str | None = None
+    call: str | None = None
 
 
 class _Line(msgspec.Struct, frozen=True):

@@ -38,6 +38,7 @@ MOST_GLANCED = 8  # ranks of a calm job looked at in one second
 MOST_SWEPT = 24  # processes swept at once
 EARLY_DUMPS, EARLY_DUMP_SECONDS, LATE_DUMP_SECONDS = 3, 0.7, 4.0
 CALM_AFTER_SECONDS = 12.0  # of a healthy or slow verdict
+GPU_DETAIL_SECONDS = 60.0  # of a suspicion: ten looks a second at eight cards are 4 MB a minute
 NATIVE_AFTER_SECONDS, NATIVE_SECONDS = 4.0, 120.0  # a native profile costs a second of CPU: late and seldom
 REMEMBER_SECONDS = 600.0  # in memory; the recording keeps what its disk budget allows
 
@@ -110,6 +111,7 @@ class Watch:
     def tick(self) -> float:
         """Do what is due; returns the seconds until something is due again."""
         sampled = self._collect()
+        self._gpus()
         if self._schedule.due("tree", TREE_SECONDS if self.suspicious else CALM_TREE_SECONDS):
             self.look.processes(self.roots)
         elif self.suspicious or self._schedule.due("ended", CALM_ENDED_SECONDS):
@@ -175,6 +177,12 @@ class Watch:
             self._append([reading], ago)
         return bool(found)
 
+    def _gpus(self) -> None:
+        """What the GPUs did: ten looks a second at the start of a suspicion, one a second otherwise."""
+        certain = self._teller.state == "hung" or self.at - self._suspected_at > GPU_DETAIL_SECONDS
+        for ago, reading in self.look.gpus.look(full=self.suspicious and not certain):
+            self._append([reading], ago)
+
     def _counters(self, case: Case) -> None:
         """Of the whole job when suspicious, of the ranks when calm."""
         alive = list(self.look.known)
@@ -186,6 +194,10 @@ class Watch:
             self.look.machine(swept or ranks)
             if self.suspicious:
                 self.look.output(ranks[:MOST_SAMPLED])
+        if self.look.gpus.known and self._schedule.due(
+            "bindings", TREE_SECONDS if self.suspicious else CALM_TREE_SECONDS
+        ):
+            self._append(self.look.gpus.bind(ranks, self.look.known))
         if self.suspicious and self._schedule.due("sweep", self._pace):
             found = [thread for pid in swept for thread in self.look.threads(pid)]
             if self._schedule.due("descriptors", 2 * self._pace):

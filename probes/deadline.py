@@ -12,7 +12,7 @@ import select
 import signal
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NoReturn, Protocol, TypeVar
 
 from perfwatch.probes.probe import Unavailable
@@ -185,30 +185,37 @@ def _await(descriptor: int, event: int, ends: float) -> None:
 def _become_reader(parent: int, requests: int, replies: int) -> NoReturn:
     """The child: leave everything of the parent's behind, then answer until the request pipe closes."""
     try:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it died before prctl took effect
-            os._exit(0)
-        _detach(requests, replies)
+        become_helper(parent, (requests, replies), b"perfwatch-read")
         while True:
             _answer(requests, replies)
     except BaseException:  # nothing may escape into the parent's code above the fork
         os._exit(1)
 
 
-def _detach(requests: int, replies: int) -> None:
+def become_helper(parent: int, kept: Collection[int], name: bytes) -> None:
+    """Right after a fork, in the child: die with the parent, keep none of its files, signals or terminal.
+
+    Args:
+        parent: pid of the process that forked; if it is gone already, this ends the child.
+        kept: descriptors that stay open. Standard input and output become /dev/null.
+        name: at most 15 bytes, as ps shows it.
+    """
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it died before prctl took effect
+        os._exit(0)
     os.setsid()  # Ctrl-C and Ctrl-\ go to the terminal's foreground group: not to us
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    _libc.prctl(_PR_SET_NAME, b"perfwatch-read", 0, 0, 0)
+    _libc.prctl(_PR_SET_NAME, name, 0, 0, 0)
     nowhere = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nowhere, standard)
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 and int(name) not in (requests, replies):
+    for open_file in os.listdir("/proc/self/fd"):
+        if int(open_file) > 2 and int(open_file) not in kept:
             try:
-                os.close(int(name))
+                os.close(int(open_file))
             except OSError:
                 pass  # the folder that was being listed
     try:

@@ -43,11 +43,12 @@ def unavailable(error: OSError, path: str) -> Unavailable:
 
 @dataclass(frozen=True)
 class Filesystem:
-    """Roots of the kernel's two file systems.
+    """Roots of the kernel's file systems.
 
     Args:
         proc: where procfs is mounted.
         sys: where sysfs is mounted.
+        dev: where the device files are; they are looked at, never opened.
 
     Paths given to the methods are full paths, made from the roots: ``filesystem.proc / "meminfo"``. Every method raises
     ``Absent`` (no such file or process), ``Denied`` (with advice) or plain ``Unavailable``. A file of a process that
@@ -56,6 +57,7 @@ class Filesystem:
 
     proc: Path = Path("/proc")
     sys: Path = Path("/sys")
+    dev: Path = Path("/dev")
 
     def read_bytes(self, path: str | Path) -> bytes:
         """The whole file."""

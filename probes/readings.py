@@ -4,6 +4,16 @@ Frozen, typed, with units in the names. ``None`` always means "not known", never
 keeps them: differences are triage's business. Times called ``*_ago_seconds`` count back from the moment of the reading.
 """
 
+from perfwatch.probes.gpu_readings import (
+    Gpu,
+    GpuActivity,
+    GpuBinding,
+    GpuErrors,
+    GpuEvent,
+    GpuProcess,
+    GpuSample,
+    GpuSilence,
+)
 from perfwatch.probes.job_readings import (
     Affinity,
     Frame,
@@ -56,6 +66,14 @@ ANY_READING = (
     | MountActivity
     | Network
     | KernelMessage
+    | Gpu
+    | GpuSample
+    | GpuActivity
+    | GpuErrors
+    | GpuEvent
+    | GpuProcess
+    | GpuBinding
+    | GpuSilence
     | ProbeCall
     | Coverage
 )
@@ -69,6 +87,14 @@ __all__ = [
     "Disk",
     "FileGrowth",
     "Frame",
+    "Gpu",
+    "GpuActivity",
+    "GpuBinding",
+    "GpuErrors",
+    "GpuEvent",
+    "GpuProcess",
+    "GpuSample",
+    "GpuSilence",
     "Host",
     "KernelMessage",
     "MountActivity",

@@ -153,7 +153,7 @@ class ProbeCall(Reading, frozen=True, kw_only=True):
     entity: str
     duration_seconds: float
     cpu_seconds: float | None = None
-    outcome: str  # ok, unavailable, failed
+    outcome: str  # ok, unavailable, failed, absent (this machine has no such thing: nobody misses it)
     reason: str = ""
     advice: str = ""
 

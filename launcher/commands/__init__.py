@@ -6,6 +6,6 @@ function with its own name and, where the command line needs it, ``CONTEXT_SETTI
 
 from types import ModuleType
 
-from perfwatch.commands import attach, bundle, doctor, drill, explain, ps, replay, run
+from perfwatch.commands import attach, bundle, dmon, doctor, drill, explain, ps, replay, run
 
-COMMANDS: tuple[ModuleType, ...] = (run, attach, ps, replay, bundle, explain, doctor, drill)
+COMMANDS: tuple[ModuleType, ...] = (run, attach, ps, dmon, replay, bundle, explain, doctor, drill)

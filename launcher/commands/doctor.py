@@ -22,13 +22,16 @@ def doctor(
     import os
 
     from perfwatch.checkup import SCHEMA, examine_machine
+    from perfwatch.checkup_gpu import GpuCheckup
     from perfwatch.checkup_job import examine_job
     from perfwatch.probes.deadline import KillableChild
     from perfwatch.probes.filesystem import Filesystem
+    from perfwatch.probes.gpu import GpuProbe
 
     child, filesystem = KillableChild(), Filesystem()
-    job = [] if pid is None else examine_job(filesystem, pid, child)
-    machine = examine_machine(filesystem, child, os.environ)
+    gpus = GpuCheckup(GpuProbe())
+    machine = [*examine_machine(filesystem, child, os.environ), *gpus.examine()]
+    job = [] if pid is None else examine_job(filesystem, pid, child, gpus)
     if json:
         import msgspec
 

@@ -4,8 +4,9 @@
 gauntlet. One small program per file; the catalogues say what each must be called.
 """
 
+from perfwatch.drills.catalogue_gpu import GPU_DRILLS
 from perfwatch.drills.catalogue_hung import HUNG_DRILLS
 from perfwatch.drills.catalogue_slow import SLOW_DRILLS
 from perfwatch.drills.drill import Drill
 
-DRILLS: tuple[Drill, ...] = HUNG_DRILLS + SLOW_DRILLS
+DRILLS: tuple[Drill, ...] = HUNG_DRILLS + SLOW_DRILLS + GPU_DRILLS

@@ -67,6 +67,10 @@ def _compiler() -> str | None:
     return None if shutil.which("cc") or shutil.which("gcc") else "needs a C compiler: apt install gcc"
 
 
+def _gpu() -> str | None:
+    return None if any(Path("/dev").glob("nvidia[0-9]*")) else "needs an NVIDIA GPU: none is among the device files"
+
+
 NEEDS: dict[str, Callable[[], str | None]] = {
     "root": _root,
     "fuse": _fuse,
@@ -77,6 +81,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "mount": _mount_namespace,
     "pty": _pty,
     "compiler": _compiler,
+    "gpu": _gpu,
 }
 
 

@@ -51,7 +51,7 @@ class Case:
     @cached_property
     def progress(self) -> dict[int, Progress]:
         """By pid of the rank: does it go on?"""
-        return {rank.pid: progress(self.history, rank) for rank in self.ranks}
+        return {rank.pid: progress(self.history, rank, self.job) for rank in self.ranks}
 
     @cached_property
     def chains(self) -> dict[int, Chain]:
@@ -118,7 +118,7 @@ class Case:
         found: dict[tuple[str, str], list[r.ProbeCall]] = {}
         for key in self.history.entities(r.ProbeCall):
             seen = self.history.latest(r.ProbeCall, *key)
-            if seen is not None and seen.reading.outcome != "ok":
+            if seen is not None and seen.reading.outcome not in ("ok", "absent"):
                 alike = (seen.reading.probe, PID.sub("pid", seen.reading.reason))
                 found.setdefault(alike, []).append(seen.reading)
         return tuple(

@@ -8,6 +8,7 @@ import msgspec
 from perfwatch.probes import readings as r
 from perfwatch.recording import Recording
 from perfwatch.triage.case import Case
+from perfwatch.triage.efficiency import efficiency
 from perfwatch.triage.hang import wakes_soon, who
 from perfwatch.triage.history import History
 from perfwatch.triage.motion import moves
@@ -17,6 +18,7 @@ from perfwatch.triage.verdict import (
     Abstention,
     Alternative,
     Coverage,
+    Efficiency,
     Finding,
     Missing,
     ObserverCost,
@@ -76,6 +78,7 @@ def _verdict(case: Case, findings: list[Finding], missing: tuple[Missing, ...]) 
     onset = None if chosen.silent_seconds is None else _clock(case, case.at - chosen.silent_seconds)
     return msgspec.structs.replace(
         _resting_on(case, chosen, missing),
+        efficiency=_efficiency(case) if chosen.state in MOVING else None,
         state=chosen.state,
         cause=chosen.cause,
         confidence=chosen.confidence,
@@ -84,6 +87,11 @@ def _verdict(case: Case, findings: list[Finding], missing: tuple[Missing, ...]) 
         alternatives=(chosen.alternatives + also)[:SHOWN],
         findings=tuple(others[:SHOWN]),
     )
+
+
+def _efficiency(case: Case) -> Efficiency | None:
+    figures = efficiency(case)
+    return figures if figures.cards or figures.model is not None else None
 
 
 def _choose(sure: list[Finding]) -> Finding | None:

@@ -7,7 +7,7 @@ path, deadline). Names of wait channels differ between kernels and decide nothin
 from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
-from perfwatch.triage import polling, rendezvous, threads, workers
+from perfwatch.triage import devices, polling, rendezvous, threads, workers
 from perfwatch.triage.frames import any_tag, collective_name, show
 from perfwatch.triage.history import History
 from perfwatch.triage.job import Job
@@ -44,7 +44,7 @@ def step(history: History, job: Job, node: Node) -> Edge:
         return ending("stopped", node, "SIGCONT: the process is stopped")
     if node.state == "t":
         return ending("traced", node, "its tracer")
-    for look in (_by_library, _by_descriptor, _by_call):
+    for look in (_by_library, _by_device, _by_descriptor, _by_call):
         edge = look(history, job, node)
         if edge is not None:
             return edge
@@ -78,6 +78,12 @@ def _by_library(history: History, job: Job, node: Node) -> Edge | None:
     if "file_lock" in inner:
         return ending("file_poll", node, "a lock file", detail=polling.path_of(history, node))
     return None
+
+
+def _by_device(history: History, job: Job, node: Node) -> Edge | None:
+    """Waits for a card, which look like a computation."""
+    found = devices.edge(history, job, node)
+    return None if found is None else _found(found, "gpu")
 
 
 def _found(found: workers.Found, kind: str) -> Edge:

@@ -114,6 +114,22 @@ _VOCABULARY: tuple[tuple[str, str, str | None], ...] = (
         None,
     ),
     ("compile_worker", r"torch/_inductor/compile_worker/.*\.py", None),
+    ("autotune", r"triton/(runtime/autotuner|testing)\.py", "run _bench do_bench do_bench_cudagraph benchmark bench"),
+    (
+        "autotune",
+        r"torch/_inductor/(autotune_process|runtime/(triton_heuristics|benchmarking|coordinate_descent_tuner))\.py",
+        "autotune_to_one_config benchmark_all_configs bench benchmark benchmark_gpu benchmark_in_sub_process autotune",
+    ),
+    ("device_sync", r"torch/(cuda|accelerator)/(__init__|streams|graphs)\.py", "synchronize"),
+    ("graph_replay", r"torch/cuda/graphs\.py", "replay"),
+    ("device_sync", r"torch/_tensor\.py", "__format__ __repr__ __contains__ __reversed__ __array__"),
+    ("device_sync", r"torch/_tensor_str\.py", None),
+    ("device_copy", r"accelerate/utils/operations\.py", "send_to_device"),
+    ("device_copy", r"(lightning|pytorch_lightning)/.*\.py", "move_data_to_device batch_to transfer_batch_to_device"),
+    ("empty_cache", r"torch/(cuda|accelerator)/memory\.py", "empty_cache"),
+    ("attention", r"torch/nn/(modules/activation|attention/\w+)\.py", "forward"),
+    ("attention", r"transformers/.*\.py", "sdpa_attention_forward flash_attention_forward"),
+    ("eager_attention", r"transformers/.*\.py", "eager_attention_forward"),
     ("log", r"logging/__init__\.py", "emit flush handle callHandlers"),
     ("log", r"tqdm/(std|utils)\.py", "write display refresh status_printer print_status fp_write"),
     ("log", r"rich/console\.py", "print _write_buffer"),
@@ -152,6 +168,7 @@ _TABLE = tuple(
 
 # CPython's library, packages, and code without a file.
 _LIBRARY = re.compile(r"/lib(64)?/python\d|/(site|dist)-packages/|^<(frozen|built|__array)|^$")
+_TORCH = re.compile(r"-packages/torch/|/pytorch/torch/")
 _STANDARD = re.compile(r"/lib(64)?/python3?[\d.]*/(?!site-packages|dist-packages)|^<(frozen|built|__array)|^$")
 
 
@@ -204,6 +221,11 @@ def is_user(frame: Frame) -> bool:
     return not _LIBRARY.search(frame.file)
 
 
+def of_torch(frame: Frame) -> bool:
+    """Code of torch itself."""
+    return _TORCH.search(frame.file) is not None
+
+
 def user_frames(stack: Stack) -> tuple[Frame, ...]:
     """The program's own frames, innermost first; where there is none, what ``user_frame`` takes instead."""
     own = tuple(frame for frame in own_frames(stack) if is_user(frame))
@@ -217,7 +239,7 @@ def user_frame(stack: Stack) -> Frame | None:
         if is_user(frame):
             return frame
     for frame in stack.frames:
-        if not _STANDARD.search(frame.file) and "/torch/" not in frame.file:
+        if not _STANDARD.search(frame.file) and not of_torch(frame):
             return frame
     return stack.frames[0] if stack.frames else None
 

@@ -33,6 +33,14 @@ KEYS: dict[type[r.Reading], tuple[str, ...]] = {
     r.Disk: ("device",),
     r.MountActivity: ("mount",),
     r.Network: ("interface",),
+    r.Gpu: ("uuid",),
+    r.GpuSample: ("uuid",),
+    r.GpuActivity: ("uuid",),
+    r.GpuErrors: ("uuid",),
+    r.GpuEvent: ("uuid",),
+    r.GpuProcess: ("uuid", "pid"),
+    r.GpuBinding: ("pid",),
+    r.GpuSilence: ("call",),
     r.ProbeCall: ("probe", "entity"),
 }
 

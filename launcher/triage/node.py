@@ -55,7 +55,7 @@ class End:
     """Where a chain ends.
 
     kind: dead stopped traced input network storage pipe_full pipe_empty file_lock file_poll sleep lock gil python native
-    collective rendezvous feeder idle cycle uninterruptible other unknown.
+    collective rendezvous feeder idle cycle uninterruptible gpu driver other unknown.
     silent_seconds: how long nothing of it moved, from the kernel's memory or our own; None: not known.
     """
 

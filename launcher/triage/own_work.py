@@ -8,7 +8,7 @@ import re
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
-from perfwatch.triage.frames import COMPREHENSIONS, is_user, short_name, tags
+from perfwatch.triage.frames import COMPREHENSIONS, is_user, of_torch, short_name, tags
 from perfwatch.triage.job import Member
 
 # Native symbols of tensor arithmetic: torch, its BLAS and its thread pools.
@@ -29,7 +29,7 @@ def own_python(stack: r.Stack) -> bool:
     inner = stack.frames[0]
     if is_user(inner):
         return short_name(inner.function) in COMPREHENSIONS
-    return "/torch/" not in inner.file
+    return not of_torch(inner)
 
 
 def native_python_share(case: Case, rank: Member) -> float | None:

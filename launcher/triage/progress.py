@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
+from perfwatch.triage.devices import device_works
 from perfwatch.triage.frames import any_tag, tags
 from perfwatch.triage.history import History, median, quantile
-from perfwatch.triage.job import Member
+from perfwatch.triage.job import Job, Member
 from perfwatch.triage.motion import motion, python_threads, stack_key, tags_seen
 from perfwatch.triage.profile import TRAINING_TAGS, Profile, profile
 
@@ -73,7 +74,7 @@ def training_thread(history: History, rank: Member) -> int:
     return rank.pid
 
 
-def progress(history: History, rank: Member) -> Progress:
+def progress(history: History, rank: Member, job: Job) -> Progress:
     """Judge one rank."""
     tid = training_thread(history, rank)
     steps = step_clock(history, rank.pid)
@@ -84,6 +85,9 @@ def progress(history: History, rank: Member) -> Progress:
     moved = motion(history, rank.pid, tid)
     if moved.state in ("T", "t"):
         return Progress("still", "stopped", tid, steps)
+    works = device_works(history, rank.pid, tid, job)
+    if works:  # it waits, and is served: late steps are long ones
+        return Progress("busy" if steps is not None and steps.ago_seconds is not None else "moving", works, tid, steps)
     if moved.frozen:
         return Progress("still", "the training thread does not run", tid, steps)
     recent = profile(history, rank.pid, tid, seconds=LATELY_SECONDS)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import show
+from perfwatch.triage.gpu import saturated
 from perfwatch.triage.job import Member
 from perfwatch.triage.motion import motion
 from perfwatch.triage.profile import Profile
@@ -24,9 +25,18 @@ def certainty(lost: float) -> float:
 
 
 def working(case: Case) -> list[tuple[Member, Profile]]:
-    """Living ranks that are not known to stand still, with enough samples of their training threads."""
+    """Living ranks that are not known to stand still, with enough samples of their training threads.
+
+    A rank whose card is busy all the time is left out: whatever its host does costs nothing. (Of several ranks' cards a wait
+    for each other would count as busy, so there all stay.)
+    """
     found = [(rank, case.profile(rank, WINDOW_SECONDS)) for rank in case.ranks if _goes_on(case, rank)]
-    return [(rank, seen) for rank, seen in found if seen.samples >= FEW_SAMPLES]
+    alone = len(case.ranks) == 1 and (case.job.world_size or 1) == 1
+    return [
+        (rank, seen)
+        for rank, seen in found
+        if seen.samples >= FEW_SAMPLES and not (alone and saturated(case.history, rank.pid, WINDOW_SECONDS))
+    ]
 
 
 def _goes_on(case: Case, rank: Member) -> bool:

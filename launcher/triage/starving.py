@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import any_tag, show, tags
+from perfwatch.triage.gpu import Regime, name_of, regimes, saturated
 from perfwatch.triage.job import Member
 from perfwatch.triage.motion import motion, python_threads, tags_seen
 from perfwatch.triage.profile import Profile, profile
@@ -18,6 +19,7 @@ from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding
 WAITING_SHARE = 0.2  # of the training thread's time; healthy loops with prefetch stay below 0.05
 BOTTLENECK_SHARE, NEVER_IDLE = 0.11, 0.9  # less waiting is enough where the workers never wait for work themselves
 SURE_SHARE = 0.4
+CARD_WAITS = 0.05  # a card that has nothing to do meanwhile is a second witness
 FEW_SAMPLES = 20
 WINDOW_SECONDS = 20.0
 WORKING_SHARE = 0.4  # of the looks at workers: those of a starved loop are busy nearly all the time
@@ -91,14 +93,15 @@ class Starving:
             f"{self.waiting:.0%} of {self.profile.samples} samples",
             "below 5 %",
         )
+        waiting = [c for c in regimes(case.history, self.rank.pid, WINDOW_SECONDS)[:1] if c.waiting >= WAITING_SHARE]
         return Finding(
             cause=cause.name,
             state="slow",
             summary=summary,
-            confidence=round(min(ceiling, confidence), 2),
+            confidence=round(min(ceiling, confidence + (CARD_WAITS if waiting else 0.0)), 2),
             owner=cause.owner,
             culprits=tuple(self._culprit(pid, tid, show(seen.top_line())) for pid, tid, seen in self.profiles(case)),
-            evidence=(waits, *evidence),
+            evidence=(waits, *evidence, *(_idles(case, card) for card in waiting)),
             alternatives=alternatives,
             next=next,
             lost_share=round(self.waiting, 3),
@@ -107,6 +110,16 @@ class Starving:
     def _culprit(self, pid: int, tid: int, frame: str | None) -> Culprit:
         worker = pid if pid != self.rank.pid else None
         return Culprit(pid=self.rank.pid, rank=self.rank.rank, worker_pid=worker, tid=tid, frame=frame)
+
+
+def _idles(case: Case, card: Regime) -> Evidence:
+    return case.saw(
+        card.source,
+        name_of(case.history, card.uuid),
+        "the GPU waits too",
+        f"nothing to do {card.waiting:.0%} of the time ({card.shown()})",
+        "a kernel resident all the time",
+    )
 
 
 def awaits_data(stack: r.Stack) -> bool:
@@ -142,7 +155,7 @@ def starving(case: Case) -> Starving | None:
     worst: Starving | None = None
     for rank in case.ranks:
         seen = case.profile(rank, WINDOW_SECONDS)
-        if seen.samples < FEW_SAMPLES or _stands(case, rank, seen):
+        if seen.samples < FEW_SAMPLES or _stands(case, rank, seen) or saturated(case.history, rank.pid, WINDOW_SECONDS):
             continue
         waiting = seen.share_where(awaits_data)
         if waiting < BOTTLENECK_SHARE or (worst is not None and waiting < worst.waiting):

@@ -109,6 +109,57 @@ class Coverage(_Part, frozen=True, kw_only=True):
     world_size: int | None
 
 
+class Spread(_Part, frozen=True, kw_only=True):
+    """The middle value and the two that 5 % and 1 % of the values exceed."""
+
+    p50: float
+    p95: float
+    p99: float
+
+
+class CardFigures(_Part, frozen=True, kw_only=True):
+    """How close one card is to what it can do. Shares are 0 to 1; rates are for dense 16-bit arithmetic in the tensor cores.
+
+    unknown: why no peak can be given, empty where it is. hfu: hardware FLOPs utilisation, of the peak at the highest clock, and
+    of the peak at the clock that the card really runs at.
+    """
+
+    uuid: str
+    name: str
+    gpu: int | None = None
+    rank: int | None = None
+    unknown: str = ""
+    tensor_tflops: Spread | None = None
+    peak_tflops: float | None = None  # at the highest clock
+    hfu_at_boost: Spread | None = None
+    hfu_at_clock: Spread | None = None
+    dram_share: Spread | None = None
+    dram_gb_per_second: Spread | None = None
+    dram_peak_gb_per_second: float | None = None
+
+
+class ModelFigures(_Part, frozen=True, kw_only=True):
+    """Model FLOPs utilisation: what the model needs for its tokens against what the cards could do in that time.
+
+    peak_tflops: of one card, as on its data sheet where that is known. missing: why there is no figure.
+    """
+
+    mfu: Spread | None = None
+    tokens_per_second: Spread | None = None
+    step_seconds: Spread | None = None
+    tflops_per_card: float | None = None
+    peak_tflops: float | None = None
+    cards: int | None = None
+    missing: str = ""
+
+
+class Efficiency(_Part, frozen=True, kw_only=True):
+    """The figures of every card that the job uses, and of its model where the user has said what that is."""
+
+    cards: tuple[CardFigures, ...] = ()
+    model: ModelFigures | None = None
+
+
 class Timeline(_Part, frozen=True, kw_only=True):
     """Seconds since the session began."""
 
@@ -147,6 +198,7 @@ class Verdict(_Part, frozen=True, kw_only=True):
     suspect: Suspect | None = None
     next: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
+    efficiency: Efficiency | None = None  # of a job that goes on and uses GPUs
     supersedes: str | None = None
     timeline: Timeline
     observer_cost: ObserverCost

@@ -5,7 +5,8 @@ What it means
     proportion.
 
 How it is recognised
-    Every rank moves, none waits for data for long, and no slow cause was recognised.
+    Every rank moves, none waits for data for long, its GPU (if it has one) is not left idle most of the time, and no slow cause
+    was recognised.
 
 What it is mistaken for
     A slow run whose witnesses are missing: the confidence is lower than that of a named bottleneck.
@@ -16,6 +17,7 @@ What to do next
 
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
+from perfwatch.triage.gpu import cards_of, regimes
 from perfwatch.triage.profile import TRAINING_TAGS
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.starving import awaits_data
@@ -26,6 +28,7 @@ CAUSE = Cause("balanced", "healthy", "user_code", (Thread, Stack))
 FEW_SAMPLES = 15
 WINDOW_SECONDS = 15.0
 WAITING_SHARE = 0.4  # of samples, for data: whatever the reason, nobody would call that healthy
+IDLE_SHARE = 0.5  # of the time without a kernel: something holds the card back, though nobody can say what
 NO_BOTTLENECK = 0.75
 
 
@@ -38,6 +41,9 @@ def judge(case: Case) -> Outcome:
         if seen.samples < FEW_SAMPLES or not seen.seen(*TRAINING_TAGS):
             return None
         if seen.share_where(awaits_data) > WAITING_SHARE:
+            return None
+        cards = regimes(case.history, rank.pid, WINDOW_SECONDS)
+        if cards and cards_of(case.history, rank.pid).certain and cards[0].waiting > IDLE_SHARE:
             return None
     basis = case.progress[case.ranks[0].pid].basis
     return Finding(

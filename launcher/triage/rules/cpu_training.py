@@ -1,7 +1,8 @@
 """Healthy: the training thread computes, on the CPU.
 
 What it means
-    There is no GPU in this job; steps go on and the time goes into forward, backward and optimizer, as it should.
+    Steps go on and the time goes into forward, backward and optimizer, as it should. There is no GPU in this job, or one that
+    nothing is asked of: then the model may have been left on the CPU, and that is said.
 
 How it is recognised
     Every rank moves, most of the training thread's samples are in training code or in the loader's own work, and it runs on a
@@ -17,6 +18,7 @@ What to do next
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import tags
+from perfwatch.triage.gpu import Regime, cards_of, name_of, regimes
 from perfwatch.triage.motion import motion
 from perfwatch.triage.profile import TRAINING_TAGS
 from perfwatch.triage.rule import Cause
@@ -32,6 +34,7 @@ BACKWARD_ONLY = 0.75  # of many backward passes no update was seen: brief ones, 
 MANY_PASSES = 15
 FEW_SAMPLES = 15
 WINDOW_SECONDS = 15.0
+CARD_IDLES = 0.7
 
 
 def judge(case: Case) -> Outcome:
@@ -47,13 +50,22 @@ def judge(case: Case) -> Outcome:
         runs.append(motion(case.history, rank.pid, case.progress[rank.pid].thread, WINDOW_SECONDS).run_share or 0.0)
     if min(shares) < COMPUTING_SHARE or min(runs) < RUNNING_SHARE:
         return None
+    cards = [card for rank in case.ranks for card in regimes(case.history, rank.pid, WINDOW_SECONDS)]
+    if any(card.kind != "idle" for card in cards if not _of_others(case, card)):
+        return None  # judged by its cards
+    held = [card for rank in case.ranks if cards_of(case.history, rank.pid).certain for card in cards]
     steps = case.progress[case.ranks[0].pid].steps
     pace = f", a step each {steps.median_seconds:.3f} s" if steps is not None and steps.median_seconds else ""
     return Finding(
         cause=CAUSE.name,
         state="healthy",
-        summary=f"training goes on: the training thread computes {min(shares):.0%} of the time{pace}",
-        confidence=SEEN if _updates_seen(case) else BACKWARD_ONLY,
+        summary=f"training goes on: the training thread computes {min(shares):.0%} of the time{pace}"
+        + (
+            f"; {name_of(case.history, held[0].uuid)}, which it holds, is idle: is the model on the CPU?"
+            if held
+            else ""
+        ),
+        confidence=CARD_IDLES if held else SEEN if _updates_seen(case) else BACKWARD_ONLY,
         owner=CAUSE.owner,
         evidence=(
             case.saw(
@@ -76,3 +88,11 @@ def _updates_seen(case: Case) -> bool:
         if case.steps(rank) is None and passes >= MANY_PASSES and seen.share_where(updates) == 0.0:
             return False
     return True
+
+
+def _of_others(case: Case, card: Regime) -> bool:
+    """Whether a card that is busy is not known to be this job's: nobody could tell which cards the ranks use."""
+    return not any(
+        found.certain and card.uuid in found.uuids
+        for found in (cards_of(case.history, rank.pid) for rank in case.ranks)
+    )

@@ -17,9 +17,10 @@ What to do next
 from perfwatch.probes.readings import ProcessUsage, Stack
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import show, tags
+from perfwatch.triage.gpu import regimes
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.slowness import FEW_SAMPLES, certainty, slow, working
+from perfwatch.triage.slowness import FEW_SAMPLES, WINDOW_SECONDS, certainty, slow, working
 from perfwatch.triage.verdict import Alternative, Evidence, Outcome
 
 CAUSE = Cause("debug_apis_on", "slow", "user_code", (Stack,))
@@ -59,6 +60,10 @@ def judge(case: Case) -> Outcome:
             )
         if case.job.members[rank.pid].process.environment.get(BLOCKING) == "1":
             evidence.append(case.saw("environment", f"pid {rank.pid}", f"{BLOCKING} is set", "1", "unset"))
+            cards = regimes(case.history, rank.pid, WINDOW_SECONDS)
+            lost = max(
+                lost, *(card.waiting for card in cards), 0.0
+            )  # each launch waits for its kernel, and the card for the next
         usage = case.history.latest(ProcessUsage, rank.pid)
         if usage is not None and usage.reading.tracer_pid:
             evidence.append(

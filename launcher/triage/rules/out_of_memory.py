@@ -12,18 +12,24 @@ What it is mistaken for
     ``killed``: SIGKILL by somebody else. An OOM kill of another job on the machine: the victim's pid is not ours.
 
 What to do next
-    Look at the resident memory before the end: workers times data set is the usual reason.
+    On the host, look at the resident memory before the end: workers times data set is the usual reason. On the device: a smaller
+    micro-batch with gradient accumulation, activation checkpointing, or ``expandable_segments`` where fragments are the reason.
 """
 
-from perfwatch.probes.readings import Cgroup, KernelMessage, ProcessEnded, ProcessUsage
+import re
+
+from perfwatch.probes.readings import Cgroup, Gpu, GpuSample, KernelMessage, ProcessEnded, ProcessUsage
 from perfwatch.triage.case import Case
 from perfwatch.triage.gone import ending, traceback_of
+from perfwatch.triage.gpu import index_of, name_of
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding, Outcome
 
 CAUSE = Cause("out_of_memory", "gone", "user_code", (ProcessEnded,))
 
 SURE = 0.96
+DEVICE_WORDS = ("CUDA out of memory", "HIP out of memory")
+ASKED = re.compile(r"Tried to allocate (?P<size>[\d.]+ \w+)")
 OOM_WORDS = ("OutOfMemoryError", "MemoryError", "CUDA out of memory", "DefaultCPUAllocator: can't allocate memory")
 
 
@@ -36,6 +42,9 @@ def judge(case: Case) -> Outcome:
     evidence = _witnesses(case)
     if not evidence or end is None:
         return None
+    words = traceback_of(case)
+    if words is not None and any(word in words.text for word in DEVICE_WORDS):
+        return _on_device(case, end.pid, words.text, evidence)
     peak = max(
         (
             seen.reading.resident_bytes
@@ -54,6 +63,39 @@ def judge(case: Case) -> Outcome:
         evidence=evidence,
         alternatives=(Alternative(cause="killed", refuted_by="an out-of-memory witness names this job"),),
         next=("fewer workers, smaller batches, or a larger memory limit",),
+    )
+
+
+def _on_device(case: Case, pid: int, words: str, evidence: tuple[Evidence, ...]) -> Finding:
+    """The allocator of the device refused: what was asked for, and how full the card was."""
+    asked = ASKED.search(words)
+    fullest = max(
+        (
+            (seen.reading.memory_used_bytes or 0, key[0])
+            for key in case.history.entities(GpuSample)
+            for seen in case.history.series(GpuSample, *key)
+        ),
+        default=(0, ""),
+    )
+    card = case.history.latest(Gpu, fullest[1])
+    total = card.reading.memory_bytes if card is not None else None
+    held = f"{fullest[0] / 2**30:.1f} GiB" + (f" of {total / 2**30:.1f}" if total else "")
+    seen = (case.saw("nvml", name_of(case.history, fullest[1]), "most memory seen in use", held),) if fullest[0] else ()
+    return Finding(
+        cause=CAUSE.name,
+        state="gone",
+        summary=f"pid {pid} ran out of GPU memory"
+        + (f": it asked for {asked['size']} at once" if asked else "")
+        + (f"; the card was seen holding {held}" if fullest[0] else ""),
+        confidence=SURE,
+        owner=CAUSE.owner,
+        culprits=(Culprit(pid=pid, rank=case.job.rank_of(pid), gpu=index_of(case.history, fullest[1])),),
+        evidence=(*evidence, *seen),
+        alternatives=(Alternative(cause="gpu_fault", refuted_by="the allocator refused, the card is well"),),
+        next=(
+            "a smaller micro-batch with gradient accumulation, or activation checkpointing; "
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True where fragments are the reason",
+        ),
     )
 
 

@@ -17,7 +17,9 @@ What to do next
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.code import line_of
+from perfwatch.triage.devices import in_sync
 from perfwatch.triage.frames import any_tag, show, tags, user_frame
+from perfwatch.triage.gpu import regimes
 from perfwatch.triage.job import Member
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
@@ -70,10 +72,17 @@ def _prints(case: Case, stack: Stack) -> bool:
     if any_tag(found, "log", "tracker"):
         return True
     frame = user_frame(stack)
+    if _for_device(case, stack):
+        return False  # print(loss.item()): what takes the time is the wait for the value
     if frame is None or any_tag(found, "save", "backward", "optimizer", "forward", "loader", "http", "compile"):
         return False
     line = line_of(case.history, frame)
     return line is not None and any(_is_output(call) for call in line.calls)
+
+
+def _for_device(case: Case, stack: Stack) -> bool:
+    """Whether the line waits for a GPU that this process uses; writes that block are seen by themselves."""
+    return bool(regimes(case.history, stack.pid)) and in_sync(case.history, stack)
 
 
 def _is_output(call: str) -> bool:

@@ -20,6 +20,7 @@ import msgspec
 from perfwatch.probes.readings import Process, Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
+from perfwatch.triage.gpu import regime
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
 from perfwatch.triage.motion import moves
 from perfwatch.triage.profile import TRAINING_TAGS
@@ -38,11 +39,11 @@ INFERRED = 0.85
 
 def judge(case: Case) -> Outcome:
     """Fires when some ranks are in a collective and the rest stand still somewhere else."""
-    waiting = [chain for chain in case.still_chains if chain.end.kind == "collective"]
+    waiting = [chain for chain in case.still_chains if _in_collective(case, chain)]
     if not waiting or max(len(case.job.ranks), case.job.world_size or 1) < 2:
         return None
     gone = [rank for rank in case.job.ranks if not rank.alive]
-    absent = [chain for chain in case.chains.values() if chain.end.kind != "collective"]
+    absent = [chain for chain in case.chains.values() if not _in_collective(case, chain)]
     if not absent and not gone:
         return None
     if not case.job.covered:
@@ -61,6 +62,14 @@ def judge(case: Case) -> Outcome:
     if any(_works(case, chain) for chain in absent):
         return None
     return _absent(case, waiting, absent)
+
+
+def _in_collective(case: Case, chain: Chain) -> bool:
+    """Whether a rank stands in a collective, or waits for its GPU, on which a kernel waits that moves nothing."""
+    if chain.end.kind == "gpu" and chain.end.detail:
+        card = regime(case.history, chain.end.detail)
+        return card.kind == "spin" and not card.computes
+    return chain.end.kind == "collective"
 
 
 def _works(case: Case, chain: Chain) -> bool:

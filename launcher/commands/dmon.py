@@ -1,0 +1,67 @@
+"""``perfwatch dmon``: the GPUs, one row per card and interval, with the ranks and steps of the jobs beside them."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+
+def dmon(
+    gpus: Annotated[str | None, typer.Option("--gpus", "-i", metavar="0,1", help="Only these cards.")] = None,
+    select: Annotated[
+        str,
+        typer.Option(
+            "--select", "-s", metavar="LETTERS",
+            help="Columns: p power, u utilisation, g units (GPM), c clocks, v violations, m memory, e errors, t traffic,"
+            " j jobs; a capital adds details.",
+        ),
+    ] = "pugcmj",
+    interval: Annotated[
+        float, typer.Option("--interval", "-d", metavar="SECONDS", min=0.2, help="Seconds from row to row.")
+    ] = 1.0,
+    count: Annotated[int | None, typer.Option("--count", "-c", metavar="N", min=1, help="Stop after N rows.")] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="Every column, comma-separated, with one heading.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object for each card and interval.")] = False,
+) -> None:  # fmt: skip
+    """Show what the GPUs do.
+
+    One row per card and interval, as nvidia-smi dmon has them; averages of ten looks a second, and beside them the ranks
+    on each card with their steps (steps are known of jobs that perfwatch run has started).
+
+    \b
+    Examples:
+      perfwatch dmon
+      perfwatch dmon -s pucvmet -d 5
+      perfwatch dmon --csv --count 60 > gpus.csv
+      perfwatch dmon --json | jq '{gpu, graphics, tensor}'
+    """
+    from perfwatch.errors import UsageError
+    from perfwatch.leaving import Leaving
+    from perfwatch.linux import volunteer_for_the_oom_killer
+    from perfwatch.monitoring import Monitor
+    from perfwatch.probes.deadline import KillableChild
+    from perfwatch.probes.filesystem import Filesystem
+    from perfwatch.probes.gpu import GpuProbe
+    from perfwatch.report.monitor import GROUPS
+    from perfwatch.report.monitor_stream import MonitorStream
+
+    if csv and json:
+        raise UsageError("--csv and --json exclude each other", "perfwatch dmon --json")
+    unknown = set(select.lower()) - set(GROUPS)
+    if unknown:
+        listed = "\n".join(f"{letter}  {what}" for letter, what in GROUPS.items())
+        raise UsageError(f"--select has no column group {''.join(sorted(unknown))!r}", listed)
+    try:
+        wanted = None if gpus is None else {int(one) for one in gpus.split(",")}
+    except ValueError:
+        raise UsageError(f"--gpus {gpus!r} is not a list of numbers", "perfwatch dmon --gpus 0,1") from None
+
+    volunteer_for_the_oom_killer()
+    filesystem, child, probe = Filesystem(), KillableChild(), GpuProbe()
+    stream = MonitorStream(sys.stdout, "csv" if csv else "json" if json else "text", select, wanted)
+    try:
+        with Leaving() as leaving:
+            stream.run(Monitor(probe, filesystem, child), leaving.wait, interval, count, sys.stderr)
+    finally:
+        probe.close()
+        child.close()

@@ -1,0 +1,218 @@
+"""What the GPUs do, row by row, and who of which job is on them: the content of ``perfwatch dmon``."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from perfwatch.control import find_place
+from perfwatch.probes import readings as r
+from perfwatch.probes.deadline import Caller
+from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.nvml_thinning import thinned
+from perfwatch.probes.probe import Unavailable
+from perfwatch.probes.process import identify
+from perfwatch.probes.steps import StepCounter
+from perfwatch.redaction import redact
+
+FIRST_SECONDS = 30.0  # a driver without persistence mode wakes every card first
+
+
+class Looking(Protocol):
+    """What brings readings of GPUs: ``perfwatch.probes.gpu.GpuProbe``."""
+
+    def look(self, full: bool = False) -> list[tuple[float, r.Reading]]:
+        """(CLOCK_MONOTONIC, reading) since the last look."""
+        ...
+
+    @property
+    def trouble(self) -> Unavailable | None:
+        """Why nothing comes now, if so."""
+        ...
+
+
+class Occupant(msgspec.Struct, frozen=True, kw_only=True):
+    """A process on a card. ``pid``: as we see it, or where that cannot be known the one of the host (``host`` is then true)."""
+
+    pid: int
+    host: bool = False
+    name: str = ""
+    rank: int | None = None
+    memory_bytes: int | None = None
+    sm_utilisation: float | None = None
+    step: int | None = None  # counted by the agent, when the job was started by ``perfwatch run``
+    steps_per_second: float | None = None
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One card over one interval. ``activity`` is None where there is no GPM; ``sample`` when the card did not answer."""
+
+    number: str  # as nvidia-smi counts; of a MIG device with its place on the card: 0.1
+    at: float  # unix time, end of the interval
+    gpu: r.Gpu
+    sample: r.GpuSample | None = None
+    before: r.GpuSample | None = None  # of the interval before: counters are compared with it
+    seconds: float | None = None  # between the two
+    activity: r.GpuActivity | None = None
+    errors: r.GpuErrors | None = None
+    xids: tuple[int, ...] = ()  # in this interval
+    occupants: tuple[Occupant, ...] = ()
+
+
+class Monitor:
+    """Gathers readings and makes rows of them.
+
+    Args:
+        probe: the sampler.
+        filesystem: where /proc is.
+        child: where reads that may block are made.
+        clock: CLOCK_MONOTONIC, seconds.
+        wall: unix time.
+        place_of: the folder where the agent of a process' job counts steps.
+    """
+
+    def __init__(
+        self,
+        probe: Looking,
+        filesystem: Filesystem,
+        child: Caller,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        place_of: Callable[[int], Path | None] = find_place,
+    ) -> None:
+        self._probe, self._wall = probe, wall
+        self._people = _People(filesystem, child, clock, place_of)
+        self._gpus: dict[str, r.Gpu] = {}
+        self._errors: dict[str, r.GpuErrors] = {}
+        self._contexts: dict[tuple[str, int], r.GpuProcess] = {}
+        self._last: dict[str, tuple[float, r.GpuSample]] = {}
+        self._fresh: list[tuple[float, r.Reading]] = []
+
+    def gather(self) -> None:
+        """Take what has come. Raises Unavailable where there is no driver, or one that refuses."""
+        found = self._probe.look(full=True)
+        trouble = self._probe.trouble
+        if trouble is not None and not self._gpus:
+            raise trouble
+        for at, reading in found:
+            if isinstance(reading, r.Gpu):
+                self._gpus[reading.uuid] = reading
+            elif isinstance(reading, r.GpuErrors):
+                self._errors[reading.uuid] = reading
+            elif isinstance(reading, r.GpuProcess):
+                self._contexts[reading.uuid, reading.pid] = reading
+            self._fresh.append((at, reading))
+
+    @property
+    def silence(self) -> str:
+        """Why nothing new comes, if so."""
+        trouble = self._probe.trouble
+        return trouble.reason if trouble else ""
+
+    @property
+    def ready(self) -> bool:
+        """Whether a first row can be made: every card was read twice."""
+        read = {reading.uuid for _, reading in self._fresh if isinstance(reading, r.GpuSample)}
+        return bool(self._gpus) and read >= {uuid for uuid, gpu in self._gpus.items() if not gpu.lost}
+
+    def rows(self) -> list[Row]:
+        """One row per card for the time since the last call, by number."""
+        fresh, self._fresh = self._fresh, []
+        means = {(type(one), one.uuid): (at, one) for at, one in thinned(fresh)}  # type: ignore[attr-defined]
+        listed = [one for one in self._contexts.values() if not one.gone]
+        occupants = self._people.describe(listed)
+        rows = []
+        parts: Counter[int] = Counter()
+        for uuid, gpu in sorted(self._gpus.items(), key=lambda one: (one[1].index, one[1].parent_uuid or "", one[0])):
+            at, sample = means.get((r.GpuSample, uuid), (0.0, None))
+            _, activity = means.get((r.GpuActivity, uuid), (0.0, None))
+            before_at, before = self._last.get(uuid, (0.0, None))
+            if isinstance(sample, r.GpuSample):
+                self._last[uuid] = (at, sample)
+            number = str(gpu.index)
+            if gpu.parent_uuid is not None:
+                number += f".{parts[gpu.index]}"
+                parts[gpu.index] += 1
+            rows.append(
+                Row(
+                    number=number,
+                    at=self._wall(),
+                    gpu=gpu,
+                    sample=sample if isinstance(sample, r.GpuSample) else None,
+                    before=before,
+                    seconds=at - before_at if before is not None and sample is not None else None,
+                    activity=activity if isinstance(activity, r.GpuActivity) else None,
+                    errors=self._errors.get(uuid),
+                    xids=tuple(one.xid for _, one in fresh if isinstance(one, r.GpuEvent) and one.uuid == uuid),
+                    occupants=tuple(occupants[uuid, one.pid] for one in listed if one.uuid == uuid),
+                )
+            )
+        return rows
+
+
+class _People:
+    """Who the processes on the cards are; each is identified once, its steps are read each time."""
+
+    def __init__(
+        self,
+        filesystem: Filesystem,
+        child: Caller,
+        clock: Callable[[], float],
+        place_of: Callable[[int], Path | None],
+    ) -> None:
+        self._filesystem, self._child, self._clock, self._place_of = filesystem, child, clock, place_of
+        self._known: dict[int, r.Process | None] = {}
+        self._places: dict[int, Path | None] = {}
+        self._counters: dict[Path, StepCounter] = {}
+        self._before: dict[int, tuple[float, int]] = {}
+
+    def describe(self, contexts: Iterable[r.GpuProcess]) -> dict[tuple[str, int], Occupant]:
+        found = {}
+        contexts = list(contexts)
+        steps = self._steps({one.local_pid for one in contexts if one.local_pid is not None})
+        for one in contexts:
+            process = None if one.local_pid is None else self._identify(one.local_pid)
+            step, rate = steps.get(one.local_pid or 0, (None, None))
+            found[one.uuid, one.pid] = Occupant(
+                pid=one.pid if one.local_pid is None else one.local_pid,
+                host=one.local_pid is None,
+                name=process.name if process else "",
+                rank=process.rank if process else None,
+                memory_bytes=one.memory_bytes,
+                sm_utilisation=one.sm_utilisation,
+                step=step,
+                steps_per_second=rate,
+            )
+        return found
+
+    def _identify(self, pid: int) -> r.Process | None:
+        if pid not in self._known:
+            try:
+                self._known[pid] = identify(self._filesystem, pid, self._child, redact)
+            except Unavailable:
+                self._known[pid] = None
+        return self._known[pid]
+
+    def _steps(self, pids: set[int]) -> dict[int, tuple[int, float | None]]:
+        found: dict[int, tuple[int, float | None]] = {}
+        now = self._clock()
+        for pid in pids:
+            if pid not in self._places:
+                self._places[pid] = self._place_of(pid)
+        places = {place for pid in pids if (place := self._places[pid]) is not None}
+        for place in places:
+            counter = self._counters.setdefault(place, StepCounter(place, redact, proc=self._filesystem.proc))
+            try:
+                counted = [one for one in counter.look() if isinstance(one, r.Steps)]
+            except Unavailable:
+                continue
+            for steps in counted:
+                at, count = self._before.get(steps.pid, (now, steps.count))
+                rate = (steps.count - count) / (now - at) if now > at else None
+                self._before[steps.pid] = (now, steps.count)
+                found[steps.pid] = (steps.count, rate)
+        return found

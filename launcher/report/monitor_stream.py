@@ -1,0 +1,95 @@
+"""Prints rows as they come, until somebody leaves."""
+
+import time
+from collections.abc import Callable
+from typing import IO
+
+from perfwatch.errors import NoSuchTarget, PerfwatchError
+from perfwatch.monitoring import FIRST_SECONDS, Monitor, Row
+from perfwatch.oneshot import say
+from perfwatch.probes.probe import Unavailable
+from perfwatch.report.console import console
+from perfwatch.report.monitor import chosen, csv_heading, csv_line, heading, json_line, line
+
+GATHER_SECONDS = 0.2
+HEADING_EVERY_LINES = 20
+
+
+class MonitorStream:
+    """Writes rows to a stream.
+
+    Args:
+        stream: where to.
+        form: text, csv or json.
+        select: letters of the column groups, for text.
+        wanted: numbers of the cards; all when None.
+    """
+
+    def __init__(self, stream: IO[str], form: str, select: str, wanted: set[int] | None) -> None:
+        self._stream, self._form, self._wanted = stream, form, wanted
+        self._columns = chosen(select)
+        self._console = console(stream)
+        self._lines = 0
+
+    def run(
+        self,
+        monitor: Monitor,
+        wait: Callable[[float], bool],
+        interval: float,
+        count: int | None,
+        complaints: IO[str],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Print until ``wait`` says that somebody wants to leave, or ``count`` intervals are over.
+
+        Raises:
+            NoSuchTarget: there is no NVIDIA driver, or no such card.
+            PerfwatchError: the driver is there and does not answer.
+        """
+        began = clock()
+        due: float | None = None
+        silence = ""
+        while count is None or count > 0:
+            try:
+                monitor.gather()
+            except Unavailable as why:
+                raise NoSuchTarget(why.reason, why.advice or "perfwatch doctor") from None
+            if monitor.silence != silence:
+                silence = monitor.silence
+                if silence:
+                    say(complaints, silence)
+            if due is None:
+                if monitor.ready:
+                    self._check(monitor.rows())  # from here on there is something to compare with
+                    due = clock() + interval
+                elif clock() - began > FIRST_SECONDS:
+                    raise PerfwatchError("the NVIDIA driver has not described its cards", "perfwatch doctor")
+            elif clock() >= due:
+                due += interval
+                self.show(monitor.rows())
+                count = None if count is None else count - 1
+            if count != 0 and wait(min(GATHER_SECONDS, interval / 2)):
+                return
+
+    def show(self, rows: list[Row]) -> None:
+        """One interval."""
+        for row in rows:
+            if self._wanted is not None and row.gpu.index not in self._wanted:
+                continue
+            if self._form == "text":
+                if self._lines % HEADING_EVERY_LINES == 0:
+                    self._console.print(heading(self._columns), soft_wrap=True)
+                self._console.print(line(row, self._columns), soft_wrap=True)
+            else:
+                if self._form == "csv" and self._lines == 0:
+                    self._stream.write(csv_heading() + "\n")
+                self._stream.write((csv_line(row) if self._form == "csv" else json_line(row)) + "\n")
+            self._lines += 1
+        self._stream.flush()
+
+    def _check(self, rows: list[Row]) -> None:
+        there = {row.gpu.index for row in rows}
+        missing = (self._wanted or set()) - there
+        if missing:
+            cards = ", ".join(str(one) for one in sorted(there)) or "none"
+            raise NoSuchTarget(f"there is no gpu {min(missing)} here", f"cards of this machine: {cards}")

@@ -1,0 +1,268 @@
+"""What a card is doing: ``work``, ``wait``, ``spin`` or ``idle``; and which cards a rank uses.
+
+"Utilisation" says only that a kernel was resident: it reads 100 % for one that spins on a dead peer. The card's units tell
+the rest. Where a card has no performance monitoring (older than Hopper), utilisation and power stand in, and are less sure.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from perfwatch.probes import readings as r
+from perfwatch.triage.baseline import Baseline, baseline
+from perfwatch.triage.history import History, R, Seen
+
+WINDOW_SECONDS = 5.0
+STALE_SECONDS = 3.0  # a card that was not read for so long is not known to do anything
+FEW_LOOKS = 3
+IDLE = 0.02  # of the time with a kernel resident: at or below it nothing is asked of the card (measured 0.0001 with a context)
+RESIDENT = 0.95  # a kernel that never ends reads 1.0
+BUSY = 0.9  # above it the card hardly waits for the host (a healthy training reads 0.98 to 1.0)
+SATURATED_WAITING, SATURATED_SM = 0.07, 0.4  # waiting in a collective keeps 0.01 to 0.26 of the multiprocessors active
+MOST_LOOKS = 0.9  # of the time, for a window to be of one kind
+# Share of the maximum. Measured on H200: 0.00000 of the memory's bandwidth in a stalled all_reduce and in a kernel that spins.
+FLAT = 0.0005
+FLAT_TENSOR = 0.005  # 0.002 was read of a card whose blocks only waited for each other
+FLAT_MIB_PER_SECOND = 10.0  # measured 0.7 (our own questions); 100 launches of kernels a second stay below 1
+# Without performance monitoring: a kernel that spins draws what an empty context draws (126 of 123 W; training: 650 W).
+SPIN_POWER_RISE = 0.15  # of the way from the least power to that of this run's work
+SPIN_POWER_SHARE = 0.25  # of the limit, where this run was not seen at work
+MONITORED, REMEMBERED, GUESSED = 1.0, 0.75, 0.55  # how sure a regime is: by its source
+
+
+@dataclass(frozen=True)
+class Cards:
+    """The cards of one process. ``how``: as in GpuBinding, or ``device``: whose they are is not known, so all are judged."""
+
+    uuids: tuple[str, ...] = ()
+    how: str = ""
+
+    @property
+    def certain(self) -> bool:
+        """Whether the process is known to use them."""
+        return self.how in ("nvml", "device_files")
+
+
+@dataclass(frozen=True)
+class Regime:
+    """What one card did over a window. Shares are of time or of the unit's maximum, 0 to 1; None: this card does not tell.
+
+    kind: ``work`` (it is busy nearly all the time, and data moves), ``wait`` (kernels come and go, and between them it waits
+    for the host), ``spin`` (a kernel is resident, and no data moves to or from anywhere), ``idle`` (nothing is asked of it),
+    ``unknown``. computes: of a card that spins, whether its arithmetic is used all the same: that kernel may end yet.
+    """
+
+    uuid: str
+    kind: str = "unknown"
+    sure: float = 0.0
+    source: str = ""  # gpm, or nvml where that is missing
+    seconds: float = 0.0  # over which it was looked at
+    since_seconds: float = 0.0  # for so long, up to the last look, every look was of this kind
+    graphics: float | None = None  # a kernel was resident
+    idle: float = 0.0  # share of the looks
+    spinning: float = 0.0
+    computes: bool = False
+    sm_active: float | None = None
+    occupancy: float | None = None
+    tensor: float | None = None
+    dram: float | None = None
+    fp32: float | None = None
+    fp16: float | None = None
+    fp64: float | None = None
+    pcie_mib_per_second: float | None = None  # the busier direction
+    nvlink_mib_per_second: float | None = None
+    power_watts: float | None = None
+    sm_clock_mhz: float | None = None
+
+    @property
+    def waiting(self) -> float:
+        """Share of the time in which no kernel was resident; 0 when not known."""
+        return 0.0 if self.graphics is None else max(0.0, 1.0 - self.graphics)
+
+    def shown(self) -> str:
+        """The shares that decide, as a line of evidence."""
+        if self.source == "nvml":
+            power = "" if self.power_watts is None else f", {self.power_watts:.0f} W"
+            return f"utilisation {self.graphics or 0:.0%}{power}"
+        parts = [("graphics", self.graphics), ("SM", self.sm_active), ("tensor", self.tensor), ("DRAM", self.dram)]
+        text = ", ".join(f"{name} {share:.0%}" for name, share in parts if share is not None)
+        return text + ("" if self.power_watts is None else f", {self.power_watts:.0f} W")
+
+
+def cards_of(history: History, pid: int) -> Cards:
+    """The cards of a process; where nobody could tell, all that were read, as ``device``; none for a process without CUDA."""
+    seen = history.latest(r.GpuBinding, pid)
+    if seen is None and history.entities(r.GpuBinding):
+        return Cards()
+    if seen is not None and seen.reading.cuda is False:
+        return Cards()
+    if seen is not None and (seen.reading.uuids or seen.reading.visible):
+        return Cards(seen.reading.uuids or seen.reading.visible, seen.reading.how)
+    return Cards(tuple(sorted(key[0] for key in history.entities(r.GpuSample))), "device")
+
+
+def saturated(history: History, pid: int, seconds: float) -> bool:
+    """Whether a card of this process is busy with real work nearly all the time: what the host loses then costs nothing."""
+    return any(
+        one.kind == "work"
+        and one.waiting <= SATURATED_WAITING
+        and one.sm_active is not None
+        and one.sm_active >= SATURATED_SM
+        and cards_of(history, pid).certain
+        for one in regimes(history, pid, seconds)
+    )
+
+
+def index_of(history: History, uuid: str) -> int | None:
+    """The card's number as nvidia-smi counts, None when it was not described."""
+    seen = history.latest(r.Gpu, uuid)
+    return seen.reading.index if seen is not None else None
+
+
+def name_of(history: History, uuid: str) -> str:
+    """``gpu 0``, or the identifier where the number is not known."""
+    index = index_of(history, uuid)
+    return uuid if index is None else f"gpu {index}"
+
+
+def regime(history: History, uuid: str, seconds: float = WINDOW_SECONDS) -> Regime:
+    """What a card did over the last ``seconds``; ``unknown`` where it was not looked at lately, or too seldom."""
+    samples = _fresh(history, history.series(r.GpuSample, uuid, seconds=seconds))
+    activities = _fresh(history, told(history.series(r.GpuActivity, uuid, seconds=seconds)))
+    if len(activities) >= FEW_LOOKS:
+        kinds = [(one.at, _kind(one.reading)) for one in activities]
+        found = _classed(uuid, kinds, [one.reading.graphics for one in activities], MONITORED, "gpm")
+    elif len(samples) >= FEW_LOOKS:
+        floor, sure = _spin_power(history, uuid, baseline(history, uuid, seconds))
+        kinds = [(one.at, _rough_kind(one.reading, floor)) for one in samples]
+        found = _classed(uuid, kinds, [one.reading.utilisation for one in samples], sure, "nvml")
+    else:
+        return Regime(uuid)
+    return _with_shares(found, activities, samples)
+
+
+def regimes(history: History, pid: int, seconds: float = WINDOW_SECONDS) -> tuple[Regime, ...]:
+    """Of every card of a process that is known to do anything, the busiest first."""
+    found = (regime(history, uuid, seconds) for uuid in cards_of(history, pid).uuids)
+    return tuple(sorted((one for one in found if one.kind != "unknown"), key=lambda one: -(one.graphics or 0.0)))
+
+
+def told(looks: list[Seen[r.GpuActivity]]) -> list[Seen[r.GpuActivity]]:
+    """The looks that tell of the memory, where any does: one without it among others was torn (seen: all zero, DRAM no number)."""
+    whole = [one for one in looks if one.reading.dram is not None]
+    return whole or looks
+
+
+def _fresh(history: History, series: list[Seen[R]]) -> list[Seen[R]]:
+    return series if series and history.at - series[-1].at <= STALE_SECONDS else []
+
+
+def _kind(look: r.GpuActivity) -> str:
+    if look.graphics is None:
+        return "unknown"
+    if look.graphics <= IDLE:
+        return "idle"
+    if look.graphics >= RESIDENT and flat(look):
+        return "spin"
+    return "work" if look.graphics >= BUSY else "wait"
+
+
+def flat(look: r.GpuActivity) -> bool:
+    """Whether no data moves: to or from the card's memory, the host, another card, or through the tensor cores."""
+    links = (
+        look.pcie_received_mib_per_second,
+        look.pcie_sent_mib_per_second,
+        look.nvlink_received_mib_per_second,
+        look.nvlink_sent_mib_per_second,
+    )
+    return (
+        look.dram is not None
+        and look.dram <= FLAT
+        and (look.tensor or 0.0) <= FLAT_TENSOR
+        and all(rate is None or rate <= FLAT_MIB_PER_SECOND for rate in links)
+    )
+
+
+def _rough_kind(look: r.GpuSample, spin_watts: float | None) -> str:
+    if look.utilisation is None:
+        return "unknown"
+    if look.utilisation <= IDLE:
+        return "idle"
+    low = spin_watts is not None and look.power_watts is not None and look.power_watts <= spin_watts
+    if look.utilisation >= RESIDENT and low:
+        return "spin"
+    return "work" if look.utilisation >= BUSY else "wait"
+
+
+def _spin_power(history: History, uuid: str, before: Baseline) -> tuple[float | None, float]:
+    """Below how many watts a resident kernel does nothing, and how sure that is."""
+    if before.power_watts is not None and before.least_watts is not None:
+        return before.least_watts + SPIN_POWER_RISE * (before.power_watts - before.least_watts), REMEMBERED
+    seen = history.latest(r.Gpu, uuid)
+    limit = seen.reading.power_limit_watts if seen is not None else None
+    return (None if limit is None else SPIN_POWER_SHARE * limit), GUESSED
+
+
+def _classed(
+    uuid: str, looks: list[tuple[float, str]], graphics: Iterable[float | None], sure: float, source: str
+) -> Regime:
+    resident = mean(graphics)
+    kinds = [kind for _, kind in looks]
+    idle, spinning = (kinds.count(kind) / len(kinds) for kind in ("idle", "spin"))
+    if resident is None:
+        return Regime(uuid)
+    if spinning >= MOST_LOOKS and kinds[-1] == "spin":
+        kind = "spin"
+    elif idle >= MOST_LOOKS or resident <= IDLE:
+        kind = "idle"
+    else:
+        kind = "work" if resident >= BUSY else "wait"
+    changed = next((at for at, other in reversed(looks) if other != kind), looks[0][0])
+    return Regime(
+        uuid,
+        kind,
+        sure,
+        source,
+        seconds=looks[-1][0] - looks[0][0],
+        since_seconds=looks[-1][0] - changed,
+        graphics=resident,
+        idle=idle,
+        spinning=spinning,
+    )
+
+
+def _with_shares(found: Regime, activities: list[Seen[r.GpuActivity]], samples: list[Seen[r.GpuSample]]) -> Regime:
+    def share(of: Callable[[r.GpuActivity], float | None]) -> float | None:
+        return weighted((of(one.reading), one.reading.interval_seconds) for one in activities)
+
+    pcie = (share(lambda a: a.pcie_received_mib_per_second), share(lambda a: a.pcie_sent_mib_per_second))
+    nvlink = (share(lambda a: a.nvlink_received_mib_per_second), share(lambda a: a.nvlink_sent_mib_per_second))
+    arithmetic = (share(lambda a: a.fp32), share(lambda a: a.fp16), share(lambda a: a.fp64))
+    return replace(
+        found,
+        graphics=found.graphics if found.source == "nvml" else share(lambda a: a.graphics),
+        computes=any(used is not None and used > FLAT for used in arithmetic),
+        sm_active=share(lambda a: a.sm_active),
+        occupancy=share(lambda a: a.sm_occupancy),
+        tensor=share(lambda a: a.tensor),
+        dram=share(lambda a: a.dram),
+        fp32=arithmetic[0],
+        fp16=arithmetic[1],
+        fp64=arithmetic[2],
+        pcie_mib_per_second=max((rate for rate in pcie if rate is not None), default=None),
+        nvlink_mib_per_second=max((rate for rate in nvlink if rate is not None), default=None),
+        power_watts=mean(one.reading.power_watts for one in samples),
+        sm_clock_mhz=mean(one.reading.sm_clock_mhz for one in samples),
+    )
+
+
+def weighted(values: Iterable[tuple[float | None, float]]) -> float | None:
+    """The mean of the known ones, each with the time that it stands for; None for none."""
+    known = [(value, weight) for value, weight in values if value is not None and weight > 0.0]
+    total = sum(weight for _, weight in known)
+    return sum(value * weight for value, weight in known) / total if total else None
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """Of those that are known; None for none."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,90 @@
+"""What a card can do at most: tensor FLOPs per clock and multiprocessor, and the bandwidth of its memory.
+
+A card that is not in the table is unknown, and nothing is assumed about it. Sources: NVIDIA's architecture white papers (V100,
+Turing, A100, GA102, Ada, H100, Blackwell) for operations per tensor core and clock; checked against the data sheets: rate x
+multiprocessors x boost clock gives 125 (V100), 65 (T4), 312 (A100), 125 (A10), 362 (L40S), 989 (H100 SXM), 2,250 (B200) TFLOP/s.
+"""
+
+import re
+
+from perfwatch.probes.readings import Gpu
+
+# compute capability: dense 16-bit floating-point operations (a fused multiply-add is two) per clock and multiprocessor, with
+# accumulation in fp32. Measured on 9.0: tensor 93.6 % x 132 x 1.47 GHz x 4096 = 744 TFLOP/s where the loop counted 750.
+TENSOR_FLOPS: dict[tuple[int, int], int] = {
+    (7, 0): 1024,  # Volta: 8 tensor cores x 64 fused multiply-adds
+    (7, 2): 1024,  # Xavier
+    (7, 5): 1024,  # Turing
+    (8, 0): 2048,  # Ampere GA100: 4 x 256
+    (8, 6): 1024,  # Ampere GA10x: 4 x 128
+    (8, 7): 2048,  # Orin
+    (8, 9): 1024,  # Ada: 4 x 128
+    (9, 0): 4096,  # Hopper: 4 x 512
+    (10, 0): 8192,  # Blackwell B200, GB200: 4 x 1024
+    (10, 3): 8192,  # Blackwell Ultra
+    (12, 0): 1024,  # Blackwell RTX
+    (12, 1): 1024,
+}
+CONSUMER = re.compile(r"GeForce|TITAN RTX")
+CONSUMER_CAPABILITIES = frozenset({(7, 5), (8, 6), (8, 9), (12, 0)})  # these accumulate in fp32 at half the rate
+# Dense 16-bit tensor TFLOP/s as on the data sheet: what model FLOPs utilisation is usually measured against.
+DATA_SHEET: tuple[tuple[str, float], ...] = (
+    (r"V100-PCIE", 112.0),
+    (r"V100", 125.0),
+    (r"\bT4\b", 65.0),
+    (r"A100|A800", 312.0),
+    (r"\bA30\b", 165.0),
+    (r"\bA10\b", 125.0),
+    (r"\bA40\b", 149.7),
+    (r"\bL4\b", 121.0),
+    (r"\bL40S\b", 362.0),
+    (r"(H100|H200) (PCIe )?NVL", 835.0),
+    (r"H100 PCIe", 756.0),
+    (r"H100|H200|H800", 989.0),
+    (r"GB200", 2500.0),
+    (r"B200", 2250.0),
+)
+DATA_RATE = 2  # transfers per cycle of the memory clock that NVML tells (checked: T4, A10, A100, L40S, H200, RTX 4090)
+MHZ = 1e6
+TERA = 1e12
+
+
+def tensor_flops_per_clock(card: Gpu) -> int | None:
+    """Dense 16-bit tensor FLOPs of the whole card in one clock; None for a card that is not in the table."""
+    if card.compute_capability is None or card.sms is None:
+        return None
+    rate = TENSOR_FLOPS.get(card.compute_capability)
+    if rate is None:
+        return None
+    halved = CONSUMER.search(card.name) is not None and card.compute_capability in CONSUMER_CAPABILITIES
+    return rate * card.sms // (2 if halved else 1)
+
+
+def tensor_tflops_at(card: Gpu, clock_mhz: float | None) -> float | None:
+    """Dense 16-bit tensor TFLOP/s at a clock; None where card or clock are not known."""
+    per_clock = tensor_flops_per_clock(card)
+    return None if per_clock is None or clock_mhz is None else per_clock * clock_mhz * MHZ / TERA
+
+
+def data_sheet_tflops(card: Gpu) -> float | None:
+    """Dense 16-bit tensor TFLOP/s as its maker states them; None for a product that is not in the table."""
+    return next((tflops for pattern, tflops in DATA_SHEET if re.search(pattern, card.name)), None)
+
+
+def dram_peak_bytes_per_second(card: Gpu) -> float | None:
+    """The most that the card's memory can move: bus width x memory clock x 2; None where the driver does not tell."""
+    if card.memory_bus_bits is None or card.memory_clock_max_mhz is None:
+        return None
+    return card.memory_bus_bits / 8 * card.memory_clock_max_mhz * MHZ * DATA_RATE
+
+
+def unknown(card: Gpu) -> str:
+    """Why nothing can be said about a card's peak; empty where it can."""
+    if tensor_flops_per_clock(card) is not None:
+        return ""
+    if card.compute_capability is None:
+        return f"{card.name}: the driver does not tell its compute capability"
+    if card.compute_capability not in TENSOR_FLOPS:
+        major, minor = card.compute_capability
+        return f"{card.name} (compute capability {major}.{minor}) is not in the table of known cards"
+    return f"{card.name}: the driver does not tell how many multiprocessors it has"

@@ -1,0 +1,58 @@
+"""When the kernels of a card come to an end: a card that spins is looked at for the moments in which it did not."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from perfwatch.probes import readings as r
+from perfwatch.triage.gpu import RESIDENT, WINDOW_SECONDS, flat, regime, told
+from perfwatch.triage.history import History
+from perfwatch.triage.motion import LULLS
+
+UNBROKEN = 0.9999  # of the time; between two kernels there are some microseconds, and one that never ends reads 1.0
+GAP_SECONDS = 3.0  # between two looks: what happened in a longer one is not known
+SIGHTING_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """When a kernel was last seen to end on a card."""
+
+    ended: tuple[float, ...]  # moments, in seconds since the session began
+    since_seconds: float  # since the last of them, or since the card was first looked at
+    longest_seconds: float  # between two of them
+
+    @property
+    def go_on(self) -> bool:
+        """Whether one kernel after the other comes to its end, and the last one has not lasted much longer than those before."""
+        return len(self.ended) >= 2 and self.since_seconds <= LULLS * self.longest_seconds + SIGHTING_SECONDS
+
+
+def kernels(history: History, uuid: str) -> Kernels:
+    """From everything that was seen of a card."""
+    looks = told(history.series(r.GpuActivity, uuid))
+    if not looks:
+        return _roughly(history, uuid)
+    ended = tuple(one.at for one in looks if not _unbroken(one.reading))
+    began, longest = looks[0].at - looks[0].reading.interval_seconds, 0.0
+    for earlier, later in pairwise(looks):
+        if later.at - later.reading.interval_seconds - earlier.at > GAP_SECONDS:
+            began = later.at - later.reading.interval_seconds
+        elif not _unbroken(later.reading):
+            longest = max(longest, later.at - began)
+        if not _unbroken(later.reading):
+            began = later.at
+    return Kernels(ended, max(0.0, history.at - max(began, ended[-1] if ended else began)), longest)
+
+
+def _roughly(history: History, uuid: str) -> Kernels:
+    """Where the card's units cannot be seen: for how long it was of the kind that it is now."""
+    card = regime(history, uuid, 12 * WINDOW_SECONDS)
+    now = regime(history, uuid)
+    since = card.since_seconds if card.kind == now.kind else now.since_seconds
+    return Kernels((), since, 0.0)
+
+
+def _unbroken(look: r.GpuActivity) -> bool:
+    """Whether one kernel was resident all the time, and moved nothing."""
+    resident = look.graphics is not None and look.graphics >= (UNBROKEN if look.dram is not None else RESIDENT)
+    return resident and flat(look)

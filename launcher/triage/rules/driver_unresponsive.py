@@ -1,0 +1,95 @@
+"""The GPU driver does not answer any more.
+
+What it means
+    A call into the driver does not come back: the card is lost, its system processor hangs, or a lock inside the driver is
+    held. Nothing on that card will go on, and often the processes cannot even be killed.
+
+How it is recognised
+    The ranks make no step, and a call of our own into the driver has been waiting far beyond its deadline, or a thread of the
+    job stands uninterruptibly in the driver; an error that the driver announced (Xid) makes it certain. Errors that were
+    corrected do not count.
+
+What it is mistaken for
+    A slow driver: the call comes back and steps go on. ``stuck_kernel``: the driver answers, and says that a kernel is
+    resident. ``blocked_storage``: the uninterruptible thread stands in a file system.
+
+What to do next
+    ``dmesg | grep -i xid``, then drain the node: a reset of the card needs every process on it to be gone.
+"""
+
+from perfwatch.probes.readings import Gpu, GpuSilence
+from perfwatch.triage.case import Case
+from perfwatch.triage.devices import in_driver
+from perfwatch.triage.gpu import cards_of, name_of
+from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung
+from perfwatch.triage.history import Seen
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.verdict import Alternative, Evidence, Outcome
+from perfwatch.triage.xids import HARDWARE, announced
+
+CAUSE = Cause("driver_unresponsive", "hung", "gpu", (Gpu, GpuSilence))
+
+SILENT_SECONDS = 5.0  # an answer takes microseconds, with the driver loading a second or two
+FRESH_SECONDS = 10.0  # a silence that was not confirmed for so long is over
+ALONE = 0.85  # nothing but our own call speaks for it: the driver may only be busy
+
+
+def judge(case: Case) -> Outcome:
+    """Fires on ranks that stand still while the driver does not answer."""
+    silences = _silences(case)
+    errors = [one for one in announced(case) if one.kind == HARDWARE]
+    for rank in case.ranks:
+        chain = case.chains[rank.pid]
+        inside = in_driver(case.history, chain.end.node)
+        deaf = (
+            bool(silences) and case.progress[rank.pid].kind == "still" and bool(cards_of(case.history, rank.pid).uuids)
+        )
+        if not inside and not deaf:
+            continue
+        silent = max((one.reading.waited_seconds + case.at - one.at for one in silences), default=0.0)
+        evidence = [_silent(case, one) for one in silences]
+        if inside:
+            where = chain.end.node.thread.wchan if chain.end.node.thread else None
+            evidence.append(
+                case.saw("syscall", f"pid {chain.end.node.pid}", "stands in the driver", f"state D, {where}", "returns")
+            )
+        for one in errors:
+            evidence.append(case.saw(one.source, name_of(case.history, one.card), "error", one.shown(), "none", one.at))
+        return hung(
+            case,
+            CAUSE.name,
+            chain,
+            owner=CAUSE.owner,
+            summary="the GPU driver does not answer: " + "; ".join(f"{e.claim} {e.observed}" for e in evidence[:2]),
+            patience=STRUCTURAL_SECONDS,
+            silent=max(silent, chain.end.silent_seconds or 0.0) if inside else silent,
+            evidence=tuple(evidence),
+            ceiling=1.0 if errors or inside else ALONE,
+            alternatives=(
+                Alternative(cause="stuck_kernel", refuted_by="there the driver answers and shows a resident kernel"),
+            ),
+            next=("dmesg | grep -i xid, then drain the node and reset the card",),
+        )
+    return None
+
+
+def _silences(case: Case) -> list[Seen[GpuSilence]]:
+    """Calls that have not come back; the newest word about each."""
+    found = []
+    for key in case.history.entities(GpuSilence):
+        seen = case.history.latest(GpuSilence, *key)
+        if seen is not None and case.at - seen.at <= FRESH_SECONDS and seen.reading.waited_seconds >= SILENT_SECONDS:
+            found.append(seen)
+    return found
+
+
+def _silent(case: Case, seen: Seen[GpuSilence]) -> Evidence:
+    state = f", state {seen.reading.state}" if seen.reading.state else ""
+    return case.saw(
+        "nvml",
+        name_of(case.history, seen.reading.uuid) if seen.reading.uuid else "driver",
+        f"the call {seen.reading.call!r} does not come back",
+        f"for {seen.reading.waited_seconds + case.at - seen.at:.0f} s{state}",
+        "within 0.1 s",
+        seen.at,
+    )

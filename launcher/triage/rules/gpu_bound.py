@@ -1,0 +1,79 @@
+"""Healthy: the GPU is the bottleneck, as it should be.
+
+What it means
+    A kernel is resident all the time and fills the card; the host waits for it. A faster run needs better kernels, a lower
+    precision or more cards, not a better loop.
+
+How it is recognised
+    Every rank goes on, its card has a kernel resident nearly all the time, most of the multiprocessors are active, and no cause
+    of a slow run was recognised. How close it comes to what the hardware can do is stated beside it.
+
+What it is mistaken for
+    A rank that waits in a collective: "100 %" too, with few multiprocessors active and no memory traffic. ``wrong_precision``,
+    ``memory_bound_gpu`` and ``underfilled_gpu`` are asked first.
+
+What to do next
+    Nothing is wrong. To go further: a kernel table (ncu), ``torch.compile``, fp8, a larger model or batch.
+"""
+
+from perfwatch.probes.readings import GpuSample
+from perfwatch.triage.accelerated import Accelerated, accelerated, monitored
+from perfwatch.triage.case import Case
+from perfwatch.triage.efficiency import efficiency, headline, in_words, mfu_in_words
+from perfwatch.triage.gpu import BUSY, name_of
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.verdict import Alternative, Evidence, Finding, Outcome
+
+CAUSE = Cause("gpu_bound", "healthy", "user_code", (GpuSample,))
+
+ACTIVE = 0.4  # of the multiprocessors
+WAITS_IN_COLLECTIVES = 0.2  # of the looks: a card that spins so often is not what the job waits for
+TENSOR, MEMORY = 0.1, 0.5  # where one of them is used that much, the card does what it was bought for
+PLAIN, ONLY_BUSY, ROUGH = 0.92, 0.72, 0.75  # rough: utilisation and power alone
+
+
+def judge(case: Case) -> Outcome:
+    """Fires when every rank keeps its card busy."""
+    found = accelerated(case)
+    if not found or len(found) < len(case.ranks) or not all(_bound(one) for one in found):
+        return None
+    figures = efficiency(case)
+    evidence: list[Evidence] = [
+        monitored(case, one, "busy nearly all the time, and full", "the bottleneck of a healthy run")
+        for one in found[:4]
+    ]
+    evidence += [case.saw("hardware", name_of(case.history, card.uuid), *in_words(card)) for card in figures.cards[:4]]
+    if figures.model is not None:
+        evidence.append(case.saw("model", "job", "model FLOPs utilisation", mfu_in_words(figures.model), "as planned"))
+    least = min(found, key=lambda one: one.card.graphics or 0.0)
+    reached = "; ".join(filter(None, (headline(figures, case), mfu_in_words(figures.model) if figures.model else "")))
+    return Finding(
+        cause=CAUSE.name,
+        state="healthy",
+        summary=f"the GPU is busy {least.card.graphics or 0:.0%} of the time, and training goes on"
+        + (f": {reached}" if reached else ""),
+        confidence=min(_sure(found), *(one.ceiling for one in found)),
+        owner=CAUSE.owner,
+        evidence=tuple(evidence),
+        alternatives=(
+            Alternative(
+                cause="underfilled_gpu", refuted_by=f"{least.card.sm_active:.0%} of the multiprocessors are active"
+            ),
+        )
+        if least.card.sm_active is not None
+        else (),
+    )
+
+
+def _sure(found: list[Accelerated]) -> float:
+    if any(one.card.source != "gpm" for one in found):
+        return ROUGH
+    used = all((one.card.tensor or 0.0) >= TENSOR or (one.card.dram or 0.0) >= MEMORY for one in found)
+    return PLAIN if used else ONLY_BUSY
+
+
+def _bound(one: Accelerated) -> bool:
+    card = one.card
+    full = card.sm_active is None or card.sm_active >= ACTIVE
+    waits = card.spinning > WAITS_IN_COLLECTIVES and not card.computes
+    return (card.graphics or 0.0) >= BUSY and full and not waits

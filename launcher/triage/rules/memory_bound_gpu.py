@@ -1,0 +1,61 @@
+"""The GPU's memory is the bottleneck: its bandwidth is used up while the arithmetic units wait.
+
+What it means
+    Elementwise operations, normalisations, an unfused optimizer, embeddings or attention that is written out: each reads and
+    writes whole tensors for very little arithmetic.
+
+How it is recognised
+    The card is busy, the traffic to its memory is near the ceiling, and the tensor cores are used little.
+
+What it is mistaken for
+    ``gpu_bound``: the tensor cores are busy as well. ``wrong_precision``: fp32 arithmetic is busy and memory is not.
+    ``slow_attention_fallback`` is one way to get here, and only a trace tells it.
+
+What to do next
+    Fuse: ``torch.compile``, ``fused=True`` in the optimizer, flash attention; bf16 halves every byte.
+"""
+
+from perfwatch.probes.readings import Gpu, GpuActivity
+from perfwatch.triage.accelerated import accelerated, monitored, slow_on_gpu
+from perfwatch.triage.case import Case
+from perfwatch.triage.gpu import name_of
+from perfwatch.triage.hardware import dram_peak_bytes_per_second
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.verdict import Alternative, Outcome
+
+CAUSE = Cause("memory_bound_gpu", "slow", "user_code", (GpuActivity,))
+
+# Measured on H200: elementwise work on large tensors 0.88; a decoder in bf16 0.37 beside 0.23 of the tensor cores.
+MEMORY = 0.6
+TENSOR = 0.3
+WEIGHS = 0.5  # of the traffic: fusion saves about half of it
+
+
+def judge(case: Case) -> Outcome:
+    """Fires on a busy card whose memory is the bottleneck."""
+    for one in accelerated(case):
+        card = one.card
+        if card.dram is None or card.dram < MEMORY or (card.tensor or 0.0) >= TENSOR:
+            continue
+        name = name_of(case.history, card.uuid)
+        described = case.history.latest(Gpu, card.uuid)
+        peak = dram_peak_bytes_per_second(described.reading) if described is not None else None
+        rate = "" if peak is None else f", {card.dram * peak / 1e9:,.0f} GB/s"
+        return slow_on_gpu(
+            case,
+            CAUSE,
+            one,
+            lost=WEIGHS * card.dram,
+            confidence=0.75 + 0.2 * min(1.0, (card.dram - MEMORY) / (1.0 - MEMORY) * 2),
+            summary=f"{name} waits for its own memory: {card.dram:.0%} of the bandwidth is used{rate}, the tensor cores "
+            f"{card.tensor or 0:.0%}",
+            evidence=(monitored(case, one, "memory is near its ceiling", "tensor cores busier than memory"),),
+            alternatives=(
+                Alternative(cause="gpu_bound", refuted_by=f"the tensor cores are used only {card.tensor or 0:.0%}"),
+                Alternative(
+                    cause="slow_attention_fallback", refuted_by="only a trace can tell which kernels these are"
+                ),
+            ),
+            next=("fuse: torch.compile(model), fused=True in the optimizer, flash attention; bf16 halves every byte",),
+        )
+    return None

@@ -1,0 +1,67 @@
+"""Somebody else's process computes on the job's GPU.
+
+What it means
+    A card runs one process' kernels after the other's: what the neighbour takes, the job does not get. Its memory and its cache
+    are shared as well.
+
+How it is recognised
+    The driver lists a process on the card that does not belong to the job, and says that it used the card in the last seconds.
+
+What it is mistaken for
+    A process that only holds memory there. The job's own helpers: every process of its tree is its own. In a container the
+    driver's pids may not be ours: as many as the job has on that card are taken for its own.
+
+What to do next
+    ``nvidia-smi`` names the process; give each job a card of its own (CUDA_VISIBLE_DEVICES, the scheduler, MIG).
+"""
+
+from perfwatch.probes.readings import GpuProcess, Process
+from perfwatch.triage.accelerated import accelerated, monitored, slow_on_gpu
+from perfwatch.triage.case import Case
+from perfwatch.triage.gpu import name_of
+from perfwatch.triage.neighbours import Neighbour, neighbours
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.slowness import LOST_SHARE
+from perfwatch.triage.verdict import Alternative, Outcome
+
+CAUSE = Cause("shared_gpu", "slow", "scheduler", (GpuProcess, Process))
+
+SURE = 0.92
+UNMEASURED = 0.55  # the driver does not tell how much it uses: noted, not blamed
+
+
+def judge(case: Case) -> Outcome:
+    """Fires on a neighbour that uses the card."""
+    for one in accelerated(case):
+        found = neighbours(case.history, one.card.uuid)
+        busy = [other for other in found if other.share is not None and other.share >= LOST_SHARE]
+        silent = [other for other in found if other.share is None]
+        if not busy and not silent:
+            continue
+        name = name_of(case.history, one.card.uuid)
+        taken = min(1.0, sum(other.share or 0.0 for other in busy))
+        who = ", ".join(_shown(other) for other in (busy or silent)[:3])
+        return slow_on_gpu(
+            case,
+            CAUSE,
+            one,
+            lost=taken,
+            explains=max(taken, 0.9 if busy else 0.0),
+            confidence=SURE if busy else UNMEASURED,
+            summary=f"{name} is shared: {who}" + (f" takes {taken:.0%} of it" if busy else " is on it too"),
+            evidence=(
+                case.saw("nvml", name, "a process outside the job computes there", who, "the job's own only"),
+                monitored(case, one, "is busy for both", "busy for the job alone"),
+            ),
+            alternatives=(
+                Alternative(cause="gpu_bound", refuted_by=f"{taken:.0%} of the card's work is not this job's"),
+            ),
+            next=("nvidia-smi names the process; give the job a card of its own",),
+        )
+    return None
+
+
+def _shown(other: Neighbour) -> str:
+    used = "" if other.share is None else f" ({other.share:.0%} of the card)"
+    held = "" if other.memory_bytes is None else f", {other.memory_bytes / 2**30:.1f} GiB"
+    return f"pid {other.pid}{used}{held}"

@@ -1,0 +1,145 @@
+"""A kernel on the GPU does not end.
+
+What it means
+    The card is "100 % utilised" by a kernel that waits for something that does not come (a flag, a lock, a peer), or whose
+    loop has no end. The training thread spins in a synchronisation at a full core. No step will come.
+
+How it is recognised
+    The training thread (or autograd's) runs at one line and waits for its card; on the card a kernel is resident all the time
+    and no data moves: not through the tensor cores, not to or from memory, the host or another card. The same for six
+    seconds; a kernel that computes in its registers may end yet, and is given the full patience.
+
+What it is mistaken for
+    ``synchronising`` and ``gpu_bound``: data moves on the card. Kernels of many seconds: they have ended before, and nothing is
+    said until one lasts three times as long as the longest.
+    A collective that waits for a rank that is late looks the same: with several ranks the one whose card differs is named, and
+    where all cards are alike, or ranks on other machines are not seen, nothing is said. ``endless_python``,
+    ``computing_on_host``: there the card is idle.
+
+What to do next
+    Look at what was launched before the named line; ``compute-sanitizer --tool synccheck`` on a short run.
+"""
+
+import msgspec
+
+from perfwatch.probes.readings import GpuSample, Thread
+from perfwatch.triage.baseline import baseline
+from perfwatch.triage.case import Case
+from perfwatch.triage.chain import Chain
+from perfwatch.triage.frames import show
+from perfwatch.triage.gpu import WINDOW_SECONDS, Regime, index_of, name_of, regime
+from perfwatch.triage.hang import LONGEST_RECOVERED, STRUCTURAL_SECONDS, hung, temporal, who
+from perfwatch.triage.kernels import Kernels, kernels
+from perfwatch.triage.memory import quiet_seconds
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Missing, Outcome
+
+CAUSE = Cause("stuck_kernel", "hung", "gpu", (GpuSample, Thread))
+
+SAME_FOOTPRINT = (
+    0.02  # of the card's multiprocessors: ranks inside one collective are as alike (measured 0.182 and 0.182)
+)
+
+SURE_OF_CARD = 0.7  # below it utilisation and power alone speak, of a run that was not seen at work
+GUESSED = 0.65
+INFERRED = 0.85  # arithmetic goes on in it: only time tells an iteration without end from a long one
+
+
+def judge(case: Case) -> Outcome:
+    """Fires on a training thread that waits for a card whose kernel does nothing."""
+    waiting = [
+        (chain, regime(case.history, chain.end.detail))
+        for chain in case.still_chains
+        if chain.end.kind == "gpu" and chain.end.detail
+    ]
+    unseen = [chain for chain in case.still_chains if chain.end.kind == "gpu" and not chain.end.detail]
+    if unseen and not waiting:
+        lacking = case.lacks("gpm") or case.lacks("gpu") or Missing(witness="gpu", reason="the card was not read")
+        return Abstention(cause=CAUSE.name, missing=(lacking,))
+    spinning = [(chain, card) for chain, card in waiting if card.kind == "spin"]
+    if not spinning:
+        return None
+    if not case.job.covered:
+        reason = (
+            f"{len(case.job.ranks)} of {case.job.world_size} ranks are on this machine: the kernel may wait for another"
+        )
+        advice = "run perfwatch attach on the other nodes too"
+        return Abstention(cause=CAUSE.name, missing=(Missing(witness="ranks", reason=reason, advice=advice),))
+    if len(case.ranks) > 1:
+        return _odd_one(case, spinning)
+    return _stuck(case, *spinning[0])
+
+
+def _odd_one(case: Case, spinning: list[tuple[Chain, Regime]]) -> Outcome:
+    """Of several ranks that all wait, the one whose card looks different is not in the others' collective."""
+    if len(spinning) < len(case.ranks) or len(spinning) < 3:
+        return None
+    levels = sorted(card.sm_active or 0.0 for _, card in spinning)
+    middle = levels[len(levels) // 2]
+    odd = [(chain, card) for chain, card in spinning if abs((card.sm_active or 0.0) - middle) > SAME_FOOTPRINT]
+    return _stuck(case, *odd[0]) if len(odd) == 1 else None
+
+
+def _stuck(case: Case, chain: Chain, card: Regime) -> Outcome:
+    name, seen = name_of(case.history, card.uuid), kernels(case.history, card.uuid)
+    remembered, evidence = quiet_seconds(case, case.job.members[chain.start.pid])
+    asleep = (chain.start.motion.ran_ago_seconds or 0.0) if chain.start.tid != chain.end.node.tid else 0.0
+    silent = max(seen.since_seconds, remembered, asleep)
+    found = hung(
+        case,
+        CAUSE.name,
+        chain,
+        owner=CAUSE.owner,
+        summary=f"a kernel on {name} has not ended for {silent:.0f} s and moves no data ({card.shown()}); "
+        f"{who(chain)} waits for it",
+        patience=_patience(case, card, seen),
+        silent=silent,
+        evidence=(*_flat(case, card), *evidence, _spins(case, chain)),
+        ceiling=GUESSED if card.sure < SURE_OF_CARD else INFERRED if card.computes else card.sure,
+        alternatives=(
+            Alternative(
+                cause="gpu_bound", refuted_by="nothing moves to or from the card's memory, the host or another card"
+            ),
+            Alternative(
+                cause="endless_python", refuted_by=f"a kernel is resident on {name}, and the line waits for it"
+            ),
+        ),
+        next=(
+            f"look at what is launched before {show(chain.start.frame or chain.end.node.frame)}",
+            "compute-sanitizer --tool synccheck python ... on a short run",
+        ),
+    )
+    culprits = tuple(msgspec.structs.replace(one, gpu=index_of(case.history, card.uuid)) for one in found.culprits)
+    return msgspec.structs.replace(found, culprits=culprits)
+
+
+def _patience(case: Case, card: Regime, seen: Kernels) -> float:
+    """Of a kernel that only waits, six seconds; of one that computes, or that is merely guessed at, as long as for any loop."""
+    may_end = card.computes or card.sure < SURE_OF_CARD
+    return max(temporal(case) if may_end else STRUCTURAL_SECONDS, LONGEST_RECOVERED * seen.longest_seconds)
+
+
+def _flat(case: Case, card: Regime) -> tuple[Evidence, ...]:
+    before = baseline(case.history, card.uuid, WINDOW_SECONDS).shown()
+    return (
+        case.saw(
+            card.source,
+            name_of(case.history, card.uuid),
+            "a kernel is resident and no data moves" if card.source == "gpm" else "resident, and draws no power",
+            card.shown(),
+            before or "data moves while a kernel is resident",
+        ),
+    )
+
+
+def _spins(case: Case, chain: Chain) -> Evidence:
+    node = chain.end.node
+    share = (node.motion.run_share or 0.0) + (node.motion.delay_share or 0.0)
+    return case.saw(
+        "schedstat",
+        f"pid {node.pid} thread {node.tid}",
+        "spins in a synchronisation" if share > 0.0 else "sleeps in the driver",
+        f"{share:.0%} of a core at one line",
+        "returns within a step",
+        node.thread_at,
+    )

@@ -1,0 +1,68 @@
+"""Matrix products run in full precision: the tensor cores are idle.
+
+What it means
+    fp32 with TF32 off (torch's default for matrix products), or fp64 that came in with a NumPy array. The ordinary units do what
+    the tensor cores could do several times as fast.
+
+How it is recognised
+    The card is busy, its fp32 (or fp64) pipe is used a good part of the time, the tensor cores are not, and memory is not the
+    bottleneck.
+
+What it is mistaken for
+    ``memory_bound_gpu``: elementwise work in fp32 leaves that pipe idle and memory busy. bf16, fp16 and TF32 use the tensor
+    cores. Arithmetic that has no matrix products (simulations) looks the same: there this is no fault.
+
+What to do next
+    ``torch.set_float32_matmul_precision("high")``, or ``torch.autocast("cuda", dtype=torch.bfloat16)``.
+"""
+
+from perfwatch.probes.readings import GpuActivity
+from perfwatch.triage.accelerated import accelerated, monitored, slow_on_gpu
+from perfwatch.triage.case import Case
+from perfwatch.triage.gpu import name_of
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.verdict import Alternative, Outcome
+
+CAUSE = Cause("wrong_precision", "slow", "user_code", (GpuActivity,))
+
+# Measured on H200: an fp32 matrix product 0.77 fp32, 0.00 tensor, 0.03 DRAM; elementwise work 0.02, 0.00 and 0.88.
+ARITHMETIC = 0.25
+TENSOR = 0.03
+MEMORY = 0.6
+SPEED_UP = 0.8  # of the time in those products: TF32 is eight times as fast on the cards that have it
+ITERATES = 0.3  # of the looks without any traffic
+SURE = 0.9
+
+
+def judge(case: Case) -> Outcome:
+    """Fires on a busy card whose arithmetic passes its tensor cores by."""
+    for one in accelerated(case):
+        card = one.card
+        pipe, used = max((("fp32", card.fp32 or 0.0), ("fp64", card.fp64 or 0.0)), key=lambda kind: kind[1])
+        if card.tensor is None or card.tensor > TENSOR or used < ARITHMETIC or (card.dram or 0.0) >= MEMORY:
+            continue
+        if card.spinning >= ITERATES:
+            continue  # no data moves: a kernel iterates in its registers, and no matrix product is like that
+        name = name_of(case.history, card.uuid)
+        advice = (
+            'torch.set_float32_matmul_precision("high"), or torch.autocast("cuda", dtype=torch.bfloat16)'
+            if pipe == "fp32"
+            else "a NumPy array or a default of float64 came in: convert to float32, then use autocast"
+        )
+        return slow_on_gpu(
+            case,
+            CAUSE,
+            one,
+            lost=SPEED_UP * used,
+            confidence=SURE,
+            summary=f"{name} computes in {pipe}: that pipe is used {used:.0%}, the tensor cores {card.tensor:.0%}",
+            evidence=(
+                monitored(case, one, "busy, and the tensor cores are not", "tensor cores used in matrix products"),
+                case.saw(card.source, name, f"the {pipe} pipe is used", f"{used:.0%}", "below 5 %, tensor above 10 %"),
+            ),
+            alternatives=(
+                Alternative(cause="memory_bound_gpu", refuted_by=f"memory is used only {card.dram or 0:.0%}"),
+            ),
+            next=(advice,),
+        )
+    return None

@@ -1,0 +1,261 @@
+"""The GPUs of this machine, as NVML tells them: the watcher's end of the sampler process.
+
+``look`` never waits: it takes what the sampler has sent and sees for how long the driver has not answered it. A sampler
+that does not come back is left behind (one in state D cannot be killed) and another one is tried, a few times.
+"""
+
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+
+from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.nvml_driver import DriverNvml
+from perfwatch.probes.nvml_layer import Nvml
+from perfwatch.probes.nvml_page import Asked, Page
+from perfwatch.probes.nvml_process import CALM, DECODER, FULL, LENGTH, become_sampler
+from perfwatch.probes.nvml_sampler import NO_CARDS
+from perfwatch.probes.probe import Unavailable
+from perfwatch.probes.readings import GpuSilence, Reading
+from perfwatch.probes.stat import parse_stat
+
+DEADLINE_SECONDS = 2.0  # a call takes 1 to 40 us, with a busy machine a few ms
+INIT_DEADLINE_SECONDS = 30.0  # without persistence mode the driver wakes every card first
+SILENCE_SECONDS = 1.0  # between two readings of one silence
+RESTART_SECONDS = 5.0
+GIVE_UP_SECONDS = 15.0  # in one call: another process is tried
+MOST_ABANDONED = 2  # a third would be stuck for the same reason
+HOST_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of the kernel
+REAP_TRIES = 50  # of a millisecond each: a process that is killed is about to end
+ABSENT = "there is no NVIDIA driver here"
+NONE_HERE = frozenset({ABSENT, NO_CARDS})  # reasons that are no trouble: this machine has no GPU
+
+
+class GpuProbe:
+    """Readings of all GPUs.
+
+    Args:
+        open_nvml: makes the layer, in the sampler's process; tests give a stand-in.
+        filesystem: where /proc and /dev are.
+        clock: CLOCK_MONOTONIC, seconds; the sampler uses it too.
+    """
+
+    NAME = "gpu"
+    NEEDS = "an NVIDIA driver and its libnvidia-ml.so.1; GPM needs Hopper or newer"
+    COST = "a process of its own, ten looks a second; no CUDA context"
+
+    def __init__(
+        self,
+        open_nvml: Callable[[], Nvml] = DriverNvml,
+        filesystem: Filesystem | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._open_nvml, self._filesystem, self._clock = open_nvml, filesystem or Filesystem(), clock
+        self._page = Page(clock)
+        self._pid = 0
+        self._commands = self._frames = -1
+        self._buffer = bytearray()
+        self._full = False
+        self._refused: Unavailable | None = None  # the driver has said that there will be nothing
+        self._abandoned: list[int] = []
+        self._silent_since: float | None = None
+        self._silence_due = self._start_due = 0.0
+        self._trouble: Unavailable | None = None
+        self._cpu_before = self._cpu_seconds = 0.0
+        self.dropped = 0
+
+    @property
+    def present(self) -> bool:
+        """Whether this machine has an NVIDIA driver, by its files."""
+        places = (self._filesystem.proc / "driver/nvidia/version", self._filesystem.dev / "nvidiactl",
+                  self._filesystem.dev / "dxg")  # fmt: skip
+        return any(place.exists() for place in places)
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU time of the samplers so far."""
+        return self._cpu_before + self._cpu_seconds
+
+    @property
+    def trouble(self) -> Unavailable | None:
+        """Why nothing comes now, if nothing does."""
+        return self._trouble or self._refused
+
+    def look(self, full: bool = False) -> list[tuple[float, Reading]]:
+        """What has come since the last look: (CLOCK_MONOTONIC, reading). ``full``: all ten looks a second.
+
+        The first call starts the sampler. Raises Unavailable where there is no driver.
+        """
+        if self._abandoned:
+            self._reap()
+        if self._refused is not None or (not self._pid and self._clock() < self._start_due):
+            return []
+        if not self._pid:
+            self._start()
+            self._full = False
+        if full != self._full:
+            self._tell(FULL if full else CALM)
+            self._full = full
+        found = self._drain()
+        return [*found, *self._silence(answered=bool(found))]
+
+    def wait(self, seconds: float) -> None:
+        """Until something has come, or for so long."""
+        if self._pid:
+            poll = select.poll()
+            poll.register(self._frames, select.POLLIN)
+            poll.poll(seconds * 1000)
+        else:
+            time.sleep(seconds)
+
+    def close(self) -> None:
+        """End the sampler, hardly waiting: one that cannot be killed stays behind."""
+        self._leave()
+        for _ in range(REAP_TRIES):
+            self._reap()
+            if not self._abandoned:
+                return
+            time.sleep(0.001)
+
+    def _start(self) -> None:
+        if not self.present:
+            raise Unavailable(ABSENT)
+        commands_out, self._commands = os.pipe()
+        self._frames, frames_in = os.pipe()
+        self._page.clear()
+        self._buffer.clear()
+        parent = os.getpid()
+        try:
+            self._pid = os.fork()
+        except OSError as error:
+            for descriptor in (commands_out, self._commands, self._frames, frames_in):
+                os.close(descriptor)
+            raise Unavailable(f"no GPU sampler can be started: {error.strerror}", "raise ulimit -u") from None
+        if self._pid == 0:
+            to_local = partial(local_pid, self._filesystem)
+            become_sampler(parent, commands_out, frames_in, self._page, self._open_nvml, to_local, self._clock)
+        os.close(commands_out)
+        os.close(frames_in)
+        os.set_blocking(self._frames, False)
+        os.set_blocking(self._commands, False)
+
+    def _tell(self, command: bytes) -> None:
+        try:
+            os.write(self._commands, command)
+        except (BlockingIOError, BrokenPipeError):
+            pass  # it is stuck or has ended: both are noticed elsewhere
+
+    def _drain(self) -> list[tuple[float, Reading]]:
+        found: list[tuple[float, Reading]] = []
+        ended = False
+        while not ended:
+            try:
+                chunk = os.read(self._frames, 2**18)
+            except BlockingIOError:
+                break
+            ended = not chunk
+            self._buffer += chunk
+        while len(self._buffer) >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(self._buffer)
+            if len(self._buffer) < LENGTH.size + length:
+                break
+            frame = DECODER.decode(self._buffer[LENGTH.size : LENGTH.size + length])
+            del self._buffer[: LENGTH.size + length]
+            found += frame.readings
+            self._cpu_seconds, self.dropped = frame.cpu_seconds, frame.dropped
+            if frame.reason:
+                self._refused = Unavailable(frame.reason, frame.advice)
+        if ended:
+            self._ended()
+        return found
+
+    def _ended(self) -> None:
+        """The sampler is gone (memory, a crash inside the driver's library): another one is started later."""
+        self._leave()
+        self._start_due = self._clock() + RESTART_SECONDS
+        if self._refused is None:
+            self._trouble = self._trouble or Unavailable("the GPU sampler died", "dmesg | tail; perfwatch doctor")
+
+    def _silence(self, answered: bool) -> list[tuple[float, Reading]]:
+        now = self._clock()
+        asked = self._page.asked() if self._pid else None
+        late = asked is not None and now - asked.since > _deadline(asked)
+        if asked is None or not late:
+            if answered:
+                self._silent_since = self._trouble = None
+            return []
+        if self._silent_since is None or asked.since < self._silent_since:
+            self._silent_since = asked.since
+        if now < self._silence_due:
+            return []
+        self._silence_due = now + SILENCE_SECONDS
+        whom = f" of {asked.uuid}" if asked.uuid else ""
+        self._trouble = Unavailable(
+            f"the NVIDIA driver does not answer: {asked.call}{whom}",
+            "dmesg | grep -iE 'xid|nvrm'; nvidia-smi in another terminal hangs too, if the driver does",
+        )
+        silence = GpuSilence(
+            call=asked.call,
+            uuid=asked.uuid or None,
+            waited_seconds=round(now - self._silent_since, 3),
+            state=self._state(),
+            abandoned=len(self._abandoned),
+        )
+        if now - asked.since > GIVE_UP_SECONDS and len(self._abandoned) < MOST_ABANDONED:
+            self._leave()
+        return [(now, silence)]
+
+    def _state(self) -> str | None:
+        try:
+            return parse_stat(self._filesystem.read_text(self._filesystem.proc / str(self._pid) / "stat")).state
+        except (Unavailable, ValueError):
+            return None
+
+    def _leave(self) -> None:
+        if not self._pid:
+            return
+        try:
+            os.kill(self._pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        os.close(self._commands)
+        os.close(self._frames)
+        self._abandoned.append(self._pid)
+        self._pid = 0
+        self._cpu_before, self._cpu_seconds = self.cpu_seconds, 0.0
+        self._reap()
+
+    def _reap(self) -> None:
+        """Collect those that have died; those in state D stay on the list."""
+        alive = []
+        for pid in self._abandoned:
+            try:
+                if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                    alive.append(pid)
+            except ChildProcessError:
+                pass  # somebody else in this process has collected it
+        self._abandoned = alive
+
+
+def _deadline(asked: Asked) -> float:
+    return INIT_DEADLINE_SECONDS if asked.call == "init" else DEADLINE_SECONDS
+
+
+def local_pid(filesystem: Filesystem, pid: int) -> int | None:
+    """The pid as we see it of a process that NVML names by its pid on the host; None when that cannot be known.
+
+    Outside of containers the two are the same. In a PID namespace of our own a process of that number may be another one:
+    only one that holds the driver's device files is taken.
+    """
+    try:
+        if filesystem.readlink(filesystem.proc / "self/ns/pid") == HOST_PID_NAMESPACE:
+            return pid
+        folder = filesystem.proc / str(pid) / "fd"
+        for name in filesystem.listdir(folder):
+            if filesystem.readlink(folder / name).startswith("/dev/nvidia"):
+                return pid
+    except Unavailable:
+        pass
+    return None

@@ -1,0 +1,52 @@
+"""Which cards CUDA_VISIBLE_DEVICES leaves to a process.
+
+The rules are the CUDA driver's (CUDA C++ Programming Guide, "CUDA Environment Variables"): numbers or UUIDs, which may be cut
+short as long as they are unique; the list ends at the first entry that names no card.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from perfwatch.probes.readings import Gpu
+
+
+def visible(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> tuple[str, ...] | None:
+    """UUIDs in the order in which the process counts them; None when the numbers cannot be understood from here.
+
+    Args:
+        environment: of the process at its start.
+        gpus: all cards and MIG devices of the machine.
+
+    By default CUDA numbers cards by speed and not by PCI bus: on a machine with unlike cards a number is then no name.
+    """
+    gpus = _given(environment, gpus)
+    cards = sorted((gpu for gpu in gpus if gpu.parent_uuid is None), key=lambda gpu: gpu.index)
+    listed = environment.get("CUDA_VISIBLE_DEVICES")
+    by_bus = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len({gpu.name for gpu in cards}) <= 1
+    if listed is None:
+        return _all(gpus) if by_bus else None
+    found: list[str] = []
+    for entry in (word.strip() for word in listed.split(",")):
+        if entry.lstrip("+-").isdigit():
+            if not by_bus:
+                return None
+            match = [gpu.uuid for gpu in cards[int(entry) : int(entry) + 1]] if entry.isdigit() else []
+        else:
+            match = [gpu.uuid for gpu in gpus if entry and gpu.uuid.lower().startswith(entry.lower())]
+        if len(match) != 1 or match[0] in found:
+            break
+        found.append(match[0])
+    return tuple(found)
+
+
+def _given(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> Sequence[Gpu]:
+    """The cards that a container was given by UUID: inside, numbers count these alone. Given by number, they tell us nothing."""
+    given = set(environment.get("NVIDIA_VISIBLE_DEVICES", "").split(","))
+    return [gpu for gpu in gpus if gpu.uuid in given or gpu.parent_uuid in given] or gpus
+
+
+def _all(gpus: Sequence[Gpu]) -> tuple[str, ...]:
+    """Every card; of one that is cut up, its first MIG device: CUDA gives a process no more than one of them."""
+    parts = [gpu for gpu in gpus if gpu.parent_uuid is not None]
+    if parts:
+        return (parts[0].uuid,)
+    return tuple(gpu.uuid for gpu in sorted(gpus, key=lambda gpu: gpu.index))

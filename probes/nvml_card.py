@@ -1,0 +1,174 @@
+"""One card under observation: its samples, its errors, its processes."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from perfwatch.probes.nvml_asking import Asking
+from perfwatch.probes.nvml_counters import Unwrapped
+from perfwatch.probes.nvml_description import link_states
+from perfwatch.probes.nvml_layer import ALL_LINKS, UNREACHABLE, Handle, Nvml, Refused
+from perfwatch.probes.readings import Gpu, GpuErrors, GpuProcess, GpuSample
+
+# NVML_FI_DEV_*: asked for in one call, ten times a second.
+_FAST_FIELDS = {"power": (186, 0), "power_violation": (74, 0), "thermal_violation": (75, 0)}
+# ... and once a second.
+_SLOW_FIELDS = {
+    "memory_temperature": (82, 0),
+    "pcie_replays": (94, 0),
+    "pcie_sent": (197, 0),
+    "pcie_received": (198, 0),
+    "nvlink_sent": (138, ALL_LINKS),
+    "nvlink_received": (139, ALL_LINKS),
+}
+_ERROR_FIELDS = {"corrected": (3, 0), "uncorrected": (4, 0), "replay": (161, 0), "recovery": (162, 0), "crc": (163, 0)}
+_SM_CLOCK, _MEMORY_CLOCK, _TEMPERATURE_SENSOR = 1, 2, 0
+_KINDS = ("compute", "graphics", "mps")
+
+
+class Card:
+    """Asks one card (or MIG device) for readings.
+
+    Args:
+        nvml: whom to ask.
+        handle: the card.
+        described: what it is.
+        to_local: the pid in our namespace of a process that NVML lists, or None.
+    """
+
+    def __init__(
+        self, nvml: Nvml, handle: Handle, described: Gpu, to_local: Callable[[int], int | None] = lambda pid: pid
+    ) -> None:
+        self.gpu = described
+        self._ask = Asking(nvml, handle)
+        self._unwrapped = Unwrapped()
+        self._to_local = to_local
+        self._slow: dict[str, Any] = {}
+        self._errors: GpuErrors | None = None
+        self._processes: dict[int, GpuProcess] = {}
+        self._used_until = 0
+
+    def sample(self, slow: bool) -> GpuSample:
+        """How the card stands now; what changes slowly is asked for again when ``slow``. Raises Refused when it is lost."""
+        ask = self._ask
+        fields = ask.fields(_FAST_FIELDS)
+        used = ask.record("nvmlDeviceGetUtilizationRates")
+        power = fields.get("power") or ask.number("nvmlDeviceGetPowerUsage")
+        reasons = ask.number("nvmlDeviceGetCurrentClocksEventReasons")
+        if reasons is None:  # its name before driver 535
+            reasons = ask.number("nvmlDeviceGetCurrentClocksThrottleReasons")
+        if slow or not self._slow:
+            self._slow = self._slowly()
+        return GpuSample(
+            uuid=self.gpu.uuid,
+            utilisation=_share(used.get("gpu")),
+            memory_utilisation=_share(used.get("memory")),
+            power_watts=None if power is None else power / 1000,
+            sm_clock_mhz=ask.number("nvmlDeviceGetClockInfo", _SM_CLOCK),
+            reasons=reasons,
+            power_violation_ns=self._count("power_violation", fields),
+            thermal_violation_ns=self._count("thermal_violation", fields),
+            **self._slow,
+        )
+
+    def errors(self) -> GpuErrors | None:
+        """Error counters, when they differ from the last time."""
+        ask = self._ask
+        fields = ask.fields(_ERROR_FIELDS)
+        rows = ask.numbers("nvmlDeviceGetRemappedRows")
+        links = [int(fields[name]) for name in ("replay", "recovery", "crc") if name in fields]
+        found = GpuErrors(
+            uuid=self.gpu.uuid,
+            corrected=_whole(fields.get("corrected")),
+            uncorrected=_whole(fields.get("uncorrected")),
+            remapped_rows_corrected=rows[0] if rows else None,
+            remapped_rows_uncorrected=rows[1] if rows else None,
+            remap_pending=bool(rows[2]) if rows else None,
+            remap_failed=bool(rows[3]) if rows else None,
+            nvlink_errors=sum(links) if links else None,
+        )
+        if found == self._errors:
+            return None
+        self._errors = found
+        return found
+
+    def processes(self) -> list[GpuProcess]:
+        """Who has a context on the card, and who no longer has one. Raises Refused when it is lost."""
+        found: dict[int, GpuProcess] = {}
+        shares = self._shares()
+        for kind in _KINDS:
+            for one in self._listed(kind):
+                found.setdefault(
+                    one.pid,
+                    GpuProcess(
+                        uuid=self.gpu.uuid,
+                        pid=one.pid,
+                        local_pid=self._to_local(one.pid),
+                        kind=kind,
+                        memory_bytes=one.memory_bytes,
+                        sm_utilisation=shares.get(one.pid),
+                    ),
+                )
+        gone = [
+            GpuProcess(uuid=self.gpu.uuid, pid=pid, local_pid=before.local_pid, kind=before.kind, gone=True)
+            for pid, before in self._processes.items()
+            if pid not in found
+        ]
+        self._processes = found
+        return [*gone, *found.values()]
+
+    def _slowly(self) -> dict[str, Any]:
+        ask = self._ask
+        fields = ask.fields(_SLOW_FIELDS)
+        encoder, decoder = (ask.first(f"nvmlDeviceGet{unit}Utilization") for unit in ("Encoder", "Decoder"))
+        links = link_states(ask) if self.gpu.nvlinks else []
+        return {
+            "encoder_utilisation": _share(encoder),
+            "decoder_utilisation": _share(decoder),
+            "memory_used_bytes": ask.record("nvmlDeviceGetMemoryInfo").get("used"),
+            "bar1_used_bytes": ask.record("nvmlDeviceGetBAR1MemoryInfo").get("bar1Used"),
+            "temperature_celsius": ask.number("nvmlDeviceGetTemperature", _TEMPERATURE_SENSOR),
+            "memory_temperature_celsius": _whole(fields.get("memory_temperature")) or None,
+            "memory_clock_mhz": ask.number("nvmlDeviceGetClockInfo", _MEMORY_CLOCK),
+            "pcie_generation": ask.number("nvmlDeviceGetCurrPcieLinkGeneration"),
+            "pcie_width": ask.number("nvmlDeviceGetCurrPcieLinkWidth"),
+            "pcie_received_bytes": self._count("pcie_received", fields),
+            "pcie_sent_bytes": self._count("pcie_sent", fields),
+            "pcie_replays": _whole(fields.get("pcie_replays")),
+            "nvlink_received_kib": self._count("nvlink_received", fields),
+            "nvlink_sent_kib": self._count("nvlink_sent", fields),
+            "nvlinks_active": sum(links) if links else None,
+        }
+
+    def _count(self, name: str, fields: dict[str, int | float]) -> int | None:
+        return self._unwrapped.value(name, _whole(fields.get(name)))
+
+    def _listed(self, kind: str) -> Iterable[Any]:
+        try:
+            return self._ask.nvml.processes(self._ask.handle, kind)
+        except Refused as refused:
+            return _or_nothing(refused)
+
+    def _shares(self) -> dict[int, float]:
+        """Each process' share of SM time since the last look; the newest sample of each counts."""
+        try:
+            found = self._ask.nvml.process_utilisation(self._ask.handle, self._used_until)
+        except Refused as refused:
+            _or_nothing(refused)
+            return {}
+        self._used_until = max([self._used_until, *(at for _, at, _ in found)])
+        newest = sorted(found, key=lambda one: one[1])
+        return {pid: percent / 100 for pid, _, percent in newest if percent <= 100}
+
+
+def _or_nothing(refused: Refused) -> list[Any]:
+    if refused.code in UNREACHABLE:
+        raise refused
+    return []
+
+
+def _share(percent: int | None) -> float | None:
+    return None if percent is None else percent / 100
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)

@@ -1,0 +1,227 @@
+"""All cards of this machine, looked at in turn: what the sampler's process does between two commands.
+
+Nothing here knows about processes or pipes (see ``nvml_process``). What does not answer is marked before it is asked, so
+that somebody else can see for how long it has not come back.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import msgspec
+
+from perfwatch.probes.nvml_asking import Asking
+from perfwatch.probes.nvml_card import Card
+from perfwatch.probes.nvml_description import describe
+from perfwatch.probes.nvml_gpm import Gpm
+from perfwatch.probes.nvml_layer import (
+    DRIVER_NOT_LOADED,
+    LIBRARY_NOT_FOUND,
+    NEVER,
+    UNREACHABLE,
+    VERSION_MISMATCH,
+    Nvml,
+    Refused,
+)
+from perfwatch.probes.nvml_thinning import Thinning, Timed
+from perfwatch.probes.probe import Unavailable
+from perfwatch.probes.readings import Gpu, GpuEvent, ProbeCall, Reading
+
+XID_EVENT = 0x8
+SLOW_SECONDS = 1.0  # processes, events, and what changes slowly
+RARE_SECONDS = 10.0  # error counters, lost cards, GPM that somebody else holds
+_ADVICE = {
+    LIBRARY_NOT_FOUND: (
+        "install the driver's libnvidia-ml.so.1 (in a container: NVIDIA_DRIVER_CAPABILITIES=compute,utility) and"
+        " nvidia-ml-py"
+    ),
+    DRIVER_NOT_LOADED: "load the kernel module: sudo modprobe nvidia (in a container: docker run --gpus all)",
+    VERSION_MISMATCH: "the driver was updated under the running kernel module: reboot, or reload the nvidia modules",
+}
+NO_CARDS = "the NVIDIA driver has no GPU for us"
+_GPM_ADVICE = "end the other user of the counters: dcgmi profile --pause, or the running ncu or nsys"
+
+Mark = Callable[[str, str], AbstractContextManager[None]]
+
+
+@contextmanager
+def unmarked(call: str, uuid: str = "") -> Iterator[None]:
+    """For a layer that cannot block."""
+    yield
+
+
+class Sampler:
+    """Looks at all cards.
+
+    Args:
+        nvml: whom to ask.
+        clock: CLOCK_MONOTONIC, seconds.
+        mark: tells what is asked, of which card, while it is asked.
+        to_local: the pid in our namespace of a process that NVML lists, or None.
+    """
+
+    def __init__(
+        self,
+        nvml: Nvml,
+        clock: Callable[[], float],
+        mark: Mark = unmarked,
+        to_local: Callable[[int], int | None] = lambda pid: pid,
+    ) -> None:
+        self.thinning = Thinning()
+        self._nvml, self._clock, self._mark, self._to_local = nvml, clock, mark, to_local
+        self._cards: dict[int, list[tuple[Card, Gpm | None]]] = {}  # by index of the card: itself, then its MIG devices
+        self._lost: set[int] = set()
+        self._version = ""
+        self._count = 0
+        self._events: Any = None
+        self._slow_due = self._rare_due = 0.0
+        self._troubles: dict[tuple[str, str], str] = {}
+        self._said: list[ProbeCall] = []
+
+    def start(self) -> list[Timed]:
+        """Connect and describe every card. Raises Unavailable when there is no driver to talk to."""
+        try:
+            with self._mark("init", ""):
+                self._nvml.start()
+                self._version = self._nvml.text("nvmlSystemGetDriverVersion")
+                self._count = self._nvml.number("nvmlDeviceGetCount")
+        except Refused as refused:
+            raise Unavailable(f"NVML: {refused.text}", _ADVICE.get(refused.code, "")) from None
+        if not self._count:
+            raise Unavailable(NO_CARDS, "lspci -d 10de: shows NVIDIA cards; in a container: docker run --gpus all")
+        found = [one for index in range(self._count) for one in self._open(index)]
+        self._watch_events()
+        return self._stamped(found)
+
+    def round(self) -> list[Timed]:
+        """One look at every card; returns what is to be told now."""
+        now = self._clock()
+        slow, rare = now >= self._slow_due, now >= self._rare_due
+        self._slow_due = now + SLOW_SECONDS if slow else self._slow_due
+        self._rare_due = now + RARE_SECONDS if rare else self._rare_due
+        fast: list[Reading] = []
+        told: list[Reading] = []
+        for index in list(self._cards):
+            try:
+                for card, gpm in self._cards[index]:
+                    fast += self._fast(card, gpm, slow)
+                    if slow:
+                        with self._mark("processes", card.gpu.uuid):
+                            told += card.processes()
+                    if rare and card.gpu.parent_uuid is None:
+                        with self._mark("errors", card.gpu.uuid):
+                            told += [one for one in [card.errors()] if one is not None]
+            except Refused as refused:
+                told += self._close(index, refused)
+        if slow:
+            told += self._happened()
+        if rare:
+            for index in sorted(self._lost):
+                told += self._open(index)
+        return [*self.thinning.put(self._clock(), fast), *self._stamped(told)]
+
+    def _fast(self, card: Card, gpm: Gpm | None, slow: bool) -> list[Reading]:
+        uuid = card.gpu.uuid
+        with self._mark("sample", uuid):
+            found: list[Reading] = [card.sample(slow)]
+        if gpm is None or (("gpm", uuid) in self._troubles and not slow):
+            return found
+        try:
+            with self._mark("gpm", uuid):
+                activity = gpm.look(self._clock())
+        except Refused as refused:
+            if refused.code in UNREACHABLE:
+                raise
+            self._say("gpm", uuid, f"GPM of gpu {card.gpu.index}: {refused.text}", _GPM_ADVICE)
+            return found
+        self._say("gpm", uuid)
+        return found if activity is None else [*found, activity]
+
+    def _open(self, index: int) -> list[Reading]:
+        """Describe a card and its MIG devices; a card that cannot be reached is tried again later."""
+        try:
+            with self._mark("init", f"gpu {index}"):
+                handle = self._nvml.card(index)
+                asking = Asking(self._nvml, handle)
+                gpu = describe(asking, index, self._version)
+                devices = [self._device(handle, gpu), *self._mig(handle, gpu, asking)]
+        except Refused as refused:
+            return self._close(index, refused)
+        self._cards[index] = devices
+        self._lost.discard(index)
+        self._say("gpu", f"gpu {index}")
+        return [card.gpu for card, _ in devices]
+
+    def _device(self, handle: Any, gpu: Gpu) -> tuple[Card, Gpm | None]:
+        counts = Gpm(self._nvml, handle, gpu.uuid) if gpu.gpm and not gpu.mig else None
+        return Card(self._nvml, handle, gpu, self._to_local), counts
+
+    def _mig(self, handle: Any, parent: Gpu, asking: Asking) -> Iterator[tuple[Card, Gpm | None]]:
+        for place in range(asking.number("nvmlDeviceGetMaxMigDeviceCount") or 0 if parent.mig else 0):
+            try:
+                part = self._nvml.mig_device(handle, place)
+            except Refused as refused:
+                if refused.code in UNREACHABLE:
+                    raise
+                continue  # no device in this place
+            its = Asking(self._nvml, part)
+            gpu = describe(its, parent.index, self._version, parent)
+            instance = its.number("nvmlDeviceGetGpuInstanceId")
+            counts = Gpm(self._nvml, handle, gpu.uuid, instance) if gpu.gpm and instance is not None else None
+            yield Card(self._nvml, part, gpu, self._to_local), counts
+
+    def _close(self, index: int, refused: Refused) -> list[Reading]:
+        """A card that no longer answers sensibly: said once, tried again now and then."""
+        devices = self._cards.pop(index, [])
+        known = index in self._lost
+        self._lost.add(index)
+        self._say("gpu", f"gpu {index}", f"gpu {index}: {refused.text}", "dmesg | grep -i xid; nvidia-smi -q")
+        if known or refused.code not in UNREACHABLE:
+            return []
+        unknown = Gpu(uuid=f"gpu {index}", index=index, name="", driver_version=self._version)
+        return [msgspec.structs.replace(card.gpu, lost=True) for card, _ in devices] or [
+            msgspec.structs.replace(unknown, lost=True)
+        ]
+
+    def _watch_events(self) -> None:
+        try:
+            with self._mark("events", ""):
+                self._events = self._nvml.watch_events([self._nvml.card(index) for index in self._cards])
+        except Refused as refused:
+            self._say("gpu events", "host", f"Xid events: {refused.text}", "the kernel log has them too")
+
+    def _happened(self) -> list[Reading]:
+        """Xids since the last look."""
+        found: list[Reading] = []
+        while self._events is not None and len(found) < 64:  # a card in an error loop must not hold us
+            try:
+                with self._mark("events", ""):
+                    event = self._nvml.next_event(self._events)
+            except Refused as refused:
+                if refused.code in NEVER:
+                    self._events = None
+                break
+            if event is None:
+                break
+            if event.kind == XID_EVENT:
+                found.append(GpuEvent(uuid=event.uuid, xid=event.data))
+        return found
+
+    def _say(self, probe: str, entity: str, reason: str = "", advice: str = "") -> None:
+        """What cannot be had, when that is new; without a reason: it can be had (again)."""
+        if self._troubles.get((probe, entity), "") == reason:
+            return
+        if reason:
+            self._troubles[probe, entity] = reason
+        else:
+            del self._troubles[probe, entity]
+        outcome = "unavailable" if reason else "ok"
+        self._said.append(
+            ProbeCall(probe=probe, entity=entity, duration_seconds=0.0, outcome=outcome, reason=reason, advice=advice)
+        )
+
+    def _stamped(self, readings: list[Reading]) -> list[Timed]:
+        """With the time, and with what could not be had."""
+        now = self._clock()
+        said, self._said = self._said, []
+        return [(now, one) for one in (*readings, *said)]

@@ -1,0 +1,92 @@
+"""The stream of rows: when it starts, what it prints, and when it ends."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from perfwatch.errors import NoSuchTarget, PerfwatchError
+from perfwatch.probes.gpu import ABSENT
+from perfwatch.probes.probe import Unavailable
+from perfwatch.report.monitor_stream import MonitorStream
+from tests.nvml_layer import FakeNvml, machine
+from tests.test_monitoring import Scene
+
+
+def run(scene: Scene, form: str = "csv", count: int | None = 2, wanted: set[int] | None = None) -> tuple[str, str]:
+    """What was printed, and what was complained about, on the scene's own clock."""
+    out, complaints = io.StringIO(), io.StringIO()
+
+    def wait(seconds: float) -> bool:
+        scene.pass_time(seconds)
+        return scene.now > 1100
+
+    stream = MonitorStream(out, form, "pug", wanted)
+    stream.run(scene.monitor, wait, 1.0, count, complaints, lambda: scene.now)
+    return out.getvalue(), complaints.getvalue()
+
+
+@pytest.mark.parametrize(("form", "lines"), [("csv", 1 + 2 * 3), ("json", 2 * 3), ("text", 2 + 2 * 3)])
+def test_so_many_intervals_and_then_it_ends(tmp_path: Path, form: str, lines: int) -> None:
+    """One row per card each time, one heading."""
+    printed, complaints = run(Scene(machine(3), tmp_path), form)
+
+    assert len(printed.splitlines()) == lines
+    assert complaints == ""
+
+
+def test_it_ends_when_somebody_leaves(tmp_path: Path) -> None:
+    """A hundred seconds of rows, then a signal."""
+    printed, _ = run(Scene(machine(1), tmp_path), "json", count=None)
+
+    assert 95 <= len(printed.splitlines()) <= 100
+
+
+def test_only_the_cards_that_were_asked_for(tmp_path: Path) -> None:
+    """One that is not there is an error, with those that are."""
+    printed, _ = run(Scene(machine(4), tmp_path), "json", 1, {1, 3})
+
+    assert [line.partition('"gpu":')[2][:3] for line in printed.splitlines()] == ['"1"', '"3"']
+    with pytest.raises(NoSuchTarget) as why:
+        run(Scene(machine(2), tmp_path / "other"), "json", 1, {7})
+    assert why.value.advice == "cards of this machine: 0, 1"
+
+
+def refusing(trouble: Unavailable) -> Callable[..., list[object]]:
+    """A look that raises."""
+
+    def look(full: bool = False) -> list[object]:
+        raise trouble
+
+    return look
+
+
+def test_no_driver_is_said_with_the_exit_code_of_a_missing_target(tmp_path: Path) -> None:
+    """Not an internal error."""
+    scene = Scene(FakeNvml(), tmp_path)
+    scene.look = refusing(Unavailable(ABSENT))  # type: ignore[assignment]
+
+    with pytest.raises(NoSuchTarget) as why:
+        run(scene)
+    assert why.value.message == ABSENT
+
+
+def test_a_driver_that_describes_nothing_is_not_waited_for_without_end(tmp_path: Path) -> None:
+    """No cards, no trouble: after a while that is said."""
+    with pytest.raises(PerfwatchError):
+        run(Scene(FakeNvml(), tmp_path))
+
+
+def test_a_silent_driver_is_said_once_and_the_rows_go_on(tmp_path: Path) -> None:
+    """Dashes, and the reason on stderr."""
+    scene = Scene(machine(1), tmp_path)
+    scene.trouble = None
+    scene.pass_time()
+    scene.pass_time()
+    scene.trouble = Unavailable("the NVIDIA driver does not answer: gpm")
+
+    printed, complaints = run(scene, "csv", 3)
+
+    assert len(printed.splitlines()) == 1 + 3
+    assert complaints.count("does not answer") == 1

@@ -1,0 +1,99 @@
+"""What the doctor says about GPUs: one real look, in the sampler's own process."""
+
+from pathlib import Path
+
+import pytest
+
+from perfwatch.checkup import Ability
+from perfwatch.checkup_gpu import GpuCheckup, examine_binding
+from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.gpu import GpuProbe
+from perfwatch.probes.nvml_layer import DRIVER_NOT_LOADED, IN_USE, Refused
+from perfwatch.probes.readings import Gpu, GpuProcess, Process
+from tests.nvml_layer import FakeCard, FakeNvml, answers, machine
+from tests.probes.test_gpu_binding import holds
+
+RANK = Process(pid=100, start_ticks=1, parent_pid=1, name="python", command=(), environment={})
+
+
+def examined(nvml: FakeNvml, tmp_path: Path) -> list[Ability]:
+    """The findings."""
+    (tmp_path / "nvidiactl").touch()
+    return GpuCheckup(GpuProbe(lambda: nvml, Filesystem(dev=tmp_path))).examine()
+
+
+def test_cards_that_can_be_watched(tmp_path: Path) -> None:
+    """Counted by kind, with the driver's version, and their units."""
+    gpus, gpm = examined(machine(8), tmp_path)
+
+    assert (gpus.status, gpus.finding, gpus.fix) == ("possible", "driver 580.159: 8 x NVIDIA H200", "")
+    assert gpm.status == "possible"
+
+
+def test_no_driver_is_one_line(tmp_path: Path) -> None:
+    """There is nothing to fix on a machine without GPUs."""
+    (gpus,) = GpuCheckup(GpuProbe(lambda: machine(1), Filesystem(proc=tmp_path, dev=tmp_path))).examine()
+
+    assert (gpus.status, gpus.finding) == ("denied", "there is no NVIDIA driver here: GPUs are not watched")
+
+
+def test_a_driver_that_refuses_is_denied_with_its_fix(tmp_path: Path) -> None:
+    """The module is not loaded."""
+    (gpus,) = examined(FakeNvml(refusal=Refused(DRIVER_NOT_LOADED, "Driver Not Loaded")), tmp_path)
+
+    assert (gpus.status, gpus.finding) == ("denied", "NVML: Driver Not Loaded")
+    assert "modprobe nvidia" in gpus.fix
+
+
+def test_cards_without_gpm_are_watched_with_less_certainty(tmp_path: Path) -> None:
+    """Older than Hopper."""
+    old = FakeCard("GPU-a", answers=answers(nvmlGpmQueryDeviceSupport={"isSupportedDevice": 0}))
+    gpus, gpm = examined(FakeNvml([old]), tmp_path)
+
+    assert gpus.status == "possible"
+    assert gpm.status == "denied"
+    assert "Hopper and newer" in gpm.finding
+
+
+def test_gpm_in_other_hands_is_denied_with_its_fix(tmp_path: Path) -> None:
+    """DCGM or a profiler holds the counters."""
+    _, gpm = examined(machine(1, gpm_refusal=IN_USE), tmp_path)
+
+    assert gpm.status == "denied"
+    assert "dcgmi profile --pause" in gpm.fix
+
+
+def test_a_lost_card_is_denied(tmp_path: Path) -> None:
+    """By its number."""
+    gpus, _ = examined(FakeNvml([FakeCard("GPU-a"), FakeCard("GPU-b", lost=True)]), tmp_path)
+
+    assert gpus.status == "denied"
+    assert gpus.finding.endswith("lost: gpu 1")
+
+
+@pytest.mark.parametrize(
+    ("files", "contexts", "status", "finding"),
+    [
+        (["/dev/null"], [], "possible", "CUDA is not in use: judged as a job on CPUs"),
+        (["/dev/nvidia-uvm", "/dev/nvidia1"], [], "possible", "gpu 1: by the device files that it holds"),
+        (["/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidia1"], [], "denied", "it cannot be known"),
+        (["/dev/nvidia-uvm"], ["GPU-0"], "possible", "gpu 0: the driver lists its context"),
+    ],
+)
+def test_the_card_of_a_process(
+    tmp_path: Path, files: list[str], contexts: list[str], status: str, finding: str
+) -> None:
+    """And how that is known."""
+    holds(tmp_path, 100, *files)
+    cards = {f"GPU-{index}": Gpu(uuid=f"GPU-{index}", index=index, name="NVIDIA H200", minor=index) for index in (0, 1)}
+    listed = [GpuProcess(uuid=uuid, pid=100, local_pid=100) for uuid in contexts]
+
+    (found,) = examine_binding(Filesystem(proc=tmp_path), RANK, cards, listed)
+
+    assert found.status == status
+    assert found.finding.startswith(finding)
+
+
+def test_without_cards_there_is_nothing_to_say_of_a_process() -> None:
+    """A machine without GPUs."""
+    assert examine_binding(Filesystem(), RANK, {}, []) == []

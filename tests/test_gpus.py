@@ -1,0 +1,87 @@
+"""The GPUs beside a job, as the recording gets them."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from perfwatch.gpus import Gpus
+from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.gpu import GpuProbe
+from perfwatch.probes.gpu_binding import GpuBindingProbe
+from perfwatch.probes.readings import Gpu, GpuProcess, ProbeCall, Process, Reading
+from perfwatch.triage.case import Case
+from perfwatch.triage.history import History
+from tests.nvml_layer import FakeNvml, machine
+from tests.sessions import session
+
+PATIENCE_SECONDS = 20.0
+
+
+class Taken:
+    """What was recorded about the looks."""
+
+    def __init__(self) -> None:
+        self.readings: list[Reading] = []
+
+    def __call__(self, readings: Sequence[Reading]) -> None:
+        """The sink."""
+        self.readings += readings
+
+
+def gpus(tmp_path: Path, nvml: FakeNvml | None, taken: Taken) -> tuple[Gpus, GpuProbe]:
+    """A machine with a driver, or with None without one."""
+    if nvml is not None:
+        (tmp_path / "nvidiactl").touch()
+    filesystem = Filesystem(proc=tmp_path, dev=tmp_path)
+    probe = GpuProbe(lambda: nvml or machine(0), filesystem)
+    return Gpus(probe, GpuBindingProbe(filesystem), taken, time.monotonic), probe
+
+
+def test_a_machine_without_a_driver_is_said_once_and_nobody_misses_it(tmp_path: Path) -> None:
+    """A job on CPUs has no line about GPUs in its verdict."""
+    taken = Taken()
+    found, _ = gpus(tmp_path, None, taken)
+
+    assert [found.look(True), found.look(False)] == [[], []]
+    (call,) = taken.readings
+    assert isinstance(call, ProbeCall)
+    assert (call.probe, call.outcome, call.reason) == ("gpu", "absent", "there is no NVIDIA driver here")
+    history = History(at=1.0)
+    history.add(0.5, call)
+    assert Case(history, session()).missing == ()
+
+
+def test_a_driver_without_a_card_is_nothing_to_miss_either(tmp_path: Path) -> None:
+    """The driver says so itself; it is not asked again."""
+    taken = Taken()
+    found, probe = gpus(tmp_path, machine(0), taken)
+    found.look(False)  # starts the sampler
+    probe.wait(PATIENCE_SECONDS)
+
+    assert [found.look(False), found.look(False)] == [[], []]
+    found.close()
+    calls = [one for one in taken.readings if isinstance(one, ProbeCall)]
+    assert [(one.outcome, one.reason) for one in calls][-1] == ("absent", "the NVIDIA driver has no GPU for us")
+
+
+@pytest.mark.parametrize("processes", [[], [GpuProcess(uuid="GPU-00000000", pid=100, local_pid=100)]])
+def test_whose_a_card_is_follows_from_what_came(tmp_path: Path, processes: list[GpuProcess]) -> None:
+    """A context binds; a machine whose cards are not known yet binds nobody."""
+    found, _ = gpus(tmp_path, machine(1), Taken())
+    job = {
+        pid: Process(pid=pid, start_ticks=1, parent_pid=1, name="python", command=(), environment={})
+        for pid in (100, 200)
+    }
+    for one in processes:
+        found.remember(one)
+
+    assert found.known is False
+    found.remember(Gpu(uuid="GPU-00000000", index=0, name="NVIDIA H200"))
+    assert found.known is True
+    bound = {one.pid: one.how for one in found.bind([200], job)}
+    assert bound == {200: "environment"} | ({100: "nvml"} if processes else {})
+    for one in processes:
+        found.remember(GpuProcess(uuid=one.uuid, pid=one.pid, gone=True))
+    assert [one.pid for one in found.bind([200], job)] == [one.pid for one in processes]

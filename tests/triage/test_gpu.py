@@ -1,0 +1,161 @@
+"""What a card is doing is told from its units, not from its utilisation."""
+
+import pytest
+
+from perfwatch.probes.readings import Gpu, GpuActivity, GpuBinding, GpuSample
+from perfwatch.triage.gpu import GUESSED, MONITORED, REMEMBERED, Cards, cards_of, regime, regimes, spun_for
+from perfwatch.triage.history import History
+from tests.cards import LOADS, UUID, bound, history_until, load, under
+
+KINDS = {
+    "bf16_matmul": "work",
+    "tf32_matmul": "work",
+    "fp32_matmul": "work",
+    "elementwise": "work",
+    "tiny_kernels": "wait",
+    "item_each_step": "wait",
+    "pageable_copies": "idle",
+    "one_spinning_kernel": "spin",
+    "starved": "wait",
+    "idle_context": "idle",
+    "stalled_all_reduce": "spin",
+    "late_peer": "work",
+    "big_all_reduce": "work",
+}
+
+
+@pytest.mark.parametrize("name", LOADS)
+def test_every_measured_load_is_told_by_its_units(name: str) -> None:
+    """Utilisation reads 100 % for half of them."""
+    history = History()
+    under(history, name, 0.0, 5.0)
+
+    assert regime(history, UUID).kind == KINDS[name]
+
+
+@pytest.mark.parametrize(
+    ("at", "uuid", "kind"),
+    [
+        (17.8, "GPU-0", "work"),
+        (17.8, "GPU-1", "work"),
+        (24.0, "GPU-0", "spin"),
+        (24.0, "GPU-1", "idle"),
+        (50.0, "GPU-0", "work"),
+    ],
+)
+def test_a_recorded_hang_and_the_training_around_it(at: float, uuid: str, kind: str) -> None:
+    """Two ranks in step, then one waits at 100 % utilisation for the other, whose card is idle; later a training alone."""
+    found = regime(history_until(at), uuid, 3.5)
+
+    assert (found.kind, found.sure) == (kind, MONITORED)
+
+
+def test_a_hang_is_told_from_utilisation_and_power_by_what_the_run_drew_before() -> None:
+    """A card without performance monitoring: 126 W at 100 % is nothing for a run that drew 650 W."""
+    found = regime(history_until(24.0, Gpu, GpuSample), "GPU-0", 3.0)
+
+    assert (found.kind, found.source, found.sure) == ("spin", "nvml", REMEMBERED)
+
+
+def test_without_a_past_the_power_limit_stands_in_and_is_only_a_guess() -> None:
+    """Attached after the hang began: a fifth of the limit at full utilisation."""
+    history = History(at=24.0)
+    for one in history_until(24.0, Gpu, GpuSample).every(GpuSample):
+        if one.at > 20:
+            history.add(one.at, one.reading)
+    history.add(20.0, history_until(24.0, Gpu).every(Gpu)[0].reading)
+
+    assert (regime(history, "GPU-0").kind, regime(history, "GPU-0").sure) == ("spin", GUESSED)
+
+
+def test_training_without_performance_monitoring_is_work() -> None:
+    """650 W at 100 %."""
+    found = regime(history_until(46.8, Gpu, GpuSample), "GPU-0", 1.5)
+
+    assert (found.kind, found.source) == ("work", "nvml")
+
+
+def test_a_card_that_is_no_longer_read_is_not_known() -> None:
+    """Missing is not zero: the last reading says nothing about now."""
+    history = History()
+    under(history, "one_spinning_kernel", 0.0, 5.0)
+    history.at = 12.0
+
+    assert regime(history, UUID, 20.0).kind == "unknown"
+
+
+def test_one_look_is_not_enough() -> None:
+    """Two are the least between which anything can be flat, three rule out chance."""
+    history = History()
+    for reading in load("one_spinning_kernel"):
+        history.add(1.0, reading)
+    history.at = 1.0
+
+    assert regime(history, UUID).kind == "unknown"
+
+
+def test_how_long_it_spins_is_counted_from_its_last_work() -> None:
+    """In the recorded series rank 0 waits from 18 s on."""
+    assert spun_for(history_until(24.0), "GPU-0") == pytest.approx(5.9, abs=0.5)
+
+
+def test_work_in_between_ends_a_spin() -> None:
+    """A kernel that waits in each step is not one that never ends."""
+    history = History()
+    under(history, "one_spinning_kernel", 0.0, 4.0)
+    under(history, "bf16_matmul", 4.2, 4.2)
+    under(history, "one_spinning_kernel", 4.4, 9.0)
+
+    assert spun_for(history, UUID) == pytest.approx(4.8, abs=0.3)
+
+
+@pytest.mark.parametrize("unit", ["tensor", "dram", "pcie_received_mib_per_second", "nvlink_received_mib_per_second"])
+def test_any_data_that_moves_makes_it_work(unit: str) -> None:
+    """A thousandth of the memory's bandwidth is five gigabytes a second."""
+    history = History()
+    moved = 40.0 if unit.endswith("second") else 0.01
+    for number in range(20):
+        sample, activity = load("one_spinning_kernel")
+        assert isinstance(activity, GpuActivity)
+        parts = {name: getattr(activity, name) for name in activity.__struct_fields__}
+        history.add(number * 0.2, GpuActivity(**{**parts, unit: moved}))
+        history.add(number * 0.2, sample)
+    history.at = 4.0
+
+    assert regime(history, UUID).kind == "work"
+
+
+def test_the_cards_of_a_rank_are_those_that_it_is_bound_to() -> None:
+    """The other card of the machine belongs to somebody else."""
+    history = history_until(24.0)
+    history.add(0.0, bound(700, "GPU-1"))
+
+    assert cards_of(history, 700) == Cards(("GPU-1",), "nvml")
+    assert [one.kind for one in regimes(history, 700)] == ["idle"]
+
+
+def test_a_process_without_cuda_has_no_card() -> None:
+    """A training on the CPU, on a machine with cards."""
+    history = history_until(24.0)
+    history.add(0.0, GpuBinding(pid=700, cuda=False))
+
+    assert cards_of(history, 700) == Cards()
+
+
+def test_where_no_binding_is_known_every_card_is_judged_and_that_is_said() -> None:
+    """In a container whose pids the driver does not know."""
+    assert cards_of(history_until(24.0), 700) == Cards(("GPU-0", "GPU-1"), "device")
+    assert not cards_of(history_until(24.0), 700).certain
+
+
+def test_a_kernel_that_computes_and_moves_nothing_spins_but_may_end() -> None:
+    """An iteration in registers: nobody can see from outside whether it converges."""
+    history = History()
+    for number in range(20):
+        history.add(
+            number * 0.2,
+            GpuActivity(uuid=UUID, interval_seconds=0.2, graphics=1.0, sm_active=1.0, dram=0.0, tensor=0.0, fp32=0.4),
+        )
+    history.at = 4.0
+
+    assert (regime(history, UUID).kind, regime(history, UUID).computes) == ("spin", True)
