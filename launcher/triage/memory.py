@@ -119,7 +119,9 @@ def _helpers(case: Case, rank: Member) -> list[tuple[float, Seen[r.Thread]]]:
         if seen is None or seen.reading.ran_ago_seconds is None or not _awaits_work(case, seen.reading):
             continue
         age = seen.reading.ran_ago_seconds + case.at - seen.at
-        before = trains.reading.run_seconds - share * age - IMPORT_SECONDS  # what the training thread trained until then
+        before = (
+            trains.reading.run_seconds - share * age - IMPORT_SECONDS
+        )  # what the training thread trained until then
         if (seen.reading.run_seconds or 0.0) >= max(HELPED_SECONDS, HELPED_SHARE * before):
             found.append((age, seen))
     return found
