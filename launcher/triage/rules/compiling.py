@@ -22,14 +22,16 @@ from perfwatch.triage.verdict import Outcome
 CAUSE = Cause("compiling", "busy", "user_code", (Thread, Stack))
 
 COMPILING_SHARE = 0.5
+NEARLY_ALL = 0.85  # where the model runs in between, but no optimizer: each shape is tried once before training
 COMPILERS = ("cc1plus", "cc1", "gcc", "g++", "clang", "ptxas", "nvcc", "ld", "as", "triton")
 
 
 def judge(case: Case) -> Outcome:
     """Fires on a rank whose training thread is in the compiler."""
-    for phase in phases(case):
+    for phase in phases(case, moving=True):
         share = phase.profile.share("compile")
-        if share < COMPILING_SHARE:
+        steps = case.progress[phase.rank.pid].kind == "moving"
+        if share < (NEARLY_ALL if steps else COMPILING_SHARE) or (steps and phase.profile.seen("optimizer")):
             continue
         helpers = [
             m.pid
