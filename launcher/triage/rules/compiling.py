@@ -17,6 +17,7 @@ from perfwatch.probes.readings import ProcessUsage, Stack, Thread
 from perfwatch.triage.busy import MOVES_SHARE, phases
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.rules.recompiling import stepped
 from perfwatch.triage.verdict import Outcome
 
 CAUSE = Cause("compiling", "busy", "user_code", (Thread, Stack))
@@ -31,8 +32,10 @@ def judge(case: Case) -> Outcome:
     for phase in phases(case, moving=True):
         share = phase.profile.share("compile")
         steps = case.progress[phase.rank.pid].kind == "moving"
-        if share < (NEARLY_ALL if steps else COMPILING_SHARE) or (steps and phase.profile.seen("optimizer")):
+        if share < (NEARLY_ALL if steps else COMPILING_SHARE):
             continue
+        if steps and (phase.profile.seen("optimizer") or stepped(case.profile(phase.rank))):
+            continue  # ``recompiling``
         helpers = [
             m.pid
             for m in case.job.members.values()
