@@ -67,12 +67,15 @@ class Phase:
         )
 
 
-def phases(case: Case) -> Iterator[Phase]:
-    """Every living rank that makes no step now and was looked at often enough; none while the launcher restarts them."""
+def phases(case: Case, moving: bool = False) -> Iterator[Phase]:
+    """Every living rank that makes no step now and was looked at often enough; none while the launcher restarts them.
+
+    With ``moving``, those that seem to make steps as well.
+    """
     if restarts(case) is not None:
         return
     for rank in case.ranks:
         now = case.progress[rank.pid]
         seen = case.profile(rank, WINDOW_SECONDS)
-        if now.kind != "moving" and seen.samples >= FEW_SAMPLES:
+        if (moving or now.kind != "moving") and seen.samples >= FEW_SAMPLES:
             yield Phase(rank, now.thread, seen, motion(case.history, rank.pid, now.thread, WINDOW_SECONDS))

@@ -11,8 +11,8 @@ DECISIVE_SECONDS = 1.0  # two sightings, one second apart
 STRUCTURAL_SECONDS = 6.0
 LONGEST_RECOVERED = 3.0  # times the longest gap that this run has recovered from
 ONE_WITNESS = 0.55  # confidence with a single kind of witness: below what is called sure
-TWO_WITNESSES = 0.9
-THREE_WITNESSES = 0.96
+TWO_WITNESSES = 0.94
+THREE_WITNESSES = 0.98
 
 
 def temporal(case: Case) -> float:

@@ -20,8 +20,8 @@ UNSEEN_MACHINE = 0.75  # confidence where throttling, memory and /dev/shm are un
 
 
 def certainty(lost: float) -> float:
-    """Confidence from the share of time lost: 0.72 at the threshold, 0.95 when nearly half is lost."""
-    return round(0.72 + 0.23 * max(0.0, min(1.0, (lost - LOST_SHARE) / (SURE_SHARE - LOST_SHARE))), 2)
+    """Confidence from the share of time lost: 0.75 at the threshold, 0.97 when nearly half is lost."""
+    return round(0.75 + 0.22 * max(0.0, min(1.0, (lost - LOST_SHARE) / (SURE_SHARE - LOST_SHARE))), 2)
 
 
 def working(case: Case) -> list[tuple[Member, Profile]]:

@@ -82,10 +82,10 @@ class Starving:
         evidence: tuple[Evidence, ...],
         alternatives: tuple[Alternative, ...] = (),
         next: tuple[str, ...] = (),
-        ceiling: float = 0.95,
+        ceiling: float = 0.97,
     ) -> Finding:
         """A slow finding whose confidence grows with the share of time lost."""
-        confidence = 0.75 + 0.2 * max(-0.3, min(1.0, (self.waiting - WAITING_SHARE) / (SURE_SHARE - WAITING_SHARE)))
+        confidence = 0.77 + 0.2 * max(-0.3, min(1.0, (self.waiting - WAITING_SHARE) / (SURE_SHARE - WAITING_SHARE)))
         waits = case.saw(
             "stack",
             f"pid {self.rank.pid}",

@@ -24,7 +24,7 @@ from perfwatch.triage.verdict import Alternative, Evidence, Outcome
 
 CAUSE = Cause("blocked_rendezvous", "hung", "scheduler", (Thread, Stack))
 
-INFERRED = 0.85
+INFERRED = 0.9
 
 
 def judge(case: Case) -> Outcome:

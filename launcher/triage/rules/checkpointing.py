@@ -4,8 +4,8 @@ What it means
     The training thread saves the model (or its peers wait in a barrier while one rank does). It ends by itself.
 
 How it is recognised
-    The training thread, or a rank for which the others wait, is in save frames or in fsync, and write calls, file sizes or the
-    page cache's write-back move.
+    The training thread, or a rank for which the others wait, is in save frames or in fsync, or below a function of the program
+    whose name says that it saves, and write calls, file sizes or the page cache's write-back move.
 
 What it is mistaken for
     ``blocked_storage``: there nothing moves any more. ``slow_checkpoint``: steps go on and saves come back again and again.
@@ -14,12 +14,14 @@ What to do next
     Wait; if it is often in the way, save asynchronously or less often.
 """
 
+import re
 from functools import partial
 
 from perfwatch.probes.readings import Host, Stack, Thread
 from perfwatch.triage.busy import MOVES_SHARE, Phase, phases
 from perfwatch.triage.case import Case
 from perfwatch.triage.code import calling_line, names
+from perfwatch.triage.frames import short_name, user_frames
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.rules.slow_checkpoint import saves
 from perfwatch.triage.verdict import Outcome
@@ -27,6 +29,9 @@ from perfwatch.triage.verdict import Outcome
 CAUSE = Cause("checkpointing", "busy", "user_code", (Thread, Stack))
 
 SAVING_SHARE = 0.5
+SAVING_NAME = re.compile(r"(^|_)(save|ckpt|checkpoint|snapshot)")
+NAMED_BYTES = 2**18  # that its files grow by meanwhile
+SEEN, NAMED = 0.92, 0.82
 SYNCS = frozenset({"fsync", "fdatasync"})
 TRAINS = frozenset({"backward", "step"})
 
@@ -37,15 +42,18 @@ def judge(case: Case) -> Outcome:
         share = phase.profile.share_where(partial(_saves, case))
         wait = case.chains[phase.rank.pid].end.node.wait if phase.rank.pid in case.chains else None
         syncing = wait is not None and wait.kind == "sync"
+        confidence = SEEN
         if share < SAVING_SHARE and not syncing:
-            continue
+            share, confidence = phase.profile.share_where(_is_named_so), NAMED
+            if share < SAVING_SHARE or phase.grown_bytes(case) < NAMED_BYTES:
+                continue
         moved = _moved(case, phase, syncing)
         if not moved:
             continue
         return phase.finding(
             CAUSE,
             "a checkpoint is being written",
-            0.92,
+            confidence,
             (
                 case.saw(
                     "stack",
@@ -58,6 +66,11 @@ def judge(case: Case) -> Outcome:
             ),
         )
     return None
+
+
+def _is_named_so(stack: Stack) -> bool:
+    """Whether a function of the program's own says by its name that it saves: people pack or encrypt checkpoints themselves."""
+    return any(SAVING_NAME.search(short_name(frame.function).lower()) for frame in user_frames(stack))
 
 
 def _saves(case: Case, stack: Stack) -> bool:

@@ -17,20 +17,25 @@ from perfwatch.probes.readings import ProcessUsage, Stack, Thread
 from perfwatch.triage.busy import MOVES_SHARE, phases
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.rules.recompiling import stepped
 from perfwatch.triage.verdict import Outcome
 
 CAUSE = Cause("compiling", "busy", "user_code", (Thread, Stack))
 
 COMPILING_SHARE = 0.5
+NEARLY_ALL = 0.85  # where the model runs in between, but no optimizer: each shape is tried once before training
 COMPILERS = ("cc1plus", "cc1", "gcc", "g++", "clang", "ptxas", "nvcc", "ld", "as", "triton")
 
 
 def judge(case: Case) -> Outcome:
     """Fires on a rank whose training thread is in the compiler."""
-    for phase in phases(case):
+    for phase in phases(case, moving=True):
         share = phase.profile.share("compile")
-        if share < COMPILING_SHARE:
+        steps = case.progress[phase.rank.pid].kind == "moving"
+        if share < (NEARLY_ALL if steps else COMPILING_SHARE):
             continue
+        if steps and (phase.profile.seen("optimizer") or stepped(case.profile(phase.rank))):
+            continue  # ``recompiling``
         helpers = [
             m.pid
             for m in case.job.members.values()

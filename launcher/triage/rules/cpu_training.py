@@ -29,7 +29,7 @@ CAUSE = Cause("cpu_training", "healthy", "user_code", (Thread, Stack))
 
 COMPUTING_SHARE = 0.5  # of samples in forward, backward, optimizer or a collective
 RUNNING_SHARE = 0.4  # of a core
-SEEN = 0.9
+SEEN = 0.94
 BACKWARD_ONLY = 0.75  # of many backward passes no update was seen: brief ones, or steps that are skipped
 MANY_PASSES = 15
 FEW_SAMPLES = 15

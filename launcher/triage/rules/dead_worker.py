@@ -31,7 +31,7 @@ from perfwatch.triage.workers import pool_members
 CAUSE = Cause("dead_worker", "hung", "user_code", (Process, Thread, Stack))
 
 REPLACED_SECONDS = 0.5  # workers of one pool start within milliseconds of each other
-INFERRED = 0.85
+INFERRED = 0.9
 GUESSED = 0.7  # the pool is idle, but no worker is known to have died
 
 

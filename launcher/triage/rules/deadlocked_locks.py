@@ -33,7 +33,7 @@ CAUSE = Cause("deadlocked_locks", "hung", "user_code", (Thread, Stack))
 
 ELSEWHERE = frozenset({"loader", "pool", "gil"})  # chains that have a rule of their own
 ASKED = frozenset({"child", "join_process", "supervised"})  # so has a cycle through a child: ``blocked_child``
-CEILING_OTHERS_MOVE = 0.75
+CEILING_OTHERS_MOVE = 0.78
 CEILING_ELSEWHERE = 0.8  # a process that waits for ever may hold it: who lets that one go on is not known
 
 

@@ -36,8 +36,8 @@ CAUSE = Cause("endless_python", "hung", "user_code", (Thread, Stack))
 COUNTED_LOOP = 5.0  # times the patience, for a ``for`` loop and for a rank that the others still wait for at the start
 RECENT_SECONDS = 6.0
 NAPPING_SECONDS = 15.0  # at one line, before it is even suspected
-GUESSED = 0.75  # nothing but time speaks for it: the loop counts, or its text is not known
-INFERRED = 0.85  # a long finite computation cannot be told apart by anything but time
+GUESSED = 0.78  # nothing but time speaks for it: the loop counts, or its text is not known
+INFERRED = 0.88  # a long finite computation cannot be told apart by anything but time
 BURSTS = 2  # one may be a cold cache
 OTHER_WORK = ("compile", "import", "save", "load", "rendezvous", "exit", "debugger")
 

@@ -35,8 +35,8 @@ def judge(case: Case) -> Outcome:
     rank, seen, lost = found
     steps = case.steps(rank)
     stretches = len(seen.runs(compiles))
-    stepped = steps.advanced > 0 if steps is not None else _stepped(seen)
-    if stretches < COMES_BACK or not stepped:
+    advanced = steps.advanced > 0 if steps is not None else stepped(seen)
+    if stretches < COMES_BACK or not advanced:
         return None
     frame = seen.top_line(compiles)
     return slow(
@@ -66,7 +66,8 @@ def compiles(stack: Stack) -> bool:
     return "compile" in tags(stack)
 
 
-def _stepped(seen: Profile) -> bool:
+def stepped(seen: Profile) -> bool:
+    """Whether steps were made between compilations."""
     return (
         seen.turns(lambda stack: not tags(stack).isdisjoint({"backward", "optimizer"}) and not compiles(stack))
         >= COMES_BACK

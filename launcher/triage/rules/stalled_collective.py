@@ -34,7 +34,7 @@ CERTAIN_ENDS = ("dead", "stopped", "lock", "cycle", "gil")
 OTHER_WORK = ("save", "load", "compile", "import", "http", "group_destroy", "exit")
 RECENT_SECONDS = 10.0
 ENOUGH_SAMPLES = 20  # to say that a rank that runs was never seen at any of these
-INFERRED = 0.85
+INFERRED = 0.9
 
 
 def judge(case: Case) -> Outcome:

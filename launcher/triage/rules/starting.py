@@ -31,7 +31,7 @@ YOUNG_SECONDS = 120.0
 RUNNING_SHARE = 0.5  # of a core, waiting for one included
 PREPARING_SAMPLES = 60
 PREPARING_LINES = 2
-SEEN, AWAITED, COUNTED, INFERRED = 0.9, 0.8, 0.7, 0.65
+SEEN, AWAITED, COUNTED, INFERRED = 0.92, 0.85, 0.7, 0.65
 
 
 def judge(case: Case) -> Outcome:

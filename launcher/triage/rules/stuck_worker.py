@@ -38,9 +38,9 @@ OWN_ENDS = ("sleep", "lock", "python", "native", "gil", "cycle", "other", "unkno
 RUNNING_ENDS = ("python", "native")
 COUNTED_LOOP = 5.0  # times the patience, for a worker in a ``for`` loop or in native code
 NAPPING = 2.0  # times the patience, for workers that look again and again whether something has come
-CEILING_GUESSED = 0.75  # it runs, and its loop is not one that waits for a condition
+CEILING_GUESSED = 0.78  # it runs, and its loop is not one that waits for a condition
 CEILING_UNSEEN = 0.7  # what it waits for could not be read
-CEILING_RUNNING = 0.85  # an endless loop and a very long computation look the same from outside
+CEILING_RUNNING = 0.88  # an endless loop and a very long computation look the same from outside
 
 
 def judge(case: Case) -> Outcome:

@@ -1,0 +1,47 @@
+"""When a one-shot look gives its verdict: at once where it is plain, and never before it is."""
+
+import pytest
+
+from perfwatch.oneshot import LONGER_SECONDS, SURER_SECONDS, UNCLEAR_SECONDS, OneShot
+from perfwatch.triage.verdict import Suspect, Verdict
+from tests.sessions import verdict
+
+
+def judged(state: str, cause: str | None, confidence: float, decides_in_seconds: float | None = None) -> Verdict:
+    """A verdict as the watch makes it."""
+    suspect = None
+    if decides_in_seconds is not None:
+        suspect = Suspect(
+            state="hung", cause="blocked_network", silent_seconds=1.0, decides_in_seconds=decides_in_seconds
+        )
+    return verdict(state=state, cause=cause, confidence=confidence, suspect=suspect)
+
+
+def test_a_plain_hang_is_given_at_once() -> None:
+    """Nobody waits for what is clear."""
+    assert OneShot().done(judged("hung", "stopped", 0.98), at=0.4)
+
+
+def test_a_hang_that_is_not_plain_is_looked_at_a_little_longer() -> None:
+    """A second dump often makes it plain; if none does, it is given all the same."""
+    shot = OneShot()
+
+    assert not shot.done(judged("hung", "deadlocked_locks", 0.78), at=0.4)
+    assert shot.done(judged("hung", "deadlocked_locks", 0.78), at=SURER_SECONDS)
+
+
+@pytest.mark.parametrize("state", ["slow", "healthy", "busy"])
+def test_what_moves_is_judged_twice_over_several_seconds(state: str) -> None:
+    """One sample of a loop says little."""
+    shot = OneShot()
+
+    assert not shot.done(judged(state, "cpu_training", 0.8), at=LONGER_SECONDS)
+    assert shot.done(judged(state, "cpu_training", 0.8), at=LONGER_SECONDS + 1)
+
+
+def test_a_suspicion_is_waited_for() -> None:
+    """While patience runs, nothing is said; without a suspect an unclear job is given up after a while."""
+    suspected, unclear = OneShot(), OneShot()
+
+    assert not suspected.done(judged("inconclusive", None, 0.4, decides_in_seconds=30.0), at=UNCLEAR_SECONDS)
+    assert unclear.done(judged("inconclusive", None, 0.0), at=UNCLEAR_SECONDS)
