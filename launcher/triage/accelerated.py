@@ -29,7 +29,20 @@ NOT_MONITORED = 0.75  # confidence where utilisation stands in for the card's un
 BY_DEVICE = 0.75  # ... and where it is not known whose cards they are
 PLAIN_PYTHON = 0.15  # of samples: own work is then data or logging, not the launching of kernels
 COPY_CALLS = frozenset({"to", "cuda", "copy_", "send_to_device", "move_data_to_device"})
-OTHER_WORK = ("save", "load", "import", "compile", "log", "tracker", "gc", "collective", "http", "fetch", "collate")
+OTHER_WORK = (
+    "empty_cache",
+    "save",
+    "load",
+    "import",
+    "compile",
+    "log",
+    "tracker",
+    "gc",
+    "collective",
+    "http",
+    "fetch",
+    "collate",
+)
 
 
 @dataclass(frozen=True)

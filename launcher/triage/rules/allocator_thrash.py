@@ -5,8 +5,9 @@ What it means
     to allocate anew. Each return waits until the card is done.
 
 How it is recognised
-    The memory used on the card falls and rises many times within seconds, and the training thread is in ``empty_cache`` (or at
-    a line that calls it), or the memory was nearly full each time; and the card has gaps.
+    The training thread is in ``empty_cache`` (or at a line that calls it) for a good part of its time; or the memory used on the
+    card falls and rises many times within seconds, from nearly full each time. And the card has gaps. The memory is looked at
+    too seldom to see each fall: where the thread tells, none is needed.
 
 What it is mistaken for
     A single release, at the end of an evaluation or of a phase. Sizes that change with room to spare: the cache serves them.
@@ -30,7 +31,8 @@ WINDOW_SECONDS = 15.0
 FALL_BYTES = 64 * 2**20  # three of torch's larger segments
 FALLS_PER_SECOND = 0.3  # memory is looked at ten times a second: faster swings show as often as they can
 NEARLY_FULL = 0.85  # of the card, at its highest
-EMPTYING = 0.02  # of the samples
+EMPTYING = 0.02  # of the samples, beside memory that falls and rises
+EMPTYING_ALONE = 0.06
 SEEN, INFERRED = 0.92, 0.8
 
 
@@ -47,11 +49,12 @@ def judge(case: Case) -> Outcome:
         described = case.history.latest(Gpu, one.card.uuid)
         total = described.reading.memory_bytes if described is not None else None
         full = total is not None and bool(used) and max(used) >= NEARLY_FULL * total
-        if falls < FALLS_PER_SECOND * min(WINDOW_SECONDS, one.card.seconds) or not (emptying >= EMPTYING or full):
+        often = falls >= FALLS_PER_SECOND * min(WINDOW_SECONDS, one.card.seconds)
+        if not (emptying >= EMPTYING_ALONE or (often and (emptying >= EMPTYING or full))):
             continue
         lost = max(emptying, one.card.waiting)
         if lost >= LOST_SHARE:
-            return _finding(case, one, falls, min(used), max(used), emptying, lost)
+            return _finding(case, one, falls, min(used, default=0), max(used, default=0), emptying, lost)
     return None
 
 
@@ -81,8 +84,13 @@ def _finding(case: Case, one: Accelerated, falls: int, low: int, high: int, empt
         lost=lost,
         frame=frame,
         confidence=max(certainty(lost), SEEN) if emptying >= EMPTYING else min(INFERRED, certainty(lost)),
-        summary=f"the memory of {name} is given back and asked for anew: {falls} times in {WINDOW_SECONDS:.0f} s, between "
-        f"{low / 2**30:.1f} and {high / 2**30:.1f} GiB{at}",
+        summary=f"the memory of {name} is given back and asked for anew"
+        + (
+            f" {falls} times in {WINDOW_SECONDS:.0f} s, between {low / 2**30:.1f} and {high / 2**30:.1f} GiB"
+            if falls
+            else ""
+        )
+        + at,
         evidence=(
             case.saw("nvml", name, "memory falls and rises", f"{falls} times in {WINDOW_SECONDS:.0f} s", "constant"),
             case.saw("stack", f"pid {one.rank.pid}", "empties the cache", f"{emptying:.0%} of the samples", "0 %"),
