@@ -20,6 +20,7 @@ from measure_overhead import probe_costs
 from record_case import ROUNDING_SECONDS, keep, provenance
 
 from perfwatch.drills import DRILLS
+from perfwatch.drills.drill import Drill
 from perfwatch.errors import SessionUnreadable
 from perfwatch.gauntlet import rows, show
 from perfwatch.gauntlet.choice import Choice, choose
@@ -119,14 +120,20 @@ def record(folder: Path, done: Sequence[Row], recordings: Recordings) -> None:
         decided = verdict.timeline.decided if verdict is not None else None
         at = recording.end if decided is None else decided + ROUNDING_SECONDS
         name = row.drill if row.strength == "loud" else f"{row.drill}-{row.strength}"
-        kind, cause = ("lookalike", drill.lookalike_of) if drill.lookalike_of else ("fires", drill.causes[0])
-        case = folder / "recordings" / str(cause) / kind / name
-        again = keep(
-            recording, at, case, provenance(drill, row.strength, row.late_seconds), {str(folder): "/tmp/drill"}
-        )
-        size = sum(file.stat().st_size for file in case.iterdir())
-        note = "" if again.cause == row.cause else f"  replayed as {again.state}/{again.cause}, live {row.cause}"
-        print(f"{case.relative_to(folder)}: {size / 1024:.0f} KiB{note}", flush=True)
+        made = provenance(drill, row.strength, row.late_seconds)
+        for cause, kind in places(drill):
+            case = folder / "recordings" / cause / kind / name
+            again = keep(recording, at, case, made, {str(folder): "/tmp/drill"})
+            size = sum(file.stat().st_size for file in case.iterdir())
+            note = "" if again.cause == row.cause else f"  replayed as {again.state}/{again.cause}, live {row.cause}"
+            print(f"{case.relative_to(folder)}: {size / 1024:.0f} KiB{note}", flush=True)
+
+
+def places(drill: Drill) -> list[tuple[str, str]]:
+    """Where recordings of a drill belong: to the cause that it is named after, and to the one that it must not be called."""
+    own = drill.name.split("-")[0]
+    found = [(own, "fires")] if own in drill.causes else []
+    return [*found, *([(drill.lookalike_of, "lookalike")] if drill.lookalike_of else [])]
 
 
 def _recording(folder: Path, row: Row) -> Recording | None:
