@@ -12,13 +12,14 @@ from collections.abc import Callable
 from functools import partial
 
 from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.gpu_files import local_pid
 from perfwatch.probes.nvml_driver import DriverNvml
 from perfwatch.probes.nvml_layer import Nvml
 from perfwatch.probes.nvml_page import Asked, Page
 from perfwatch.probes.nvml_process import CALM, DECODER, FULL, LENGTH, become_sampler
 from perfwatch.probes.nvml_sampler import NO_CARDS
 from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.readings import GpuSilence, Reading
+from perfwatch.probes.readings import GpuSample, GpuSilence, Reading
 from perfwatch.probes.stat import parse_stat
 
 DEADLINE_SECONDS = 2.0  # a call takes 1 to 40 us, with a busy machine a few ms
@@ -27,7 +28,6 @@ SILENCE_SECONDS = 1.0  # between two readings of one silence
 RESTART_SECONDS = 5.0
 GIVE_UP_SECONDS = 15.0  # in one call: another process is tried
 MOST_ABANDONED = 2  # a third would be stuck for the same reason
-HOST_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of the kernel
 REAP_TRIES = 50  # of a millisecond each: a process that is killed is about to end
 ABSENT = "there is no NVIDIA driver here"
 NONE_HERE = frozenset({ABSENT, NO_CARDS})  # reasons that are no trouble: this machine has no GPU
@@ -99,7 +99,8 @@ class GpuProbe:
             self._tell(FULL if full else CALM)
             self._full = full
         found = self._drain()
-        return [*found, *self._silence(answered=bool(found))]
+        # Samples are sent when a whole round has come back; a new sampler's description of the cards is not that.
+        return [*found, *self._silence(answered=any(isinstance(one, GpuSample) for _, one in found))]
 
     def wait(self, seconds: float) -> None:
         """Until something has come, or for so long."""
@@ -241,21 +242,3 @@ class GpuProbe:
 
 def _deadline(asked: Asked) -> float:
     return INIT_DEADLINE_SECONDS if asked.call == "init" else DEADLINE_SECONDS
-
-
-def local_pid(filesystem: Filesystem, pid: int) -> int | None:
-    """The pid as we see it of a process that NVML names by its pid on the host; None when that cannot be known.
-
-    Outside of containers the two are the same. In a PID namespace of our own a process of that number may be another one:
-    only one that holds the driver's device files is taken.
-    """
-    try:
-        if filesystem.readlink(filesystem.proc / "self/ns/pid") == HOST_PID_NAMESPACE:
-            return pid
-        folder = filesystem.proc / str(pid) / "fd"
-        for name in filesystem.listdir(folder):
-            if filesystem.readlink(folder / name).startswith("/dev/nvidia"):
-                return pid
-    except Unavailable:
-        pass
-    return None

@@ -13,7 +13,7 @@ import msgspec
 from perfwatch.probes.nvml_asking import Asking
 from perfwatch.probes.nvml_card import Card
 from perfwatch.probes.nvml_description import describe
-from perfwatch.probes.nvml_gpm import Gpm
+from perfwatch.probes.nvml_gpm import CALM_SECONDS, FULL_SECONDS, REFRESH_SECONDS, Gpm
 from perfwatch.probes.nvml_layer import (
     DRIVER_NOT_LOADED,
     LIBRARY_NOT_FOUND,
@@ -25,7 +25,7 @@ from perfwatch.probes.nvml_layer import (
 )
 from perfwatch.probes.nvml_thinning import Thinning, Timed
 from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.readings import Gpu, GpuEvent, ProbeCall, Reading
+from perfwatch.probes.readings import Gpu, GpuEvent, GpuSample, ProbeCall, Reading
 
 XID_EVENT = 0x8
 SLOW_SECONDS = 1.0  # processes, events, and what changes slowly
@@ -99,12 +99,16 @@ class Sampler:
         slow, rare = now >= self._slow_due, now >= self._rare_due
         self._slow_due = now + SLOW_SECONDS if slow else self._slow_due
         self._rare_due = now + RARE_SECONDS if rare else self._rare_due
-        fast: list[Reading] = []
+        samples: list[GpuSample] = []
         told: list[Reading] = []
+        compared = self._compared(now)
         for index in list(self._cards):
             try:
                 for card, gpm in self._cards[index]:
-                    fast += self._fast(card, gpm, slow)
+                    with self._mark("sample", card.gpu.uuid):
+                        samples.append(card.sample(slow, rare))
+                    if gpm is not None and gpm in compared:
+                        told += self._activity(card, gpm)
                     if slow:
                         with self._mark("processes", card.gpu.uuid):
                             told += card.processes()
@@ -118,24 +122,42 @@ class Sampler:
         if rare:
             for index in sorted(self._lost):
                 told += self._open(index)
-        return [*self.thinning.put(self._clock(), fast), *self._stamped(told)]
+        return [*self.thinning.put(self._clock(), samples), *self._stamped(told)]
 
-    def _fast(self, card: Card, gpm: Gpm | None, slow: bool) -> list[Reading]:
+    def attend(self) -> list[Timed]:
+        """From now on everything is wanted; returns the samples of the last half minute."""
+        for gpm in self._monitored():
+            gpm.due = 0.0
+        return self.thinning.fill()
+
+    def rest(self) -> None:
+        """One sample and one activity a second are enough."""
+        self.thinning.rest()
+
+    def _monitored(self) -> list[Gpm]:
+        return [gpm for devices in self._cards.values() for _, gpm in devices if gpm is not None]
+
+    def _compared(self, now: float) -> list[Gpm]:
+        """Whose GPM is looked at in this round: while calm, of one card, for it is what costs most."""
+        due = sorted((gpm for gpm in self._monitored() if gpm.due <= now), key=lambda gpm: gpm.due)
+        new = [gpm for gpm in due if not gpm.due]
+        return due if self.thinning.full else new or due[:1]
+
+    def _activity(self, card: Card, gpm: Gpm) -> list[Reading]:
         uuid = card.gpu.uuid
-        with self._mark("sample", uuid):
-            found: list[Reading] = [card.sample(slow)]
-        if gpm is None or (("gpm", uuid) in self._troubles and not slow):
-            return found
+        now = self._clock()
         try:
             with self._mark("gpm", uuid):
-                activity = gpm.look(self._clock())
+                activity = gpm.look(now)
         except Refused as refused:
             if refused.code in UNREACHABLE:
                 raise
+            gpm.due = now + RARE_SECONDS
             self._say("gpm", uuid, f"GPM of gpu {card.gpu.index}: {refused.text}", _GPM_ADVICE)
-            return found
+            return []
+        gpm.due = now + (FULL_SECONDS if self.thinning.full else CALM_SECONDS if activity else REFRESH_SECONDS)
         self._say("gpm", uuid)
-        return found if activity is None else [*found, activity]
+        return [] if activity is None else [activity]
 
     def _open(self, index: int) -> list[Reading]:
         """Describe a card and its MIG devices; a card that cannot be reached is tried again later."""

@@ -53,14 +53,7 @@ def _errors(name: str) -> Callable[[Row], Value]:
 
 def _rate(name: str, scale: float = 1.0) -> Callable[[Row], Value]:
     """Growth of a counter per second."""
-
-    def rate(row: Row) -> Value:
-        now, before = getattr(row.sample, name, None), getattr(row.before, name, None)
-        if now is None or before is None or not row.seconds or now < before:
-            return None
-        return round(float(now - before) / row.seconds * scale, 6)
-
-    return rate
+    return lambda row: None if (grown := row.rates.get(name)) is None else round(grown * scale, 6)
 
 
 def _traffic(gpm: str, counter: str, bytes_each: int) -> Callable[[Row], Value]:

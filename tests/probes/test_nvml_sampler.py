@@ -5,6 +5,7 @@ from typing import TypeVar
 
 import pytest
 
+from perfwatch.probes.nvml_gpm import FULL_SECONDS
 from perfwatch.probes.nvml_layer import (
     DRIVER_NOT_LOADED,
     FUNCTION_NOT_FOUND,
@@ -51,10 +52,10 @@ class Watched:
     def __init__(self, nvml: FakeNvml) -> None:
         self.clock = Clock()
         self.sampler = Sampler(nvml, self.clock)
-        self.sampler.thinning.fill()
+        self.sampler.attend()
         self.described = self.sampler.start()
 
-    def after(self, seconds: float = 0.1) -> list[Timed]:
+    def after(self, seconds: float = FULL_SECONDS) -> list[Timed]:
         """The next round, so much later."""
         self.clock.now += seconds
         return self.sampler.round()
@@ -87,7 +88,7 @@ def test_a_working_card_is_read_in_our_units() -> None:
     assert (sample.pcie_received_bytes, sample.nvlink_sent_kib, sample.nvlinks_active) == (2000, 10, 18)
     assert (activity.graphics, activity.sm_active, activity.tensor, activity.dram) == (1.0, 0.8, 0.228, 0.37)
     assert activity.pcie_received_mib_per_second == 20.0
-    assert activity.interval_seconds == pytest.approx(0.1)
+    assert activity.interval_seconds == pytest.approx(0.2)
 
 
 def test_a_driver_without_a_card_is_said() -> None:
@@ -198,7 +199,7 @@ def test_all_zero_within_one_refresh_is_no_reading() -> None:
     (found,) = of(GpuActivity, watched.after())
 
     assert missed == []
-    assert found.interval_seconds == pytest.approx(0.2)
+    assert found.interval_seconds == pytest.approx(0.4)
     assert found.graphics == 0.5
 
 
@@ -208,8 +209,8 @@ def test_all_zero_over_several_refreshes_is_an_idle_card() -> None:
     watched = Watched(nvml)
     found = [one for _ in range(5) for one in of(GpuActivity, watched.after())]
 
-    assert [one.graphics for one in found] == [0.0]
-    assert found[0].interval_seconds == pytest.approx(0.3)
+    assert [one.graphics for one in found] == [0.0, 0.0]
+    assert found[0].interval_seconds == pytest.approx(0.4)
 
 
 def test_a_little_traffic_shows_that_the_counters_were_refreshed() -> None:
@@ -228,7 +229,7 @@ def test_looks_that_come_too_fast_are_not_compared() -> None:
     watched.after()
 
     assert of(GpuActivity, watched.after(0.02)) == []
-    assert len(of(GpuActivity, watched.after(0.08))) == 1
+    assert len(of(GpuActivity, watched.after(FULL_SECONDS))) == 1
 
 
 def test_a_metric_that_a_card_lacks_is_none() -> None:
@@ -247,9 +248,9 @@ def test_gpm_in_other_hands_is_said_once_and_comes_back() -> None:
     """Everything else goes on."""
     nvml = machine(1, gpm_refusal=IN_USE)
     watched = Watched(nvml)
-    before = [*watched.after(), *watched.after(), *watched.after(SLOW_SECONDS)]
+    before = [*watched.after(), *watched.after(), *watched.after(RARE_SECONDS)]
     nvml.cards[0].gpm_refusal = None
-    after = [*watched.after(SLOW_SECONDS), *watched.after(), *watched.after()]
+    after = [*watched.after(RARE_SECONDS), *watched.after(), *watched.after()]
 
     (call,) = of(ProbeCall, before)
     assert (call.probe, call.entity, call.outcome) == ("gpm", "GPU-00000000", "unavailable")
@@ -316,7 +317,7 @@ def test_counters_that_wrap_go_on_growing() -> None:
     seen = []
     for counted in (4_294_960_000, 4_294_967_000, 5_000, 9_000, 100):
         card.fields[198] = counted
-        seen += [one.pcie_received_bytes for one in of(GpuSample, watched.after(SLOW_SECONDS))]
+        seen += [one.pcie_received_bytes for one in of(GpuSample, watched.after(RARE_SECONDS))]
 
     assert seen == [4_294_960_000, 4_294_967_000, 2**32 + 5_000, 2**32 + 9_000, 2**32 + 9_100]
 
@@ -361,26 +362,50 @@ def test_error_counters_are_told_when_they_change() -> None:
     assert (len(first), again, [one.uncorrected for one in grown]) == (1, [], [2])
 
 
+def test_a_counter_that_was_not_read_is_none() -> None:
+    """Expensive ones are read now and then; the same number again would look like a counter that stands still."""
+    watched = Watched(machine(1))
+    read, not_read = (of(GpuSample, watched.after())[0] for _ in range(2))
+
+    assert (read.pcie_received_bytes, read.pcie_width) == (2000, 16)
+    assert (not_read.pcie_received_bytes, not_read.pcie_width) == (None, 16)
+
+
 def test_a_calm_job_gets_one_reading_a_second_and_the_past_when_it_becomes_suspect() -> None:
-    """The second's mean; and of the last half minute every look."""
-    nvml = machine(1, activity=IDLE)
+    """The second's mean; and of the last half minute every sample."""
+    nvml = machine(1)
     clock = Clock()
     sampler = Sampler(nvml, clock)
     sampler.start()
     told = []
     for tenth in range(400):
         clock.now += 0.1
-        nvml.cards[0].activity = HALF if tenth % 2 else IDLE
+        nvml.cards[0].fields[186] = 300_000 if tenth % 2 else 100_000
         told += sampler.round()
-    past = sampler.thinning.fill()
+    past = of(GpuSample, sampler.attend())
 
-    activities = of(GpuActivity, told)
-    assert 36 <= len(of(GpuSample, told)) <= 41
+    samples, activities = of(GpuSample, told), of(GpuActivity, told)
+    assert 36 <= len(samples) <= 41
     assert 36 <= len(activities) <= 41
-    assert activities[-1].graphics == pytest.approx(0.25, abs=0.03)
+    assert samples[-1].power_watts == pytest.approx(200.0, abs=10.0)
     assert activities[-1].interval_seconds == pytest.approx(1.0, abs=0.11)
-    assert 290 <= len(of(GpuSample, past)) <= 302
-    assert {one.graphics for one in of(GpuActivity, past)} == {0.0, 0.5}
+    assert 290 <= len(past) <= 302
+    assert {one.power_watts for one in past} == {100.0, 300.0}
+
+
+def test_while_calm_one_card_at_a_time_has_its_units_compared() -> None:
+    """That is what costs most: it is spread over the second."""
+    nvml = machine(8)
+    clock = Clock()
+    sampler = Sampler(nvml, clock)
+    sampler.start()
+    told = []
+    for _ in range(30):
+        clock.now += 0.1
+        told.append(len(of(GpuActivity, sampler.round())))
+
+    assert max(told) == 1
+    assert sum(told) == pytest.approx(8 * 3, abs=4)
 
 
 def test_a_permanent_refusal_of_all_fields_is_remembered() -> None:
