@@ -20,6 +20,7 @@ from perfwatch.gauntlet import recorded
 from perfwatch.gauntlet.attempt import Attempt, run_attempt
 from perfwatch.gauntlet.choice import choose
 from perfwatch.gauntlet.conditions import Conditions
+from perfwatch.probes.readings import Cgroup, Gpu
 from perfwatch.recording import Recording, load
 from perfwatch.triage.rules import RULES
 
@@ -133,7 +134,20 @@ def _names(recording: Recording) -> dict[str, str]:
         sys.base_prefix: "/usr",
         recording.session.machine.name: "node-a",
         recording.session.machine.boot_id: "",
+        **_cards(recording),
+        **{path: "/job" for path in _groups(recording)},
     }
+
+
+def _groups(recording: Recording) -> set[str]:
+    """A control group's path says who started the job: a container's name, a scheduler's number."""
+    paths = {one.reading.path for one in recording.records if isinstance(one.reading, Cgroup)}
+    return {path for path in paths if path.count("/") > 1}
+
+
+def _cards(recording: Recording) -> dict[str, str]:
+    """A card's identifier is that of one machine: in a case it is called by its number."""
+    return {one.reading.uuid: f"GPU-{one.reading.index}" for one in recording.records if isinstance(one.reading, Gpu)}
 
 
 if __name__ == "__main__":

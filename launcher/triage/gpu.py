@@ -193,6 +193,12 @@ def _rough_kind(look: r.GpuSample, spin_watts: float | None) -> str:
     return "work" if look.utilisation >= BUSY else "wait"
 
 
+def seems_to_spin(history: History, uuid: str) -> list[tuple[float, bool]]:
+    """Every look at utilisation and power: when it was, and whether a kernel seemed to spin then."""
+    floor, _ = _spin_power(history, uuid, baseline(history, uuid, WINDOW_SECONDS))
+    return [(one.at, _rough_kind(one.reading, floor) == "spin") for one in history.series(r.GpuSample, uuid)]
+
+
 def _spin_power(history: History, uuid: str, before: Baseline) -> tuple[float | None, float]:
     """Below how many watts a resident kernel does nothing, and how sure that is."""
     if before.power_watts is not None and before.least_watts is not None:

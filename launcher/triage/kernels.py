@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from perfwatch.probes import readings as r
-from perfwatch.triage.gpu import RESIDENT, WINDOW_SECONDS, flat, regime, told
+from perfwatch.triage.gpu import RESIDENT, flat, seems_to_spin, told
 from perfwatch.triage.history import History
 from perfwatch.triage.motion import LULLS
 
@@ -45,11 +45,11 @@ def kernels(history: History, uuid: str) -> Kernels:
 
 
 def _roughly(history: History, uuid: str) -> Kernels:
-    """Where the card's units cannot be seen: for how long it was of the kind that it is now."""
-    card = regime(history, uuid, 12 * WINDOW_SECONDS)
-    now = regime(history, uuid)
-    since = card.since_seconds if card.kind == now.kind else now.since_seconds
-    return Kernels((), since, 0.0)
+    """Where the card's units cannot be seen: for how long it has drawn no power at full utilisation."""
+    looks = seems_to_spin(history, uuid)
+    others = [at for at, spins in looks if not spins]
+    began = looks[0][0] if looks else history.at
+    return Kernels((), history.at - max([began, *others]), 0.0)
 
 
 def _unbroken(look: r.GpuActivity) -> bool:

@@ -66,8 +66,10 @@ def test_attention_counts_when_its_shape_is_given() -> None:
     case = trained(history, params=PARAMETERS, tokens_per_step=TOKENS, layers=6, hidden=768, sequence=512)
     whole = efficiency(case).model
 
-    assert plain is not None and plain.mfu is not None
-    assert whole is not None and whole.mfu is not None
+    assert plain is not None
+    assert plain.mfu is not None
+    assert whole is not None
+    assert whole.mfu is not None
     more = 1 + 12 * 6 * 768 * 512 / (6 * PARAMETERS)
     assert whole.mfu.p50 == pytest.approx(plain.mfu.p50 * more, rel=0.01)
 
@@ -78,7 +80,8 @@ def test_the_first_steps_are_left_out_and_the_slow_ones_show_in_the_tail() -> No
     stepping(history, *[5.0] * 4, *[0.01] * 50, 0.1, 0.1, 0.1)
     model = efficiency(trained(history, params=PARAMETERS, tokens_per_step=TOKENS)).model
 
-    assert model is not None and model.step_seconds is not None
+    assert model is not None
+    assert model.step_seconds is not None
     assert model.step_seconds.p50 == pytest.approx(0.01)
     assert model.step_seconds.p99 == pytest.approx(0.1, rel=0.01)
 
@@ -130,7 +133,9 @@ def test_a_matrix_product_on_a_power_capped_card_is_told_at_both_clocks() -> Non
     history.add(0.0, h200())
     card = efficiency(trained(history)).cards[0]
 
-    assert card.tensor_tflops is not None and card.hfu_at_boost is not None and card.hfu_at_clock is not None
+    assert card.tensor_tflops is not None
+    assert card.hfu_at_boost is not None
+    assert card.hfu_at_clock is not None
     assert card.tensor_tflops.p50 == pytest.approx(747, rel=0.01)
     assert card.hfu_at_clock.p50 == pytest.approx(0.94)
     assert card.hfu_at_boost.p50 == pytest.approx(0.94 * 1470 / 1980, rel=0.01)
