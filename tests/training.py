@@ -1,6 +1,6 @@
 """A training process for tests of triage: its threads, stacks and steps, second by second, beside the loads of ``cards``."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from perfwatch.probes.readings import (
     Cgroup,
@@ -33,11 +33,18 @@ SLEEP = Wait(call="futex", number=202, kind="futex", forever=True)
 
 
 class Training:
-    """One process in a history that grows; every look is half a second apart."""
+    """One process in a history that grows, half a second a look. ``sample``: what every sample of the card says besides."""
 
-    def __init__(self, *, binding: Reading | None = None, card: bool = True, monitored: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        binding: Reading | None = None,
+        card: bool = True,
+        monitored: bool = True,
+        sample: Mapping[str, object] | None = None,
+    ) -> None:
         self.history = History()
-        self._monitored = monitored
+        self._monitored, self._sample = monitored, sample or {}
         self.add(
             Process(
                 pid=PID,
@@ -84,7 +91,7 @@ class Training:
         """Let so many seconds pass: the training thread is seen in these stacks in turn, the card under this load."""
         began = self.history.at
         if load is not None:
-            under(self.history, load, began + 0.1, began + seconds, monitored=self._monitored)
+            under(self.history, load, began + 0.1, began + seconds, monitored=self._monitored, **self._sample)
         for number in range(round(seconds / 0.5)):
             self.history.at = began + 0.5 * (number + 1)
             at = self.history.at
