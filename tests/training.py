@@ -1,6 +1,7 @@
 """A training process for tests of triage: its threads, stacks and steps, second by second, beside the loads of ``cards``."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from perfwatch.probes.readings import (
     Cgroup,
@@ -41,7 +42,7 @@ class Training:
         binding: Reading | None = None,
         card: bool = True,
         monitored: bool = True,
-        sample: Mapping[str, object] | None = None,
+        sample: Mapping[str, Any] | None = None,
     ) -> None:
         self.history = History()
         self._monitored, self._sample = monitored, sample or {}

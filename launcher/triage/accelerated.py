@@ -64,6 +64,10 @@ class Accelerated:
 
 def accelerated(case: Case) -> list[Accelerated]:
     """Every rank that makes progress with a card that was looked at for long enough."""
+    return case.history.once("accelerated", lambda: _accelerated(case))
+
+
+def _accelerated(case: Case) -> list[Accelerated]:
     found = []
     for rank in case.ranks:
         now = case.progress[rank.pid]

@@ -30,6 +30,10 @@ CONDITIONS = ("params", "tokens_per_step", "layers", "hidden", "sequence")
 
 def efficiency(case: Case) -> Efficiency:
     """The figures of every card of the job that can be given, and of the model where it is known."""
+    return case.history.once("efficiency", lambda: _efficiency(case))
+
+
+def _efficiency(case: Case) -> Efficiency:
     cards: list[CardFigures] = []
     for rank in case.ranks:
         for uuid in cards_of(case.history, rank.pid).uuids:

@@ -126,6 +126,10 @@ def name_of(history: History, uuid: str) -> str:
 
 def regime(history: History, uuid: str, seconds: float = WINDOW_SECONDS) -> Regime:
     """What a card did over the last ``seconds``; ``unknown`` where it was not looked at lately, or too seldom."""
+    return history.once(("regime", uuid, seconds), lambda: _regime(history, uuid, seconds))
+
+
+def _regime(history: History, uuid: str, seconds: float) -> Regime:
     samples = _fresh(history, history.series(r.GpuSample, uuid, seconds=seconds))
     activities = _fresh(history, told(history.series(r.GpuActivity, uuid, seconds=seconds)))
     if len(activities) >= FEW_LOOKS:

@@ -29,6 +29,10 @@ class Kernels:
 
 def kernels(history: History, uuid: str) -> Kernels:
     """From everything that was seen of a card."""
+    return history.once(("kernels", uuid), lambda: _kernels(history, uuid))
+
+
+def _kernels(history: History, uuid: str) -> Kernels:
     looks = told(history.series(r.GpuActivity, uuid))
     if not looks:
         return _roughly(history, uuid)

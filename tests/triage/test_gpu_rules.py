@@ -1,5 +1,7 @@
 """What holds a GPU job back is named from the card's units, its host and its neighbours; and only where all of them agree."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from perfwatch.probes.readings import (
@@ -27,7 +29,7 @@ EAGER = (
 )
 
 
-def under_load(load: str, stacks: list[tuple[Frame, ...]], **sample: object) -> Training:
+def under_load(load: str, stacks: Sequence[tuple[Frame, ...]], **sample: object) -> Training:
     """Twelve seconds of a training under a load."""
     job = Training(sample=sample)
     job.add(SourceLine(file=TRAIN, line=30, text="    batch = batch.to(device)", calls=("batch.to",)))
