@@ -12,6 +12,7 @@ from perfwatch.attention import Schedule, alarm, nearest
 from perfwatch.look import Look
 from perfwatch.news import News, Sink, Teller
 from perfwatch.probes import readings as r
+from perfwatch.probes.gpu import GpuProbe
 from perfwatch.recording import AT_DECIMALS
 from perfwatch.session import Session
 from perfwatch.sources import Sources
@@ -54,6 +55,7 @@ class Watch:
         on_news: called for each suspicion, verdict and retraction.
         eager: begin with everything (attach) instead of calmly (run).
         clock: monotonic seconds.
+        gpus: asks the NVIDIA driver.
     """
 
     def __init__(
@@ -66,10 +68,11 @@ class Watch:
         on_news: Callable[[News], None] = lambda _: None,
         eager: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        gpus: GpuProbe | None = None,
     ) -> None:
         self.roots = list(roots)
         self.session = session
-        self.look = Look(self._append, agent_folder)
+        self.look = Look(self._append, agent_folder, gpus=gpus)
         self.suspicious = eager
         self.last: Verdict | None = None
         self._recorder = recorder

@@ -79,6 +79,11 @@ class GpuProbe:
         return self._cpu_before + self._cpu_seconds
 
     @property
+    def sampler_pid(self) -> int:
+        """Of the process that asks now; 0 when there is none."""
+        return self._pid
+
+    @property
     def trouble(self) -> Unavailable | None:
         """Why nothing comes now, if nothing does."""
         return self._trouble or self._refused

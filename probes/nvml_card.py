@@ -16,9 +16,8 @@ from perfwatch.probes.readings import Gpu, GpuErrors, GpuProcess, GpuSample
 # NVML_FI_DEV_*, asked for in one call each.
 _FAST_FIELDS = {"power": (186, 0)}
 _SLOW_FIELDS = {"power_violation_ns": (74, 0), "memory_temperature": (82, 0)}
-_RARE_FIELDS = {
-    "thermal_violation_ns": (75, 0),
-    "pcie_replays": (94, 0),
+_RARE_FIELDS = {"thermal_violation_ns": (75, 0), "pcie_replays": (94, 0)}
+_TRAFFIC_FIELDS = {  # GPM tells the same; a card without it is asked each second
     "pcie_sent_bytes": (197, 0),
     "pcie_received_bytes": (198, 0),
     "nvlink_sent_kib": (138, ALL_LINKS),
@@ -127,7 +126,7 @@ class Card:
 
     def _slow(self) -> dict[str, int | float]:
         ask = self._ask
-        fields = ask.fields(_SLOW_FIELDS)
+        fields = ask.fields(_SLOW_FIELDS if self.gpu.gpm else _SLOW_FIELDS | _TRAFFIC_FIELDS)
         self._state |= {
             "memory_used_bytes": ask.record("nvmlDeviceGetMemoryInfo").get("used"),
             "temperature_celsius": ask.number("nvmlDeviceGetTemperature", _TEMPERATURE_SENSOR),
@@ -147,7 +146,7 @@ class Card:
             "pcie_width": ask.number("nvmlDeviceGetCurrPcieLinkWidth"),
             "nvlinks_active": sum(links) if links else None,
         }
-        return ask.fields(_RARE_FIELDS)
+        return ask.fields(_RARE_FIELDS | _TRAFFIC_FIELDS if self.gpu.gpm else _RARE_FIELDS)
 
     def _listed(self, kind: str) -> Iterable[Any]:
         try:

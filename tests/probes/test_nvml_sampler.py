@@ -176,6 +176,7 @@ def test_a_card_without_gpm_is_read_without_it() -> None:
     assert (gpu.gpm, gpu.sms) == (False, 108)
     assert len(of(GpuSample, readings)) == 3
     assert not of(GpuActivity, readings)
+    assert of(GpuSample, watched.after(SLOW_SECONDS))[0].pcie_received_bytes == 2000
     assert not of(ProbeCall, readings)
 
 
