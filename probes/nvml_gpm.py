@@ -4,6 +4,7 @@ The counters are refreshed every 100 ms (measured on H200). Two looks within one
 news, not an idle card: the earlier look is then kept, and the next one spans more than a refresh.
 """
 
+import math
 from typing import Any
 
 from perfwatch.probes.nvml_layer import Handle, Nvml
@@ -63,12 +64,14 @@ class Gpm:
             self._base, self._base_at = fresh, now
             return None
         try:
-            values = dict(zip(_NAMES, self._nvml.gpm_metrics(self._base, fresh, _IDENTITIES), strict=True))
+            answers = self._nvml.gpm_metrics(self._base, fresh, _IDENTITIES)
         except BaseException:
             self._spare = fresh
             raise
+        values = {name: None if _no_number(value) else value for name, value in zip(_NAMES, answers, strict=True)}
         seconds = now - self._base_at
-        if not any(values.values()) and seconds < ZERO_SECONDS:
+        torn = any(map(_no_number, answers))  # seen when a context has just ended: all zero, and 0/0 for the memory
+        if not any(values.values()) and (torn or seconds < ZERO_SECONDS):
             self._spare = fresh
             return None
         self._spare, self._base, self._base_at = self._base, fresh, now
@@ -83,5 +86,8 @@ class Gpm:
 
 
 def _rounded(value: float | None, scale: float) -> float | None:
-    """A metric in our units; a value that is not a number is none."""
-    return None if value is None or value != value else round(value * scale, _DECIMALS)
+    return None if value is None else round(value * scale, _DECIMALS)
+
+
+def _no_number(value: float | None) -> bool:
+    return value is not None and math.isnan(value)

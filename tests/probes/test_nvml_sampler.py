@@ -214,6 +214,17 @@ def test_all_zero_over_several_refreshes_is_an_idle_card() -> None:
     assert found[0].interval_seconds == pytest.approx(0.4)
 
 
+def test_all_zero_with_something_that_is_no_number_is_no_reading() -> None:
+    """However long it lasts: the counters were not there."""
+    nvml = machine(1, activity=NOTHING | {10: float("nan")})
+    watched = Watched(nvml)
+    torn = [one for _ in range(5) for one in of(GpuActivity, watched.after())]
+    nvml.cards[0].activity = HALF
+
+    assert torn == []
+    assert [one.graphics for one in of(GpuActivity, watched.after())] == [0.5]
+
+
 def test_a_little_traffic_shows_that_the_counters_were_refreshed() -> None:
     """An idle card answers its observer over PCIe: that is enough to believe the zeros."""
     watched = Watched(machine(1, activity=IDLE))
