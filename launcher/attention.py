@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterable
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import median
+from perfwatch.triage.xids import HARDWARE, announced
 
 SHIFT_RATIO = 1.3  # the newest steps against the ones before: a calm job that slows down so much is looked at
 NEWEST_STEPS = 8
 EARLIER_STEPS = 24
+ERROR_SECONDS = 30.0  # after it was announced: by then the job stands, or does not care
 
 
 class Schedule:
@@ -58,6 +60,9 @@ def alarm(case: Case) -> str:
             return f"{name}: steps take longer than before"
     if any(member.ended for member in case.job.ranks):
         return "a rank has ended"
+    for error in announced(case):
+        if error.kind == HARDWARE and case.at - error.at < ERROR_SECONDS:
+            return f"the GPU driver announced {error.shown()}"
     return ""
 
 
