@@ -141,6 +141,8 @@ class Card:
         self._state |= {
             "encoder_utilisation": _share(ask.first("nvmlDeviceGetEncoderUtilization")),
             "decoder_utilisation": _share(ask.first("nvmlDeviceGetDecoderUtilization")),
+            "jpeg_utilisation": _share(ask.first("nvmlDeviceGetJpgUtilization")),
+            "optical_flow_utilisation": _share(ask.first("nvmlDeviceGetOfaUtilization")),
             "bar1_used_bytes": ask.record("nvmlDeviceGetBAR1MemoryInfo").get("bar1Used"),
             "pcie_generation": ask.number("nvmlDeviceGetCurrPcieLinkGeneration"),
             "pcie_width": ask.number("nvmlDeviceGetCurrPcieLinkWidth"),

@@ -28,6 +28,8 @@ _TRAFFIC = {
     "pcie_received_mib_per_second": 21,
     "nvlink_received_mib_per_second": 60,
     "nvlink_sent_mib_per_second": 61,
+    "c2c_sent_mib_per_second": 100,
+    "c2c_received_mib_per_second": 101,
 }
 _NAMES = (*_SHARES, *_TRAFFIC)
 _IDENTITIES = (*_SHARES.values(), *_TRAFFIC.values())

@@ -71,6 +71,8 @@ COLUMNS: tuple[Column, ...] = (
     Column("memory_utilisation", "u", ("mem", "%"), 3, _sample("memory_utilisation"), scale=100),
     Column("encoder_utilisation", "U", ("enc", "%"), 3, _sample("encoder_utilisation"), scale=100),
     Column("decoder_utilisation", "U", ("dec", "%"), 3, _sample("decoder_utilisation"), scale=100),
+    Column("jpeg_utilisation", "U", ("jpg", "%"), 3, _sample("jpeg_utilisation"), scale=100),
+    Column("optical_flow_utilisation", "U", ("ofa", "%"), 3, _sample("optical_flow_utilisation"), scale=100),
     Column("graphics", "g", ("gfx", "%"), 3, _activity("graphics"), scale=100),
     Column("sm_active", "g", ("sm", "%"), 3, _activity("sm_active"), scale=100),
     Column("sm_occupancy", "g", ("occ", "%"), 3, _activity("sm_occupancy"), scale=100),
@@ -107,6 +109,8 @@ COLUMNS: tuple[Column, ...] = (
            _traffic("nvlink_received_mib_per_second", "nvlink_received_kib", 1024)),
     Column("nvlink_sent_mib_per_second", "t", ("txnvl", "MiB/s"), 6,
            _traffic("nvlink_sent_mib_per_second", "nvlink_sent_kib", 1024)),
+    Column("c2c_received_mib_per_second", "T", ("rxc2c", "MiB/s"), 6, _activity("c2c_received_mib_per_second")),
+    Column("c2c_sent_mib_per_second", "T", ("txc2c", "MiB/s"), 6, _activity("c2c_sent_mib_per_second")),
     Column("nvlinks_active", "T", ("nvl", "up"), 3, _sample("nvlinks_active")),
     Column("processes", "j", ("job: rank (process), step, steps per second", ""), 0, lambda row: occupied(row)),
 )  # fmt: skip
