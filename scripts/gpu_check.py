@@ -44,7 +44,7 @@ def main() -> int:
     folder = options.output.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     choice = _choice(options)
-    conditions = Conditions(folder=folder, patience_seconds=PATIENCE_SECONDS, limit_seconds=120.0)
+    conditions = Conditions(folder=folder, mode=options.mode, patience_seconds=PATIENCE_SECONDS, limit_seconds=120.0)
     status = 0
     if not options.tables:
         if not choice.drills:
@@ -158,6 +158,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder for rows, sessions and recordings")
     parser.add_argument("--only", default="", help="these drills or causes, separated by commas")
     parser.add_argument("--strength", default="", help="loud, quiet, masked; several separated by commas")
+    parser.add_argument("--mode", choices=("attach", "run"), default="attach")
     parser.add_argument("--resume", action="store_true", help="leave out what has a row already")
     parser.add_argument("--tables", action="store_true", help="run nothing: tables and recordings of what is there")
     parser.add_argument("--no-recordings", action="store_true")
