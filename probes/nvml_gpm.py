@@ -46,7 +46,8 @@ class Gpm:
         instance: GPU instance of a MIG device.
 
     Attributes:
-        due: when the next look is worth it.
+        due: when the next look is worth it, while calm.
+        refused: somebody else holds the counters.
     """
 
     def __init__(self, nvml: Nvml, handle: Handle, uuid: str, instance: int | None = None) -> None:
@@ -55,6 +56,7 @@ class Gpm:
         self._base_at = 0.0
         self._spare: Any = None
         self.due = 0.0
+        self.refused = False
 
     def look(self, now: float) -> GpuActivity | None:
         """What happened since the last reading; None when nothing new can be said yet. Raises Refused."""

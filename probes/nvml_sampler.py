@@ -13,7 +13,7 @@ import msgspec
 from perfwatch.probes.nvml_asking import Asking
 from perfwatch.probes.nvml_card import Card
 from perfwatch.probes.nvml_description import describe
-from perfwatch.probes.nvml_gpm import CALM_SECONDS, FULL_SECONDS, REFRESH_SECONDS, Gpm
+from perfwatch.probes.nvml_gpm import CALM_SECONDS, REFRESH_SECONDS, Gpm
 from perfwatch.probes.nvml_layer import (
     DRIVER_NOT_LOADED,
     LIBRARY_NOT_FOUND,
@@ -126,8 +126,6 @@ class Sampler:
 
     def attend(self) -> list[Timed]:
         """From now on everything is wanted; returns the samples of the last half minute."""
-        for gpm in self._monitored():
-            gpm.due = 0.0
         return self.thinning.fill()
 
     def rest(self) -> None:
@@ -139,9 +137,11 @@ class Sampler:
 
     def _compared(self, now: float) -> list[Gpm]:
         """Whose GPM is looked at in this round: while calm, of one card, for it is what costs most."""
+        if self.thinning.full:
+            return [gpm for gpm in self._monitored() if not gpm.refused or gpm.due <= now]
         due = sorted((gpm for gpm in self._monitored() if gpm.due <= now), key=lambda gpm: gpm.due)
         new = [gpm for gpm in due if not gpm.due]
-        return due if self.thinning.full else new or due[:1]
+        return new or due[:1]
 
     def _activity(self, card: Card, gpm: Gpm) -> list[Reading]:
         uuid = card.gpu.uuid
@@ -152,10 +152,11 @@ class Sampler:
         except Refused as refused:
             if refused.code in UNREACHABLE:
                 raise
-            gpm.due = now + RARE_SECONDS
+            gpm.due, gpm.refused = now + RARE_SECONDS, True
             self._say("gpm", uuid, f"GPM of gpu {card.gpu.index}: {refused.text}", _GPM_ADVICE)
             return []
-        gpm.due = now + (FULL_SECONDS if self.thinning.full else CALM_SECONDS if activity else REFRESH_SECONDS)
+        gpm.due = now + (CALM_SECONDS if activity is not None else REFRESH_SECONDS)
+        gpm.refused = False
         self._say("gpm", uuid)
         return [] if activity is None else [activity]
 

@@ -6,7 +6,7 @@ import pytest
 
 from perfwatch.monitoring import Monitor
 from perfwatch.probes.deadline import Inline
-from perfwatch.probes.nvml_gpm import FULL_SECONDS
+from perfwatch.probes.nvml_gpm import REFRESH_SECONDS
 from perfwatch.probes.nvml_layer import Happened, Listed
 from perfwatch.probes.nvml_sampler import SLOW_SECONDS, Sampler
 from perfwatch.probes.nvml_thinning import Timed
@@ -63,10 +63,10 @@ class Scene:
 def test_a_row_is_the_mean_of_its_interval(tmp_path: Path) -> None:
     """Half of the looks saw work and half did not."""
     scene = Scene(machine(1), tmp_path)
-    for fifth in range(11):
-        scene.nvml.cards[0].activity = IDLE if fifth % 2 else IDLE | {1: 100.0}
-        scene.nvml.cards[0].fields[186] = 100_000 if fifth % 2 else 300_000
-        scene.pass_time(FULL_SECONDS)
+    for tenth in range(11):
+        scene.nvml.cards[0].activity = IDLE if tenth % 2 else IDLE | {1: 100.0}
+        scene.nvml.cards[0].fields[186] = 100_000 if tenth % 2 else 300_000
+        scene.pass_time(REFRESH_SECONDS)
 
     (row,) = scene.monitor.rows()
 

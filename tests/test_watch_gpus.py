@@ -19,6 +19,12 @@ from tests.nvml_layer import machine
 from tests.sessions import session
 
 PATIENCE_SECONDS = 20.0
+WORKING = """
+import time
+while True:
+    sum(range(30_000))
+    time.sleep(0.01)
+"""
 
 
 class Recorded:
@@ -46,10 +52,11 @@ class Recorded:
 
 @pytest.fixture
 def job() -> Iterator[int]:
-    """A program that waits for its standard input to end."""
-    program = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    """A program that works a little, again and again, so that nothing about it is suspect."""
+    program = subprocess.Popen([sys.executable, "-c", WORKING])
     yield program.pid
-    program.communicate()
+    program.kill()
+    program.wait()
 
 
 @pytest.fixture
