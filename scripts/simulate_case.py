@@ -22,7 +22,7 @@ from perfwatch.recording import Record, Recording, load
 RECORDINGS = Path(__file__).resolve().parent.parent / "tests" / "triage" / "recordings"
 HOT_MHZ, HOT_CELSIUS, HEAT = 1185, 91, 0x40
 FEW_LANES = 4
-SILENT_AFTER = 0.5  # of the recording
+SILENT_AFTER = 0.2  # of the recording
 FALLEN_OFF = 79
 
 
@@ -65,7 +65,7 @@ def few_lanes(recording: Recording) -> Iterator[Record]:
 
 
 def no_answer(recording: Recording) -> Iterator[Record]:
-    """From the middle on no call into the driver comes back; the sampler says so each second."""
+    """After a while no call into the driver comes back; the sampler says so each second."""
     since = recording.end * SILENT_AFTER
     for record in recording.records:
         if record.at <= since or not isinstance(record.reading, GpuSample | GpuActivity | GpuProcess):
@@ -90,7 +90,7 @@ def fallen_off(recording: Recording) -> Iterator[Record]:
 SIMULATIONS = (
     Simulation("throttled_gpu", "gpu_bound/fires/gpu_bound", "GpuSample: reasons, clock and temperature", too_hot),
     Simulation("degraded_link", "copy_bound/fires/copy_bound", "GpuSample: width of the link", few_lanes),
-    Simulation("driver_unresponsive", "stuck_kernel/fires/stuck_kernel", "readings of the card: GpuSilence", no_answer),
+    Simulation("driver_unresponsive", "stuck_kernel/fires/stuck_kernel-barrier-quiet", "readings of the card: GpuSilence", no_answer),
     Simulation("gpu_fault", "gpu_fault/lookalike/gpu_assertion", "GpuEvent: the number", fallen_off),
 )
 

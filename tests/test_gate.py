@@ -44,7 +44,9 @@ def test_a_gate_without_a_model_is_a_mistake_on_the_command_line() -> None:
     assert checked(Model(), 35.0, recorded=True) == {}
 
 
-@pytest.mark.parametrize("model", [Model(params=8e9), Model(params=8e9, tokens_per_step=4e6, layers=32), Model(layers=3)])
+@pytest.mark.parametrize(
+    "model", [Model(params=8e9), Model(params=8e9, tokens_per_step=4e6, layers=32), Model(layers=3)]
+)
 def test_what_belongs_together_is_given_together(model: Model) -> None:
     """Half of it would give a wrong figure."""
     with pytest.raises(UsageError, match="belong together"):

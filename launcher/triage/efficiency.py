@@ -14,6 +14,7 @@ from perfwatch.triage.hardware import (
     TERA,
     data_sheet_tflops,
     dram_peak_bytes_per_second,
+    real_clock_mhz,
     tensor_tflops_at,
     unknown,
 )
@@ -54,7 +55,8 @@ def _card(case: Case, uuid: str, rank: int | None) -> CardFigures | None:
     tflops, at_clock, at_boost = [], [], []
     for one in looks:
         place = bisect.bisect_right(times, one.at) - 1
-        clock = samples[place].reading.sm_clock_mhz if place >= 0 else None
+        sample = samples[place].reading if place >= 0 else None
+        clock = None if sample is None else real_clock_mhz(card, sample.sm_clock_mhz, sample.reasons)
         now = tensor_tflops_at(card, clock)
         most = tensor_tflops_at(card, card.sm_clock_max_mhz)
         if one.reading.tensor is None or now is None or most is None:

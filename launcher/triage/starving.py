@@ -25,6 +25,7 @@ CARD_WAITS = 0.05  # a card that has nothing to do meanwhile is a second witness
 FEW_SAMPLES = 20
 WINDOW_SECONDS = 20.0
 BLOCK_READS = 256 * 1024  # bytes per second from the block layer: below it the page cache serves
+HARD_READS = 256 * 2**20  # bytes per second: of so many, much of the run time is the kernel's, for the reads
 WORKING_SHARE = 0.4  # of the looks at workers: those of a starved loop are busy nearly all the time
 READING_SHARE = 0.2  # of the looks at workers; those that compute are below 0.1
 WANTING_SHARE = 0.5  # of a core: below it workers wait more than they compute
@@ -237,7 +238,8 @@ class Work:
     def mostly(self) -> str:
         """``files``, ``sockets``, ``computing``, or ``waiting`` for something else."""
         reads = max(self.files, self.sockets)
-        if reads >= max(READING_SHARE, self.runs):
+        hard = self.bytes_per_second >= HARD_READS and self.files >= WORKING_SHARE
+        if hard or reads >= max(READING_SHARE, self.runs):
             return "files" if self.files > self.sockets else "sockets"
         return "computing" if self.wants >= WANTING_SHARE else "waiting"
 
