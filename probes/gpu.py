@@ -6,11 +6,11 @@ that does not come back is left behind (one in state D cannot be killed) and ano
 
 import os
 import select
-import signal
 import time
 from collections.abc import Callable
 from functools import partial
 
+from perfwatch.probes.deadline import hold_child, kill_child
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.gpu_files import local_pid
 from perfwatch.probes.nvml_driver import DriverNvml
@@ -55,6 +55,7 @@ class GpuProbe:
         self._open_nvml, self._filesystem, self._clock = open_nvml, filesystem or Filesystem(), clock
         self._page = Page(clock)
         self._pid = 0
+        self._handle: int | None = None  # the pid may have been reaped by somebody else and reused
         self._commands = self._frames = -1
         self._buffer = bytearray()
         self._full = False
@@ -142,6 +143,7 @@ class GpuProbe:
         if self._pid == 0:
             to_local = partial(local_pid, self._filesystem)
             become_sampler(parent, commands_out, frames_in, self._page, self._open_nvml, to_local, self._clock)
+        self._handle = hold_child(self._pid)
         os.close(commands_out)
         os.close(frames_in)
         os.set_blocking(self._frames, False)
@@ -222,12 +224,10 @@ class GpuProbe:
     def _leave(self) -> None:
         if not self._pid:
             return
-        try:
-            os.kill(self._pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        os.close(self._commands)
-        os.close(self._frames)
+        kill_child(self._pid, self._handle)
+        for descriptor in (self._handle, self._commands, self._frames):
+            if descriptor is not None:
+                os.close(descriptor)
         self._abandoned.append(self._pid)
         self._pid = 0
         self._cpu_before, self._cpu_seconds = self.cpu_seconds, 0.0

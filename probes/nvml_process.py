@@ -68,10 +68,11 @@ def become_sampler(
         sampler = Sampler(open_nvml(), clock, page, to_local)
         try:
             outlet.send(sampler.start())
+            _serve(sampler, commands, outlet, clock)
         except Unavailable as unavailable:
             outlet.refuse(unavailable)
-            os._exit(0)
-        _serve(sampler, commands, outlet, clock)
+        except Exception as error:  # of ours: another sampler would meet it too
+            outlet.refuse(Unavailable(f"internal error of the GPU sampler: {type(error).__name__}: {error}"))
     finally:  # nothing may escape into the parent's code above the fork
         os._exit(1)
 

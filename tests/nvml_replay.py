@@ -80,7 +80,14 @@ class Recording:
 
     def gpm_metrics(self, first: Any, second: Any, wanted: Sequence[int]) -> list[float | None]:
         """The values by their ids."""
-        return self._keep("gpm_metrics", lambda: self._nvml.gpm_metrics(first, second, wanted))
+        told = self._keep(
+            "gpm_metrics",
+            lambda: {
+                str(one): value
+                for one, value in zip(wanted, self._nvml.gpm_metrics(first, second, wanted), strict=True)
+            },
+        )
+        return [told[str(one)] for one in wanted]
 
     def watch_events(self, cards: Sequence[Any]) -> Any:
         """The real set."""
@@ -188,7 +195,8 @@ class Replayed:
 
     def gpm_metrics(self, first: Any, second: Any, wanted: Sequence[int]) -> list[float | None]:
         """What was recorded."""
-        return list(self._answer("gpm_metrics"))
+        told = self._answer("gpm_metrics")
+        return [told.get(str(one)) for one in wanted]
 
     def watch_events(self, cards: Sequence[int]) -> object:
         """Any token will do."""
