@@ -6,6 +6,8 @@ one is swept, sampled and judged until the verdict is clear. Nothing here blocks
 
 import time
 from collections.abc import Callable, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 from perfwatch.attention import Schedule, alarm, nearest
@@ -183,8 +185,9 @@ class Watch:
     def _gpus(self) -> None:
         """What the GPUs did: ten looks a second at the start of a suspicion, one a second otherwise."""
         certain = self._teller.state == "hung" or self.at - self._suspected_at > GPU_DETAIL_SECONDS
-        for ago, reading in self.look.gpus.look(full=self.suspicious and not certain):
-            self._append([reading], ago)
+        found = self.look.gpus.look(full=self.suspicious and not certain)
+        for ago, made_then in groupby(found, key=itemgetter(0)):
+            self._append([reading for _, reading in made_then], ago)
 
     def _counters(self, case: Case) -> None:
         """Of the whole job when suspicious, of the ranks when calm."""
