@@ -15,7 +15,7 @@ def dmon(
             help="Columns: p power, u utilisation, g units (GPM), c clocks, v violations, m memory, e errors, t traffic,"
             " j jobs; a capital adds details.",
         ),
-    ] = "pugcmj",
+    ] = "",
     interval: Annotated[
         float, typer.Option("--interval", "-d", metavar="SECONDS", min=0.2, help="Seconds from row to row.")
     ] = 1.0,

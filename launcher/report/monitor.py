@@ -125,6 +125,7 @@ GROUPS = {  # a capital letter adds details
     "t": "PCIe and NVLink traffic",
     "j": "ranks and their steps",
 }
+WIDE_COLUMNS, WIDE, NARROW = 125, "pugcmj", "pugj"  # what is shown when nothing was chosen
 _FIXED = ("time", "gpu", "uuid")
 
 
