@@ -16,8 +16,10 @@ from perfwatch.probes.nvml_description import describe
 from perfwatch.probes.nvml_gpm import CALM_SECONDS, REFRESH_SECONDS, Gpm
 from perfwatch.probes.nvml_layer import (
     DRIVER_NOT_LOADED,
+    IN_USE,
     LIBRARY_NOT_FOUND,
     NEVER,
+    NO_PERMISSION,
     UNREACHABLE,
     VERSION_MISMATCH,
     Nvml,
@@ -39,7 +41,10 @@ _ADVICE = {
     VERSION_MISMATCH: "the driver was updated under the running kernel module: reboot, or reload the nvidia modules",
 }
 NO_CARDS = "the NVIDIA driver has no GPU for us"
-_GPM_ADVICE = "end the other user of the counters: dcgmi profile --pause, or the running ncu or nsys"
+_GPM_ADVICE = {
+    NO_PERMISSION: "run perfwatch as root, or load the nvidia module with NVreg_RestrictProfilingToAdminUsers=0",
+    IN_USE: "end the other user of the counters: dcgmi profile --pause, or the running ncu or nsys",
+}
 
 Mark = Callable[[str, str], AbstractContextManager[None]]
 
@@ -153,7 +158,12 @@ class Sampler:
             if refused.code in UNREACHABLE:
                 raise
             gpm.due, gpm.refused = now + RARE_SECONDS, True
-            self._say("gpm", uuid, f"GPM of gpu {card.gpu.index}: {refused.text}", _GPM_ADVICE)
+            self._say(
+                "gpm",
+                uuid,
+                f"GPM of gpu {card.gpu.index}: {refused.text}",
+                _GPM_ADVICE.get(refused.code, _GPM_ADVICE[IN_USE]),
+            )
             return []
         gpm.due = now + (CALM_SECONDS if activity is not None else REFRESH_SECONDS)
         gpm.refused = False

@@ -272,6 +272,15 @@ def test_gpm_in_other_hands_is_said_once_and_comes_back() -> None:
     assert of(GpuActivity, after)
 
 
+def test_gpm_for_administrators_only_is_said_with_its_own_fix() -> None:
+    """Nobody holds the counters; we may not read them."""
+    watched = Watched(machine(1, gpm_refusal=NO_PERMISSION))
+
+    (call,) = of(ProbeCall, watched.after())
+
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in call.advice
+
+
 def test_a_card_that_is_lost_is_said_once_and_the_others_go_on() -> None:
     """It is tried again now and then, and described anew when it is back."""
     nvml = machine(3)
