@@ -10,9 +10,8 @@ from typing import Any
 
 import msgspec
 
-from perfwatch.probes.nvml_asking import Asking
 from perfwatch.probes.nvml_card import Card
-from perfwatch.probes.nvml_description import describe
+from perfwatch.probes.nvml_cards import open_card
 from perfwatch.probes.nvml_gpm import CALM_SECONDS, REFRESH_SECONDS, Gpm
 from perfwatch.probes.nvml_layer import (
     DRIVER_NOT_LOADED,
@@ -74,7 +73,7 @@ class Sampler:
     ) -> None:
         self.thinning = Thinning()
         self._nvml, self._clock, self._mark, self._to_local = nvml, clock, mark, to_local
-        self._cards: dict[int, list[tuple[Card, Gpm | None]]] = {}  # by index of the card: itself, then its MIG devices
+        self._cards: dict[int, list[tuple[Card, Gpm | None]]] = {}  # by number: the card, then its MIG devices
         self._lost: set[int] = set()
         self._version = ""
         self._count = 0
@@ -174,34 +173,13 @@ class Sampler:
         """Describe a card and its MIG devices; a card that cannot be reached is tried again later."""
         try:
             with self._mark("init", f"gpu {index}"):
-                handle = self._nvml.card(index)
-                asking = Asking(self._nvml, handle)
-                gpu = describe(asking, index, self._version)
-                devices = [self._device(handle, gpu), *self._mig(handle, gpu, asking)]
+                devices = open_card(self._nvml, index, self._version, self._to_local)
         except Refused as refused:
             return self._close(index, refused)
         self._cards[index] = devices
         self._lost.discard(index)
         self._say("gpu", f"gpu {index}")
         return [card.gpu for card, _ in devices]
-
-    def _device(self, handle: Any, gpu: Gpu) -> tuple[Card, Gpm | None]:
-        counts = Gpm(self._nvml, handle, gpu.uuid) if gpu.gpm and not gpu.mig else None
-        return Card(self._nvml, handle, gpu, self._to_local), counts
-
-    def _mig(self, handle: Any, parent: Gpu, asking: Asking) -> Iterator[tuple[Card, Gpm | None]]:
-        for place in range(asking.number("nvmlDeviceGetMaxMigDeviceCount") or 0 if parent.mig else 0):
-            try:
-                part = self._nvml.mig_device(handle, place)
-            except Refused as refused:
-                if refused.code in UNREACHABLE:
-                    raise
-                continue  # no device in this place
-            its = Asking(self._nvml, part)
-            gpu = describe(its, parent.index, self._version, parent)
-            instance = its.number("nvmlDeviceGetGpuInstanceId")
-            counts = Gpm(self._nvml, handle, gpu.uuid, instance) if gpu.gpm and instance is not None else None
-            yield Card(self._nvml, part, gpu, self._to_local), counts
 
     def _close(self, index: int, refused: Refused) -> list[Reading]:
         """A card that no longer answers sensibly: said once, tried again now and then."""
