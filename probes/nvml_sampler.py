@@ -31,6 +31,7 @@ from perfwatch.probes.readings import Gpu, GpuEvent, GpuSample, ProbeCall, Readi
 XID_EVENT = 0x8
 SLOW_SECONDS = 1.0  # processes, events, and what changes slowly
 RARE_SECONDS = 10.0  # error counters, lost cards, GPM that somebody else holds
+MOST_EVENTS = 64  # of one look: a card in an error loop must not hold us
 _ADVICE = {
     LIBRARY_NOT_FOUND: (
         "install the driver's libnvidia-ml.so.1 (in a container: NVIDIA_DRIVER_CAPABILITIES=compute,utility) and"
@@ -204,7 +205,7 @@ class Sampler:
     def _happened(self) -> list[Reading]:
         """Xids since the last look."""
         found: list[Reading] = []
-        while self._events is not None and len(found) < 64:  # a card in an error loop must not hold us
+        for _ in range(MOST_EVENTS if self._events is not None else 0):
             try:
                 with self._mark("events", ""):
                     event = self._nvml.next_event(self._events)
