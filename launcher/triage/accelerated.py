@@ -25,6 +25,7 @@ from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding
 
 FEW_SAMPLES = 20
 FEW_SECONDS = 3.0  # of looks at the card
+UNSEEN_CARD = 0.75  # confidence where heat, a degraded link or a neighbour could not be excluded
 NOT_MONITORED = 0.75  # confidence where utilisation stands in for the card's units
 BY_DEVICE = 0.75  # ... and where it is not known whose cards they are
 PLAIN_PYTHON = 0.15  # of samples: own work is then data or logging, not the launching of kernels
@@ -80,6 +81,15 @@ def _accelerated(case: Case) -> list[Accelerated]:
         certain = cards_of(case.history, rank.pid).certain
         found.append(Accelerated(rank, cards[0], case.profile(rank, WINDOW_SECONDS), runs, certain))
     return found
+
+
+def surroundings_known(case: Case, uuid: str) -> bool:
+    """Whether it could be seen that nothing holds the card itself back: its clocks and link, and who else uses it."""
+    described = case.history.latest(r.Gpu, uuid) is not None
+    samples = case.history.series(r.GpuSample, uuid, seconds=WINDOW_SECONDS)
+    clocked = any(one.reading.reasons is not None and one.reading.sm_clock_mhz is not None for one in samples)
+    listed = any(key[0] == uuid for key in case.history.entities(r.GpuProcess))
+    return described and clocked and listed
 
 
 def sync_share(case: Case, seen: Profile) -> float:

@@ -65,9 +65,11 @@ def edge(history: History, job: Job, node: Node) -> Found | None:
 
 def _unseen(history: History, pid: int, node: Node) -> Found | None:
     """A thread that stays at a synchronisation of a card which cannot be read."""
-    seen = history.latest(r.GpuBinding, pid)
-    holds = seen is not None and seen.reading.cuda is True
-    if holds and _spins(node.state, node.motion) and _stays(node) and in_sync(history, node.stack):
+    asleep = _waits_for_ever(node)
+    if not asleep and not (_spins(node.state, node.motion) and _stays(node)):
+        return None
+    named = "device_sync" in node.inner  # torch's own function for it: there is a card, whether we see it or not
+    if named or (cards_of(history, pid).uuids and in_sync(history, node.stack)):
         return "its GPU, which could not be read", (), End("gpu", node)
     return None
 

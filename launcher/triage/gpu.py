@@ -97,7 +97,8 @@ def cards_of(history: History, pid: int) -> Cards:
         return Cards()
     if seen is not None and (seen.reading.uuids or seen.reading.visible):
         return Cards(seen.reading.uuids or seen.reading.visible, seen.reading.how)
-    return Cards(tuple(sorted(key[0] for key in history.entities(r.GpuSample))), "device")
+    read = {key[0] for kind in (r.Gpu, r.GpuSample, r.GpuActivity) for key in history.entities(kind)}
+    return Cards(tuple(sorted(read)), "device" if read else "")
 
 
 def saturated(history: History, pid: int, seconds: float) -> bool:

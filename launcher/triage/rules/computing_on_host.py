@@ -74,7 +74,8 @@ def judge(case: Case) -> Outcome:
 def _drives_a_card(case: Case, phase: Phase) -> bool:
     """Whether the rank's own GPU has something to do meanwhile: the native code launches kernels, or waits for them."""
     cards = regimes(case.history, phase.rank.pid)
-    return cards_of(case.history, phase.rank.pid).certain and any(card.kind != "idle" for card in cards)
+    certain = cards_of(case.history, phase.rank.pid).certain
+    return any(card.kind == "spin" or (certain and card.kind != "idle") for card in cards)
 
 
 def _one_line(phase: Phase) -> bool:

@@ -26,6 +26,7 @@ from perfwatch.probes.readings import GpuSample, Thread
 from perfwatch.triage.baseline import baseline
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
+from perfwatch.triage.devices import in_sync
 from perfwatch.triage.frames import show
 from perfwatch.triage.gpu import WINDOW_SECONDS, Regime, index_of, name_of, regime
 from perfwatch.triage.hang import LONGEST_RECOVERED, STRUCTURAL_SECONDS, hung, temporal, who
@@ -138,7 +139,7 @@ def _spins(case: Case, chain: Chain) -> Evidence:
     return case.saw(
         "schedstat",
         f"pid {node.pid} thread {node.tid}",
-        "spins in a synchronisation" if share > 0.0 else "sleeps in the driver",
+        ("spins" if share > 0.0 else "sleeps") + (" in a synchronisation" if in_sync(case.history, node.stack) else ""),
         f"{share:.0%} of a core at one line",
         "returns within a step",
         node.thread_at,
