@@ -2,9 +2,12 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame, GpuActivity, GpuBinding, GpuProcess, Process
+from perfwatch.probes.readings import Frame, GpuActivity, GpuBinding, GpuProcess, Process, Stack, Thread, Wait
+from perfwatch.triage.case import Case
+from perfwatch.triage.diagnose import judge
 from perfwatch.triage.verdict import Verdict
-from tests.cards import UUID
+from tests.cards import UUID, bound, history_until
+from tests.sessions import session
 from tests.training import BACKWARD, ENGINE, FORWARD, OPTIMIZER, PID, READS_LOSS, SLEEP, TORCH, Training
 
 STEPS = [FORWARD, BACKWARD, OPTIMIZER, READS_LOSS]
@@ -144,3 +147,45 @@ def test_a_kernel_that_computes_in_registers_gets_the_full_patience() -> None:
     assert verdict.suspect is not None
     assert verdict.suspect.cause == "stuck_kernel"
     assert verdict.suspect.decides_in_seconds == pytest.approx(50, abs=2)
+
+
+def test_a_rank_that_never_joins_is_named_and_not_the_kernel_that_waits_for_it() -> None:
+    """The recorded series: rank 0 at .item() behind a collective at 100 % utilisation, rank 1 asleep, its card idle."""
+    history = history_until(30.0)
+    asleep = Wait(call="clock_nanosleep", number=230, kind="sleep", remaining_seconds=999_000.0)
+    for rank, uuid in ((0, "GPU-0"), (1, "GPU-1")):
+        pid = PID + rank
+        process = Process(
+            pid=pid,
+            start_ticks=rank,
+            parent_pid=1,
+            name="python",
+            command=("python",),
+            python=True,
+            rank=rank,
+            world_size=2,
+        )
+        for reading in (process, bound(pid, uuid), Stack(pid=pid, tid=pid + 90, frames=FORWARD)):
+            history.add(0.0, reading)
+        for number in range(24):
+            at = 18.0 + 0.5 * number
+            ran = at if rank == 0 else 9.0
+            history.add(
+                at,
+                Thread(
+                    pid=pid,
+                    tid=pid,
+                    name="python",
+                    state="R" if rank == 0 else "S",
+                    cpu_seconds=ran,
+                    run_seconds=ran,
+                    voluntary_switches=0,
+                    ran_ago_seconds=None if rank == 0 else at - 17.8,
+                    wait=asleep if rank else None,
+                ),
+            )
+            history.add(at, Stack(pid=pid, tid=pid, frames=READS_LOSS, samples=5, span_seconds=0.4, owns_gil=False))
+    verdict = judge(Case(history, session(root_pids=(PID, PID + 1))))
+
+    assert named(verdict) == ("hung", "stalled_collective")
+    assert verdict.culprits[0].rank == 1

@@ -55,6 +55,9 @@ def judge(case: Case) -> Outcome:
         confidence=min(_sure(case, found), *(one.ceiling for one in found)),
         owner=CAUSE.owner,
         evidence=tuple(evidence),
+        next=(
+            "to go further: a table of the kernels of one step (ncu), fused ones (torch.compile), a lower precision",
+        ),
         alternatives=(
             Alternative(
                 cause="underfilled_gpu", refuted_by=f"{least.card.sm_active:.0%} of the multiprocessors are active"
