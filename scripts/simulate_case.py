@@ -90,7 +90,12 @@ def fallen_off(recording: Recording) -> Iterator[Record]:
 SIMULATIONS = (
     Simulation("throttled_gpu", "gpu_bound/fires/gpu_bound", "GpuSample: reasons, clock and temperature", too_hot),
     Simulation("degraded_link", "copy_bound/fires/copy_bound", "GpuSample: width of the link", few_lanes),
-    Simulation("driver_unresponsive", "stuck_kernel/fires/stuck_kernel-barrier-quiet", "readings of the card: GpuSilence", no_answer),
+    Simulation(
+        "driver_unresponsive",
+        "stuck_kernel/fires/stuck_kernel-barrier-quiet",
+        "readings of the card: GpuSilence",
+        no_answer,
+    ),
     Simulation("gpu_fault", "gpu_fault/lookalike/gpu_assertion", "GpuEvent: the number", fallen_off),
 )
 
