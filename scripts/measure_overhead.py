@@ -168,8 +168,9 @@ def _print(report: dict[str, Any]) -> None:
             f"{line['calls_per_minute']:9.1f} {line['p50_ms']:8.2f} {line['p95_ms']:8.2f} {line['core_share']:9.3%}"
         )
         print(f"{probe:24} {figures}")
-    print(f"\nperfwatch --help: {report['help_seconds'] * 1000:.0f} ms   goal 150 ms")
-    print(f"\nagent\n{report['agent']}")
+    if "agent" in report:
+        print(f"\nperfwatch --help: {report['help_seconds'] * 1000:.0f} ms   goal 150 ms")
+        print(f"\nagent\n{report['agent']}")
 
 
 def main() -> None:
@@ -200,15 +201,17 @@ def main() -> None:
         }
         for way, cost in costs.items()
     }
-    report = {
+    report: dict[str, Any] = {
         "cpus": psutil.cpu_count(),
         "load_1min": load_1min,
         "settle_seconds": options.settle,
         "ways": ways,
         "probes": probes,
-        "help_seconds": help_seconds(),
-        "agent": subprocess.run((sys.executable, AGENT), check=True, capture_output=True, text=True).stdout,
     }
+    if options.loop == "cpu":  # neither depends on what is watched
+        report["help_seconds"] = help_seconds()
+        agent = subprocess.run((sys.executable, AGENT), check=True, capture_output=True, text=True)
+        report["agent"] = agent.stdout
     if options.json:
         print(json.dumps(report))
     else:
