@@ -123,7 +123,7 @@ def record(folder: Path, done: Sequence[Row], recordings: Recordings) -> None:
         made = provenance(drill, row.strength, row.late_seconds)
         for cause, kind in places(drill):
             case = folder / "recordings" / cause / kind / name
-            again = keep(recording, at, case, made, {str(folder): "/tmp/drill"})
+            again = keep(recording, at, case, made, _names(recording, drill, row))
             size = sum(file.stat().st_size for file in case.iterdir())
             note = "" if again.cause == row.cause else f"  replayed as {again.state}/{again.cause}, live {row.cause}"
             print(f"{case.relative_to(folder)}: {size / 1024:.0f} KiB{note}", flush=True)
@@ -134,6 +134,17 @@ def places(drill: Drill) -> list[tuple[str, str]]:
     own = drill.name.split("-")[0]
     found = [(own, "fires")] if own in drill.causes else []
     return [*found, *([(drill.lookalike_of, "lookalike")] if drill.lookalike_of else [])]
+
+
+def _names(recording: Recording, drill: Drill, row: Row) -> dict[str, str]:
+    """Paths of the machine that recorded, which need not be this one, and what stands for them in a case."""
+    names = {str(Path(row.session).parents[1]): "/tmp/drill"}
+    for word in recording.session.command:
+        if word.endswith(f"/drills/{drill.program}"):
+            names[str(Path(word).parents[2])] = "/home/user/perfwatch"
+        elif Path(word).name.startswith("python") and Path(word).is_absolute():
+            names[str(Path(word).parents[1])] = "/home/user/venv"
+    return names
 
 
 def _recording(folder: Path, row: Row) -> Recording | None:

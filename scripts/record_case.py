@@ -134,6 +134,7 @@ def _names(recording: Recording) -> dict[str, str]:
         sys.base_prefix: "/usr",
         recording.session.machine.name: "node-a",
         recording.session.machine.boot_id: "",
+        recording.session.machine.kernel: recording.session.machine.kernel.partition("-")[0],
         **_cards(recording),
         **{path: "/job" for path in _groups(recording)},
     }
