@@ -4,6 +4,7 @@ What is asked how often follows from what it costs (H200, driver 580, in a virtu
 go to the card's own processor: thermal violation 750, PCIe counters 150 each, BAR1 180 us.
 """
 
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -25,6 +26,7 @@ _TRAFFIC_FIELDS = {  # GPM tells the same; a card without it is asked each secon
 }
 _ERROR_FIELDS = {"corrected": (3, 0), "uncorrected": (4, 0), "replay": (161, 0), "recovery": (162, 0), "crc": (163, 0)}
 _SM_CLOCK, _MEMORY_CLOCK, _TEMPERATURE_SENSOR = 1, 2, 0
+USED_SECONDS = 1.5  # samples of the use by processes that are older tell of the past
 _KINDS = ("compute", "graphics", "mps")
 
 
@@ -36,15 +38,21 @@ class Card:
         handle: the card.
         described: what it is.
         to_local: the pid in our namespace of a process that NVML lists, or None.
+        wall: unix time, seconds; the driver stamps what processes use with it.
     """
 
     def __init__(
-        self, nvml: Nvml, handle: Handle, described: Gpu, to_local: Callable[[int], int | None] = lambda pid: pid
+        self,
+        nvml: Nvml,
+        handle: Handle,
+        described: Gpu,
+        to_local: Callable[[int], int | None] = lambda pid: pid,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self.gpu = described
         self._ask = Asking(nvml, handle)
         self._unwrapped = Unwrapped()
-        self._to_local = to_local
+        self._to_local, self._wall = to_local, wall
         self._state: dict[str, Any] = {}  # what changes slowly, as last read
         self._errors: GpuErrors | None = None
         self._processes: dict[int, GpuProcess] = {}
@@ -157,13 +165,17 @@ class Card:
             return _or_nothing(refused)
 
     def _shares(self) -> dict[int, float]:
-        """Each process' share of SM time since the last look; the newest sample of each counts."""
+        """Each process' share of SM time since the last look; the newest sample of each counts.
+
+        The driver keeps samples for a while: what a process did before it fell idle is not what it does.
+        """
+        since = max(self._used_until, int((self._wall() - USED_SECONDS) * 1e6))
         try:
-            found = self._ask.nvml.process_utilisation(self._ask.handle, self._used_until)
+            found = self._ask.nvml.process_utilisation(self._ask.handle, since)
         except Refused as refused:
             _or_nothing(refused)
             return {}
-        self._used_until = max([self._used_until, *(at for _, at, _ in found)])
+        self._used_until = max([since, *(at for _, at, _ in found)])
         newest = sorted(found, key=lambda one: one[1])
         return {pid: percent / 100 for pid, _, percent in newest if percent <= 100}
 

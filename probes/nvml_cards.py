@@ -1,5 +1,6 @@
 """A card and its MIG devices, ready to be asked: each is a card of its own, with units and processes of its own."""
 
+import time
 from collections.abc import Callable, Iterator
 
 from perfwatch.probes.nvml_asking import Asking
@@ -11,7 +12,11 @@ from perfwatch.probes.readings import Gpu
 
 
 def open_card(
-    nvml: Nvml, index: int, driver_version: str, to_local: Callable[[int], int | None]
+    nvml: Nvml,
+    index: int,
+    driver_version: str,
+    to_local: Callable[[int], int | None],
+    wall: Callable[[], float] = time.time,
 ) -> list[tuple[Card, Gpm | None]]:
     """The card itself, then its MIG devices; with what reads their units, where they can be read.
 
@@ -20,6 +25,7 @@ def open_card(
         index: of the card, in the order of the PCI bus.
         driver_version: for the description.
         to_local: the pid in our namespace of a process that NVML lists, or None.
+        wall: unix time, seconds.
 
     Raises Refused when the card cannot be reached.
     """
@@ -29,9 +35,9 @@ def open_card(
     units = (
         Gpm(nvml, handle, gpu.uuid) if gpu.gpm and not gpu.mig else None
     )  # of a card that is cut up: its parts have them
-    whole = Card(nvml, handle, gpu, to_local)
+    whole = Card(nvml, handle, gpu, to_local, wall)
     places = (asking.number("nvmlDeviceGetMaxMigDeviceCount") or 0) if gpu.mig else 0
-    return [(whole, units), *(_part(nvml, handle, part, gpu, to_local) for part in _parts(nvml, handle, places))]
+    return [(whole, units), *(_part(nvml, handle, part, gpu, to_local, wall) for part in _parts(nvml, handle, places))]
 
 
 def _parts(nvml: Nvml, handle: Handle, places: int) -> Iterator[Handle]:
@@ -45,10 +51,15 @@ def _parts(nvml: Nvml, handle: Handle, places: int) -> Iterator[Handle]:
 
 
 def _part(
-    nvml: Nvml, handle: Handle, part: Handle, parent: Gpu, to_local: Callable[[int], int | None]
+    nvml: Nvml,
+    handle: Handle,
+    part: Handle,
+    parent: Gpu,
+    to_local: Callable[[int], int | None],
+    wall: Callable[[], float],
 ) -> tuple[Card, Gpm | None]:
     asking = Asking(nvml, part)
     gpu = describe(asking, parent.index, parent.driver_version, parent)
     instance = asking.number("nvmlDeviceGetGpuInstanceId")
     units = Gpm(nvml, handle, gpu.uuid, instance) if gpu.gpm and instance is not None else None
-    return Card(nvml, part, gpu, to_local), units
+    return Card(nvml, part, gpu, to_local, wall), units

@@ -4,6 +4,7 @@ Nothing here knows about processes or pipes (see ``nvml_process``). What does no
 that somebody else can see for how long it has not come back.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -63,6 +64,7 @@ class Sampler:
         clock: CLOCK_MONOTONIC, seconds.
         mark: tells what is asked, of which card, while it is asked.
         to_local: the pid in our namespace of a process that NVML lists, or None.
+        wall: unix time, seconds.
     """
 
     def __init__(
@@ -71,8 +73,10 @@ class Sampler:
         clock: Callable[[], float],
         mark: Mark = unmarked,
         to_local: Callable[[int], int | None] = lambda pid: pid,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self.thinning = Thinning()
+        self._wall = wall
         self._nvml, self._clock, self._mark, self._to_local = nvml, clock, mark, to_local
         self._cards: dict[int, list[tuple[Card, Gpm | None]]] = {}  # by number: the card, then its MIG devices
         self._lost: set[int] = set()
@@ -174,7 +178,7 @@ class Sampler:
         """Describe a card and its MIG devices; a card that cannot be reached is tried again later."""
         try:
             with self._mark("init", f"gpu {index}"):
-                devices = open_card(self._nvml, index, self._version, self._to_local)
+                devices = open_card(self._nvml, index, self._version, self._to_local, self._wall)
         except Refused as refused:
             return self._close(index, refused)
         self._cards[index] = devices

@@ -51,7 +51,7 @@ class Watched:
 
     def __init__(self, nvml: FakeNvml) -> None:
         self.clock = Clock()
-        self.sampler = Sampler(nvml, self.clock)
+        self.sampler = Sampler(nvml, self.clock, wall=self.clock)
         self.sampler.attend()
         self.described = self.sampler.start()
 
@@ -346,7 +346,10 @@ def test_counters_that_wrap_go_on_growing() -> None:
 def test_processes_come_and_go() -> None:
     """With their memory and their share of the card's time."""
     nvml = machine(1, processes={"compute": [Listed(41, 2**30)], "graphics": [Listed(9, None)]})
-    nvml.cards[0].shares = [(41, 50, 10), (41, 60, 75), (9, 60, 3)]
+    nvml.cards[0].shares = [
+        (pid, int(seconds * 1e6), percent)
+        for pid, seconds, percent in ((41, 999.0, 10), (41, 1000.0, 75), (9, 1000.0, 3))
+    ]
     watched = Watched(nvml)
     there = of(GpuProcess, watched.after())
     quiet = of(GpuProcess, watched.after())
@@ -358,6 +361,15 @@ def test_processes_come_and_go() -> None:
     ]  # fmt: skip
     assert quiet == []
     assert [(one.pid, one.gone) for one in then] == [(41, True), (9, False)]
+
+
+def test_what_a_process_did_before_it_fell_idle_is_not_what_it_does() -> None:
+    """The driver still has its samples of some seconds ago."""
+    nvml = machine(1, processes={"compute": [Listed(41, 2**30)]})
+    nvml.cards[0].shares = [(41, int(995e6), 90)]
+    watched = Watched(nvml)
+
+    assert [one.sm_utilisation for one in of(GpuProcess, watched.after())] == [None]
 
 
 def test_an_xid_is_told_when_it_happens() -> None:
