@@ -9,6 +9,7 @@ The costs are those of the sampler's process, by its own account, and of the wat
 """
 
 import argparse
+import statistics
 import sys
 import tempfile
 import time
@@ -29,8 +30,8 @@ from tests.nvml_replay import Recording, Replayed  # noqa: E402
 
 RECORDED = REPOSITORY / "tests" / "probes" / "nvml_h200.json"
 LOOK_SECONDS = 0.5  # how often the watcher takes what has come
-LOOKS = 200
-GPM_APART_SECONDS = 0.25
+LOOKS, APART_SECONDS = 80, 0.06
+RECORD_APART_SECONDS = 0.25
 
 
 def main() -> None:
@@ -86,20 +87,19 @@ def measure(name: str, open_nvml: Callable[[], Nvml], full: bool, seconds: float
 
 
 def look_cost(name: str, open_nvml: Callable[[], Nvml]) -> None:
-    """Microseconds of CPU time for one round of the sampler, in this process."""
-    now = [0.0]
-    sampler = Sampler(open_nvml(), lambda: now[0])
+    """Microseconds of CPU time for one round of the sampler, in this process, at its real pace."""
+    sampler = Sampler(open_nvml(), time.monotonic)
     sampler.start()
     sampler.attend()
-    costs: dict[str, list[float]] = {"sample": [], "with GPM": []}
-    for number in range(LOOKS):
-        now[0] += GPM_APART_SECONDS / 5  # every fifth round compares GPM
+    costs: dict[str, list[float]] = {"samples alone": [], "with GPM": []}
+    for _ in range(LOOKS):
+        time.sleep(APART_SECONDS)  # GPM is compared in every second round
         began = time.process_time_ns()
-        told = sampler.round()
-        kind = "with GPM" if any(isinstance(one, GpuActivity) for _, one in told) else "sample"
-        if number and not any(type(one).__name__ in ("GpuProcess", "GpuErrors") for _, one in told):
+        told = {type(one) for _, one in sampler.round()}
+        if told <= {GpuSample, GpuActivity}:
+            kind = "with GPM" if GpuActivity in told else "samples alone"
             costs[kind].append((time.process_time_ns() - began) / 1000)
-    shown = ", ".join(f"{kind} {sorted(values)[len(values) // 2]:.0f} us" for kind, values in costs.items() if values)
+    shown = ", ".join(f"{kind} {statistics.median(values):.0f} us" for kind, values in costs.items() if values)
     print(f"{name:9} one round: {shown}")
 
 
@@ -119,7 +119,7 @@ def record(path: Path) -> None:
     sampler.attend()
     for _ in range(3):
         sampler.round()
-        time.sleep(GPM_APART_SECONDS)
+        time.sleep(RECORD_APART_SECONDS)
     recording.save(path)
     print(f"{len(recording.answers)} answers in {path}")
 

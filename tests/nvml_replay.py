@@ -15,6 +15,7 @@ from perfwatch.probes.nvml_layer import NOT_FOUND, Happened, Listed, Nvml, Refus
 T = TypeVar("T")
 LIBRARY = "nvmlDeviceGetCount", "nvmlSystemGetDriverVersion"  # questions that are about no card
 UUID = "nvmlDeviceGetUUID"
+NOBODY = "GPU-00000000-0000-0000-0000-000000000000"
 ROUNDS = 20  # of which the least CPU time counts
 
 
@@ -50,8 +51,8 @@ class Recording:
         return self._keep(_key(call, arguments), lambda: self._nvml.numbers(call, *arguments))
 
     def text(self, call: str, *arguments: Any) -> str:
-        """A text."""
-        return self._keep(_key(call, arguments), lambda: self._nvml.text(call, *arguments))
+        """A text; the card's identity stays where it is."""
+        return self._keep(_key(call, arguments), lambda: NOBODY if call == UUID else self._nvml.text(call, *arguments))
 
     def record(self, call: str, *arguments: Any) -> Mapping[str, Any]:
         """A structure; only what fits into JSON."""
