@@ -67,6 +67,8 @@ def measure(name: str, open_nvml: Callable[[], Nvml], full: bool, seconds: float
             cards = set()
             while not seen[GpuSample.__name__]:  # the driver's start is not what is measured
                 seen.update(type(one).__name__ for _, one in probe.look(full))
+                if probe.trouble is not None:
+                    sys.exit(probe.trouble.reason)
                 probe.wait(0.1)
             seen.clear()
             spent, own, began = probe.cpu_seconds, time.process_time(), time.monotonic()
