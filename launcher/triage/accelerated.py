@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from perfwatch.probes import readings as r
+from perfwatch.triage.baseline import baseline
 from perfwatch.triage.case import Case
 from perfwatch.triage.devices import engine_share, in_sync
 from perfwatch.triage.frames import any_tag, show, tags, user_frame
@@ -126,8 +127,9 @@ def line_of(seen: Profile, holds: Callable[[r.Stack], bool]) -> str | None:
 
 
 def monitored(case: Case, one: Accelerated, claim: str, expected: str) -> Evidence:
-    """What the card's units show, as a piece of evidence."""
-    return case.saw(one.card.source, name_of(case.history, one.card.uuid), claim, one.card.shown(), expected)
+    """What the card's units show, as a piece of evidence, beside what they showed earlier in this run, if that is known."""
+    before = baseline(case.history, one.card.uuid, WINDOW_SECONDS).shown()
+    return case.saw(one.card.source, name_of(case.history, one.card.uuid), claim, one.card.shown(), before or expected)
 
 
 def slow_on_gpu(

@@ -16,6 +16,7 @@ WORKING_POWER = 1.3  # times the least power, where nothing else tells work from
 class Baseline:
     """Middle values of the looks at work. None: it was not seen at work long enough, or does not tell."""
 
+    graphics: float | None = None  # share of time with a kernel resident
     power_watts: float | None = None
     least_watts: float | None = None  # awake: an empty context, or a kernel that spins
     tensor: float | None = None
@@ -25,6 +26,7 @@ class Baseline:
     def shown(self) -> str:
         """In words; empty when nothing is known."""
         parts = [
+            "" if self.graphics is None else f"graphics {self.graphics:.0%}",
             "" if self.tensor is None else f"tensor {self.tensor:.0%}",
             "" if self.dram is None else f"DRAM {self.dram:.0%}",
             "" if self.power_watts is None else f"{self.power_watts:.0f} W",
@@ -35,6 +37,10 @@ class Baseline:
 
 def baseline(history: History, uuid: str, seconds: float) -> Baseline:
     """What the card did at work until ``seconds`` ago."""
+    return history.once(("baseline", uuid, seconds), lambda: _baseline(history, uuid, seconds))
+
+
+def _baseline(history: History, uuid: str, seconds: float) -> Baseline:
     until = history.at - seconds
     samples = [one for one in history.series(r.GpuSample, uuid) if one.at < until]
     activities = [one.reading for one in history.series(r.GpuActivity, uuid) if one.at < until]
@@ -51,6 +57,7 @@ def baseline(history: History, uuid: str, seconds: float) -> Baseline:
     ]
     enough = len(at_work) >= FEW_LOOKS
     return Baseline(
+        graphics=median(a.graphics for a in at_work if a.graphics is not None) if enough else None,
         power_watts=median(working) if len(working) >= FEW_LOOKS else None,
         least_watts=least,
         tensor=median(a.tensor for a in at_work if a.tensor is not None) if enough else None,

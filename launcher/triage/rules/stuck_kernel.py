@@ -28,7 +28,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.devices import in_sync
 from perfwatch.triage.frames import show
-from perfwatch.triage.gpu import WINDOW_SECONDS, Regime, index_of, name_of, regime
+from perfwatch.triage.gpu import WINDOW_SECONDS, Regime, cards_of, index_of, name_of, regime
 from perfwatch.triage.hang import LONGEST_RECOVERED, STRUCTURAL_SECONDS, hung, temporal, who
 from perfwatch.triage.kernels import Kernels, kernels
 from perfwatch.triage.memory import quiet_seconds
@@ -43,6 +43,7 @@ SAME_FOOTPRINT = (
 
 SURE_OF_CARD = 0.7  # below it utilisation and power alone speak, of a run that was not seen at work
 GUESSED = 0.65
+BY_DEVICE = 0.85  # the card is not known to be this rank's
 INFERRED = 0.85  # arithmetic goes on in it: only time tells an iteration without end from a long one
 
 
@@ -86,6 +87,7 @@ def _stuck(case: Case, chain: Chain, card: Regime) -> Outcome:
     remembered, evidence = quiet_seconds(case, case.job.members[chain.start.pid])
     asleep = (chain.start.motion.ran_ago_seconds or 0.0) if chain.start.tid != chain.end.node.tid else 0.0
     silent = max(seen.since_seconds, remembered, asleep)
+    certain = cards_of(case.history, chain.start.pid).certain
     found = hung(
         case,
         CAUSE.name,
@@ -95,8 +97,8 @@ def _stuck(case: Case, chain: Chain, card: Regime) -> Outcome:
         f"{who(chain)} waits for it",
         patience=_patience(case, card, seen),
         silent=silent,
-        evidence=(*_flat(case, card), *evidence, _spins(case, chain)),
-        ceiling=GUESSED if card.sure < SURE_OF_CARD else INFERRED if card.computes else card.sure,
+        evidence=(*_flat(case, card), *evidence, _spins(case, chain), *(() if certain else (_whose(case, chain),))),
+        ceiling=_ceiling(card, certain),
         alternatives=(
             Alternative(
                 cause="gpu_bound", refuted_by="nothing moves to or from the card's memory, the host or another card"
@@ -118,6 +120,17 @@ def _patience(case: Case, card: Regime, seen: Kernels) -> float:
     """Of a kernel that only waits, six seconds; of one that computes, or that is merely guessed at, as long as for any loop."""
     may_end = card.computes or card.sure < SURE_OF_CARD
     return max(temporal(case) if may_end else STRUCTURAL_SECONDS, LONGEST_RECOVERED * seen.longest_seconds)
+
+
+def _ceiling(card: Regime, certain: bool) -> float:
+    if card.sure < SURE_OF_CARD:
+        return GUESSED
+    return min(card.sure, INFERRED if card.computes else 1.0, 1.0 if certain else BY_DEVICE)
+
+
+def _whose(case: Case, chain: Chain) -> Evidence:
+    how = cards_of(case.history, chain.start.pid).how
+    return case.saw("binding", f"pid {chain.start.pid}", "whose card it is was inferred", how, "listed by the driver")
 
 
 def _flat(case: Case, card: Regime) -> tuple[Evidence, ...]:
