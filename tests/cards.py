@@ -54,6 +54,7 @@ def load(name: str, uuid: str = UUID, **changes: object) -> list[Reading]:
     """One look at a card under a measured load; ``changes`` go to the sample."""
     graphics, sm, occupancy, tensor, dram, fp32, pcie, watts, nvlink = LOADS[name]
     sample: dict[str, object] = {
+        "memory_utilisation": round(min(1.0, dram / 77), 2),
         "utilisation": 1.0 if graphics >= 99 else round(graphics / 100, 2),
         "power_watts": watts,
         "sm_clock_mhz": 1470 if watts > 680 else 1980,

@@ -8,25 +8,20 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from perfwatch.probes import readings as r
-from perfwatch.triage.baseline import Baseline, baseline
+from perfwatch.triage.baseline import baseline
 from perfwatch.triage.history import History, R, Seen
+from perfwatch.triage.residency import BUSY, IDLE, REMEMBERED, RESIDENT, draws_little, rough_kind, spin_power
 
 WINDOW_SECONDS = 5.0
 STALE_SECONDS = 3.0  # a card that was not read for so long is not known to do anything
 FEW_LOOKS = 3
-IDLE = 0.02  # of the time with a kernel resident: at or below it nothing is asked of the card (measured 0.0001 with a context)
-RESIDENT = 0.95  # a kernel that never ends reads 1.0
-BUSY = 0.9  # above it the card hardly waits for the host (a healthy training reads 0.98 to 1.0)
 SATURATED_WAITING, SATURATED_SM = 0.07, 0.4  # waiting in a collective keeps 0.01 to 0.26 of the multiprocessors active
 MOST_LOOKS = 0.9  # of the time, for a window to be of one kind
 # Share of the maximum. Measured on H200: 0.00000 of the memory's bandwidth in a stalled all_reduce and in a kernel that spins.
 FLAT = 0.0005
 FLAT_TENSOR = 0.005  # 0.002 was read of a card whose blocks only waited for each other
 FLAT_MIB_PER_SECOND = 10.0  # measured 0.7 (our own questions); 100 launches of kernels a second stay below 1
-# Without performance monitoring: a kernel that spins draws what an empty context draws (126 of 123 W; training: 650 W).
-SPIN_POWER_RISE = 0.15  # of the way from the least power to that of this run's work
-SPIN_POWER_SHARE = 0.25  # of the limit, where this run was not seen at work
-MONITORED, REMEMBERED, GUESSED = 1.0, 0.75, 0.55  # how sure a regime is: by its source
+MONITORED = 1.0  # how sure a regime is where the units are in sight
 
 
 @dataclass(frozen=True)
@@ -61,6 +56,7 @@ class Regime:
     idle: float = 0.0  # share of the looks
     spinning: float = 0.0
     computes: bool = False
+    memory_utilisation: float | None = None  # of the time, as NVML tells it; stands in for ``dram``
     sm_active: float | None = None
     occupancy: float | None = None
     tensor: float | None = None
@@ -82,7 +78,8 @@ class Regime:
         """The shares that decide, as a line of evidence."""
         if self.source == "nvml":
             power = "" if self.power_watts is None else f", {self.power_watts:.0f} W"
-            return f"utilisation {self.graphics or 0:.0%}{power}"
+            memory = "" if self.memory_utilisation is None else f", memory in use {self.memory_utilisation:.0%}"
+            return f"utilisation {self.graphics or 0:.0%}{memory}{power}"
         parts = [("graphics", self.graphics), ("SM", self.sm_active), ("tensor", self.tensor), ("DRAM", self.dram)]
         text = ", ".join(f"{name} {share:.0%}" for name, share in parts if share is not None)
         return text + ("" if self.power_watts is None else f", {self.power_watts:.0f} W")
@@ -137,9 +134,12 @@ def _regime(history: History, uuid: str, seconds: float) -> Regime:
         kinds = [(one.at, _kind(one.reading)) for one in activities]
         found = _classed(uuid, kinds, [one.reading.graphics for one in activities], MONITORED, "gpm")
     elif len(samples) >= FEW_LOOKS:
-        floor, sure = _spin_power(history, uuid, baseline(history, uuid, seconds))
-        kinds = [(one.at, _rough_kind(one.reading, floor)) for one in samples]
+        floor, sure = spin_power(history, uuid, baseline(history, uuid, seconds))
+        if samples[-1].reading.memory_utilisation is not None:
+            sure = REMEMBERED
+        kinds = [(one.at, rough_kind(one.reading, floor)) for one in samples]
         found = _classed(uuid, kinds, [one.reading.utilisation for one in samples], sure, "nvml")
+        found = replace(found, computes=not all(draws_little(one.reading, floor) for one in samples))
     else:
         return Regime(uuid)
     return _with_shares(found, activities, samples)
@@ -187,32 +187,6 @@ def flat(look: r.GpuActivity) -> bool:
     )
 
 
-def _rough_kind(look: r.GpuSample, spin_watts: float | None) -> str:
-    if look.utilisation is None:
-        return "unknown"
-    if look.utilisation <= IDLE:
-        return "idle"
-    low = spin_watts is not None and look.power_watts is not None and look.power_watts <= spin_watts
-    if look.utilisation >= RESIDENT and low:
-        return "spin"
-    return "work" if look.utilisation >= BUSY else "wait"
-
-
-def seems_to_spin(history: History, uuid: str) -> list[tuple[float, bool]]:
-    """Every look at utilisation and power: when it was, and whether a kernel seemed to spin then."""
-    floor, _ = _spin_power(history, uuid, baseline(history, uuid, WINDOW_SECONDS))
-    return [(one.at, _rough_kind(one.reading, floor) == "spin") for one in history.series(r.GpuSample, uuid)]
-
-
-def _spin_power(history: History, uuid: str, before: Baseline) -> tuple[float | None, float]:
-    """Below how many watts a resident kernel does nothing, and how sure that is."""
-    if before.power_watts is not None and before.least_watts is not None:
-        return before.least_watts + SPIN_POWER_RISE * (before.power_watts - before.least_watts), REMEMBERED
-    seen = history.latest(r.Gpu, uuid)
-    limit = seen.reading.power_limit_watts if seen is not None else None
-    return (None if limit is None else SPIN_POWER_SHARE * limit), GUESSED
-
-
 def _classed(
     uuid: str, looks: list[tuple[float, str]], graphics: Iterable[float | None], sure: float, source: str
 ) -> Regime:
@@ -251,7 +225,7 @@ def _with_shares(found: Regime, activities: list[Seen[r.GpuActivity]], samples: 
     return replace(
         found,
         graphics=found.graphics if found.source == "nvml" else share(lambda a: a.graphics),
-        computes=any(used is not None and used > FLAT for used in arithmetic),
+        computes=found.computes or any(used is not None and used > FLAT for used in arithmetic),
         sm_active=share(lambda a: a.sm_active),
         occupancy=share(lambda a: a.sm_occupancy),
         tensor=share(lambda a: a.tensor),
@@ -261,6 +235,7 @@ def _with_shares(found: Regime, activities: list[Seen[r.GpuActivity]], samples: 
         fp64=arithmetic[2],
         pcie_mib_per_second=max((rate for rate in pcie if rate is not None), default=None),
         nvlink_mib_per_second=max((rate for rate in nvlink if rate is not None), default=None),
+        memory_utilisation=mean(one.reading.memory_utilisation for one in samples),
         power_watts=mean(one.reading.power_watts for one in samples),
         sm_clock_mhz=mean(one.reading.sm_clock_mhz for one in samples),
     )

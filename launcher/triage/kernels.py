@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from perfwatch.probes import readings as r
-from perfwatch.triage.gpu import RESIDENT, flat, seems_to_spin, told
+from perfwatch.triage.gpu import flat, told
 from perfwatch.triage.history import History
 from perfwatch.triage.motion import LULLS
+from perfwatch.triage.residency import RESIDENT, seems_to_spin
 
 UNBROKEN = 0.9999  # of the time; between two kernels there are some microseconds, and one that never ends reads 1.0
 GAP_SECONDS = 3.0  # between two looks: what happened in a longer one is not known

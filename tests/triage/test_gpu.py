@@ -3,9 +3,10 @@
 import pytest
 
 from perfwatch.probes.readings import Gpu, GpuActivity, GpuBinding, GpuSample
-from perfwatch.triage.gpu import GUESSED, MONITORED, REMEMBERED, Cards, cards_of, regime, regimes
+from perfwatch.triage.gpu import MONITORED, Cards, cards_of, regime, regimes
 from perfwatch.triage.history import History
 from perfwatch.triage.kernels import kernels
+from perfwatch.triage.residency import GUESSED, REMEMBERED
 from tests.cards import LOADS, UUID, bound, history_until, load, under
 
 KINDS = {

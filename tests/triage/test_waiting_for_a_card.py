@@ -112,10 +112,14 @@ def test_ranks_that_are_not_seen_may_be_what_the_kernel_waits_for() -> None:
 
 
 def test_without_the_cards_counters_a_hang_is_less_sure() -> None:
-    """Removing a witness lowers the confidence; it does not change the answer."""
+    """It takes the full patience too: nobody sees whether one kernel ends and the next one begins."""
     seen = Training().goes_on(10, STEPS, load="bf16_matmul").goes_on(9, [READS_LOSS], load="one_spinning_kernel")
     blind = Training(monitored=False).goes_on(10, STEPS, load="bf16_matmul")
-    blind.goes_on(9, [READS_LOSS], load="one_spinning_kernel")
+    suspected = blind.goes_on(9, [READS_LOSS], load="one_spinning_kernel").verdict().suspect
+    blind.goes_on(60, [READS_LOSS], load="one_spinning_kernel")
+
+    assert suspected is not None
+    assert suspected.cause == "stuck_kernel"
 
     assert named(seen.verdict()) == named(blind.verdict()) == ("hung", "stuck_kernel")
     assert blind.verdict().confidence < seen.verdict().confidence

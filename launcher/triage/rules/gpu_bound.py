@@ -20,7 +20,8 @@ from perfwatch.probes.readings import GpuSample
 from perfwatch.triage.accelerated import Accelerated, accelerated, monitored, surroundings_known
 from perfwatch.triage.case import Case
 from perfwatch.triage.efficiency import efficiency, headline, in_words, mfu_in_words
-from perfwatch.triage.gpu import BUSY, name_of
+from perfwatch.triage.gpu import name_of
+from perfwatch.triage.residency import BUSY
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Evidence, Finding, Outcome
 

@@ -24,7 +24,8 @@ from perfwatch.probes.readings import GpuActivity, SourceLine, Stack
 from perfwatch.triage.accelerated import FEW_SAMPLES, Accelerated, accelerated, monitored, slow_on_gpu
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import any_tag, show, tags, user_frame
-from perfwatch.triage.gpu import BUSY, name_of
+from perfwatch.triage.gpu import name_of
+from perfwatch.triage.residency import BUSY
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Abstention, Alternative, Missing, Outcome
 

@@ -32,6 +32,7 @@ from perfwatch.triage.gpu import WINDOW_SECONDS, Regime, cards_of, index_of, nam
 from perfwatch.triage.hang import LONGEST_RECOVERED, STRUCTURAL_SECONDS, hung, temporal, who
 from perfwatch.triage.kernels import Kernels, kernels
 from perfwatch.triage.memory import quiet_seconds
+from perfwatch.triage.node import Node
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Missing, Outcome
 
@@ -84,6 +85,8 @@ def _odd_one(case: Case, spinning: list[tuple[Chain, Regime]]) -> Outcome:
 
 def _stuck(case: Case, chain: Chain, card: Regime) -> Outcome:
     name, seen = name_of(case.history, card.uuid), kernels(case.history, card.uuid)
+    if _acts(case, chain.end.node, seen.since_seconds):
+        return None
     remembered, evidence = quiet_seconds(case, case.job.members[chain.start.pid])
     asleep = (chain.start.motion.ran_ago_seconds or 0.0) if chain.start.tid != chain.end.node.tid else 0.0
     silent = max(seen.since_seconds, remembered, asleep)
@@ -117,9 +120,17 @@ def _stuck(case: Case, chain: Chain, card: Regime) -> Outcome:
 
 
 def _patience(case: Case, card: Regime, seen: Kernels) -> float:
-    """Of a kernel that only waits, six seconds; of one that computes, or that is merely guessed at, as long as for any loop."""
-    may_end = card.computes or card.sure < SURE_OF_CARD
+    """Of a kernel that only waits, six seconds; of one that may compute, as long as for any loop."""
+    may_end = card.computes or card.source != "gpm"  # without its units nobody sees a kernel end and the next one begin
     return max(temporal(case) if may_end else STRUCTURAL_SECONDS, LONGEST_RECOVERED * seen.longest_seconds)
+
+
+def _acts(case: Case, node: Node, seconds: float) -> bool:
+    """Whether the thread wrote or read meanwhile: then it came back from its wait."""
+    grown = case.history.growth(
+        Thread, node.pid, node.tid, of=lambda t: (t.read_calls or 0) + (t.write_calls or 0), seconds=seconds
+    )
+    return grown is not None and grown[0] > 0
 
 
 def _ceiling(card: Regime, certain: bool) -> float:
