@@ -13,7 +13,9 @@ from perfwatch.triage.history import History, R, Seen
 from perfwatch.triage.residency import BUSY, IDLE, REMEMBERED, RESIDENT, draws_little, rough_kind, spin_power
 
 WINDOW_SECONDS = 5.0
-STALE_SECONDS = 3.0  # a card that was not read for so long is not known to do anything
+STALE_SECONDS = 5.0  # a card that was not read for so long is not known to do anything ...
+STALE_INTERVALS = 2.0  # ... or for so many of its own intervals: many slow cards are read less often
+ENOUGH_SECONDS = 2.0  # covered by looks that are long, where there are few
 FEW_LOOKS = 3
 SATURATED_WAITING, SATURATED_SM = 0.07, 0.4  # waiting in a collective keeps 0.01 to 0.26 of the multiprocessors active
 MOST_LOOKS = 0.9  # of the time, for a window to be of one kind
@@ -110,6 +112,12 @@ def saturated(history: History, pid: int, seconds: float) -> bool:
     )
 
 
+def lost_cards(history: History) -> list[Seen[r.Gpu]]:
+    """Cards that the driver no longer reaches."""
+    known = (history.latest(r.Gpu, *key) for key in history.entities(r.Gpu))
+    return [seen for seen in known if seen is not None and seen.reading.lost]
+
+
 def index_of(history: History, uuid: str) -> int | None:
     """The card's number as nvidia-smi counts, None when it was not described."""
     seen = history.latest(r.Gpu, uuid)
@@ -128,9 +136,11 @@ def regime(history: History, uuid: str, seconds: float = WINDOW_SECONDS) -> Regi
 
 
 def _regime(history: History, uuid: str, seconds: float) -> Regime:
-    samples = _fresh(history, history.series(r.GpuSample, uuid, seconds=seconds))
-    activities = _fresh(history, told(history.series(r.GpuActivity, uuid, seconds=seconds)))
-    if len(activities) >= FEW_LOOKS:
+    samples = _fresh(history, history.series(r.GpuSample, uuid, seconds=seconds), 0.0)
+    activities = told(history.series(r.GpuActivity, uuid, seconds=seconds))
+    activities = _fresh(history, activities, activities[-1].reading.interval_seconds if activities else 0.0)
+    covered = sum(one.reading.interval_seconds for one in activities)
+    if len(activities) >= FEW_LOOKS or covered >= ENOUGH_SECONDS:
         kinds = [(one.at, _kind(one.reading)) for one in activities]
         found = _classed(uuid, kinds, [one.reading.graphics for one in activities], MONITORED, "gpm")
     elif len(samples) >= FEW_LOOKS:
@@ -157,8 +167,9 @@ def told(looks: list[Seen[r.GpuActivity]]) -> list[Seen[r.GpuActivity]]:
     return whole or looks
 
 
-def _fresh(history: History, series: list[Seen[R]]) -> list[Seen[R]]:
-    return series if series and history.at - series[-1].at <= STALE_SECONDS else []
+def _fresh(history: History, series: list[Seen[R]], interval_seconds: float) -> list[Seen[R]]:
+    allowed = max(STALE_SECONDS, STALE_INTERVALS * interval_seconds)
+    return series if series and history.at - series[-1].at <= allowed else []
 
 
 def _kind(look: r.GpuActivity) -> str:

@@ -86,6 +86,16 @@ def test_a_card_that_is_no_longer_read_is_not_known() -> None:
     assert regime(history, UUID, 20.0).kind == "unknown"
 
 
+def test_a_card_that_is_read_seldom_is_judged_by_fewer_and_longer_looks() -> None:
+    """Eight cards on a slow driver: one comparison of each in three seconds."""
+    history = History()
+    for at in (3.0, 6.0):
+        history.add(at, GpuActivity(uuid=UUID, interval_seconds=3.0, graphics=1.0, dram=0.3, sm_active=0.9))
+    history.at = 11.0
+
+    assert regime(history, UUID, 20.0).kind == "work"
+
+
 def test_one_look_is_not_enough() -> None:
     """Two are the least between which anything can be flat, three rule out chance."""
     history = History()

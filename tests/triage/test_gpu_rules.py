@@ -8,6 +8,7 @@ from perfwatch.probes.readings import (
     Frame,
     GpuEvent,
     GpuProcess,
+    GpuSample,
     GpuSilence,
     KernelMessage,
     ProcessEnded,
@@ -207,6 +208,15 @@ def test_an_error_of_the_hardware_makes_a_silent_driver_certain() -> None:
 def test_a_driver_that_is_merely_slow_is_not_accused() -> None:
     """Loading it takes a second or two."""
     assert silent(1.5).cause != "driver_unresponsive"
+
+
+def test_a_driver_that_answers_again_is_not_accused() -> None:
+    """A sample came after the silence."""
+    job = Training().goes_on(6, STEPS, load="bf16_matmul").goes_on(20, [READS_LOSS])
+    job.history.add(25.0, GpuSilence(call="sample", uuid=UUID, waited_seconds=15.0))
+    job.add(GpuSample(uuid=UUID, utilisation=1.0))
+
+    assert job.verdict().cause != "driver_unresponsive"
 
 
 def test_a_job_that_goes_on_does_not_need_the_answer() -> None:
