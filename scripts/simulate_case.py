@@ -16,7 +16,7 @@ from pathlib import Path
 from msgspec import structs
 
 from perfwatch.gauntlet import recorded
-from perfwatch.probes.readings import GpuActivity, GpuEvent, GpuProcess, GpuSample, GpuSilence
+from perfwatch.probes.readings import Gpu, GpuActivity, GpuEvent, GpuProcess, GpuSample, GpuSilence, Traceback
 from perfwatch.recording import Record, Recording, load
 
 RECORDINGS = Path(__file__).resolve().parent.parent / "tests" / "triage" / "recordings"
@@ -77,14 +77,13 @@ def no_answer(recording: Recording) -> Iterator[Record]:
 
 
 def fallen_off(recording: Recording) -> Iterator[Record]:
-    """The driver announces that the card has fallen off the bus, just before the job ends."""
-    uuid = next(one.reading.uuid for one in recording.records if isinstance(one.reading, GpuSample))
+    """The driver announces that the card has fallen off the bus, and the job ends without another word."""
+    uuid = next(one.reading.uuid for one in recording.records if isinstance(one.reading, Gpu))
     for record in recording.records:
-        if not isinstance(record.reading, GpuEvent):
+        if not isinstance(record.reading, Traceback):
             yield record
-    yield Record(
-        at=recording.end, wall=recording.session.created + recording.end, reading=GpuEvent(uuid=uuid, xid=FALLEN_OFF)
-    )
+    wall = recording.session.created + recording.end
+    yield Record(at=recording.end, wall=wall, reading=GpuEvent(uuid=uuid, xid=FALLEN_OFF))
 
 
 SIMULATIONS = (
@@ -96,7 +95,7 @@ SIMULATIONS = (
         "readings of the card: GpuSilence",
         no_answer,
     ),
-    Simulation("gpu_fault", "gpu_fault/lookalike/gpu_assertion", "GpuEvent: the number", fallen_off),
+    Simulation("gpu_fault", "out_of_memory/fires/out_of_memory-gpu", "Traceback: GpuEvent instead", fallen_off),
 )
 
 
