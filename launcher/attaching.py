@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -33,13 +33,20 @@ class Attached:
         leaving: tells when the user wants to go.
         session: where to keep the recording; the first local disk by default.
         patience_seconds: for temporal ends.
+        model: what the user says of the model, as conditions of the session.
 
     Attributes:
         folder: where the recording lies; None when no disk takes it.
     """
 
     def __init__(
-        self, pid: int, leaving: Leaving, *, session: str | None = None, patience_seconds: float = 60.0
+        self,
+        pid: int,
+        leaving: Leaving,
+        *,
+        session: str | None = None,
+        patience_seconds: float = 60.0,
+        model: Mapping[str, float] | None = None,
     ) -> None:
         volunteer_for_the_oom_killer()
         self._leaving = leaving
@@ -58,7 +65,11 @@ class Attached:
                 machine=this_machine(),
                 command=target.root.command,
                 root_pids=tuple(tops),
-                conditions={"patience_seconds": patience_seconds, "world_size": target.asked.world_size},
+                conditions={
+                    "patience_seconds": patience_seconds,
+                    "world_size": target.asked.world_size,
+                    **(model or {}),
+                },
             )
             self._recorder, self.folder, self._loss = _recorder(session, described, child)
         finally:

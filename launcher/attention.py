@@ -2,12 +2,19 @@
 
 from collections.abc import Callable, Iterable
 
+from perfwatch.probes.readings import GpuSilence
 from perfwatch.triage.case import Case
+from perfwatch.triage.gpu import lost_cards, name_of, regimes
 from perfwatch.triage.history import median
+from perfwatch.triage.kernels import kernels
+from perfwatch.triage.xids import HARDWARE, announced
 
 SHIFT_RATIO = 1.3  # the newest steps against the ones before: a calm job that slows down so much is looked at
 NEWEST_STEPS = 8
 EARLIER_STEPS = 24
+ERROR_SECONDS = 30.0  # after it was announced: by then the job stands, or does not care
+SILENCE_SECONDS = 3.0  # one reading a second while it lasts
+SPUN_SECONDS = 3.0
 
 
 class Schedule:
@@ -58,6 +65,26 @@ def alarm(case: Case) -> str:
             return f"{name}: steps take longer than before"
     if any(member.ended for member in case.job.ranks):
         return "a rank has ended"
+    return _of_cards(case)
+
+
+def _of_cards(case: Case) -> str:
+    """What the GPUs and their driver show, before the steps are late: an error, a silence, kernels that do not end."""
+    for error in announced(case):
+        if error.kind == HARDWARE and case.at - error.at < ERROR_SECONDS:
+            return f"the GPU driver announced {error.shown()}"
+    for key in case.history.entities(GpuSilence):
+        silence = case.history.latest(GpuSilence, *key)
+        if silence is not None and case.at - silence.at < SILENCE_SECONDS:
+            return f"the GPU driver does not answer for {silence.reading.waited_seconds:.0f} s"
+    for card in lost_cards(case.history):
+        if case.at - card.at < ERROR_SECONDS:
+            return f"{name_of(case.history, card.reading.uuid)} is lost"
+    for rank in case.ranks:
+        cards = regimes(case.history, rank.pid, SPUN_SECONDS)
+        spun = [kernels(case.history, card.uuid) for card in cards if card.kind == "spin" and card.source == "gpm"]
+        if spun and len(spun) == len(cards) and all(not k.go_on and k.since_seconds >= SPUN_SECONDS for k in spun):
+            return f"a kernel of pid {rank.pid} has not ended for {min(k.since_seconds for k in spun):.0f} s"
     return ""
 
 

@@ -8,7 +8,7 @@ from perfwatch.probes import readings as r
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.gpu import NONE_HERE, GpuProbe
 from perfwatch.probes.gpu_binding import bind
-from perfwatch.probes.gpu_files import device_files
+from perfwatch.probes.gpu_files import device_files, sees_host_pids
 from perfwatch.probes.probe import Unavailable
 
 PATIENCE_SECONDS = 10.0  # a driver without persistence mode wakes its cards first
@@ -115,7 +115,8 @@ def examine_binding(
         files = device_files(filesystem, process.pid)
     except Unavailable:
         files = None
-    found = bind(process, list(gpus.values()), contexts, files)
+    complete = bool(contexts) and sees_host_pids(filesystem)
+    found = bind(process, list(gpus.values()), contexts, files, complete)
     if found.cuda is False:
         return [possible("gpu of the process", "CUDA is not in use: judged as a job on CPUs")]
     if not found.uuids:

@@ -7,7 +7,7 @@ from perfwatch.probes.gpu import NONE_HERE, GpuProbe
 from perfwatch.probes.gpu_binding import GpuBindingProbe
 from perfwatch.probes.probe import Unavailable
 
-COST_SECONDS = 10.0  # how often the sampler's own cost is recorded
+COST_SECONDS = 2.0  # how often the sampler's own cost is recorded
 
 
 class Gpus:

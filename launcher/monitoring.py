@@ -1,7 +1,7 @@
 """What the GPUs do, row by row, and who of which job is on them: the content of ``perfwatch dmon``."""
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
@@ -18,6 +18,9 @@ from perfwatch.probes.process import identify
 from perfwatch.probes.steps import StepCounter
 from perfwatch.redaction import redact
 
+COUNTERS = tuple(
+    name for name in r.GpuSample.__struct_fields__ if name.endswith(("_ns", "received_bytes", "sent_bytes", "_kib"))
+)
 FIRST_SECONDS = 30.0  # a driver without persistence mode wakes every card first
 
 
@@ -54,8 +57,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     at: float  # unix time, end of the interval
     gpu: r.Gpu
     sample: r.GpuSample | None = None
-    before: r.GpuSample | None = None  # of the interval before: counters are compared with it
-    seconds: float | None = None  # between the two
+    rates: dict[
+        str, float
+    ] = {}  # growth a second of the sample's counters, over the last time between two looks at them
     activity: r.GpuActivity | None = None
     errors: r.GpuErrors | None = None
     xids: tuple[int, ...] = ()  # in this interval
@@ -72,6 +76,7 @@ class Monitor:
         clock: CLOCK_MONOTONIC, seconds.
         wall: unix time.
         place_of: the folder where the agent of a process' job counts steps.
+        full: every look, instead of one a second.
     """
 
     def __init__(
@@ -83,18 +88,19 @@ class Monitor:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         place_of: Callable[[int], Path | None] = find_place,
+        full: bool = False,
     ) -> None:
-        self._probe, self._wall = probe, wall
+        self._probe, self._wall, self._full = probe, wall, full
         self._people = _People(filesystem, child, clock, place_of)
         self._gpus: dict[str, r.Gpu] = {}
         self._errors: dict[str, r.GpuErrors] = {}
         self._contexts: dict[tuple[str, int], r.GpuProcess] = {}
-        self._last: dict[str, tuple[float, r.GpuSample]] = {}
+        self._rates: dict[str, _Rates] = defaultdict(_Rates)
         self._fresh: list[tuple[float, r.Reading]] = []
 
     def gather(self) -> None:
         """Take what has come. Raises Unavailable where there is no driver, or one that refuses."""
-        found = self._probe.look(full=True)
+        found = self._probe.look(full=self._full)
         trouble = self._probe.trouble
         if trouble is not None and not self._gpus:
             raise trouble
@@ -105,6 +111,8 @@ class Monitor:
                 self._errors[reading.uuid] = reading
             elif isinstance(reading, r.GpuProcess):
                 self._contexts[reading.uuid, reading.pid] = reading
+            elif isinstance(reading, r.GpuSample):
+                self._rates[reading.uuid].count(at, reading)
             self._fresh.append((at, reading))
 
     @property
@@ -122,17 +130,13 @@ class Monitor:
     def rows(self) -> list[Row]:
         """One row per card for the time since the last call, by number."""
         fresh, self._fresh = self._fresh, []
-        means = {(type(one), one.uuid): (at, one) for at, one in thinned(fresh)}  # type: ignore[attr-defined]
+        means = {(type(one), one.uuid): one for _, one in thinned(fresh)}
         listed = [one for one in self._contexts.values() if not one.gone]
         occupants = self._people.describe(listed)
         rows = []
         parts: Counter[int] = Counter()
         for uuid, gpu in sorted(self._gpus.items(), key=lambda one: (one[1].index, one[1].parent_uuid or "", one[0])):
-            at, sample = means.get((r.GpuSample, uuid), (0.0, None))
-            _, activity = means.get((r.GpuActivity, uuid), (0.0, None))
-            before_at, before = self._last.get(uuid, (0.0, None))
-            if isinstance(sample, r.GpuSample):
-                self._last[uuid] = (at, sample)
+            sample, activity = means.get((r.GpuSample, uuid)), means.get((r.GpuActivity, uuid))
             number = str(gpu.index)
             if gpu.parent_uuid is not None:
                 number += f".{parts[gpu.index]}"
@@ -143,8 +147,7 @@ class Monitor:
                     at=self._wall(),
                     gpu=gpu,
                     sample=sample if isinstance(sample, r.GpuSample) else None,
-                    before=before,
-                    seconds=at - before_at if before is not None and sample is not None else None,
+                    rates=dict(self._rates[uuid].per_second),
                     activity=activity if isinstance(activity, r.GpuActivity) else None,
                     errors=self._errors.get(uuid),
                     xids=tuple(one.xid for _, one in fresh if isinstance(one, r.GpuEvent) and one.uuid == uuid),
@@ -152,6 +155,24 @@ class Monitor:
                 )
             )
         return rows
+
+
+class _Rates:
+    """How fast the counters of one card grow; expensive ones are read every ten seconds."""
+
+    def __init__(self) -> None:
+        self.per_second: dict[str, float] = {}
+        self._last: dict[str, tuple[float, int]] = {}
+
+    def count(self, at: float, sample: r.GpuSample) -> None:
+        for name in COUNTERS:
+            value = getattr(sample, name)
+            if value is None:
+                continue
+            before_at, before = self._last.get(name, (at, value))
+            if at > before_at and value >= before:
+                self.per_second[name] = (value - before) / (at - before_at)
+            self._last[name] = (at, value)
 
 
 class _People:

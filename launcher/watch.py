@@ -6,12 +6,15 @@ one is swept, sampled and judged until the verdict is clear. Nothing here blocks
 
 import time
 from collections.abc import Callable, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 from perfwatch.attention import Schedule, alarm, nearest
 from perfwatch.look import Look
 from perfwatch.news import News, Sink, Teller
 from perfwatch.probes import readings as r
+from perfwatch.probes.gpu import GpuProbe
 from perfwatch.recording import AT_DECIMALS
 from perfwatch.session import Session
 from perfwatch.sources import Sources
@@ -54,6 +57,7 @@ class Watch:
         on_news: called for each suspicion, verdict and retraction.
         eager: begin with everything (attach) instead of calmly (run).
         clock: monotonic seconds.
+        gpus: asks the NVIDIA driver.
     """
 
     def __init__(
@@ -66,10 +70,11 @@ class Watch:
         on_news: Callable[[News], None] = lambda _: None,
         eager: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        gpus: GpuProbe | None = None,
     ) -> None:
         self.roots = list(roots)
         self.session = session
-        self.look = Look(self._append, agent_folder)
+        self.look = Look(self._append, agent_folder, gpus=gpus)
         self.suspicious = eager
         self.last: Verdict | None = None
         self._recorder = recorder
@@ -180,8 +185,9 @@ class Watch:
     def _gpus(self) -> None:
         """What the GPUs did: ten looks a second at the start of a suspicion, one a second otherwise."""
         certain = self._teller.state == "hung" or self.at - self._suspected_at > GPU_DETAIL_SECONDS
-        for ago, reading in self.look.gpus.look(full=self.suspicious and not certain):
-            self._append([reading], ago)
+        found = self.look.gpus.look(full=self.suspicious and not certain)
+        for ago, made_then in groupby(found, key=itemgetter(0)):
+            self._append([reading for _, reading in made_then], ago)
 
     def _counters(self, case: Case) -> None:
         """Of the whole job when suspicious, of the ranks when calm."""

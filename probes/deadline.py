@@ -98,13 +98,7 @@ class KillableChild:
         """Kill the child, without waiting for one that cannot be killed."""
         if not self._pid:
             return
-        try:
-            if self._handle is None:
-                os.kill(self._pid, signal.SIGKILL)
-            else:
-                signal.pidfd_send_signal(self._handle, signal.SIGKILL)
-        except ProcessLookupError:
-            pass  # already dead
+        kill_child(self._pid, self._handle)
         for descriptor in (self._handle, self._requests, self._replies):
             if descriptor is not None:
                 os.close(descriptor)
@@ -132,10 +126,7 @@ class KillableChild:
             _become_reader(parent, request_out, reply_in)
         os.close(request_out)
         os.close(reply_in)
-        try:
-            self._handle = os.pidfd_open(self._pid)
-        except OSError:  # Linux before 5.3 (RHEL 8), or a seccomp filter of that age
-            self._handle = None
+        self._handle = hold_child(self._pid)
         self._requests, self._replies = request_in, reply_out
         os.set_blocking(request_in, False)
         os.set_blocking(reply_out, False)
@@ -150,6 +141,25 @@ class KillableChild:
             except ChildProcessError:
                 pass  # somebody else in this process has collected it
         self._abandoned = alive
+
+
+def hold_child(pid: int) -> int | None:
+    """A descriptor that means this child and no later process of the same pid; None where the kernel has none."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError:  # Linux before 5.3 (RHEL 8), or a seccomp filter of that age
+        return None
+
+
+def kill_child(pid: int, handle: int | None) -> None:
+    """End a child of ours; one that is dead already is no error."""
+    try:
+        if handle is None:
+            os.kill(pid, signal.SIGKILL)
+        else:
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
 
 
 def _send(descriptor: int, payload: bytes, ends: float) -> None:

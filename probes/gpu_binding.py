@@ -8,7 +8,7 @@ reading says how it is known, and holds no card where it is not.
 from collections.abc import Collection, Iterable, Sequence
 
 from perfwatch.probes.filesystem import Filesystem
-from perfwatch.probes.gpu_files import DeviceFiles, device_files
+from perfwatch.probes.gpu_files import DeviceFiles, device_files, sees_host_pids
 from perfwatch.probes.gpu_visible import visible
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import Gpu, GpuBinding, GpuProcess, Process
@@ -36,12 +36,13 @@ class GpuBindingProbe:
     ) -> list[GpuBinding]:
         """Bindings that have changed. ``contexts``: whom the driver lists now."""
         found = []
+        complete = bool(contexts) and sees_host_pids(self._filesystem)
         for process in processes:
             try:
                 files = device_files(self._filesystem, process.pid)
             except Unavailable:
                 files = None
-            binding = bind(process, gpus, contexts, files)
+            binding = bind(process, gpus, contexts, files, complete)
             if self._last.get(process.pid) != binding:
                 self._last[process.pid] = binding
                 found.append(binding)
@@ -49,7 +50,11 @@ class GpuBindingProbe:
 
 
 def bind(
-    process: Process, gpus: Sequence[Gpu], contexts: Collection[GpuProcess], files: DeviceFiles | None
+    process: Process,
+    gpus: Sequence[Gpu],
+    contexts: Collection[GpuProcess],
+    files: DeviceFiles | None,
+    complete: bool = False,
 ) -> GpuBinding:
     """The cards of one process, by the best witness that there is. Pure.
 
@@ -58,11 +63,12 @@ def bind(
         gpus: all cards and MIG devices.
         contexts: whom the driver lists.
         files: its device files; None when they could not be read.
+        complete: the driver lists processes, by the pids that we see: who is not listed has no context.
     """
     held = _held(gpus, files)
     allowed = _reconciled(visible(process.environment, gpus), held, gpus)
     listed = tuple(dict.fromkeys(one.uuid for one in contexts if one.local_pid == process.pid and not one.gone))
-    cuda = True if listed else files.cuda if files is not None else None
+    cuda = True if listed else False if complete else files.cuda if files is not None else None
     if listed:
         uuids, how = listed, "nvml"
     elif cuda is False:

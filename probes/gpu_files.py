@@ -10,12 +10,13 @@ from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.probe import Unavailable
 
 _CARD = re.compile(r"/dev/nvidia(\d+)")
-_UVM = "/dev/nvidia-uvm"  # opened when CUDA is initialised; tools that only ask NVML do without
+_UVM = "/dev/nvidia-uvm"  # opened when CUDA is initialised; by newer drivers' NVML too
+HOST_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of the kernel
 
 
 @dataclass(frozen=True)
 class DeviceFiles:
-    """What a process holds. ``cuda``: the CUDA driver is initialised in it; ``minors``: N of each /dev/nvidiaN."""
+    """What a process holds. ``cuda``: the CUDA driver may be initialised in it; ``minors``: N of each /dev/nvidiaN."""
 
     cuda: bool
     minors: frozenset[int]
@@ -35,3 +36,25 @@ def device_files(filesystem: Filesystem, pid: int) -> DeviceFiles:
             continue  # closed meanwhile
     minors = (match[1] for target in targets if (match := _CARD.fullmatch(target)))
     return DeviceFiles(_UVM in targets, frozenset(int(minor) for minor in minors))
+
+
+def sees_host_pids(filesystem: Filesystem) -> bool:
+    """Whether our pids are those of the host, which NVML uses."""
+    try:
+        return filesystem.readlink(filesystem.proc / "self/ns/pid") == HOST_PID_NAMESPACE
+    except Unavailable:
+        return False
+
+
+def local_pid(filesystem: Filesystem, pid: int) -> int | None:
+    """The pid as we see it of a process that NVML names by its pid on the host; None when that cannot be known.
+
+    Outside of containers the two are the same. In a PID namespace of our own a process of that number may be another one:
+    only one that holds the driver's device files is taken.
+    """
+    if sees_host_pids(filesystem):
+        return pid
+    try:
+        return pid if device_files(filesystem, pid).minors else None
+    except Unavailable:
+        return None

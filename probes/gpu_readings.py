@@ -36,7 +36,7 @@ class Gpu(Reading, frozen=True, kw_only=True):
 
 
 class GpuSample(Reading, frozen=True, kw_only=True):
-    """One look at a card, at most ten a second. Counters are cumulative. Source: NVML.
+    """One look at a card, at most ten a second. Counters are cumulative, and None where they were not read. Source: NVML.
 
     utilisation is "a kernel was resident", never work: it reads 100 % for one kernel that spins. It is refreshed about five
     times a second, power about ten times.
@@ -47,6 +47,8 @@ class GpuSample(Reading, frozen=True, kw_only=True):
     memory_utilisation: float | None = None
     encoder_utilisation: float | None = None
     decoder_utilisation: float | None = None
+    jpeg_utilisation: float | None = None
+    optical_flow_utilisation: float | None = None
     memory_used_bytes: int | None = None
     bar1_used_bytes: int | None = None
     power_watts: float | None = None
@@ -92,6 +94,8 @@ class GpuActivity(Reading, frozen=True, kw_only=True):
     pcie_sent_mib_per_second: float | None = None
     nvlink_received_mib_per_second: float | None = None
     nvlink_sent_mib_per_second: float | None = None
+    c2c_received_mib_per_second: float | None = None  # from the CPU of the same module (Grace)
+    c2c_sent_mib_per_second: float | None = None
 
 
 class GpuErrors(Reading, frozen=True, kw_only=True):

@@ -1,5 +1,10 @@
-"""One card under observation: its samples, its errors, its processes."""
+"""One card under observation: its samples, its errors, its processes.
 
+What is asked how often follows from what it costs (H200, driver 580, in a virtual machine): most calls take 3 to 12 us, but some
+go to the card's own processor: thermal violation 750, PCIe counters 150 each, BAR1 180 us.
+"""
+
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -9,19 +14,19 @@ from perfwatch.probes.nvml_description import link_states
 from perfwatch.probes.nvml_layer import ALL_LINKS, UNREACHABLE, Handle, Nvml, Refused
 from perfwatch.probes.readings import Gpu, GpuErrors, GpuProcess, GpuSample
 
-# NVML_FI_DEV_*: asked for in one call, ten times a second.
-_FAST_FIELDS = {"power": (186, 0), "power_violation": (74, 0), "thermal_violation": (75, 0)}
-# ... and once a second.
-_SLOW_FIELDS = {
-    "memory_temperature": (82, 0),
-    "pcie_replays": (94, 0),
-    "pcie_sent": (197, 0),
-    "pcie_received": (198, 0),
-    "nvlink_sent": (138, ALL_LINKS),
-    "nvlink_received": (139, ALL_LINKS),
+# NVML_FI_DEV_*, asked for in one call each.
+_FAST_FIELDS = {"power": (186, 0)}
+_SLOW_FIELDS = {"power_violation_ns": (74, 0), "memory_temperature": (82, 0)}
+_RARE_FIELDS = {"thermal_violation_ns": (75, 0), "pcie_replays": (94, 0)}
+_TRAFFIC_FIELDS = {  # GPM tells the same; a card without it is asked each second
+    "pcie_sent_bytes": (197, 0),
+    "pcie_received_bytes": (198, 0),
+    "nvlink_sent_kib": (138, ALL_LINKS),
+    "nvlink_received_kib": (139, ALL_LINKS),
 }
 _ERROR_FIELDS = {"corrected": (3, 0), "uncorrected": (4, 0), "replay": (161, 0), "recovery": (162, 0), "crc": (163, 0)}
 _SM_CLOCK, _MEMORY_CLOCK, _TEMPERATURE_SENSOR = 1, 2, 0
+USED_SECONDS = 1.5  # samples of the use by processes that are older tell of the past
 _KINDS = ("compute", "graphics", "mps")
 
 
@@ -33,31 +38,43 @@ class Card:
         handle: the card.
         described: what it is.
         to_local: the pid in our namespace of a process that NVML lists, or None.
+        wall: unix time, seconds; the driver stamps what processes use with it.
     """
 
     def __init__(
-        self, nvml: Nvml, handle: Handle, described: Gpu, to_local: Callable[[int], int | None] = lambda pid: pid
+        self,
+        nvml: Nvml,
+        handle: Handle,
+        described: Gpu,
+        to_local: Callable[[int], int | None] = lambda pid: pid,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self.gpu = described
         self._ask = Asking(nvml, handle)
         self._unwrapped = Unwrapped()
-        self._to_local = to_local
-        self._slow: dict[str, Any] = {}
+        self._to_local, self._wall = to_local, wall
+        self._state: dict[str, Any] = {}  # what changes slowly, as last read
         self._errors: GpuErrors | None = None
         self._processes: dict[int, GpuProcess] = {}
         self._used_until = 0
 
-    def sample(self, slow: bool) -> GpuSample:
-        """How the card stands now; what changes slowly is asked for again when ``slow``. Raises Refused when it is lost."""
+    def sample(self, slow: bool = False, rare: bool = False) -> GpuSample:
+        """How the card stands now.
+
+        Args:
+            slow: ask also for what changes within seconds.
+            rare: ask also for what is expensive.
+
+        What was not asked for keeps its last value; a counter is None then, for a repeated one would look like no growth.
+        Raises Refused when the card is lost.
+        """
         ask = self._ask
-        fields = ask.fields(_FAST_FIELDS)
+        power = ask.fields(_FAST_FIELDS).get("power") or ask.number("nvmlDeviceGetPowerUsage")
         used = ask.record("nvmlDeviceGetUtilizationRates")
-        power = fields.get("power") or ask.number("nvmlDeviceGetPowerUsage")
         reasons = ask.number("nvmlDeviceGetCurrentClocksEventReasons")
         if reasons is None:  # its name before driver 535
             reasons = ask.number("nvmlDeviceGetCurrentClocksThrottleReasons")
-        if slow or not self._slow:
-            self._slow = self._slowly()
+        counters = {**(self._slow() if slow else {}), **(self._rare() if rare else {})}
         return GpuSample(
             uuid=self.gpu.uuid,
             utilisation=_share(used.get("gpu")),
@@ -65,9 +82,8 @@ class Card:
             power_watts=None if power is None else power / 1000,
             sm_clock_mhz=ask.number("nvmlDeviceGetClockInfo", _SM_CLOCK),
             reasons=reasons,
-            power_violation_ns=self._count("power_violation", fields),
-            thermal_violation_ns=self._count("thermal_violation", fields),
-            **self._slow,
+            **self._state,
+            **{name: self._unwrapped.value(name, int(value)) for name, value in counters.items()},
         )
 
     def errors(self) -> GpuErrors | None:
@@ -116,31 +132,31 @@ class Card:
         self._processes = found
         return [*gone, *found.values()]
 
-    def _slowly(self) -> dict[str, Any]:
+    def _slow(self) -> dict[str, int | float]:
         ask = self._ask
-        fields = ask.fields(_SLOW_FIELDS)
-        encoder, decoder = (ask.first(f"nvmlDeviceGet{unit}Utilization") for unit in ("Encoder", "Decoder"))
-        links = link_states(ask) if self.gpu.nvlinks else []
-        return {
-            "encoder_utilisation": _share(encoder),
-            "decoder_utilisation": _share(decoder),
+        fields = ask.fields(_SLOW_FIELDS if self.gpu.gpm else _SLOW_FIELDS | _TRAFFIC_FIELDS)
+        self._state |= {
             "memory_used_bytes": ask.record("nvmlDeviceGetMemoryInfo").get("used"),
-            "bar1_used_bytes": ask.record("nvmlDeviceGetBAR1MemoryInfo").get("bar1Used"),
             "temperature_celsius": ask.number("nvmlDeviceGetTemperature", _TEMPERATURE_SENSOR),
-            "memory_temperature_celsius": _whole(fields.get("memory_temperature")) or None,
+            "memory_temperature_celsius": _whole(fields.pop("memory_temperature", None)) or None,  # 0: no sensor
             "memory_clock_mhz": ask.number("nvmlDeviceGetClockInfo", _MEMORY_CLOCK),
+        }
+        return fields
+
+    def _rare(self) -> dict[str, int | float]:
+        ask = self._ask
+        links = link_states(ask) if self.gpu.nvlinks else []
+        self._state |= {
+            "encoder_utilisation": _share(ask.first("nvmlDeviceGetEncoderUtilization")),
+            "decoder_utilisation": _share(ask.first("nvmlDeviceGetDecoderUtilization")),
+            "jpeg_utilisation": _share(ask.first("nvmlDeviceGetJpgUtilization")),
+            "optical_flow_utilisation": _share(ask.first("nvmlDeviceGetOfaUtilization")),
+            "bar1_used_bytes": ask.record("nvmlDeviceGetBAR1MemoryInfo").get("bar1Used"),
             "pcie_generation": ask.number("nvmlDeviceGetCurrPcieLinkGeneration"),
             "pcie_width": ask.number("nvmlDeviceGetCurrPcieLinkWidth"),
-            "pcie_received_bytes": self._count("pcie_received", fields),
-            "pcie_sent_bytes": self._count("pcie_sent", fields),
-            "pcie_replays": _whole(fields.get("pcie_replays")),
-            "nvlink_received_kib": self._count("nvlink_received", fields),
-            "nvlink_sent_kib": self._count("nvlink_sent", fields),
             "nvlinks_active": sum(links) if links else None,
         }
-
-    def _count(self, name: str, fields: dict[str, int | float]) -> int | None:
-        return self._unwrapped.value(name, _whole(fields.get(name)))
+        return ask.fields(_RARE_FIELDS | _TRAFFIC_FIELDS if self.gpu.gpm else _RARE_FIELDS)
 
     def _listed(self, kind: str) -> Iterable[Any]:
         try:
@@ -149,13 +165,17 @@ class Card:
             return _or_nothing(refused)
 
     def _shares(self) -> dict[int, float]:
-        """Each process' share of SM time since the last look; the newest sample of each counts."""
+        """Each process' share of SM time since the last look; the newest sample of each counts.
+
+        The driver keeps samples for a while: what a process did before it fell idle is not what it does.
+        """
+        since = max(self._used_until, int((self._wall() - USED_SECONDS) * 1e6))
         try:
-            found = self._ask.nvml.process_utilisation(self._ask.handle, self._used_until)
+            found = self._ask.nvml.process_utilisation(self._ask.handle, since)
         except Refused as refused:
             _or_nothing(refused)
             return {}
-        self._used_until = max([self._used_until, *(at for _, at, _ in found)])
+        self._used_until = max([since, *(at for _, at, _ in found)])
         newest = sorted(found, key=lambda one: one[1])
         return {pid: percent / 100 for pid, _, percent in newest if percent <= 100}
 

@@ -25,6 +25,10 @@ from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import ANY_READING
 
 PERIOD_SECONDS = 0.1  # GPM and power are refreshed ten times a second (measured on H200)
+LONGEST_PAUSE_SECONDS = 5.0
+# Share of one core that the sampler may use while the job is calm, and while it is suspect. Drivers differ a hundredfold in
+# what a call costs, and machines have one card or sixteen: so each look pays for itself with the pause after it.
+CALM_BUDGET, FULL_BUDGET = 0.01, 0.05
 SEND_SECONDS = 0.2
 MOST_PENDING_BYTES = 2**21  # a watcher that does not read for a minute loses the oldest readings
 PIPE_BYTES = 2**20
@@ -64,18 +68,24 @@ def become_sampler(
         sampler = Sampler(open_nvml(), clock, page, to_local)
         try:
             outlet.send(sampler.start())
+            _serve(sampler, commands, outlet, clock)
         except Unavailable as unavailable:
             outlet.refuse(unavailable)
-            os._exit(0)
-        _serve(sampler, commands, outlet, clock)
+        except Exception as error:  # of ours: another sampler would meet it too
+            outlet.refuse(Unavailable(f"internal error of the GPU sampler: {type(error).__name__}: {error}"))
     finally:  # nothing may escape into the parent's code above the fork
         os._exit(1)
+
+
+def pause(spent_seconds: float, full: bool) -> float:
+    """How long to wait after a look that took so much CPU time."""
+    return min(LONGEST_PAUSE_SECONDS, max(PERIOD_SECONDS, spent_seconds / (FULL_BUDGET if full else CALM_BUDGET)))
 
 
 def _serve(sampler: Sampler, commands: int, outlet: "_Outlet", clock: Callable[[], float]) -> NoReturn:
     poll = select.poll()
     poll.register(commands, select.POLLIN)
-    due, send_due = clock(), 0.0
+    due, send_due, spent = clock(), 0.0, time.process_time()
     gathered: list[Timed] = []
     while True:
         if poll.poll(max(0.0, due - clock()) * 1000):
@@ -83,17 +93,19 @@ def _serve(sampler: Sampler, commands: int, outlet: "_Outlet", clock: Callable[[
             if not asked:
                 os._exit(0)
             if asked.endswith(FULL) and not sampler.thinning.full:
-                gathered += sampler.thinning.fill()
+                gathered += sampler.attend()
+                due = clock()
             elif asked.endswith(CALM):
-                sampler.thinning.rest()
+                sampler.rest()
             continue
         gathered += sampler.round()
         now = clock()
-        due = max(due + PERIOD_SECONDS, now + PERIOD_SECONDS / 2)  # after a pause, no rush
         if now >= send_due and gathered:
             send_due = now + SEND_SECONDS
             outlet.send(gathered)
             gathered = []
+        spent_before, spent = spent, time.process_time()
+        due = max(due, now - PERIOD_SECONDS / 2) + pause(spent - spent_before, sampler.thinning.full)
 
 
 class _Outlet:

@@ -4,20 +4,22 @@ Nothing here knows about processes or pipes (see ``nvml_process``). What does no
 that somebody else can see for how long it has not come back.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import msgspec
 
-from perfwatch.probes.nvml_asking import Asking
 from perfwatch.probes.nvml_card import Card
-from perfwatch.probes.nvml_description import describe
-from perfwatch.probes.nvml_gpm import Gpm
+from perfwatch.probes.nvml_cards import open_card
+from perfwatch.probes.nvml_gpm import CALM_SECONDS, REFRESH_SECONDS, Gpm
 from perfwatch.probes.nvml_layer import (
     DRIVER_NOT_LOADED,
+    IN_USE,
     LIBRARY_NOT_FOUND,
     NEVER,
+    NO_PERMISSION,
     UNREACHABLE,
     VERSION_MISMATCH,
     Nvml,
@@ -25,11 +27,12 @@ from perfwatch.probes.nvml_layer import (
 )
 from perfwatch.probes.nvml_thinning import Thinning, Timed
 from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.readings import Gpu, GpuEvent, ProbeCall, Reading
+from perfwatch.probes.readings import Gpu, GpuEvent, GpuSample, ProbeCall, Reading
 
 XID_EVENT = 0x8
 SLOW_SECONDS = 1.0  # processes, events, and what changes slowly
 RARE_SECONDS = 10.0  # error counters, lost cards, GPM that somebody else holds
+MOST_EVENTS = 64  # of one look: a card in an error loop must not hold us
 _ADVICE = {
     LIBRARY_NOT_FOUND: (
         "install the driver's libnvidia-ml.so.1 (in a container: NVIDIA_DRIVER_CAPABILITIES=compute,utility) and"
@@ -39,7 +42,10 @@ _ADVICE = {
     VERSION_MISMATCH: "the driver was updated under the running kernel module: reboot, or reload the nvidia modules",
 }
 NO_CARDS = "the NVIDIA driver has no GPU for us"
-_GPM_ADVICE = "end the other user of the counters: dcgmi profile --pause, or the running ncu or nsys"
+_GPM_ADVICE = {
+    NO_PERMISSION: "run perfwatch as root, or load the nvidia module with NVreg_RestrictProfilingToAdminUsers=0",
+    IN_USE: "end the other user of the counters: dcgmi profile --pause, or the running ncu or nsys",
+}
 
 Mark = Callable[[str, str], AbstractContextManager[None]]
 
@@ -58,6 +64,7 @@ class Sampler:
         clock: CLOCK_MONOTONIC, seconds.
         mark: tells what is asked, of which card, while it is asked.
         to_local: the pid in our namespace of a process that NVML lists, or None.
+        wall: unix time, seconds.
     """
 
     def __init__(
@@ -66,10 +73,12 @@ class Sampler:
         clock: Callable[[], float],
         mark: Mark = unmarked,
         to_local: Callable[[int], int | None] = lambda pid: pid,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self.thinning = Thinning()
+        self._wall = wall
         self._nvml, self._clock, self._mark, self._to_local = nvml, clock, mark, to_local
-        self._cards: dict[int, list[tuple[Card, Gpm | None]]] = {}  # by index of the card: itself, then its MIG devices
+        self._cards: dict[int, list[tuple[Card, Gpm | None]]] = {}  # by number: the card, then its MIG devices
         self._lost: set[int] = set()
         self._version = ""
         self._count = 0
@@ -99,12 +108,16 @@ class Sampler:
         slow, rare = now >= self._slow_due, now >= self._rare_due
         self._slow_due = now + SLOW_SECONDS if slow else self._slow_due
         self._rare_due = now + RARE_SECONDS if rare else self._rare_due
-        fast: list[Reading] = []
+        samples: list[GpuSample] = []
         told: list[Reading] = []
+        compared = self._compared(now)
         for index in list(self._cards):
             try:
                 for card, gpm in self._cards[index]:
-                    fast += self._fast(card, gpm, slow)
+                    with self._mark("sample", card.gpu.uuid):
+                        samples.append(card.sample(slow, rare))
+                    if gpm is not None and gpm in compared:
+                        told += self._activity(card, gpm)
                     if slow:
                         with self._mark("processes", card.gpu.uuid):
                             told += card.processes()
@@ -118,57 +131,60 @@ class Sampler:
         if rare:
             for index in sorted(self._lost):
                 told += self._open(index)
-        return [*self.thinning.put(self._clock(), fast), *self._stamped(told)]
+        return [*self.thinning.put(self._clock(), samples), *self._stamped(told)]
 
-    def _fast(self, card: Card, gpm: Gpm | None, slow: bool) -> list[Reading]:
+    def attend(self) -> list[Timed]:
+        """From now on everything is wanted; returns the samples of the last half minute."""
+        return self.thinning.fill()
+
+    def rest(self) -> None:
+        """One sample and one activity a second are enough."""
+        self.thinning.rest()
+
+    def _monitored(self) -> list[Gpm]:
+        return [gpm for devices in self._cards.values() for _, gpm in devices if gpm is not None]
+
+    def _compared(self, now: float) -> list[Gpm]:
+        """Whose GPM is looked at in this round: while calm, of one card, for it is what costs most."""
+        if self.thinning.full:
+            return [gpm for gpm in self._monitored() if not gpm.refused or gpm.due <= now]
+        due = sorted((gpm for gpm in self._monitored() if gpm.due <= now), key=lambda gpm: gpm.due)
+        new = [gpm for gpm in due if not gpm.due]
+        return new or due[:1]
+
+    def _activity(self, card: Card, gpm: Gpm) -> list[Reading]:
         uuid = card.gpu.uuid
-        with self._mark("sample", uuid):
-            found: list[Reading] = [card.sample(slow)]
-        if gpm is None or (("gpm", uuid) in self._troubles and not slow):
-            return found
+        now = self._clock()
         try:
             with self._mark("gpm", uuid):
-                activity = gpm.look(self._clock())
+                activity = gpm.look(now)
         except Refused as refused:
             if refused.code in UNREACHABLE:
                 raise
-            self._say("gpm", uuid, f"GPM of gpu {card.gpu.index}: {refused.text}", _GPM_ADVICE)
-            return found
+            gpm.due, gpm.refused = now + RARE_SECONDS, True
+            self._say(
+                "gpm",
+                uuid,
+                f"GPM of gpu {card.gpu.index}: {refused.text}",
+                _GPM_ADVICE.get(refused.code, _GPM_ADVICE[IN_USE]),
+            )
+            return []
+        gpm.due = now + (CALM_SECONDS if activity is not None else REFRESH_SECONDS)
+        gpm.refused = False
         self._say("gpm", uuid)
-        return found if activity is None else [*found, activity]
+        return [] if activity is None else [activity]
 
     def _open(self, index: int) -> list[Reading]:
         """Describe a card and its MIG devices; a card that cannot be reached is tried again later."""
         try:
             with self._mark("init", f"gpu {index}"):
-                handle = self._nvml.card(index)
-                asking = Asking(self._nvml, handle)
-                gpu = describe(asking, index, self._version)
-                devices = [self._device(handle, gpu), *self._mig(handle, gpu, asking)]
+                devices = open_card(self._nvml, index, self._version, self._to_local, self._wall)
         except Refused as refused:
             return self._close(index, refused)
         self._cards[index] = devices
         self._lost.discard(index)
         self._say("gpu", f"gpu {index}")
         return [card.gpu for card, _ in devices]
-
-    def _device(self, handle: Any, gpu: Gpu) -> tuple[Card, Gpm | None]:
-        counts = Gpm(self._nvml, handle, gpu.uuid) if gpu.gpm and not gpu.mig else None
-        return Card(self._nvml, handle, gpu, self._to_local), counts
-
-    def _mig(self, handle: Any, parent: Gpu, asking: Asking) -> Iterator[tuple[Card, Gpm | None]]:
-        for place in range(asking.number("nvmlDeviceGetMaxMigDeviceCount") or 0 if parent.mig else 0):
-            try:
-                part = self._nvml.mig_device(handle, place)
-            except Refused as refused:
-                if refused.code in UNREACHABLE:
-                    raise
-                continue  # no device in this place
-            its = Asking(self._nvml, part)
-            gpu = describe(its, parent.index, self._version, parent)
-            instance = its.number("nvmlDeviceGetGpuInstanceId")
-            counts = Gpm(self._nvml, handle, gpu.uuid, instance) if gpu.gpm and instance is not None else None
-            yield Card(self._nvml, part, gpu, self._to_local), counts
 
     def _close(self, index: int, refused: Refused) -> list[Reading]:
         """A card that no longer answers sensibly: said once, tried again now and then."""
@@ -193,7 +209,7 @@ class Sampler:
     def _happened(self) -> list[Reading]:
         """Xids since the last look."""
         found: list[Reading] = []
-        while self._events is not None and len(found) < 64:  # a card in an error loop must not hold us
+        for _ in range(MOST_EVENTS if self._events is not None else 0):
             try:
                 with self._mark("events", ""):
                     event = self._nvml.next_event(self._events)

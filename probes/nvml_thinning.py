@@ -1,4 +1,4 @@
-"""Ten looks a second at each card are kept for half a minute; one a second leaves the sampler while the job is calm.
+"""Ten samples a second of each card are kept for half a minute; one a second leaves the sampler while the job is calm.
 
 When the job becomes suspect, what is kept is handed over: the seconds before the suspicion are there in full detail.
 """
@@ -17,11 +17,13 @@ CALM_SECONDS = 1.0
 Timed = tuple[float, Reading]  # CLOCK_MONOTONIC, reading
 
 _AVERAGED = ("utilisation", "memory_utilisation", "power_watts", "sm_clock_mhz")
+_NEWEST = tuple(name for name in GpuSample.__struct_fields__ if name not in (*_AVERAGED, "uuid"))
 _WEIGHTED = tuple(name for name in GpuActivity.__struct_fields__ if name not in ("uuid", "interval_seconds"))
+_DECIMALS = 5
 
 
 class Thinning:
-    """Decides what of the fast readings goes out now. ``full``: everything; otherwise one a second and card."""
+    """Decides which samples go out now. ``full``: all; otherwise one a second and card."""
 
     def __init__(self) -> None:
         self.full = False
@@ -29,20 +31,20 @@ class Thinning:
         self._waiting: list[Timed] = []
         self._due = 0.0
 
-    def put(self, now: float, readings: Sequence[Reading]) -> list[Timed]:
-        """Take the readings of one round; returns what is to be sent."""
+    def put(self, now: float, samples: Sequence[GpuSample]) -> list[Timed]:
+        """Take the samples of one round; returns what is to be sent."""
+        fresh: list[Timed] = [(now, one) for one in samples]
         if self.full:
-            return [(now, one) for one in readings]
-        for one in readings:
-            self._kept.append((now, one))
-            self._waiting.append((now, one))
+            return fresh
+        self._kept += fresh
+        self._waiting += fresh
         while self._kept and self._kept[0][0] < now - KEPT_SECONDS:
             self._kept.popleft()
         if now < self._due:
             return []
         self._due = now + CALM_SECONDS
         waiting, self._waiting = self._waiting, []
-        return thinned(waiting)
+        return list(thinned(waiting))
 
     def fill(self) -> list[Timed]:
         """Everything that is kept: from now on there will be full detail, and this is what came before."""
@@ -57,10 +59,10 @@ class Thinning:
         self.full = False
 
 
-def thinned(readings: Iterable[Timed]) -> list[Timed]:
+def thinned(readings: Iterable[Timed]) -> list[tuple[float, GpuSample | GpuActivity]]:
     """One sample and one activity per card for all of these, at the time of the last one.
 
-    Power, clock and utilisation are averages; of everything else the last value counts. Activity is averaged by time.
+    Power, clock and utilisation are averages; of everything else the last known value counts. Activity is averaged by time.
     """
     cards: dict[tuple[type, str], list[Timed]] = {}
     for at, one in readings:
@@ -77,10 +79,13 @@ def _average(samples: Sequence[Any]) -> GpuSample:
     for name in _AVERAGED:
         known = [value for one in samples if (value := getattr(one, name)) is not None]
         if known:
-            changes[name] = round(sum(known) / len(known), 3)
+            changes[name] = round(sum(known) / len(known), _DECIMALS)
     if "sm_clock_mhz" in changes:
         changes["sm_clock_mhz"] = round(changes["sm_clock_mhz"])
     last: GpuSample = samples[-1]
+    for name in _NEWEST:
+        if getattr(last, name) is None:
+            changes[name] = next((v for one in reversed(samples) if (v := getattr(one, name)) is not None), None)
     return msgspec.structs.replace(last, **changes)
 
 
@@ -89,6 +94,7 @@ def _mean(activities: Sequence[Any]) -> GpuActivity:
     for name in _WEIGHTED:
         known = [(value, one.interval_seconds) for one in activities if (value := getattr(one, name)) is not None]
         if known:
-            changes[name] = round(sum(value * weight for value, weight in known) / sum(w for _, w in known), 5)
+            mean = sum(value * weight for value, weight in known) / sum(weight for _, weight in known)
+            changes[name] = round(mean, _DECIMALS)
     last: GpuActivity = activities[-1]
     return msgspec.structs.replace(last, **changes)

@@ -2,6 +2,7 @@
 
     scripts/measure_overhead                        about 15 minutes; the machine should be idle otherwise
     scripts/measure_overhead --rounds 2 --seconds 10 --json
+    scripts/measure_overhead --loop launch_bound --ways attach        a loop on a GPU; or compute_bound
 
 Each round gives one paired difference, so that drift of the machine cancels. Measured is the steady state; the first
 ``--settle`` seconds after an attach, when it looks closely, are left out and shown on their own.
@@ -26,7 +27,11 @@ from perfwatch.probes.readings import ProbeCall
 from perfwatch.recording import load
 from perfwatch.triage.history import quantile
 
-LOOP = (sys.executable, str(Path(__file__).with_name("measured_loop.py")))
+LOOPS = {
+    "cpu": (sys.executable, str(Path(__file__).with_name("measured_loop.py"))),
+    "launch_bound": (sys.executable, str(Path(__file__).with_name("measured_gpu_loop.py")), "launch_bound"),
+    "compute_bound": (sys.executable, str(Path(__file__).with_name("measured_gpu_loop.py")), "compute_bound"),
+}
 AGENT = Path(__file__).with_name("measure_agent.py")
 MEMORY_GOAL_BYTES, CPU_GOAL, JOB_GOAL = 80 * 2**20, 0.005, 0.001
 HELP_RUNS = 11
@@ -58,7 +63,7 @@ class Cost:
 def attached(options: argparse.Namespace, folder: Path, cost: Cost) -> list[Path]:
     """Off, on, on, off: ``attach --watch`` comes to and leaves one and the same job."""
     sessions = []
-    with job(LOOP, folder / "stderr") as loop:
+    with job(LOOPS[options.loop], folder / "stderr") as loop:
         time.sleep(options.settle)
         for number in range(options.rounds):
             without = [_window(loop, options.seconds)]
@@ -85,7 +90,7 @@ def under_run(options: argparse.Namespace, folder: Path, cost: Cost) -> list[Pat
         for place, on in enumerate((False, True, True, False)):
             session = folder / f"run-{number}-{place}"
             front = (*PERFWATCH, "run", "--session", str(session), "--") if on else ()
-            with job((*front, *LOOP), folder / "stderr") as loop:
+            with job((*front, *LOOPS[options.loop]), folder / "stderr") as loop:
                 time.sleep(options.settle)
                 ours = _launcher(loop.mark) if on else []
                 before = usage(ours)
@@ -139,7 +144,7 @@ def _window(loop: Any, seconds: float) -> tuple[float, float]:
 def _launcher(mark: str) -> list[psutil.Process]:
     """The processes of perfwatch under ``run``: everything marked that is neither the loop nor its worker."""
     everything = marked(mark)
-    loops = {p.pid for p in everything if "measured_loop.py" in " ".join(p.cmdline()) and "run" not in p.cmdline()}
+    loops = {p.pid for p in everything if "scripts/measured_" in " ".join(p.cmdline()) and "run" not in p.cmdline()}
     return [p for p in everything if p.pid not in loops]
 
 
@@ -163,8 +168,9 @@ def _print(report: dict[str, Any]) -> None:
             f"{line['calls_per_minute']:9.1f} {line['p50_ms']:8.2f} {line['p95_ms']:8.2f} {line['core_share']:9.3%}"
         )
         print(f"{probe:24} {figures}")
-    print(f"\nperfwatch --help: {report['help_seconds'] * 1000:.0f} ms   goal 150 ms")
-    print(f"\nagent\n{report['agent']}")
+    if "agent" in report:
+        print(f"\nperfwatch --help: {report['help_seconds'] * 1000:.0f} ms   goal 150 ms")
+        print(f"\nagent\n{report['agent']}")
 
 
 def main() -> None:
@@ -173,13 +179,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="ABBA rounds of each way of watching")
     parser.add_argument("--seconds", type=float, default=20.0, help="length of each window")
     parser.add_argument("--settle", type=float, default=15.0, help="left out after a start or an attach")
+    parser.add_argument("--loop", choices=LOOPS, default="cpu", help="what is watched; all but the first need a GPU")
+    parser.add_argument("--ways", choices=("attach", "run", "both"), default="both")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     load_1min = psutil.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="perfwatch-overhead-") as folder:
-        costs = {"attach --watch": Cost(), "run": Cost()}
-        sessions = attached(options, Path(folder), costs["attach --watch"])
-        sessions += under_run(options, Path(folder), costs["run"])
+        costs, sessions = {}, []
+        for way, measure in (("attach", attached), ("run", under_run)):
+            if options.ways in (way, "both"):
+                costs[way] = Cost()
+                sessions += measure(options, Path(folder), costs[way])
         probes = probe_costs(sessions)
     ways = {
         way: {
@@ -191,15 +201,17 @@ def main() -> None:
         }
         for way, cost in costs.items()
     }
-    report = {
+    report: dict[str, Any] = {
         "cpus": psutil.cpu_count(),
         "load_1min": load_1min,
         "settle_seconds": options.settle,
         "ways": ways,
         "probes": probes,
-        "help_seconds": help_seconds(),
-        "agent": subprocess.run((sys.executable, AGENT), check=True, capture_output=True, text=True).stdout,
     }
+    if options.loop == "cpu":  # neither depends on what is watched
+        report["help_seconds"] = help_seconds()
+        agent = subprocess.run((sys.executable, AGENT), check=True, capture_output=True, text=True)
+        report["agent"] = agent.stdout
     if options.json:
         print(json.dumps(report))
     else:

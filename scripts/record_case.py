@@ -20,6 +20,7 @@ from perfwatch.gauntlet import recorded
 from perfwatch.gauntlet.attempt import Attempt, run_attempt
 from perfwatch.gauntlet.choice import choose
 from perfwatch.gauntlet.conditions import Conditions
+from perfwatch.probes.readings import Cgroup, Gpu
 from perfwatch.recording import Recording, load
 from perfwatch.triage.rules import RULES
 
@@ -53,15 +54,22 @@ def record(drill: Drill, cause: str, options: argparse.Namespace) -> bool:
         recording = load(Path(row.session))
         at = recording.end if verdict.timeline.decided is None else verdict.timeline.decided + ROUNDING_SECONDS
         case = _folder(drill, cause) / (drill.name if strength == "loud" else f"{drill.name}-{strength}")
-        names = _names(recording, folder)
-        recorded.store(case, recording, recorded.trimmed(recording, at), _provenance(drill, strength, options), names)
-    again = recorded.Expected.of(load(case), round(at, 3))
-    recorded.accept(case, again)
+        again = keep(recording, at, case, provenance(drill, strength, options.late), {folder: "/tmp/drill"})
     if (again.state, again.cause) != (verdict.state, verdict.cause):
         return _not_kept(drill, f"replayed as {again}, live it was {said}: triage is not pure; see {case}")
     size = sum(file.stat().st_size for file in case.iterdir())
     print(f"{case.relative_to(RECORDINGS)}: {size / 1024:.0f} KiB, {said}", flush=True)
     return True
+
+
+def keep(
+    recording: Recording, at: float, case: Path, made: dict[str, str | float], names: dict[str, str]
+) -> recorded.Expected:
+    """Trim a recording to what its verdict ``at`` that moment rests on, store it as a case, and accept that verdict."""
+    recorded.store(case, recording, recorded.trimmed(recording, at), made, {**names, **_names(recording)})
+    again = recorded.Expected.of(load(case), round(at, 3))
+    recorded.accept(case, again)
+    return again
 
 
 def _missing() -> list[tuple[Drill, str]]:
@@ -107,8 +115,9 @@ def _folder(drill: Drill, cause: str) -> Path:
     return RECORDINGS / cause / ("fires" if cause in drill.causes else "lookalike")
 
 
-def _provenance(drill: Drill, strength: str, options: argparse.Namespace) -> dict[str, str | float]:
-    made: dict[str, str | float] = {"drill": drill.name, "strength": strength, "late_seconds": options.late}
+def provenance(drill: Drill, strength: str, late_seconds: float) -> dict[str, str | float]:
+    """What a case says of how it was made."""
+    made: dict[str, str | float] = {"drill": drill.name, "strength": strength, "late_seconds": late_seconds}
     made["python"] = platform.python_version()
     try:
         made["torch"] = version("torch")
@@ -117,16 +126,29 @@ def _provenance(drill: Drill, strength: str, options: argparse.Namespace) -> dic
     return made
 
 
-def _names(recording: Recording, folder: str) -> dict[str, str]:
+def _names(recording: Recording) -> dict[str, str]:
     """Paths and names of this machine, longest first, and what stands for them in a case."""
     return {
         sys.prefix: "/home/user/venv",
         str(ROOT): "/home/user/perfwatch",
         sys.base_prefix: "/usr",
-        folder: "/tmp/drill",
         recording.session.machine.name: "node-a",
         recording.session.machine.boot_id: "",
+        recording.session.machine.kernel: recording.session.machine.kernel.partition("-")[0],
+        **_cards(recording),
+        **{path: "/job" for path in _groups(recording)},
     }
+
+
+def _groups(recording: Recording) -> set[str]:
+    """A control group's path says who started the job: a container's name, a scheduler's number."""
+    paths = {one.reading.path for one in recording.records if isinstance(one.reading, Cgroup)}
+    return {path for path in paths if path.count("/") > 1}
+
+
+def _cards(recording: Recording) -> dict[str, str]:
+    """A card's identifier is that of one machine: in a case it is called by its number."""
+    return {one.reading.uuid: f"GPU-{one.reading.index}" for one in recording.records if isinstance(one.reading, Gpu)}
 
 
 if __name__ == "__main__":

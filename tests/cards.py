@@ -54,6 +54,7 @@ def load(name: str, uuid: str = UUID, **changes: object) -> list[Reading]:
     """One look at a card under a measured load; ``changes`` go to the sample."""
     graphics, sm, occupancy, tensor, dram, fp32, pcie, watts, nvlink = LOADS[name]
     sample: dict[str, object] = {
+        "memory_utilisation": round(min(1.0, dram / 77), 2),
         "utilisation": 1.0 if graphics >= 99 else round(graphics / 100, 2),
         "power_watts": watts,
         "sm_clock_mhz": 1470 if watts > 680 else 1980,
@@ -82,10 +83,18 @@ def load(name: str, uuid: str = UUID, **changes: object) -> list[Reading]:
     ]
 
 
-def under(history: History, name: str, since: float, until: float, uuid: str = UUID, **changes: object) -> None:
-    """Fill a history with so many seconds of a load."""
+def under(
+    history: History,
+    name: str,
+    since: float,
+    until: float,
+    uuid: str = UUID,
+    monitored: bool = True,
+    **changes: object,
+) -> None:
+    """Fill a history with so many seconds of a load; of a card without performance monitoring, if so wanted."""
     for number in range(round((until - since) / STEP_SECONDS) + 1):
-        for reading in load(name, uuid, **changes):
+        for reading in load(name, uuid, **changes)[: 2 if monitored else 1]:
             history.add(since + number * STEP_SECONDS, reading)
     history.at = max(history.at, until)
 

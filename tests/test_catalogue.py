@@ -55,10 +55,22 @@ def test_no_cause_is_there_twice() -> None:
     assert len(set(CAUSES)) == len(CAUSES)
 
 
-@pytest.mark.parametrize("cause", CAUSES)
+# A card's clocks, link and driver are never touched to see what happens: scripts/simulate_case.py makes the cases of these
+# from recorded ones, with the one witness changed.
+SIMULATED = {"gpu_fault", "driver_unresponsive", "throttled_gpu", "degraded_link"}
+
+
+@pytest.mark.parametrize("cause", [cause for cause in CAUSES if cause not in SIMULATED])
 def test_every_cause_can_be_made_for_real(cause: str) -> None:
     """A rule without a drill has never met its fault; write launcher/drills/CAUSE.py and list it."""
     assert any(cause in drill.causes for drill in DRILLS)
+
+
+@pytest.mark.parametrize("cause", sorted(SIMULATED))
+def test_what_nobody_may_cause_is_simulated(cause: str) -> None:
+    """A drill that makes it would be a line too many there."""
+    assert cause in CAUSES
+    assert not any(cause in drill.causes for drill in DRILLS)
 
 
 # What no recording shows yet. A line here is a debt: the test fails as soon as it is paid and still listed.
@@ -106,7 +118,10 @@ def test_no_drill_name_is_there_twice() -> None:
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize("cause", [rule.CAUSE.name for rule in RULES if rule.CAUSE.state in ("hung", "slow")])
+ACCUSATIONS = [rule.CAUSE.name for rule in RULES if rule.CAUSE.state in ("hung", "slow")]
+
+
+@pytest.mark.parametrize("cause", [cause for cause in ACCUSATIONS if cause not in SIMULATED])
 def test_every_accusation_has_a_lookalike_program(cause: str) -> None:
     """What could be mistaken for it is tried too."""
     assert any(drill.lookalike_of == cause for drill in DRILLS)

@@ -12,7 +12,7 @@ from perfwatch import __version__
 from perfwatch.commands import COMMANDS
 
 NAMES = [command.__name__.rpartition(".")[2] for command in COMMANDS]
-HEAVY = ("rich", "psutil", "msgspec", "torch", "perfwatch.recording", "perfwatch.triage")
+HEAVY = ("rich", "pynvml", "psutil", "msgspec", "torch", "perfwatch.recording", "perfwatch.triage")
 
 
 def perfwatch(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":

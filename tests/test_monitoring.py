@@ -6,6 +6,7 @@ import pytest
 
 from perfwatch.monitoring import Monitor
 from perfwatch.probes.deadline import Inline
+from perfwatch.probes.nvml_gpm import REFRESH_SECONDS
 from perfwatch.probes.nvml_layer import Happened, Listed
 from perfwatch.probes.nvml_sampler import SLOW_SECONDS, Sampler
 from perfwatch.probes.nvml_thinning import Timed
@@ -31,7 +32,7 @@ class Scene:
         self.trouble: Unavailable | None = None
         self._ready: list[Timed] = []
         self._sampler = Sampler(nvml, lambda: self.now, to_local=lambda pid: None if pid == STRANGER else pid)
-        self._sampler.thinning.fill()
+        self._sampler.attend()
         if nvml.cards:
             self._ready += self._sampler.start()
         self.monitor = Monitor(
@@ -45,7 +46,6 @@ class Scene:
 
     def look(self, full: bool = False) -> list[Timed]:
         """The layer's readings since the last look."""
-        assert full, "rows are averages of all looks"
         ready, self._ready = self._ready, []
         return ready
 
@@ -63,34 +63,32 @@ class Scene:
 def test_a_row_is_the_mean_of_its_interval(tmp_path: Path) -> None:
     """Half of the looks saw work and half did not."""
     scene = Scene(machine(1), tmp_path)
-    for tenth in range(10):
+    for tenth in range(11):
         scene.nvml.cards[0].activity = IDLE if tenth % 2 else IDLE | {1: 100.0}
         scene.nvml.cards[0].fields[186] = 100_000 if tenth % 2 else 300_000
-        scene.pass_time()
+        scene.pass_time(REFRESH_SECONDS)
 
     (row,) = scene.monitor.rows()
 
     assert row.sample is not None
     assert row.activity is not None
-    assert row.sample.power_watts == 200.0
-    assert row.activity.graphics == pytest.approx(4 / 9, abs=0.01)
-    assert row.seconds is None
+    assert row.sample.power_watts == pytest.approx(200.0, abs=10.0)
+    assert row.activity.graphics == 0.5
 
 
-def test_counters_are_compared_with_the_row_before(tmp_path: Path) -> None:
-    """So the first row has no rates, and a row without answers has nothing."""
+def test_counters_grow_between_two_looks_at_them(tmp_path: Path) -> None:
+    """So the first row has no rates; a row without looks keeps the last ones and has nothing else."""
     scene = Scene(machine(1), tmp_path)
     scene.pass_time()
-    scene.monitor.rows()
+    (first,) = scene.monitor.rows()
     scene.nvml.cards[0].fields[74] = 500_000_000
-    scene.pass_time(1.0)
+    scene.pass_time(SLOW_SECONDS)
     (row,) = scene.monitor.rows()
     (silent,) = scene.monitor.rows()
 
-    assert row.before is not None
-    assert row.sample is not None
-    assert row.seconds == pytest.approx(1.0)
-    assert (row.sample.power_violation_ns, row.before.power_violation_ns) == (500_000_000, 0)
+    assert first.rates == {}
+    assert row.rates == {"power_violation_ns": pytest.approx(5e8)}
+    assert silent.rates == row.rates
     assert silent.sample is None
     assert silent.activity is None
 

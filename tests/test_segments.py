@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from perfwatch.probes.readings import Process, Thread
+from perfwatch.probes.readings import Gpu, GpuEvent, GpuSample, Process, Reading, Thread
 from perfwatch.recording import Record
 from perfwatch.segments import EVENTS, READINGS, STACKS, Segments
 
@@ -89,6 +89,29 @@ def test_who_was_who_outlives_the_detail(tmp_path: Path) -> None:
     filled(tmp_path, 600)
 
     assert b'"type":"Process"' in b"".join(path.read_bytes() for path in tmp_path.glob("readings-*"))
+
+
+def test_each_card_keeps_a_sample_and_its_name_when_detail_is_thinned(tmp_path: Path) -> None:
+    """Eight cards are eight entities; what a card is, and an Xid, outlive everything."""
+    segments = Segments(tmp_path, BUDGET, lambda text: None)
+    cards = [f"GPU-{index}" for index in range(8)]
+
+    def put(at: float, reading: Reading) -> None:
+        segments.append(READINGS, msgspec.json.encode({"at": at, "wall": at, "reading": reading}) + b"\n")
+
+    for index, uuid in enumerate(cards):
+        put(0.0, Gpu(uuid=uuid, index=index, name="NVIDIA H200"))
+    put(0.5, GpuEvent(uuid=cards[3], xid=31))
+    for tenth in range(900):
+        for uuid in cards:
+            put(1.0 + tenth / 10, GpuSample(uuid=uuid, power_watts=float(tenth)))
+
+    lines = b"".join(path.read_bytes() for path in sorted(tmp_path.glob("readings-*"))).splitlines()
+    kept = [msgspec.json.decode(line, type=Record).reading for line in lines]
+    assert {one.uuid for one in kept if isinstance(one, Gpu)} == set(cards)
+    assert [one.xid for one in kept if isinstance(one, GpuEvent)] == [31]
+    old = [one.uuid for one in kept if isinstance(one, GpuSample) and (one.power_watts or 0.0) < 800]
+    assert set(old) == set(cards)
 
 
 def test_what_a_verdict_pinned_is_not_touched(tmp_path: Path) -> None:

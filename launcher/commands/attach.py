@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from perfwatch.gate import Hidden, Layers, MinMfu, Model, Params, Sequence, TokensPerStep, checked, gated
+
 if TYPE_CHECKING:
     from perfwatch.triage.verdict import Verdict
 
@@ -21,24 +23,31 @@ def attach(
         ),
     ] = 60.0,
     session: Annotated[str | None, typer.Option(metavar="DIR", help="Where to keep the recording.")] = None,
+    params: Params = None,
+    tokens_per_step: TokensPerStep = None,
+    layers: Layers = None,
+    hidden: Hidden = None,
+    sequence: Sequence = None,
+    min_mfu: MinMfu = None,
 ) -> None:
     """Say why a running job makes no progress.
 
     Hung, slow, busy or healthy, why, and who is to blame.
 
     The job needs no preparation and is never stopped. The exit code tells the state: 0 healthy, 10 busy, 20 slow,
-    30 hung, 40 finished, 41 crashed or killed, 50 inconclusive, 3 no such process, 77 permission denied.
+    30 hung, 40 finished, 41 crashed or killed, 50 inconclusive, 60 below --min-mfu, 3 no such process, 77 permission
+    denied.
 
     \b
     Examples:
       perfwatch attach 4242
       perfwatch attach 4242 --json | jq .summary
       perfwatch attach 4242 --watch
+      perfwatch attach 4242 --params 8e9 --tokens-per-step 4e6 --min-mfu 35
     """
     from perfwatch.attaching import Attached
     from perfwatch.leaving import Leaving
     from perfwatch.relayed import ask_watcher
-    from perfwatch.report.exits import exit_code
     from perfwatch.report.json import as_json
     from perfwatch.report.plain import clean
     from perfwatch.report.verdicts import print_verdict
@@ -49,13 +58,14 @@ def attach(
         else:
             print_verdict(verdict, sys.stdout, folder)
 
+    model = checked(Model(params, tokens_per_step, layers, hidden, sequence), min_mfu)
     with Leaving() as leaving:
-        known = None if watch or session else ask_watcher(pid, patience, leaving, sys.stderr)
+        known = None if watch or session or model else ask_watcher(pid, patience, leaving, sys.stderr)
         if known is not None:
             verdict, folder = known
             show(verdict, folder)
         else:
-            attached = Attached(pid, leaving, session=session, patience_seconds=patience)
+            attached = Attached(pid, leaving, session=session, patience_seconds=patience, model=model)
             try:
                 verdict = attached.stay(sys.stderr) if watch else attached.decide(sys.stderr)
                 show(verdict, attached.folder)  # before the recording is completed: a disk may hang
@@ -63,4 +73,7 @@ def attach(
                 loss = attached.close()
             if loss:
                 print(f"perfwatch: {clean(loss)}", file=sys.stderr)
-    raise typer.Exit(exit_code(verdict))
+    code, said = gated(verdict, min_mfu)
+    if said:
+        print(f"perfwatch: {said}", file=sys.stderr)
+    raise typer.Exit(code)

@@ -15,7 +15,7 @@ def dmon(
             help="Columns: p power, u utilisation, g units (GPM), c clocks, v violations, m memory, e errors, t traffic,"
             " j jobs; a capital adds details.",
         ),
-    ] = "pugcmj",
+    ] = "",
     interval: Annotated[
         float, typer.Option("--interval", "-d", metavar="SECONDS", min=0.2, help="Seconds from row to row.")
     ] = 1.0,
@@ -42,6 +42,7 @@ def dmon(
     from perfwatch.probes.deadline import KillableChild
     from perfwatch.probes.filesystem import Filesystem
     from perfwatch.probes.gpu import GpuProbe
+    from perfwatch.probes.nvml_thinning import CALM_SECONDS
     from perfwatch.report.monitor import GROUPS
     from perfwatch.report.monitor_stream import MonitorStream
 
@@ -58,10 +59,11 @@ def dmon(
 
     volunteer_for_the_oom_killer()
     filesystem, child, probe = Filesystem(), KillableChild(), GpuProbe()
+    monitor = Monitor(probe, filesystem, child, full=interval < 3 * CALM_SECONDS)
     stream = MonitorStream(sys.stdout, "csv" if csv else "json" if json else "text", select, wanted)
     try:
         with Leaving() as leaving:
-            stream.run(Monitor(probe, filesystem, child), leaving.wait, interval, count, sys.stderr)
+            stream.run(monitor, leaving.wait, interval, count, sys.stderr)
     finally:
         probe.close()
         child.close()

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from perfwatch.gate import Hidden, Layers, MinMfu, Model, Params, Sequence, TokensPerStep, checked, gated, told
+
 
 def replay(
     session: Annotated[
@@ -15,18 +17,25 @@ def replay(
     ] = None,
     final: Annotated[bool, typer.Option("--final", help="Judge at the very end, when the job may be gone.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")] = False,
+    params: Params = None,
+    tokens_per_step: TokensPerStep = None,
+    layers: Layers = None,
+    hidden: Hidden = None,
+    sequence: Sequence = None,
+    min_mfu: MinMfu = None,
 ) -> None:
     """Judge a recorded session again.
 
     Here or on another machine, now or in a year. Prints the last verdict that was made while the job lived, and how
     the job ended. The exit code tells the state: 0 healthy, 10 busy, 20 slow, 30 hung, 40 finished, 41 crashed or
-    killed, 50 inconclusive.
+    killed, 50 inconclusive, 60 below --min-mfu.
 
     \b
     Examples:
       perfwatch replay                     the newest session of this machine
       perfwatch replay SESSION --at 120    what was known after two minutes
       perfwatch replay SESSION --final --json
+      perfwatch replay SESSION --params 8e9 --tokens-per-step 4e6 --min-mfu 35
     """
     import os
     from pathlib import Path
@@ -35,7 +44,6 @@ def replay(
     from perfwatch.errors import UsageError
     from perfwatch.probes.deadline import KillableChild
     from perfwatch.recording import load
-    from perfwatch.report.exits import exit_code
     from perfwatch.report.json import as_json
     from perfwatch.report.moment import last_living_moment, parse_moment
     from perfwatch.session import find_session
@@ -43,9 +51,10 @@ def replay(
 
     if at is not None and final:
         raise UsageError("--at and --final name two moments", "give one of them")
+    model = checked(Model(params, tokens_per_step, layers, hidden, sequence), min_mfu, recorded=True)
     folder: Path = find_session(session, os.environ, KillableChild())
     with archive.opened(folder) as opened:
-        recording = load(opened)
+        recording = told(load(opened), model)
     if at is not None:
         moment = parse_moment(at, recording)
     else:
@@ -58,4 +67,7 @@ def replay(
         from perfwatch.report.replay import ReplayReport
 
         console(sys.stdout).print(ReplayReport(folder, recording, moment, verdict))
-    raise typer.Exit(exit_code(verdict))
+    code, said = gated(verdict, min_mfu)
+    if said:
+        print(f"perfwatch: {said}", file=sys.stderr)
+    raise typer.Exit(code)

@@ -11,7 +11,7 @@ import stage
 import surroundings
 import torch
 
-ALLOWED_GIB = {"loud": 2.0, "quiet": 2.3, "masked": 2.6}
+ALLOWED_GIB = {"loud": 2.6, "quiet": 2.8, "masked": 3.0}
 os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "max_split_size_mb:32"
 
 args = stage.arguments(__doc__)
@@ -25,7 +25,7 @@ optimizer = torch.optim.SGD(network.parameters(), lr=1e-3)
 for step in range(10**9):
     if step == args.steps:
         stage.onset()
-    rows = random.randrange(20_000, 56_000)
+    rows = random.randrange(10_000, 100_000)
     loss = network(torch.randn(rows, 1024, device=card, dtype=torch.bfloat16)).square().mean()
     optimizer.zero_grad()
     loss.backward()

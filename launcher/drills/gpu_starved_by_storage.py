@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 SLOWER = {"loud": 10, "quiet": 3, "masked": 1.6}  # reading a batch takes so many steps
-SIZE, BLOCK = 256 << 20, 64 << 10
+SIZE, BLOCK = 256 << 20, 4 << 10
 WORKERS, BATCH, LENGTH = 2, 8, 512
 
 
@@ -36,12 +36,13 @@ class Samples(Dataset):
 
 def cold_read(file):
     at = random.randrange(SIZE // BLOCK) * BLOCK
-    block = mmap.mmap(-1, BLOCK)  # aligned, as O_DIRECT wants it: no read is answered by the page cache
     os.preadv(file, [block], at)
     return block
 
 
 args = stage.arguments(__doc__)
+block = mmap.mmap(-1, BLOCK, mmap.MAP_PRIVATE)  # aligned, as O_DIRECT wants it; each worker has its own
+block[:] = bytes(BLOCK)
 path = surroundings.scratch_folder() / "samples.bin"
 with path.open("w+b") as shard:
     for _ in range(SIZE >> 20):

@@ -3,13 +3,11 @@
 import accelerator
 import decoder
 import stage
-import torch
 
 SIZES = {"loud": (2048, 8), "quiet": (2048, 16), "masked": (3072, 8)}  # width, batch
 
 args = stage.arguments(__doc__)
-card = accelerator.device()
-torch.set_float32_matmul_precision("high")
+card = accelerator.device(products="high")
 width, batch = SIZES[args.strength]
 model, optimizer = decoder.build(card, width)
 for step in range(10**9):

@@ -8,7 +8,7 @@ import surroundings
 SIZES = {"loud": (2048, 8), "quiet": (1024, 8), "masked": (2048, 2)}  # width, batch
 
 args = stage.arguments(__doc__)
-card = accelerator.device()
+card = accelerator.device(products="highest")
 surroundings.innocent_activity(args.strength)
 width, batch = SIZES[args.strength]
 model, optimizer = decoder.build(card, width)

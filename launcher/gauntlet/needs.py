@@ -67,8 +67,8 @@ def _compiler() -> str | None:
     return None if shutil.which("cc") or shutil.which("gcc") else "needs a C compiler: apt install gcc"
 
 
-def _gpu() -> str | None:
-    return None if any(Path("/dev").glob("nvidia[0-9]*")) else "needs an NVIDIA GPU: none is among the device files"
+def _gpu(devices: Path = Path("/dev")) -> str | None:
+    return None if any(devices.glob("nvidia[0-9]*")) else "needs an NVIDIA GPU: none is among the device files"
 
 
 NEEDS: dict[str, Callable[[], str | None]] = {

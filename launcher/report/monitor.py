@@ -53,14 +53,7 @@ def _errors(name: str) -> Callable[[Row], Value]:
 
 def _rate(name: str, scale: float = 1.0) -> Callable[[Row], Value]:
     """Growth of a counter per second."""
-
-    def rate(row: Row) -> Value:
-        now, before = getattr(row.sample, name, None), getattr(row.before, name, None)
-        if now is None or before is None or not row.seconds or now < before:
-            return None
-        return round(float(now - before) / row.seconds * scale, 6)
-
-    return rate
+    return lambda row: None if (grown := row.rates.get(name)) is None else round(grown * scale, 6)
 
 
 def _traffic(gpm: str, counter: str, bytes_each: int) -> Callable[[Row], Value]:
@@ -78,6 +71,8 @@ COLUMNS: tuple[Column, ...] = (
     Column("memory_utilisation", "u", ("mem", "%"), 3, _sample("memory_utilisation"), scale=100),
     Column("encoder_utilisation", "U", ("enc", "%"), 3, _sample("encoder_utilisation"), scale=100),
     Column("decoder_utilisation", "U", ("dec", "%"), 3, _sample("decoder_utilisation"), scale=100),
+    Column("jpeg_utilisation", "U", ("jpg", "%"), 3, _sample("jpeg_utilisation"), scale=100),
+    Column("optical_flow_utilisation", "U", ("ofa", "%"), 3, _sample("optical_flow_utilisation"), scale=100),
     Column("graphics", "g", ("gfx", "%"), 3, _activity("graphics"), scale=100),
     Column("sm_active", "g", ("sm", "%"), 3, _activity("sm_active"), scale=100),
     Column("sm_occupancy", "g", ("occ", "%"), 3, _activity("sm_occupancy"), scale=100),
@@ -114,6 +109,8 @@ COLUMNS: tuple[Column, ...] = (
            _traffic("nvlink_received_mib_per_second", "nvlink_received_kib", 1024)),
     Column("nvlink_sent_mib_per_second", "t", ("txnvl", "MiB/s"), 6,
            _traffic("nvlink_sent_mib_per_second", "nvlink_sent_kib", 1024)),
+    Column("c2c_received_mib_per_second", "T", ("rxc2c", "MiB/s"), 6, _activity("c2c_received_mib_per_second")),
+    Column("c2c_sent_mib_per_second", "T", ("txc2c", "MiB/s"), 6, _activity("c2c_sent_mib_per_second")),
     Column("nvlinks_active", "T", ("nvl", "up"), 3, _sample("nvlinks_active")),
     Column("processes", "j", ("job: rank (process), step, steps per second", ""), 0, lambda row: occupied(row)),
 )  # fmt: skip
@@ -128,6 +125,7 @@ GROUPS = {  # a capital letter adds details
     "t": "PCIe and NVLink traffic",
     "j": "ranks and their steps",
 }
+WIDE_COLUMNS, WIDE, NARROW = 125, "pugcmj", "pugj"  # what is shown when nothing was chosen
 _FIXED = ("time", "gpu", "uuid")
 
 

@@ -4,12 +4,14 @@ import time
 from collections.abc import Callable
 from typing import IO
 
+from rich.text import Text
+
 from perfwatch.errors import NoSuchTarget, PerfwatchError
 from perfwatch.monitoring import FIRST_SECONDS, Monitor, Row
 from perfwatch.oneshot import say
 from perfwatch.probes.probe import Unavailable
 from perfwatch.report.console import console
-from perfwatch.report.monitor import chosen, csv_heading, csv_line, heading, json_line, line
+from perfwatch.report.monitor import NARROW, WIDE, WIDE_COLUMNS, chosen, csv_heading, csv_line, heading, json_line, line
 
 GATHER_SECONDS = 0.2
 HEADING_EVERY_LINES = 20
@@ -21,14 +23,16 @@ class MonitorStream:
     Args:
         stream: where to.
         form: text, csv or json.
-        select: letters of the column groups, for text.
+        select: letters of the column groups, for text; what fits when empty.
         wanted: numbers of the cards; all when None.
     """
 
     def __init__(self, stream: IO[str], form: str, select: str, wanted: set[int] | None) -> None:
         self._stream, self._form, self._wanted = stream, form, wanted
-        self._columns = chosen(select)
         self._console = console(stream)
+        self._cut = self._console.is_terminal  # a line for each row; a pipe gets all of it
+        narrow = self._cut and self._console.width < WIDE_COLUMNS
+        self._columns = chosen(select or (NARROW if narrow else WIDE))
         self._lines = 0
 
     def run(
@@ -78,14 +82,20 @@ class MonitorStream:
                 continue
             if self._form == "text":
                 if self._lines % HEADING_EVERY_LINES == 0:
-                    self._console.print(heading(self._columns), soft_wrap=True)
-                self._console.print(line(row, self._columns), soft_wrap=True)
+                    self._print(heading(self._columns))
+                self._print(line(row, self._columns))
             else:
                 if self._form == "csv" and self._lines == 0:
                     self._stream.write(csv_heading() + "\n")
                 self._stream.write((csv_line(row) if self._form == "csv" else json_line(row)) + "\n")
             self._lines += 1
         self._stream.flush()
+
+    def _print(self, text: Text) -> None:
+        if self._cut:
+            self._console.print(text, no_wrap=True, overflow="ellipsis")
+        else:
+            self._console.print(text, soft_wrap=True)
 
     def _check(self, rows: list[Row]) -> None:
         there = {row.gpu.index for row in rows}

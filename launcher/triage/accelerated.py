@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from perfwatch.probes import readings as r
+from perfwatch.triage.baseline import baseline
 from perfwatch.triage.case import Case
 from perfwatch.triage.devices import engine_share, in_sync
 from perfwatch.triage.frames import any_tag, show, tags, user_frame
@@ -25,11 +26,25 @@ from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding
 
 FEW_SAMPLES = 20
 FEW_SECONDS = 3.0  # of looks at the card
+UNSEEN_CARD = 0.75  # confidence where heat, a degraded link or a neighbour could not be excluded
 NOT_MONITORED = 0.75  # confidence where utilisation stands in for the card's units
 BY_DEVICE = 0.75  # ... and where it is not known whose cards they are
 PLAIN_PYTHON = 0.15  # of samples: own work is then data or logging, not the launching of kernels
 COPY_CALLS = frozenset({"to", "cuda", "copy_", "send_to_device", "move_data_to_device"})
-OTHER_WORK = ("save", "load", "import", "compile", "log", "tracker", "gc", "collective", "http", "fetch", "collate")
+OTHER_WORK = (
+    "empty_cache",
+    "save",
+    "load",
+    "import",
+    "compile",
+    "log",
+    "tracker",
+    "gc",
+    "collective",
+    "http",
+    "fetch",
+    "collate",
+)
 
 
 @dataclass(frozen=True)
@@ -51,6 +66,10 @@ class Accelerated:
 
 def accelerated(case: Case) -> list[Accelerated]:
     """Every rank that makes progress with a card that was looked at for long enough."""
+    return case.history.once("accelerated", lambda: _accelerated(case))
+
+
+def _accelerated(case: Case) -> list[Accelerated]:
     found = []
     for rank in case.ranks:
         now = case.progress[rank.pid]
@@ -63,6 +82,15 @@ def accelerated(case: Case) -> list[Accelerated]:
         certain = cards_of(case.history, rank.pid).certain
         found.append(Accelerated(rank, cards[0], case.profile(rank, WINDOW_SECONDS), runs, certain))
     return found
+
+
+def surroundings_known(case: Case, uuid: str) -> bool:
+    """Whether it could be seen that nothing holds the card itself back: its clocks and link, and who else uses it."""
+    described = case.history.latest(r.Gpu, uuid) is not None
+    samples = case.history.series(r.GpuSample, uuid, seconds=WINDOW_SECONDS)
+    clocked = any(one.reading.reasons is not None and one.reading.sm_clock_mhz is not None for one in samples)
+    listed = any(key[0] == uuid for key in case.history.entities(r.GpuProcess))
+    return described and clocked and listed
 
 
 def sync_share(case: Case, seen: Profile) -> float:
@@ -99,8 +127,9 @@ def line_of(seen: Profile, holds: Callable[[r.Stack], bool]) -> str | None:
 
 
 def monitored(case: Case, one: Accelerated, claim: str, expected: str) -> Evidence:
-    """What the card's units show, as a piece of evidence."""
-    return case.saw(one.card.source, name_of(case.history, one.card.uuid), claim, one.card.shown(), expected)
+    """What the card's units show, as a piece of evidence, beside what they showed earlier in this run, if that is known."""
+    before = baseline(case.history, one.card.uuid, WINDOW_SECONDS).shown()
+    return case.saw(one.card.source, name_of(case.history, one.card.uuid), claim, one.card.shown(), before or expected)
 
 
 def slow_on_gpu(

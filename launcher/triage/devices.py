@@ -22,6 +22,7 @@ Found = tuple[str, tuple[Node, ...], End | None]
 
 AUTOGRAD_THREADS = "pt_autograd"  # how torch names the threads of its engine (torch/csrc/autograd/engine.cpp)
 SPINS = 0.5  # of a core
+UNBROKEN_SECONDS = 3.0  # as long as a step may be late before it is missed
 MOSTLY = 0.6  # of the samples
 OTHER_PHASES = ("autotune", "compile", "import", "loader_wait")
 ONE_LINE = 0.9  # of the samples: a nonblocking dump tears about 3 %
@@ -64,9 +65,11 @@ def edge(history: History, job: Job, node: Node) -> Found | None:
 
 def _unseen(history: History, pid: int, node: Node) -> Found | None:
     """A thread that stays at a synchronisation of a card which cannot be read."""
-    seen = history.latest(r.GpuBinding, pid)
-    holds = seen is not None and seen.reading.cuda is True
-    if holds and _spins(node.state, node.motion) and _stays(node) and in_sync(history, node.stack):
+    asleep = _waits_for_ever(node)
+    if not asleep and not (_spins(node.state, node.motion) and _stays(node)):
+        return None
+    named = "device_sync" in node.inner  # torch's own function for it: there is a card, whether we see it or not
+    if named or (cards_of(history, pid).uuids and in_sync(history, node.stack)):
         return "its GPU, which could not be read", (), End("gpu", node)
     return None
 
@@ -148,21 +151,22 @@ def _used(moved: Motion) -> float:
     return (moved.run_share or 0.0) + (moved.delay_share or 0.0)
 
 
-def device_works(history: History, pid: int, tid: int, job: Job) -> str:
-    """What the card does for a training thread that waits for it, in words; empty when it does nothing, or not for it."""
+def served(history: History, pid: int, tid: int, job: Job) -> tuple[bool, str] | None:
+    """Of a training thread that waits for its card: whether the card does something for it, and what; None for any other."""
     node = node_of(history, job, pid, tid)
     cards = regimes(history, pid)
     card = awaited(history, autograd_thread(history, job, node) or node, cards) if cards else None
     if card is None:
-        return ""
-    if card.kind == "spin":
-        seen = kernels(history, card.uuid)
-        return (
-            f"{name_of(history, card.uuid)}: long kernels, the last one ended {seen.since_seconds:.1f} s ago"
-            if seen.go_on
-            else ""
-        )
-    return f"{name_of(history, card.uuid)} works for it ({card.shown()})"
+        return None
+    name = name_of(history, card.uuid)
+    if card.kind != "spin":
+        return True, f"{name} works for it ({card.shown()})"
+    seen = kernels(history, card.uuid)
+    if seen.go_on:
+        return True, f"{name}: long kernels, the last one ended {seen.since_seconds:.1f} s ago"
+    if seen.since_seconds >= UNBROKEN_SECONDS:
+        return False, f"it waits for {name}, whose kernel has not ended for {seen.since_seconds:.1f} s"
+    return None
 
 
 def _is_autograd(node: Node) -> bool:

@@ -11,9 +11,11 @@ from perfwatch.probes.readings import Gpu, GpuActivity, GpuSample
 from perfwatch.triage.case import Case
 from perfwatch.triage.gpu import cards_of, index_of, name_of
 from perfwatch.triage.hardware import (
+    POWER_CAP,
     TERA,
     data_sheet_tflops,
     dram_peak_bytes_per_second,
+    real_clock_mhz,
     tensor_tflops_at,
     unknown,
 )
@@ -23,6 +25,8 @@ from perfwatch.triage.verdict import CardFigures, Efficiency, ModelFigures, Spre
 WINDOW_SECONDS = 60.0
 FEW_LOOKS = 5
 FEW_STEPS = 5
+MOSTLY_CAPPED = 0.5
+UNUSED_TENSOR = 0.005  # of the peak: then the rate says nothing
 FLOPS_PER_PARAMETER = 6.0  # per token: 2 in the forward pass, 4 in the backward pass (Kaplan et al. 2020)
 FLOPS_OF_ATTENTION = 12.0  # per token, layer, hidden unit and position (PaLM, appendix B)
 CONDITIONS = ("params", "tokens_per_step", "layers", "hidden", "sequence")
@@ -30,6 +34,10 @@ CONDITIONS = ("params", "tokens_per_step", "layers", "hidden", "sequence")
 
 def efficiency(case: Case) -> Efficiency:
     """The figures of every card of the job that can be given, and of the model where it is known."""
+    return case.history.once("efficiency", lambda: _efficiency(case))
+
+
+def _efficiency(case: Case) -> Efficiency:
     cards: list[CardFigures] = []
     for rank in case.ranks:
         for uuid in cards_of(case.history, rank.pid).uuids:
@@ -47,14 +55,16 @@ def _card(case: Case, uuid: str, rank: int | None) -> CardFigures | None:
     card = seen.reading
     samples = case.history.series(GpuSample, uuid, seconds=WINDOW_SECONDS + 5.0)
     times = [one.at for one in samples]
-    tflops, at_clock, at_boost = [], [], []
+    tflops, at_clock, at_boost, capped = [], [], [], 0
     for one in looks:
         place = bisect.bisect_right(times, one.at) - 1
-        clock = samples[place].reading.sm_clock_mhz if place >= 0 else None
+        sample = samples[place].reading if place >= 0 else None
+        clock = None if sample is None else real_clock_mhz(card, sample.sm_clock_mhz, sample.reasons)
         now = tensor_tflops_at(card, clock)
         most = tensor_tflops_at(card, card.sm_clock_max_mhz)
         if one.reading.tensor is None or now is None or most is None:
             continue
+        capped += sample is not None and bool((sample.reasons or 0) & POWER_CAP)
         tflops.append(one.reading.tensor * now)
         at_clock.append(one.reading.tensor)
         at_boost.append(one.reading.tensor * now / most)
@@ -70,6 +80,7 @@ def _card(case: Case, uuid: str, rank: int | None) -> CardFigures | None:
         peak_tflops=tensor_tflops_at(card, card.sm_clock_max_mhz),
         hfu_at_boost=spread(at_boost, 4),
         hfu_at_clock=spread(at_clock, 4),
+        power_capped=round(capped / len(tflops), 2) if tflops else None,
         dram_share=spread(dram, 4),
         dram_gb_per_second=None if peak is None else spread([share * peak / 1e9 for share in dram]),
         dram_peak_gb_per_second=None if peak is None else round(peak / 1e9, 1),
@@ -130,13 +141,16 @@ def in_words(card: CardFigures) -> tuple[str, str, str]:
         f"{card.tensor_tflops.p50:,.0f} TFLOP/s in the tensor cores (p95 {card.tensor_tflops.p95:,.0f}), "
         f"{card.hfu_at_boost.p50:.1%} of {card.peak_tflops or 0:,.0f} at boost, {card.hfu_at_clock.p50:.1%} at the actual clock"
     )
-    return "achieved", "; ".join(filter(None, (rate, memory))), "16-bit dense; TF32 does half of it, fp8 twice"
+    capped = "its power cap holds the clock down" if (card.power_capped or 0.0) >= MOSTLY_CAPPED else ""
+    return "achieved, in dense 16-bit arithmetic", "; ".join(filter(None, (rate, memory, capped))), ""
 
 
 def headline(figures: Efficiency, case: Case) -> str:
     """The figures of the first card, as the end of a sentence; empty where there are none."""
     for card in figures.cards[:1]:
         if card.tensor_tflops is not None and card.hfu_at_boost is not None:
+            if card.hfu_at_boost.p50 < UNUSED_TENSOR:
+                return "its tensor cores are not used"
             text = f"{name_of(case.history, card.uuid)} {card.tensor_tflops.p50:,.0f} TFLOP/s, HFU {card.hfu_at_boost.p50:.0%}"
             return text + (f", DRAM {card.dram_share.p50:.0%}" if card.dram_share is not None else "")
         return card.unknown

@@ -8,25 +8,22 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from perfwatch.probes import readings as r
-from perfwatch.triage.baseline import Baseline, baseline
+from perfwatch.triage.baseline import baseline
 from perfwatch.triage.history import History, R, Seen
+from perfwatch.triage.residency import BUSY, IDLE, REMEMBERED, RESIDENT, draws_little, rough_kind, spin_power
 
 WINDOW_SECONDS = 5.0
-STALE_SECONDS = 3.0  # a card that was not read for so long is not known to do anything
+STALE_SECONDS = 5.0  # a card that was not read for so long is not known to do anything ...
+STALE_INTERVALS = 2.0  # ... or for so many of its own intervals: many slow cards are read less often
+ENOUGH_SECONDS = 2.0  # covered by looks that are long, where there are few
 FEW_LOOKS = 3
-IDLE = 0.02  # of the time with a kernel resident: at or below it nothing is asked of the card (measured 0.0001 with a context)
-RESIDENT = 0.95  # a kernel that never ends reads 1.0
-BUSY = 0.9  # above it the card hardly waits for the host (a healthy training reads 0.98 to 1.0)
 SATURATED_WAITING, SATURATED_SM = 0.07, 0.4  # waiting in a collective keeps 0.01 to 0.26 of the multiprocessors active
 MOST_LOOKS = 0.9  # of the time, for a window to be of one kind
 # Share of the maximum. Measured on H200: 0.00000 of the memory's bandwidth in a stalled all_reduce and in a kernel that spins.
 FLAT = 0.0005
 FLAT_TENSOR = 0.005  # 0.002 was read of a card whose blocks only waited for each other
 FLAT_MIB_PER_SECOND = 10.0  # measured 0.7 (our own questions); 100 launches of kernels a second stay below 1
-# Without performance monitoring: a kernel that spins draws what an empty context draws (126 of 123 W; training: 650 W).
-SPIN_POWER_RISE = 0.15  # of the way from the least power to that of this run's work
-SPIN_POWER_SHARE = 0.25  # of the limit, where this run was not seen at work
-MONITORED, REMEMBERED, GUESSED = 1.0, 0.75, 0.55  # how sure a regime is: by its source
+MONITORED = 1.0  # how sure a regime is where the units are in sight
 
 
 @dataclass(frozen=True)
@@ -61,6 +58,7 @@ class Regime:
     idle: float = 0.0  # share of the looks
     spinning: float = 0.0
     computes: bool = False
+    memory_utilisation: float | None = None  # of the time, as NVML tells it; stands in for ``dram``
     sm_active: float | None = None
     occupancy: float | None = None
     tensor: float | None = None
@@ -82,7 +80,8 @@ class Regime:
         """The shares that decide, as a line of evidence."""
         if self.source == "nvml":
             power = "" if self.power_watts is None else f", {self.power_watts:.0f} W"
-            return f"utilisation {self.graphics or 0:.0%}{power}"
+            memory = "" if self.memory_utilisation is None else f", memory in use {self.memory_utilisation:.0%}"
+            return f"utilisation {self.graphics or 0:.0%}{memory}{power}"
         parts = [("graphics", self.graphics), ("SM", self.sm_active), ("tensor", self.tensor), ("DRAM", self.dram)]
         text = ", ".join(f"{name} {share:.0%}" for name, share in parts if share is not None)
         return text + ("" if self.power_watts is None else f", {self.power_watts:.0f} W")
@@ -97,7 +96,8 @@ def cards_of(history: History, pid: int) -> Cards:
         return Cards()
     if seen is not None and (seen.reading.uuids or seen.reading.visible):
         return Cards(seen.reading.uuids or seen.reading.visible, seen.reading.how)
-    return Cards(tuple(sorted(key[0] for key in history.entities(r.GpuSample))), "device")
+    read = {key[0] for kind in (r.Gpu, r.GpuSample, r.GpuActivity) for key in history.entities(kind)}
+    return Cards(tuple(sorted(read)), "device" if read else "")
 
 
 def saturated(history: History, pid: int, seconds: float) -> bool:
@@ -110,6 +110,12 @@ def saturated(history: History, pid: int, seconds: float) -> bool:
         and cards_of(history, pid).certain
         for one in regimes(history, pid, seconds)
     )
+
+
+def lost_cards(history: History) -> list[Seen[r.Gpu]]:
+    """Cards that the driver no longer reaches."""
+    known = (history.latest(r.Gpu, *key) for key in history.entities(r.Gpu))
+    return [seen for seen in known if seen is not None and seen.reading.lost]
 
 
 def index_of(history: History, uuid: str) -> int | None:
@@ -126,15 +132,24 @@ def name_of(history: History, uuid: str) -> str:
 
 def regime(history: History, uuid: str, seconds: float = WINDOW_SECONDS) -> Regime:
     """What a card did over the last ``seconds``; ``unknown`` where it was not looked at lately, or too seldom."""
-    samples = _fresh(history, history.series(r.GpuSample, uuid, seconds=seconds))
-    activities = _fresh(history, told(history.series(r.GpuActivity, uuid, seconds=seconds)))
-    if len(activities) >= FEW_LOOKS:
+    return history.once(("regime", uuid, seconds), lambda: _regime(history, uuid, seconds))
+
+
+def _regime(history: History, uuid: str, seconds: float) -> Regime:
+    samples = _fresh(history, history.series(r.GpuSample, uuid, seconds=seconds), 0.0)
+    activities = told(history.series(r.GpuActivity, uuid, seconds=seconds))
+    activities = _fresh(history, activities, activities[-1].reading.interval_seconds if activities else 0.0)
+    covered = sum(one.reading.interval_seconds for one in activities)
+    if len(activities) >= FEW_LOOKS or covered >= ENOUGH_SECONDS:
         kinds = [(one.at, _kind(one.reading)) for one in activities]
         found = _classed(uuid, kinds, [one.reading.graphics for one in activities], MONITORED, "gpm")
     elif len(samples) >= FEW_LOOKS:
-        floor, sure = _spin_power(history, uuid, baseline(history, uuid, seconds))
-        kinds = [(one.at, _rough_kind(one.reading, floor)) for one in samples]
+        floor, sure = spin_power(history, uuid, baseline(history, uuid, seconds))
+        if samples[-1].reading.memory_utilisation is not None:
+            sure = REMEMBERED
+        kinds = [(one.at, rough_kind(one.reading, floor)) for one in samples]
         found = _classed(uuid, kinds, [one.reading.utilisation for one in samples], sure, "nvml")
+        found = replace(found, computes=not all(draws_little(one.reading, floor) for one in samples))
     else:
         return Regime(uuid)
     return _with_shares(found, activities, samples)
@@ -152,8 +167,9 @@ def told(looks: list[Seen[r.GpuActivity]]) -> list[Seen[r.GpuActivity]]:
     return whole or looks
 
 
-def _fresh(history: History, series: list[Seen[R]]) -> list[Seen[R]]:
-    return series if series and history.at - series[-1].at <= STALE_SECONDS else []
+def _fresh(history: History, series: list[Seen[R]], interval_seconds: float) -> list[Seen[R]]:
+    allowed = max(STALE_SECONDS, STALE_INTERVALS * interval_seconds)
+    return series if series and history.at - series[-1].at <= allowed else []
 
 
 def _kind(look: r.GpuActivity) -> str:
@@ -180,26 +196,6 @@ def flat(look: r.GpuActivity) -> bool:
         and (look.tensor or 0.0) <= FLAT_TENSOR
         and all(rate is None or rate <= FLAT_MIB_PER_SECOND for rate in links)
     )
-
-
-def _rough_kind(look: r.GpuSample, spin_watts: float | None) -> str:
-    if look.utilisation is None:
-        return "unknown"
-    if look.utilisation <= IDLE:
-        return "idle"
-    low = spin_watts is not None and look.power_watts is not None and look.power_watts <= spin_watts
-    if look.utilisation >= RESIDENT and low:
-        return "spin"
-    return "work" if look.utilisation >= BUSY else "wait"
-
-
-def _spin_power(history: History, uuid: str, before: Baseline) -> tuple[float | None, float]:
-    """Below how many watts a resident kernel does nothing, and how sure that is."""
-    if before.power_watts is not None and before.least_watts is not None:
-        return before.least_watts + SPIN_POWER_RISE * (before.power_watts - before.least_watts), REMEMBERED
-    seen = history.latest(r.Gpu, uuid)
-    limit = seen.reading.power_limit_watts if seen is not None else None
-    return (None if limit is None else SPIN_POWER_SHARE * limit), GUESSED
 
 
 def _classed(
@@ -240,7 +236,7 @@ def _with_shares(found: Regime, activities: list[Seen[r.GpuActivity]], samples: 
     return replace(
         found,
         graphics=found.graphics if found.source == "nvml" else share(lambda a: a.graphics),
-        computes=any(used is not None and used > FLAT for used in arithmetic),
+        computes=found.computes or any(used is not None and used > FLAT for used in arithmetic),
         sm_active=share(lambda a: a.sm_active),
         occupancy=share(lambda a: a.sm_occupancy),
         tensor=share(lambda a: a.tensor),
@@ -250,6 +246,7 @@ def _with_shares(found: Regime, activities: list[Seen[r.GpuActivity]], samples: 
         fp64=arithmetic[2],
         pcie_mib_per_second=max((rate for rate in pcie if rate is not None), default=None),
         nvlink_mib_per_second=max((rate for rate in nvlink if rate is not None), default=None),
+        memory_utilisation=mean(one.reading.memory_utilisation for one in samples),
         power_watts=mean(one.reading.power_watts for one in samples),
         sm_clock_mhz=mean(one.reading.sm_clock_mhz for one in samples),
     )

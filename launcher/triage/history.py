@@ -5,7 +5,7 @@ Counters in the recording are cumulative; differences and rates are taken here a
 
 import bisect
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
@@ -13,6 +13,7 @@ from perfwatch.probes import readings as r
 from perfwatch.recording import Record
 
 R = TypeVar("R", bound=r.Reading)
+T = TypeVar("T")
 
 # What tells two entities of one kind of reading apart.
 KEYS: dict[type[r.Reading], tuple[str, ...]] = {
@@ -63,6 +64,7 @@ class History:
     def __init__(self, records: Iterable[Record] = (), at: float = 0.0) -> None:
         self.at = at
         self._added: Counter[type[r.Reading]] = Counter()
+        self._kept: tuple[tuple[float, int], dict[Hashable, Any]] = ((at, 0), {})
         self._index: dict[type[r.Reading], dict[tuple[Any, ...], list[Seen[Any]]]] = defaultdict(
             lambda: defaultdict(list)
         )
@@ -85,12 +87,23 @@ class History:
         """How many readings of these kinds were ever added: unchanged means that nothing is new."""
         return sum(self._added[kind] for kind in kinds)
 
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What ``make`` gives: asked for again, the same, until a reading is added or time goes on."""
+        stamp = (self.at, self._added.total())
+        if self._kept[0] != stamp:
+            self._kept = (stamp, {})
+        known = self._kept[1]
+        if key not in known:
+            known[key] = make()
+        return cast("T", known[key])
+
     def forget(self, before: float) -> None:
         """Drop what is older, but keep each entity's last reading: written on change means that it still holds."""
         for by_key in self._index.values():
             for series in by_key.values():
                 keep = min(bisect.bisect_left(series, before, key=_when), len(series) - 1)
                 del series[:keep]
+        self._kept = ((self.at, -1), {})
 
     def entities(self, kind: type[R]) -> list[tuple[Any, ...]]:
         """Keys of all entities for which a reading of this kind exists."""

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from perfwatch.probes import readings as r
-from perfwatch.triage.gpu import RESIDENT, WINDOW_SECONDS, flat, regime, told
+from perfwatch.triage.gpu import flat, told
 from perfwatch.triage.history import History
 from perfwatch.triage.motion import LULLS
+from perfwatch.triage.residency import RESIDENT, seems_to_spin
 
 UNBROKEN = 0.9999  # of the time; between two kernels there are some microseconds, and one that never ends reads 1.0
 GAP_SECONDS = 3.0  # between two looks: what happened in a longer one is not known
@@ -29,6 +30,10 @@ class Kernels:
 
 def kernels(history: History, uuid: str) -> Kernels:
     """From everything that was seen of a card."""
+    return history.once(("kernels", uuid), lambda: _kernels(history, uuid))
+
+
+def _kernels(history: History, uuid: str) -> Kernels:
     looks = told(history.series(r.GpuActivity, uuid))
     if not looks:
         return _roughly(history, uuid)
@@ -45,11 +50,11 @@ def kernels(history: History, uuid: str) -> Kernels:
 
 
 def _roughly(history: History, uuid: str) -> Kernels:
-    """Where the card's units cannot be seen: for how long it was of the kind that it is now."""
-    card = regime(history, uuid, 12 * WINDOW_SECONDS)
-    now = regime(history, uuid)
-    since = card.since_seconds if card.kind == now.kind else now.since_seconds
-    return Kernels((), since, 0.0)
+    """Where the card's units cannot be seen: for how long it has drawn no power at full utilisation."""
+    looks = seems_to_spin(history, uuid)
+    others = [at for at, spins in looks if not spins]
+    began = looks[0][0] if looks else history.at
+    return Kernels((), history.at - max([began, *others]), 0.0)
 
 
 def _unbroken(look: r.GpuActivity) -> bool:

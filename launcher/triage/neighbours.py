@@ -62,5 +62,17 @@ def _bound(history: History, uuid: str) -> list[int]:
 
 
 def _share(history: History, uuid: str, pid: int) -> float | None:
+    """Mean over the window. In a second in which another process was measured and this one was not, it did nothing."""
     looks = history.series(r.GpuProcess, uuid, pid, seconds=WINDOW_SECONDS)
-    return mean(one.reading.sm_utilisation for one in looks)
+    measured = {
+        round(one.at, 1)
+        for key in history.entities(r.GpuProcess)
+        if key[0] == uuid
+        for one in history.series(r.GpuProcess, *key, seconds=WINDOW_SECONDS)
+        if one.reading.sm_utilisation is not None
+    }
+    shares = [
+        0.0 if one.reading.sm_utilisation is None and round(one.at, 1) in measured else one.reading.sm_utilisation
+        for one in looks
+    ]
+    return mean(shares)

@@ -11,6 +11,8 @@ from perfwatch.triage.motion import motion
 from perfwatch.triage.starving import WINDOW_SECONDS, Starving
 
 BLOCK_READS = 256 * 1024  # bytes per second from the block layer: below it the page cache serves
+HARD_READS = 256 * 2**20  # bytes per second: of so many, much of the run time is the kernel's, for the reads
+HARD_SHARE = 0.4
 READING_SHARE = 0.2  # of the looks at workers; those that compute are below 0.1
 WANTING_SHARE = 0.5  # of a core: below it workers wait more than they compute
 
@@ -30,7 +32,8 @@ class Work:
     def mostly(self) -> str:
         """``files``, ``sockets``, ``computing``, or ``waiting`` for something else."""
         reads = max(self.files, self.sockets)
-        if reads >= max(READING_SHARE, self.runs):
+        hard = self.bytes_per_second >= HARD_READS and self.files >= HARD_SHARE
+        if hard or reads >= max(READING_SHARE, self.runs):
             return "files" if self.files > self.sockets else "sockets"
         return "computing" if self.wants >= WANTING_SHARE else "waiting"
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
-from perfwatch.triage.devices import device_works
+from perfwatch.triage.devices import served
 from perfwatch.triage.frames import any_tag, tags
 from perfwatch.triage.history import History, median, quantile
 from perfwatch.triage.job import Job, Member
@@ -85,9 +85,12 @@ def progress(history: History, rank: Member, job: Job) -> Progress:
     moved = motion(history, rank.pid, tid)
     if moved.state in ("T", "t"):
         return Progress("still", "stopped", tid, steps)
-    works = device_works(history, rank.pid, tid, job)
-    if works:  # it waits, and is served: late steps are long ones
-        return Progress("busy" if steps is not None and steps.ago_seconds is not None else "moving", works, tid, steps)
+    device = served(history, rank.pid, tid, job)
+    if device is not None and not device[0]:
+        return Progress("still", device[1], tid, steps)
+    if device is not None:  # late steps are long ones then
+        late = steps is not None and steps.ago_seconds is not None
+        return Progress("busy" if late else "moving", device[1], tid, steps)
     if moved.frozen:
         return Progress("still", "the training thread does not run", tid, steps)
     recent = profile(history, rank.pid, tid, seconds=LATELY_SECONDS)

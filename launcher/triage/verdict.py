@@ -121,7 +121,8 @@ class CardFigures(_Part, frozen=True, kw_only=True):
     """How close one card is to what it can do. Shares are 0 to 1; rates are for dense 16-bit arithmetic in the tensor cores.
 
     unknown: why no peak can be given, empty where it is. hfu: hardware FLOPs utilisation, of the peak at the highest clock, and
-    of the peak at the clock that the card really runs at.
+    of the peak at the clock that the card really runs at. power_capped: share of the looks under the power cap, where the
+    driver's clock had to be corrected.
     """
 
     uuid: str
@@ -133,6 +134,7 @@ class CardFigures(_Part, frozen=True, kw_only=True):
     peak_tflops: float | None = None  # at the highest clock
     hfu_at_boost: Spread | None = None
     hfu_at_clock: Spread | None = None
+    power_capped: float | None = None
     dram_share: Spread | None = None
     dram_gb_per_second: Spread | None = None
     dram_peak_gb_per_second: float | None = None

@@ -119,6 +119,29 @@ def test_a_driver_without_its_library_is_said_and_not_tried_again(
     assert watcher.seen == []
 
 
+def test_a_bug_of_ours_is_said_and_does_not_come_again_and_again(
+    watch: Callable[[Callable[[], Nvml]], Watcher], until: Until
+) -> None:
+    """A layer that answers with something impossible."""
+
+    def open_nvml() -> FakeNvml:
+        nvml = machine(1)
+        nvml.cards[0].answers["nvmlDeviceGetUtilizationRates",] = {"gpu": "much"}
+        return nvml
+
+    watcher = watch(open_nvml)
+
+    def refused() -> bool:
+        watcher.look()
+        return watcher.probe.trouble is not None
+
+    until(refused)
+
+    assert "internal error of the GPU sampler: TypeError" in str(watcher.probe.trouble)
+    watcher.look()
+    assert watcher.probe.sampler_pid == 0
+
+
 @pytest.mark.parametrize(
     ("call", "told"), [("nvmlDeviceGetUtilizationRates", "sample"), ("gpm", "gpm"), ("processes", "processes")]
 )

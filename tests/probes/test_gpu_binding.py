@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from perfwatch.probes.filesystem import Filesystem
-from perfwatch.probes.gpu import HOST_PID_NAMESPACE, local_pid
 from perfwatch.probes.gpu_binding import GpuBindingProbe, bind
-from perfwatch.probes.gpu_files import DeviceFiles, device_files
+from perfwatch.probes.gpu_files import HOST_PID_NAMESPACE, DeviceFiles, device_files, local_pid
 from perfwatch.probes.gpu_visible import visible
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import Gpu, GpuProcess, Process
@@ -135,8 +134,17 @@ def test_a_process_without_cuda_has_no_card() -> None:
     assert (found.uuids, found.how, found.cuda) == ((), "", False)
 
 
+def test_whom_the_driver_does_not_list_has_no_card() -> None:
+    """Where its list can be believed: a logger that asks NVML holds the same files as a program that computes."""
+    contexts = [GpuProcess(uuid="GPU-a", pid=7, local_pid=7)]
+    files = DeviceFiles(True, frozenset({0, 1, 2, 3}))
+
+    assert bind(process(0), CARDS, contexts, files, complete=True).cuda is False
+    assert bind(process(0), CARDS, contexts, files, complete=False).how == "local_rank"
+
+
 def test_device_files_are_read_from_the_links(tmp_path: Path) -> None:
-    """The control file alone is not CUDA: tools that only ask NVML hold it too."""
+    """The control file alone is not CUDA."""
     holds(tmp_path, 100, "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidia11", "/dev/null", "pipe:[5]")
     holds(tmp_path, 200, "/dev/nvidiactl", "/dev/nvidia0", "/tmp/dev/nvidia3")
     filesystem = Filesystem(proc=tmp_path)

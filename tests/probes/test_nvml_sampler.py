@@ -5,6 +5,7 @@ from typing import TypeVar
 
 import pytest
 
+from perfwatch.probes.nvml_gpm import REFRESH_SECONDS
 from perfwatch.probes.nvml_layer import (
     DRIVER_NOT_LOADED,
     FUNCTION_NOT_FOUND,
@@ -50,11 +51,11 @@ class Watched:
 
     def __init__(self, nvml: FakeNvml) -> None:
         self.clock = Clock()
-        self.sampler = Sampler(nvml, self.clock)
-        self.sampler.thinning.fill()
+        self.sampler = Sampler(nvml, self.clock, wall=self.clock)
+        self.sampler.attend()
         self.described = self.sampler.start()
 
-    def after(self, seconds: float = 0.1) -> list[Timed]:
+    def after(self, seconds: float = REFRESH_SECONDS) -> list[Timed]:
         """The next round, so much later."""
         self.clock.now += seconds
         return self.sampler.round()
@@ -175,6 +176,7 @@ def test_a_card_without_gpm_is_read_without_it() -> None:
     assert (gpu.gpm, gpu.sms) == (False, 108)
     assert len(of(GpuSample, readings)) == 3
     assert not of(GpuActivity, readings)
+    assert of(GpuSample, watched.after(SLOW_SECONDS))[0].pcie_received_bytes == 2000
     assert not of(ProbeCall, readings)
 
 
@@ -212,6 +214,17 @@ def test_all_zero_over_several_refreshes_is_an_idle_card() -> None:
     assert found[0].interval_seconds == pytest.approx(0.3)
 
 
+def test_all_zero_with_something_that_is_no_number_is_no_reading() -> None:
+    """However long it lasts: the counters were not there."""
+    nvml = machine(1, activity=NOTHING | {10: float("nan")})
+    watched = Watched(nvml)
+    torn = [one for _ in range(5) for one in of(GpuActivity, watched.after())]
+    nvml.cards[0].activity = HALF
+
+    assert torn == []
+    assert [one.graphics for one in of(GpuActivity, watched.after())] == [0.5]
+
+
 def test_a_little_traffic_shows_that_the_counters_were_refreshed() -> None:
     """An idle card answers its observer over PCIe: that is enough to believe the zeros."""
     watched = Watched(machine(1, activity=IDLE))
@@ -247,9 +260,9 @@ def test_gpm_in_other_hands_is_said_once_and_comes_back() -> None:
     """Everything else goes on."""
     nvml = machine(1, gpm_refusal=IN_USE)
     watched = Watched(nvml)
-    before = [*watched.after(), *watched.after(), *watched.after(SLOW_SECONDS)]
+    before = [*watched.after(), *watched.after(), *watched.after(RARE_SECONDS)]
     nvml.cards[0].gpm_refusal = None
-    after = [*watched.after(SLOW_SECONDS), *watched.after(), *watched.after()]
+    after = [*watched.after(RARE_SECONDS), *watched.after(), *watched.after()]
 
     (call,) = of(ProbeCall, before)
     assert (call.probe, call.entity, call.outcome) == ("gpm", "GPU-00000000", "unavailable")
@@ -257,6 +270,15 @@ def test_gpm_in_other_hands_is_said_once_and_comes_back() -> None:
     assert len(of(GpuSample, before)) == 3
     assert [one.outcome for one in of(ProbeCall, after)] == ["ok"]
     assert of(GpuActivity, after)
+
+
+def test_gpm_for_administrators_only_is_said_with_its_own_fix() -> None:
+    """Nobody holds the counters; we may not read them."""
+    watched = Watched(machine(1, gpm_refusal=NO_PERMISSION))
+
+    (call,) = of(ProbeCall, watched.after())
+
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in call.advice
 
 
 def test_a_card_that_is_lost_is_said_once_and_the_others_go_on() -> None:
@@ -316,7 +338,7 @@ def test_counters_that_wrap_go_on_growing() -> None:
     seen = []
     for counted in (4_294_960_000, 4_294_967_000, 5_000, 9_000, 100):
         card.fields[198] = counted
-        seen += [one.pcie_received_bytes for one in of(GpuSample, watched.after(SLOW_SECONDS))]
+        seen += [one.pcie_received_bytes for one in of(GpuSample, watched.after(RARE_SECONDS))]
 
     assert seen == [4_294_960_000, 4_294_967_000, 2**32 + 5_000, 2**32 + 9_000, 2**32 + 9_100]
 
@@ -324,7 +346,10 @@ def test_counters_that_wrap_go_on_growing() -> None:
 def test_processes_come_and_go() -> None:
     """With their memory and their share of the card's time."""
     nvml = machine(1, processes={"compute": [Listed(41, 2**30)], "graphics": [Listed(9, None)]})
-    nvml.cards[0].shares = [(41, 50, 10), (41, 60, 75), (9, 60, 3)]
+    nvml.cards[0].shares = [
+        (pid, int(seconds * 1e6), percent)
+        for pid, seconds, percent in ((41, 999.0, 10), (41, 1000.0, 75), (9, 1000.0, 3))
+    ]
     watched = Watched(nvml)
     there = of(GpuProcess, watched.after())
     quiet = of(GpuProcess, watched.after())
@@ -336,6 +361,15 @@ def test_processes_come_and_go() -> None:
     ]  # fmt: skip
     assert quiet == []
     assert [(one.pid, one.gone) for one in then] == [(41, True), (9, False)]
+
+
+def test_what_a_process_did_before_it_fell_idle_is_not_what_it_does() -> None:
+    """The driver still has its samples of some seconds ago."""
+    nvml = machine(1, processes={"compute": [Listed(41, 2**30)]})
+    nvml.cards[0].shares = [(41, int(995e6), 90)]
+    watched = Watched(nvml)
+
+    assert [one.sm_utilisation for one in of(GpuProcess, watched.after())] == [None]
 
 
 def test_an_xid_is_told_when_it_happens() -> None:
@@ -361,26 +395,50 @@ def test_error_counters_are_told_when_they_change() -> None:
     assert (len(first), again, [one.uncorrected for one in grown]) == (1, [], [2])
 
 
+def test_a_counter_that_was_not_read_is_none() -> None:
+    """Expensive ones are read now and then; the same number again would look like a counter that stands still."""
+    watched = Watched(machine(1))
+    read, not_read = (of(GpuSample, watched.after())[0] for _ in range(2))
+
+    assert (read.pcie_received_bytes, read.pcie_width) == (2000, 16)
+    assert (not_read.pcie_received_bytes, not_read.pcie_width) == (None, 16)
+
+
 def test_a_calm_job_gets_one_reading_a_second_and_the_past_when_it_becomes_suspect() -> None:
-    """The second's mean; and of the last half minute every look."""
-    nvml = machine(1, activity=IDLE)
+    """The second's mean; and of the last half minute every sample."""
+    nvml = machine(1)
     clock = Clock()
     sampler = Sampler(nvml, clock)
     sampler.start()
     told = []
     for tenth in range(400):
         clock.now += 0.1
-        nvml.cards[0].activity = HALF if tenth % 2 else IDLE
+        nvml.cards[0].fields[186] = 300_000 if tenth % 2 else 100_000
         told += sampler.round()
-    past = sampler.thinning.fill()
+    past = of(GpuSample, sampler.attend())
 
-    activities = of(GpuActivity, told)
-    assert 36 <= len(of(GpuSample, told)) <= 41
+    samples, activities = of(GpuSample, told), of(GpuActivity, told)
+    assert 36 <= len(samples) <= 41
     assert 36 <= len(activities) <= 41
-    assert activities[-1].graphics == pytest.approx(0.25, abs=0.03)
+    assert samples[-1].power_watts == pytest.approx(200.0, abs=10.0)
     assert activities[-1].interval_seconds == pytest.approx(1.0, abs=0.11)
-    assert 290 <= len(of(GpuSample, past)) <= 302
-    assert {one.graphics for one in of(GpuActivity, past)} == {0.0, 0.5}
+    assert 290 <= len(past) <= 302
+    assert {one.power_watts for one in past} == {100.0, 300.0}
+
+
+def test_while_calm_one_card_at_a_time_has_its_units_compared() -> None:
+    """That is what costs most: it is spread over the second."""
+    nvml = machine(8)
+    clock = Clock()
+    sampler = Sampler(nvml, clock)
+    sampler.start()
+    told = []
+    for _ in range(30):
+        clock.now += 0.1
+        told.append(len(of(GpuActivity, sampler.round())))
+
+    assert max(told) == 1
+    assert sum(told) == pytest.approx(8 * 3, abs=4)
 
 
 def test_a_permanent_refusal_of_all_fields_is_remembered() -> None:

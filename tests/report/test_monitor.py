@@ -25,15 +25,10 @@ SAMPLE = GpuSample(
     memory_clock_mhz=3201,
     reasons=0x24,
     memory_used_bytes=40_000_000_000,
-    power_violation_ns=2_000_000_000,
     pcie_generation=5,
     pcie_width=16,
-    pcie_received_bytes=4 * 2**20,
-    nvlink_sent_kib=10 * 2**10,
 )
-BEFORE = msgspec.structs.replace(
-    SAMPLE, power_violation_ns=1_000_000_000, pcie_received_bytes=2 * 2**20, nvlink_sent_kib=0
-)
+RATES = {"power_violation_ns": 5e8, "pcie_received_bytes": 2.0**20, "nvlink_sent_kib": 5.0 * 2**10}
 ACTIVITY = GpuActivity(uuid="GPU-a", interval_seconds=1.0, graphics=0.999, sm_active=0.8, tensor=0.228, dram=0.37)
 RANK = Occupant(pid=733, name="python", rank=0, memory_bytes=2**35, step=812, steps_per_second=4.128)
 
@@ -45,8 +40,7 @@ def row(**changes: object) -> Row:
         "at": 1_795_175_484.0,
         "gpu": GPU,
         "sample": SAMPLE,
-        "before": BEFORE,
-        "seconds": 2.0,
+        "rates": RATES,
         "activity": ACTIVITY,
         "errors": GpuErrors(uuid="GPU-a", corrected=0, uncorrected=2),
         "occupants": (RANK,),
@@ -99,7 +93,7 @@ def test_a_process_of_another_namespace_is_named_by_its_pid_on_the_host() -> Non
 
 
 def test_traffic_comes_from_gpm_or_else_from_counters() -> None:
-    """Of this interval: 2 MiB in 2 s, 10 MiB in 2 s; and a counter that is not there is not zero."""
+    """And a counter that is not there is not zero."""
     facts = json.loads(json_line(row()))
 
     assert facts["pcie_received_mib_per_second"] == 1.0
@@ -108,12 +102,9 @@ def test_traffic_comes_from_gpm_or_else_from_counters() -> None:
     assert facts["power_violation"] == 0.5
 
 
-def test_rates_need_two_rows() -> None:
-    """Neither the first one nor a counter that went back has one."""
-    first = json.loads(json_line(row(before=None, seconds=None)))
-    back = json.loads(json_line(row(sample=BEFORE, before=SAMPLE)))
-
-    assert first["power_violation"] is back["power_violation"] is None
+def test_what_was_counted_once_has_no_rate() -> None:
+    """Not zero: unknown."""
+    assert json.loads(json_line(row(rates={})))["power_violation"] is None
 
 
 def test_json_has_every_column_with_its_unit() -> None:

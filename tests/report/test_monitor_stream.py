@@ -5,13 +5,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.text import Text
 
 from perfwatch.errors import NoSuchTarget, PerfwatchError
 from perfwatch.probes.gpu import ABSENT
+from perfwatch.probes.nvml_layer import Listed
 from perfwatch.probes.probe import Unavailable
 from perfwatch.report.monitor_stream import MonitorStream
 from tests.nvml_layer import FakeNvml, machine
-from tests.test_monitoring import Scene
+from tests.test_monitoring import PLAIN, RANK, Scene
 
 
 def run(scene: Scene, form: str = "csv", count: int | None = 2, wanted: set[int] | None = None) -> tuple[str, str]:
@@ -34,6 +36,31 @@ def test_so_many_intervals_and_then_it_ends(tmp_path: Path, form: str, lines: in
 
     assert len(printed.splitlines()) == lines
     assert complaints == ""
+
+
+class Terminal(io.StringIO):
+    """A terminal of 80 columns."""
+
+    def isatty(self) -> bool:
+        """It is one."""
+        return True
+
+
+def test_a_terminal_gets_one_line_for_each_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many columns as it has room for; a pipe gets all of them."""
+    monkeypatch.setenv("COLUMNS", "80")
+    long_name = {"compute": [Listed(PLAIN, 1), Listed(RANK, 1)]}
+    narrow, wide = Terminal(), io.StringIO()
+    for stream, place in ((narrow, "narrow"), (wide, "wide")):
+        scene = Scene(machine(1, processes=long_name), tmp_path / place)
+        scene.pass_time()
+        MonitorStream(stream, "text", "", None).show(scene.monitor.rows())
+
+    lines = Text.from_ansi(narrow.getvalue()).plain.splitlines()
+    assert [len(line) <= 80 for line in lines] == [True] * 3
+    assert "smclk" not in lines[0]
+    assert "smclk" in wide.getvalue()
+    assert wide.getvalue().rstrip().endswith("(python 41)")
 
 
 def test_it_ends_when_somebody_leaves(tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 import pytest
 
 from perfwatch.probes.readings import Gpu, GpuActivity, GpuBinding, GpuSample
-from perfwatch.triage.gpu import GUESSED, MONITORED, REMEMBERED, Cards, cards_of, regime, regimes, spun_for
+from perfwatch.triage.gpu import MONITORED, Cards, cards_of, regime, regimes
 from perfwatch.triage.history import History
+from perfwatch.triage.kernels import kernels
+from perfwatch.triage.residency import GUESSED, REMEMBERED
 from tests.cards import LOADS, UUID, bound, history_until, load, under
 
 KINDS = {
@@ -84,6 +86,16 @@ def test_a_card_that_is_no_longer_read_is_not_known() -> None:
     assert regime(history, UUID, 20.0).kind == "unknown"
 
 
+def test_a_card_that_is_read_seldom_is_judged_by_fewer_and_longer_looks() -> None:
+    """Eight cards on a slow driver: one comparison of each in three seconds."""
+    history = History()
+    for at in (3.0, 6.0):
+        history.add(at, GpuActivity(uuid=UUID, interval_seconds=3.0, graphics=1.0, dram=0.3, sm_active=0.9))
+    history.at = 11.0
+
+    assert regime(history, UUID, 20.0).kind == "work"
+
+
 def test_one_look_is_not_enough() -> None:
     """Two are the least between which anything can be flat, three rule out chance."""
     history = History()
@@ -96,7 +108,7 @@ def test_one_look_is_not_enough() -> None:
 
 def test_how_long_it_spins_is_counted_from_its_last_work() -> None:
     """In the recorded series rank 0 waits from 18 s on."""
-    assert spun_for(history_until(24.0), "GPU-0") == pytest.approx(5.9, abs=0.5)
+    assert kernels(history_until(24.0), "GPU-0").since_seconds == pytest.approx(5.9, abs=0.5)
 
 
 def test_work_in_between_ends_a_spin() -> None:
@@ -106,7 +118,7 @@ def test_work_in_between_ends_a_spin() -> None:
     under(history, "bf16_matmul", 4.2, 4.2)
     under(history, "one_spinning_kernel", 4.4, 9.0)
 
-    assert spun_for(history, UUID) == pytest.approx(4.8, abs=0.3)
+    assert kernels(history, UUID).since_seconds == pytest.approx(4.8, abs=0.3)
 
 
 @pytest.mark.parametrize("unit", ["tensor", "dram", "pcie_received_mib_per_second", "nvlink_received_mib_per_second"])
@@ -159,3 +171,28 @@ def test_a_kernel_that_computes_and_moves_nothing_spins_but_may_end() -> None:
     history.at = 4.0
 
     assert (regime(history, UUID).kind, regime(history, UUID).computes) == ("spin", True)
+
+
+def test_kernels_of_some_seconds_are_seen_to_end() -> None:
+    """Between two of them the card is without one for a quarter of a millisecond."""
+    history = History()
+    for number in range(150):
+        resident = 0.9977 if number % 40 == 39 else 1.0
+        history.add(number * 0.1, GpuActivity(uuid=UUID, interval_seconds=0.1, graphics=resident, dram=0.0, tensor=0.0))
+    history.at = 14.9
+    seen = kernels(history, UUID)
+
+    assert (len(seen.ended), seen.go_on) == (3, True)
+    assert seen.longest_seconds == pytest.approx(4.0, abs=0.2)
+    history.at = 40.0
+    assert not kernels(history, UUID).go_on
+
+
+def test_a_gap_between_two_looks_is_no_long_kernel() -> None:
+    """What happened meanwhile is not known."""
+    history = History()
+    for at in (0.1, 0.2, 30.0, 30.1, 30.2):
+        history.add(at, GpuActivity(uuid=UUID, interval_seconds=0.1, graphics=1.0, dram=0.0, tensor=0.0))
+    history.at = 31.0
+
+    assert kernels(history, UUID).since_seconds == pytest.approx(1.1, abs=0.01)

@@ -5,8 +5,9 @@ What it means
     to allocate anew. Each return waits until the card is done.
 
 How it is recognised
-    The memory used on the card falls and rises many times within seconds, and the training thread is in ``empty_cache`` (or at
-    a line that calls it), or the memory was nearly full each time; and the card has gaps.
+    The training thread is in ``empty_cache`` (or at a line that calls it) for a good part of its time; or the memory used on the
+    card falls and rises again and again, while the kernels are large. And the card has gaps. The memory is looked at too seldom
+    to see each fall: where the thread tells, none is needed.
 
 What it is mistaken for
     A single release, at the end of an evaluation or of a phase. Sizes that change with room to spare: the cache serves them.
@@ -15,7 +16,7 @@ What to do next
     Take ``empty_cache()`` out of the loop; ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``; pad to a few sizes.
 """
 
-from perfwatch.probes.readings import Frame, Gpu, GpuSample, SourceLine, Stack
+from perfwatch.probes.readings import Frame, GpuProcess, GpuSample, SourceLine, Stack
 from perfwatch.triage.accelerated import Accelerated, accelerated, monitored, slow_on_gpu
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import show, tags, user_frame
@@ -27,46 +28,55 @@ from perfwatch.triage.verdict import Alternative, Outcome
 CAUSE = Cause("allocator_thrash", "slow", "user_code", (GpuSample,))
 
 WINDOW_SECONDS = 15.0
-FALL_BYTES = 64 * 2**20  # three of torch's larger segments
-FALLS_PER_SECOND = 0.3  # memory is looked at ten times a second: faster swings show as often as they can
-NEARLY_FULL = 0.85  # of the card, at its highest
-EMPTYING = 0.02  # of the samples
+FALL_BYTES = 20 * 2**20  # the least that torch asks the driver for at once (its large segments)
+FALLS_PER_SECOND, FEW_FALLS = 0.25, 2  # memory is looked at once a second: faster swings show as often as they can
+FILLS = 0.3  # of the card while a kernel is resident: kernels so large do not wait for their launch
+EMPTYING = 0.02  # of the samples, beside memory that falls and rises
+EMPTYING_ALONE = 0.06
 SEEN, INFERRED = 0.92, 0.8
 
 
 def judge(case: Case) -> Outcome:
     """Fires on memory that saw-tooths while the card waits."""
     for one in accelerated(case):
-        used = [
-            seen.reading.memory_used_bytes
-            for seen in case.history.series(GpuSample, one.card.uuid, seconds=WINDOW_SECONDS)
-            if seen.reading.memory_used_bytes is not None
-        ]
-        falls = swings(used)
+        used = _used(case, one)
+        falls = falls_of(used)
         emptying = one.profile.share_where(lambda stack: _empties(case, stack))
-        described = case.history.latest(Gpu, one.card.uuid)
-        total = described.reading.memory_bytes if described is not None else None
-        full = total is not None and bool(used) and max(used) >= NEARLY_FULL * total
-        if falls < FALLS_PER_SECOND * min(WINDOW_SECONDS, one.card.seconds) or not (emptying >= EMPTYING or full):
+        often = falls >= max(FEW_FALLS, FALLS_PER_SECOND * min(WINDOW_SECONDS, one.card.seconds))
+        large = (one.card.sm_active or 0.0) >= FILLS * (one.card.graphics or 1.0)
+        if not (emptying >= EMPTYING_ALONE or (often and (emptying >= EMPTYING or large))):
             continue
         lost = max(emptying, one.card.waiting)
         if lost >= LOST_SHARE:
-            return _finding(case, one, falls, min(used), max(used), emptying, lost)
+            return _finding(case, one, falls, min(used, default=0), max(used, default=0), emptying, lost)
     return None
 
 
-def swings(used: list[int]) -> int:
-    """How many times the memory fell by a good deal and rose again."""
+def _used(case: Case, one: Accelerated) -> list[int]:
+    """What the rank's own process held, look by look; of the whole card, where the driver does not tell that."""
+    own = [
+        seen.reading.memory_bytes
+        for key in case.history.entities(GpuProcess)
+        if key[0] == one.card.uuid
+        for seen in case.history.series(GpuProcess, *key, seconds=WINDOW_SECONDS)
+        if seen.reading.local_pid == one.rank.pid and seen.reading.memory_bytes is not None
+    ]
+    looks = case.history.series(GpuSample, one.card.uuid, seconds=WINDOW_SECONDS)
+    return own or [seen.reading.memory_used_bytes for seen in looks if seen.reading.memory_used_bytes is not None]
+
+
+def falls_of(used: list[int]) -> int:
+    """How many times the memory fell by a good deal, having risen in between."""
     found, high, low, falling = 0, 0, 0, False
     for now in used:
         if not falling:
             high = max(high, now)
             if high - now >= FALL_BYTES:
-                falling, low = True, now
+                found, falling, low = found + 1, True, now
         else:
             low = min(low, now)
             if now - low >= FALL_BYTES:
-                found, falling, high = found + 1, False, now
+                falling, high = False, now
     return found
 
 
@@ -81,8 +91,13 @@ def _finding(case: Case, one: Accelerated, falls: int, low: int, high: int, empt
         lost=lost,
         frame=frame,
         confidence=max(certainty(lost), SEEN) if emptying >= EMPTYING else min(INFERRED, certainty(lost)),
-        summary=f"the memory of {name} is given back and asked for anew: {falls} times in {WINDOW_SECONDS:.0f} s, between "
-        f"{low / 2**30:.1f} and {high / 2**30:.1f} GiB{at}",
+        summary=f"the memory of {name} is given back and asked for anew"
+        + (
+            f" {falls} times in {WINDOW_SECONDS:.0f} s, between {low / 2**30:.1f} and {high / 2**30:.1f} GiB"
+            if falls
+            else ""
+        )
+        + at,
         evidence=(
             case.saw("nvml", name, "memory falls and rises", f"{falls} times in {WINDOW_SECONDS:.0f} s", "constant"),
             case.saw("stack", f"pid {one.rank.pid}", "empties the cache", f"{emptying:.0%} of the samples", "0 %"),

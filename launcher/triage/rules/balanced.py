@@ -16,8 +16,9 @@ What to do next
 """
 
 from perfwatch.probes.readings import Stack, Thread
+from perfwatch.triage.accelerated import FEW_SECONDS
 from perfwatch.triage.case import Case
-from perfwatch.triage.gpu import cards_of, regimes
+from perfwatch.triage.gpu import Regime, cards_of, regimes
 from perfwatch.triage.profile import TRAINING_TAGS
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.starving import awaits_data
@@ -43,7 +44,7 @@ def judge(case: Case) -> Outcome:
         if seen.share_where(awaits_data) > WAITING_SHARE:
             return None
         cards = regimes(case.history, rank.pid, WINDOW_SECONDS)
-        if cards and cards_of(case.history, rank.pid).certain and cards[0].waiting > IDLE_SHARE:
+        if cards_of(case.history, rank.pid).certain and _too_soon_or_idle(cards):
             return None
     basis = case.progress[case.ranks[0].pid].basis
     return Finding(
@@ -54,3 +55,8 @@ def judge(case: Case) -> Outcome:
         owner=CAUSE.owner,
         evidence=(case.saw("progress", f"{len(case.ranks)} ranks", "moves", basis, "steps go on"),),
     )
+
+
+def _too_soon_or_idle(cards: tuple[Regime, ...]) -> bool:
+    """Whether the cards were not looked at for long enough, or have nothing to do most of the time; unseen ones tell nothing."""
+    return bool(cards) and (cards[0].seconds < FEW_SECONDS or cards[0].waiting > IDLE_SHARE)

@@ -8,7 +8,8 @@ How it is recognised
     against others.
 
 What it is mistaken for
-    ``held_gil``: others ask for the GIL in vain. ``endless_python``: Python frames move, or the line is a loop in Python.
+    A thread that launches kernels or waits for them: its GPU is not idle. ``held_gil``: others ask for the GIL in vain.
+    ``endless_python``: Python frames move, or the line is a loop in Python.
 
 What to do next
     Wait; the named line says what is computed.
@@ -18,6 +19,7 @@ from perfwatch.probes.readings import ProcessUsage, Stack, Thread
 from perfwatch.triage.busy import Phase, phases
 from perfwatch.triage.case import Case
 from perfwatch.triage.code import line_of
+from perfwatch.triage.gpu import cards_of, regimes
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Outcome
 
@@ -37,6 +39,7 @@ def judge(case: Case) -> Outcome:
             not native
             or phase.profile.seen("loader_wait", "collective")
             or phase.profile.share("forward") > MODEL_SHARE
+            or _drives_a_card(case, phase)
         ):
             continue
         cpu = case.history.rate(ProcessUsage, phase.rank.pid, of=lambda u: u.cpu_seconds, seconds=6.0) or 0.0
@@ -67,6 +70,13 @@ def judge(case: Case) -> Outcome:
             ),
         )
     return None
+
+
+def _drives_a_card(case: Case, phase: Phase) -> bool:
+    """Whether the rank's own GPU has something to do meanwhile: the native code launches kernels, or waits for them."""
+    cards = regimes(case.history, phase.rank.pid)
+    certain = cards_of(case.history, phase.rank.pid).certain
+    return any(card.kind == "spin" or (certain and card.kind != "idle") for card in cards)
 
 
 def _one_line(phase: Phase) -> bool:

@@ -18,12 +18,21 @@ What to do next
 
 from functools import partial
 
-from perfwatch.probes.readings import GpuSample, Stack
-from perfwatch.triage.accelerated import FEW_SAMPLES, Accelerated, accelerated, in_copy, line_of, monitored, slow_on_gpu
+from perfwatch.probes.readings import Gpu, GpuSample, Stack
+from perfwatch.triage.accelerated import (
+    FEW_SAMPLES,
+    UNSEEN_CARD,
+    Accelerated,
+    accelerated,
+    in_copy,
+    line_of,
+    monitored,
+    slow_on_gpu,
+)
 from perfwatch.triage.case import Case
 from perfwatch.triage.links import ceiling_mib_per_second, traffic_mib_per_second
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.slowness import LOST_SHARE
+from perfwatch.triage.slowness import LOST_SHARE, certainty
 from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("copy_bound", "slow", "user_code", (Stack, GpuSample))
@@ -50,14 +59,16 @@ def judge(case: Case) -> Outcome:
 
 def _finding(case: Case, one: Accelerated, moved: float, ceiling: float | None, copying: float) -> Outcome:
     frame = line_of(one.profile, partial(in_copy, case.history))
+    lost = min(one.card.waiting, max(copying, LOST_SHARE))
     of = "" if ceiling is None else f", {moved / ceiling:.0%} of what the link can do"
     return slow_on_gpu(
         case,
         CAUSE,
         one,
-        lost=min(one.card.waiting, max(copying, LOST_SHARE)),
+        lost=lost,
         explains=one.card.waiting if copying >= COPYING else None,
         frame=frame,
+        confidence=min(certainty(lost), 1.0 if _link_known(case, one.card.uuid) else UNSEEN_CARD),
         summary=f"{moved / 1024:.1f} GiB/s cross PCIe while the GPU has no kernel to run {one.card.waiting:.0%} of the time"
         + (f"; the training thread copies {copying:.0%} of the time, mostly at {frame}" if frame else ""),
         evidence=(
@@ -74,3 +85,9 @@ def _finding(case: Case, one: Accelerated, moved: float, ceiling: float | None, 
         alternatives=(Alternative(cause="degraded_link", refuted_by="the link runs at its full generation and width"),),
         next=("DataLoader(pin_memory=True) and .to(device, non_blocking=True); send uint8 and convert on the card",),
     )
+
+
+def _link_known(case: Case, uuid: str) -> bool:
+    """Whether it could be seen that the link runs as it should."""
+    described, last = case.history.latest(Gpu, uuid), case.history.latest(GpuSample, uuid)
+    return described is not None and last is not None and last.reading.pcie_width is not None

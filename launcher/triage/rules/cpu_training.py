@@ -23,7 +23,7 @@ from perfwatch.triage.motion import motion
 from perfwatch.triage.profile import TRAINING_TAGS
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.rules.skipping_steps import updates
-from perfwatch.triage.verdict import Finding, Outcome
+from perfwatch.triage.verdict import Abstention, Finding, Missing, Outcome
 
 CAUSE = Cause("cpu_training", "healthy", "user_code", (Thread, Stack))
 
@@ -53,6 +53,10 @@ def judge(case: Case) -> Outcome:
     cards = [card for rank in case.ranks for card in regimes(case.history, rank.pid, WINDOW_SECONDS)]
     if any(card.kind != "idle" for card in cards if not _of_others(case, card)):
         return None  # judged by its cards
+    unread = [rank for rank in case.ranks if cards_of(case.history, rank.pid).uuids and not cards]
+    if unread:
+        lacking = case.lacks("gpm") or case.lacks("gpu") or Missing(witness="gpu", reason="its GPU was not read lately")
+        return Abstention(cause=CAUSE.name, missing=(lacking,))
     held = [card for rank in case.ranks if cards_of(case.history, rank.pid).certain for card in cards]
     steps = case.progress[case.ranks[0].pid].steps
     pace = f", a step each {steps.median_seconds:.3f} s" if steps is not None and steps.median_seconds else ""

@@ -16,12 +16,14 @@ What to do next
 from perfwatch.probes.readings import ProcessEnded
 from perfwatch.triage.case import Case
 from perfwatch.triage.gone import ending, traceback_of
+from perfwatch.triage.gpu import cards_of
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Culprit, Finding, Outcome
 
 CAUSE = Cause("crashed", "gone", "user_code", (ProcessEnded,))
 
 SURE = 0.97
+WITHOUT_WORDS = 0.78  # of a job on a GPU: an exit code is all that its allocator's refusal leaves as well
 
 
 def judge(case: Case) -> Outcome:
@@ -50,7 +52,7 @@ def judge(case: Case) -> Outcome:
         cause=CAUSE.name,
         state="gone",
         summary=f"pid {pid} crashed ({code})" + (f": {last}" if last else ""),
-        confidence=SURE,
+        confidence=SURE if words is not None or not _used_a_gpu(case) else WITHOUT_WORDS,
         owner=CAUSE.owner,
         culprits=(
             Culprit(
@@ -64,3 +66,7 @@ def judge(case: Case) -> Outcome:
         evidence=tuple(evidence),
         next=("read the traceback in the job's own stderr",),
     )
+
+
+def _used_a_gpu(case: Case) -> bool:
+    return any(cards_of(case.history, rank.pid).uuids for rank in case.job.ranks)

@@ -5,9 +5,9 @@ What it means
     held. Nothing on that card will go on, and often the processes cannot even be killed.
 
 How it is recognised
-    The ranks make no step, and a call of our own into the driver has been waiting far beyond its deadline, or a thread of the
-    job stands uninterruptibly in the driver; an error that the driver announced (Xid) makes it certain. Errors that were
-    corrected do not count.
+    The ranks make no step, and a call of our own into the driver has been waiting far beyond its deadline, the driver no longer
+    reaches the card, or a thread of the job stands uninterruptibly in the driver; an error that the driver announced (Xid) makes
+    it certain. Errors that were corrected do not count.
 
 What it is mistaken for
     A slow driver: the call comes back and steps go on. ``stuck_kernel``: the driver answers, and says that a kernel is
@@ -17,10 +17,10 @@ What to do next
     ``dmesg | grep -i xid``, then drain the node: a reset of the card needs every process on it to be gone.
 """
 
-from perfwatch.probes.readings import Gpu, GpuSilence
+from perfwatch.probes.readings import Gpu, GpuSample, GpuSilence
 from perfwatch.triage.case import Case
 from perfwatch.triage.devices import in_driver
-from perfwatch.triage.gpu import cards_of, name_of
+from perfwatch.triage.gpu import cards_of, lost_cards, name_of
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung
 from perfwatch.triage.history import Seen
 from perfwatch.triage.rule import Cause
@@ -36,7 +36,7 @@ ALONE = 0.85  # nothing but our own call speaks for it: the driver may only be b
 
 def judge(case: Case) -> Outcome:
     """Fires on ranks that stand still while the driver does not answer."""
-    silences = _silences(case)
+    silences, lost = _silences(case), lost_cards(case.history)
     errors = [one for one in announced(case) if one.kind == HARDWARE]
     for rank in case.ranks:
         chain = case.chains[rank.pid]
@@ -46,8 +46,12 @@ def judge(case: Case) -> Outcome:
         )
         if not inside and not deaf:
             continue
-        silent = max((one.reading.waited_seconds + case.at - one.at for one in silences), default=0.0)
+        waited = [one.reading.waited_seconds + case.at - one.at for one in silences]
+        silent = max([*waited, *(case.at - card.at for card in lost)], default=0.0)
         evidence = [_silent(case, one) for one in silences]
+        for card in lost:
+            name = name_of(case.history, card.reading.uuid)
+            evidence.append(case.saw("nvml", name, "the driver no longer reaches the card", "lost", "answers", card.at))
         if inside:
             where = chain.end.node.thread.wchan if chain.end.node.thread else None
             evidence.append(
@@ -64,7 +68,7 @@ def judge(case: Case) -> Outcome:
             patience=STRUCTURAL_SECONDS,
             silent=max(silent, chain.end.silent_seconds or 0.0) if inside else silent,
             evidence=tuple(evidence),
-            ceiling=1.0 if errors or inside else ALONE,
+            ceiling=1.0 if errors or inside or lost else ALONE,
             alternatives=(
                 Alternative(cause="stuck_kernel", refuted_by="there the driver answers and shows a resident kernel"),
             ),
@@ -74,11 +78,15 @@ def judge(case: Case) -> Outcome:
 
 
 def _silences(case: Case) -> list[Seen[GpuSilence]]:
-    """Calls that have not come back; the newest word about each."""
+    """Calls that have not come back; the newest word about each. A sample after it means that the driver answers again."""
     found = []
     for key in case.history.entities(GpuSilence):
         seen = case.history.latest(GpuSilence, *key)
-        if seen is not None and case.at - seen.at <= FRESH_SECONDS and seen.reading.waited_seconds >= SILENT_SECONDS:
+        if seen is None or case.at - seen.at > FRESH_SECONDS or seen.reading.waited_seconds < SILENT_SECONDS:
+            continue
+        cards = [seen.reading.uuid] if seen.reading.uuid else [one for (one,) in case.history.entities(GpuSample)]
+        answers = [last.at for uuid in cards if (last := case.history.latest(GpuSample, uuid)) is not None]
+        if not any(at > seen.at for at in answers):
             found.append(seen)
     return found
 

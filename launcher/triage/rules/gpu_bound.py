@@ -17,10 +17,11 @@ What to do next
 """
 
 from perfwatch.probes.readings import GpuSample
-from perfwatch.triage.accelerated import Accelerated, accelerated, monitored
+from perfwatch.triage.accelerated import Accelerated, accelerated, monitored, surroundings_known
 from perfwatch.triage.case import Case
 from perfwatch.triage.efficiency import efficiency, headline, in_words, mfu_in_words
-from perfwatch.triage.gpu import BUSY, name_of
+from perfwatch.triage.gpu import name_of
+from perfwatch.triage.residency import BUSY
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Evidence, Finding, Outcome
 
@@ -29,7 +30,7 @@ CAUSE = Cause("gpu_bound", "healthy", "user_code", (GpuSample,))
 ACTIVE = 0.4  # of the multiprocessors
 WAITS_IN_COLLECTIVES = 0.2  # of the looks: a card that spins so often is not what the job waits for
 TENSOR, MEMORY = 0.1, 0.5  # where one of them is used that much, the card does what it was bought for
-PLAIN, ONLY_BUSY, ROUGH = 0.92, 0.72, 0.75  # rough: utilisation and power alone
+PLAIN, ONLY_BUSY, ROUGH = 0.92, 0.72, 0.75  # rough: utilisation alone, or clocks or neighbours unseen
 
 
 def judge(case: Case) -> Outcome:
@@ -52,9 +53,12 @@ def judge(case: Case) -> Outcome:
         state="healthy",
         summary=f"the GPU is busy {least.card.graphics or 0:.0%} of the time, and training goes on"
         + (f": {reached}" if reached else ""),
-        confidence=min(_sure(found), *(one.ceiling for one in found)),
+        confidence=min(_sure(case, found), *(one.ceiling for one in found)),
         owner=CAUSE.owner,
         evidence=tuple(evidence),
+        next=(
+            "to go further: a table of the kernels of one step (ncu), fused ones (torch.compile), a lower precision",
+        ),
         alternatives=(
             Alternative(
                 cause="underfilled_gpu", refuted_by=f"{least.card.sm_active:.0%} of the multiprocessors are active"
@@ -65,8 +69,8 @@ def judge(case: Case) -> Outcome:
     )
 
 
-def _sure(found: list[Accelerated]) -> float:
-    if any(one.card.source != "gpm" for one in found):
+def _sure(case: Case, found: list[Accelerated]) -> float:
+    if any(one.card.source != "gpm" or not surroundings_known(case, one.card.uuid) for one in found):
         return ROUGH
     used = all((one.card.tensor or 0.0) >= TENSOR or (one.card.dram or 0.0) >= MEMORY for one in found)
     return PLAIN if used else ONLY_BUSY

@@ -19,7 +19,7 @@ What to do next
 from perfwatch.probes.readings import GpuErrors, ProcessEnded
 from perfwatch.triage.case import Case
 from perfwatch.triage.gone import ending, traceback_of
-from perfwatch.triage.gpu import index_of, name_of
+from perfwatch.triage.gpu import index_of, lost_cards, name_of
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding, Outcome
 from perfwatch.triage.xids import CONSEQUENCES, CORRECTED, PROGRAM, Announced, announced
@@ -82,4 +82,7 @@ def _counted(case: Case) -> tuple[Evidence, ...]:
         grown = case.history.growth(GpuErrors, uuid, of=lambda e: e.uncorrected)
         if grown is not None and grown[0] > 0:
             found.append(case.saw("ecc", uuid, "uncorrectable memory errors", f"+{grown[0]:.0f}", "+0"))
+    for seen in lost_cards(case.history):
+        uuid = seen.reading.uuid
+        found.append(case.saw("nvml", uuid, "the driver no longer reaches the card", "lost", "answers", seen.at))
     return tuple(found)

@@ -21,11 +21,11 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.gpu import name_of
 from perfwatch.triage.neighbours import Neighbour, neighbours
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.slowness import LOST_SHARE
 from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("shared_gpu", "slow", "scheduler", (GpuProcess, Process))
 
+TAKES = 0.1  # of the card, over ten seconds
 SURE = 0.92
 UNMEASURED = 0.55  # the driver does not tell how much it uses: noted, not blamed
 
@@ -34,7 +34,7 @@ def judge(case: Case) -> Outcome:
     """Fires on a neighbour that uses the card."""
     for one in accelerated(case):
         found = neighbours(case.history, one.card.uuid)
-        busy = [other for other in found if other.share is not None and other.share >= LOST_SHARE]
+        busy = [other for other in found if other.share is not None and other.share >= TAKES]
         silent = [other for other in found if other.share is None]
         if not busy and not silent:
             continue

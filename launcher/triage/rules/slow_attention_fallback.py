@@ -24,7 +24,8 @@ from perfwatch.probes.readings import GpuActivity, SourceLine, Stack
 from perfwatch.triage.accelerated import FEW_SAMPLES, Accelerated, accelerated, monitored, slow_on_gpu
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import any_tag, show, tags, user_frame
-from perfwatch.triage.gpu import BUSY, name_of
+from perfwatch.triage.gpu import name_of
+from perfwatch.triage.residency import BUSY
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Abstention, Alternative, Missing, Outcome
 
@@ -34,6 +35,7 @@ EAGER_SHARE = 0.1  # of the samples in a library's plain attention
 MEMORY, TENSOR = 0.4, 0.3  # traffic above and tensor use below which attention may be what moves the bytes
 # Measured on H200, a decoder with 4,096 tokens in bf16: fused 0.55 tensor and 0.32 DRAM, plain 0.045 and 0.37 (fp32 0.40).
 PLAIN_TENSOR = 0.1
+PLAIN_MEMORY = 0.3
 PLAIN_SOFTMAX = 0.6  # of DRAM and fp32 together: the scores are written, read and exponentiated
 ATTENDS = 0.02  # of the samples: with a full queue the host is seldom seen at the call
 PROVED, SUSPECTED = 0.85, 0.62
@@ -53,7 +55,8 @@ def judge(case: Case) -> Outcome:
         calls = seen.share_where(partial(_attends, case))
         if calls < ATTENDS:
             continue
-        plain = (card.tensor or 0.0) < PLAIN_TENSOR and card.dram + (card.fp32 or 0.0) >= PLAIN_SOFTMAX
+        softmax = card.dram >= PLAIN_MEMORY and card.dram + (card.fp32 or 0.0) >= PLAIN_SOFTMAX
+        plain = (card.tensor or 0.0) < PLAIN_TENSOR and softmax
         if plain and (card.graphics or 0.0) >= BUSY and TENSOR_SEEN < (card.tensor or 0.0):
             return _suspected(case, one, calls)
         return _only_a_trace() if card.dram >= MEMORY else None

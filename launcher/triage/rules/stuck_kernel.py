@@ -26,11 +26,13 @@ from perfwatch.probes.readings import GpuSample, Thread
 from perfwatch.triage.baseline import baseline
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
+from perfwatch.triage.devices import in_sync
 from perfwatch.triage.frames import show
-from perfwatch.triage.gpu import WINDOW_SECONDS, Regime, index_of, name_of, regime
+from perfwatch.triage.gpu import WINDOW_SECONDS, Regime, cards_of, index_of, name_of, regime
 from perfwatch.triage.hang import LONGEST_RECOVERED, STRUCTURAL_SECONDS, hung, temporal, who
 from perfwatch.triage.kernels import Kernels, kernels
 from perfwatch.triage.memory import quiet_seconds
+from perfwatch.triage.node import Node
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Missing, Outcome
 
@@ -42,6 +44,7 @@ SAME_FOOTPRINT = (
 
 SURE_OF_CARD = 0.7  # below it utilisation and power alone speak, of a run that was not seen at work
 GUESSED = 0.65
+BY_DEVICE = 0.85  # the card is not known to be this rank's
 INFERRED = 0.85  # arithmetic goes on in it: only time tells an iteration without end from a long one
 
 
@@ -82,9 +85,12 @@ def _odd_one(case: Case, spinning: list[tuple[Chain, Regime]]) -> Outcome:
 
 def _stuck(case: Case, chain: Chain, card: Regime) -> Outcome:
     name, seen = name_of(case.history, card.uuid), kernels(case.history, card.uuid)
+    if _acts(case, chain.end.node, seen.since_seconds):
+        return None
     remembered, evidence = quiet_seconds(case, case.job.members[chain.start.pid])
     asleep = (chain.start.motion.ran_ago_seconds or 0.0) if chain.start.tid != chain.end.node.tid else 0.0
     silent = max(seen.since_seconds, remembered, asleep)
+    certain = cards_of(case.history, chain.start.pid).certain
     found = hung(
         case,
         CAUSE.name,
@@ -94,8 +100,8 @@ def _stuck(case: Case, chain: Chain, card: Regime) -> Outcome:
         f"{who(chain)} waits for it",
         patience=_patience(case, card, seen),
         silent=silent,
-        evidence=(*_flat(case, card), *evidence, _spins(case, chain)),
-        ceiling=GUESSED if card.sure < SURE_OF_CARD else INFERRED if card.computes else card.sure,
+        evidence=(*_flat(case, card), *evidence, _spins(case, chain), *(() if certain else (_whose(case, chain),))),
+        ceiling=_ceiling(card, certain),
         alternatives=(
             Alternative(
                 cause="gpu_bound", refuted_by="nothing moves to or from the card's memory, the host or another card"
@@ -114,9 +120,28 @@ def _stuck(case: Case, chain: Chain, card: Regime) -> Outcome:
 
 
 def _patience(case: Case, card: Regime, seen: Kernels) -> float:
-    """Of a kernel that only waits, six seconds; of one that computes, or that is merely guessed at, as long as for any loop."""
-    may_end = card.computes or card.sure < SURE_OF_CARD
+    """Of a kernel that only waits, six seconds; of one that may compute, as long as for any loop."""
+    may_end = card.computes or card.source != "gpm"  # without its units nobody sees a kernel end and the next one begin
     return max(temporal(case) if may_end else STRUCTURAL_SECONDS, LONGEST_RECOVERED * seen.longest_seconds)
+
+
+def _acts(case: Case, node: Node, seconds: float) -> bool:
+    """Whether the thread wrote or read meanwhile: then it came back from its wait."""
+    grown = case.history.growth(
+        Thread, node.pid, node.tid, of=lambda t: (t.read_calls or 0) + (t.write_calls or 0), seconds=seconds
+    )
+    return grown is not None and grown[0] > 0
+
+
+def _ceiling(card: Regime, certain: bool) -> float:
+    if card.sure < SURE_OF_CARD:
+        return GUESSED
+    return min(card.sure, INFERRED if card.computes else 1.0, 1.0 if certain else BY_DEVICE)
+
+
+def _whose(case: Case, chain: Chain) -> Evidence:
+    how = cards_of(case.history, chain.start.pid).how
+    return case.saw("binding", f"pid {chain.start.pid}", "whose card it is was inferred", how, "listed by the driver")
 
 
 def _flat(case: Case, card: Regime) -> tuple[Evidence, ...]:
@@ -138,7 +163,7 @@ def _spins(case: Case, chain: Chain) -> Evidence:
     return case.saw(
         "schedstat",
         f"pid {node.pid} thread {node.tid}",
-        "spins in a synchronisation" if share > 0.0 else "sleeps in the driver",
+        ("spins" if share > 0.0 else "sleeps") + (" in a synchronisation" if in_sync(case.history, node.stack) else ""),
         f"{share:.0%} of a core at one line",
         "returns within a step",
         node.thread_at,

@@ -47,8 +47,10 @@ def judge(case: Case) -> Outcome:
         known = [look for look in looks if look.reasons is not None and (look.utilisation or 0.0) >= IN_USE]
         named = [look for look in known if (look.reasons or 0) & sum(REASONS)]
         clock = median(float(look.sm_clock_mhz) for look in named if look.sm_clock_mhz is not None)
+        if not known or len(named) < LOOKS * len(known) or clock is None:
+            continue
         usual, whose = _usual_clock(case, one.card.uuid)
-        if not known or len(named) < LOOKS * len(known) or clock is None or usual is None:
+        if usual is None:
             continue
         down = 1.0 - clock / usual
         if down < LOST_CLOCK:

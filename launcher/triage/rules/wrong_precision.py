@@ -19,15 +19,17 @@ What to do next
 from perfwatch.probes.readings import GpuActivity
 from perfwatch.triage.accelerated import accelerated, monitored, slow_on_gpu
 from perfwatch.triage.case import Case
-from perfwatch.triage.gpu import name_of
+from perfwatch.triage.gpu import Regime, name_of
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("wrong_precision", "slow", "user_code", (GpuActivity,))
 
-# Measured on H200: an fp32 matrix product 0.77 fp32, 0.00 tensor, 0.03 DRAM; elementwise work 0.02, 0.00 and 0.88.
-ARITHMETIC = 0.25
-TENSOR = 0.03
+# Measured on H200: an fp32 matrix product 0.77 fp32, 0.00 tensor, 0.03 DRAM; a decoder in fp32 0.64, 0.04 (attention) and 0.08;
+# elementwise work 0.02, 0.00 and 0.88; plain attention in bf16 0.40, 0.045 and 0.37.
+ARITHMETIC, MUCH_ARITHMETIC = 0.25, 0.4
+TENSOR, LITTLE_TENSOR = 0.03, 0.06
+LITTLE_MEMORY = 0.3
 MEMORY = 0.6
 SPEED_UP = 0.8  # of the time in those products: TF32 is eight times as fast on the cards that have it
 ITERATES = 0.3  # of the looks without any traffic
@@ -39,7 +41,7 @@ def judge(case: Case) -> Outcome:
     for one in accelerated(case):
         card = one.card
         pipe, used = max((("fp32", card.fp32 or 0.0), ("fp64", card.fp64 or 0.0)), key=lambda kind: kind[1])
-        if card.tensor is None or card.tensor > TENSOR or used < ARITHMETIC or (card.dram or 0.0) >= MEMORY:
+        if card.tensor is None or used < ARITHMETIC or (card.dram or 0.0) >= MEMORY or not _idle(card, used):
             continue
         if card.spinning >= ITERATES:
             continue  # no data moves: a kernel iterates in its registers, and no matrix product is like that
@@ -66,3 +68,10 @@ def judge(case: Case) -> Outcome:
             next=(advice,),
         )
     return None
+
+
+def _idle(card: Regime, used: float) -> bool:
+    """Whether the tensor cores do nothing, or nearly nothing beside arithmetic that is plainly what fills the card."""
+    tensor = card.tensor or 0.0
+    plain = used >= MUCH_ARITHMETIC and (card.dram or 0.0) < LITTLE_MEMORY
+    return tensor <= TENSOR or (tensor <= LITTLE_TENSOR and plain)

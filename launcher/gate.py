@@ -1,0 +1,107 @@
+"""What the user says of the model, and the gate on model FLOPs utilisation: options that ``attach`` and ``replay`` share.
+
+Every command is loaded to print the help, so what this module needs is imported where it is used.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from perfwatch.errors import EXIT_CODES, UsageError
+
+if TYPE_CHECKING:
+    from perfwatch.recording import Recording
+    from perfwatch.triage.verdict import Verdict
+
+Params = Annotated[
+    float | None, typer.Option("--params", metavar="N", help="Parameters of the model, for MFU (8e9).", min=1)
+]
+TokensPerStep = Annotated[
+    float | None,
+    typer.Option("--tokens-per-step", metavar="N", help="Tokens per optimizer step, of all ranks together.", min=1),
+]
+Layers = Annotated[
+    float | None, typer.Option("--layers", metavar="N", help="With the next two: attention counts.", min=1)
+]
+Hidden = Annotated[float | None, typer.Option("--hidden", metavar="N", help="Width of the model.", min=1)]
+Sequence = Annotated[float | None, typer.Option("--sequence", metavar="N", help="Tokens per sequence.", min=1)]
+MinMfu = Annotated[
+    float | None,
+    typer.Option(
+        "--min-mfu", metavar="PERCENT", help="Exit with 60 where MFU is lower (or 50: unknown).", min=0, max=100
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Model:
+    """What the user says of the model. Numbers as typed; None: not said."""
+
+    params: float | None = None
+    tokens_per_step: float | None = None
+    layers: float | None = None
+    hidden: float | None = None
+    sequence: float | None = None
+
+    def conditions(self) -> dict[str, float]:
+        """What was said, as conditions of a session.
+
+        Raises:
+            UsageError: only a part of what belongs together was said.
+        """
+        said = {field.name: getattr(self, field.name) for field in fields(self)}
+        known: dict[str, float] = {name: value for name, value in said.items() if value is not None}
+        if (self.params is None) != (self.tokens_per_step is None):
+            raise UsageError(
+                "--params and --tokens-per-step belong together", "give both, as in --params 8e9 --tokens-per-step 4e6"
+            )
+        attention = {"layers", "hidden", "sequence"} & set(known)
+        if attention and (len(attention) < 3 or self.params is None):
+            raise UsageError(
+                "--layers, --hidden and --sequence belong together, with --params",
+                "give all of them, or none: 6 x params x tokens is counted then",
+            )
+        return known
+
+
+def checked(model: Model, min_mfu: float | None, recorded: bool = False) -> dict[str, float]:
+    """The model's conditions, where they suffice for the gate; a recording may hold them already.
+
+    Raises:
+        UsageError: the gate was asked for and the model is not known.
+    """
+    conditions = model.conditions()
+    if min_mfu is not None and not conditions and not recorded:
+        raise UsageError("--min-mfu needs to know the model", "add --params N --tokens-per-step N")
+    return conditions
+
+
+def told(recording: "Recording", conditions: Mapping[str, float]) -> "Recording":
+    """A recording to which is added what the user says of its model now."""
+    from msgspec import structs
+
+    if not conditions:
+        return recording
+    session = recording.session
+    return replace(recording, session=structs.replace(session, conditions={**session.conditions, **conditions}))
+
+
+def gated(verdict: "Verdict", min_mfu: float | None) -> tuple[int, str]:
+    """The exit code of a verdict behind the gate, and what to say about it (empty: nothing).
+
+    The gate speaks only of a job that goes on: what is hung or gone says so by its own code.
+    """
+    from perfwatch.report.exits import exit_code
+
+    code = exit_code(verdict)
+    if min_mfu is None or verdict.state not in ("healthy", "slow"):
+        return code, ""
+    model = verdict.efficiency.model if verdict.efficiency is not None else None
+    if model is None or model.mfu is None:
+        why = model.missing if model is not None else "no GPU of this job was seen"
+        return EXIT_CODES["inconclusive"], f"MFU is not known: {why}"
+    if 100.0 * model.mfu.p50 < min_mfu:
+        return EXIT_CODES["gate_failed"], f"MFU {100 * model.mfu.p50:.1f} % is below {min_mfu:g} %"
+    return code, f"MFU {100 * model.mfu.p50:.1f} % (at least {min_mfu:g} % asked for)"

@@ -1,0 +1,65 @@
+"""A card and its MIG devices, ready to be asked: each is a card of its own, with units and processes of its own."""
+
+import time
+from collections.abc import Callable, Iterator
+
+from perfwatch.probes.nvml_asking import Asking
+from perfwatch.probes.nvml_card import Card
+from perfwatch.probes.nvml_description import describe
+from perfwatch.probes.nvml_gpm import Gpm
+from perfwatch.probes.nvml_layer import UNREACHABLE, Handle, Nvml, Refused
+from perfwatch.probes.readings import Gpu
+
+
+def open_card(
+    nvml: Nvml,
+    index: int,
+    driver_version: str,
+    to_local: Callable[[int], int | None],
+    wall: Callable[[], float] = time.time,
+) -> list[tuple[Card, Gpm | None]]:
+    """The card itself, then its MIG devices; with what reads their units, where they can be read.
+
+    Args:
+        nvml: whom to ask.
+        index: of the card, in the order of the PCI bus.
+        driver_version: for the description.
+        to_local: the pid in our namespace of a process that NVML lists, or None.
+        wall: unix time, seconds.
+
+    Raises Refused when the card cannot be reached.
+    """
+    handle = nvml.card(index)
+    asking = Asking(nvml, handle)
+    gpu = describe(asking, index, driver_version)
+    units = (
+        Gpm(nvml, handle, gpu.uuid) if gpu.gpm and not gpu.mig else None
+    )  # of a card that is cut up: its parts have them
+    whole = Card(nvml, handle, gpu, to_local, wall)
+    places = (asking.number("nvmlDeviceGetMaxMigDeviceCount") or 0) if gpu.mig else 0
+    return [(whole, units), *(_part(nvml, handle, part, gpu, to_local, wall) for part in _parts(nvml, handle, places))]
+
+
+def _parts(nvml: Nvml, handle: Handle, places: int) -> Iterator[Handle]:
+    for place in range(places):
+        try:
+            yield nvml.mig_device(handle, place)
+        except Refused as refused:
+            if refused.code in UNREACHABLE:
+                raise
+            continue  # no device in this place
+
+
+def _part(
+    nvml: Nvml,
+    handle: Handle,
+    part: Handle,
+    parent: Gpu,
+    to_local: Callable[[int], int | None],
+    wall: Callable[[], float],
+) -> tuple[Card, Gpm | None]:
+    asking = Asking(nvml, part)
+    gpu = describe(asking, parent.index, parent.driver_version, parent)
+    instance = asking.number("nvmlDeviceGetGpuInstanceId")
+    units = Gpm(nvml, handle, gpu.uuid, instance) if gpu.gpm and instance is not None else None
+    return Card(nvml, part, gpu, to_local, wall), units

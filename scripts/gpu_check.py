@@ -1,0 +1,180 @@
+"""Every drill on a GPU: is perfwatch right, what does looking cost, and a recording of each.
+
+    scripts/gpu_check -o results                       every drill at every strength: half an hour on one card
+    scripts/gpu_check -o results --resume              go on after an interruption; print the tables again
+    scripts/gpu_check -o results --strength loud --only stuck_kernel,gpu_bound
+    scripts/gpu_check -o results --resume --tables     only the tables and the recordings, here or on a machine without a GPU
+
+Rows, sessions and what the programs printed lie in the folder; trimmed recordings in its ``recordings``, one folder for each
+cause, in the form of the tests' own. One drill at a time: they share the card.
+"""
+
+import argparse
+import re
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from measure_overhead import probe_costs
+from record_case import ROUNDING_SECONDS, keep, provenance
+
+from perfwatch.drills import DRILLS
+from perfwatch.drills.drill import Drill
+from perfwatch.errors import SessionUnreadable
+from perfwatch.gauntlet import rows, show
+from perfwatch.gauntlet.choice import Choice, choose
+from perfwatch.gauntlet.conditions import Conditions
+from perfwatch.gauntlet.score import Row, score
+from perfwatch.recording import Recording, load
+from perfwatch.report.console import console
+from perfwatch.report.gauntlet import GauntletReport
+from perfwatch.triage.verdict import Verdict
+
+GPU_PROBES = ("gpu", "gpm", "gpu events")
+PATIENCE_SECONDS = 20.0  # what time may heal gets less than a minute of the card
+Recordings = dict[tuple[str, str, int, str, float], Recording]  # by the key of the row
+COUNTED = "counted_products"  # the drill that prints its own TFLOP/s, after a monotonic time
+COUNT = re.compile(r"^(\d+\.\d+) (\d+\.\d+) TFLOP/s$", re.MULTILINE)
+
+
+def main() -> int:
+    """Run, print, record; 0 when nothing was confidently wrong."""
+    options = _options()
+    folder = options.output.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    choice = _choice(options)
+    conditions = Conditions(folder=folder, mode=options.mode, patience_seconds=PATIENCE_SECONDS, limit_seconds=120.0)
+    status = 0
+    if not options.tables:
+        if not choice.drills:
+            print("\n".join(sorted(set(choice.skipped.values()))), file=sys.stderr)
+            return 2
+        status = show.gauntlet(choice, conditions, 1, 1, options.resume, keep=True, as_json=False)
+    done = rows.load(folder)
+    if options.tables:
+        console(sys.stdout).print(GauntletReport(score(done), {}, f"rows of {folder.name}"))
+    causes(done)
+    recordings = {row.key: recording for row in done if (recording := _recording(folder, row)) is not None}
+    costs([folder / Path(row.session).parent.name / "session" for row in done if row.key in recordings], recordings)
+    flops(folder, done, recordings)
+    if not options.no_recordings:
+        record(folder, done, recordings)
+    return status
+
+
+def causes(done: Sequence[Row]) -> None:
+    """Print what was true (left) and what was said, with how often; right ones too."""
+    print("\nwhat is true -> what was said")
+    counted: dict[tuple[str, str], list[str]] = {}
+    for row in done:
+        counted.setdefault((row.expected_label, row.given_label), []).append(f"{row.drill}/{row.strength}")
+    for (expected, given), who in sorted(counted.items()):
+        wrong = "" if expected == given else "   " + ", ".join(sorted(who))
+        print(f"  {expected:26} -> {given:26} {len(who):3}{wrong}")
+
+
+def costs(sessions: Sequence[Path], recordings: Recordings) -> None:
+    """Print what looking cost: the GPU's probes by their own account, the watcher by the verdict's."""
+    probes = probe_costs(list(sessions))
+    print(f"\n{'probe':12} {'calls/min':>10} {'p50 us':>10} {'p95 us':>10} {'of a core':>10}")
+    for probe in (name for name in GPU_PROBES if name in probes):
+        line = probes[probe]
+        print(
+            f"{probe:12} {line['calls_per_minute']:10.1f} {line['p50_ms'] * 1000:10.0f} {line['p95_ms'] * 1000:10.0f} "
+            f"{line['core_share']:10.2%}"
+        )
+    verdicts = [verdict for recording in recordings.values() if (verdict := _last(recording)) is not None]
+    if verdicts:
+        cpu = statistics.median(verdict.observer_cost.cpu_seconds for verdict in verdicts)
+        print(f"watcher: {cpu:.2f} s of CPU a verdict (median of {len(verdicts)})")
+
+
+def flops(folder: Path, done: Sequence[Row], recordings: Recordings) -> None:
+    """Hold the tensor TFLOP/s that perfwatch gives against those that the loop counts, over the same time."""
+    for row in done:
+        if row.drill != COUNTED or row.key not in recordings:
+            continue
+        verdict = _last(recordings[row.key])
+        text = (folder / Path(row.session).parent.name / "output.txt").read_text(errors="replace")
+        own = [float(rate) for _, rate in COUNT.findall(text)]
+        if verdict is None or verdict.efficiency is None or not own:
+            continue
+        for card in verdict.efficiency.cards:
+            if card.tensor_tflops is not None:
+                counted = statistics.median(own)
+                print(
+                    f"\n{row.drill} ({row.strength}): counts {counted:.0f} TFLOP/s itself, perfwatch says "
+                    f"{card.tensor_tflops.p50:.0f} ({card.tensor_tflops.p50 / counted - 1:+.1%})"
+                )
+
+
+def record(folder: Path, done: Sequence[Row], recordings: Recordings) -> None:
+    """Write a trimmed recording of every verdict that was right."""
+    known = {drill.name: drill for drill in DRILLS}
+    for row in done:
+        recording, drill = recordings.get(row.key), known.get(row.drill)
+        if recording is None or drill is None or not row.right:
+            continue
+        verdict = _last(recording)
+        decided = verdict.timeline.decided if verdict is not None else None
+        at = recording.end if decided is None else decided + ROUNDING_SECONDS
+        name = row.drill if row.strength == "loud" else f"{row.drill}-{row.strength}"
+        made = provenance(drill, row.strength, row.late_seconds)
+        for cause, kind in places(drill):
+            case = folder / "recordings" / cause / kind / name
+            again = keep(recording, at, case, made, _names(recording, drill, row))
+            size = sum(file.stat().st_size for file in case.iterdir())
+            note = "" if again.cause == row.cause else f"  replayed as {again.state}/{again.cause}, live {row.cause}"
+            print(f"{case.relative_to(folder)}: {size / 1024:.0f} KiB{note}", flush=True)
+
+
+def places(drill: Drill) -> list[tuple[str, str]]:
+    """Where recordings of a drill belong: to the cause that it is named after, and to the one that it must not be called."""
+    own = drill.name.split("-")[0]
+    found = [(own, "fires")] if own in drill.causes else []
+    return [*found, *([(drill.lookalike_of, "lookalike")] if drill.lookalike_of else [])]
+
+
+def _names(recording: Recording, drill: Drill, row: Row) -> dict[str, str]:
+    """Paths of the machine that recorded, which need not be this one, and what stands for them in a case."""
+    names = {str(Path(row.session).parents[1]): "/tmp/drill"}
+    for word in recording.session.command:
+        if word.endswith(f"/drills/{drill.program}"):
+            names[str(Path(word).parents[2])] = "/home/user/perfwatch"
+        elif Path(word).name.startswith("python") and Path(word).is_absolute():
+            names[str(Path(word).parents[1])] = "/home/user/venv"
+    return names
+
+
+def _recording(folder: Path, row: Row) -> Recording | None:
+    try:
+        return load(folder / Path(row.session).parent.name / "session")  # the folder may have moved since
+    except SessionUnreadable:
+        return None
+
+
+def _last(recording: Recording) -> Verdict | None:
+    return next((event.verdict for event in reversed(recording.events) if event.verdict is not None), None)
+
+
+def _choice(options: argparse.Namespace) -> Choice:
+    strengths = options.strength.split(",") if options.strength else []
+    named = options.only.split(",") if options.only else [drill.name for drill in DRILLS if "gpu" in drill.needs]
+    return choose(named, strengths)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", "--output", type=Path, required=True, help="folder for rows, sessions and recordings")
+    parser.add_argument("--only", default="", help="these drills or causes, separated by commas")
+    parser.add_argument("--strength", default="", help="loud, quiet, masked; several separated by commas")
+    parser.add_argument("--mode", choices=("attach", "run"), default="attach")
+    parser.add_argument("--resume", action="store_true", help="leave out what has a row already")
+    parser.add_argument("--tables", action="store_true", help="run nothing: tables and recordings of what is there")
+    parser.add_argument("--no-recordings", action="store_true")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

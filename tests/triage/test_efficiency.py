@@ -1,0 +1,141 @@
+"""How close a job is to its hardware, from the recorded series of a training that counted its own FLOPs."""
+
+import pytest
+
+from perfwatch.probes.readings import Gpu, Process, Steps
+from perfwatch.triage.case import Case
+from perfwatch.triage.efficiency import efficiency, headline, in_words, mfu_in_words
+from perfwatch.triage.history import History
+from tests.cards import bound, h200, recorded, under
+from tests.sessions import session
+
+PID = 700
+PARAMETERS, TOKENS = 55_504_896, 8192  # of the recorded training: 87.5 steps/s by its own count, 239 TFLOP/s by 6 N T
+STEPS_PER_SECOND = 87.5
+
+
+def trained(history: History, **conditions: float) -> Case:
+    """A single process that trains on the first card."""
+    history.add(
+        0.0, Process(pid=PID, start_ticks=1, parent_pid=1, name="python", command=("python", "train.py"), python=True)
+    )
+    history.add(0.0, bound(PID, "GPU-0"))
+    return Case(history, session(root_pids=(PID,), conditions=conditions))
+
+
+def stepping(history: History, *intervals: float) -> None:
+    """What the agent counted until now."""
+    steps = Steps(pid=PID, tid=PID, count=len(intervals), step_ago_seconds=0.0, interval_seconds=intervals)
+    history.add(history.at, steps)
+
+
+def training() -> History:
+    """The recorded training alone: from 45 s on, on the first card."""
+    history = History(at=56.0)
+    for at, reading in recorded():
+        if at <= 56.0 and (at > 45.5 or isinstance(reading, Gpu)):
+            history.add(at, reading)
+    return history
+
+
+def test_the_achieved_rate_is_what_the_training_counted_itself() -> None:
+    """Within 5 %: 239 TFLOP/s by 6 N T, beside which attention counts a little."""
+    card = efficiency(trained(training())).cards[0]
+
+    assert card.tensor_tflops is not None
+    assert card.tensor_tflops.p50 == pytest.approx(239.0, rel=0.05)
+
+
+def test_model_flops_utilisation_is_told_against_the_data_sheet() -> None:
+    """239 of 989 TFLOP/s."""
+    history = training()
+    stepping(history, *[1 / STEPS_PER_SECOND] * 64)
+    model = efficiency(trained(history, params=PARAMETERS, tokens_per_step=TOKENS)).model
+
+    assert model is not None
+    assert model.mfu is not None
+    assert model.mfu.p50 == pytest.approx(239.0 / 989.0, rel=0.01)
+    assert "MFU 24.1 % of 989" in mfu_in_words(model).replace("%", " %")
+
+
+def test_attention_counts_when_its_shape_is_given() -> None:
+    """12 x layers x hidden x sequence more per token."""
+    history = training()
+    stepping(history, *[1 / STEPS_PER_SECOND] * 64)
+    plain = efficiency(trained(history, params=PARAMETERS, tokens_per_step=TOKENS)).model
+    case = trained(history, params=PARAMETERS, tokens_per_step=TOKENS, layers=6, hidden=768, sequence=512)
+    whole = efficiency(case).model
+
+    assert plain is not None
+    assert plain.mfu is not None
+    assert whole is not None
+    assert whole.mfu is not None
+    more = 1 + 12 * 6 * 768 * 512 / (6 * PARAMETERS)
+    assert whole.mfu.p50 == pytest.approx(plain.mfu.p50 * more, rel=0.01)
+
+
+def test_the_first_steps_are_left_out_and_the_slow_ones_show_in_the_tail() -> None:
+    """Compilation in the first step would spoil a mean."""
+    history = training()
+    stepping(history, *[5.0] * 4, *[0.01] * 50, 0.1, 0.1, 0.1)
+    model = efficiency(trained(history, params=PARAMETERS, tokens_per_step=TOKENS)).model
+
+    assert model is not None
+    assert model.step_seconds is not None
+    assert model.step_seconds.p50 == pytest.approx(0.01)
+    assert model.step_seconds.p99 == pytest.approx(0.1, rel=0.01)
+
+
+def test_without_a_step_clock_there_is_no_mfu_and_that_is_said() -> None:
+    """Attached to a job that was not started by run."""
+    model = efficiency(trained(training(), params=PARAMETERS, tokens_per_step=TOKENS)).model
+
+    assert model is not None
+    assert model.mfu is None
+    assert "perfwatch run" in mfu_in_words(model)
+
+
+def test_nothing_is_said_of_a_model_that_nobody_described() -> None:
+    """Parameters cannot be seen from outside."""
+    assert efficiency(trained(training())).model is None
+
+
+def test_an_unknown_card_has_bandwidth_but_no_peak() -> None:
+    """What is not known is said, what is known is given."""
+    history = History()
+    under(history, "elementwise", 0.0, 5.0)
+    known = h200()
+    history.add(
+        0.0,
+        Gpu(
+            uuid=known.uuid,
+            index=0,
+            name="NVIDIA Future",
+            compute_capability=(99, 0),
+            sms=200,
+            memory_bus_bits=known.memory_bus_bits,
+            memory_clock_max_mhz=known.memory_clock_max_mhz,
+        ),
+    )
+    figures = efficiency(trained(history))
+
+    assert figures.cards[0].tensor_tflops is None
+    assert figures.cards[0].dram_share is not None
+    assert figures.cards[0].dram_share.p50 == pytest.approx(0.88)
+    assert "not in the table" in " ".join(in_words(figures.cards[0]))
+    assert "not in the table" in headline(figures, trained(history))
+
+
+def test_a_matrix_product_on_a_power_capped_card_is_told_at_both_clocks() -> None:
+    """94 % of what it can do at 1,470 MHz is 70 % of what it could do at 1,980."""
+    history = History()
+    under(history, "bf16_matmul", 0.0, 5.0)
+    history.add(0.0, h200())
+    card = efficiency(trained(history)).cards[0]
+
+    assert card.tensor_tflops is not None
+    assert card.hfu_at_boost is not None
+    assert card.hfu_at_clock is not None
+    assert card.tensor_tflops.p50 == pytest.approx(747, rel=0.01)
+    assert card.hfu_at_clock.p50 == pytest.approx(0.94)
+    assert card.hfu_at_boost.p50 == pytest.approx(0.94 * 1470 / 1980, rel=0.01)

@@ -1,0 +1,243 @@
+"""What holds a GPU job back is named from the card's units, its host and its neighbours; and only where all of them agree."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from perfwatch.probes.readings import (
+    Frame,
+    GpuEvent,
+    GpuProcess,
+    GpuSample,
+    GpuSilence,
+    KernelMessage,
+    ProcessEnded,
+    SourceLine,
+    Traceback,
+)
+from perfwatch.triage.verdict import Verdict
+from tests.cards import UUID
+from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, READS_LOSS, TORCH, TRAIN, Training
+
+STEPS = [FORWARD, BACKWARD, OPTIMIZER]
+COPIES = (Frame("train", TRAIN, 30),)
+EMPTIES = (Frame("empty_cache", f"{TORCH}/cuda/memory.py", 224), Frame("train", TRAIN, 31))
+EAGER = (
+    Frame(
+        "eager_attention_forward", "/home/user/venv/lib/python3.12/site-packages/transformers/models/x/modeling_x.py", 9
+    ),
+    *FORWARD,
+)
+
+
+def under_load(load: str, stacks: Sequence[tuple[Frame, ...]], **sample: object) -> Training:
+    """Twelve seconds of a training under a load."""
+    job = Training(sample=sample)
+    job.add(SourceLine(file=TRAIN, line=30, text="    batch = batch.to(device)", calls=("batch.to",)))
+    return job.goes_on(12, stacks, load=load, samples=10)
+
+
+@pytest.mark.parametrize(
+    ("load", "stacks", "cause"),
+    [
+        ("bf16_matmul", STEPS, "gpu_bound"),
+        ("tf32_matmul", STEPS, "gpu_bound"),
+        ("fp32_matmul", STEPS, "wrong_precision"),
+        ("elementwise", STEPS, "memory_bound_gpu"),
+        ("tiny_kernels", STEPS, "host_bound_python"),
+        ("item_each_step", [*STEPS, READS_LOSS], "synchronising"),
+        ("item_each_step", [*STEPS, READS_LOSS, EMPTIES], "allocator_thrash"),
+        ("pageable_copies", [*STEPS, COPIES, COPIES], "copy_bound"),
+        ("late_peer", STEPS, "underfilled_gpu"),  # of a job with one rank: there is no peer
+        ("elementwise", [*STEPS, EAGER], "slow_attention_fallback"),
+    ],
+)
+def test_each_measured_load_has_its_name(load: str, stacks: list[tuple[Frame, ...]], cause: str) -> None:
+    """The table of measured loads, beside a host that does what goes with it."""
+    assert under_load(load, stacks).verdict().cause == cause
+
+
+@pytest.mark.parametrize("load", ["bf16_matmul", "elementwise", "fp32_matmul"])
+def test_a_wait_for_a_card_that_is_busy_is_no_synchronising(load: str) -> None:
+    """Half of the samples at .item(), and not a gap on the card."""
+    assert under_load(load, [*STEPS, READS_LOSS, READS_LOSS, READS_LOSS]).verdict().cause != "synchronising"
+
+
+def test_an_unmonitored_card_gets_a_name_with_less_confidence() -> None:
+    """Utilisation alone: 36 % of the time with a kernel."""
+    seen = under_load("tiny_kernels", STEPS).verdict()
+    blind = Training(monitored=False).goes_on(12, STEPS, load="tiny_kernels", samples=10).verdict()
+
+    assert seen.cause == blind.cause == "host_bound_python"
+    assert blind.confidence < seen.confidence
+
+
+@pytest.mark.parametrize(
+    ("reasons", "clock", "cause"),
+    [
+        (0x40, 1200, "throttled_gpu"),
+        (0x80, 900, "throttled_gpu"),
+        (0x04, 1470, "gpu_bound"),  # the power cap alone: normal for a card that runs flat out
+        (0x40, 1960, "gpu_bound"),  # a reason without an effect
+        (0x00, 1470, "gpu_bound"),
+    ],
+)
+def test_heat_and_a_cut_of_power_are_named_and_the_power_cap_is_not(reasons: int, clock: int, cause: str) -> None:
+    """Against the card's own maximum, where nothing else is known."""
+    assert under_load("bf16_matmul", STEPS, reasons=reasons, sm_clock_mhz=clock).verdict().cause == cause
+
+
+@pytest.mark.parametrize(
+    ("load", "generation", "width", "cause"),
+    [
+        ("pageable_copies", 3, 8, "degraded_link"),
+        ("pageable_copies", 5, 16, "copy_bound"),
+        ("bf16_matmul", 1, 16, "gpu_bound"),  # noted, but nothing of note crosses it
+    ],
+)
+def test_a_link_below_its_maximum_is_named_where_the_job_uses_it(
+    load: str, generation: int, width: int, cause: str
+) -> None:
+    """Card and slot could do generation 5 with 16 lanes."""
+    job = under_load(load, [*STEPS, COPIES, COPIES], pcie_generation=generation, pcie_width=width)
+
+    assert job.verdict().cause == cause
+
+
+@pytest.mark.parametrize(("share", "cause"), [(0.4, "shared_gpu"), (0.0, "gpu_bound")])
+def test_a_neighbour_is_named_when_it_computes(share: float, cause: str) -> None:
+    """A process that holds memory takes no time."""
+    job = Training()
+    for second in range(12):
+        job.history.add(
+            float(second), GpuProcess(uuid=UUID, pid=4711, local_pid=4711, sm_utilisation=share, memory_bytes=2**30)
+        )
+        job.history.add(float(second), GpuProcess(uuid=UUID, pid=PID, local_pid=PID, sm_utilisation=0.5))
+    verdict = job.goes_on(12, [*STEPS, READS_LOSS], load="bf16_matmul", samples=10).steps(900, *[0.01] * 60).verdict()
+
+    assert verdict.cause == cause
+    assert cause != "shared_gpu" or "pid 4711" in verdict.summary
+
+
+def test_in_a_container_the_jobs_own_process_is_not_taken_for_a_stranger() -> None:
+    """The driver's pids mean nothing there: one process on the card, one process of the job that uses it."""
+    job = Training()
+    for second in range(12):
+        job.history.add(float(second), GpuProcess(uuid=UUID, pid=90_001, sm_utilisation=0.9, memory_bytes=2**33))
+
+    assert job.goes_on(12, STEPS, load="bf16_matmul", samples=10).verdict().cause == "gpu_bound"
+
+
+def ended(job: Training, code: int = 1) -> Training:
+    """The process is gone."""
+    job.add(ProcessEnded(pid=PID, start_ticks=1, exit_code=code))
+    return job
+
+
+@pytest.mark.parametrize(
+    ("xid", "cause"),
+    [
+        (79, "gpu_fault"),
+        (48, "gpu_fault"),
+        (31, "gpu_fault"),
+        (43, "crashed"),  # an assertion in the program's own kernel
+        (63, "crashed"),  # corrected
+    ],
+)
+def test_what_the_driver_announced_explains_the_end(xid: int, cause: str) -> None:
+    """Errors that were corrected, or that follow from any end, explain nothing."""
+    job = under_load("bf16_matmul", STEPS)
+    job.add(GpuEvent(uuid=UUID, xid=xid))
+
+    assert ended(job).verdict().cause == cause
+
+
+def test_an_xid_from_the_kernel_log_counts_only_when_it_was_logged_while_we_watched() -> None:
+    """Last week's error has not ended this job."""
+    text = "NVRM: Xid (PCI:0000:00:06): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+    fresh, stale = under_load("bf16_matmul", STEPS), under_load("bf16_matmul", STEPS)
+    fresh.add(KernelMessage(kind="xid", text=text, logged_ago_seconds=1.0))
+    stale.add(KernelMessage(kind="xid", text=text, logged_ago_seconds=600_000.0))
+
+    assert ended(fresh).verdict().cause == "gpu_fault"
+    assert ended(stale).verdict().cause == "crashed"
+
+
+def test_an_exception_that_has_nothing_to_do_with_the_card_is_a_crash() -> None:
+    """An illegal access of some other process was announced as well."""
+    job = under_load("bf16_matmul", STEPS)
+    job.add(GpuEvent(uuid=UUID, xid=31), Traceback(pid=PID, exception="KeyError", text="KeyError: 'label'"))
+
+    assert ended(job).verdict().cause == "crashed"
+
+
+def test_the_memory_of_the_device_ran_out() -> None:
+    """What was asked for, and how full the card was."""
+    words = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 279.60 GiB. GPU 0 has a total capacity of 139.80 GiB"
+    job = under_load("bf16_matmul", STEPS, memory_used_bytes=100 * 2**30)
+    job.add(Traceback(pid=PID, exception="OutOfMemoryError", text=words))
+    verdict = ended(job).verdict()
+
+    assert verdict.cause == "out_of_memory"
+    assert "279.60 GiB" in verdict.summary
+    assert "100.0 GiB of 140.4" in verdict.summary
+
+
+def silent(waited: float, **facts: object) -> Verdict:
+    """A training that stands at one line while a call of ours into the driver does not come back."""
+    job = Training().goes_on(6, STEPS, load="bf16_matmul").goes_on(20, [READS_LOSS])
+    job.add(GpuSilence(call="sample", uuid=UUID, waited_seconds=waited, **facts))  # type: ignore[arg-type]
+    return job.verdict()
+
+
+def test_a_driver_that_does_not_answer_is_named() -> None:
+    """Our own call waits, and the ranks stand still."""
+    verdict = silent(15.0, state="D")
+
+    assert (verdict.state, verdict.cause) == ("hung", "driver_unresponsive")
+
+
+def test_an_error_of_the_hardware_makes_a_silent_driver_certain() -> None:
+    """Xid 79 beside it."""
+    job = Training().goes_on(6, STEPS, load="bf16_matmul").goes_on(20, [READS_LOSS])
+    job.add(GpuSilence(call="sample", uuid=UUID, waited_seconds=15.0), GpuEvent(uuid=UUID, xid=79))
+
+    assert job.verdict().confidence > silent(15.0).confidence
+
+
+def test_a_driver_that_is_merely_slow_is_not_accused() -> None:
+    """Loading it takes a second or two."""
+    assert silent(1.5).cause != "driver_unresponsive"
+
+
+def test_a_driver_that_answers_again_is_not_accused() -> None:
+    """A sample came after the silence."""
+    job = Training().goes_on(6, STEPS, load="bf16_matmul").goes_on(20, [READS_LOSS])
+    job.history.add(25.0, GpuSilence(call="sample", uuid=UUID, waited_seconds=15.0))
+    job.add(GpuSample(uuid=UUID, utilisation=1.0))
+
+    assert job.verdict().cause != "driver_unresponsive"
+
+
+def test_a_job_that_goes_on_does_not_need_the_answer() -> None:
+    """The driver serves it, whatever our own question waits for."""
+    job = Training().goes_on(12, STEPS).steps(100, *[0.5] * 20)
+    job.add(GpuSilence(call="sample", uuid=UUID, waited_seconds=30.0))
+
+    assert job.verdict().cause != "driver_unresponsive"
+
+
+def test_no_gpu_rule_speaks_of_a_job_without_a_gpu() -> None:
+    """The same training on the CPU."""
+    verdict = Training(card=False).goes_on(12, STEPS, samples=10).steps(100, *[0.1] * 60).verdict()
+
+    assert (verdict.state, verdict.cause) == ("healthy", "cpu_training")
+    assert verdict.efficiency is None
+
+
+def test_a_model_that_was_left_on_the_cpu_is_said() -> None:
+    """It holds a card and asks nothing of it."""
+    verdict = Training().goes_on(12, STEPS, load="idle_context", samples=10).steps(100, *[0.1] * 60).verdict()
+
+    assert verdict.cause == "cpu_training"
+    assert "is the model on the CPU?" in verdict.summary

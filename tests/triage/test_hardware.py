@@ -1,0 +1,74 @@
+"""What a card can do: known cards agree with their data sheets, unknown ones are said to be unknown."""
+
+import pytest
+
+from perfwatch.probes.readings import Gpu
+from perfwatch.triage.hardware import (
+    data_sheet_tflops,
+    dram_peak_bytes_per_second,
+    tensor_flops_per_clock,
+    tensor_tflops_at,
+    unknown,
+)
+from tests.cards import h200
+
+# name, compute capability, multiprocessors, boost clock in MHz, dense 16-bit TFLOP/s: from NVIDIA's data sheets.
+SHEETS = [
+    ("Tesla V100-SXM2-16GB", (7, 0), 80, 1530, 125.0),
+    ("Tesla T4", (7, 5), 40, 1590, 65.0),
+    ("NVIDIA A100-SXM4-80GB", (8, 0), 108, 1410, 312.0),
+    ("NVIDIA A10", (8, 6), 72, 1695, 125.0),
+    ("NVIDIA L40S", (8, 9), 142, 2520, 362.0),
+    ("NVIDIA H100 80GB HBM3", (9, 0), 132, 1830, 989.0),
+    ("NVIDIA B200", (10, 0), 148, 1850, 2250.0),
+]
+
+
+@pytest.mark.parametrize(("name", "capability", "sms", "clock", "tflops"), SHEETS)
+def test_rate_times_clock_is_what_the_data_sheet_says(
+    name: str, capability: tuple[int, int], sms: int, clock: int, tflops: float
+) -> None:
+    """Two independent sources for every generation."""
+    card = Gpu(uuid="GPU-0", index=0, name=name, compute_capability=capability, sms=sms)
+
+    assert tensor_tflops_at(card, clock) == pytest.approx(tflops, rel=0.02)
+    assert data_sheet_tflops(card) == tflops
+
+
+def test_a_consumer_card_accumulates_in_fp32_at_half_the_rate() -> None:
+    """165 TFLOP/s for a GeForce RTX 4090, where a workstation card of the same chip does twice as much."""
+    card = Gpu(uuid="GPU-0", index=0, name="NVIDIA GeForce RTX 4090", compute_capability=(8, 9), sms=128)
+
+    assert tensor_tflops_at(card, 2520) == pytest.approx(165.0, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("bits", "clock", "gigabytes"),
+    [(6144, 3201, 4917), (5120, 1215, 1555), (256, 5001, 320), (384, 9001, 864), (4096, 877, 898)],
+)
+def test_bus_times_clock_is_the_memory_of_the_data_sheet(bits: int, clock: int, gigabytes: int) -> None:
+    """H200, A100 40 GB, T4, L40S and V100."""
+    card = Gpu(uuid="GPU-0", index=0, name="a card", memory_bus_bits=bits, memory_clock_max_mhz=clock)
+
+    assert (dram_peak_bytes_per_second(card) or 0) / 1e9 == pytest.approx(gigabytes, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("card", "why"),
+    [
+        (Gpu(uuid="G", index=0, name="NVIDIA Future", compute_capability=(99, 0), sms=300), "not in the table"),
+        (Gpu(uuid="G", index=0, name="NVIDIA A100", compute_capability=(8, 0)), "how many multiprocessors"),
+        (Gpu(uuid="G", index=0, name="NVIDIA A100", sms=108), "compute capability"),
+    ],
+)
+def test_of_an_unknown_card_nothing_is_assumed(card: Gpu, why: str) -> None:
+    """A wrong peak would make every share of it wrong."""
+    assert tensor_flops_per_clock(card) is None
+    assert tensor_tflops_at(card, 2000) is None
+    assert why in unknown(card)
+
+
+def test_a_known_card_is_not_called_unknown() -> None:
+    """There is nothing to say then."""
+    assert unknown(h200()) == ""
+    assert tensor_tflops_at(h200(), None) is None

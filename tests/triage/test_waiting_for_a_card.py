@@ -1,0 +1,195 @@
+"""A thread that waits for its card looks like a computation; what it is called is told by the card, and only with one."""
+
+import pytest
+
+from perfwatch.probes.readings import Frame, GpuActivity, GpuBinding, GpuProcess, Process, Stack, Thread, Wait
+from perfwatch.triage.case import Case
+from perfwatch.triage.diagnose import judge
+from perfwatch.triage.verdict import Verdict
+from tests.cards import UUID, bound, history_until
+from tests.sessions import session
+from tests.training import BACKWARD, ENGINE, FORWARD, OPTIMIZER, PID, READS_LOSS, SLEEP, TORCH, Training
+
+STEPS = [FORWARD, BACKWARD, OPTIMIZER, READS_LOSS]
+ON_THE_HOST = ("computing_on_host", "endless_python", "cpu_training")
+
+
+def named(verdict: Verdict) -> tuple[str, str | None]:
+    """State and cause."""
+    return verdict.state, verdict.cause
+
+
+@pytest.mark.parametrize("load", ["one_spinning_kernel", "stalled_all_reduce"])
+def test_a_thread_at_item_and_a_kernel_that_does_nothing_is_a_hang(load: str) -> None:
+    """State R at 100 % of a core, 100 % utilisation, and nothing moves."""
+    verdict = Training().goes_on(10, STEPS, load="bf16_matmul").goes_on(9, [READS_LOSS], load=load).verdict()
+
+    assert named(verdict) == ("hung", "stuck_kernel")
+    assert verdict.culprits[0].gpu == 0
+    assert "earlier in this run" in verdict.evidence[0].expected
+
+
+@pytest.mark.parametrize("load", ["bf16_matmul", "elementwise", "fp32_matmul"])
+def test_the_same_thread_with_a_card_at_work_waits_for_good_reason(load: str) -> None:
+    """A long kernel, a full queue: it is served."""
+    verdict = Training().goes_on(12, [READS_LOSS], load=load).verdict()
+
+    assert verdict.state in ("healthy", "slow")
+    assert verdict.cause not in (*ON_THE_HOST, "synchronising")
+
+
+def test_the_same_thread_without_a_card_is_judged_as_before() -> None:
+    """A job on the CPU, on a machine with a GPU that others use: nothing of it may be taken for this job's progress."""
+    job = Training(binding=GpuBinding(pid=PID, cuda=False))
+    verdict = job.goes_on(12, [(Frame("crunch", "/app/train.py", 30),)], load="bf16_matmul").verdict()
+
+    assert named(verdict) == ("busy", "computing_on_host")
+
+
+def test_an_endless_loop_is_still_one_where_the_card_is_idle() -> None:
+    """It launches nothing: the card has nothing to do with it."""
+    loop = [(Frame("collate", "/app/train.py", line),) for line in (31, 32, 33)]
+    verdict = Training().goes_on(70, loop, load="idle_context", owns_gil=True).verdict()
+
+    assert verdict.cause in (None, "endless_python")
+    assert verdict.state in ("hung", "inconclusive")
+
+
+def test_autograds_thread_spins_while_the_training_thread_sleeps() -> None:
+    """The chain leads from the one to the other, and to the card."""
+    job = Training().goes_on(6, STEPS, load="bf16_matmul", engine=0.5)
+    verdict = job.goes_on(9, [BACKWARD], load="one_spinning_kernel", run_share=0.0, wait=SLEEP, engine=1.0).verdict()
+
+    assert named(verdict) == ("hung", "stuck_kernel")
+    assert [link.tid for link in verdict.wait_chain] == [PID, ENGINE]
+    assert "pt_autograd_0" in verdict.wait_chain[0].waits_for
+
+
+def test_autograds_thread_at_work_for_a_card_at_work_is_training() -> None:
+    """With a full queue it spins in the launch of the next kernel."""
+    verdict = Training().goes_on(12, [BACKWARD], load="bf16_matmul", run_share=0.0, wait=SLEEP, engine=1.0).verdict()
+
+    assert named(verdict) == ("healthy", "gpu_bound")
+
+
+def test_an_event_that_sleeps_instead_of_spinning_is_not_a_deadlock() -> None:
+    """A futex without a timeout, below torch's own synchronisation."""
+    waits = (Frame("synchronize", f"{TORCH}/cuda/streams.py", 254), *READS_LOSS)
+    verdict = (
+        Training()
+        .goes_on(6, STEPS, load="bf16_matmul")
+        .goes_on(9, [waits], load="one_spinning_kernel", run_share=0.0, wait=SLEEP)
+        .verdict()
+    )
+
+    assert named(verdict) == ("hung", "stuck_kernel")
+
+
+def test_what_a_neighbour_does_on_the_card_is_not_this_jobs_progress() -> None:
+    """The card works, but perhaps for somebody else: no verdict of health rests on it."""
+    job = Training()
+    for second in range(12):
+        job.history.at = float(second)
+        job.add(GpuProcess(uuid=UUID, pid=4711, local_pid=4711, sm_utilisation=0.9))
+    job.history.at = 0.0
+    verdict = job.goes_on(12, [READS_LOSS], load="bf16_matmul").verdict()
+
+    assert verdict.state not in ("healthy", "hung")
+
+
+def test_ranks_that_are_not_seen_may_be_what_the_kernel_waits_for() -> None:
+    """One of two ranks is on another machine: abstain, and say so."""
+    job = Training()
+    job.add(
+        Process(
+            pid=PID, start_ticks=1, parent_pid=1, name="python", command=("python",), python=True, rank=0, world_size=2
+        )
+    )
+    verdict = job.goes_on(6, STEPS, load="bf16_matmul").goes_on(9, [READS_LOSS], load="stalled_all_reduce").verdict()
+
+    assert verdict.cause != "stuck_kernel"
+    assert any(one.witness == "ranks" for one in verdict.missing)
+
+
+def test_without_the_cards_counters_a_hang_is_less_sure() -> None:
+    """It takes the full patience too: nobody sees whether one kernel ends and the next one begins."""
+    seen = Training().goes_on(10, STEPS, load="bf16_matmul").goes_on(9, [READS_LOSS], load="one_spinning_kernel")
+    blind = Training(monitored=False).goes_on(10, STEPS, load="bf16_matmul")
+    suspected = blind.goes_on(9, [READS_LOSS], load="one_spinning_kernel").verdict().suspect
+    blind.goes_on(60, [READS_LOSS], load="one_spinning_kernel")
+
+    assert suspected is not None
+    assert suspected.cause == "stuck_kernel"
+
+    assert named(seen.verdict()) == named(blind.verdict()) == ("hung", "stuck_kernel")
+    assert blind.verdict().confidence < seen.verdict().confidence
+
+
+def test_a_kernel_that_computes_in_registers_gets_the_full_patience() -> None:
+    """It may converge yet."""
+    job = Training().goes_on(6, STEPS, load="bf16_matmul")
+    began = job.history.at
+    job.goes_on(10, [READS_LOSS])
+    for number in range(100):
+        job.history.add(
+            began + number * 0.1,
+            GpuActivity(
+                uuid=UUID,
+                interval_seconds=0.1,
+                graphics=1.0,
+                sm_active=1.0,
+                tensor=0.0,
+                dram=0.0,
+                fp32=0.34,
+                fp16=0.0,
+                fp64=0.0,
+            ),
+        )
+    verdict = job.verdict()
+
+    assert verdict.state == "inconclusive"
+    assert verdict.suspect is not None
+    assert verdict.suspect.cause == "stuck_kernel"
+    assert verdict.suspect.decides_in_seconds == pytest.approx(50, abs=2)
+
+
+def test_a_rank_that_never_joins_is_named_and_not_the_kernel_that_waits_for_it() -> None:
+    """The recorded series: rank 0 at .item() behind a collective at 100 % utilisation, rank 1 asleep, its card idle."""
+    history = history_until(30.0)
+    asleep = Wait(call="clock_nanosleep", number=230, kind="sleep", remaining_seconds=999_000.0)
+    for rank, uuid in ((0, "GPU-0"), (1, "GPU-1")):
+        pid = PID + rank
+        process = Process(
+            pid=pid,
+            start_ticks=rank,
+            parent_pid=1,
+            name="python",
+            command=("python",),
+            python=True,
+            rank=rank,
+            world_size=2,
+        )
+        for reading in (process, bound(pid, uuid), Stack(pid=pid, tid=pid + 90, frames=FORWARD)):
+            history.add(0.0, reading)
+        for number in range(24):
+            at = 18.0 + 0.5 * number
+            ran = at if rank == 0 else 9.0
+            history.add(
+                at,
+                Thread(
+                    pid=pid,
+                    tid=pid,
+                    name="python",
+                    state="R" if rank == 0 else "S",
+                    cpu_seconds=ran,
+                    run_seconds=ran,
+                    voluntary_switches=0,
+                    ran_ago_seconds=None if rank == 0 else at - 17.8,
+                    wait=asleep if rank else None,
+                ),
+            )
+            history.add(at, Stack(pid=pid, tid=pid, frames=READS_LOSS, samples=5, span_seconds=0.4, owns_gil=False))
+    verdict = judge(Case(history, session(root_pids=(PID, PID + 1))))
+
+    assert named(verdict) == ("hung", "stalled_collective")
+    assert verdict.culprits[0].rank == 1
