@@ -76,8 +76,9 @@ class Case:
         return bool(self.ranks) and all(p.kind == "moving" for p in self.progress.values())
 
     def awaited_at_start(self, pid: int) -> bool:
-        """Whether other ranks wait at the rendezvous for this one: it has not begun to train."""
-        return any(other != pid and chain.end.kind == "rendezvous" for other, chain in self.chains.items())
+        """Whether other ranks wait at the rendezvous for this one, which is elsewhere: it has not begun to train."""
+        waiting = [other for other, chain in self.chains.items() if chain.end.kind == "rendezvous"]
+        return bool(waiting) and pid not in waiting
 
     def profile(self, rank: Member, seconds: float | None = None) -> Profile:
         """Where the training thread of a rank spends its time."""

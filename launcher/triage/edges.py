@@ -141,7 +141,7 @@ def _socket(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descri
         return ending("rendezvous", node, "a key in the store that nobody has set", descriptor=file, detail="store")
     if node.pid in socket.peer_pids:
         # Both ends are its own: a wake-up pipe, a server in a thread of its own, or a Pipe of which it kept the child's end.
-        far = _at_the_other_end(history, job, node, socket)
+        far = _at_the_other_end(history, job, node, socket) or _gone_from_it(history, job, node, socket)
         return Edge("socket", f"pid {far[0].pid} at the other end of a pipe", far) if far else None
     inside = tuple(pid for pid in socket.peer_pids if pid in job.members)
     if inside:
@@ -167,6 +167,14 @@ def _at_the_other_end(history: History, job: Job, node: Node, socket: r.Socket) 
     nodes = [node_of(history, job, m.pid) for m in inside if m.alive]
     using = [n for n in nodes if n.wait is not None and _talks_to(history, n, n.wait, node.pid)]
     return tuple(using or nodes) if len(using or nodes) == 1 else ()
+
+
+def _gone_from_it(history: History, job: Job, node: Node, socket: r.Socket) -> tuple[Node, ...]:
+    """The child that is no more, where every living one that may hold the other end waits for this process itself."""
+    lost = workers.gone(job, node) if "mp_receive" in node.inner else ()
+    inside = [node_of(history, job, pid) for pid in socket.peer_pids if pid != node.pid and pid in job.members]
+    idle = all(one.wait is not None and _talks_to(history, one, one.wait, node.pid) for one in inside)
+    return _nodes(history, job, lost[-1:]) if lost and idle else ()
 
 
 def _talks_to(history: History, node: Node, wait: r.Wait, pid: int) -> bool:
