@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
+from perfwatch.triage.devices import AUTOGRAD_THREADS
 from perfwatch.triage.frames import any_tag, tags
 from perfwatch.triage.job import Member
 from perfwatch.triage.motion import python_threads, tags_seen
@@ -55,6 +56,33 @@ def quiet_seconds(case: Case, rank: Member) -> tuple[float, tuple[Evidence, ...]
         "no batch was taken: the thread that orders the next one has not run",
         f"last ran {age:.0f} s ago (kernel)",
         "runs for each batch",
+        seen.at,
+    )
+    return age, (evidence,)
+
+
+def engine_quiet(case: Case, rank: Member) -> tuple[float, tuple[Evidence, ...]] | None:
+    """Seconds since a backward pass last ran on a GPU; None where torch's engine has no thread for one, or where it runs now.
+
+    That thread sleeps between two passes, and the kernel remembers when it last ran.
+    """
+    ages = []
+    for pid, tid in case.history.entities(r.Thread):
+        seen = case.history.latest(r.Thread, pid, tid) if pid == rank.pid else None
+        if seen is None or not seen.reading.name.startswith(AUTOGRAD_THREADS):
+            continue
+        if seen.reading.state == "R" or seen.reading.ran_ago_seconds is None:
+            return None
+        ages.append((seen.reading.ran_ago_seconds + case.at - seen.at, seen))
+    if not ages:
+        return None
+    age, seen = min(ages, key=lambda one: one[0])
+    evidence = case.saw(
+        "engine",
+        f"pid {rank.pid} thread {seen.reading.tid}",
+        "no backward pass: the thread that runs them has not run",
+        f"last ran {age:.1f} s ago (kernel)",
+        "runs in each step",
         seen.at,
     )
     return age, (evidence,)
