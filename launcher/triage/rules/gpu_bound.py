@@ -27,7 +27,7 @@ from perfwatch.triage.verdict import Alternative, Evidence, Finding, Outcome
 
 CAUSE = Cause("gpu_bound", "healthy", "user_code", (GpuSample,))
 
-ACTIVE = 0.4  # of the multiprocessors
+ACTIVE = 0.5  # of the multiprocessors
 WAITS_IN_COLLECTIVES = 0.2  # of the looks: a card that spins so often is not what the job waits for
 TENSOR, MEMORY = 0.1, 0.5  # where one of them is used that much, the card does what it was bought for
 PLAIN, ONLY_BUSY, ROUGH = 0.92, 0.72, 0.75  # rough: utilisation alone, or clocks or neighbours unseen

@@ -25,7 +25,7 @@ from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("underfilled_gpu", "slow", "user_code", (GpuActivity,))
 
-ACTIVE = 0.4  # of the multiprocessors; a decoder that fills the card keeps 0.8 of them active
+ACTIVE = 0.5  # of the multiprocessors; a decoder that fills the card keeps 0.8 of them active
 WEIGHS = 0.8  # of what is idle: a fuller card is never quite full
 
 
