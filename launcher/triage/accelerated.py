@@ -73,7 +73,7 @@ def _accelerated(case: Case) -> list[Accelerated]:
     found = []
     for rank in case.ranks:
         now = case.progress[rank.pid]
-        cards = regimes(case.history, rank.pid, min(WINDOW_SECONDS, _trained_for(case, rank)))
+        cards = regimes(case.history, rank.pid, min(WINDOW_SECONDS, trained_for(case, rank)))
         if now.kind != "moving" or not cards or cards[0].seconds < FEW_SECONDS:
             continue
         moved = motion(case.history, rank.pid, now.thread, WINDOW_SECONDS)
@@ -84,7 +84,7 @@ def _accelerated(case: Case) -> list[Accelerated]:
     return found
 
 
-def _trained_for(case: Case, rank: Member) -> float:
+def trained_for(case: Case, rank: Member) -> float:
     """Seconds since the first step, where the agent counted one: while a job starts its card has nothing to do."""
     for one in case.history.series(r.Steps, rank.pid):
         if one.reading.count > 0:

@@ -8,6 +8,7 @@ extreme values are given, never a bare mean.
 import bisect
 
 from perfwatch.probes.readings import Gpu, GpuActivity, GpuSample
+from perfwatch.triage.accelerated import trained_for
 from perfwatch.triage.case import Case
 from perfwatch.triage.gpu import cards_of, index_of, name_of
 from perfwatch.triage.hardware import (
@@ -23,6 +24,7 @@ from perfwatch.triage.history import quantile
 from perfwatch.triage.verdict import CardFigures, Efficiency, ModelFigures, Spread
 
 WINDOW_SECONDS = 60.0
+WARM_UP_SECONDS = 2.0  # after the first step: the next ones still allocate, compile and tune
 FEW_LOOKS = 5
 FEW_STEPS = 5
 MOSTLY_CAPPED = 0.5
@@ -40,20 +42,22 @@ def efficiency(case: Case) -> Efficiency:
 def _efficiency(case: Case) -> Efficiency:
     cards: list[CardFigures] = []
     for rank in case.ranks:
+        warm = trained_for(case, rank) - WARM_UP_SECONDS
+        seconds = min(WINDOW_SECONDS, warm if warm > WARM_UP_SECONDS else WINDOW_SECONDS)
         for uuid in cards_of(case.history, rank.pid).uuids:
-            figures = _card(case, uuid, rank.rank)
+            figures = _card(case, uuid, rank.rank, seconds)
             if figures is not None and all(one.uuid != uuid for one in cards):
                 cards.append(figures)
     return Efficiency(cards=tuple(cards), model=_model(case, tuple(cards)))
 
 
-def _card(case: Case, uuid: str, rank: int | None) -> CardFigures | None:
+def _card(case: Case, uuid: str, rank: int | None, seconds: float) -> CardFigures | None:
     seen = case.history.latest(Gpu, uuid)
-    looks = case.history.series(GpuActivity, uuid, seconds=WINDOW_SECONDS)
+    looks = case.history.series(GpuActivity, uuid, seconds=seconds)
     if seen is None or len(looks) < FEW_LOOKS:
         return None
     card = seen.reading
-    samples = case.history.series(GpuSample, uuid, seconds=WINDOW_SECONDS + 5.0)
+    samples = case.history.series(GpuSample, uuid, seconds=seconds + 5.0)
     times = [one.at for one in samples]
     tflops, at_clock, at_boost, capped = [], [], [], 0
     for one in looks:

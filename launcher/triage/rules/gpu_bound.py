@@ -45,7 +45,11 @@ def judge(case: Case) -> Outcome:
     ]
     evidence += [case.saw("hardware", name_of(case.history, card.uuid), *in_words(card)) for card in figures.cards[:4]]
     if figures.model is not None:
-        evidence.append(case.saw("model", "job", "model FLOPs utilisation", mfu_in_words(figures.model), "as planned"))
+        evidence.append(
+            case.saw(
+                "model", "job", "does its own arithmetic", mfu_in_words(figures.model), "35 to 55 % in well tuned runs"
+            )
+        )
     least = min(found, key=lambda one: one.card.graphics or 0.0)
     reached = "; ".join(filter(None, (headline(figures, case), mfu_in_words(figures.model) if figures.model else "")))
     return Finding(
