@@ -28,7 +28,7 @@ PERIOD_SECONDS = 0.1  # GPM and power are refreshed ten times a second (measured
 LONGEST_PAUSE_SECONDS = 5.0
 # Share of one core that the sampler may use while the job is calm, and while it is suspect. Drivers differ a hundredfold in
 # what a call costs, and machines have one card or sixteen: so each look pays for itself with the pause after it.
-CALM_BUDGET, FULL_BUDGET = 0.01, 0.05
+CALM_BUDGET, FULL_BUDGET = 0.005, 0.05
 SEND_SECONDS = 0.2
 MOST_PENDING_BYTES = 2**21  # a watcher that does not read for a minute loses the oldest readings
 PIPE_BYTES = 2**20

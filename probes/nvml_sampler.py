@@ -32,6 +32,7 @@ from perfwatch.probes.readings import Gpu, GpuEvent, GpuSample, ProbeCall, Readi
 XID_EVENT = 0x8
 SLOW_SECONDS = 1.0  # processes, events, and what changes slowly
 RARE_SECONDS = 10.0  # error counters, lost cards, GPM that somebody else holds
+CALM_FACTOR = 2.0  # while the job is calm, both of them take longer
 MOST_EVENTS = 64  # of one look: a card in an error loop must not hold us
 _ADVICE = {
     LIBRARY_NOT_FOUND: (
@@ -106,8 +107,9 @@ class Sampler:
         """One look at every card; returns what is to be told now."""
         now = self._clock()
         slow, rare = now >= self._slow_due, now >= self._rare_due
-        self._slow_due = now + SLOW_SECONDS if slow else self._slow_due
-        self._rare_due = now + RARE_SECONDS if rare else self._rare_due
+        patience = 1.0 if self.thinning.full else CALM_FACTOR
+        self._slow_due = now + patience * SLOW_SECONDS if slow else self._slow_due
+        self._rare_due = now + patience * RARE_SECONDS if rare else self._rare_due
         samples: list[GpuSample] = []
         told: list[Reading] = []
         compared = self._compared(now)
@@ -115,7 +117,7 @@ class Sampler:
             try:
                 for card, gpm in self._cards[index]:
                     with self._mark("sample", card.gpu.uuid):
-                        samples.append(card.sample(slow, rare))
+                        samples.append(card.sample(slow, rare, self.thinning.full))
                     if gpm is not None and gpm in compared:
                         told += self._activity(card, gpm)
                     if slow:
@@ -135,6 +137,7 @@ class Sampler:
 
     def attend(self) -> list[Timed]:
         """From now on everything is wanted; returns the samples of the last half minute."""
+        self._slow_due = self._rare_due = 0.0
         return self.thinning.fill()
 
     def rest(self) -> None:

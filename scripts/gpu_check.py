@@ -3,7 +3,8 @@
     scripts/gpu_check -o results                       every drill at every strength: half an hour on one card
     scripts/gpu_check -o results --resume              go on after an interruption; print the tables again
     scripts/gpu_check -o results --strength loud --only stuck_kernel,gpu_bound
-    scripts/gpu_check -o results --resume --tables     only the tables and the recordings, here or on a machine without a GPU
+    scripts/gpu_check -o results --tables              only the tables and the recordings, here or on a machine without a GPU
+    scripts/gpu_check -o results --again               the same, every session judged again by the rules of now
 
 Rows, sessions and what the programs printed lie in the folder; trimmed recordings in its ``recordings``, one folder for each
 cause, in the form of the tests' own. One drill at a time: they share the card.
@@ -23,12 +24,14 @@ from perfwatch.drills import DRILLS
 from perfwatch.drills.drill import Drill
 from perfwatch.errors import SessionUnreadable
 from perfwatch.gauntlet import rows, show
+from perfwatch.gauntlet.attempt import judged
 from perfwatch.gauntlet.choice import Choice, choose
 from perfwatch.gauntlet.conditions import Conditions
 from perfwatch.gauntlet.score import Row, score
 from perfwatch.recording import Recording, load
 from perfwatch.report.console import console
 from perfwatch.report.gauntlet import GauntletReport
+from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.verdict import Verdict
 
 GPU_PROBES = ("gpu", "gpm", "gpu events")
@@ -46,13 +49,15 @@ def main() -> int:
     choice = _choice(options)
     conditions = Conditions(folder=folder, mode=options.mode, patience_seconds=PATIENCE_SECONDS, limit_seconds=120.0)
     status = 0
-    if not options.tables:
+    if not (options.tables or options.again):
         if not choice.drills:
             print("\n".join(sorted(set(choice.skipped.values()))), file=sys.stderr)
             return 2
         status = show.gauntlet(choice, conditions, 1, 1, options.resume, keep=True, as_json=False)
     done = rows.load(folder)
-    if options.tables:
+    if options.again:
+        done = [_judged_again(folder, row) for row in done]
+    if options.tables or options.again:
         console(sys.stdout).print(GauntletReport(score(done), {}, f"rows of {folder.name}"))
     causes(done)
     recordings = {row.key: recording for row in done if (recording := _recording(folder, row)) is not None}
@@ -95,10 +100,12 @@ def flops(folder: Path, done: Sequence[Row], recordings: Recordings) -> None:
     for row in done:
         if row.drill != COUNTED or row.key not in recordings:
             continue
-        verdict = _last(recordings[row.key])
+        recording = recordings[row.key]
+        at = _decided(recording)
+        verdict = diagnose(recording.until(at), at)
         text = (folder / Path(row.session).parent.name / "output.txt").read_text(errors="replace")
         own = [float(rate) for _, rate in COUNT.findall(text)]
-        if verdict is None or verdict.efficiency is None or not own:
+        if verdict.efficiency is None or not own:
             continue
         for card in verdict.efficiency.cards:
             if card.tensor_tflops is not None:
@@ -116,9 +123,7 @@ def record(folder: Path, done: Sequence[Row], recordings: Recordings) -> None:
         recording, drill = recordings.get(row.key), known.get(row.drill)
         if recording is None or drill is None or not row.right:
             continue
-        verdict = _last(recording)
-        decided = verdict.timeline.decided if verdict is not None else None
-        at = recording.end if decided is None else decided + ROUNDING_SECONDS
+        at = _decided(recording)
         name = row.drill if row.strength == "loud" else f"{row.drill}-{row.strength}"
         made = provenance(drill, row.strength, row.late_seconds)
         for cause, kind in places(drill):
@@ -134,6 +139,24 @@ def places(drill: Drill) -> list[tuple[str, str]]:
     own = drill.name.split("-")[0]
     found = [(own, "fires")] if own in drill.causes else []
     return [*found, *([(drill.lookalike_of, "lookalike")] if drill.lookalike_of else [])]
+
+
+def _judged_again(folder: Path, row: Row) -> Row:
+    """The row as it would be with the rules of now, judged when the live verdict was decided."""
+    recording = _recording(folder, row)
+    drill = next((drill for drill in DRILLS if drill.name == row.drill), None)
+    if recording is None or drill is None or row.broken is not None:
+        return row
+    at = _decided(recording)
+    return judged(row, drill, diagnose(recording.until(at), at), recording.session.root_pids[0], ())
+
+
+def _decided(recording: Recording) -> float:
+    """When the last live verdict was decided; its end, where there is none or the job had ended by then."""
+    verdict = _last(recording)
+    if verdict is None or verdict.timeline.decided is None or verdict.state == "gone":
+        return recording.end
+    return verdict.timeline.decided + ROUNDING_SECONDS
 
 
 def _names(recording: Recording, drill: Drill, row: Row) -> dict[str, str]:
@@ -172,6 +195,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--mode", choices=("attach", "run"), default="attach")
     parser.add_argument("--resume", action="store_true", help="leave out what has a row already")
     parser.add_argument("--tables", action="store_true", help="run nothing: tables and recordings of what is there")
+    parser.add_argument("--again", action="store_true", help="run nothing: judge what is there again")
     parser.add_argument("--no-recordings", action="store_true")
     return parser.parse_args()
 

@@ -91,7 +91,7 @@ SIMULATIONS = (
     Simulation("degraded_link", "copy_bound/fires/copy_bound", "GpuSample: width of the link", few_lanes),
     Simulation(
         "driver_unresponsive",
-        "stuck_kernel/fires/stuck_kernel-barrier-quiet",
+        "stuck_kernel/fires/stuck_kernel-quiet",
         "readings of the card: GpuSilence",
         no_answer,
     ),

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+FULL_BELOW_SECONDS = 10.0  # longer rows are filled by what the sampler looks at anyway, at a tenth of the cost
+
 
 def dmon(
     gpus: Annotated[str | None, typer.Option("--gpus", "-i", metavar="0,1", help="Only these cards.")] = None,
@@ -42,7 +44,6 @@ def dmon(
     from perfwatch.probes.deadline import KillableChild
     from perfwatch.probes.filesystem import Filesystem
     from perfwatch.probes.gpu import GpuProbe
-    from perfwatch.probes.nvml_thinning import CALM_SECONDS
     from perfwatch.report.monitor import GROUPS
     from perfwatch.report.monitor_stream import MonitorStream
 
@@ -59,7 +60,7 @@ def dmon(
 
     volunteer_for_the_oom_killer()
     filesystem, child, probe = Filesystem(), KillableChild(), GpuProbe()
-    monitor = Monitor(probe, filesystem, child, full=interval < 3 * CALM_SECONDS)
+    monitor = Monitor(probe, filesystem, child, full=interval < FULL_BELOW_SECONDS)
     stream = MonitorStream(sys.stdout, "csv" if csv else "json" if json else "text", select, wanted)
     try:
         with Leaving() as leaving:

@@ -8,7 +8,7 @@ import stage
 import surroundings
 import torch
 
-NEIGHBOUR = {"loud": (8192, 0.0), "quiet": (4096, 0.01), "masked": (4096, 0.05)}  # its matrices, and how long it rests
+NEIGHBOUR = {"loud": (8192, 0.0), "quiet": (4096, 0.01), "masked": (8192, 0.03)}  # its matrices, and how long it rests
 
 
 def render(side, pause):

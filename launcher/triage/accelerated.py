@@ -19,11 +19,13 @@ from perfwatch.triage.job import Member
 from perfwatch.triage.motion import motion
 from perfwatch.triage.own_work import own_python, own_work
 from perfwatch.triage.profile import Profile
+from perfwatch.triage.progress import trains
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import WINDOW_SECONDS, certainty
 from perfwatch.triage.starving import awaits_data
 from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding
 
+LONGEST_SECONDS = 600.0
 FEW_SAMPLES = 20
 FEW_SECONDS = 3.0  # of looks at the card
 UNSEEN_CARD = 0.75  # confidence where heat, a degraded link or a neighbour could not be excluded
@@ -73,15 +75,30 @@ def _accelerated(case: Case) -> list[Accelerated]:
     found = []
     for rank in case.ranks:
         now = case.progress[rank.pid]
-        cards = regimes(case.history, rank.pid, WINDOW_SECONDS)
+        seconds = min(WINDOW_SECONDS, trained_for(case, rank))
+        cards = regimes(case.history, rank.pid, seconds)
         if now.kind != "moving" or not cards or cards[0].seconds < FEW_SECONDS:
             continue
-        moved = motion(case.history, rank.pid, now.thread, WINDOW_SECONDS)
+        moved = motion(case.history, rank.pid, now.thread, seconds)
         runs = (moved.run_share or 0.0) + (moved.delay_share or 0.0)
-        runs += engine_share(case.history, rank.pid, WINDOW_SECONDS)
+        runs += engine_share(case.history, rank.pid, seconds)
         certain = cards_of(case.history, rank.pid).certain
-        found.append(Accelerated(rank, cards[0], case.profile(rank, WINDOW_SECONDS), runs, certain))
+        found.append(Accelerated(rank, cards[0], case.profile(rank, seconds), runs, certain))
     return found
+
+
+def trained_for(case: Case, rank: Member) -> float:
+    """Seconds since the first step or, without the agent's count, since training code was first seen; at most ten minutes.
+
+    While a job starts its card has nothing to do, and that is nobody's fault.
+    """
+    for one in case.history.series(r.Steps, rank.pid):
+        if one.reading.count > 0:
+            return case.at - one.at + sum(one.reading.interval_seconds)
+    for seen in case.profile(rank, LONGEST_SECONDS).sights:
+        if trains(seen.reading):
+            return case.at - seen.at + seen.reading.span_seconds
+    return LONGEST_SECONDS
 
 
 def surroundings_known(case: Case, uuid: str) -> bool:

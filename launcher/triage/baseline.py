@@ -29,6 +29,7 @@ class Baseline:
             "" if self.graphics is None else f"graphics {self.graphics:.0%}",
             "" if self.tensor is None else f"tensor {self.tensor:.0%}",
             "" if self.dram is None else f"DRAM {self.dram:.0%}",
+            "" if not self.nvlink_mib_per_second else f"NVLink {self.nvlink_mib_per_second:,.0f} MiB/s",
             "" if self.power_watts is None else f"{self.power_watts:.0f} W",
         ]
         known = ", ".join(part for part in parts if part)

@@ -8,6 +8,7 @@ extreme values are given, never a bare mean.
 import bisect
 
 from perfwatch.probes.readings import Gpu, GpuActivity, GpuSample
+from perfwatch.triage.accelerated import trained_for
 from perfwatch.triage.case import Case
 from perfwatch.triage.gpu import cards_of, index_of, name_of
 from perfwatch.triage.hardware import (
@@ -23,6 +24,7 @@ from perfwatch.triage.history import quantile
 from perfwatch.triage.verdict import CardFigures, Efficiency, ModelFigures, Spread
 
 WINDOW_SECONDS = 60.0
+WARM_UP_SECONDS = 2.0  # after the first step: the next ones still allocate, compile and tune
 FEW_LOOKS = 5
 FEW_STEPS = 5
 MOSTLY_CAPPED = 0.5
@@ -40,22 +42,24 @@ def efficiency(case: Case) -> Efficiency:
 def _efficiency(case: Case) -> Efficiency:
     cards: list[CardFigures] = []
     for rank in case.ranks:
+        warm = trained_for(case, rank) - WARM_UP_SECONDS
+        seconds = min(WINDOW_SECONDS, warm if warm > WARM_UP_SECONDS else WINDOW_SECONDS)
         for uuid in cards_of(case.history, rank.pid).uuids:
-            figures = _card(case, uuid, rank.rank)
+            figures = _card(case, uuid, rank.rank, seconds)
             if figures is not None and all(one.uuid != uuid for one in cards):
                 cards.append(figures)
     return Efficiency(cards=tuple(cards), model=_model(case, tuple(cards)))
 
 
-def _card(case: Case, uuid: str, rank: int | None) -> CardFigures | None:
+def _card(case: Case, uuid: str, rank: int | None, seconds: float) -> CardFigures | None:
     seen = case.history.latest(Gpu, uuid)
-    looks = case.history.series(GpuActivity, uuid, seconds=WINDOW_SECONDS)
+    looks = case.history.series(GpuActivity, uuid, seconds=seconds)
     if seen is None or len(looks) < FEW_LOOKS:
         return None
     card = seen.reading
-    samples = case.history.series(GpuSample, uuid, seconds=WINDOW_SECONDS + 5.0)
+    samples = case.history.series(GpuSample, uuid, seconds=seconds + 5.0)
     times = [one.at for one in samples]
-    tflops, at_clock, at_boost, capped = [], [], [], 0
+    tflops, as_told, at_clock, at_boost, capped = [], [], [], [], 0
     for one in looks:
         place = bisect.bisect_right(times, one.at) - 1
         sample = samples[place].reading if place >= 0 else None
@@ -66,6 +70,7 @@ def _card(case: Case, uuid: str, rank: int | None) -> CardFigures | None:
             continue
         capped += sample is not None and bool((sample.reasons or 0) & POWER_CAP)
         tflops.append(one.reading.tensor * now)
+        as_told.append(one.reading.tensor * (tensor_tflops_at(card, sample.sm_clock_mhz if sample else None) or now))
         at_clock.append(one.reading.tensor)
         at_boost.append(one.reading.tensor * now / most)
     dram = [one.reading.dram for one in looks if one.reading.dram is not None]
@@ -81,6 +86,7 @@ def _card(case: Case, uuid: str, rank: int | None) -> CardFigures | None:
         hfu_at_boost=spread(at_boost, 4),
         hfu_at_clock=spread(at_clock, 4),
         power_capped=round(capped / len(tflops), 2) if tflops else None,
+        at_most_tflops=round(quantile(as_told, 0.5) or 0.0, 1) if capped else None,
         dram_share=spread(dram, 4),
         dram_gb_per_second=None if peak is None else spread([share * peak / 1e9 for share in dram]),
         dram_peak_gb_per_second=None if peak is None else round(peak / 1e9, 1),
@@ -141,7 +147,9 @@ def in_words(card: CardFigures) -> tuple[str, str, str]:
         f"{card.tensor_tflops.p50:,.0f} TFLOP/s in the tensor cores (p95 {card.tensor_tflops.p95:,.0f}), "
         f"{card.hfu_at_boost.p50:.1%} of {card.peak_tflops or 0:,.0f} at boost, {card.hfu_at_clock.p50:.1%} at the actual clock"
     )
-    capped = "its power cap holds the clock down" if (card.power_capped or 0.0) >= MOSTLY_CAPPED else ""
+    capped = ""
+    if (card.power_capped or 0.0) >= MOSTLY_CAPPED and card.at_most_tflops is not None:
+        capped = f"its power cap holds the clock down, which is known to some 5 % then (at most {card.at_most_tflops:,.0f} TFLOP/s)"
     return "achieved, in dense 16-bit arithmetic", "; ".join(filter(None, (rate, memory, capped))), ""
 
 

@@ -17,7 +17,7 @@ STALE_SECONDS = 5.0  # a card that was not read for so long is not known to do a
 STALE_INTERVALS = 2.0  # ... or for so many of its own intervals: many slow cards are read less often
 ENOUGH_SECONDS = 2.0  # covered by looks that are long, where there are few
 FEW_LOOKS = 3
-SATURATED_WAITING, SATURATED_SM = 0.07, 0.4  # waiting in a collective keeps 0.01 to 0.26 of the multiprocessors active
+SATURATED_WAITING, SATURATED_SM = 0.07, 0.5  # waiting in a collective keeps 0.01 to 0.26 of the multiprocessors active
 MOST_LOOKS = 0.9  # of the time, for a window to be of one kind
 # Share of the maximum. Measured on H200: 0.00000 of the memory's bandwidth in a stalled all_reduce and in a kernel that spins.
 FLAT = 0.0005
@@ -53,9 +53,7 @@ class Regime:
     sure: float = 0.0
     source: str = ""  # gpm, or nvml where that is missing
     seconds: float = 0.0  # over which it was looked at
-    since_seconds: float = 0.0  # for so long, up to the last look, every look was of this kind
     graphics: float | None = None  # a kernel was resident
-    idle: float = 0.0  # share of the looks
     spinning: float = 0.0
     computes: bool = False
     memory_utilisation: float | None = None  # of the time, as NVML tells it; stands in for ``dram``
@@ -64,7 +62,6 @@ class Regime:
     tensor: float | None = None
     dram: float | None = None
     fp32: float | None = None
-    fp16: float | None = None
     fp64: float | None = None
     pcie_mib_per_second: float | None = None  # the busier direction
     nvlink_mib_per_second: float | None = None
@@ -84,6 +81,8 @@ class Regime:
             return f"utilisation {self.graphics or 0:.0%}{memory}{power}"
         parts = [("graphics", self.graphics), ("SM", self.sm_active), ("tensor", self.tensor), ("DRAM", self.dram)]
         text = ", ".join(f"{name} {share:.0%}" for name, share in parts if share is not None)
+        if (self.nvlink_mib_per_second or 0.0) > FLAT_MIB_PER_SECOND:
+            text += f", NVLink {self.nvlink_mib_per_second:,.0f} MiB/s"
         return text + ("" if self.power_watts is None else f", {self.power_watts:.0f} W")
 
 
@@ -212,16 +211,13 @@ def _classed(
         kind = "idle"
     else:
         kind = "work" if resident >= BUSY else "wait"
-    changed = next((at for at, other in reversed(looks) if other != kind), looks[0][0])
     return Regime(
         uuid,
         kind,
         sure,
         source,
         seconds=looks[-1][0] - looks[0][0],
-        since_seconds=looks[-1][0] - changed,
         graphics=resident,
-        idle=idle,
         spinning=spinning,
     )
 
@@ -242,7 +238,6 @@ def _with_shares(found: Regime, activities: list[Seen[r.GpuActivity]], samples: 
         tensor=share(lambda a: a.tensor),
         dram=share(lambda a: a.dram),
         fp32=arithmetic[0],
-        fp16=arithmetic[1],
         fp64=arithmetic[2],
         pcie_mib_per_second=max((rate for rate in pcie if rate is not None), default=None),
         nvlink_mib_per_second=max((rate for rate in nvlink if rate is not None), default=None),

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
+from perfwatch.triage.devices import AUTOGRAD_THREADS
 from perfwatch.triage.frames import any_tag, tags
 from perfwatch.triage.hang import LONGEST_RECOVERED
 from perfwatch.triage.history import Seen
@@ -119,10 +120,8 @@ def _helpers(case: Case, rank: Member) -> list[tuple[float, Seen[r.Thread]]]:
         if seen is None or seen.reading.ran_ago_seconds is None or not _awaits_work(case, seen.reading):
             continue
         age = seen.reading.ran_ago_seconds + case.at - seen.at
-        before = (
-            trains.reading.run_seconds - share * age - IMPORT_SECONDS
-        )  # what the training thread trained until then
-        if (seen.reading.run_seconds or 0.0) >= max(HELPED_SECONDS, HELPED_SHARE * before):
+        trained = trains.reading.run_seconds - share * age - IMPORT_SECONDS  # until then
+        if (seen.reading.run_seconds or 0.0) >= max(HELPED_SECONDS, HELPED_SHARE * trained):
             found.append((age, seen))
     return found
 
@@ -132,3 +131,30 @@ def _awaits_work(case: Case, thread: r.Thread) -> bool:
     wait = thread.wait
     native = case.history.latest(r.Stack, thread.pid, thread.tid) is None
     return native and wait is not None and wait.kind == "futex" and wait.forever and thread.state != "R"
+
+
+def engine_quiet(case: Case, rank: Member) -> tuple[float, tuple[Evidence, ...]] | None:
+    """Seconds since a backward pass last ran on a GPU; None where torch's engine has no thread for one, or where it runs now.
+
+    That thread sleeps between two passes, and the kernel remembers when it last ran.
+    """
+    ages = []
+    for pid, tid in case.history.entities(r.Thread):
+        seen = case.history.latest(r.Thread, pid, tid) if pid == rank.pid else None
+        if seen is None or not seen.reading.name.startswith(AUTOGRAD_THREADS):
+            continue
+        if seen.reading.state == "R" or seen.reading.ran_ago_seconds is None:
+            return None
+        ages.append((seen.reading.ran_ago_seconds + case.at - seen.at, seen))
+    if not ages:
+        return None
+    age, seen = min(ages, key=lambda one: one[0])
+    evidence = case.saw(
+        "engine",
+        f"pid {rank.pid} thread {seen.reading.tid}",
+        "no backward pass: the thread that runs them has not run",
+        f"last ran {age:.1f} s ago (kernel)",
+        "runs in each step",
+        seen.at,
+    )
+    return age, (evidence,)

@@ -9,6 +9,8 @@ from tests.nvml_layer import FakeNvml, machine
 from tests.nvml_replay import Recording, Replayed
 from tests.probes.test_nvml_sampler import Clock, of
 
+H200 = Path(__file__).parent / "nvml_h200.json"
+
 
 def recorded(nvml: FakeNvml, path: Path) -> Path:
     """Everything that the sampler asks, written down."""
@@ -69,3 +71,21 @@ def test_each_answer_takes_as_long_as_it_took(tmp_path: Path) -> None:
 
     assert len(spent) > 20
     assert set(spent) == {150e-6}
+
+
+def test_a_real_h200_under_load_is_read_whole() -> None:
+    """A matmul in bf16 on a card in a virtual machine, under its power cap; NVLink is not told there."""
+    sampler = Sampler(Replayed(H200, 1, lambda _: None), clock := Clock())
+    told = sampler.start()
+    sampler.attend()
+    for _ in range(3):
+        clock.now += 0.1
+        told += sampler.round()
+
+    (gpu,) = of(Gpu, told)
+    sample, activity = of(GpuSample, told)[0], of(GpuActivity, told)[-1]
+    assert (gpu.name, gpu.architecture, gpu.sms, gpu.gpm, gpu.nvlinks) == ("NVIDIA H200", "hopper", 132, True, None)
+    assert (sample.utilisation, sample.power_watts, sample.reasons) == (0.99, 693.102, 4)
+    assert (sample.pcie_generation, sample.pcie_width, sample.nvlink_sent_kib) == (5, 16, None)
+    assert (activity.tensor, activity.dram, activity.fp32) == (0.92946, 0.15404, 0.0)
+    assert activity.pcie_received_mib_per_second == 29.81497

@@ -365,11 +365,31 @@ def test_processes_come_and_go() -> None:
 
 def test_what_a_process_did_before_it_fell_idle_is_not_what_it_does() -> None:
     """The driver still has its samples of some seconds ago."""
-    nvml = machine(1, processes={"compute": [Listed(41, 2**30)]})
-    nvml.cards[0].shares = [(41, int(995e6), 90)]
+    nvml = machine(1, processes={"compute": [Listed(41, 2**30), Listed(42, 2**30)]})
+    nvml.cards[0].shares = [(41, int(995e6), 90), (42, int(1000e6), 80)]
     watched = Watched(nvml)
 
-    assert [one.sm_utilisation for one in of(GpuProcess, watched.after())] == [None]
+    assert [one.sm_utilisation for one in of(GpuProcess, watched.after())] == [None, 0.8]
+
+
+def test_who_has_a_card_alone_is_not_asked_how_much_of_it() -> None:
+    """That question is the most expensive one."""
+    nvml = machine(1, processes={"compute": [Listed(41, 2**30)]})
+    Watched(nvml).after()
+
+    assert "process_utilisation" not in nvml.asked
+
+
+def test_the_memory_of_a_suspect_job_is_read_at_every_look() -> None:
+    """An allocator that gives back and takes again does so several times a second."""
+    nvml = machine(1)
+    watched = Watched(nvml)
+    used = []
+    for gibibytes in (30, 70, 30, 70):
+        nvml.cards[0].answers["nvmlDeviceGetMemoryInfo",] = {"total": 2**37, "used": gibibytes * 2**30}
+        used += [one.memory_used_bytes for one in of(GpuSample, watched.after())]
+
+    assert used == [gibibytes * 2**30 for gibibytes in (30, 70, 30, 70)]
 
 
 def test_an_xid_is_told_when_it_happens() -> None:

@@ -113,7 +113,7 @@ def test_a_neighbour_is_named_when_it_computes(share: float, cause: str) -> None
             float(second), GpuProcess(uuid=UUID, pid=4711, local_pid=4711, sm_utilisation=share, memory_bytes=2**30)
         )
         job.history.add(float(second), GpuProcess(uuid=UUID, pid=PID, local_pid=PID, sm_utilisation=0.5))
-    verdict = job.goes_on(12, [*STEPS, READS_LOSS], load="bf16_matmul", samples=10).steps(900, *[0.01] * 60).verdict()
+    verdict = job.goes_on(12, [*STEPS, READS_LOSS], load="bf16_matmul", samples=10).steps(900, *[0.2] * 60).verdict()
 
     assert verdict.cause == cause
     assert cause != "shared_gpu" or "pid 4711" in verdict.summary

@@ -193,3 +193,17 @@ def test_a_rank_that_never_joins_is_named_and_not_the_kernel_that_waits_for_it()
 
     assert named(verdict) == ("hung", "stalled_collective")
     assert verdict.culprits[0].rank == 1
+
+
+def test_a_hang_that_began_long_ago_is_not_waited_for_again() -> None:
+    """Autograd's thread sleeps since then, and the kernel remembers since when."""
+    job = Training()
+    engine = Thread(pid=PID, tid=ENGINE, name="pt_autograd_0", state="S", cpu_seconds=9.0, ran_ago_seconds=300.0)
+    job.add(engine)
+    early = job.goes_on(2, [READS_LOSS], load="one_spinning_kernel").verdict()
+    late = job.goes_on(2, [READS_LOSS], load="one_spinning_kernel").verdict()
+
+    assert early.state == "inconclusive"  # the card itself is watched for three seconds, whatever is remembered
+    assert named(late) == ("hung", "stuck_kernel")
+    assert (late.silent_seconds or 0) >= 300.0
+    assert any(one.witness == "engine" for one in late.evidence)

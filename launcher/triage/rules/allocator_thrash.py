@@ -16,6 +16,8 @@ What to do next
     Take ``empty_cache()`` out of the loop; ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``; pad to a few sizes.
 """
 
+from itertools import pairwise
+
 from perfwatch.probes.readings import Frame, GpuProcess, GpuSample, SourceLine, Stack
 from perfwatch.triage.accelerated import Accelerated, accelerated, monitored, slow_on_gpu
 from perfwatch.triage.case import Case
@@ -66,18 +68,8 @@ def _used(case: Case, one: Accelerated) -> list[int]:
 
 
 def falls_of(used: list[int]) -> int:
-    """How many times the memory fell by a good deal, having risen in between."""
-    found, high, low, falling = 0, 0, 0, False
-    for now in used:
-        if not falling:
-            high = max(high, now)
-            if high - now >= FALL_BYTES:
-                found, falling, low = found + 1, True, now
-        else:
-            low = min(low, now)
-            if now - low >= FALL_BYTES:
-                falling, high = False, now
-    return found
+    """How many looks found a good deal less memory in use than the look before."""
+    return sum(1 for before, now in pairwise(used) if before - now >= FALL_BYTES)
 
 
 def _finding(case: Case, one: Accelerated, falls: int, low: int, high: int, emptying: float, lost: float) -> Outcome:

@@ -13,8 +13,11 @@ What to do next
     Read the traceback, its last line first.
 """
 
-from perfwatch.probes.readings import ProcessEnded
+import re
+
+from perfwatch.probes.readings import Frame, ProcessEnded, Traceback
 from perfwatch.triage.case import Case
+from perfwatch.triage.frames import show
 from perfwatch.triage.gone import ending, traceback_of
 from perfwatch.triage.gpu import cards_of
 from perfwatch.triage.rule import Cause
@@ -22,6 +25,7 @@ from perfwatch.triage.verdict import Culprit, Finding, Outcome
 
 CAUSE = Cause("crashed", "gone", "user_code", (ProcessEnded,))
 
+_FRAME = re.compile(r'^ +File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)$', re.MULTILINE)
 SURE = 0.97
 WITHOUT_WORDS = 0.78  # of a job on a GPU: an exit code is all that its allocator's refusal leaves as well
 
@@ -37,7 +41,7 @@ def judge(case: Case) -> Outcome:
     if end.signal and words is None:
         return None
     pid = words.pid if words is not None else end.pid
-    last = words.text.strip().splitlines()[-1][:200] if words is not None else ""
+    last = _last_words(words) if words is not None else ""
     code = (
         f"exit code {end.exit_code}"
         if end.exit_code is not None
@@ -58,14 +62,28 @@ def judge(case: Case) -> Outcome:
             Culprit(
                 pid=pid,
                 rank=case.job.rank_of(pid),
-                frame=words.text.strip().splitlines()[-2].strip()[:120]
-                if words and "\n" in words.text.strip()
-                else None,
+                frame=_raised_at(words) if words is not None else None,
             ),
         ),
         evidence=tuple(evidence),
         next=("read the traceback in the job's own stderr",),
     )
+
+
+def _last_words(words: Traceback) -> str:
+    """The line that says what was raised; a message of several lines goes on below it."""
+    lines = words.text.strip().splitlines() or [""]
+    name = words.exception.partition(":")[0].rsplit(".", 1)[-1]
+    said = (line for line in reversed(lines) if name and name in line.partition(":")[0] and not line.startswith(" "))
+    return next(said, lines[-1])[:200]
+
+
+def _raised_at(words: Traceback) -> str | None:
+    """The innermost frame of the traceback, ``function (file:line)``."""
+    frames = [
+        show(Frame(match["function"], match["file"], int(match["line"]))) for match in _FRAME.finditer(words.text)
+    ]
+    return frames[-1] if frames else None
 
 
 def _used_a_gpu(case: Case) -> bool:

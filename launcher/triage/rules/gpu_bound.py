@@ -27,7 +27,7 @@ from perfwatch.triage.verdict import Alternative, Evidence, Finding, Outcome
 
 CAUSE = Cause("gpu_bound", "healthy", "user_code", (GpuSample,))
 
-ACTIVE = 0.4  # of the multiprocessors
+ACTIVE = 0.5  # of the multiprocessors
 WAITS_IN_COLLECTIVES = 0.2  # of the looks: a card that spins so often is not what the job waits for
 TENSOR, MEMORY = 0.1, 0.5  # where one of them is used that much, the card does what it was bought for
 PLAIN, ONLY_BUSY, ROUGH = 0.92, 0.72, 0.75  # rough: utilisation alone, or clocks or neighbours unseen
@@ -45,7 +45,11 @@ def judge(case: Case) -> Outcome:
     ]
     evidence += [case.saw("hardware", name_of(case.history, card.uuid), *in_words(card)) for card in figures.cards[:4]]
     if figures.model is not None:
-        evidence.append(case.saw("model", "job", "model FLOPs utilisation", mfu_in_words(figures.model), "as planned"))
+        evidence.append(
+            case.saw(
+                "model", "job", "does its own arithmetic", mfu_in_words(figures.model), "35 to 55 % in well tuned runs"
+            )
+        )
     least = min(found, key=lambda one: one.card.graphics or 0.0)
     reached = "; ".join(filter(None, (headline(figures, case), mfu_in_words(figures.model) if figures.model else "")))
     return Finding(

@@ -20,8 +20,9 @@ from perfwatch.probes.readings import GpuSample, Stack, Thread
 from perfwatch.triage.accelerated import FEW_SAMPLES, accelerated, launching_share, monitored, slow_on_gpu, sync_share
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import show
+from perfwatch.triage.links import traffic_mib_per_second
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.slowness import LOST_SHARE
+from perfwatch.triage.slowness import LOST_SHARE, certainty
 from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("host_bound_python", "slow", "user_code", (Thread, Stack, GpuSample))
@@ -29,6 +30,8 @@ CAUSE = Cause("host_bound_python", "slow", "user_code", (Thread, Stack, GpuSampl
 RUNS = 0.7  # of a core, waiting for one included
 LAUNCHING = 0.5  # of the samples
 SYNCS = 0.1  # of the samples: above it the waits for the card are the better explanation
+COPIES_MIB_PER_SECOND = 1024.0  # of launches alone there are some hundred
+COPIES_TOO = 0.7  # confidence where so much is copied that this may be what the host does
 RESIDUE = 0.5  # every host-side cause leaves the card waiting: one that explains half as much is the better answer
 
 
@@ -42,6 +45,7 @@ def judge(case: Case) -> Outcome:
         if one.runs < RUNS or launching < LAUNCHING or syncs >= SYNCS:
             continue
         lost = min(one.card.waiting, launching)
+        moved = traffic_mib_per_second(case.history, one.card) or 0.0
         frame = show(seen.top_line())
         return slow_on_gpu(
             case,
@@ -49,6 +53,7 @@ def judge(case: Case) -> Outcome:
             one,
             lost=lost,
             explains=RESIDUE * lost,
+            confidence=min(certainty(lost), COPIES_TOO if moved >= COPIES_MIB_PER_SECOND else 1.0),
             frame=frame,
             summary=f"the GPU waits for the host {one.card.waiting:.0%} of the time: Python launches kernels more slowly than "
             f"the card runs them, mostly at {frame}",

@@ -29,23 +29,15 @@ from perfwatch.triage.chain import Chain
 from perfwatch.triage.devices import in_sync
 from perfwatch.triage.frames import show
 from perfwatch.triage.gpu import WINDOW_SECONDS, Regime, cards_of, index_of, name_of, regime
-from perfwatch.triage.hang import LONGEST_RECOVERED, STRUCTURAL_SECONDS, hung, temporal, who
-from perfwatch.triage.kernels import Kernels, kernels
-from perfwatch.triage.memory import quiet_seconds
-from perfwatch.triage.node import Node
+from perfwatch.triage.hang import hung, who
+from perfwatch.triage.kernels import kernels
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.spinning import acts, ceiling, patience_seconds, silent_seconds, unwatched_seconds
 from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Missing, Outcome
 
 CAUSE = Cause("stuck_kernel", "hung", "gpu", (GpuSample, Thread))
 
-SAME_FOOTPRINT = (
-    0.02  # of the card's multiprocessors: ranks inside one collective are as alike (measured 0.182 and 0.182)
-)
-
-SURE_OF_CARD = 0.7  # below it utilisation and power alone speak, of a run that was not seen at work
-GUESSED = 0.65
-BY_DEVICE = 0.85  # the card is not known to be this rank's
-INFERRED = 0.85  # arithmetic goes on in it: only time tells an iteration without end from a long one
+SAME_FOOTPRINT = 0.02  # of the multiprocessors: ranks inside one collective are as alike (measured 0.182 and 0.182)
 
 
 def judge(case: Case) -> Outcome:
@@ -85,11 +77,10 @@ def _odd_one(case: Case, spinning: list[tuple[Chain, Regime]]) -> Outcome:
 
 def _stuck(case: Case, chain: Chain, card: Regime) -> Outcome:
     name, seen = name_of(case.history, card.uuid), kernels(case.history, card.uuid)
-    if _acts(case, chain.end.node, seen.since_seconds):
+    if acts(case, chain.end.node, seen.since_seconds):
         return None
-    remembered, evidence = quiet_seconds(case, case.job.members[chain.start.pid])
-    asleep = (chain.start.motion.ran_ago_seconds or 0.0) if chain.start.tid != chain.end.node.tid else 0.0
-    silent = max(seen.since_seconds, remembered, asleep)
+    silent, evidence = silent_seconds(case, chain, card, seen)
+    patience, unwatched = patience_seconds(case, card, seen), unwatched_seconds(card, seen)
     certain = cards_of(case.history, chain.start.pid).certain
     found = hung(
         case,
@@ -98,10 +89,10 @@ def _stuck(case: Case, chain: Chain, card: Regime) -> Outcome:
         owner=CAUSE.owner,
         summary=f"a kernel on {name} has not ended for {silent:.0f} s and moves no data ({card.shown()}); "
         f"{who(chain)} waits for it",
-        patience=_patience(case, card, seen),
-        silent=silent,
+        patience=patience,
+        silent=min(silent, patience - unwatched) if unwatched else silent,
         evidence=(*_flat(case, card), *evidence, _spins(case, chain), *(() if certain else (_whose(case, chain),))),
-        ceiling=_ceiling(card, certain),
+        ceiling=ceiling(card, certain),
         alternatives=(
             Alternative(
                 cause="gpu_bound", refuted_by="nothing moves to or from the card's memory, the host or another card"
@@ -117,26 +108,6 @@ def _stuck(case: Case, chain: Chain, card: Regime) -> Outcome:
     )
     culprits = tuple(msgspec.structs.replace(one, gpu=index_of(case.history, card.uuid)) for one in found.culprits)
     return msgspec.structs.replace(found, culprits=culprits)
-
-
-def _patience(case: Case, card: Regime, seen: Kernels) -> float:
-    """Of a kernel that only waits, six seconds; of one that may compute, as long as for any loop."""
-    may_end = card.computes or card.source != "gpm"  # without its units nobody sees a kernel end and the next one begin
-    return max(temporal(case) if may_end else STRUCTURAL_SECONDS, LONGEST_RECOVERED * seen.longest_seconds)
-
-
-def _acts(case: Case, node: Node, seconds: float) -> bool:
-    """Whether the thread wrote or read meanwhile: then it came back from its wait."""
-    grown = case.history.growth(
-        Thread, node.pid, node.tid, of=lambda t: (t.read_calls or 0) + (t.write_calls or 0), seconds=seconds
-    )
-    return grown is not None and grown[0] > 0
-
-
-def _ceiling(card: Regime, certain: bool) -> float:
-    if card.sure < SURE_OF_CARD:
-        return GUESSED
-    return min(card.sure, INFERRED if card.computes else 1.0, 1.0 if certain else BY_DEVICE)
 
 
 def _whose(case: Case, chain: Chain) -> Evidence:

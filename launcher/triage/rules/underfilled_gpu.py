@@ -25,7 +25,7 @@ from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("underfilled_gpu", "slow", "user_code", (GpuActivity,))
 
-ACTIVE = 0.4  # of the multiprocessors; a decoder that fills the card keeps 0.8 of them active
+ACTIVE = 0.5  # of the multiprocessors; a decoder that fills the card keeps 0.8 of them active
 WEIGHS = 0.8  # of what is idle: a fuller card is never quite full
 
 
@@ -43,7 +43,10 @@ def judge(case: Case) -> Outcome:
             lost=WEIGHS * (1.0 - card.sm_active),
             confidence=0.88,
             summary=f"{name} is busy {card.graphics or 0:.0%} of the time with kernels that fill {card.sm_active:.0%} of it",
-            evidence=(monitored(case, one, "busy, and mostly empty", "SM above 60 %"),),
+            evidence=(
+                monitored(case, one, "busy, and mostly empty", "SM above 60 %"),
+                case.saw(card.source, name, "warps in flight", f"{card.occupancy or 0:.0%} of what it can hold"),
+            ),
             alternatives=(
                 Alternative(cause="stuck_kernel", refuted_by=f"steps go on ({case.progress[one.rank.pid].basis})"),
                 Alternative(

@@ -1,0 +1,53 @@
+"""``--min-mfu``: a recorded training on a real card, held against a gate from the command line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CASE = Path(__file__).parents[1] / "triage" / "recordings" / "gpu_bound" / "fires" / "gpu_bound-run"
+# The recorded decoder: 8 layers of width 2,048, sequences of 1,024 tokens, 16 of them a step; embeddings of tokens and places
+# are looked up, not multiplied with, and do not count.
+MODEL = ("--params", "419.4e6", "--tokens-per-step", "16384")
+
+
+def replay(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Judge the recorded training again."""
+    command = [sys.executable, "-m", "perfwatch", "replay", str(CASE), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize(("least", "code"), [("40", 0), ("50", 60)])
+def test_a_training_passes_or_fails_the_gate(least: str, code: int) -> None:
+    """446 of 989 TFLOP/s by 6 N T, at 177,000 tokens a second."""
+    done = replay(*MODEL, "--min-mfu", least)
+
+    assert done.returncode == code
+    assert "MFU 45." in done.stderr
+
+
+def test_the_figures_are_in_the_json() -> None:
+    """A program reads them there, the card's beside the model's."""
+    figures = json.loads(replay(*MODEL, "--json").stdout)["efficiency"]
+
+    assert figures["model"]["mfu"]["p50"] == pytest.approx(0.451, abs=0.005)
+    assert figures["model"]["tokens_per_second"]["p50"] == pytest.approx(177_000, rel=0.01)
+    assert figures["cards"][0]["tensor_tflops"]["p50"] == pytest.approx(463, rel=0.05)  # 446 and the attention
+
+
+def test_without_the_model_the_gate_says_that_it_cannot_tell() -> None:
+    """A recording may hold what the user said of the model; this one does not."""
+    done = replay("--min-mfu", "35")
+
+    assert done.returncode == 50
+    assert "MFU is not known" in done.stderr
+
+
+def test_half_of_a_model_is_a_mistake_on_the_command_line() -> None:
+    """Nothing is guessed."""
+    done = replay("--params", "8e9")
+
+    assert done.returncode == 2
+    assert "--tokens-per-step" in done.stderr
