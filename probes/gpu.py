@@ -44,7 +44,9 @@ class GpuProbe:
 
     NAME = "gpu"
     NEEDS = "an NVIDIA driver and its libnvidia-ml.so.1; GPM needs Hopper or newer"
-    COST = "a process of its own: at most 0.5 % of a core while the job is calm, 5 % while it is suspect; no CUDA context"
+    COST = (
+        "a process of its own: at most 0.5 % of a core while the job is calm, 5 % while it is suspect; no CUDA context"
+    )
 
     def __init__(
         self,
@@ -175,7 +177,7 @@ class GpuProbe:
             self._cpu_seconds, self.dropped = frame.cpu_seconds, frame.dropped
             if frame.reason:
                 self._refused = Unavailable(frame.reason, frame.advice)
-        if ended:
+        if ended or self._refused is not None:
             self._ended()
         return found
 
