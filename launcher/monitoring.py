@@ -96,6 +96,7 @@ class Monitor:
         self._errors: dict[str, r.GpuErrors] = {}
         self._contexts: dict[tuple[str, int], r.GpuProcess] = {}
         self._rates: dict[str, _Rates] = defaultdict(_Rates)
+        self._replays: dict[str, int] = {}
         self._fresh: list[tuple[float, r.Reading]] = []
 
     def gather(self) -> None:
@@ -113,6 +114,8 @@ class Monitor:
                 self._contexts[reading.uuid, reading.pid] = reading
             elif isinstance(reading, r.GpuSample):
                 self._rates[reading.uuid].count(at, reading)
+                if reading.pcie_replays is not None:
+                    self._replays[reading.uuid] = reading.pcie_replays
             self._fresh.append((at, reading))
 
     @property
@@ -137,6 +140,10 @@ class Monitor:
         parts: Counter[int] = Counter()
         for uuid, gpu in sorted(self._gpus.items(), key=lambda one: (one[1].index, one[1].parent_uuid or "", one[0])):
             sample, activity = means.get((r.GpuSample, uuid)), means.get((r.GpuActivity, uuid))
+            if (
+                isinstance(sample, r.GpuSample) and sample.pcie_replays is None
+            ):  # read now and then, and true in between
+                sample = msgspec.structs.replace(sample, pcie_replays=self._replays.get(uuid))
             number = str(gpu.index)
             if gpu.parent_uuid is not None:
                 number += f".{parts[gpu.index]}"

@@ -177,7 +177,7 @@ class GpuProbe:
             self._cpu_seconds, self.dropped = frame.cpu_seconds, frame.dropped
             if frame.reason:
                 self._refused = Unavailable(frame.reason, frame.advice)
-        if ended:
+        if ended or self._refused is not None:
             self._ended()
         return found
 

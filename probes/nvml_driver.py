@@ -11,27 +11,33 @@ from perfwatch.probes.nvml_layer import FUNCTION_NOT_FOUND, LIBRARY_NOT_FOUND, T
 
 _XID_EVENTS = 0x8  # nvmlEventTypeXidCriticalError
 _PROCESS_CALLS = {
-    "compute": "nvmlDeviceGetComputeRunningProcesses_v3",
-    "graphics": "nvmlDeviceGetGraphicsRunningProcesses_v3",
-    "mps": "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+    "compute": "nvmlDeviceGetComputeRunningProcesses",
+    "graphics": "nvmlDeviceGetGraphicsRunningProcesses",
+    "mps": "nvmlDeviceGetMPSComputeRunningProcesses",
 }
+_PROCESS_VERSIONS = ("_v3", "_v2")  # drivers before 510 know only the second
 _VALUES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")  # by nvmlValueType_t
 
 
 class DriverNvml:
-    """See ``perfwatch.probes.nvml_layer.Nvml``."""
+    """See ``perfwatch.probes.nvml_layer.Nvml``.
 
-    def __init__(self) -> None:
-        self._library: Any = None
+    Args:
+        library: the module ``pynvml``; imported when it is needed, by default.
+    """
+
+    def __init__(self, library: Any = None) -> None:
+        self._library = library
         self._calls: dict[str, Callable[..., Any]] = {}
 
     def start(self) -> None:
         """Import nvidia-ml-py, load libnvidia-ml.so.1, connect."""
-        try:
-            import pynvml  # type: ignore[import-untyped]
-        except ImportError:
-            raise Refused(LIBRARY_NOT_FOUND, "nvidia-ml-py is not installed") from None
-        self._library = pynvml
+        if self._library is None:
+            try:
+                import pynvml  # type: ignore[import-untyped]
+            except ImportError:
+                raise Refused(LIBRARY_NOT_FOUND, "nvidia-ml-py is not installed") from None
+            self._library = pynvml
         self._ask("nvmlInit")
 
     def card(self, index: int) -> Any:
@@ -70,7 +76,15 @@ class DriverNvml:
 
     def processes(self, handle: Any, kind: str) -> list[Listed]:
         """See the protocol."""
-        return [Listed(one.pid, one.usedGpuMemory) for one in self._ask(_PROCESS_CALLS[kind], handle)]
+        for version in _PROCESS_VERSIONS:
+            try:
+                found = self._ask(_PROCESS_CALLS[kind] + version, handle)
+            except Refused as refused:
+                if refused.code != FUNCTION_NOT_FOUND:
+                    raise
+                continue
+            return [Listed(one.pid, one.usedGpuMemory) for one in found]
+        raise Refused(FUNCTION_NOT_FOUND, f"this driver does not list {kind} processes")
 
     def process_utilisation(self, handle: Any, since_microseconds: int) -> list[tuple[int, int, int]]:
         """See the protocol."""
@@ -130,7 +144,10 @@ class DriverNvml:
             return function(*arguments)
         except self._library.NVMLError as error:
             raise Refused(int(error.value), str(error)) from None
-        except ctypes.ArgumentError as error:
+        except (
+            ctypes.ArgumentError,
+            self._library.NVMLLibraryMismatchError,
+        ) as error:  # binding and driver are of unlike age
             raise Refused(FUNCTION_NOT_FOUND, f"{call}: {error}") from None
 
 

@@ -93,6 +93,19 @@ def test_counters_grow_between_two_looks_at_them(tmp_path: Path) -> None:
     assert silent.activity is None
 
 
+def test_a_number_that_is_read_now_and_then_stays_until_the_next_time(tmp_path: Path) -> None:
+    """How often PCIe had to repeat itself."""
+    nvml = machine(1)
+    nvml.cards[0].fields[94] = 7
+    scene = Scene(nvml, tmp_path)
+    shown = []
+    for _ in range(2):
+        scene.pass_time()
+        shown += [row.sample.pcie_replays for row in scene.monitor.rows() if row.sample is not None]
+
+    assert shown == [7, 7]
+
+
 def test_ranks_and_their_steps_stand_beside_the_card(tmp_path: Path) -> None:
     """Others by their name, and those of another namespace by the number that the driver gives them."""
     listed = [Listed(RANK, 2**30), Listed(PLAIN, 2**20), Listed(STRANGER, None)]

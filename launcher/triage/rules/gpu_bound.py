@@ -21,6 +21,7 @@ from perfwatch.triage.accelerated import Accelerated, accelerated, monitored, su
 from perfwatch.triage.case import Case
 from perfwatch.triage.efficiency import efficiency, headline, in_words, mfu_in_words
 from perfwatch.triage.gpu import name_of
+from perfwatch.triage.neighbours import neighbours
 from perfwatch.triage.residency import BUSY
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Evidence, Finding, Outcome
@@ -30,6 +31,7 @@ CAUSE = Cause("gpu_bound", "healthy", "user_code", (GpuSample,))
 ACTIVE = 0.5  # of the multiprocessors
 WAITS_IN_COLLECTIVES = 0.2  # of the looks: a card that spins so often is not what the job waits for
 TENSOR, MEMORY = 0.1, 0.5  # where one of them is used that much, the card does what it was bought for
+NOT_ALONE = 0.78  # somebody else's process is on the card, and the driver does not measure what uses little of it
 PLAIN, ONLY_BUSY, ROUGH = 0.92, 0.72, 0.75  # rough: utilisation alone, or clocks or neighbours unseen
 
 
@@ -44,6 +46,10 @@ def judge(case: Case) -> Outcome:
         for one in found[:4]
     ]
     evidence += [case.saw("hardware", name_of(case.history, card.uuid), *in_words(card)) for card in figures.cards[:4]]
+    for one in found:
+        for other in neighbours(case.history, one.card.uuid)[:2]:
+            shares = f"{(other.memory_bytes or 0) / 2**30:.1f} GiB, {other.share or 0:.0%} of the time"
+            evidence.append(case.saw("nvml", f"pid {other.pid}", "another process is on the card", shares, "none"))
     if figures.model is not None:
         evidence.append(
             case.saw(
@@ -76,6 +82,8 @@ def judge(case: Case) -> Outcome:
 def _sure(case: Case, found: list[Accelerated]) -> float:
     if any(one.card.source != "gpm" or not surroundings_known(case, one.card.uuid) for one in found):
         return ROUGH
+    if any(neighbours(case.history, one.card.uuid) for one in found):
+        return NOT_ALONE
     used = all((one.card.tensor or 0.0) >= TENSOR or (one.card.dram or 0.0) >= MEMORY for one in found)
     return PLAIN if used else ONLY_BUSY
 
