@@ -26,10 +26,11 @@ def word_error_rate(seconds):
 options = stage.arguments()
 ctc = torch.nn.Linear(80, 2048)
 optimizer = torch.optim.SGD(ctc.parameters(), lr=0.1)
+warm_up = 20 * options.steps
 for step in range(10**6):
-    if step == options.steps:
+    if step == warm_up:
         stage.onset()
-    reward = word_error_rate(0 if step < options.steps else random.uniform(15, 20))
+    reward = word_error_rate(0 if step < warm_up else random.uniform(15, 20))
     optimizer.zero_grad()
     (ctc(torch.randn(256, 80)).mean() * reward).backward()
     optimizer.step()

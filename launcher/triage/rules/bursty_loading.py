@@ -26,7 +26,7 @@ CAUSE = Cause("bursty_loading", "slow", "data", (Stack,))
 
 LONG_WAIT_SECONDS = 0.2
 FEW_WAITS = 3
-STEPS_BETWEEN = 2.0  # turns of the loop for each long wait
+STEPS_BETWEEN = 3.0  # turns of the loop for each long wait; two workers in lockstep are merely too slow
 
 
 def judge(case: Case) -> Outcome:
