@@ -78,11 +78,13 @@ def _young(case: Case, phase: Phase) -> bool:
 
 
 def _prepares(case: Case, phase: Phase) -> bool:
-    """Whether it turns in a loop that has an end, at several lines, and was never seen at training."""
-    loops = turning(case.history, case.chains[phase.rank.pid].end.node)
+    """Whether it turns in a loop of Python that has an end, at several lines, and was never seen at training."""
+    end = case.chains[phase.rank.pid].end
+    loops = turning(case.history, end.node)
     ever = case.profile(phase.rank)
     return (
-        bool(loops)
+        end.kind != "native"  # one long call is ``computing_on_host``
+        and bool(loops)
         and "while" not in loops
         and ever.samples >= PREPARING_SAMPLES
         and len(ever.lines()) >= PREPARING_LINES
