@@ -104,10 +104,10 @@ class KillableChild:
                 os.close(descriptor)
         self._abandoned.append(self._pid)
         self._pid = 0
-        self._reap()
+        self._abandoned = still_there(self._abandoned)
 
     def _start(self) -> None:
-        self._reap()
+        self._abandoned = still_there(self._abandoned)
         if len(self._abandoned) >= self._most_abandoned:
             raise Unavailable(
                 f"{len(self._abandoned)} readers are stuck in the kernel (state D): pids {self._abandoned}",
@@ -131,16 +131,17 @@ class KillableChild:
         os.set_blocking(request_in, False)
         os.set_blocking(reply_out, False)
 
-    def _reap(self) -> None:
-        """Collect the abandoned that have died; those in state D stay on the list."""
-        alive = []
-        for pid in self._abandoned:
-            try:
-                if os.waitpid(pid, os.WNOHANG)[0] == 0:
-                    alive.append(pid)
-            except ChildProcessError:
-                pass  # somebody else in this process has collected it
-        self._abandoned = alive
+
+def still_there(children: Collection[int]) -> list[int]:
+    """Collect those of our children that have died; those in state D stay on the list."""
+    alive = []
+    for pid in children:
+        try:
+            if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                alive.append(pid)
+        except ChildProcessError:
+            pass  # somebody else in this process has collected it
+    return alive
 
 
 def hold_child(pid: int) -> int | None:

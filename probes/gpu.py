@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from perfwatch.probes.deadline import hold_child, kill_child
+from perfwatch.probes.deadline import hold_child, kill_child, still_there
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.gpu_files import local_pid
 from perfwatch.probes.nvml_driver import DriverNvml
@@ -97,7 +97,7 @@ class GpuProbe:
         The first call starts the sampler. Raises Unavailable where there is no driver.
         """
         if self._abandoned:
-            self._reap()
+            self._abandoned = still_there(self._abandoned)
         if self._refused is not None or (not self._pid and self._clock() < self._start_due):
             return []
         if not self._pid:
@@ -123,7 +123,7 @@ class GpuProbe:
         """End the sampler, hardly waiting: one that cannot be killed stays behind."""
         self._leave()
         for _ in range(REAP_TRIES):
-            self._reap()
+            self._abandoned = still_there(self._abandoned)
             if not self._abandoned:
                 return
             time.sleep(0.001)
@@ -233,18 +233,7 @@ class GpuProbe:
         self._abandoned.append(self._pid)
         self._pid = 0
         self._cpu_before, self._cpu_seconds = self.cpu_seconds, 0.0
-        self._reap()
-
-    def _reap(self) -> None:
-        """Collect those that have died; those in state D stay on the list."""
-        alive = []
-        for pid in self._abandoned:
-            try:
-                if os.waitpid(pid, os.WNOHANG)[0] == 0:
-                    alive.append(pid)
-            except ChildProcessError:
-                pass  # somebody else in this process has collected it
-        self._abandoned = alive
+        self._abandoned = still_there(self._abandoned)
 
 
 def _deadline(asked: Asked) -> float:

@@ -4,7 +4,7 @@ from perfwatch.probes.readings import Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
-from perfwatch.triage.memory import quiet_seconds
+from perfwatch.triage.memory import unfed
 from perfwatch.triage.profile import profile
 from perfwatch.triage.verdict import Evidence
 
@@ -21,7 +21,7 @@ def without_a_batch(case: Case, chain: Chain) -> tuple[float, tuple[Evidence, ..
     """For how long a worker that runs has delivered nothing, and what shows it."""
     watched = case.at - case.history.series(Thread, chain.start.pid, chain.start.tid)[0].at
     rank = case.job.members[chain.start.pid]
-    remembered, evidence = quiet_seconds(case, rank)
+    remembered = unfed(case, rank)
     worker = profile(case.history, chain.end.node.pid, chain.end.node.tid)
     below = case.saw(
         "stack",
@@ -30,8 +30,8 @@ def without_a_batch(case: Case, chain: Chain) -> tuple[float, tuple[Evidence, ..
         f"{worker.samples} samples over {worker.seconds:.0f} s, most at {show(worker.top_line())}",
         "the next task within a step",
     )
-    silent = max(watched, remembered)
-    return silent, (*evidence, below, given_nothing(case, chain, silent))
+    silent = max(watched, remembered.seconds)
+    return silent, (*remembered.evidence, below, given_nothing(case, chain, silent))
 
 
 def given_nothing(case: Case, chain: Chain, silent: float) -> Evidence:

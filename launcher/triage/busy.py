@@ -32,11 +32,15 @@ class Phase:
         """Share of a core, waiting for one included."""
         return (self.motion.run_share or 0.0) + (self.motion.delay_share or 0.0)
 
-    def grown_bytes(self, case: Case) -> int:
-        """Bytes that this rank's files grew by, plus what its thread wrote, over the window."""
-        written = case.history.growth(
+    def written_bytes(self, case: Case) -> int:
+        """Bytes that its thread itself wrote over the window."""
+        grown = case.history.growth(
             r.Thread, self.rank.pid, self.tid, of=lambda t: t.written_chars, seconds=WINDOW_SECONDS
         )
+        return int(grown[0]) if grown else 0
+
+    def grown_bytes(self, case: Case) -> int:
+        """Bytes that this rank's files grew by, or its thread wrote if that is more, over the window."""
         files = 0.0
         for key in case.history.entities(r.FileGrowth):
             if key[0] == self.rank.pid:
@@ -44,7 +48,7 @@ class Phase:
                     r.FileGrowth, *key, of=lambda f: float(f.size_bytes), seconds=2 * WINDOW_SECONDS
                 )
                 files += grown[0] if grown else 0.0
-        return int(max(written[0] if written else 0.0, files))
+        return max(self.written_bytes(case), int(files))
 
     def write_calls(self, case: Case) -> int:
         """Write calls of the thread itself over the window (a slow save counts calls, not bytes)."""

@@ -3,6 +3,7 @@
 A loop that burns CPU leaves no trace of when it began, but its neighbours do.
 """
 
+from dataclasses import dataclass
 from itertools import pairwise
 
 from perfwatch.probes import readings as r
@@ -16,6 +17,8 @@ from perfwatch.triage.motion import motion, python_threads, tags_seen
 from perfwatch.triage.profile import TRAINING_TAGS
 from perfwatch.triage.verdict import Evidence
 
+WATCHED_SECONDS = 5.0  # of what is going on now, before the time since training may shorten the patience for it
+GUESSED = 0.78  # what goes on now may have begun a moment ago
 IMPORT_SECONDS = 4.0  # of run time: importing torch takes 2 to 4 s, and no helper runs meanwhile
 HELPED_SECONDS = 0.15  # of run time, below which a helper has not helped
 COMPUTED_SECONDS = 0.0003  # of run time; a futile look at the queue takes a tenth
@@ -46,52 +49,79 @@ def has_come_back(case: Case, rank: Member, silent: float) -> bool:
     return silent < LONGEST_RECOVERED * training_lull(case, rank)
 
 
-def quiet_seconds(case: Case, rank: Member) -> tuple[float, tuple[Evidence, ...]]:
-    """Seconds for which the training process has trained nothing, by what the kernel remembers of its helper threads.
+@dataclass(frozen=True)
+class Quiet:
+    """For how long a rank has trained nothing, as the kernel remembers it; 0 seconds where it remembers nothing."""
 
-    The longer of: since it took a batch from its workers, since its compute threads ran; 0 and nothing where neither is known.
+    seconds: float = 0.0
+    evidence: tuple[Evidence, ...] = ()
+
+
+@dataclass(frozen=True)
+class Lull:
+    """For how long something that might end has lasted, and how sure a verdict on it may be."""
+
+    seconds: float
+    evidence: tuple[Evidence, ...]
+    ceiling: float
+
+
+def lull(case: Case, rank: Member, watched: float, patience: float) -> Lull:
+    """How long a wait or a computation, watched for so long, counts as lasting already.
+
+    It tells nothing of when it began, so the time since anything was trained speaks for it: after a while of watching, and
+    without certainty. Where steps are counted no such guess is needed.
     """
-    return max(_without_a_batch(case, rank), _without_computing(case, rank), key=lambda one: one[0])
+    remembered = quiet(case, rank)
+    if case.progress[rank.pid].steps is not None or watched >= min(remembered.seconds, patience):
+        return Lull(watched, (), 1.0)
+    return Lull(min(remembered.seconds, patience - WATCHED_SECONDS + watched), remembered.evidence, GUESSED)
 
 
-def _without_a_batch(case: Case, rank: Member) -> tuple[float, tuple[Evidence, ...]]:
-    """For each batch that it takes it sends the worker a new task, through a feeder thread that sleeps in between."""
-    ages = [
-        (seen.reading.ran_ago_seconds + case.at - seen.at, seen)
+def quiet(case: Case, rank: Member) -> Quiet:
+    """The shorter of what is known: if batches were taken a moment ago, threads that have been idle for long prove nothing."""
+    known = [one for one in (unfed(case, rank), _uncomputed(case, rank)) if one.evidence]
+    return min(known, key=lambda one: one.seconds, default=Quiet())
+
+
+def unfed(case: Case, rank: Member) -> Quiet:
+    """Since it last took a batch from its workers.
+
+    For each batch it sends the worker a new task, through a feeder thread that sleeps in between.
+    """
+    feeders = [
+        _aged(case, seen)
         for tid in python_threads(case.history, rank.pid)
         if "feeder" in tags_seen(case.history, rank.pid, tid)
         and (seen := case.history.latest(r.Thread, rank.pid, tid)) is not None
         and seen.reading.ran_ago_seconds is not None
     ]
-    if not ages:
-        return 0.0, ()
-    age, seen = min(ages, key=lambda one: one[0])
-    evidence = case.saw(
-        "queue",
-        f"pid {rank.pid} thread {seen.reading.tid}",
-        "no batch was taken: the thread that orders the next one has not run",
-        f"last ran {age:.0f} s ago (kernel)",
-        "runs for each batch",
-        seen.at,
-    )
-    return age, (evidence,)
+    if not feeders:
+        return Quiet()
+    what = "no batch was taken: the thread that orders the next one has not run"
+    return Quiet(*_youngest(case, feeders, "queue", what, "runs for each batch"))
 
 
-def _without_computing(case: Case, rank: Member) -> tuple[float, tuple[Evidence, ...]]:
-    """Threads of a compute pool (OpenMP, autograd's own) wait without end for the next operation that is worth sharing."""
-    helpers = _helpers(case, rank)
+def _uncomputed(case: Case, rank: Member) -> Quiet:
+    """Since a compute pool last had an operation to share. Of a rank that trains on a GPU, those of the CPU tell nothing."""
+    helpers = [] if _engine(case, rank) else _helpers(case, rank)
     if not helpers:
-        return 0.0, ()
-    age, seen = min(helpers, key=lambda one: one[0])
-    evidence = case.saw(
-        "compute_threads",
-        f"pid {rank.pid} thread {seen.reading.tid}",
-        "nothing was computed: the threads that share the model's operations have not run",
-        f"last ran {age:.0f} s ago (kernel)",
-        "run in each step",
-        seen.at,
-    )
-    return age, (evidence,)
+        return Quiet()
+    what = "nothing was computed: the threads that share the model's operations have not run"
+    return Quiet(*_youngest(case, helpers, "compute_threads", what, "run in each step"))
+
+
+def _youngest(
+    case: Case, aged: list[tuple[float, Seen[r.Thread]]], witness: str, claim: str, expected: str
+) -> tuple[float, tuple[Evidence, ...]]:
+    """The thread that ran last, and what it tells."""
+    age, seen = min(aged, key=lambda one: one[0])
+    entity = f"pid {seen.reading.pid} thread {seen.reading.tid}"
+    return age, (case.saw(witness, entity, claim, f"last ran {age:.1f} s ago (kernel)", expected, seen.at),)
+
+
+def _aged(case: Case, seen: Seen[r.Thread]) -> tuple[float, Seen[r.Thread]]:
+    return (seen.reading.ran_ago_seconds or 0.0) + case.at - seen.at, seen
 
 
 def computed(case: Case, rank: Member) -> int:
@@ -119,7 +149,7 @@ def _helpers(case: Case, rank: Member) -> list[tuple[float, Seen[r.Thread]]]:
         seen = case.history.latest(r.Thread, *key) if key[0] == rank.pid and key[1] != tid else None
         if seen is None or seen.reading.ran_ago_seconds is None or not _awaits_work(case, seen.reading):
             continue
-        age = seen.reading.ran_ago_seconds + case.at - seen.at
+        age, _ = _aged(case, seen)
         trained = trains.reading.run_seconds - share * age - IMPORT_SECONDS  # until then
         if (seen.reading.run_seconds or 0.0) >= max(HELPED_SECONDS, HELPED_SHARE * trained):
             found.append((age, seen))
@@ -138,23 +168,14 @@ def engine_quiet(case: Case, rank: Member) -> tuple[float, tuple[Evidence, ...]]
 
     That thread sleeps between two passes, and the kernel remembers when it last ran.
     """
-    ages = []
-    for pid, tid in case.history.entities(r.Thread):
-        seen = case.history.latest(r.Thread, pid, tid) if pid == rank.pid else None
-        if seen is None or not seen.reading.name.startswith(AUTOGRAD_THREADS):
-            continue
-        if seen.reading.state == "R" or seen.reading.ran_ago_seconds is None:
-            return None
-        ages.append((seen.reading.ran_ago_seconds + case.at - seen.at, seen))
-    if not ages:
+    threads = _engine(case, rank)
+    if not threads or any(one.reading.state == "R" or one.reading.ran_ago_seconds is None for one in threads):
         return None
-    age, seen = min(ages, key=lambda one: one[0])
-    evidence = case.saw(
-        "engine",
-        f"pid {rank.pid} thread {seen.reading.tid}",
-        "no backward pass: the thread that runs them has not run",
-        f"last ran {age:.1f} s ago (kernel)",
-        "runs in each step",
-        seen.at,
-    )
-    return age, (evidence,)
+    what = "no backward pass: the thread that runs them has not run"
+    return _youngest(case, [_aged(case, one) for one in threads], "engine", what, "runs in each step")
+
+
+def _engine(case: Case, rank: Member) -> list[Seen[r.Thread]]:
+    """The threads in which torch runs backward passes on GPUs."""
+    seen = (case.history.latest(r.Thread, *key) for key in case.history.entities(r.Thread) if key[0] == rank.pid)
+    return [one for one in seen if one is not None and one.reading.name.startswith(AUTOGRAD_THREADS)]

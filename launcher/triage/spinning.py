@@ -6,7 +6,7 @@ from perfwatch.triage.chain import Chain
 from perfwatch.triage.gpu import Regime
 from perfwatch.triage.hang import LONGEST_RECOVERED, STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.kernels import Kernels
-from perfwatch.triage.memory import engine_quiet, quiet_seconds
+from perfwatch.triage.memory import engine_quiet, unfed
 from perfwatch.triage.node import Node
 from perfwatch.triage.verdict import Evidence
 
@@ -20,14 +20,14 @@ INFERRED = 0.85  # arithmetic goes on in it: only time tells an iteration withou
 def silent_seconds(case: Case, chain: Chain, card: Regime, seen: Kernels) -> tuple[float, tuple[Evidence, ...]]:
     """For how long nothing has come of it: what was watched, and what the kernel remembers of the threads beside."""
     rank = case.job.members[chain.start.pid]
-    fed, evidence = quiet_seconds(case, rank)
+    fed = unfed(case, rank)
     asleep = (chain.start.motion.ran_ago_seconds or 0.0) if chain.start.tid != chain.end.node.tid else 0.0
     engine = engine_quiet(case, rank)
     if engine is None:
-        return max(seen.since_seconds, fed, asleep), evidence
+        return max(seen.since_seconds, fed.seconds, asleep), fed.evidence
     age, told = engine
     watched = seen.since_seconds if card.source == "gpm" else min(seen.since_seconds, age)
-    return max(watched, fed, asleep, age), (*evidence, *told)
+    return max(watched, fed.seconds, asleep, age), (*fed.evidence, *told)
 
 
 def patience_seconds(case: Case, card: Regime, seen: Kernels) -> float:

@@ -30,7 +30,7 @@ CAUSE = Cause("checkpointing", "busy", "user_code", (Thread, Stack))
 
 SAVING_SHARE = 0.5
 SAVING_NAME = re.compile(r"(^|_)(save|ckpt|checkpoint|snapshot)")
-NAMED_BYTES = 2**18  # that its files grow by meanwhile
+NAMED_BYTES = 2**18  # that its thread writes meanwhile: a log beside it grows in a run that hangs, too
 SEEN, NAMED = 0.92, 0.82
 SYNCS = frozenset({"fsync", "fdatasync"})
 TRAINS = frozenset({"backward", "step"})
@@ -45,7 +45,7 @@ def judge(case: Case) -> Outcome:
         confidence = SEEN
         if share < SAVING_SHARE and not syncing:
             share, confidence = phase.profile.share_where(_is_named_so), NAMED
-            if share < SAVING_SHARE or phase.grown_bytes(case) < NAMED_BYTES:
+            if share < SAVING_SHARE or phase.written_bytes(case) < NAMED_BYTES:
                 continue
         moved = _moved(case, phase, syncing)
         if not moved:

@@ -23,7 +23,7 @@ from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import any_tag, show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
 from perfwatch.triage.loops import gets_nowhere, trains_around, turning
-from perfwatch.triage.memory import has_come_back, quiet_seconds, since_training
+from perfwatch.triage.memory import GUESSED, has_come_back, lull, since_training
 from perfwatch.triage.motion import bursts, moves
 from perfwatch.triage.polling import only_asks
 from perfwatch.triage.profile import TRAINING_TAGS, profile
@@ -36,7 +36,9 @@ CAUSE = Cause("endless_python", "hung", "user_code", (Thread, Stack))
 COUNTED_LOOP = 5.0  # times the patience, for a ``for`` loop and for a rank that the others still wait for at the start
 RECENT_SECONDS = 6.0
 NAPPING_SECONDS = 15.0  # at one line, before it is even suspected
-GUESSED = 0.78  # nothing but time speaks for it: the loop counts, or its text is not known
+WATCHED_SECONDS = (
+    5.0  # of turning, before idle compute threads may shorten the patience: they tell of large operations only
+)
 INFERRED = 0.88  # a long finite computation cannot be told apart by anything but time
 BURSTS = 2  # one may be a cold cache
 OTHER_WORK = ("compile", "import", "save", "load", "rendezvous", "exit", "debugger")
@@ -78,8 +80,8 @@ def _naps(case: Case, chain: Chain) -> Outcome:
     """It sleeps a little at one and the same line, again and again, and does nothing in between."""
     node = chain.end.node
     rank = case.job.members[chain.start.pid]
-    remembered, evidence = quiet_seconds(case, rank)
-    silent = max(chain.end.silent_seconds or 0.0, remembered)
+    lasts = lull(case, rank, chain.end.silent_seconds or 0.0, temporal(case))
+    silent = lasts.seconds
     if silent < min(NAPPING_SECONDS, temporal(case) / 2) or len(case.ranks) > 1:
         return None  # of several ranks the others tell whether this one is missed
     if bursts(case.history, node.pid, node.tid) >= BURSTS or has_come_back(case, rank, silent):
@@ -96,7 +98,7 @@ def _naps(case: Case, chain: Chain) -> Outcome:
         summary=f"{who(chain)} sleeps and asks again and again; what it waits for does not come",
         patience=temporal(case),
         silent=silent,
-        evidence=evidence,
+        evidence=lasts.evidence,
         ceiling=GUESSED,
         alternatives=(
             Alternative(cause="waiting_for_file", refuted_by="no call that looks at a file is in that loop"),
@@ -107,13 +109,13 @@ def _naps(case: Case, chain: Chain) -> Outcome:
 
 def _turns(case: Case, chain: Chain, watched: float) -> Outcome:
     rank = case.job.members[chain.start.pid]
-    remembered, evidence = quiet_seconds(case, rank)
     steps = case.progress[chain.start.pid].steps
-    ago = steps.ago_seconds if steps is not None else None
-    silent = max(watched, remembered) if ago is None else ago
     loops = turning(case.history, chain.end.node)
     counts = (bool(loops) and "while" not in loops) or case.awaited_at_start(chain.start.pid)
     patience = temporal(case) * (COUNTED_LOOP if counts else 1.0)
+    lasts = lull(case, rank, watched, patience)
+    ago = steps.ago_seconds if steps is not None else None
+    silent = lasts.seconds if ago is None else ago
     if counts and silent < patience:
         return None  # a loop over something comes to its end: long work until proved otherwise
     if has_come_back(case, rank, silent) or trains_around(case.history, chain.end.node):
@@ -126,8 +128,8 @@ def _turns(case: Case, chain: Chain, watched: float) -> Outcome:
         summary=f"{who(chain)} runs Python without making a step",
         patience=patience,
         silent=silent,
-        evidence=(*evidence, *gets_nowhere(case, chain.start)),
-        ceiling=INFERRED if "while" in loops else GUESSED,
+        evidence=(*lasts.evidence, *gets_nowhere(case, chain.start)),
+        ceiling=min(lasts.ceiling, INFERRED if "while" in loops else GUESSED),
         alternatives=(
             Alternative(cause="computing_on_host", refuted_by="nothing but time: it lasts longer than the patience"),
         ),

@@ -20,7 +20,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, silent_seconds, temporal, wakes_soon, who
-from perfwatch.triage.memory import quiet_seconds
+from perfwatch.triage.memory import Lull, lull
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
 
@@ -39,17 +39,20 @@ def judge(case: Case) -> Outcome:
             continue
         if wakes_soon(case, chain.end) or chain.end.kind in ("storage", "uninterruptible", "network"):
             continue
-        remembered, evidence = (0.0, ()) if chain.end.still else quiet_seconds(case, case.job.members[chain.start.pid])
+        watched, patience = silent_seconds(case, chain), _patience(case, chain)
+        rank = case.job.members[chain.start.pid]
+        lasts = Lull(watched, (), 1.0) if chain.end.still else lull(case, rank, watched, patience)
         return hung(
             case,
             CAUSE.name,
             chain,
             owner=CAUSE.owner,
             summary=f"{who(chain)} holds the GIL inside a native call and does not release it",
-            patience=_patience(case, chain),
-            silent=max(silent_seconds(case, chain), remembered),
-            ceiling=1.0 if chain.end.still else RUNNING,
+            patience=patience,
+            silent=lasts.seconds,
+            ceiling=lasts.ceiling if chain.end.still else RUNNING,
             evidence=(
+                *lasts.evidence,
                 case.saw(
                     "gil",
                     f"pid {chain.end.node.pid}",
@@ -57,7 +60,6 @@ def judge(case: Case) -> Outcome:
                     f"{len(waiters) or 1} waiting, always owned by thread {chain.end.node.tid} at {show(chain.end.node.frame)}",
                     "the owner changes within milliseconds",
                 ),
-                *evidence,
             ),
             alternatives=(
                 Alternative(

@@ -19,7 +19,7 @@ from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.busy import MOVES_SHARE, Phase, phases
 from perfwatch.triage.case import Case
 from perfwatch.triage.loops import turning
-from perfwatch.triage.memory import quiet_seconds
+from perfwatch.triage.memory import quiet
 from perfwatch.triage.profile import TRAINING_TAGS
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Outcome
@@ -89,5 +89,5 @@ def _prepares(case: Case, phase: Phase) -> bool:
         and ever.samples >= PREPARING_SAMPLES
         and len(ever.lines()) >= PREPARING_LINES
         and not ever.seen(*TRAINING_TAGS)
-        and quiet_seconds(case, phase.rank)[0] == 0.0  # what remembers training has begun it
+        and quiet(case, phase.rank).seconds == 0.0  # what remembers training has begun it
     )

@@ -17,7 +17,7 @@ What to do next
 from perfwatch.probes.readings import ProcessUsage, Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, silent_seconds, temporal, who
-from perfwatch.triage.memory import quiet_seconds
+from perfwatch.triage.memory import Lull, lull
 from perfwatch.triage.node import End
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
@@ -38,9 +38,10 @@ def judge(case: Case) -> Outcome:
             or _owner_works(case, end)
         ):
             continue
-        remembered, evidence = quiet_seconds(case, rank) if end.kind == "file_poll" else (0.0, ())
         holders = ", ".join(f"pid {pid}" for pid in end.others[:3])
         owner = f"held by {holders}" if holders else "nobody is known to hold it"
+        watched, patience = silent_seconds(case, chain), temporal(case)
+        lasts = lull(case, rank, watched, patience) if end.kind == "file_poll" else Lull(watched, (), 1.0)
         return hung(
             case,
             CAUSE.name,
@@ -48,9 +49,10 @@ def judge(case: Case) -> Outcome:
             owner=CAUSE.owner,
             summary=f"{who(chain)} waits for {end.detail or 'a file'}"
             + (f", {owner}" if end.kind == "file_lock" else " to appear or to be released"),
-            patience=temporal(case),
-            silent=max(silent_seconds(case, chain), remembered),
-            evidence=evidence,
+            patience=patience,
+            silent=lasts.seconds,
+            evidence=lasts.evidence,
+            ceiling=lasts.ceiling,
             alternatives=(Alternative(cause="endless_python", refuted_by="the loop tests for a file"),),
             next=(f"ls -l {end.detail}; fuser -v {end.detail}" if end.detail else "cat /proc/locks",),
         )

@@ -5,7 +5,7 @@ What it means
 
 How it is recognised
     The wait chain leads to a child process, or ends at a file lock that somebody holds, and that process (or what it started)
-    uses CPU time or reads and writes.
+    uses CPU time or reads and writes, in a thread that is not a mere heartbeat beside one that stands still.
 
 What it is mistaken for
     ``blocked_child`` and ``waiting_for_file``: there nobody at the end of the chain does anything. A process that only burns
@@ -21,7 +21,8 @@ from perfwatch.probes.readings import Process, ProcessUsage, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
-from perfwatch.triage.node import culprit, node_of
+from perfwatch.triage.motion import motion
+from perfwatch.triage.node import Node, culprit, node_of
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Culprit, Finding, Outcome
 
@@ -60,12 +61,14 @@ def _below(case: Case, pid: int, top: int) -> bool:
 
 
 def _finding(case: Case, chain: Chain, pid: int) -> Finding | None:
+    node = node_of(case.history, case.job, pid)
+    if not _works(case, chain.end.node if chain.end.node.pid == pid else node):
+        return None
     cpu = _rate(case, pid, lambda usage: usage.cpu_seconds)
     data = _rate(case, pid, lambda usage: float((usage.read_chars or 0) + (usage.written_chars or 0)))
     if cpu is None or (cpu < WORKING_SHARE and (data or 0.0) < MOVING_BYTES):
         return None
     moves_data = (data or 0.0) >= MOVING_BYTES
-    node = node_of(case.history, case.job, pid)
     member = case.job.members.get(pid)
     name = f" ({_command(member.process.command)})" if member is not None else ""
     at = f" at {show(node.frame)}" if node.frame else ""
@@ -90,6 +93,20 @@ def _finding(case: Case, chain: Chain, pid: int) -> Finding | None:
         ),
         next=(f"perfwatch attach {chain.start.pid} --watch",),
     )
+
+
+def _works(case: Case, node: Node) -> bool:
+    """Whether the thread that matters moves, or one beside it that does not rest in between, as a heartbeat does."""
+    if node.motion.frozen is not True:
+        return True
+    tids = [key[1] for key in case.history.entities(Thread) if key[0] == node.pid and key[1] != node.tid]
+    return any(motion(case.history, node.pid, tid).frozen is False and not _rests(case, node.pid, tid) for tid in tids)
+
+
+def _rests(case: Case, pid: int, tid: int) -> bool:
+    looks = case.history.series(Thread, pid, tid, seconds=WINDOW_SECONDS)
+    waits = [one.reading.wait for one in looks if one.reading.wait is not None]
+    return any(wait.kind in ("sleep", "poll", "futex") and not wait.forever for wait in waits)
 
 
 def _rate(case: Case, pid: int, of: Callable[[ProcessUsage], float | None]) -> float | None:
