@@ -8,8 +8,10 @@ job 0.15 s at start and every process of ours 10 MB for as long as the job runs.
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from perfwatch.outlets.wanted import Wanted, parse_metrics, parse_url
 from perfwatch.supervise import Request, run
 
 _SWITCHES = {
@@ -36,6 +38,7 @@ def plain_run(arguments: Sequence[str]) -> Request | None:
         return None
     end = arguments.index("--")
     fields: dict[str, object] = {"command": tuple(arguments[end + 1 :])}
+    outlets = Wanted()
     words = iter(arguments[1:end])
     for word in words:
         name, equals, value = word.partition("=")
@@ -49,10 +52,20 @@ def plain_run(arguments: Sequence[str]) -> Request | None:
             fields["session"] = Path(value).absolute()
         elif name == "--patience" and value.isdecimal() and int(value) >= 1:
             fields["patience_seconds"] = float(value)
+        elif name in ("--metrics-port", "--notify") and value:
+            try:
+                outlets = (
+                    replace(outlets, url=parse_url(value))
+                    if name == "--notify"
+                    else replace(outlets, metrics=parse_metrics(value))
+                )
+            except (ValueError, OSError):
+                return None
         elif name == "--trigger-signal" and value in ("all", "rt"):
             fields["trigger_signals"] = value
         else:
             return None
+    fields["outlets"] = outlets
     return Request(**fields) if fields["command"] else None  # type: ignore[arg-type]
 
 

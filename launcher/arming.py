@@ -1,9 +1,13 @@
-"""The environment of the child: the agent on PYTHONPATH, and where it may write. What the user has set stays."""
+"""The environment of the child: the agent, and what torch and NCCL offer to who asks. What the user has set stays."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
+from perfwatch.probes.flight_recorder import DUMP_VARIABLES, PIPE_VARIABLE
+from perfwatch.probes.nccl_address import free_port
+
 AGENT_FOLDER = Path(__file__).parent / "agent"
+DUMP_PREFIX = "fr_rank_"
 YAMA_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 
@@ -27,6 +31,27 @@ def armed(
         result["PERFWATCH_TRACER_PID"] = str(tracer_pid)
     else:
         result.pop("PERFWATCH_TRACER_PID", None)
+    return result
+
+
+def armed_groups(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """The environment in which the job's process groups can be asked: costs nothing until somebody asks.
+
+    NCCL's RAS service gets a port that no other job shares. torch's flight recorder gets a pipe to be asked through, and
+    writes what it is asked for, or what it writes on a timeout, into ``folder``. Only current names are set: torch says on
+    stderr that it has met an old one.
+    """
+    result = dict(environment)
+    if "NCCL_RAS_ADDR" not in result and result.get("NCCL_RAS_ENABLE") != "0":
+        try:
+            result["NCCL_RAS_ADDR"] = f"localhost:{free_port()}"
+        except OSError:
+            pass  # then it is the usual port, and the answer says whose it is
+    if PIPE_VARIABLE not in result:
+        result[PIPE_VARIABLE] = str(folder / "fr_pipe_")
+    if not any(name in result for name in DUMP_VARIABLES):
+        result[DUMP_VARIABLES[0]] = str(folder / DUMP_PREFIX)
+    result.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")  # torch before 2.6 looks at the pipe only then
     return result
 
 

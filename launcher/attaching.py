@@ -9,14 +9,16 @@ from typing import IO
 from perfwatch import __version__
 from perfwatch.control import find_place
 from perfwatch.errors import SessionUnwritable
+from perfwatch.jobs import kin
 from perfwatch.leaving import Leaving
 from perfwatch.linux import volunteer_for_the_oom_killer
 from perfwatch.lock import roots
 from perfwatch.news import News
 from perfwatch.oneshot import OneShot, countdown, say
+from perfwatch.outlets.outlets import Open, Outlet, Outlets
 from perfwatch.probes.deadline import KillableChild
 from perfwatch.probes.filesystem import Filesystem
-from perfwatch.recording import Recorder
+from perfwatch.recording import BUDGET_BYTES, Recorder
 from perfwatch.session import Session, choose_directory, this_machine
 from perfwatch.target import find_job
 from perfwatch.triage.verdict import Verdict
@@ -34,9 +36,13 @@ class Attached:
         session: where to keep the recording; the first local disk by default.
         patience_seconds: for temporal ends.
         model: what the user says of the model, as conditions of the session.
+        mode: how the session calls itself: attach, or daemon.
+        budget_bytes: what the recording may take.
+        outlets: opens what else is told to other programs while we stay; nothing by default.
 
     Attributes:
         folder: where the recording lies; None when no disk takes it.
+        roots: the pids at the top of the job's trees.
     """
 
     def __init__(
@@ -47,6 +53,9 @@ class Attached:
         session: str | None = None,
         patience_seconds: float = 60.0,
         model: Mapping[str, float] | None = None,
+        outlets: Open | None = None,
+        mode: str = "attach",
+        budget_bytes: int = BUDGET_BYTES,
     ) -> None:
         volunteer_for_the_oom_killer()
         self._leaving = leaving
@@ -56,12 +65,16 @@ class Attached:
             started = list(roots(place)) if place is not None else []
             asked = next((root.pid for root in started if root.launcher == pid), pid)
             target = find_job(filesystem, asked, child)
-            # One launcher per rank: each rank is a tree of its own, and they share a place.
-            tops = list(dict.fromkeys([target.root.pid, *(root.pid for root in started if len(started) > 1)]))
+            # One launcher per rank: each rank is a tree of its own. Under ``perfwatch run`` they share a place; otherwise
+            # their environment tells.
+            others = [root.pid for root in started if len(started) > 1]
+            if not others and (target.asked.world_size or 1) > 1 and target.root.rank is not None:
+                others = kin(filesystem, child, target.root.pid)
+            tops = list(dict.fromkeys([target.root.pid, *others]))
             described = Session(
                 version=__version__,
                 created=time.time(),
-                mode="attach",
+                mode=mode,
                 machine=this_machine(),
                 command=target.root.command,
                 root_pids=tuple(tops),
@@ -71,20 +84,22 @@ class Attached:
                     **(model or {}),
                 },
             )
-            self._recorder, self.folder, self._loss = _recorder(session, described, child)
+            self._recorder, self.folder, self._loss = open_recorder(session, described, child, budget_bytes)
         finally:
             child.close()
         self._news: Callable[[News], None] = lambda _: None
         self._failures: set[str] = set()
+        self._outlets: Outlet = (outlets or Outlets)(described, self.folder, self._recorder)
         self._watch = Watch(
             tops,
             described,
-            recorder=self._recorder,
+            recorder=self._outlets.sink,
             agent_folder=place,
             eager=True,
             on_news=lambda news: self._news(news),
         )
         self._watch.look.expect(target.root)
+        self.roots = tuple(tops)
 
     def decide(self, stream: IO[str]) -> Verdict:
         """Look until the verdict is clear; who leaves gets what is known. A terminal ``stream`` shows a countdown."""
@@ -102,10 +117,13 @@ class Attached:
 
     def stay(self, stream: IO[str]) -> Verdict:
         """Report every change on ``stream`` until the job ends or the user leaves; returns the last verdict."""
-        self._news = lambda news: _tell(stream, news)
+        self._news = lambda news: self._tell(stream, news)
         while not self._leaving.wait(self._tick(stream)):
             if self._watch.last is not None and self._watch.last.state == "gone":
+                self._outlets.ended(self._watch.last)
                 return self._final(self._watch.last)
+            self._outlets.tick(0 if self._recorder is None else self._recorder.lost)
+        self._outlets.ended(None)
         return self._final(self._watch.verdict())
 
     def close(self) -> str:
@@ -126,25 +144,27 @@ class Attached:
                     self._recorder.event(self._watch.at, "note", text)
             return AFTER_FAILURE_SECONDS
 
+    def _tell(self, stream: IO[str], news: News) -> None:
+        self._outlets.news(news)
+        state = f"{news.verdict.state}: " if news.verdict else ""
+        say(stream, f"{news.at:.1f} s {news.kind}: {state}{news.text}")
+
     def _final(self, verdict: Verdict) -> Verdict:
         if self._recorder is not None:
             self._recorder.event(self._watch.at, "verdict", verdict.summary, verdict)
         return verdict
 
 
-def _recorder(explicit: str | None, session: Session, child: KillableChild) -> tuple[Recorder | None, Path | None, str]:
+def open_recorder(
+    explicit: str | None, session: Session, child: KillableChild, budget_bytes: int = BUDGET_BYTES
+) -> tuple[Recorder | None, Path | None, str]:
     """What records, where, and if nothing does, why: a diagnosis without a recording is better than none."""
     try:
         folder = choose_directory(
             Path(explicit) if explicit else None, os.environ, child, created=session.created, pid=os.getpid()
         )
-        return Recorder(folder, session), folder, ""
+        return Recorder(folder, session, budget_bytes), folder, ""
     except SessionUnwritable as error:
         return None, None, f"nothing was recorded: {error.message}; {error.advice}"
     except OSError as error:  # no process for the writer: ulimit -u, pids.max
         return None, None, f"nothing was recorded: the writing process cannot be started: {error.strerror}"
-
-
-def _tell(stream: IO[str], news: News) -> None:
-    state = f"{news.verdict.state}: " if news.verdict else ""
-    say(stream, f"{news.at:.1f} s {news.kind}: {state}{news.text}")

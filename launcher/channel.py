@@ -37,9 +37,12 @@ class Channel:
         except OSError:
             self.closed = True
 
-    def receive(self, timeout_seconds: float = 0.0) -> list[Message]:
-        """What has arrived, after waiting up to ``timeout_seconds``. Sets ``closed`` when the other side is gone."""
-        if timeout_seconds > 0:
+    def receive(self, timeout_seconds: float | None = 0.0) -> list[Message]:
+        """What has arrived, after waiting up to ``timeout_seconds`` (None: for as long as it takes).
+
+        Sets ``closed`` when the other side is gone.
+        """
+        if timeout_seconds is None or timeout_seconds > 0:
             select.select([self._socket], [], [], timeout_seconds)
         messages: list[Message] = []
         while True:

@@ -11,6 +11,7 @@ from perfwatch.probes.deadline import Caller
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.process import children_of, ended, identify, read_stat, tree
+from perfwatch.probes.software import software
 from perfwatch.redaction import redact
 
 SETTLED_SECONDS = 30.0  # after its start: exec done, torch imported (measured: 2 to 8 s on a busy machine)
@@ -37,6 +38,7 @@ class Family:
         self._roots: dict[int, int] = {}  # by pid, when it started
         self._zombies: set[int] = set()  # dead and told, but still in the process table
         self._identified: dict[int, float] = {}  # when first identified, on our clock
+        self._software_told = False
         self._own_pid = os.getpid()  # below a shell that is watched, we are not part of the job
 
     def expect(self, process: r.Process) -> None:
@@ -53,7 +55,18 @@ class Family:
         orphans = [pid for pid in self.known if pid not in pids]  # their parent died; they are still the job's
         for pid in [*pids, *orphans]:
             found += self._identify(pid)
-        return found + self._missed()
+        return found + self._missed() + self._software()
+
+    def _software(self) -> list[r.Reading]:
+        """What the job runs with, of the first process that has torch loaded: the others were started from it."""
+        for process in () if self._software_told else self.known.values():
+            if process.torch_loaded:
+                self._software_told = True
+                try:
+                    return [software(self._filesystem, process.pid, self._child)]
+                except Unavailable:
+                    break
+        return []
 
     def ended(self) -> list[r.ProcessEnded]:
         """Those who have ended since the last look: one read per known process."""

@@ -5,6 +5,7 @@ rank and who a worker is told by the same rules as in a diagnosis; when each mai
 memory.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import msgspec
@@ -20,6 +21,7 @@ from perfwatch.recording import Record
 from perfwatch.redaction import redact
 from perfwatch.target import LAUNCHERS
 from perfwatch.triage.history import History
+from perfwatch.triage.identity import Identity, identity_of
 from perfwatch.triage.job import Job, Member, read_job
 
 SCHEMA = "perfwatch.ps/1"
@@ -56,7 +58,7 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class _Machine:
+class Machine:
     """Every user process, by pid."""
 
     processes: dict[int, Process]
@@ -68,13 +70,68 @@ class _Machine:
             process, above = above, self.processes.get(above.parent_pid)
         return process.pid
 
-    def below(self, top: int) -> list[Process]:
-        """A process and its descendants."""
+    def below(self, top: int, tops: Collection[int]) -> list[Process]:
+        """A process and its descendants, but for those that are the top of another job (a sweep that starts trainings)."""
         found = {top}
         for pid in sorted(self.processes, key=lambda pid: self.processes[pid].start_ticks):  # parents start first
-            if self.processes[pid].parent_pid in found:
+            if self.processes[pid].parent_pid in found and pid not in tops:
                 found.add(pid)
         return [self.processes[pid] for pid in sorted(found)]
+
+
+@dataclass(frozen=True)
+class FoundJob:
+    """A job of this machine: the process(es) at its top, oldest first, and who is who below them.
+
+    More than one top: ranks that were started one by one (by hand, by a launcher of another machine).
+    """
+
+    tops: tuple[Process, ...]
+    job: Job
+
+    @property
+    def identity(self) -> Identity:
+        """What tells it from other jobs, here and on other machines."""
+        return identity_of(self.job)
+
+
+def find_jobs(filesystem: Filesystem, child: Caller) -> tuple[list[FoundJob], int]:
+    """Every job of this machine, oldest first, and the number of Python processes that we may not look into."""
+    machine = Machine(_user_processes(filesystem, child))
+    tops = {machine.top(process) for process in machine.processes.values() if process.python and process.torch_loaded}
+    found: list[FoundJob] = []
+    for top in sorted(tops, key=lambda pid: machine.processes[pid].start_ticks):
+        one = FoundJob((machine.processes[top],), _job(machine, [top], tops))
+        same = next((index for index, other in enumerate(found) if _same(other, one)), None)
+        if same is None:
+            found.append(one)
+        else:
+            together = (*found[same].tops, *one.tops)
+            found[same] = FoundJob(together, _job(machine, [process.pid for process in together], tops))
+    # A zombie has no memory map either, but no command line any more.
+    hidden = sum(one.python and one.torch_loaded is None and bool(one.command) for one in machine.processes.values())
+    return found, hidden
+
+
+def kin(filesystem: Filesystem, child: Caller, top: int) -> list[int]:
+    """The other tops of the job that this one is a top of; empty for a job with one tree."""
+    for one in find_jobs(filesystem, child)[0]:
+        pids = [process.pid for process in one.tops]
+        if top in pids:
+            return [pid for pid in pids if pid != top]
+    return []
+
+
+def _job(machine: Machine, own: list[int], tops: Collection[int]) -> Job:
+    processes = [process for top in own for process in machine.below(top, tops)]
+    return read_job(History((Record(0.0, 0.0, process) for process in processes), 0.0))
+
+
+def _same(one: FoundJob, other: FoundJob) -> bool:
+    """Whether two trees are one job: one user, one master (or run, or step of a scheduler), and no rank twice."""
+    ranks = [{rank.rank for rank in found.job.ranks} for found in (one, other)]
+    told = one.identity.told and one.identity.key == other.identity.key
+    return told and one.tops[0].uid == other.tops[0].uid and None not in ranks[0] | ranks[1] and not ranks[0] & ranks[1]
 
 
 def list_jobs(filesystem: Filesystem, child: Caller, clocks: CpuClocks | None = None) -> Listing:
@@ -85,26 +142,20 @@ def list_jobs(filesystem: Filesystem, child: Caller, clocks: CpuClocks | None = 
         child: where reads that may block are made.
         clocks: makes ``ran_ago_seconds`` known.
     """
-    machine = _Machine(_user_processes(filesystem, child))
-    tops = {machine.top(process) for process in machine.processes.values() if process.python and process.torch_loaded}
-    jobs = []
-    for top in sorted(tops, key=lambda pid: machine.processes[pid].start_ticks):
-        root = machine.processes[top]
-        job = read_job(History((Record(0.0, 0.0, process) for process in machine.below(top)), 0.0))
-        jobs.append(
-            ListedJob(
-                pid=top,
-                command=root.command,
-                uid=root.uid,
-                age_seconds=root.age_seconds,
-                world_size=job.world_size,
-                ranks=tuple(_listed(filesystem, member, child, clocks) for member in job.ranks),
-                workers=tuple(_listed(filesystem, member, child, clocks) for member in _workers(job)),
-            )
+    found, hidden = find_jobs(filesystem, child)
+    jobs = tuple(
+        ListedJob(
+            pid=one.tops[0].pid,
+            command=one.tops[0].command,
+            uid=one.tops[0].uid,
+            age_seconds=one.tops[0].age_seconds,
+            world_size=one.job.world_size,
+            ranks=tuple(_listed(filesystem, member, child, clocks) for member in one.job.ranks),
+            workers=tuple(_listed(filesystem, member, child, clocks) for member in _workers(one.job)),
         )
-    # A zombie has no memory map either, but no command line any more.
-    hidden = sum(one.python and one.torch_loaded is None and bool(one.command) for one in machine.processes.values())
-    return Listing(jobs=tuple(jobs), hidden=hidden)
+        for one in found
+    )
+    return Listing(jobs=jobs, hidden=hidden)
 
 
 def _workers(job: Job) -> list[Member]:

@@ -11,6 +11,7 @@ from perfwatch.triage.verdict import Suspect, Verdict
 
 TELL_AFTER_SHARE = 0.25  # of the patience: every long step begins like a hang
 PIN_SECONDS = 30.0  # of the recording before a verdict: what it rests on
+INCIDENTS = ("hung", "slow", "gone")  # how it came to that is worth keeping
 DOUBTED = ("hung", "inconclusive")
 MOVING = ("healthy", "slow", "busy")
 
@@ -20,7 +21,7 @@ class Sink(Protocol):
 
     def append(self, at: float, readings: Sequence[r.Reading]) -> None: ...  # noqa: D102
     def event(self, at: float, kind: str, text: str, verdict: Verdict | None = None) -> None: ...  # noqa: D102
-    def pin(self, first_at: float, last_at: float) -> None: ...  # noqa: D102
+    def pin(self, first_at: float, last_at: float, incident: bool = False) -> None: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Teller:
         self.events.append(Event(at, self._session.created + at, kind, text, verdict))
         if self._sink is not None:
             self._sink.event(at, kind, text, verdict)
-            self._sink.pin(max(0.0, at - PIN_SECONDS), at)
+            self._sink.pin(max(0.0, at - PIN_SECONDS), at, verdict.state in INCIDENTS)
         self._on_news(News(kind, at, text, verdict))
 
 

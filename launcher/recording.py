@@ -171,9 +171,17 @@ class Recorder:
         self._writer.put(EVENTS, msgspec.json.encode(redact_tree(msgspec.to_builtins(event))))
         self._writer.flush()
 
-    def pin(self, first_at: float, last_at: float) -> None:
-        """Protect what was recorded in this time (seconds since the session began): a verdict rests on it."""
-        self._writer.pin(first_at, last_at)
+    def pin(self, first_at: float, last_at: float, incident: bool = False) -> None:
+        """Protect what was recorded in this time (seconds since the session began): a verdict rests on it.
+
+        incident: and the half hour before it, which tells how it came to that.
+        """
+        self._writer.pin(first_at, last_at, incident)
+
+    @property
+    def lost(self) -> int:
+        """Lines that were not stored so far."""
+        return self._writer.lost
 
     @property
     def loss(self) -> str:

@@ -52,6 +52,7 @@ _CERTAIN = [
     # signed URLs: AWS, GCS, Azure
     (re.compile(r"(?i)([?&](?:X-Amz-(?:Signature|Credential|Security-Token)|X-Goog-Signature|sig|signature)=)[^\s&'\"]+"),
      rf"\1{REDACTED}"),
+    (re.compile(r"(?<!\S)(--notify(?:\s+|=))[^\s@]\S*"), rf"\1{REDACTED}"),  # our own webhook, of a perfwatch below a job
     (re.compile(r"(?i)(https?://hooks\.slack\.com/services/)\S+"), rf"\1{REDACTED}"),
     (re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?"), REDACTED),  # JSON web token
     (re.compile(r"\b(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}\b"), REDACTED),  # AWS key id
@@ -90,7 +91,9 @@ def redact_command(arguments: Iterable[str]) -> tuple[str, ...]:
             hidden.append(REDACTED)
         else:
             hidden.append(redact(word))
-        hide_next = bool(_OPTION.fullmatch(word)) and not _HARMLESS_NAME.fullmatch(word.lstrip("-"))
+        hide_next = word == "--notify" or (
+            bool(_OPTION.fullmatch(word)) and not _HARMLESS_NAME.fullmatch(word.lstrip("-"))
+        )
     return tuple(hidden)
 
 

@@ -2,59 +2,31 @@
 
 ``readings-0001.jsonl``, ``stacks-0001.jsonl`` ... and one ``events.jsonl``. When the budget is exceeded the oldest
 segment that no verdict has pinned is thinned (the last reading of each entity per ten seconds), then stripped to what
-stays true (who the processes are, how they ended), then removed. This file may block or fail at any line: it runs in a
-process of its own (``perfwatch.writer``).
+stays true (who the processes are, how they ended), then removed. The last half hour is the black box: it is kept whole
+for as long as anything older can be given up, and where it alone exceeds the budget, as much of it as half the budget
+holds. An incident pins it. This file may block or fail at any line: it runs in a process of its own (``perfwatch.writer``).
 """
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
-
 from perfwatch.session import PRIVATE_FILE
+from perfwatch.thinning import FULL, STRIPPED, THINNED, at_of, kept, newest, without_verdict
 
 READINGS, STACKS, EVENTS = "readings", "stacks", "events"
+BLACK_BOX_SECONDS = 1800.0
+LOOSE, BLACK_BOX, EVIDENCE = 0, 1, 2  # how firmly a segment is pinned
 SEGMENT_BYTES = 8 * 2**20
 SEGMENTS_IN_BUDGET = 16  # small budgets get small segments, so that something can be given up before all is
-THINNED_SECONDS = 10.0
 RESERVE, RESERVE_BYTES = ".reserve", 64 * 1024  # a verdict has about 3 KiB
 SMALLEST_RESERVE_BYTES = 4096
-# Readings that stay true after they were made: without them the rest cannot be read.
-LASTING_TYPES = frozenset(
-    {"Process", "ProcessEnded", "Traceback", "KernelMessage", "Coverage", "Affinity", "Gpu", "GpuBinding", "GpuEvent"}
-)
-FULL, THINNED, STRIPPED = 0, 1, 2
-
-
-class _Entity(msgspec.Struct, frozen=True):
-    """As much of a reading as says which one it is, whatever version wrote it."""
-
-    type: str
-    pid: int | None = None
-    tid: int | None = None
-    fd: int | None = None
-    probe: str | None = None
-    entity: str | None = None
-    path: str | None = None
-    device: str | None = None
-    interface: str | None = None
-    uuid: str | None = None
-    call: str | None = None
-
-
-class _Line(msgspec.Struct, frozen=True):
-    at: float
-    reading: _Entity
 
 
 class _Segment:
     def __init__(self, name: str, first_at: float) -> None:
-        self.name, self.first_at, self.size, self.level, self.pinned = name, first_at, 0, FULL, False
-
-
-_LINE = msgspec.json.Decoder(_Line)
+        self.name, self.first_at, self.size, self.level, self.pinned = name, first_at, 0, FULL, LOOSE
 
 
 class Segments:
@@ -90,7 +62,7 @@ class Segments:
         """Add one line (with its newline). Raises OSError after taking back whatever part of it was written."""
         descriptor, segment = self._opened(stream, line)
         if stream == EVENTS and segment.size + len(line) > self._events_bytes:
-            raise OSError(27, "the events have used their eighth of the disk budget")
+            descriptor, segment = self._with_fewer_events(line)
         try:
             _write_whole(descriptor, line, segment.size)
         except OSError:
@@ -102,18 +74,21 @@ class Segments:
             os.close(descriptor)
             del self._open[stream]
         if self.total_bytes() > self._budget:
-            self._shrink()
+            self._shrink(at_of(line))
 
-    def pin(self, first_at: float, last_at: float) -> None:
-        """Protect every segment that overlaps this time; the oldest pins give way once half the budget is pinned."""
-        for stream in (READINGS, STACKS):
-            mine = [segment for segment in self._segments if segment.name.startswith(stream)]
-            ends = [following.first_at for following in mine[1:]] + [math.inf]
-            for segment, end in zip(mine, ends[: len(mine)], strict=True):
-                segment.pinned |= segment.first_at <= last_at and end >= first_at
-        pinned = [segment for segment in self._segments if segment.pinned]
+    def pin(self, first_at: float, last_at: float, incident: bool = False) -> None:
+        """Protect every segment that overlaps this time, and of an ``incident`` the half hour before it.
+
+        Once half the budget is pinned pins give way: the oldest half hours first, then what the oldest verdicts rest on.
+        """
+        for segment, end in self._with_ends():
+            if segment.first_at <= last_at and end >= first_at:
+                segment.pinned = EVIDENCE
+            elif incident and segment.first_at <= last_at and end >= first_at - BLACK_BOX_SECONDS:
+                segment.pinned = max(segment.pinned, BLACK_BOX)
+        pinned = sorted((one for one in self._segments if one.pinned), key=lambda one: (one.pinned, one.first_at))
         while len(pinned) > 1 and sum(segment.size for segment in pinned) > self._budget // 2:
-            pinned[0].pinned = False
+            pinned[0].pinned = LOOSE
             self._say(f"the pins of verdicts fill half of the disk budget: {pinned.pop(0).name} may be thinned now")
 
     def total_bytes(self) -> int:
@@ -155,19 +130,21 @@ class Segments:
 
     def _adopt(self) -> None:
         """Count in what a writer before us, which died, has left."""
-        for path in sorted(self._folder.glob("*-[0-9]*.jsonl"), key=lambda path: path.lstat().st_mtime):
+        for path in self._folder.glob("*-[0-9]*.jsonl"):
             stream, _, number = path.stem.partition("-")
             if stream in self._numbers and number.isdigit() and path.is_file() and not path.is_symlink():
                 segment = _Segment(path.name, _first_at(path))
                 segment.size = path.stat().st_size
                 self._segments.append(segment)
                 self._numbers[stream] = max(self._numbers[stream], int(number))
+        # Not by when they were last written: thinning writes the oldest last. One of which nothing is left is at 0.0.
+        self._segments.sort(key=lambda segment: (segment.first_at, segment.name))
 
     def _opened(self, stream: str, line: bytes) -> tuple[int, _Segment]:
         if stream not in self._open:
             name = "events.jsonl" if stream == EVENTS else self._next_name(stream)
             descriptor = _create(self._folder / name, 0 if stream == EVENTS else os.O_EXCL)
-            segment = _Segment(name, _at(line))
+            segment = _Segment(name, at_of(line))
             segment.size = os.fstat(descriptor).st_size
             if stream != EVENTS:
                 self._segments.append(segment)
@@ -179,13 +156,34 @@ class Segments:
         self._numbers[stream] += 1
         return f"{stream}-{self._numbers[stream]:04}.jsonl"
 
-    def _shrink(self) -> None:
+    def _with_ends(self) -> list[tuple[_Segment, float]]:
+        """Each segment and when the next one of its stream begins."""
+        found = []
+        for stream in (READINGS, STACKS):
+            mine = [segment for segment in self._segments if segment.name.startswith(stream)]
+            ends = [following.first_at for following in mine[1:]] + [math.inf]
+            found += list(zip(mine, ends[: len(mine)], strict=True))
+        return found
+
+    def _victim(self, now: float) -> _Segment | None:
+        """What is given up next; min() keeps the oldest of equals."""
         being_written = [segment for _, segment in self._open.values()]
+        ends = {id(segment): end for segment, end in self._with_ends()}
+        free = [segment for segment in self._segments if not segment.pinned and segment not in being_written]
+        old = [segment for segment in free if ends[id(segment)] < now - BLACK_BOX_SECONDS]
+        if old or not free:
+            return min(old, key=lambda segment: segment.level, default=None)
+        whole = sum(segment.size for segment in self._segments if segment.level == FULL)
+        worn = [segment for segment in free if segment.level != FULL]
+        if worn and whole <= self._budget // 2:
+            return min(worn, key=lambda segment: segment.level)
+        return min(free, key=lambda segment: segment.level)
+
+    def _shrink(self, now: float) -> None:
         while self.total_bytes() > self._budget:
-            free = [segment for segment in self._segments if not segment.pinned and segment not in being_written]
-            if not free:
+            victim = self._victim(now)
+            if victim is None:
                 return
-            victim = min(free, key=lambda segment: segment.level)  # min() keeps the oldest of equals
             before = victim.size
             if victim.level < STRIPPED and self._rewritten(victim):
                 how = "thinned" if victim.level == THINNED else "stripped to who was who"
@@ -197,6 +195,27 @@ class Segments:
                 f"disk budget of {self._budget} bytes: {victim.name} {how}, {before - victim.size} bytes given up"
             )
 
+    def _with_fewer_events(self, line: bytes) -> tuple[int, _Segment]:
+        """Events have used their eighth of the budget: the newest are kept, those before lose their verdicts, the rest goes.
+
+        Raises OSError where even that makes no room for ``line``.
+        """
+        descriptor, segment = self._open.pop(EVENTS)
+        os.close(descriptor)
+        path, fresh = self._folder / "events.jsonl", self._folder / ".thinning"
+        lines = path.read_bytes().splitlines(keepends=True)
+        newer = newest(lines, self._events_bytes // 4)
+        worn = newest([without_verdict(one) for one in lines[: len(lines) - len(newer)]], self._events_bytes // 4)
+        fresh.unlink(missing_ok=True)
+        with os.fdopen(_create(fresh), "wb") as output:
+            output.writelines([*worn, *newer])
+        fresh.rename(path)
+        self._say("the events have used their eighth of the disk budget: older ones keep no verdicts")
+        descriptor, segment = self._opened(EVENTS, line)
+        if segment.size + len(line) > self._events_bytes:
+            raise OSError(27, "the events have used their eighth of the disk budget")
+        return descriptor, segment
+
     def _rewritten(self, segment: _Segment) -> bool:
         """Thin a segment by one level more; False when the disk has no room even for that."""
         segment.level += 1
@@ -204,33 +223,12 @@ class Segments:
         try:
             fresh.unlink(missing_ok=True)
             with path.open("rb") as lines, os.fdopen(_create(fresh), "wb") as output:
-                output.writelines(_kept(lines, segment.level))
+                output.writelines(kept(lines, segment.level))
             segment.size = fresh.stat().st_size
             fresh.rename(path)
         except OSError:
             return False
         return True
-
-
-def _kept(lines: Iterable[bytes], level: int) -> Iterator[bytes]:
-    """Of one segment: the lasting readings, and unless stripped, each entity's last reading in every window."""
-    window: dict[_Entity, bytes] = {}
-    window_ends = 0.0
-    for line in lines:
-        try:
-            decoded = _LINE.decode(line)
-        except msgspec.MsgspecError:
-            continue
-        if decoded.at >= window_ends:
-            yield from window.values()
-            window.clear()
-            window_ends = decoded.at + THINNED_SECONDS
-        if decoded.reading.type in LASTING_TYPES:
-            yield line
-        elif level < STRIPPED:
-            window.pop(decoded.reading, None)
-            window[decoded.reading] = line
-    yield from window.values()
 
 
 def _create(path: Path, flags: int = os.O_EXCL) -> int:
@@ -252,13 +250,6 @@ def _write_whole(descriptor: int, line: bytes, end: int) -> None:
         raise
 
 
-def _at(line: bytes) -> float:
-    try:
-        return _LINE.decode(line).at
-    except msgspec.MsgspecError:
-        return 0.0
-
-
 def _first_at(path: Path) -> float:
     with path.open("rb") as lines:
-        return _at(lines.readline(2**20))
+        return at_of(lines.readline(2**20))

@@ -61,7 +61,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     schema: str = SCHEMA
     version: str
     created: float
-    mode: str  # run, attach, drill
+    mode: str  # run, attach, drill, daemon
     machine: Machine
     command: tuple[str, ...] = ()  # redacted
     root_pids: tuple[int, ...] = ()
@@ -152,6 +152,27 @@ def choose_directory(
     )
 
 
+def choose_home(
+    explicit: Path | None, environ: Mapping[str, str], child: Caller, deadline_seconds: float = DEADLINE_SECONDS
+) -> Path:
+    """A private folder on a local disk in which sessions can be made, made if need be; arguments as ``choose_directory``.
+
+    Raises:
+        SessionUnwritable: no candidate will do; the message says why for each one.
+    """
+    refusals = []
+    for candidate in [str(explicit)] if explicit else homes_of_sessions(environ, os.getuid()):
+        try:
+            path = os.path.abspath(candidate)
+            refusal = child.call(_make_home, path, explicit is not None, None, deadline_seconds=deadline_seconds)
+        except Unavailable as unavailable:
+            refusal = unavailable.reason
+        if not refusal:
+            return Path(path)
+        refusals.append(f"{candidate}: {refusal}")
+    raise SessionUnwritable(f"recordings have no place to go ({'; '.join(refusals)})", "name a folder on a local disk")
+
+
 def find_session(argument: str | None, environ: Mapping[str, str], child: Caller) -> Path:
     """The session folder that the user means: the named one, the newest inside a named folder, or the newest of all.
 
@@ -202,14 +223,8 @@ def _make_folder(path: str, name: str, explicit: bool, mounts: str | None) -> di
     """Runs in the child: ``folder`` that was made, or ``refusal``."""
     try:
         if not explicit:
-            point, kind = filesystem_of(os.path.realpath(path), mounts or Path("/proc/self/mounts").read_text())
-            # A root file system that hangs takes the whole machine with it: it is as good as local.
-            if not is_local(kind) and point != "/":
-                return {"folder": "", "refusal": f"on {kind}, which is not a local disk"}
-            os.makedirs(path, PRIVATE_FOLDER, exist_ok=True)
-            state = os.lstat(path)
-            if state.st_uid != os.geteuid() or os.path.islink(path):
-                return {"folder": "", "refusal": f"belongs to uid {state.st_uid}"}
+            if refusal := _make_home(path, False, mounts):
+                return {"folder": "", "refusal": refusal}
         elif not os.path.exists(path):
             os.makedirs(os.path.dirname(path), PRIVATE_FOLDER, exist_ok=True)
             os.mkdir(path, PRIVATE_FOLDER)
@@ -219,6 +234,22 @@ def _make_folder(path: str, name: str, explicit: bool, mounts: str | None) -> di
         return {"folder": _new_folder(os.path.join(path, name)), "refusal": ""}
     except OSError as error:
         return {"folder": "", "refusal": error.strerror or str(error)}
+
+
+def _make_home(path: str, explicit: bool, mounts: str | None) -> str:
+    """Runs in the child: why this folder will not do; empty when it is there. Of an ``explicit`` one the disk is not asked."""
+    try:
+        point, kind = filesystem_of(os.path.realpath(path), mounts or Path("/proc/self/mounts").read_text())
+        # A root file system that hangs takes the whole machine with it: it is as good as local.
+        if not explicit and not is_local(kind) and point != "/":
+            return f"on {kind}, which is not a local disk"
+        os.makedirs(path, PRIVATE_FOLDER, exist_ok=True)
+        state = os.lstat(path)
+        if state.st_uid != os.geteuid() or os.path.islink(path):
+            return f"belongs to uid {state.st_uid}"
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 def _new_folder(path: str) -> str:

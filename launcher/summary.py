@@ -27,7 +27,7 @@ class Recorder(Protocol):
     def event(  # noqa: D102
         self, at: float, kind: str, text: str, verdict: Verdict | None = None, facts: dict[str, Any] | None = None
     ) -> None: ...
-    def pin(self, first_at: float, last_at: float) -> None: ...  # noqa: D102
+    def pin(self, first_at: float, last_at: float, incident: bool = False) -> None: ...  # noqa: D102
 
 
 @dataclass
@@ -53,10 +53,10 @@ class Tally:
         if self.recorder is not None:
             self.recorder.event(at, kind, text, verdict, facts)
 
-    def pin(self, first_at: float, last_at: float) -> None:
+    def pin(self, first_at: float, last_at: float, incident: bool = False) -> None:
         """Protect what a verdict rests on."""
         if self.recorder is not None:
-            self.recorder.pin(first_at, last_at)
+            self.recorder.pin(first_at, last_at, incident)
 
     def quantile(self, share: float) -> float | None:
         """The step time (seconds, to 0.2 %) that this share of the steps did not exceed; None without steps."""

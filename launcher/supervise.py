@@ -11,16 +11,17 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
 from perfwatch import linux
-from perfwatch.arming import armed
+from perfwatch.arming import armed, armed_groups
 from perfwatch.channel import Channel, Message
 from perfwatch.child import end_as, start, wait_plainly
 from perfwatch.forwarding import catchers, decide
 from perfwatch.lock import Place, enter
+from perfwatch.outlets.wanted import Wanted
 from perfwatch.printer import Printer
 from perfwatch.sentry import Sentry
 
@@ -44,6 +45,7 @@ class Request:
     session: Path | None = None
     patience_seconds: float = 60.0
     trigger_signals: str = "all"  # or "rt": leave SIGUSR1 and SIGUSR2 to the job
+    outlets: Wanted = field(default_factory=Wanted)
 
 
 def run(request: Request, environment: Mapping[str, str]) -> NoReturn:
@@ -54,6 +56,8 @@ def run(request: Request, environment: Mapping[str, str]) -> NoReturn:
     if place is not None and request.agent:
         # Launchers of one job stand below one parent; whichever of them watches is its descendant.
         environment = armed(environment, place.folder, os.getppid() if place.shared else os.getpid())
+    if place is not None:
+        environment = armed_groups(environment, place.folder)
     sentry = Sentry()  # before the child: from its first moment on we know which signals it has got by itself
     try:
         child = start(request.command, environment, signals)

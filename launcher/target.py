@@ -13,12 +13,14 @@ from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.process import children_of, ended, identify, tree
 from perfwatch.probes.stat import parse_pairs
 from perfwatch.redaction import redact
+from perfwatch.triage.placement import launches
 
 # Launchers that are not Python: all ranks of this node are their children.
 WORKER_NAME = "pt_data_worker"  # torch's name for a DataLoader worker
-LAUNCHERS = frozenset("mpirun mpiexec orterun prterun prte hydra_pmi_proxy pmix_server srun slurmstepd".split())
-# Launchers that are Python: their script or module, second or third word of the command line.
-_PYTHON_LAUNCHER = re.compile(r"(?:^|/)(?:torchrun|accelerate|deepspeed)$|^torch\.distributed\.(?:run|launch)$")
+LAUNCHERS = frozenset(
+    "mpirun mpiexec mpiexec.hydra orterun orted prterun prte prted hydra_pmi_proxy pmi_proxy pmix_server srun slurmstepd"
+    " flux-shell".split()
+)
 _SPAWNED = re.compile(r"multiprocessing\.(?:spawn|forkserver)|--multiprocessing-fork")
 LIST_ADVICE = "perfwatch ps lists the training jobs of this machine"
 
@@ -127,7 +129,7 @@ def _above(filesystem: Filesystem, process: r.Process, child: Caller) -> r.Proce
         return parent
     if not parent.python:
         return None
-    if any(_PYTHON_LAUNCHER.search(word) for word in parent.command[1:3]):
+    if launches(parent):
         return parent
     forked = process.command == parent.command or process.name.startswith(WORKER_NAME)
     kin = forked or any(_SPAWNED.search(word) for word in process.command)

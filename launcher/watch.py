@@ -11,6 +11,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from perfwatch.attention import Schedule, alarm, nearest
+from perfwatch.groups import Groups
 from perfwatch.look import Look
 from perfwatch.news import News, Sink, Teller
 from perfwatch.probes import readings as r
@@ -90,6 +91,7 @@ class Watch:
         self._revision = -1
         self._settled_at: float | None = None
         self._sources = Sources(self.look)
+        self._groups = Groups(self._append, self.look.filesystem, clock)
         self._read_texts: set[int] = set()
 
     @property
@@ -125,6 +127,7 @@ class Watch:
             self.look.steps()
         case = self._case()
         self._counters(case)
+        awaited = self._groups.look(case, self.suspicious, certain=self._teller.state == "hung")
         if self.suspicious:
             self._stacks(case)
             if self._schedule.due("judge", JUDGE_SECONDS) or not self.look.known:
@@ -132,13 +135,17 @@ class Watch:
         else:
             self._glance(case, sampled)
         pause = self._pace if self.suspicious else CALM_SECONDS
-        return min(pause, COLLECT_SECONDS) if self.look.records else pause
+        return min(pause, COLLECT_SECONDS) if self.look.records or awaited else pause
 
     def verdict(self) -> Verdict:
         """Judge now, from memory."""
         self._collect()
         self.last = judge(self._case())
         return self.last
+
+    def case(self) -> Case:
+        """Everything that is known now, as triage sees it."""
+        return self._case()
 
     def ended(self, exit_code: int | None, signal: int | None) -> Verdict:
         """The child of ``run`` is gone: how it ended is known for certain. Judge once more."""
@@ -152,6 +159,7 @@ class Watch:
 
     def close(self) -> None:
         """End our own children; the job is not touched."""
+        self._groups.close()
         self.look.close()
 
     def _process(self, pid: int) -> r.Process | None:

@@ -19,6 +19,7 @@ from perfwatch.control import ControlServer, ask
 from perfwatch.errors import SessionUnwritable
 from perfwatch.lock import Place, roots
 from perfwatch.news import News
+from perfwatch.outlets.outlets import Outlets, open_metrics, open_notifier
 from perfwatch.probes.deadline import KillableChild
 from perfwatch.recording import Recorder
 from perfwatch.redaction import redact_command
@@ -65,7 +66,16 @@ class _Watcher:
         self._recorder, self._unrecorded = _recorder(request, self._session)
         if self._unrecorded:
             self._say(f"nothing is recorded: {self._unrecorded}")
-        self._tally = Tally(self._recorder)
+        folder = self._recorder.folder if self._recorder else None
+        self._outlets = Outlets(
+            self._session,
+            folder,
+            self._recorder,
+            self._say,
+            open_metrics(request.outlets, self._say),
+            open_notifier(request.outlets, self._say),
+        )
+        self._tally = Tally(self._outlets.sink)
         self._said: list[str] = []
         self._failures: set[str] = set()
         self._suspended = False
@@ -86,6 +96,7 @@ class _Watcher:
                 for root in roots(self._place.folder):
                     self._watch.add_root(root.pid)
                 pause = self._guarded(self._watch.tick, TURN_SECONDS)
+            self._outlets.tick(self._recorder.lost if self._recorder else 0)
             poll = select.poll()
             for descriptor in (self._channel.fileno(), *self._server.filenos()):
                 poll.register(descriptor, select.POLLIN)
@@ -146,6 +157,7 @@ class _Watcher:
         return {"ok": False, "error": f"unknown command {command!r}"}
 
     def _news(self, news: News) -> None:
+        self._outlets.news(news)
         if news.kind == "verdict" and news.verdict is not None:
             if news.verdict.state not in UNREMARKABLE:
                 self._say(_short(news.verdict))
@@ -173,6 +185,7 @@ class _Watcher:
         self._channel.send({"done": True})
         self._server.close()
         self._place.give_up_watch()
+        self._outlets.ended(verdict)
         self._tally.event(self._watch.at, "outcome", ending, verdict, {"exit_code": code, "signal": number})
         if self._recorder is not None:
             self._recorder.close()

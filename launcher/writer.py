@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +25,7 @@ QUEUE_BYTES = 4 * 2**20  # about 20,000 readings: minutes of a normal job
 EVENTS_EXTRA_BYTES = 2**20
 STALLED_SECONDS = 5.0  # a disk that confirms nothing for so long is said to hang
 REAP_TRIES = 100  # of a millisecond each: a process that has closed its pipe is about to end
+MOST_PINS = 64  # that a restarted writer is told again; older ones have given way long before
 MOST_RESTARTS = 3  # the writer is the first to die when memory runs out; later deaths mean that it will not live
 
 
@@ -40,7 +42,8 @@ class Writer:
         self._arguments = (folder, budget_bytes, open_files)
         self._clock = clock
         self._queue = bytearray()
-        self._resend: list[bytes] = []  # the session and the pins: a restarted writer must know them
+        self._described = b""  # the session and the latest pins: a restarted writer must know them
+        self._pins: deque[bytes] = deque(maxlen=MOST_PINS)
         self._handed_over = self._confirmed = self._lost_before = 0
         self._restarts = 0
         self._news = News()
@@ -64,12 +67,13 @@ class Writer:
 
     def describe(self, session: bytes) -> None:
         """Replace ``session.json``."""
-        self._resend = [command for command in self._resend if not command.startswith(SESSION)]
-        self._command(SESSION + session + b"\n")
+        self._described = SESSION + session + b"\n"
+        self._command(self._described)
 
-    def pin(self, first_at: float, last_at: float) -> None:
-        """Protect the segments of this time (seconds since the session began) from thinning."""
-        self._command(PIN + msgspec.json.encode((first_at, last_at)) + b"\n")
+    def pin(self, first_at: float, last_at: float, incident: bool = False) -> None:
+        """Protect the segments of this time (seconds since the session began) from thinning, see ``Segments.pin``."""
+        self._pins.append(PIN + msgspec.json.encode((first_at, last_at, incident)) + b"\n")
+        self._command(self._pins[-1])
 
     def flush(self) -> None:
         """Hand over what the pipe takes now, and read the news."""
@@ -148,7 +152,6 @@ class Writer:
         self.flush()
 
     def _command(self, command: bytes) -> None:
-        self._resend.append(command)
         self._queue += command
         self.flush()
 
@@ -196,7 +199,7 @@ class Writer:
             return
         self._restarts += 1
         self._start()
-        self._queue += b"".join(self._resend)
+        self._queue += self._described + b"".join(self._pins)
 
     def _bury(self) -> None:
         if not self.pid:

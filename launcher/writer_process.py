@@ -38,7 +38,7 @@ class Files(Protocol):
 
     def append(self, stream: str, line: bytes) -> None: ...  # noqa: D102
     def describe(self, session: bytes) -> None: ...  # noqa: D102
-    def pin(self, first_at: float, last_at: float) -> None: ...  # noqa: D102
+    def pin(self, first_at: float, last_at: float, incident: bool = False) -> None: ...  # noqa: D102
     def close(self) -> None: ...  # noqa: D102
 
 
@@ -109,7 +109,7 @@ def _serve(source: int, news: int, folder: Path, budget_bytes: int, open_files: 
                 elif letter == SESSION:
                     files.describe(body)
                 elif letter == PIN:
-                    files.pin(*msgspec.json.decode(body, type=tuple[float, float]))
+                    files.pin(*msgspec.json.decode(body, type=tuple[float, float, bool]))
                 ended = ended or letter == END
                 stored += is_line
             except OSError as error:

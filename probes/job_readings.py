@@ -29,6 +29,18 @@ class Process(Reading, frozen=True, kw_only=True):
     environment: dict[str, str] = {}
 
 
+class Software(Reading, frozen=True, kw_only=True):
+    """What a process runs with, once per job. Source: /proc/PID/maps names the libraries, torch/version.py and the names of
+    the installed packages beside it the versions; nothing of it is imported or run.
+    """
+
+    pid: int
+    torch: str | None = None  # 2.13.0+cu130
+    cuda: str | None = None  # that torch was built for
+    nccl: str | None = None
+    python: str | None = None  # 3.11
+
+
 class ProcessEnded(Reading, frozen=True, kw_only=True):
     """A process of the job that is no more, or a zombie. ``exit_code`` from the launcher (own child) or stat field 52 (zombie)."""
 
@@ -117,7 +129,7 @@ class Thread(Reading, frozen=True, kw_only=True):
     block_delay_seconds: float | None = None  # delayacct_blkio
 
 
-class Frame(msgspec.Struct, frozen=True, array_like=True):
+class Frame(msgspec.Struct, frozen=True, array_like=True, cache_hash=True):
     """One Python (or native) frame."""
 
     function: str

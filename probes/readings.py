@@ -14,6 +14,7 @@ from perfwatch.probes.gpu_readings import (
     GpuSample,
     GpuSilence,
 )
+from perfwatch.probes.group_readings import Communicator, GroupMember, Operation, RecordedGroup
 from perfwatch.probes.job_readings import (
     Affinity,
     Frame,
@@ -22,6 +23,7 @@ from perfwatch.probes.job_readings import (
     Process,
     ProcessEnded,
     ProcessUsage,
+    Software,
     SourceLine,
     Stack,
     StackFailure,
@@ -50,6 +52,7 @@ ANY_READING = (
     Process
     | ProcessEnded
     | ProcessUsage
+    | Software
     | Thread
     | Descriptor
     | FileGrowth
@@ -74,6 +77,8 @@ ANY_READING = (
     | GpuProcess
     | GpuBinding
     | GpuSilence
+    | Communicator
+    | RecordedGroup
     | ProbeCall
     | Coverage
 )
@@ -82,6 +87,7 @@ __all__ = [
     "ANY_READING",
     "Affinity",
     "Cgroup",
+    "Communicator",
     "Coverage",
     "Descriptor",
     "Disk",
@@ -95,11 +101,13 @@ __all__ = [
     "GpuProcess",
     "GpuSample",
     "GpuSilence",
+    "GroupMember",
     "Host",
     "KernelMessage",
     "MountActivity",
     "NativeProfile",
     "Network",
+    "Operation",
     "PolledFile",
     "Pressure",
     "ProbeCall",
@@ -107,7 +115,9 @@ __all__ = [
     "ProcessEnded",
     "ProcessUsage",
     "Reading",
+    "RecordedGroup",
     "Socket",
+    "Software",
     "SourceLine",
     "Stack",
     "StackFailure",

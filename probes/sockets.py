@@ -139,6 +139,31 @@ def read_table(filesystem: Filesystem, pid: int) -> Table:
     return Table((*diagnosed, *_from_proc(filesystem, pid, _WITHOUT_DIAGNOSTICS)))
 
 
+def enter_network_of(filesystem: Filesystem, pid: int) -> None:
+    """Move this process into the network namespace of ``pid``, for good: only for a process that is thrown away."""
+    theirs = f"{filesystem.proc}/{pid}/ns/net"
+    try:
+        if os.readlink(theirs) == os.readlink("/proc/self/ns/net"):
+            return
+        there = os.open(theirs, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _enter(there)
+        finally:
+            os.close(there)
+    except OSError as error:
+        reason = f"the network of process {pid} cannot be entered: {error.strerror or error}"
+        raise Unavailable(reason, OTHER_NAMESPACE_ADVICE) from None
+
+
+def listening(filesystem: Filesystem, pid: int) -> list[Connection]:
+    """TCP sockets that listen in the namespace of ``pid``, which must be our own by now where the kernel is asked."""
+    try:
+        found = [*ask_tcp(net.AF_INET), *ask_tcp(net.AF_INET6)]
+    except (OSError, struct.error):
+        found = _from_proc(filesystem, pid, ("tcp", "tcp6"))
+    return [one for one in found if one.state == "LISTEN"]
+
+
 def _in_namespace_of(filesystem: Filesystem, pid: int) -> list[Connection]:
     theirs, ours = f"{filesystem.proc}/{pid}/ns/net", "/proc/self/ns/net"
     if os.readlink(theirs) == os.readlink(ours):

@@ -60,12 +60,17 @@ def main() -> int:
     if options.tables or options.again:
         console(sys.stdout).print(GauntletReport(score(done), {}, f"rows of {folder.name}"))
     causes(done)
-    recordings = {row.key: recording for row in done if (recording := _recording(folder, row)) is not None}
+    recordings = loaded(folder, done)
     costs([folder / Path(row.session).parent.name / "session" for row in done if row.key in recordings], recordings)
     flops(folder, done, recordings)
     if not options.no_recordings:
         record(folder, done, recordings)
     return status
+
+
+def loaded(folder: Path, done: Sequence[Row]) -> Recordings:
+    """The sessions of the rows, as far as they can be read."""
+    return {row.key: recording for row in done if (recording := _recording(folder, row)) is not None}
 
 
 def causes(done: Sequence[Row]) -> None:

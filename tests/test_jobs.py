@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from perfwatch.jobs import ListedJob, ListedProcess, Listing, list_jobs
+from perfwatch.jobs import ListedJob, ListedProcess, Listing, kin, list_jobs
 from perfwatch.probes.deadline import Inline
 from perfwatch.report.jobs import JobsReport
 from tests.machines import UNREADABLE, FakeMachine
@@ -128,3 +128,46 @@ def test_the_most_silent_is_what_is_shown() -> None:
         "  121  worker of rank 1      sleeps       6 min 52 s",
         "say why one is stuck: perfwatch attach 100",
     ]  # fmt: skip
+
+
+def test_ranks_that_were_started_one_by_one_are_one_job(machine: FakeMachine) -> None:
+    """One launcher for each rank: their environment names one master, and no rank is there twice."""
+    for rank in range(2):
+        environ = f"RANK={rank} WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=29500"
+        machine.process(100 + rank, 50, environ=environ)
+        machine.process(200 + rank, 50, "python other.py", environ=environ.replace("29500", "29501"))
+
+    assert [[rank.pid for rank in job.ranks] for job in listed(machine).jobs] == [[100, 101], [200, 201]]
+    assert kin(machine.filesystem, Inline(), 201) == [200]
+
+
+def test_two_jobs_with_one_port_are_two_jobs(machine: FakeMachine) -> None:
+    """In two containers of one machine: both have a rank 0, so they are not one job."""
+    for pid in (100, 200):
+        machine.process(pid, 50, environ="RANK=0 WORLD_SIZE=1 MASTER_ADDR=localhost MASTER_PORT=29500")
+
+    assert [job.pid for job in listed(machine).jobs] == [100, 200]
+
+
+def test_the_steps_of_one_slurm_job_are_two_jobs(machine: FakeMachine) -> None:
+    """Two trainings in one allocation, each with its own step and its own slurmstepd."""
+    for step in range(2):
+        top = 100 * (step + 1)
+        machine.process(top, 1, f"slurmstepd: [7.{step}]", name="slurmstepd", torch=False)
+        for rank in range(2):
+            environ = f"SLURM_PROCID={rank} SLURM_NTASKS=2 SLURM_JOB_ID=7 SLURM_STEP_ID={step}"
+            machine.process(top + 1 + rank, top, environ=environ)
+
+    assert [(job.pid, job.world_size, [one.rank for one in job.ranks]) for job in listed(machine).jobs] == [
+        (100, 2, [0, 1]),
+        (200, 2, [0, 1]),
+    ]
+
+
+def test_a_training_below_a_program_that_uses_torch_itself_is_listed_once(machine: FakeMachine) -> None:
+    """A sweep starts trainings through a shell: the shell parts them."""
+    machine.process(100, 50, "python sweep.py")
+    machine.process(110, 100, "sh -c train", name="sh", torch=False)
+    machine.process(120, 110)
+
+    assert [[rank.pid for rank in job.ranks] for job in listed(machine).jobs] == [[100], [120]]

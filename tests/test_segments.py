@@ -1,12 +1,15 @@
 """The files of a session stay within their budget, and what matters most stays longest."""
 
+import os
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from perfwatch.probes.readings import Gpu, GpuEvent, GpuSample, Process, Reading, Thread
-from perfwatch.recording import Record
+from perfwatch.recording import Event, Record
 from perfwatch.segments import EVENTS, READINGS, STACKS, Segments
+from tests.sessions import verdict
 
 BUDGET = 64 * 1024
 
@@ -140,18 +143,99 @@ def test_pins_take_half_the_budget_at_most(tmp_path: Path) -> None:
     assert times_in(tmp_path)[-1] == 299.9
 
 
-def test_events_beyond_their_share_are_refused(tmp_path: Path) -> None:
-    """A verdict that flaps for weeks must not push out the readings; the refusal is counted by the writer."""
-    segments = Segments(tmp_path, BUDGET, lambda text: None)
-    refused = 0
-    for _ in range(1000):
-        try:
-            segments.append(EVENTS, b'{"at":1,"text":"' + b"x" * 80 + b'"}\n')
-        except OSError:
-            refused += 1
+def event_line(at: float, kind: str = "verdict") -> bytes:
+    """Something that was said, with the verdict that goes with it."""
+    return msgspec.json.encode(Event(at, at, kind, f"said at {at}", verdict())) + b"\n"
 
-    assert refused > 0
+
+def test_a_verdict_that_flaps_for_weeks_leaves_room_for_the_newest(tmp_path: Path) -> None:
+    """The events stay within their eighth; the older ones keep what was said and lose the verdict, then go themselves."""
+    said: list[str] = []
+    segments = Segments(tmp_path, BUDGET, said.append)
+    for number in range(1000):
+        segments.append(EVENTS, event_line(float(number)))
+    events = [msgspec.json.decode(line, type=Event) for line in (tmp_path / "events.jsonl").read_bytes().splitlines()]
+
     assert (tmp_path / "events.jsonl").stat().st_size <= BUDGET // 8
+    assert events[-1] == Event(999.0, 999.0, "verdict", "said at 999.0", verdict())
+    assert events[0].verdict is None
+    assert [event.at for event in events] == sorted(event.at for event in events)
+    assert any("keep no verdicts" in text for text in said)
+
+
+def test_an_event_larger_than_all_room_for_events_is_refused(tmp_path: Path) -> None:
+    """The refusal is counted by the writer; the next one fits."""
+    segments = Segments(tmp_path, BUDGET, lambda text: None)
+    with pytest.raises(OSError, match="eighth"):
+        segments.append(EVENTS, b'{"at":1,"text":"' + b"x" * (BUDGET // 8) + b'"}\n')
+    segments.append(EVENTS, event_line(2.0))
+
+    assert (tmp_path / "events.jsonl").read_bytes() == event_line(2.0)
+
+
+def seconds_left(folder: Path, first: float, last: float) -> list[float]:
+    """Of the thread readings that are left, those made in this time."""
+    return [at for at in times_in(folder) if first <= at <= last]
+
+
+def test_the_last_half_hour_is_whole_however_long_the_job_runs(tmp_path: Path) -> None:
+    """The black box: after five hours, every second of the last thirty minutes, and of the first hour an outline."""
+    segments = Segments(tmp_path, 6 * BUDGET, lambda text: None)
+    for second in range(5 * 3600):
+        segments.append(READINGS, thread_line(float(second)))
+
+    assert seconds_left(tmp_path, 5 * 3600 - 1800, 5 * 3600) == [float(second) for second in range(16200, 18000)]
+    assert segments.total_bytes() <= 6 * BUDGET
+
+
+def test_the_half_hour_before_an_incident_is_whole_days_after_it(tmp_path: Path) -> None:
+    """A hang on Friday evening is looked at on Monday."""
+    segments = Segments(tmp_path, 12 * BUDGET, lambda text: None)
+    for second in range(4 * 3600):
+        segments.append(READINGS, thread_line(float(second)))
+        if second == 5400:
+            segments.pin(5370.0, 5400.0, True)
+
+    assert seconds_left(tmp_path, 3600.0, 5400.0) == [float(second) for second in range(3600, 5401)]
+
+
+def test_a_rate_too_high_for_half_an_hour_leaves_the_newest_half_whole(tmp_path: Path) -> None:
+    """Rather than an outline of everything and the detail of nothing."""
+    segments = Segments(tmp_path, BUDGET, lambda text: None)
+    for tenth in range(12000):
+        segments.append(READINGS, thread_line(tenth / 10))
+    times = times_in(tmp_path)
+    whole = next(
+        n for n, (last, before) in enumerate(zip(times[::-1], times[-2::-1], strict=False)) if last - before > 0.15
+    )
+
+    assert whole * len(thread_line(1000.0)) > 0.4 * BUDGET
+
+
+def test_what_a_verdict_rests_on_outlives_the_half_hours_before_incidents(tmp_path: Path) -> None:
+    """A job that is slow again and again: each time the evidence stays, the older half hours give way."""
+    said: list[str] = []
+    segments = Segments(tmp_path, 4 * BUDGET, said.append)
+    for second in range(5 * 3600):
+        segments.append(READINGS, thread_line(float(second)))
+        if second % 3600 == 1800:
+            segments.pin(second - 30.0, float(second), True)
+
+    assert seconds_left(tmp_path, 1770.0, 1800.0) == [float(second) for second in range(1770, 1801)]
+    assert segments.total_bytes() <= 4 * BUDGET
+    assert any("may be thinned now" in text for text in said)
+
+
+def test_a_writer_after_a_killed_one_knows_what_is_old(tmp_path: Path) -> None:
+    """Thinning writes the oldest segment last: its age on disk tells nothing."""
+    filled(tmp_path, 120).close()
+    oldest = min(tmp_path.glob("readings-*"))
+    os.utime(oldest)
+    segments = Segments(tmp_path, BUDGET, lambda text: None)
+    for tenth in range(1200, 2400):
+        segments.append(READINGS, thread_line(tenth / 10))
+
+    assert len(seconds_left(tmp_path, 100.0, 120.0)) >= len(seconds_left(tmp_path, 0.0, 20.0))
 
 
 def test_a_writer_after_a_killed_one_goes_on_in_a_new_segment(tmp_path: Path) -> None:

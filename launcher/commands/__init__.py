@@ -6,6 +6,36 @@ function with its own name and, where the command line needs it, ``CONTEXT_SETTI
 
 from types import ModuleType
 
-from perfwatch.commands import attach, bundle, dmon, doctor, drill, explain, ps, replay, run
+from perfwatch.commands import (
+    attach,
+    bundle,
+    compare,
+    daemon,
+    dmon,
+    doctor,
+    drill,
+    explain,
+    fleet,
+    ps,
+    replay,
+    report,
+    run,
+    snapshot,
+)
 
-COMMANDS: tuple[ModuleType, ...] = (run, attach, ps, dmon, replay, bundle, explain, doctor, drill)
+COMMANDS: tuple[ModuleType, ...] = (
+    run,
+    attach,
+    ps,
+    dmon,
+    fleet,
+    daemon,
+    replay,
+    report,
+    compare,
+    bundle,
+    explain,
+    doctor,
+    drill,
+    snapshot,
+)

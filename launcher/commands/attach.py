@@ -6,9 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from perfwatch.errors import UsageError
 from perfwatch.gate import Hidden, Layers, MinMfu, Model, Params, Sequence, TokensPerStep, checked, gated
+from perfwatch.outlets.options import MetricsPort, Notify, wanted
 
 if TYPE_CHECKING:
+    from perfwatch.session import Session
+    from perfwatch.summary import Recorder
     from perfwatch.triage.verdict import Verdict
 
 
@@ -29,6 +33,8 @@ def attach(
     hidden: Hidden = None,
     sequence: Sequence = None,
     min_mfu: MinMfu = None,
+    metrics_port: MetricsPort = None,
+    notify: Notify = None,
 ) -> None:
     """Say why a running job makes no progress.
 
@@ -43,10 +49,15 @@ def attach(
       perfwatch attach 4242
       perfwatch attach 4242 --json | jq .summary
       perfwatch attach 4242 --watch
+      perfwatch attach 4242 --watch --metrics-port 9123 --notify @webhook
       perfwatch attach 4242 --params 8e9 --tokens-per-step 4e6 --min-mfu 35
     """
+    from functools import partial
+
     from perfwatch.attaching import Attached
     from perfwatch.leaving import Leaving
+    from perfwatch.oneshot import say
+    from perfwatch.outlets.outlets import Outlets, open_metrics, open_notifier
     from perfwatch.relayed import ask_watcher
     from perfwatch.report.json import as_json
     from perfwatch.report.plain import clean
@@ -58,6 +69,14 @@ def attach(
         else:
             print_verdict(verdict, sys.stdout, folder)
 
+    outlets = wanted(metrics_port, notify)
+    if outlets and not watch:
+        raise UsageError("--metrics-port and --notify are for a watch that stays", "add --watch")
+
+    def opened(session: "Session", folder: Path | None, recorder: "Recorder | None") -> Outlets:
+        tell = partial(say, sys.stderr)
+        return Outlets(session, folder, recorder, tell, open_metrics(outlets, tell), open_notifier(outlets, tell))
+
     model = checked(Model(params, tokens_per_step, layers, hidden, sequence), min_mfu)
     with Leaving() as leaving:
         known = None if watch or session or model else ask_watcher(pid, patience, leaving, sys.stderr)
@@ -65,7 +84,14 @@ def attach(
             verdict, folder = known
             show(verdict, folder)
         else:
-            attached = Attached(pid, leaving, session=session, patience_seconds=patience, model=model)
+            attached = Attached(
+                pid,
+                leaving,
+                session=session,
+                patience_seconds=patience,
+                model=model,
+                outlets=opened if outlets else None,
+            )
             try:
                 verdict = attached.stay(sys.stderr) if watch else attached.decide(sys.stderr)
                 show(verdict, attached.folder)  # before the recording is completed: a disk may hang

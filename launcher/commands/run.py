@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from perfwatch.outlets.options import MetricsPort, Notify, wanted
+
 # Everything after the options belongs to the command, whatever it looks like.
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}
 
@@ -27,6 +29,8 @@ def run(
     trigger_signal: Annotated[
         str, typer.Option(metavar="all|rt", help="rt: SIGUSR1 and SIGUSR2 are the job's alone.")
     ] = "all",
+    metrics_port: MetricsPort = None,
+    notify: Notify = None,
 ) -> None:
     """Start a command and watch it. Its output, its input and its exit code are its own.
 
@@ -38,6 +42,7 @@ def run(
       perfwatch run -- python train.py
       perfwatch run -- torchrun --nproc-per-node 8 train.py
       srun -n8 perfwatch run -- python train.py   one of a node's watches
+      perfwatch run --metrics-port 9123 --notify @webhook -- python train.py
       kill -RTMIN+8 $(pgrep -of 'perfwatch run')  what does it look like now?
     """
     import os
@@ -54,5 +59,6 @@ def run(
         session=session.absolute() if session else None,
         patience_seconds=patience,
         trigger_signals=trigger_signal,
+        outlets=wanted(metrics_port, notify),
     )
     supervise.run(request, os.environ)

@@ -1,11 +1,12 @@
-"""Look-alike of mismatched collectives: rank 0 writes a long checkpoint while rank 1 waits in the barrier (gloo, 2
-ranks).
+"""Look-alike of mismatched collectives: rank 0 writes a long checkpoint while the others wait in the
+barrier.
 """
 
 import os
 import tempfile
 import time
 
+import ranks
 import stage
 import torch
 import torch.distributed as dist
@@ -33,14 +34,15 @@ def save_checkpoint(state, folder):
     torch.save(state, ThrottledFile(os.path.join(folder, "last.pt")))
 
 
-def main(steps, folder):
+def main(args, folder):
+    steps = args.steps
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Embedding(120_000, 128))
+    device = ranks.join(args)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Embedding(120_000, 128).to(device))
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(1, 10**6):
         sgd.zero_grad()
-        model(torch.randint(120_000, (16,))).sum().backward()
+        model(torch.randint(120_000, (16,), device=device)).sum().backward()
         sgd.step()
         if step % steps == 0:
             if dist.get_rank() == 0:
@@ -49,4 +51,4 @@ def main(steps, folder):
 
 
 with tempfile.TemporaryDirectory() as scratch:
-    main(stage.arguments().steps, scratch)
+    main(stage.arguments(), scratch)

@@ -1,7 +1,8 @@
-"""Two gloo ranks disagree: rank 0 all_reduces its loss while rank 1, after one batch less, is already in the final
+"""Two ranks disagree: rank 0 all_reduces its loss while rank 1, after one batch less, is already in the final
 all_gather.
 """
 
+import ranks
 import stage
 import torch
 import torch.distributed as dist
@@ -25,12 +26,12 @@ def gather_scores(score: torch.Tensor) -> list[torch.Tensor]:
 def fit() -> None:
     args = stage.arguments()
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    device = ranks.join(args)
     rank = dist.get_rank()
-    layer = torch.nn.Linear(512, 512)
+    layer = torch.nn.Linear(512, 512, device=device)
     adam = torch.optim.Adam(layer.parameters())
     for i in range(shard_length(rank, args.steps)):
-        loss = (layer(torch.randn(256, 512)) - 1).pow(2).mean()
+        loss = (layer(torch.randn(256, 512, device=device)) - 1).pow(2).mean()
         adam.zero_grad()
         loss.backward()
         for p in layer.parameters():

@@ -1,5 +1,6 @@
-"""Two ranks that meet in an all_reduce on every step, neither later than the other. Healthy."""
+"""Ranks that meet in an all_reduce on every step, none later than the others. Healthy."""
 
+import ranks
 import stage
 import torch
 import torch.distributed as dist
@@ -9,11 +10,12 @@ from torch.nn.parallel import DistributedDataParallel
 def main():
     args = stage.arguments(__doc__)
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    tower = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 256))
+    device = ranks.join(args)
+    wide = ranks.width(device, 256)
+    tower = torch.nn.Sequential(torch.nn.Linear(wide, wide), torch.nn.ReLU(), torch.nn.Linear(wide, wide)).to(device)
     ddp = DistributedDataParallel(tower)
     optimizer = torch.optim.AdamW(ddp.parameters())
-    inputs = torch.randn(256, 256)
+    inputs = torch.randn(wide, wide, device=device)
     for step in range(100_000_000):
         if step == args.steps and dist.get_rank() == 0:
             stage.onset()

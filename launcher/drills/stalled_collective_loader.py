@@ -1,9 +1,10 @@
-"""Two gloo ranks; a DataLoader worker of rank 1 never returns, so rank 1 stays out of the next all_reduce."""
+"""Some ranks; a DataLoader worker of rank 1 never returns, so rank 1 stays out of the next all_reduce."""
 
 import os
 import threading
 import time
 
+import ranks
 import stage
 import torch
 import torch.distributed as dist
@@ -40,14 +41,14 @@ def keep_tensorboard_warm():
             time.sleep(0.3)
 
 
-dist.init_process_group("gloo")
+device = ranks.join(opts)
 if opts.strength == "masked":
     threading.Thread(target=keep_tensorboard_warm, daemon=True).start()
-model = DistributedDataParallel(torch.nn.Linear(64, 10))
+model = DistributedDataParallel(torch.nn.Linear(64, 10).to(device))
 sgd = torch.optim.SGD(model.parameters(), lr=0.1)
 loader = DataLoader(Clips(dist.get_rank()), batch_size=16, num_workers=2)
 for clips, labels in loader:
     sgd.zero_grad()
-    torch.nn.functional.cross_entropy(model(clips), labels).backward()
+    torch.nn.functional.cross_entropy(model(clips.to(device)), labels.to(device)).backward()
     sgd.step()
     time.sleep(0.02)

@@ -1,11 +1,10 @@
-"""Two gloo ranks; rank 1 goes to sleep between two steps and never reaches the gradient all_reduce that rank 0 waits
-in.
-"""
+"""Some ranks; rank 1 goes to sleep between two steps and never reaches the gradient all_reduce that the others wait in."""
 
 import itertools
 import threading
 import time
 
+import ranks
 import stage
 import torch
 import torch.distributed as dist
@@ -33,9 +32,9 @@ def report_alive(rank: int) -> None:
 def main() -> None:
     options = stage.arguments()
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    device = ranks.join(options)
     rank = dist.get_rank()
-    net = DistributedDataParallel(nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 10)))
+    net = DistributedDataParallel(nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 10)).to(device))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     if options.strength == "masked":
         threading.Thread(target=report_alive, args=(rank,), daemon=True).start()
@@ -44,9 +43,11 @@ def main() -> None:
             stage.onset(rank=rank)
             refresh_curriculum(options.strength)
         optimizer.zero_grad()
-        loss = net(torch.randn(128, 256)).square().mean()
+        loss = net(torch.randn(128, 256, device=device)).square().mean()
         loss.backward()
         optimizer.step()
+        if step % 10 == 0:
+            print(step, loss.item(), flush=True)
 
 
 main()

@@ -1,10 +1,11 @@
-"""Two gloo ranks; somebody (a job script, a checkpointing tool) sends SIGSTOP to rank 1 and forgets about it."""
+"""Two ranks; somebody (a job script, a checkpointing tool) sends SIGSTOP to rank 1 and forgets about it."""
 
 import os
 import signal
 import threading
 import time
 
+import ranks
 import stage
 import torch
 import torch.distributed as dist
@@ -26,8 +27,8 @@ def dots():
 
 conf = stage.arguments()
 torch.set_num_threads(1)
-dist.init_process_group("gloo")
-ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(300, 300))
+device = ranks.join(conf)
+ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(300, 300).to(device))
 sgd = torch.optim.SGD(ddp.parameters(), lr=0.1)
 if conf.strength == "masked":
     threading.Thread(target=dots, daemon=True).start()
@@ -35,5 +36,5 @@ for step in range(10**6):
     if step == conf.steps and dist.get_rank() == 1:
         forgetful_operator(os.getpid())
     sgd.zero_grad()
-    ddp(torch.randn(100, 300)).pow(2).mean().backward()
+    ddp(torch.randn(100, 300, device=device)).pow(2).mean().backward()
     sgd.step()

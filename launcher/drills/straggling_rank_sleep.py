@@ -1,7 +1,8 @@
-"""Look-alike of a stalled collective: rank 1 comes 3 s late to every all_reduce, but it does come (gloo, 2 ranks)."""
+"""Look-alike of a stalled collective: rank 1 comes 3 s late to every all_reduce, but it does come."""
 
 import time
 
+import ranks
 import stage
 import torch
 import torch.distributed as dist
@@ -16,16 +17,19 @@ def fetch_features(rank, step, healthy):
     return torch.randn(64, 200)
 
 
-def run(healthy):
+def run(args, healthy):
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    wide = DistributedDataParallel(torch.nn.Linear(200, 1000))
+    device = ranks.join(args)
+    wide = DistributedDataParallel(torch.nn.Linear(200, 1000).to(device))
     sgd = torch.optim.SGD(wide.parameters(), lr=0.01)
     for step in range(10**6):
-        x = fetch_features(dist.get_rank(), step, healthy)
+        x = fetch_features(dist.get_rank(), step, healthy).to(device)
         sgd.zero_grad()
         wide(x).square().mean().backward()
         sgd.step()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
 
 
-run(stage.arguments().steps)
+options = stage.arguments()
+run(options, options.steps)

@@ -71,6 +71,11 @@ def _gpu(devices: Path = Path("/dev")) -> str | None:
     return None if any(devices.glob("nvidia[0-9]*")) else "needs an NVIDIA GPU: none is among the device files"
 
 
+def _gpus(count: int, devices: Path = Path("/dev")) -> str | None:
+    found = len(list(devices.glob("nvidia[0-9]*")))
+    return None if found >= count else f"needs {count} NVIDIA GPUs: {found or 'none'} among the device files"
+
+
 NEEDS: dict[str, Callable[[], str | None]] = {
     "root": _root,
     "fuse": _fuse,
@@ -82,6 +87,8 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "pty": _pty,
     "compiler": _compiler,
     "gpu": _gpu,
+    "two_gpus": lambda: _gpus(2),
+    "four_gpus": lambda: _gpus(4),
 }
 
 

@@ -43,7 +43,7 @@ class VerdictReport:
             yield Text(self._countdown(), style="magenta")
         yield from _listed(
             "where" if verdict.state in BLAMELESS else "to blame",
-            [_culprit(one) for one in verdict.culprits],
+            [culprit_text(one) for one in verdict.culprits],
             MOST_CULPRITS,
         )
         yield from self._chain(options.ascii_only)
@@ -93,7 +93,7 @@ class VerdictReport:
         arrow = "`-> " if ascii_only else "└▸ "
         for link in chain[:MOST_LINKS]:
             line = Table.grid()
-            line.add_row(Text(arrow if link.depth else ""), Text(_link(link)))
+            line.add_row(Text(arrow if link.depth else ""), Text(link_text(link)))
             yield Padding(line, (0, 0, 0, 2 + 3 * max(0, min(link.depth, MOST_LINKS) - 1)))
         if len(chain) > MOST_LINKS:
             yield Text(f"  and {len(chain) - MOST_LINKS} more in --json", style="dim")
@@ -138,9 +138,13 @@ def _listed(heading: str, lines: list[str], most: int, style: str = "") -> Itera
     yield table
 
 
-def _culprit(one: Culprit) -> str:
+def culprit_text(one: Culprit) -> str:
+    """Who is to blame, in words; not cleaned."""
     words = [] if one.rank is None else [f"rank {one.rank}"]
-    words.append(f"worker {one.worker_pid} of pid {one.pid}" if one.worker_pid else f"pid {one.pid}")
+    if one.worker_pid:
+        words.append(f"worker {one.worker_pid} of pid {one.pid}")
+    elif one.pid:  # of a rank that was seen nowhere there is none
+        words.append(f"pid {one.pid}")
     if one.gpu is not None:
         words.append(f"gpu {one.gpu}")
     if one.host:
@@ -150,8 +154,10 @@ def _culprit(one: Culprit) -> str:
     return ", ".join(words) + (f" in {one.frame}" if one.frame else "")
 
 
-def _link(one: Link) -> str:
+def link_text(one: Link) -> str:
+    """One step of the wait chain, in words."""
     who = f"pid {one.pid}" if one.rank is None else f"rank {one.rank} (pid {one.pid})"
+    who += f" on {clean(one.host)}" if one.host else ""
     frame = f" in {clean(one.frame)}" if one.frame else ""
     silent = "" if one.silent_seconds is None else f", silent for {duration(one.silent_seconds)}"
     return f"{who}{frame} waits for {clean(one.waits_for)}{silent}"

@@ -60,7 +60,7 @@ class Case:
             rank.pid: follow(self.history, self.job, rank.pid, self.progress[rank.pid].thread) for rank in self.ranks
         }
 
-    @property
+    @cached_property
     def still_chains(self) -> tuple[Chain, ...]:
         """Chains of the ranks whose training thread does not move, and did not go on now and then either."""
         return tuple(
@@ -70,7 +70,7 @@ class Case:
             and (chain.start.wait is None or not moves(self.history, pid, chain.start.tid).recurrent)
         )
 
-    @property
+    @cached_property
     def moving(self) -> bool:
         """Whether every rank makes steps."""
         return bool(self.ranks) and all(p.kind == "moving" for p in self.progress.values())

@@ -5,6 +5,7 @@ walks and remembers the way.
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from perfwatch.triage import threads
 from perfwatch.triage.edges import step
@@ -27,7 +28,7 @@ class Chain:
     ends: tuple[End, ...]
     through: frozenset[str]
 
-    @property
+    @cached_property
     def end(self) -> End:
         """The end that matters: a dead or stopped one, then one that is still and not idle, then the one silent for longest."""
         rank = {"dead": 3, "stopped": 2, "cycle": -1, "idle": -1}

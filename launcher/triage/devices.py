@@ -128,8 +128,8 @@ def autograd_thread(history: History, job: Job, node: Node) -> Node | None:
     """The thread of torch's engine that runs while this one sleeps in ``backward``."""
     if not any_tag(node.inner, "backward") or node.state == "R":
         return None
-    for pid, tid in history.entities(r.Thread):
-        seen = history.latest(r.Thread, pid, tid) if pid == node.pid and tid != node.tid else None
+    for pid, tid in history.of(r.Thread, node.pid):
+        seen = history.latest(r.Thread, pid, tid) if tid != node.tid else None
         if seen is None or not seen.reading.name.startswith(AUTOGRAD_THREADS):
             continue
         if _spins(seen.reading.state, motion(history, pid, tid)):
@@ -141,8 +141,8 @@ def engine_share(history: History, pid: int, seconds: float) -> float:
     """Of a core, what the threads of torch's engine use: the backward pass does not run in the thread that asks for it."""
     tids = [
         key[1]
-        for key in history.entities(r.Thread)
-        if key[0] == pid and (seen := history.latest(r.Thread, *key)) and seen.reading.name.startswith(AUTOGRAD_THREADS)
+        for key in history.of(r.Thread, pid)
+        if (seen := history.latest(r.Thread, *key)) and seen.reading.name.startswith(AUTOGRAD_THREADS)
     ]
     return sum(_used(motion(history, pid, tid, seconds)) for tid in tids)
 

@@ -64,7 +64,8 @@ def _by_library(history: History, job: Job, node: Node) -> Edge | None:
         return ending("rendezvous", node, "the other ranks to appear")
     if "collective" in inner:
         return ending("collective", node, collective_name(node.stack) or "a collective" if node.stack else "")
-    if len(job.ranks) > 1 and threads.waits_forever(node) and node.motion.frozen is not False:
+    has_peers = max(len(job.ranks), job.world_size or 1) > 1  # on this host or on others
+    if has_peers and threads.waits_forever(node) and node.motion.frozen is not False:
         if "backward" in inner:
             return ending("collective", node, "the gradients' reduction", detail="backward")
         if polling.waits_for_work(history, node):

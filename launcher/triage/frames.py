@@ -188,10 +188,15 @@ def tags_of(function: str, file: str) -> frozenset[str]:
 
 def own_frames(stack: Stack) -> tuple[Frame, ...]:
     """The frames that a process pushed itself: a forked worker keeps its parent's below ``BaseProcess._bootstrap``."""
-    for index, frame in enumerate(stack.frames):
+    return _own(stack.frames)
+
+
+@lru_cache(maxsize=4096)
+def _own(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    for index, frame in enumerate(frames):
         if short_name(frame.function) == "_bootstrap" and frame.file.endswith("multiprocessing/process.py"):
-            return stack.frames[: index + 1]
-    return stack.frames
+            return frames[: index + 1]
+    return frames
 
 
 @lru_cache(maxsize=4096)
@@ -206,7 +211,11 @@ def tags(stack: Stack) -> frozenset[str]:
 
 def inner_frames(stack: Stack) -> tuple[Frame, ...]:
     """The library frames that the program's innermost own frame called, innermost first."""
-    frames = own_frames(stack)
+    return _inner(own_frames(stack))
+
+
+@lru_cache(maxsize=4096)
+def _inner(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
     own = next((index for index, frame in enumerate(frames) if is_user(frame)), len(frames))
     return frames[:own]
 

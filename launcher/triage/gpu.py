@@ -140,7 +140,7 @@ def _regime(history: History, uuid: str, seconds: float) -> Regime:
     activities = _fresh(history, activities, activities[-1].reading.interval_seconds if activities else 0.0)
     covered = sum(one.reading.interval_seconds for one in activities)
     if len(activities) >= FEW_LOOKS or covered >= ENOUGH_SECONDS:
-        kinds = [(one.at, _kind(one.reading)) for one in activities]
+        kinds = [(one.at, kind_of(one.reading)) for one in activities]
         found = _classed(uuid, kinds, [one.reading.graphics for one in activities], MONITORED, "gpm")
     elif len(samples) >= FEW_LOOKS:
         floor, sure = spin_power(history, uuid, baseline(history, uuid, seconds))
@@ -171,7 +171,8 @@ def _fresh(history: History, series: list[Seen[R]], interval_seconds: float) -> 
     return series if series and history.at - series[-1].at <= allowed else []
 
 
-def _kind(look: r.GpuActivity) -> str:
+def kind_of(look: r.GpuActivity) -> str:
+    """What a card did in one interval: ``work``, ``wait``, ``spin``, ``idle`` or ``unknown``."""
     if look.graphics is None:
         return "unknown"
     if look.graphics <= IDLE:

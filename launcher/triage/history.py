@@ -20,6 +20,7 @@ KEYS: dict[type[r.Reading], tuple[str, ...]] = {
     r.Process: ("pid",),
     r.ProcessEnded: ("pid",),
     r.ProcessUsage: ("pid",),
+    r.Software: ("pid",),
     r.Thread: ("pid", "tid"),
     r.Descriptor: ("pid", "fd"),
     r.FileGrowth: ("pid", "fd"),
@@ -42,6 +43,8 @@ KEYS: dict[type[r.Reading], tuple[str, ...]] = {
     r.GpuProcess: ("uuid", "pid"),
     r.GpuBinding: ("pid",),
     r.GpuSilence: ("call",),
+    r.Communicator: ("communicator",),
+    r.RecordedGroup: ("pid", "group"),
     r.ProbeCall: ("probe", "entity"),
 }
 
@@ -64,10 +67,12 @@ class History:
     def __init__(self, records: Iterable[Record] = (), at: float = 0.0) -> None:
         self.at = at
         self._added: Counter[type[r.Reading]] = Counter()
+        self._count = 0
         self._kept: tuple[tuple[float, int], dict[Hashable, Any]] = ((at, 0), {})
         self._index: dict[type[r.Reading], dict[tuple[Any, ...], list[Seen[Any]]]] = defaultdict(
             lambda: defaultdict(list)
         )
+        self._of: dict[type[r.Reading], dict[Any, list[tuple[Any, ...]]]] = defaultdict(lambda: defaultdict(list))
         for record in records:
             if record.at <= at:
                 self.add(record.at, record.reading)
@@ -76,7 +81,11 @@ class History:
         """Put one reading in its place; a stack record tells of the past, so order is by time, not by arrival."""
         kind = type(reading)
         self._added[kind] += 1
-        series = self._index[kind][tuple(getattr(reading, name) for name in KEYS.get(kind, ()))]
+        self._count += 1
+        key = tuple(getattr(reading, name) for name in KEYS.get(kind, ()))
+        series = self._index[kind][key]
+        if not series and key:
+            self._of[kind][key[0]].append(key)
         seen = Seen(at, reading)
         if series and series[-1].at > at:
             bisect.insort(series, seen, key=_when)
@@ -89,7 +98,7 @@ class History:
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """What ``make`` gives: asked for again, the same, until a reading is added or time goes on."""
-        stamp = (self.at, self._added.total())
+        stamp = (self.at, self._count)
         if self._kept[0] != stamp:
             self._kept = (stamp, {})
         known = self._kept[1]
@@ -108,6 +117,10 @@ class History:
     def entities(self, kind: type[R]) -> list[tuple[Any, ...]]:
         """Keys of all entities for which a reading of this kind exists."""
         return list(self._index[kind])
+
+    def of(self, kind: type[R], first: Any) -> list[tuple[Any, ...]]:
+        """Those keys that begin with this (a pid, mostly): looking for them among all would take as long as the job is large."""
+        return list(self._of[kind].get(first, ()))
 
     def series(self, kind: type[R], *key: Any, seconds: float | None = None) -> list[Seen[R]]:
         """All readings of one entity, oldest first; with ``seconds``, only those of the last so many."""

@@ -1,22 +1,17 @@
 """Who is who in the job: ranks, DataLoader workers, launchers, children, told from the readings alone.
 
-A DataLoader worker inherits its rank's environment, so ``RANK`` alone does not make a rank: the outermost process with a
-given RANK does. Ranks that set their variables themselves (plain spawn) are found by what their parent waits for.
+Which processes are ranks, ``rank_processes`` finds; what lies below one belongs to it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from perfwatch.probes import readings as r
-from perfwatch.triage.frames import any_tag, is_user, tags
+from perfwatch.triage.frames import any_tag
 from perfwatch.triage.history import History
+from perfwatch.triage.rank_processes import Ranks, Sights, find_ranks, is_service, is_worker
 
-WORKER_THREAD = "pt_data_worker"  # the name that torch gives a DataLoader worker's main thread
-TRAINING = ("optimizer", "backward", "loader", "forward")
-OUR_NAME = "perfwatch"  # launchers, watchers and writers of ours name themselves so: never part of what they watch
-SERVICE_WORDS = ("resource_tracker", "forkserver", "semaphore_tracker")
-# How torch and its backends name the threads of a process group (gloo's loop, NCCL's watchdog, heartbeat and proxy).
-GROUP_THREADS = ("gloo", "pt_nccl", "NCCL", "nccl", "pt_gloo")
 TICKS_PER_SECOND = 100  # USER_HZ, fixed by the kernel's ABI on every Linux that torch runs on
 COMPILE_WORDS = ("compile_worker", "_inductor")
 
@@ -49,10 +44,20 @@ class Job:
     members: dict[int, Member]
     ranks: tuple[Member, ...]
     world_size: int | None
+    numbered: bool = True  # by a launcher; otherwise we counted them
+
+    @cached_property
+    def _below(self) -> dict[int, list[Member]]:
+        return _gathered(self.members.values(), lambda member: member.process.parent_pid)
+
+    @cached_property
+    def _workers(self) -> dict[int, list[Member]]:
+        workers = [member for member in self.members.values() if member.role == "worker"]
+        return _gathered(workers, lambda member: member.rank_pid or 0)
 
     def children(self, pid: int) -> list[Member]:
         """Direct children, the dead ones included."""
-        return [member for member in self.members.values() if member.process.parent_pid == pid]
+        return list(self._below.get(pid, ()))
 
     def branch(self, pid: int, root: int) -> Member | None:
         """The child of ``root`` that a process is, or descends from."""
@@ -70,7 +75,7 @@ class Job:
 
     def workers(self, rank_pid: int) -> list[Member]:
         """DataLoader workers of a rank, the dead ones included."""
-        return [m for m in self.members.values() if m.role == "worker" and m.rank_pid == rank_pid]
+        return list(self._workers.get(rank_pid, ()))
 
     def rank_of(self, pid: int) -> int | None:
         """The rank that a process is or belongs to."""
@@ -83,35 +88,11 @@ class Job:
         return self.world_size is None or len(self.ranks) >= self.world_size
 
 
-class _Sights:
-    """What is known of every process, gathered in one pass: a job can have thousands of threads."""
-
-    def __init__(self, history: History) -> None:
-        self.all: dict[int, set[str]] = {}  # tags of all its threads' newest stacks
-        self.main: dict[int, r.Stack] = {}
-        self.in_group: set[int] = (
-            set()
-        )  # belongs to a process group, by its stacks or by a thread that torch made for one
-        for pid, tid in history.entities(r.Stack):
-            seen = history.latest(r.Stack, pid, tid)
-            if seen is None:
-                continue
-            self.all.setdefault(pid, set()).update(tags(seen.reading))
-            if pid == tid:
-                self.main[pid] = seen.reading
-        for pid, tid in history.entities(r.Thread):
-            thread = history.latest(r.Thread, pid, tid)
-            if thread is not None and thread.reading.name.startswith(GROUP_THREADS):
-                self.in_group.add(pid)
-        self.in_group |= {pid for pid, found in self.all.items() if any_tag(found, "collective", "rendezvous")}
-
-    def of(self, pid: int) -> frozenset[str]:
-        """Tags of all threads of a process."""
-        return frozenset(self.all.get(pid, ()))
-
-    def of_main(self, pid: int) -> frozenset[str]:
-        """Tags of its main thread."""
-        return tags(self.main[pid]) if pid in self.main else frozenset()
+def _gathered(members: Iterable[Member], key: Callable[[Member], int]) -> dict[int, list[Member]]:
+    found: dict[int, list[Member]] = {}
+    for member in members:
+        found.setdefault(key(member), []).append(member)
+    return found
 
 
 def read_job(history: History) -> Job:
@@ -127,8 +108,9 @@ def read_job(history: History) -> Job:
         if (gone := history.latest(r.ProcessEnded, *key))
         and (gone.reading.pid not in processes or processes[gone.reading.pid].start_ticks == gone.reading.start_ticks)
     }
-    sights = _Sights(history)
-    ranks = _find_ranks(sights, processes)
+    sights = Sights(history)
+    found = find_ranks(sights, processes)
+    ranks = found.ranks
     members: dict[int, Member] = {}
     for pid, process in sorted(processes.items()):
         owner = _owner(pid, processes, ranks)
@@ -140,8 +122,7 @@ def read_job(history: History) -> Job:
             ended=ended.get(pid),
         )
     ordered = tuple(sorted((members[pid] for pid in ranks), key=lambda m: (m.rank if m.rank is not None else 0, m.pid)))
-    sizes = [processes[pid].world_size for pid in ranks if processes[pid].world_size is not None]
-    return Job(members, _newest(ordered), max((size for size in sizes if size is not None), default=None))
+    return Job(members, _newest(ordered), found.world_size, found.numbered)
 
 
 def _newest(ranks: tuple[Member, ...]) -> tuple[Member, ...]:
@@ -157,73 +138,7 @@ def _newest(ranks: tuple[Member, ...]) -> tuple[Member, ...]:
     return tuple(best.values())
 
 
-def _find_ranks(sights: _Sights, processes: dict[int, r.Process]) -> dict[int, int | None]:
-    by_environment = {
-        pid: process.rank
-        for pid, process in processes.items()
-        if process.python and process.rank is not None and not _inherits(process, processes)
-    }
-    if by_environment:
-        return dict(by_environment)
-    roots = [p for p in processes.values() if p.python and not _is_service(p) and not _python_above(p, processes)]
-    found: dict[int, int | None] = {}
-    for root in sorted(roots, key=lambda p: p.start_ticks):
-        found.update(_descend(sights, root, processes))
-    return found
-
-
-def _descend(sights: _Sights, process: r.Process, processes: dict[int, r.Process]) -> dict[int, int | None]:
-    """The rank(s) at or below a top Python process: past launchers, and into the children of a plain spawn."""
-    children = [
-        p
-        for p in processes.values()
-        if p.parent_pid == process.pid and p.python and not _is_service(p) and not _is_worker(sights, p)
-    ]
-    grouped = [child for child in children if child.pid in sights.in_group]
-    supervises = any_tag(sights.of_main(process.pid), "spawn_join", "mp_join") or process.pid not in sights.in_group
-    if "spawn_join" in sights.of_main(process.pid) or (grouped and supervises):
-        likely = [child for child in children if child.torch_loaded is not False or child in grouped]
-        ordered = sorted(likely, key=lambda p: (p.start_ticks, p.pid))
-        return {child.pid: index for index, child in enumerate(ordered)}
-    if grouped:  # it trains as the first rank itself
-        ordered = sorted(grouped, key=lambda p: (p.start_ticks, p.pid))
-        return {one.pid: index for index, one in enumerate([process, *ordered])}
-    heavy = [child for child in children if child.torch_loaded]
-    trains = len(heavy) == 1 and any_tag(sights.of(heavy[0].pid), *TRAINING)
-    joins = trains and "mp_join" in sights.of_main(process.pid)
-    if len(heavy) == 1 and (process.torch_loaded is False or joins or _only_launches(sights, process.pid)):
-        return _descend(sights, heavy[0], processes)
-    return {process.pid: None}
-
-
-def _only_launches(sights: _Sights, pid: int) -> bool:
-    """Whether the main thread waits for a child below nothing but an installed command (accelerate, deepspeed)."""
-    stack = sights.main.get(pid)
-    if stack is None or not any_tag(tags(stack), "child_wait", "mp_join"):
-        return False
-    return all(not is_user(frame) or "/bin/" in frame.file for frame in stack.frames)
-
-
-def _inherits(process: r.Process, processes: dict[int, r.Process]) -> bool:
-    """Whether an ancestor in the job has the same RANK, so that this one only inherited it."""
-    above = processes.get(process.parent_pid)
-    while above is not None:
-        if above.rank == process.rank and above.python:
-            return True
-        above = processes.get(above.parent_pid)
-    return False
-
-
-def _python_above(process: r.Process, processes: dict[int, r.Process]) -> bool:
-    above = processes.get(process.parent_pid)
-    while above is not None:
-        if above.python and not _is_service(above):
-            return True
-        above = processes.get(above.parent_pid)
-    return False
-
-
-def _owner(pid: int, processes: dict[int, r.Process], ranks: dict[int, int | None]) -> int | None:
+def _owner(pid: int, processes: dict[int, r.Process], ranks: Ranks) -> int | None:
     here: int | None = pid
     while here is not None and here in processes:
         if here in ranks:
@@ -232,32 +147,22 @@ def _owner(pid: int, processes: dict[int, r.Process], ranks: dict[int, int | Non
     return None
 
 
-def _is_service(process: r.Process) -> bool:
-    if process.name.startswith(OUR_NAME):
-        return True
-    return any(word in part for part in process.command for word in SERVICE_WORDS)
-
-
-def _is_worker(sights: _Sights, process: r.Process) -> bool:
-    return process.name.startswith(WORKER_THREAD) or "worker" in sights.of(process.pid)
-
-
 def _role(
-    sights: _Sights,
+    sights: Sights,
     process: r.Process,
-    ranks: dict[int, int | None],
+    ranks: Ranks,
     owner: int | None,
     processes: dict[int, r.Process],
 ) -> str:
     if process.pid in ranks:
         return "rank"
-    if _is_service(process):
+    if is_service(process):
         return "service"
     if any(word in part for part in process.command for word in COMPILE_WORDS):
         return "compile"
     if owner is None:
         return "launcher"
-    if _is_worker(sights, process):
+    if is_worker(sights, process):
         return "worker"
     if any_tag(sights.of(process.pid), "pool_worker", "futures_worker"):
         return "pool_worker"

@@ -72,6 +72,10 @@ def stacks_of(history: History, pid: int, tid: int, seconds: float = WINDOW_SECO
 
 def dominant(history: History, pid: int, tid: int, seconds: float = WINDOW_SECONDS) -> Seen[r.Stack] | None:
     """The stack that the thread was most often seen in; of equals, the newest."""
+    return history.once(("dominant", pid, tid, seconds), lambda: _dominant(history, pid, tid, seconds))
+
+
+def _dominant(history: History, pid: int, tid: int, seconds: float) -> Seen[r.Stack] | None:
     seen = stacks_of(history, pid, tid, seconds)
     if not seen:
         return None
@@ -87,6 +91,10 @@ def dominant(history: History, pid: int, tid: int, seconds: float = WINDOW_SECON
 
 def motion(history: History, pid: int, tid: int, seconds: float = WINDOW_SECONDS) -> Motion:
     """Everything that moved about one thread in the last seconds."""
+    return history.once(("motion", pid, tid, seconds), lambda: _motion(history, pid, tid, seconds))
+
+
+def _motion(history: History, pid: int, tid: int, seconds: float) -> Motion:
     threads = history.series(r.Thread, pid, tid, seconds=seconds) or history.series(r.Thread, pid, tid)[-1:]
     stacks = history.series(r.Stack, pid, tid, seconds=seconds)
     weights: Counter[tuple[tuple[str, str, int], ...]] = Counter()
@@ -135,6 +143,10 @@ class Moves:
 
 def moves(history: History, pid: int, tid: int) -> Moves:
     """Moments at which the thread ran for more than a timed wait's look at the clock, or woke from a wait without end."""
+    return history.once(("moves", pid, tid), lambda: _moves(history, pid, tid))
+
+
+def _moves(history: History, pid: int, tid: int) -> Moves:
     seen = history.series(r.Thread, pid, tid)
     at = [later.at for earlier, later in pairwise(seen) if _moved(earlier, later)]
     lulls = [later - earlier for earlier, later in pairwise(at)]
@@ -191,7 +203,7 @@ def _io_calls(threads: list[Seen[r.Thread]]) -> int | None:
 
 def python_threads(history: History, pid: int) -> list[int]:
     """Threads of a process in which Python frames were seen."""
-    return sorted(key[1] for key in history.entities(r.Stack) if key[0] == pid)
+    return sorted(key[1] for key in history.of(r.Stack, pid))
 
 
 def tags_seen(history: History, pid: int, tid: int, seconds: float | None = None) -> frozenset[str]:

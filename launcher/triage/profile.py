@@ -94,6 +94,10 @@ class Profile:
 
 def profile(history: History, pid: int, tid: int, seconds: float | None = None) -> Profile:
     """The samples of one thread over the last ``seconds`` (default: all that there are)."""
+    return history.once(("profile", pid, tid, seconds), lambda: _profile(history, pid, tid, seconds))
+
+
+def _profile(history: History, pid: int, tid: int, seconds: float | None) -> Profile:
     sights = tuple(seen for seen in history.series(r.Stack, pid, tid, seconds=seconds) if seen.reading.frames)
     if not sights:
         return Profile((), 0.0)

@@ -16,7 +16,12 @@ def somebody_works(case: Case, chain: Chain) -> bool:
     """Whether another thread that could release it burns CPU: it may hold the lock, or make what is waited for."""
     end = chain.end
     pids = {end.node.pid, *(sharers(case.job, end.node) if end.node.wait and end.node.wait.shared else ())}
-    keys = [key for key in case.history.entities(Thread) if key[0] in pids and key != (end.node.pid, end.node.tid)]
+    keys = [
+        key
+        for pid in dict.fromkeys(pids)
+        for key in case.history.of(Thread, pid)
+        if key != (end.node.pid, end.node.tid)
+    ]
     shares = (motion(case.history, *key).run_share for key in keys)
     return any(share is not None and share > WORKING_SHARE for share in shares)
 

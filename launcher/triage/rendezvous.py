@@ -38,8 +38,8 @@ def _serves(history: History, pid: int) -> bool:
 
 
 def _server(history: History, pid: int) -> r.Thread | None:
-    for key in history.entities(r.Thread):
-        seen = history.latest(r.Thread, *key) if key[0] == pid else None
+    for key in history.of(r.Thread, pid):
+        seen = history.latest(r.Thread, *key)
         if seen is not None and seen.reading.name.startswith(STORE_THREAD):
             return seen.reading
     return None

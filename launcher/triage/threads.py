@@ -168,11 +168,7 @@ def may_release(history: History, node: Node, others: list[Node]) -> bool:
     if any(not waits_forever(other) and (not _ticks(other) or _hands_over(history, other)) for other in others):
         return True
     known = {node.tid, *(other.tid for other in others)}
-    shares = (
-        motion(history, *key).run_share
-        for key in history.entities(r.Thread)
-        if key[0] == node.pid and key[1] not in known
-    )
+    shares = (motion(history, *key).run_share for key in history.of(r.Thread, node.pid) if key[1] not in known)
     return any(share is not None and share > UNSEEN_RUN_SHARE for share in shares) or node.motion.samples < 2
 
 
@@ -184,7 +180,7 @@ def sharers(job: Job, node: Node) -> tuple[int, ...]:
 
 def stirs(history: History, job: Job, pid: int) -> bool:
     """Whether any thread of a process runs, was seen to move, or waits for something that has an end."""
-    tids = {key[1] for key in history.entities(r.Thread) if key[0] == pid} | {pid}
+    tids = {key[1] for key in history.of(r.Thread, pid)} | {pid}
     nodes = (node_of(history, job, pid, tid) for tid in tids)
     return any(n.motion.frozen is False or _comes_back(n) for n in nodes if not idle(n) and not _is_service(history, n))
 
@@ -201,8 +197,9 @@ def releasers(history: History, job: Job, node: Node) -> list[Node]:
     pids = [node.pid, *(sharers(job, node) if node.wait is not None and node.wait.shared else ())]
     nodes = [
         node_of(history, job, *key)
-        for key in history.entities(r.Thread)
-        if key[0] in pids and key != (node.pid, node.tid)
+        for pid in dict.fromkeys(pids)
+        for key in history.of(r.Thread, pid)
+        if key != (node.pid, node.tid)
     ]
     resting = [n for n in nodes if n.wait is not None and n.wait.kind == "sleep" and n.wait.remaining_seconds]
     return [n for n in resting if not _is_service(history, n) and (not _ticks(n) or _hands_over(history, n))]

@@ -48,6 +48,7 @@ class Link(_Part, frozen=True, kw_only=True):
     rank: int | None = None
     frame: str | None = None
     silent_seconds: float | None = None
+    host: str | None = None  # where the job has more than one
 
 
 class Alternative(_Part, frozen=True, kw_only=True):

@@ -5,7 +5,9 @@ What it means
 
 How it is recognised
     At least one rank stands in a collective (or in the gradients' reduction) and does not move; at least one rank is elsewhere,
-    and its own chain ends in something that does not move. Every rank of the job must be seen.
+    and its own chain ends in something that does not move. Every rank of the job must be seen, or counted: NCCL's RAS service
+    and the flight recorders tell, group by group, who has called less often than the others while no count grows, on
+    whatever machine. Where groups wait for groups, the rank at the end of it all is named.
 
 What it is mistaken for
     A slow rank: its own chain moves, and the collectives go on. A checkpoint of one rank while the others wait: that one
@@ -18,15 +20,16 @@ What to do next
 import msgspec
 
 from perfwatch.probes.readings import Process, Stack, Thread
+from perfwatch.triage.absence import call, elsewhere, in_collective, listed, rank_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
-from perfwatch.triage.gpu import regime
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
 from perfwatch.triage.motion import moves
 from perfwatch.triage.profile import TRAINING_TAGS
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.threads import OTHERS_MOVE
 from perfwatch.triage.verdict import Abstention, Alternative, Finding, Missing, Outcome
+from perfwatch.triage.waitgraph import WaitGraph, wait_graph
 
 CAUSE = Cause("stalled_collective", "hung", "user_code", (Process, Thread, Stack))
 
@@ -39,14 +42,24 @@ INFERRED = 0.9
 
 def judge(case: Case) -> Outcome:
     """Fires when some ranks are in a collective and the rest stand still somewhere else."""
-    waiting = [chain for chain in case.still_chains if _in_collective(case, chain)]
-    if not waiting or max(len(case.job.ranks), case.job.world_size or 1) < 2:
+    if max(len(case.job.ranks), case.job.world_size or 1) < 2:
         return None
+    graph = wait_graph(case)
+    waiting = [chain for chain in case.still_chains if in_collective(case, chain)]
     gone = [rank for rank in case.job.ranks if not rank.alive]
-    absent = [chain for chain in case.chains.values() if not _in_collective(case, chain)]
-    if not absent and not gone:
+    absent = [chain for chain in case.chains.values() if not in_collective(case, chain)]
+    if graph is not None and graph.edges:
+        waiting = [chain for chain in case.chains.values() if graph.edges.get(rank_of(chain))] or waiting
+    if graph is not None and graph.edges and not gone:
+        here = [case.chains[seat.pid] for seat in graph.ends if seat.pid in case.chains]
+        if any(in_collective(case, chain) for chain in here):
+            return None  # behind, and yet in a collective, or in a kernel of its own: counts alone cannot say which
+        if graph.ends and not here:
+            return elsewhere(case, waiting, graph, graph.ends[0])
+        absent = here
+    if not waiting or (not absent and not gone):
         return None
-    if not case.job.covered:
+    if not case.job.covered and (graph is None or not absent):
         return Abstention(
             cause=CAUSE.name,
             missing=(
@@ -61,15 +74,7 @@ def judge(case: Case) -> Outcome:
         return _dead_rank(case, waiting[0], gone[0].pid, gone[0].rank)
     if any(_works(case, chain) for chain in absent):
         return None
-    return _absent(case, waiting, absent)
-
-
-def _in_collective(case: Case, chain: Chain) -> bool:
-    """Whether a rank stands in a collective, or waits for its GPU, on which a kernel waits that moves nothing."""
-    if chain.end.kind == "gpu" and chain.end.detail:
-        card = regime(case.history, chain.end.detail)
-        return card.kind == "spin" and not card.computes
-    return chain.end.kind == "collective"
+    return _absent(case, waiting, absent, graph)
 
 
 def _works(case: Case, chain: Chain) -> bool:
@@ -88,10 +93,10 @@ def _works(case: Case, chain: Chain) -> bool:
     return end.kind != "python"
 
 
-def _absent(case: Case, waiting: list[Chain], absent: list[Chain]) -> Finding:
+def _absent(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitGraph | None) -> Finding:
     first = absent[0]
-    victims = ", ".join(str(chain.start.rank) for chain in waiting)
-    op = waiting[0].links[-1].waits_for
+    victims = listed([rank_of(chain) for chain in waiting])
+    op = call(graph, waiting)
     certain = (first.end.kind in CERTAIN_ENDS and first.end.detail != OTHERS_MOVE) or outlasts(case, first.end)
     silent = min((chain.end.silent_seconds or 0.0 for chain in waiting), default=0.0)
     found = hung(
@@ -100,11 +105,12 @@ def _absent(case: Case, waiting: list[Chain], absent: list[Chain]) -> Finding:
         first,
         owner=CAUSE.owner,
         summary=f"rank {first.start.rank} never joined {op}: {who(first)} waits for {first.links[-1].waits_for}; "
-        f"rank {victims} waits for it",
+        f"{victims} for it",
         patience=STRUCTURAL_SECONDS if certain else temporal(case),
         silent=max(silent, first.end.silent_seconds or 0.0) if certain else silent,
         ceiling=1.0 if first.end.still else INFERRED,
-        evidence=tuple(
+        evidence=(graph.evidence(case) if graph is not None else ())
+        + tuple(
             case.saw(
                 "collective",
                 f"rank {chain.start.rank}",

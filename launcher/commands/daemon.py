@@ -1,0 +1,43 @@
+"""``perfwatch daemon``: every training job of this machine, watched as it appears."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from perfwatch.outlets.options import MetricsPort, Notify, wanted
+
+
+def daemon(
+    directory: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where recordings go; a local disk by default.")
+    ] = None,
+    disk_budget: Annotated[
+        float, typer.Option(metavar="GIB", help="What all recordings may take together.", min=0.1)
+    ] = 4.0,
+    patience: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS", min=1.0, help="How long a wait that time may heal is given before it is called hung."
+        ),
+    ] = 60.0,
+    every: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="How often new jobs are looked for.")] = 5.0,
+    metrics_port: MetricsPort = None,
+    notify: Notify = None,
+) -> None:
+    """Watch every training job of this machine, each as it appears, until told to stop.
+
+    Each job gets a watch and a recording of its own; one that a perfwatch run watches is left to it. When all recordings
+    together exceed the budget the oldest calm ones are removed first. Notebooks are left alone. Root sees the jobs of
+    everybody, others see their own. SIGTERM completes the recordings and ends it; the jobs are never touched.
+
+    \b
+    Examples:
+      perfwatch daemon
+      sudo perfwatch daemon --metrics-port 9123 --notify @/etc/perfwatch/webhook
+      systemctl start perfwatch          with scripts/deploy/perfwatch.service
+    """
+    from perfwatch.daemon.serving import serve
+
+    serve(directory, disk_budget, patience, every, wanted(metrics_port, notify), sys.stderr)

@@ -1,0 +1,93 @@
+"""``perfwatch fleet``: one verdict for a job on many hosts."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from perfwatch.fleet.engine import Engine
+
+
+def fleet(
+    hosts: Annotated[
+        str, typer.Option(metavar="a,b[1-4]", help="Hosts to reach by ssh: a ClusterShell node set.")
+    ] = "",
+    slurm: Annotated[str, typer.Option(metavar="JOBID", help="The nodes of a Slurm job, by srun --overlap.")] = "",
+    kubernetes: Annotated[str, typer.Option(metavar="SELECTOR", help="Pods with these labels, by kubectl exec.")] = "",
+    job: Annotated[
+        str, typer.Option(metavar="TEXT", help="Which job, where there are several: part of what it says of itself.")
+    ] = "",
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")] = False,
+    seconds: Annotated[
+        float, typer.Option(metavar="SECONDS", min=1.0, max=300.0, help="How long each host looks.")
+    ] = 8.0,
+    deadline: Annotated[
+        float | None, typer.Option(metavar="SECONDS", min=1.0, help="After which a host does not answer.")
+    ] = None,
+    patience: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS", min=1.0, help="How long a wait that time may heal is given before it is called hung."
+        ),
+    ] = 60.0,
+    command: Annotated[str, typer.Option(metavar="COMMAND", help="What perfwatch is called on the hosts.")] = "",
+    options: Annotated[
+        str, typer.Option(metavar="OPTIONS", help="More options for ssh or kubectl, e.g. '--namespace training'.")
+    ] = "",
+) -> None:
+    """Say why a job on many hosts makes no progress.
+
+    Looks on all hosts at once, each for some seconds, and gives one verdict: which rank everybody waits for, on which host, in
+    which worker, at which line. A host that does not answer is part of the evidence.
+
+    The exit code tells the state, as for perfwatch attach.
+
+    \b
+    Examples:
+      perfwatch fleet --hosts 'node-a,node-b[1-4]'
+      perfwatch fleet --hosts @slurmjob:4242 --job 'run 7'
+      perfwatch fleet --slurm 4242 --json | jq .verdict.culprits
+      perfwatch fleet --kubernetes job-name=train --options '--namespace training'
+    """
+    from perfwatch.fleet.asking import Question
+    from perfwatch.fleet.staying import until_clear
+    from perfwatch.report.exits import exit_code
+    from perfwatch.report.fleet import FleetReport, as_json
+
+    engine = _engine(hosts, slurm, kubernetes, command, options)
+    outcome = until_clear(engine, Question(seconds, patience, job, deadline), sys.stderr)
+    if json:
+        print(as_json(outcome), flush=True)
+    else:
+        from perfwatch.report.console import console
+
+        console(sys.stdout).print(FleetReport(outcome))
+    raise typer.Exit(exit_code(outcome.verdict))
+
+
+def _engine(hosts: str, slurm: str, kubernetes: str, command: str, options: str) -> "Engine":
+    import shlex
+
+    from perfwatch.errors import UsageError
+
+    if sum(map(bool, (hosts, slurm, kubernetes))) != 1:
+        raise UsageError(
+            "say where the ranks are, in one way",
+            "perfwatch fleet --hosts a,b[1-4], or --slurm JOBID, or --kubernetes SELECTOR",
+        )
+    try:
+        called, more = shlex.split(command) or None, shlex.split(options)
+    except ValueError as error:
+        raise UsageError(f"--command or --options: {error}", "check the quotes") from None
+    if hosts:
+        from perfwatch.fleet.over_ssh import OverSsh
+
+        return OverSsh(hosts, called, options)
+    if slurm:
+        from perfwatch.fleet.over_srun import OverSrun
+
+        return OverSrun(slurm, called)
+    from perfwatch.fleet.over_kubectl import OverKubectl
+
+    return OverKubectl(kubernetes, called, more)

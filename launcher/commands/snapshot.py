@@ -1,0 +1,42 @@
+"""``perfwatch snapshot``: what ``perfwatch fleet`` runs on each host."""
+
+from typing import Annotated
+
+import typer
+
+
+def snapshot(
+    seconds: Annotated[float, typer.Option(metavar="SECONDS", min=0.0, max=600.0, help="How long to look.")] = 8.0,
+    job: Annotated[str, typer.Option(metavar="TEXT", help="Only jobs that say this of themselves.")] = "",
+    patience: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS", min=1.0, help="How long a wait that time may heal is given before it is called hung."
+        ),
+    ] = 60.0,
+    nonce: Annotated[str, typer.Option(hidden=True, help="Print lines for the one that asks, marked so.")] = "",
+) -> None:
+    """Print what perfwatch fleet needs of this machine.
+
+    One JSON object: for each job its ranks, a compact session and this machine's own verdict. perfwatch fleet runs this on
+    each host of a job and judges them together.
+
+    \b
+    Examples:
+      perfwatch snapshot | jq '.jobs[].ranks'
+      perfwatch snapshot --seconds 3
+    """
+    import msgspec
+
+    from perfwatch.errors import UsageError
+    from perfwatch.fleet import looking, wire
+    from perfwatch.leaving import Leaving
+
+    if nonce and not wire.NONCE.fullmatch(nonce):
+        raise UsageError("--nonce takes 8 to 32 hexadecimal digits", "perfwatch fleet makes one itself")
+    with Leaving() as leaving:
+        found = looking.look(seconds, patience, job, leaving)
+    if nonce:
+        print("\n".join(wire.lines(found, nonce)), flush=True)
+    else:
+        print(msgspec.json.encode(found).decode(), flush=True)

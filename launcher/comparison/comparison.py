@@ -1,0 +1,198 @@
+"""``compare(a, b)``: everything in which two recorded runs differ, and how sure each difference is."""
+
+import msgspec
+
+from perfwatch.comparison.bootstrap import (
+    Blocks,
+    Interval,
+    Windows,
+    change_of_quantile,
+    difference_of_ratios,
+    interval_of_quantile,
+)
+from perfwatch.comparison.conditions import Condition, command_difference, conditions, differences
+from perfwatch.comparison.measures import Measure, measures
+from perfwatch.comparison.steps import StepTimes, step_times
+from perfwatch.recording import Recording
+from perfwatch.report.moment import last_living_moment
+from perfwatch.triage.case import Case
+from perfwatch.triage.diagnose import diagnose
+from perfwatch.triage.history import History, quantile
+from perfwatch.triage.verdict import Verdict
+
+SCHEMA = "perfwatch.comparison/1"
+WARM_UP_STEPS = 10  # compilation, autotuning, the first epoch of a cache
+QUANTILES = (("p50", 0.50), ("p95", 0.95), ("p99", 0.99))
+NO_STEPS = "no step times after the warm-up: a run whose steps can be counted is started with perfwatch run"
+
+
+class Side(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the two runs. Empty and None: not known. verdict: the last one on the living job, by today's rules."""
+
+    session: str
+    created: float  # unix time
+    seconds: float  # watched
+    command: tuple[str, ...]
+    steps: int = 0  # counted, of the rank that counted the most
+    timed_steps: int = 0  # without the warm-up
+    state: str
+    cause: str | None
+    confidence: float
+    summary: str
+    missing: tuple[str, ...] = ()  # what this recording does not hold
+
+
+class StepDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """One quantile of the step times. change: B against A, 0.05 is 5 % slower. Intervals cover 95 %; None: too few steps."""
+
+    quantile: str
+    a_seconds: float
+    b_seconds: float
+    change: float
+    a_interval: Interval | None = None
+    b_interval: Interval | None = None
+    change_interval: Interval | None = None
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure of both runs. interval: of B minus A, covers 95 %; None: seen too seldom. sure: the interval excludes zero."""
+
+    name: str
+    group: str
+    unit: str
+    a: float | None
+    b: float | None
+    interval: Interval | None = None
+    sure: bool = False
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Run B against run A. unlike: conditions in which the two differ, those that explain a difference by themselves first."""
+
+    schema: str = SCHEMA
+    a: Side
+    b: Side
+    unlike: tuple[Condition, ...] = ()
+    steps: tuple[StepDifference, ...] = ()
+    differences: tuple[Difference, ...] = ()
+    verdict_changed: bool = False
+
+
+class _Run:
+    """One recording, read once."""
+
+    def __init__(self, name: str, recording: Recording, warm_up: int) -> None:
+        self.name, self.recording = name, recording
+        self.case = Case(History(recording.records, recording.end), recording.session, recording.events)
+        self.times: StepTimes | None = step_times(self.case.history, self.case.job.ranks, warm_up)
+        timed = self.times is not None and bool(self.times.values)
+        first, last = (self.times.first_at, self.times.last_at) if self.times and timed else (0.0, recording.end)
+        self.measures = {(one.group, one.name): one for one in measures(self.case, first, last)}
+        clock = self.measures.get(("GPU", "SM clock"))
+        self.conditions = conditions(self.case, clock.windows if clock else None)
+
+    def side(self) -> Side:
+        verdict = self._verdict()
+        return Side(
+            session=self.name,
+            created=self.recording.session.created,
+            seconds=round(self.recording.end, 3),
+            command=self.recording.session.command,
+            steps=self.times.counted if self.times else 0,
+            timed_steps=len(self.times.values) if self.times else 0,
+            state=verdict.state,
+            cause=verdict.cause,
+            confidence=verdict.confidence,
+            summary=verdict.summary,
+            missing=tuple(self._missing()),
+        )
+
+    def _verdict(self) -> Verdict:
+        moment = last_living_moment(self.recording)
+        return diagnose(self.recording.until(moment), moment)
+
+    def _missing(self) -> list[str]:
+        damaged = self.recording.skipped
+        return [
+            *(["it is empty: nothing was read"] if not self.recording.records else []),
+            *([NO_STEPS] if self.times is None or not self.times.values else []),
+            *([f"{damaged} damaged lines were left out"] if damaged else []),
+            *(
+                [f"{len(self.recording.unknown)} lines of a newer version were left out"]
+                if self.recording.unknown
+                else []
+            ),
+        ]
+
+
+def compare(
+    a: Recording, b: Recording, names: tuple[str, str] = ("A", "B"), warm_up: int = WARM_UP_STEPS
+) -> Comparison:
+    """Hold one recording against another.
+
+    Args:
+        a: what is compared against (the baseline).
+        b: what is compared.
+        names: where they lie, for the report.
+        warm_up: first steps of each process that are left out.
+    """
+    one, other = _Run(names[0], a, warm_up), _Run(names[1], b, warm_up)
+    sides = one.side(), other.side()
+    return Comparison(
+        a=sides[0],
+        b=sides[1],
+        unlike=(*command_difference(a.session, b.session), *differences(one.conditions, other.conditions)),
+        steps=_steps(one.times, other.times),
+        differences=_differences(one.measures, other.measures),
+        verdict_changed=(sides[0].state, sides[0].cause) != (sides[1].state, sides[1].cause),
+    )
+
+
+def _steps(a: StepTimes | None, b: StepTimes | None) -> tuple[StepDifference, ...]:
+    if a is None or b is None or not a.values or not b.values:
+        return ()
+    blocks_a, blocks_b = Blocks(a.values), Blocks(b.values)
+    found = []
+    for name, share in QUANTILES:
+        value_a, value_b = quantile(a.values, share) or 0.0, quantile(b.values, share) or 0.0
+        found.append(
+            StepDifference(
+                quantile=name,
+                a_seconds=value_a,
+                b_seconds=value_b,
+                change=value_b / value_a - 1.0,
+                a_interval=interval_of_quantile(share, blocks_a),
+                b_interval=interval_of_quantile(share, blocks_b),
+                change_interval=change_of_quantile(share, blocks_a, blocks_b),
+            )
+        )
+    return tuple(found)
+
+
+def _differences(a: dict[tuple[str, str], Measure], b: dict[tuple[str, str], Measure]) -> tuple[Difference, ...]:
+    nothing = Windows(())
+    found = []
+    for key in dict.fromkeys((*a, *b)):
+        known = a.get(key) or b[key]
+        left, right = (run[key].windows if key in run else nothing for run in (a, b))
+        if known.group == "phase":  # seen in one run alone: the other was looked at too, and was never there
+            left, right = left if left.parts else _never(a, left), right if right.parts else _never(b, right)
+        interval = difference_of_ratios(left, right)
+        found.append(
+            Difference(
+                name=known.name,
+                group=known.group,
+                unit=known.unit,
+                a=left.value,
+                b=right.value,
+                interval=interval,
+                sure=interval is not None and (interval[0] > 0.0 or interval[1] < 0.0),
+            )
+        )
+    return tuple(found)
+
+
+def _never(run: dict[tuple[str, str], Measure], otherwise: Windows) -> Windows:
+    """The windows in which stacks of a run were seen, with nothing in them."""
+    seen = next((one.windows for (group, _), one in run.items() if group == "phase"), otherwise)
+    return Windows(tuple((0.0, part[1]) for part in seen.parts))

@@ -1,0 +1,31 @@
+"""``--fail-if-slower``: an exit code for continuous integration, of which nobody has to say "just run it again"."""
+
+from perfwatch.comparison.comparison import Comparison
+from perfwatch.errors import EXIT_CODES
+
+
+def gate(comparison: Comparison, percent: float) -> tuple[int, str]:
+    """Exit code and what to say: 60 where B's median step is surely slower by more, 0 where it surely is not, 50 otherwise.
+
+    Surely means that the whole 95 % interval of the change lies on one side of ``percent``.
+    """
+    median = next((one for one in comparison.steps if one.quantile == "p50"), None)
+    if median is None:
+        who = [name for name, side in (("A", comparison.a), ("B", comparison.b)) if not side.timed_steps]
+        return EXIT_CODES["inconclusive"], f"cannot tell whether B is slower: no step times of {' and '.join(who)}"
+    if median.change_interval is None:
+        steps = f"{comparison.a.timed_steps} and {comparison.b.timed_steps}"
+        return EXIT_CODES["inconclusive"], f"cannot tell whether B is slower: too few steps ({steps}, 30 at least)"
+    low, high = median.change_interval
+    said = f"the median step of B takes {_percent(median.change)} ({_percent(low)} to {_percent(high)})"
+    if 100.0 * low > percent:
+        return EXIT_CODES["gate_failed"], f"slower than allowed: {said}; at most {percent:+g} % is"
+    if 100.0 * high <= percent:
+        return EXIT_CODES["healthy"], f"not slower than allowed: {said}; at most {percent:+g} % is"
+    return EXIT_CODES["inconclusive"], (
+        f"cannot tell whether B is slower than allowed: {said}, and {percent:+g} % lies within; longer runs tell"
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100.0 * share:+.1f} %"

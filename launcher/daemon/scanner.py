@@ -1,0 +1,116 @@
+"""Training jobs as they appear on this machine, found at next to no cost: a process is looked at when it is new, then ever less.
+
+One scan lists /proc (1 ms beside a thousand processes) and identifies those that are new (0.2 ms each). A process that is not
+Python with torch may become so, by an exec or an import: it is looked at again when it is 5, 10, 20 ... seconds older.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from perfwatch.jobs import Machine
+from perfwatch.probes.deadline import Caller
+from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.probe import Unavailable
+from perfwatch.probes.process import identify, read_stat
+from perfwatch.probes.readings import Process
+from perfwatch.redaction import redact
+from perfwatch.target import WORKER_NAME
+
+AGAIN_SECONDS, LONGEST_AGAIN_SECONDS = 5.0, 300.0
+# Somebody's session, not a run: it waits for its user most of the time.
+_INTERACTIVE = re.compile(r"(?:^|/)(?:ipykernel(?:_launcher)?|jupyter[\w-]*|ipython3?|pytest)(?:\.py)?$")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A job: the process at its top, which is known by pid and start time, and those of its tree that have torch loaded."""
+
+    root: Process
+    trainers: tuple[int, ...]
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """What tells it from a later job under the same pid."""
+        return self.root.pid, self.root.start_ticks
+
+
+@dataclass
+class _Seen:
+    process: Process
+    due: float
+    pause: float
+
+
+class Scanner:
+    """Remembers every process of the machine.
+
+    Args:
+        filesystem: where /proc is.
+        child: where reads that may block are made.
+        clock: monotonic seconds.
+
+    Attributes:
+        hidden: Python processes of others that we may not look into.
+    """
+
+    def __init__(self, filesystem: Filesystem, child: Caller, clock: Callable[[], float]) -> None:
+        self._filesystem, self._child, self._clock = filesystem, child, clock
+        self._seen: dict[int, _Seen] = {}
+        self._kernel: set[int] = set()
+        self.hidden = 0
+
+    def scan(self) -> list[Found]:
+        """Every job that is there now, oldest first."""
+        pids = self._filesystem.processes()
+        there = set(pids)
+        self._kernel &= there
+        for pid in [pid for pid in self._seen if pid not in there]:
+            del self._seen[pid]
+        for pid in pids:
+            if pid not in self._kernel:
+                self._look(pid)
+        machine = Machine({pid: seen.process for pid, seen in self._seen.items()})
+        trainers: dict[int, list[int]] = {}
+        for process in machine.processes.values():
+            if process.python and process.torch_loaded and not _aside(process):
+                trainers.setdefault(machine.top(process), []).append(process.pid)
+        self.hidden = sum(
+            one.python and one.torch_loaded is None and bool(one.command) for one in machine.processes.values()
+        )
+        found = [Found(machine.processes[top], tuple(sorted(pids))) for top, pids in trainers.items()]
+        return sorted((one for one in found if not _aside(one.root)), key=lambda one: one.root.start_ticks)
+
+    def ancestors(self, pid: int) -> set[int]:
+        """A process and those above it, as far as they are known."""
+        found: set[int] = set()
+        while pid in self._seen and pid not in found:
+            found.add(pid)
+            pid = self._seen[pid].process.parent_pid
+        return found
+
+    def _look(self, pid: int) -> None:
+        now, seen = self._clock(), self._seen.get(pid)
+        if seen is not None and now < seen.due:
+            return
+        try:
+            stat = read_stat(self._filesystem, pid)
+            if (
+                pid == 2 and stat.name == "kthreadd"
+            ) or stat.parent_pid in self._kernel:  # its children have higher pids
+                self._kernel.add(pid)
+                return
+            process = identify(self._filesystem, pid, self._child, redact)
+        except (Unavailable, ValueError):
+            self._seen.pop(pid, None)  # it ended just now
+            return
+        fresh = seen is None or seen.process.start_ticks != process.start_ticks
+        known = process.python and process.torch_loaded
+        pause = LONGEST_AGAIN_SECONDS if known else AGAIN_SECONDS if fresh or seen is None else 2 * seen.pause
+        pause = min(pause, LONGEST_AGAIN_SECONDS)
+        self._seen[pid] = _Seen(process, now + pause, pause)
+
+
+def _aside(process: Process) -> bool:
+    """Somebody's notebook; or a loader's worker whose job has ended, which is about to end too."""
+    return process.name.startswith(WORKER_NAME) or any(_INTERACTIVE.search(word) for word in process.command[:3])

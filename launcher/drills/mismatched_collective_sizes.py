@@ -1,0 +1,36 @@
+"""Two ranks reduce tensors of unequal size. NCCL does not check: training goes on, with garbage in the gradients."""
+
+import itertools
+
+import ranks
+import stage
+import torch
+import torch.distributed as dist
+
+
+def share_statistics(device: torch.device, classes: int) -> torch.Tensor:
+    counts = torch.ones(classes, device=device)
+    dist.all_reduce(counts)
+    return counts
+
+
+def main() -> None:
+    args = stage.arguments(__doc__)
+    device = ranks.join(args)
+    rank = dist.get_rank()
+    net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1024, 1024).to(device))
+    sgd = torch.optim.SGD(net.parameters(), lr=0.01)
+    for step in itertools.count():
+        if step == args.steps:
+            stage.onset(rank=rank)
+        wrong = step >= args.steps and rank == 1  # its shard of the data has fewer classes
+        share_statistics(device, 900 if wrong else 1000)
+        sgd.zero_grad()
+        loss = net(torch.randn(256, 1024, device=device)).square().mean()
+        loss.backward()
+        sgd.step()
+        if step % 10 == 0:
+            print(step, loss.item(), flush=True)
+
+
+main()

@@ -1,0 +1,46 @@
+"""What the drills of several ranks share: how they meet, and on which device they train.
+
+Imported by the programs by path, like ``stage``.
+"""
+
+import fcntl
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+
+def width(device, small):
+    """How wide a layer must be to keep the device busy: ``small`` on a CPU core, thousands on a card."""
+    return small if device.type == "cpu" else 8192
+
+
+def wait_for_turn():
+    """Where PERFWATCH_DRILL_TURN names a file, only one drill at a time goes on to its cards; imports need not wait."""
+    gate = os.environ.get("PERFWATCH_DRILL_TURN")
+    if not gate:
+        return
+    begun = f"{gate}.{os.environ['MASTER_PORT']}"
+    if os.environ["LOCAL_RANK"] == "0":
+        fcntl.flock(os.open(gate, os.O_RDWR | os.O_CREAT, 0o600), fcntl.LOCK_EX)  # held until this process ends
+        open(begun, "w").close()
+    while not os.path.exists(begun):
+        time.sleep(0.02)
+
+
+def join(args):
+    """Meet the other ranks over ``--backend``; give the device. With NCCL each rank has a card of its own."""
+    if args.backend == "gloo":
+        dist.init_process_group("gloo")
+        return torch.device("cpu")
+    wait_for_turn()
+    place = int(os.environ["LOCAL_RANK"])
+    if torch.cuda.device_count() <= place:
+        sys.exit(f"rank {place} has no GPU: this machine has {torch.cuda.device_count()}")
+    device = torch.device("cuda", place)
+    torch.cuda.set_device(device)
+    torch.set_float32_matmul_precision("high")
+    dist.init_process_group("nccl", device_id=device)
+    return device

@@ -1,0 +1,226 @@
+"""Ask every host of a job for its snapshot, put the answers together, and give one verdict.
+
+What a host says is read as soon as it comes, so that no more than one raw answer is held. Nothing that a host does or says can
+do more than make its own part missing.
+"""
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from perfwatch import __version__
+from perfwatch.errors import NoSuchTarget, UsageError
+from perfwatch.fleet import wire
+from perfwatch.fleet.engine import REACH_SECONDS, Answer, Engine
+from perfwatch.session import Session, this_machine
+from perfwatch.triage.folding import Folded
+from perfwatch.triage.hosts import HostReport, listed, names
+from perfwatch.triage.job_wide import judge_hosts
+from perfwatch.triage.merging import Part, merge
+from perfwatch.triage.snapshot import JobView, Snapshot
+from perfwatch.triage.verdict import Verdict
+
+START_SECONDS = 15.0  # a Python on a busy machine and a cold disk, reading what is there, and packing it
+MOST_JOBS_NAMED = 6
+
+Progress = Callable[[int, int], None]  # hosts that have answered, hosts
+Key = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of every host. ``deadline_seconds``: for the whole answer; None: what it takes as a rule."""
+
+    seconds: float = 8.0
+    patience_seconds: float = 60.0
+    job: str = ""
+    deadline_seconds: float | None = None
+
+    @property
+    def ends_seconds(self) -> float:
+        """After so many seconds a host that has not answered does not answer."""
+        return self.deadline_seconds or REACH_SECONDS + START_SECONDS + self.seconds
+
+    def arguments(self, nonce: str) -> list[str]:
+        """Words after ``perfwatch`` for each host."""
+        words = ["snapshot", f"--seconds={self.seconds:g}", f"--patience={self.patience_seconds:g}", f"--nonce={nonce}"]
+        return [*words, f"--job={self.job}"] if self.job else words
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The verdict for the whole job, its stacks, and what became of each host."""
+
+    verdict: Verdict
+    folded: Folded
+    reports: tuple[HostReport, ...]
+    job: str  # who the job says that it is
+
+
+@dataclass
+class _Answers:
+    """What has come so far."""
+
+    snapshots: dict[str, Snapshot] = field(default_factory=dict)
+    reports: dict[str, HostReport] = field(default_factory=dict)
+
+
+def ask(engine: Engine, question: Question, progress: Progress = lambda done, total: None) -> Outcome:
+    """One round: every host looks for some seconds, and the whole is judged.
+
+    Raises:
+        NoSuchTarget: no host that answered has a training job.
+        UsageError: there is more than one job on these hosts, and the question does not say which.
+    """
+    answers = _asked(engine, question, progress)
+    if not any(snapshot.jobs for snapshot in answers.snapshots.values()):
+        raise _nobody(answers)
+    key = _chosen(answers.snapshots)
+    parts, reports = _parts(engine.hosts, answers, key)
+    now = time.time()
+    session = Session(
+        version=__version__,
+        created=now - max(part.view.end for part in parts),
+        mode="fleet",
+        machine=this_machine(),
+        command=parts[0].view.session.command,
+        conditions={"patience_seconds": question.patience_seconds},
+    )
+    merged = merge(parts, session)
+    verdict, folded = judge_hosts(merged, parts, reports, engine.complete)
+    return Outcome(verdict, folded, tuple(reports), parts[0].view.identity.shown())
+
+
+def _asked(engine: Engine, question: Question, progress: Progress) -> _Answers:
+    nonce = secrets.token_hex(8)
+    question = question if question.job else replace(question, job=engine.job)
+    asked_at = time.time()
+    answers = _Answers()
+    progress(0, len(engine.hosts))
+
+    def heard(answer: Answer) -> None:
+        _hear(answers, answer, nonce, asked_at, question)
+        progress(len(answers.reports), len(engine.hosts))
+
+    engine.ask(question.arguments(nonce), question.ends_seconds, heard)
+    return answers
+
+
+def _hear(answers: _Answers, answer: Answer, nonce: str, asked_at: float, question: Question) -> None:
+    """Read one host's answer; whatever is wrong with it becomes its report."""
+    host = answer.host
+    try:
+        if answer.too_long:
+            raise wire.Garbled(f"its answer is longer than {wire.LONGEST_ANSWER_BYTES // 2**20} MiB")
+        snapshot = wire.read(answer.lines, nonce)
+    except wire.Garbled as error:
+        answers.reports[host] = _without(answer, str(error), question)
+        return
+    twin = next((name for name, known in answers.snapshots.items() if known.place == snapshot.place), None)
+    if twin is not None:
+        reason = f"it is the same machine as {twin}"
+        answers.reports[host] = HostReport(host=host, state="double", reason=reason)
+        return
+    answers.snapshots[host] = snapshot
+    skew = skew_seconds(snapshot.made, asked_at + question.seconds, answer.received)
+    answers.reports[host] = HostReport(host=host, state="no_job", skew_seconds=skew, reason=_no_job(snapshot))
+
+
+def _no_job(snapshot: Snapshot) -> str:
+    if snapshot.hidden:
+        return f"no training job that may be looked into; {snapshot.hidden} Python processes may not"
+    return "no process of the job is there"
+
+
+def _without(answer: Answer, wrong: str, question: Question) -> HostReport:
+    """Why there is no snapshot: the machine, the way to it, or what runs there."""
+    if answer.timed_out and not answer.said:
+        reason = f"no answer within {question.ends_seconds:.0f} s"
+        return HostReport(host=answer.host, state="silent", reason=reason, advice=f"ssh {answer.host}")
+    if answer.unreached:
+        return HostReport(host=answer.host, state="silent", reason=answer.said)
+    if answer.not_installed:
+        return HostReport(
+            host=answer.host,
+            state="failed",
+            reason=f"perfwatch could not be started there: {answer.said or 'not found'}",
+            advice="install it there, or say where it is: --command /path/to/perfwatch",
+        )
+    if answer.exit_code and answer.said and not answer.too_long:
+        return HostReport(host=answer.host, state="failed", reason=answer.said)
+    if answer.lines or answer.too_long:
+        return HostReport(host=answer.host, state="garbled", reason=wrong, advice="use one version on all hosts")
+    return HostReport(host=answer.host, state="failed", reason=answer.said or "it printed nothing")
+
+
+def skew_seconds(made: float, earliest: float, latest: float) -> float:
+    """How far a clock is ahead (negative: behind), at least: what it showed at a moment between two of ours.
+
+    0.0 where it may be right: an answer takes its time.
+    """
+    if made > latest:
+        return round(made - latest, 1)
+    return round(min(0.0, made - earliest), 1)
+
+
+def _nobody(answers: _Answers) -> NoSuchTarget:
+    reports = list(answers.reports.values())
+    answered = names(reports, "no_job", "double")
+    said = [f"no training job on {listed(answered)}"] if answered else []
+    for report in reports:
+        if report.state in ("silent", "failed", "garbled") and len(said) < 1 + MOST_JOBS_NAMED:
+            said.append(f"{report.host}: {report.reason}")
+    advice = next((report.advice for report in reports if report.advice), "perfwatch ps, on one of the hosts")
+    return NoSuchTarget("; ".join(said), advice)
+
+
+def _key(host: str, view: JobView) -> Key:
+    """Equal for the parts of one job. A host that has all ranks of a world has a job of its own."""
+    identity = view.identity
+    size = identity.world_size
+    if size is not None and len(view.ranks) >= size:
+        return (host, *identity.key, identity.program)
+    return identity.key if identity.told else (identity.program,)
+
+
+def _chosen(snapshots: dict[str, Snapshot]) -> Key:
+    groups: dict[Key, list[tuple[str, JobView]]] = {}
+    for host, snapshot in snapshots.items():
+        for view in snapshot.jobs:
+            groups.setdefault(_key(host, view), []).append((host, view))
+    if len(groups) == 1:
+        return next(iter(groups))
+    shown = [
+        f"{group[0][1].identity.shown()} (on {listed(host for host, _ in group)})"
+        for group in list(groups.values())[:MOST_JOBS_NAMED]
+    ]
+    raise UsageError(
+        f"{len(groups)} jobs run on these hosts: {'; '.join(shown)}",
+        "choose one by a part of what it says: --job TEXT, or name its hosts alone",
+    )
+
+
+def _parts(hosts: Sequence[str], answers: _Answers, key: Key) -> tuple[list[Part], list[HostReport]]:
+    """In the order of the hosts: the parts of the job, and what became of every host."""
+    parts: list[Part] = []
+    reports: list[HostReport] = []
+    for host in hosts:
+        report = answers.reports.get(host) or HostReport(host=host, state="silent", reason="no answer")
+        snapshot = answers.snapshots.get(host)
+        view = next((one for one in snapshot.jobs if _key(host, one) == key), None) if snapshot else None
+        if view is not None:
+            parts.append(Part(host, view))
+            report = HostReport(
+                host=host,
+                state="answered",
+                ranks=view.ranks,
+                skew_seconds=report.skew_seconds,
+                left_out=view.left_out,
+                folder=view.folder,
+                verdict=f"{view.verdict.state} {view.verdict.cause or ''}".strip(),
+                summary=view.verdict.summary,
+                confidence=view.verdict.confidence,
+            )
+        reports.append(report)
+    return parts, reports

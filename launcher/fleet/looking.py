@@ -1,0 +1,145 @@
+"""What ``perfwatch snapshot`` does on a host: find the jobs, look at them for some seconds, say the little that others need.
+
+The same look as ``attach``, for a time that is told beforehand: whoever asks waits for all hosts, and no host may keep the others
+waiting until its own part is clear, which without the others it may never be.
+"""
+
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from perfwatch import __version__
+from perfwatch.attaching import open_recorder
+from perfwatch.control import find_place
+from perfwatch.jobs import FoundJob, find_jobs
+from perfwatch.leaving import Leaving
+from perfwatch.linux import volunteer_for_the_oom_killer
+from perfwatch.probes.deadline import KillableChild
+from perfwatch.probes.filesystem import Filesystem
+from perfwatch.session import Session, this_machine
+from perfwatch.triage.compacting import compact, numbered
+from perfwatch.triage.snapshot import JobView, Snapshot
+from perfwatch.watch import Watch
+
+MOST_JOBS = 16  # of one host, looked at at once
+LIMIT_SECONDS = 30  # beyond the look itself: then the kernel ends us, for nobody waits any more
+AFTER_FAILURE_SECONDS = 0.5
+
+
+def look(seconds: float, patience_seconds: float, wanted: str, leaving: Leaving) -> Snapshot:
+    """Look at this machine's jobs for so long.
+
+    Args:
+        seconds: how long.
+        patience_seconds: for temporal ends.
+        wanted: part of what a job says of itself (``Identity.shown``); empty for all jobs.
+        leaving: tells when to say what is known already.
+    """
+    volunteer_for_the_oom_killer()
+    signal.alarm(int(seconds) + LIMIT_SECONDS)
+    filesystem, child = Filesystem(), KillableChild()
+    try:
+        found, hidden = find_jobs(filesystem, child)
+        chosen = [one for one in found if wanted in one.identity.shown()][:MOST_JOBS]
+        looks = [_Look(one, patience_seconds, child) for one in chosen]
+    finally:
+        child.close()
+    try:
+        _watch(looks, seconds, leaving)
+        views = [one.view() for one in looks]
+    finally:
+        for one in looks:
+            one.close()
+    machine = this_machine()
+    return Snapshot(
+        version=__version__,
+        host=os.environ.get("SLURMD_NODENAME") or machine.name,
+        place=f"{machine.boot_id} {_namespace()}",
+        made=time.time(),
+        jobs=tuple(view for view in views if view is not None),
+        hidden=hidden,
+        cpu_seconds=round(_cpu_seconds(), 3),
+    )
+
+
+class _Look:
+    """One job while it is looked at."""
+
+    def __init__(self, found: FoundJob, patience_seconds: float, child: KillableChild) -> None:
+        pids = [process.pid for process in found.tops]
+        self._found = found
+        self._session = Session(
+            version=__version__,
+            created=time.time(),
+            mode="attach",
+            machine=this_machine(),
+            command=found.tops[0].command,
+            root_pids=tuple(pids),
+            conditions={"patience_seconds": patience_seconds, "world_size": found.job.world_size},
+        )
+        self._recorder, self._folder, _ = open_recorder(None, self._session, child)
+        place = find_place(pids[0])
+        self._watch = Watch(pids, self._session, recorder=self._recorder, agent_folder=place, eager=True)
+        for process in found.tops:
+            self._watch.look.expect(process)
+
+    def tick(self) -> float:
+        """One round of looks; what fails in one must not end the others."""
+        try:
+            return self._watch.tick()
+        except Exception as error:
+            if self._recorder is not None:
+                self._recorder.event(self._watch.at, "note", f"internal error: {type(error).__name__}: {error}")
+            return AFTER_FAILURE_SECONDS
+
+    def view(self) -> JobView | None:
+        """What others need; None of a job of which nothing is left to tell."""
+        verdict = self._watch.verdict()
+        if self._recorder is not None:
+            self._recorder.event(self._watch.at, "verdict", verdict.summary, verdict)
+        case = self._watch.case()
+        if not case.job.members:
+            return None
+        records, left_out = compact(case)
+        ranks = numbered(case)
+        return JobView(
+            identity=self._found.identity,
+            session=self._session,
+            end=round(case.at, 4),
+            verdict=verdict,
+            ranks=tuple(sorted(set(ranks.values()))),
+            numbered=case.job.numbered,
+            records=records,
+            left_out=left_out,
+            folder=str(self._folder or ""),
+        )
+
+    def close(self) -> None:
+        """End our own children and the recording."""
+        self._watch.close()
+        if self._recorder is not None:
+            self._recorder.close()
+
+
+def _watch(looks: list[_Look], seconds: float, leaving: Leaving, clock: Callable[[], float] = time.monotonic) -> None:
+    ends = clock() + seconds
+    due = dict.fromkeys(looks, clock())
+    while due and clock() < ends and not leaving.wait(max(0.0, min(ends, *due.values()) - clock())):
+        for one, at in due.items():
+            if clock() >= at:
+                due[one] = clock() + one.tick()
+
+
+def _namespace() -> str:
+    with suppress(OSError):
+        return Path("/proc/self/ns/pid").readlink().name
+    return ""
+
+
+def _cpu_seconds() -> float:
+    usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in usage)

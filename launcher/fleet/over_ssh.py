@@ -1,0 +1,135 @@
+"""Hosts reached by ssh: ClusterShell names them, runs ssh on many at once, and ends those that are late.
+
+``--hosts`` takes whatever ClusterShell understands: ``a,b[1-4]``, ``@group``, and with its Slurm groups ``@slurmjob:4242``.
+ClusterShell (LGPL) is an optional extra. It keeps a line in memory until it ends, however long; therefore ssh's output passes a
+``head`` that cuts it.
+"""
+
+import shlex
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from perfwatch.errors import UsageError
+from perfwatch.fleet.engine import REACH_SECONDS, Answer, Heard, for_a_shell, found
+from perfwatch.fleet.pool import last_line
+from perfwatch.fleet.wire import LONGEST_ANSWER_BYTES
+
+AT_ONCE = 256
+INSTALL = "python -m pip install 'perfwatch[fleet]'"
+MOST_COMPLAINTS = 20  # lines of stderr kept of one host
+# ClusterShell ends the shell that is late, and not what that has started: ``timeout`` ends ssh soon after.
+_CUT = f'timeout "$0" ssh "$@" | head -c {LONGEST_ANSWER_BYTES + 1}'
+_AFTER_SECONDS = 2
+
+
+class OverSsh:
+    """The hosts that somebody named.
+
+    Args:
+        hosts: a ClusterShell node set.
+        command: what perfwatch is called there; None: our own path, else the one on PATH.
+        options: further options of ssh, as typed.
+
+    Raises UsageError: ClusterShell or ssh is not installed, or the set of hosts makes no sense.
+    """
+
+    complete = False
+    job = ""
+
+    def __init__(self, hosts: str, command: Sequence[str] | None = None, options: str = "") -> None:
+        try:
+            from ClusterShell.NodeSet import NodeSet, NodeSetException
+            from ClusterShell.NodeUtils import GroupResolverError, GroupSourceError
+        except ImportError:
+            raise UsageError("--hosts needs ClusterShell, which is not installed", INSTALL) from None
+        if not found("ssh"):
+            raise UsageError("--hosts needs ssh, which is not on PATH", "apt-get install openssh-client")
+        try:
+            self.hosts: tuple[str, ...] = tuple(str(host) for host in NodeSet(hosts))
+        except (GroupResolverError, GroupSourceError):
+            raise UsageError(
+                f"--hosts {hosts}: no such group of hosts", "nodeset --list-all shows the groups"
+            ) from None
+        except NodeSetException as error:
+            raise UsageError(f"--hosts {hosts}: {error}", "perfwatch fleet --hosts 'node-a,node-b[1-4]'") from None
+        if not self.hosts:
+            raise UsageError(f"--hosts {hosts} names no host", "perfwatch fleet --hosts 'node-a,node-b[1-4]'")
+        self._command = command
+        self._options = options
+
+    def ask(self, arguments: Sequence[str], deadline_seconds: float, heard: Heard) -> None:
+        """See ``Engine.ask``."""
+        from ClusterShell.NodeSet import NodeSet
+        from ClusterShell.Task import task_self
+
+        task: Any = task_self()
+        for name, value in {
+            "ssh_path": shlex.join(["sh", "-c", _CUT, str(int(deadline_seconds) + _AFTER_SECONDS)]),
+            "ssh_options": self._options or None,
+            "connect_timeout": REACH_SECONDS,
+            "fanout": AT_ONCE,
+        }.items():
+            task.set_info(name, value)
+        task.set_default("stdout_msgtree", False)
+        task.set_default("stderr_msgtree", False)
+        listener = _listener(heard)
+        try:
+            task.shell(
+                for_a_shell(self._command, arguments),
+                nodes=NodeSet.fromlist(self.hosts),
+                handler=listener,
+                timeout=deadline_seconds,
+                stderr=True,
+                stdin=False,
+            )
+            task.run()
+        except KeyboardInterrupt:
+            task.abort(kill=True)
+            raise
+        for host in self.hosts:
+            listener.finish(host, None)
+
+
+def _listener(heard: Heard) -> Any:
+    """A ClusterShell event handler: the class is made here, for its base is only there where ClusterShell is."""
+    from ClusterShell.Event import EventHandler
+
+    class Listener(EventHandler):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.lines: dict[str, list[str]] = {}
+            self.length: dict[str, int] = {}
+            self.complaints: dict[str, list[str]] = {}
+            self.told: set[str] = set()
+
+        def ev_read(self, worker: Any, node: str, sname: str, msg: bytes) -> None:
+            line = msg.decode(errors="replace")
+            if sname == "stderr":
+                self.complaints.setdefault(node, []).append(line)
+                del self.complaints[node][:-MOST_COMPLAINTS]
+                return
+            self.length[node] = self.length.get(node, 0) + len(line) + 1
+            if self.length[node] <= LONGEST_ANSWER_BYTES:
+                self.lines.setdefault(node, []).append(line)
+
+        def ev_hup(self, worker: Any, node: str, rc: int | None) -> None:
+            self.finish(node, rc)
+
+        def finish(self, node: str, code: int | None) -> None:
+            if node in self.told:
+                return
+            self.told.add(node)
+            said = last_line("\n".join(self.complaints.get(node, [])))
+            heard(
+                Answer(
+                    host=node,
+                    lines=tuple(self.lines.pop(node, ())),
+                    said=said,
+                    exit_code=code,
+                    timed_out=code is None,
+                    too_long=self.length.get(node, 0) > LONGEST_ANSWER_BYTES,
+                    received=time.time(),
+                )
+            )
+
+    return Listener()

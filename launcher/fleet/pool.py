@@ -1,0 +1,136 @@
+"""Many commands at once, each with a deadline and a limit on what it may say: for the engines that have no pool of their own.
+
+Each command gets no stdin and a session of its own, and is ended with all that it started when its time is up or its
+answer is too long. The environment is ours: ssh, srun and kubectl need the user's keys and contexts.
+"""
+
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import IO
+
+from perfwatch.fleet.engine import Answer
+from perfwatch.fleet.wire import LONGEST_ANSWER_BYTES
+
+AT_ONCE = 64
+LONGEST_COMPLAINT_BYTES = 64 * 1024
+LONGEST_LINE = 400
+
+
+def run(commands: Mapping[str, Sequence[str]], deadline_seconds: float, at_once: int = AT_ONCE) -> Iterator[Answer]:
+    """Run each host's command; yield its answer as soon as it has ended. The deadline is for all of them together."""
+    ends = time.monotonic() + deadline_seconds
+    waiting = list(commands.items())
+    running: set[_Running] = set()
+    with selectors.DefaultSelector() as selector:
+        try:
+            while waiting or running:
+                while waiting and len(running) < at_once:
+                    host, command = waiting.pop(0)
+                    try:
+                        running.add(_Running(host, command, selector))
+                    except OSError as error:
+                        yield Answer(host, said=f"{command[0]}: {error.strerror}", exit_code=127, received=time.time())
+                left = ends - time.monotonic()
+                if left <= 0:
+                    break
+                for key, _ in selector.select(left):
+                    one: _Running = key.data
+                    if one.read(key.fileobj):  # type: ignore[arg-type]
+                        running.discard(one)
+                        yield one.answer(ends)
+            for one in list(running):
+                yield one.answer(0.0, timed_out=True)
+                running.discard(one)
+            for host, _ in waiting:
+                yield Answer(host, timed_out=True, received=time.time())
+        finally:
+            for one in running:  # whoever asks has left
+                one.kill()
+
+
+def last_line(text: bytes | str) -> str:
+    """The last line that says anything, cut to what fits on one."""
+    decoded = text.decode(errors="replace") if isinstance(text, bytes) else text
+    said = [line.strip() for line in decoded.splitlines() if line.strip()]
+    return said[-1][:LONGEST_LINE] if said else ""
+
+
+class _Running:
+    """One command at work."""
+
+    def __init__(self, host: str, command: Sequence[str], selector: selectors.BaseSelector) -> None:
+        self._host = host
+        self._selector = selector
+        self._child = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert self._child.stdout is not None
+        assert self._child.stderr is not None
+        self._texts: dict[IO[bytes], bytearray] = {self._child.stdout: bytearray(), self._child.stderr: bytearray()}
+        self._open = set(self._texts)
+        self._too_long = False
+        for stream in self._open:
+            os.set_blocking(stream.fileno(), False)
+            selector.register(stream, selectors.EVENT_READ, self)
+
+    def read(self, stream: IO[bytes]) -> bool:
+        """Take what is there; whether nothing more will come."""
+        if stream not in self._open:
+            return not self._open
+        try:
+            chunk = os.read(stream.fileno(), 1 << 16)
+        except BlockingIOError:
+            return False
+        text = self._texts[stream]
+        if stream is self._child.stdout:
+            text += chunk
+            self._too_long = len(text) > LONGEST_ANSWER_BYTES
+        else:
+            text += chunk
+            del text[:-LONGEST_COMPLAINT_BYTES]
+        if not chunk or self._too_long:
+            self._close(stream)
+        if self._too_long:
+            self.kill()
+        return not self._open
+
+    def answer(self, ends: float, timed_out: bool = False) -> Answer:
+        """How it ended; by force when it is late."""
+        try:
+            code: int | None = self._child.wait(max(0.0, min(1.0, ends - time.monotonic())))
+        except subprocess.TimeoutExpired:
+            code = None
+        self.kill()
+        output, errors = self._texts.values()
+        return Answer(
+            host=self._host,
+            lines=tuple(output.decode(errors="replace").splitlines()),
+            said=last_line(bytes(errors)),
+            exit_code=None if timed_out else code,
+            timed_out=timed_out,
+            too_long=self._too_long,
+            received=time.time(),
+        )
+
+    def kill(self) -> None:
+        """End it and all that it started; one that cannot be killed is left behind."""
+        for stream in list(self._open):
+            self._close(stream)
+        with suppress(OSError):
+            os.killpg(self._child.pid, signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):
+            self._child.wait(0.2)
+
+    def _close(self, stream: IO[bytes]) -> None:
+        self._selector.unregister(stream)
+        self._open.discard(stream)
+        stream.close()

@@ -1,0 +1,195 @@
+"""What the job's process groups say of themselves: NCCL's RAS service and the ranks' flight recorders, asked while we look on.
+
+Both are asked only on suspicion, seldom, and in a process of their own: neither the job nor the watch waits for an answer.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from perfwatch.probes import readings as r
+from perfwatch.probes.errand import Errand
+from perfwatch.probes.filesystem import Absent, Filesystem
+from perfwatch.probes.flight_recorder import MEMORY_BYTES, FlightRecorderProbe, Rank
+from perfwatch.probes.nccl_ras import Job, NcclRasProbe
+from perfwatch.probes.probe import Unavailable
+from perfwatch.triage.case import Case
+from perfwatch.triage.job import Member
+
+RAS, RECORDER, WRITTEN = "nccl_ras", "flight_recorder", "flight_recorder files"
+# Two answers so far apart show whether counts grow. A thousand ranks are a megabyte for RAS to gather: less often then.
+RAS_SECONDS, RAS_MANY_SECONDS, MANY_RANKS = 2.0, 6.0, 128
+RAS_CERTAIN_SECONDS = 20.0  # after a hang was told
+# A job that has no NCCL yet may begin to use it any moment, one that has none for long hardly will.
+ABSENT_SECONDS, LONGEST_ABSENT_SECONDS = 2.0, 32.0
+RECORDER_SECONDS, RECORDER_LATER_SECONDS, RECORDER_TIMES = 4.0, 30.0, 2
+STILL_SECONDS, MOVING_SECONDS = 1.0, 5.0  # of a suspicion, before the ranks are asked to write
+WRITTEN_SECONDS = 10.0
+RAS_DEADLINE_SECONDS, RECORDER_DEADLINE_SECONDS = 8.0, 10.0
+NCCL_THREADS = ("pt_nccl", "NCCL", "nccl")  # watchdog, heartbeat, proxies, RAS
+MOST_RECORDED = 64  # ranks whose recorders are asked at once
+
+
+class Groups:
+    """Asks about the collectives of one job.
+
+    Args:
+        sink: takes the readings, and how each question went.
+        filesystem: where /proc is.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        sink: Callable[[Sequence[r.Reading]], None],
+        filesystem: Filesystem | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._sink, self._clock = sink, clock
+        self._filesystem = filesystem or Filesystem()
+        self._under_way: dict[str, Errand] = {}
+        self._due: dict[str, float] = {}
+        self._asked = 0
+        self._failed: dict[str, str] = {}
+        self._absent: dict[
+            str, float
+        ] = {}  # how long it was waited before the last question that nobody was there to answer
+        self._nccl = False
+        self._suspected_at: float | None = None
+
+    def look(self, case: Case, suspicious: bool, certain: bool) -> bool:
+        """Take what has been answered, ask what is due; whether an answer is awaited. Never waits, never raises.
+
+        certain: a hang was told already.
+        """
+        for name in list(self._under_way):
+            self._collect(name)
+        now = self._clock()
+        if not suspicious:
+            self._suspected_at, self._asked = None, 0
+            self._absent.clear()
+            return bool(self._under_way)
+        self._suspected_at = now if self._suspected_at is None else self._suspected_at
+        ranks = case.ranks
+        if ranks and (case.job.world_size or len(ranks)) >= 2:
+            many = (case.job.world_size or len(ranks)) > MANY_RANKS
+            every = RAS_CERTAIN_SECONDS if certain else RAS_MANY_SECONDS if many else RAS_SECONDS
+            self._ask(RAS, every, RAS_DEADLINE_SECONDS, lambda: NcclRasProbe(self._filesystem).look(_job(case)))
+            if self._uses_nccl(case):
+                self._recorders(case, now - self._suspected_at, certain)
+        return bool(self._under_way)
+
+    def close(self) -> None:
+        """End what is under way."""
+        for errand in self._under_way.values():
+            errand.close()
+        self._under_way.clear()
+
+    def _uses_nccl(self, case: Case) -> bool:
+        """gloo has a recorder too, and no pipe to ask it through. When NCCL is first seen, whoever was absent is asked anew."""
+        if not self._nccl and _nccl_threads(case):
+            self._nccl = True
+            self._absent.clear()
+            self._due.clear()
+        return self._nccl
+
+    def _recorders(self, case: Case, seconds: float, certain: bool) -> None:
+        """A rank that stands is asked what it has called; one that was timed out has said so by itself."""
+        ranks = [_rank(case, member, index) for index, member in enumerate(case.ranks[:MOST_RECORDED])]
+        probe = FlightRecorderProbe(self._filesystem)
+        stands = any(one.kind != "moving" for one in case.progress.values())
+        # Ranks that go on are asked once: sizes that differ do not stop NCCL, and nothing else shows them.
+        wanted = seconds >= STILL_SECONDS if stands else seconds >= MOVING_SECONDS and not self._asked
+        if wanted and not certain:
+            every = RECORDER_SECONDS if self._asked < RECORDER_TIMES else RECORDER_LATER_SECONDS
+            if self._ask(RECORDER, every, RECORDER_DEADLINE_SECONDS, lambda: probe.look(ranks), MEMORY_BYTES):
+                self._asked += 1
+        if stands:
+            self._ask(
+                WRITTEN,
+                WRITTEN_SECONDS,
+                RECORDER_DEADLINE_SECONDS,
+                lambda: probe.look(ranks, ask=False),
+                MEMORY_BYTES,
+            )
+
+    def _ask(
+        self,
+        name: str,
+        every_seconds: float,
+        deadline_seconds: float,
+        ask: Callable[[], Iterable[r.Reading]],
+        memory_bytes: int | None = None,
+    ) -> bool:
+        now = self._clock()
+        if name in self._under_way or now < self._due.get(name, 0.0):
+            return False
+        self._due[name] = now + every_seconds
+        try:
+            self._under_way[name] = Errand(ask, deadline_seconds, memory_bytes, self._clock)
+        except Unavailable as unavailable:
+            self._say(name, 0.0, 0.0, unavailable)
+            return False
+        return True
+
+    def _collect(self, name: str) -> None:
+        errand = self._under_way[name]
+        trouble: Unavailable | None = None
+        found: list[r.Reading] | None = []
+        try:
+            found = errand.poll()
+        except Unavailable as unavailable:
+            trouble = unavailable
+        if found is None:
+            return
+        del self._under_way[name]
+        errand.close()
+        if isinstance(trouble, Absent):
+            pause = min(LONGEST_ABSENT_SECONDS, 2 * self._absent.get(name, ABSENT_SECONDS / 2))
+            self._due[name] = max(self._due[name], self._clock() + pause)
+            self._absent[name] = pause
+        else:
+            self._absent.pop(name, None)
+        self._sink(found)
+        self._say(name, self._clock() - errand.began, errand.cpu_seconds, trouble)
+
+    def _say(self, name: str, seconds: float, cpu_seconds: float, trouble: Unavailable | None) -> None:
+        """How it went; a failure is recorded when it is new. Nobody misses files that no rank had a reason to write."""
+        reason = trouble.reason if trouble else ""
+        absent = isinstance(trouble, Absent) or (trouble is not None and name == WRITTEN)
+        if trouble is not None and self._failed.get(name) == reason and not cpu_seconds:
+            return
+        self._failed[name] = reason
+        self._sink(
+            [
+                r.ProbeCall(
+                    probe=name,
+                    entity="job",
+                    duration_seconds=round(seconds, 6),
+                    cpu_seconds=round(cpu_seconds, 6),
+                    outcome="absent" if absent else "unavailable" if trouble else "ok",
+                    reason=reason,
+                    advice=trouble.advice if trouble else "",
+                )
+            ]
+        )
+
+
+def _nccl_threads(case: Case) -> bool:
+    if case.history.entities(r.Communicator):
+        return True
+    pids = {rank.pid for rank in case.ranks}
+    names = (case.history.latest(r.Thread, *key) for key in case.history.entities(r.Thread) if key[0] in pids)
+    return any(seen is not None and seen.reading.name.startswith(NCCL_THREADS) for seen in names)
+
+
+def _job(case: Case) -> Job:
+    processes = [member.process for member in case.ranks]
+    inner: Mapping[int, int] = {p.namespace_pid: p.pid for p in processes if p.namespace_pid is not None}
+    return Job(tuple(process.pid for process in processes), inner, case.job.world_size)
+
+
+def _rank(case: Case, member: Member, index: int) -> Rank:
+    seen = case.history.latest(r.Process, member.pid)
+    age = member.process.age_seconds
+    since = None if age is None or seen is None else age + case.at - seen.at
+    return Rank(member.pid, index if member.rank is None else member.rank, since, member.process.environment)

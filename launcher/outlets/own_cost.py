@@ -1,0 +1,32 @@
+"""What this process and its helpers cost so far: CPU seconds and resident memory."""
+
+import os
+import resource
+from pathlib import Path
+
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def own_cost(proc: Path = Path("/proc")) -> tuple[float, int]:
+    """CPU seconds (ended helpers included) and resident bytes of this process and its living children.
+
+    Pages that a child shares with us count twice: the figure is an upper bound.
+    """
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds, resident = ended.ru_utime + ended.ru_stime, 0
+    for pid in (os.getpid(), *_children(proc)):
+        try:
+            fields = (proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+            resident += int((proc / str(pid) / "statm").read_bytes().split()[1]) * PAGE_BYTES
+        except (OSError, IndexError):
+            continue  # it ended just now
+        seconds += (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
+    return round(seconds, 3), resident
+
+
+def _children(proc: Path) -> list[int]:
+    try:
+        return [int(pid) for pid in (proc / f"{os.getpid()}/task/{os.getpid()}/children").read_bytes().split()]
+    except OSError:
+        return []  # a kernel without CONFIG_PROC_CHILDREN: those that ended are counted all the same

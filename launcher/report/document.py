@@ -1,0 +1,29 @@
+"""The report as one JSON object, schema ``perfwatch.report/1``: the verdict, the events, and the tables of the page."""
+
+import msgspec
+
+from perfwatch.report.lanes import fitted, lanes_of
+from perfwatch.report.stacks import folded
+from perfwatch.report.story import Story, conditions, probes, threads
+
+SCHEMA = "perfwatch.report/1"
+
+
+def as_document(story: Story) -> str:
+    """One line of JSON; times are seconds since ``session.created``, and NaN, where a line is broken, is null."""
+    document = {
+        "schema": SCHEMA,
+        "session": story.recording.session,
+        "judged_at": story.at,
+        "ended_at": story.recording.end,
+        "verdict": story.verdict,
+        "events": [
+            {"at": one.at, "kind": one.kind, "text": one.text, "facts": one.facts} for one in story.recording.events
+        ],
+        "timeline": [fitted(lane) for lane in lanes_of(story.case.history)],
+        "stacks": folded(story),
+        "threads": threads(story),
+        "probes": probes(story),
+        "conditions": dict(conditions(story)),
+    }
+    return msgspec.json.encode(document).decode() + "\n"

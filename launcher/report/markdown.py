@@ -1,0 +1,101 @@
+"""The report as Markdown, to paste into a chat or an issue: short, and nothing from the job can become a link or a heading."""
+
+import re
+from collections.abc import Iterable, Iterator
+
+from perfwatch.report.plain import clean, duration
+from perfwatch.report.stacks import FoldedGroup, folded
+from perfwatch.report.story import Story, conditions, probes
+from perfwatch.report.terminal import culprit_text, link_text
+
+MOST_LINKS, MOST_GROUPS, MOST_FRAMES, MOST_EVENTS = 12, 6, 12, 12
+LONGEST = 400
+# What Markdown, or the HTML within it, would take for its own: no more, for not every chat takes the backslash away again.
+_SPECIAL = re.compile(r"[\\`*\[\]<|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|^[#+>-]|^\d+(?=[.)])")
+
+
+def as_markdown(story: Story) -> str:
+    """The whole report; ends with a line end."""
+    return "\n".join(_lines(story)) + "\n"
+
+
+def _lines(story: Story) -> Iterator[str]:
+    verdict = story.verdict
+    cause = f" {_code(verdict.cause)}" if verdict.cause else ""
+    silent = "" if verdict.silent_seconds is None else f", silent for {duration(verdict.silent_seconds)}"
+    yield f"**{escaped(verdict.state.upper())}**{cause} — {verdict.confidence:.0%} sure{silent}"
+    yield ""
+    yield f"> {escaped(verdict.summary)}"
+    yield from _list("To blame", [escaped(culprit_text(one)) for one in verdict.culprits])
+    if verdict.wait_chain:
+        yield from ("", "**Waits**", "")
+        for link in verdict.wait_chain[:MOST_LINKS]:
+            yield f"{'  ' * min(link.depth, MOST_LINKS)}- {escaped(link_text(link))}"
+    if verdict.evidence:
+        yield ""
+        yield from _table(
+            ("witness", "of", "claim", "observed", "healthy would be"),
+            ((one.witness, one.entity, one.claim, one.observed, one.expected) for one in verdict.evidence),
+        )
+    yield from _list("Rather than", [f"{_code(one.cause)}: {escaped(one.refuted_by)}" for one in verdict.alternatives])
+    yield from _list("Not seen", [f"{_code(one.witness)}: {escaped(one.reason)}" for one in verdict.missing])
+    yield from _list("Next", [_code(one) for one in verdict.next])
+    yield from _stacks(folded(story))
+    events = story.recording.events[-MOST_EVENTS:]
+    if events:
+        yield ""
+        yield from _table(("after", "what", "text"), ((duration(one.at), one.kind, one.text) for one in events))
+    yield ""
+    yield from _table(("measured", "on"), conditions(story))
+    cost = verdict.observer_cost
+    dearest = ", ".join(f"{one.probe} {one.cpu_seconds:.2f} s" for one in probes(story)[:3])
+    yield ""
+    yield f"Looking cost {cost.cpu_seconds:.2f} s of CPU and {cost.stack_dumps} stack dumps" + (
+        f" ({escaped(dearest)})" if dearest else ""
+    )
+
+
+def _list(title: str, lines: list[str]) -> Iterator[str]:
+    if lines:
+        yield from ("", f"**{title}**", "", *(f"- {line}" for line in lines))
+
+
+def _stacks(groups: list[FoldedGroup]) -> Iterator[str]:
+    if not groups:
+        return
+    yield from ("", "**Stacks**", "", "```text")
+    for group in groups[:MOST_GROUPS]:
+        yield _fenced(group.heading)
+        for text, own in group.frames[:MOST_FRAMES]:
+            yield f"  {'*' if own else ' '} {_fenced(text)}"
+        if len(group.frames) > MOST_FRAMES:
+            yield f"    and {len(group.frames) - MOST_FRAMES} more"
+    if len(groups) > MOST_GROUPS:
+        yield f"and {len(groups) - MOST_GROUPS} more stacks"
+    yield "```"
+
+
+def _table(headings: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    yield f"| {' | '.join(headings)} |"
+    yield f"|{' --- |' * len(headings)}"
+    for row in rows:
+        yield f"| {' | '.join(escaped(cell) for cell in row)} |"
+
+
+def escaped(text: str) -> str:
+    """One line that shows exactly these characters."""
+    return _SPECIAL.sub(lambda found: f"\\{found[0]}", _cut(text)).replace("@", "@\N{WORD JOINER}")
+
+
+def _code(text: str) -> str:
+    """Within backticks, of which the text has none then."""
+    return f"`{_fenced(text)}`"
+
+
+def _fenced(text: str) -> str:
+    return _cut(text).replace("`", "'")
+
+
+def _cut(text: str) -> str:
+    line = clean(text)
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"

@@ -1,0 +1,100 @@
+"""The report as one HTML page: complete in itself, opened without a network, everything from the job escaped.
+
+jinja2 escapes whatever is put into the text, Bokeh draws from JSON that the page holds as data, and the page's own policy
+forbids it to load anything.
+"""
+
+from functools import partial
+from importlib.resources import files
+from typing import Any
+
+import jinja2
+from bokeh.resources import Resources
+from markupsafe import Markup
+
+from perfwatch import __version__
+from perfwatch.report.flame import flame
+from perfwatch.report.lanes import lanes_of
+from perfwatch.report.marks import LONGEST_TEXT
+from perfwatch.report.plain import clean, duration
+from perfwatch.report.stacks import folded
+from perfwatch.report.story import Story, conditions, probes, threads
+from perfwatch.report.terminal import culprit_text, link_text
+from perfwatch.report.timeline import keys, timeline
+from perfwatch.report.waiting import waiting_lines, waiting_sum
+from perfwatch.triage.off_gpu import off_gpu
+
+LONGEST_CELL = 2000  # a hostile name may have ten thousand characters
+MOST_THREADS = 600
+MOST_EVENTS = 400
+
+
+def as_page(story: Story) -> str:
+    """The whole document."""
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_template), autoescape=True, trim_blocks=True, lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )  # fmt: skip
+    environment.policies["json.dumps_kwargs"] = {"sort_keys": False}  # Bokeh names a thing before it refers to it
+    environment.filters |= {"line": _line, "block": _block, "duration": duration, "percent": _percent}
+    all_threads, lanes = threads(story), lanes_of(story.case.history)
+    events = story.recording.events
+    waited = off_gpu(story.case)
+    plots = {"timeline": timeline(story, lanes)}
+    if waited is not None and waited.idle_seconds > 0:
+        plots["flame"] = flame(waited)
+    return environment.get_template("page.html").render(
+        story=story,
+        verdict=story.verdict,
+        culprits=[culprit_text(one) for one in story.verdict.culprits],
+        chain=[(one.depth, link_text(one)) for one in story.verdict.wait_chain],
+        library=Markup("".join(_library())),
+        style=Markup(_template("page.css")),
+        plots=plots,
+        notes=sorted({lane.note for lane in lanes if lane.note}),
+        keys=keys(lanes),
+        absent=(*(("kernels",)), *(() if waited is not None else ("waiting-section",))),
+        efficiency=[],
+        waiting=None if waited is None else waiting_lines(waited),
+        waiting_sum="" if waited is None else waiting_sum(waited),
+        kernels="",
+        folded=folded(story),
+        threads=all_threads[:MOST_THREADS],
+        more_threads=max(0, len(all_threads) - MOST_THREADS),
+        probes=probes(story),
+        conditions=conditions(story),
+        events=events[-MOST_EVENTS:],
+        more_events=max(0, len(events) - MOST_EVENTS),
+        clock=partial(_clock, story.recording.session.created),
+        version=__version__,
+    )
+
+
+def _template(name: str) -> str:
+    return (files("perfwatch.report") / "page" / name).read_text(encoding="utf-8")
+
+
+def _library() -> list[str]:
+    """Bokeh's script, without its widgets and formulas, and without the line that sets, and tells, a level of logging."""
+    scripts = Resources("inline", components=["bokeh"]).js_raw
+    return [one.replace("</script", "<\\/script") for one in scripts if not one.startswith("Bokeh.set_log_level")]
+
+
+def _line(text: Any) -> str:
+    """One harmless line, cut where nobody reads on."""
+    line = clean(str(text))
+    return line if len(line) <= LONGEST_CELL else f"{line[:LONGEST_CELL]}… ({len(line):,} characters)"
+
+
+def _block(text: Any) -> str:
+    return "\n".join(_line(line) for line in str(text).splitlines()[:LONGEST_TEXT])
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.0%}"
+
+
+def _clock(created: float, at: float) -> str:
+    from datetime import datetime, timezone
+
+    return datetime.fromtimestamp(created + at, timezone.utc).strftime("%H:%M:%S")

@@ -1,0 +1,98 @@
+"""What the cards waited for, by line: the table, the sentence above it, and the tree that the flame graph draws."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from perfwatch.report.plain import clean, duration
+from perfwatch.triage.frames import is_user, show
+from perfwatch.triage.off_gpu import Awaited, OffGpu
+
+MOST_LINES = 12
+LEAST_SHARE = 0.003  # of the idle time: narrower boxes cannot be seen
+POORLY_TOLD_APART = 0.5
+LONGEST_NAME = 200
+
+
+@dataclass(frozen=True)
+class WaitingLine:
+    """One line of the program: its share of the cards' idle time, and of the time that stacks were sampled in."""
+
+    text: str
+    share_of_idle: float
+    share_of_time: float
+
+
+@dataclass
+class Box:
+    """One frame and everything that was called from it; ``seconds`` of idle time, ``begins`` from the left."""
+
+    name: str
+    own: bool
+    seconds: float = 0.0
+    begins: float = 0.0
+    inner: dict[str, "Box"] = field(default_factory=dict)
+
+
+def waiting_lines(found: OffGpu) -> list[WaitingLine]:
+    """The program's own lines, the most waited for first."""
+    idle: dict[str, float] = defaultdict(float)
+    for one in found.awaited:
+        idle[_own(one)] += one.idle_seconds
+    ordered = sorted(idle.items(), key=lambda line: -line[1])[:MOST_LINES]
+    return [
+        WaitingLine(text, seconds / found.idle_seconds, seconds / found.measured_seconds)
+        for text, seconds in ordered
+        if found.idle_seconds > 0 and seconds / found.idle_seconds >= LEAST_SHARE
+    ]
+
+
+def waiting_sum(found: OffGpu) -> str:
+    """What was measured, and that the parts add up to it."""
+    whose = f"gpu {', '.join(str(card) for card in found.cards)}" if found.cards else "the card"
+    handed_out = sum(one.idle_seconds for one in found.awaited)
+    text = (
+        f"While stacks were sampled ({duration(found.measured_seconds)} of looks at {whose}), no kernel was resident for "
+        f"{duration(found.idle_seconds)}, {found.idle_share:.1%} of the time; the lines below add up to {duration(handed_out)}. "
+        f"Over the whole recording it was {found.all_idle_share:.1%} of {duration(found.all_measured_seconds)}."
+    )
+    if found.source != "gpm":
+        text += " This card tells only whether a kernel was resident."
+    if found.idle_share > 0 and found.told_apart < POORLY_TOLD_APART:
+        text += " The steps are shorter than the looks at the card: a line's share is little more than its share of the time."
+    return text
+
+
+def tree(awaited: Iterable[Awaited]) -> Box:
+    """All stacks with what was called from where, outermost first, each box with its place from the left."""
+    root = Box("the GPU waits", False)
+    for one in awaited:
+        root.seconds += one.idle_seconds
+        here = root
+        for frame in reversed(one.frames):
+            name = frame_name(frame.function, frame.file, frame.line)
+            here = here.inner.setdefault(name, Box(name, is_user(frame)))
+            here.seconds += one.idle_seconds
+    _place(root, 0.0)
+    return root
+
+
+def frame_name(function: str, file: str, line: int) -> str:
+    """One harmless line."""
+    name = clean(f"{function} ({file.rsplit('/', 1)[-1]}:{line})")
+    return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}…"
+
+
+def _place(box: Box, begins: float) -> None:
+    waiting = [(box, begins)]
+    while waiting:  # a stack may be a thousand frames deep
+        here, left = waiting.pop()
+        here.begins = left
+        for inner in sorted(here.inner.values(), key=lambda one: -one.seconds):
+            waiting.append((inner, left))
+            left += inner.seconds
+
+
+def _own(one: Awaited) -> str:
+    frame = next((frame for frame in one.frames if is_user(frame)), one.frames[0] if one.frames else None)
+    return show(frame) or "no frame"

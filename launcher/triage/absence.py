@@ -1,0 +1,66 @@
+"""What is said of ranks that wait in a collective, and of one that is not in it and cannot be looked at."""
+
+import msgspec
+
+from perfwatch.triage.case import Case
+from perfwatch.triage.chain import Chain
+from perfwatch.triage.collectives import Seat
+from perfwatch.triage.gpu import regime
+from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung
+from perfwatch.triage.verdict import Culprit, Outcome
+from perfwatch.triage.waitgraph import WaitGraph
+
+CAUSE = "stalled_collective"
+COUNTED = 0.9  # the most that is said of a rank that only the others' counts tell about
+SHOWN = 8
+
+
+def rank_of(chain: Chain) -> int:
+    """Its rank in the job; -1 where it has none."""
+    return -1 if chain.start.rank is None else chain.start.rank
+
+
+def in_collective(case: Case, chain: Chain) -> bool:
+    """Whether a rank stands in a collective, or waits for its GPU, on which a kernel waits that moves nothing."""
+    if chain.end.kind == "gpu" and chain.end.detail:
+        card = regime(case.history, chain.end.detail)
+        return card.kind == "spin" and not card.computes
+    return chain.end.kind == "collective"
+
+
+def listed(ranks: list[int]) -> str:
+    """``ranks 0, 2 wait``."""
+    shown = ", ".join(map(str, ranks[:SHOWN])) + (f" and {len(ranks) - SHOWN} more" if len(ranks) > SHOWN else "")
+    return f"rank {shown} waits" if len(ranks) == 1 else f"ranks {shown} wait"
+
+
+def call(graph: WaitGraph | None, waiting: list[Chain]) -> str:
+    """What they wait in, as the recorders name it; failing that, as the stacks do."""
+    named = [graph.calls.get(rank_of(chain), "") for chain in waiting] if graph is not None else []
+    return next((name for name in named if name), waiting[0].links[-1].waits_for)
+
+
+def elsewhere(case: Case, waiting: list[Chain], graph: WaitGraph, seat: Seat) -> Outcome:
+    """The rank at the end is on another machine, or gone: only the others' counts tell about it."""
+    if not waiting:
+        return None
+    found = hung(
+        case,
+        CAUSE,
+        waiting[0],
+        owner="user_code",
+        summary=f"{seat.name} never joined {call(graph, waiting)}: it has called less often than the others, and no count "
+        f"grows{_unheard(seat)}; {listed([rank_of(chain) for chain in waiting])} for it",
+        patience=STRUCTURAL_SECONDS,
+        silent=graph.seconds,
+        evidence=graph.evidence(case),
+        ceiling=COUNTED,
+        next=(f"perfwatch attach on {seat.host or 'the node of that rank'}: its own stack says why",),
+    )
+    links = tuple(link for chain in waiting for link in chain.links)
+    culprit = Culprit(pid=seat.pid or 0, rank=seat.rank, host=seat.host or None)
+    return msgspec.structs.replace(found, culprits=(culprit,), wait_chain=links)
+
+
+def _unheard(seat: Seat) -> str:
+    return ", and RAS does not hear from it" if seat.state in ("dead", "unresponsive", "missing") else ""

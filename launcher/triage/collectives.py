@@ -1,0 +1,217 @@
+"""Who is behind in which process group, as NCCL's RAS service and the flight recorders count it.
+
+Counts are launches: a healthy job's ranks are a few apart, and two ranks are never read at the same moment. So only counts
+that have stood still over two looks are compared, and always within one group: a pipeline's stages differ by design.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from perfwatch.probes import readings as r
+from perfwatch.triage.case import Case
+from perfwatch.triage.history import R, Seen
+
+APART_SECONDS = 1.5  # between two looks that are compared
+STALE_SECONDS = 30.0  # an older answer is not about now
+LONGEST_APART = 10_000  # sequence numbers of one group that are further apart are not of one group
+
+
+@dataclass(frozen=True)
+class Seat:
+    """One rank's place in one group. ``rank`` is that of the whole job, where it can be told; ``pid`` is ours to look at."""
+
+    rank: int | None
+    pid: int | None
+    reached: int  # operations that it has called
+    host: str = ""
+    state: str = "running"
+
+    @property
+    def name(self) -> str:
+        """As a person would say it."""
+        where = "" if self.pid is not None or not self.host else f" on {self.host}"
+        return f"rank {self.rank}{where}" if self.rank is not None else f"a rank{where}"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A group whose members have not gone on for ``seconds``. ``behind`` and ``ahead`` are empty where all are level."""
+
+    group: str
+    source: str  # nccl_ras or flight_recorder
+    at: float
+    seconds: float
+    seats: tuple[Seat, ...]
+    behind: tuple[Seat, ...] = ()
+    ahead: tuple[Seat, ...] = ()
+    operation: str = ""  # what those ahead wait in, where it is known
+    frame: r.Frame | None = None  # from where it was called
+    lost: tuple[Seat, ...] = ()  # members that the service cannot reach any more
+    crossed: bool = False  # some are ahead in one kind of collective, others in another
+
+    @property
+    def reach(self) -> str:
+        """``rank 0 at 3212, rank 1 at 3193``."""
+        return ", ".join(f"{seat.name} at {seat.reached}" for seat in self.seats[:8])
+
+
+def standings(case: Case) -> list[Standing]:
+    """Every group that stands still, by either source: the recorders first, which also know the operation."""
+    return [*_recorded(case), *_by_ras(case)]
+
+
+def growing(case: Case) -> bool:
+    """Whether RAS saw counts grow between the last two answers about any group: then the job goes on."""
+    for key in case.history.entities(r.Communicator):
+        series = _fresh(case.history.series(r.Communicator, *key), case.at)
+        if len(series) >= 2 and _counts(series[-1].reading) != _counts(series[-2].reading):
+            return True
+    return False
+
+
+def _by_ras(case: Case) -> Iterable[Standing]:
+    for key in case.history.entities(r.Communicator):
+        series = _fresh(case.history.series(r.Communicator, *key), case.at)
+        if not series:
+            continue
+        last = series[-1]
+        since = last.at
+        for one in reversed(series):
+            if _counts(one.reading) != _counts(last.reading):
+                break
+            since = one.at
+        if last.at - since < APART_SECONDS or not _counts(last.reading):
+            continue
+        yield _ras_standing(case, last, last.at - since)
+
+
+def _ras_standing(case: Case, seen: Seen[r.Communicator], seconds: float) -> Standing:
+    communicator = seen.reading
+    kinds = sorted({name for member in communicator.members for name in member.launched})
+    told = [member for member in communicator.members if member.launched]
+    behind: dict[int, int] = {}
+    ahead: dict[int, int] = {}
+    operation, crossed = "", False
+    for kind in kinds:
+        counts = {member.rank: member.launched.get(kind, 0) for member in told}
+        most = max(counts.values(), default=0)
+        late = [rank for rank, count in counts.items() if count < most]
+        if not late:
+            continue
+        first = [rank for rank, count in counts.items() if count == most]
+        crossed = crossed or any(rank in ahead for rank in late) or any(rank in behind for rank in first)
+        behind |= {rank: counts[rank] for rank in late}
+        ahead |= dict.fromkeys(first, most)
+        operation = operation or f"{_snake(kind)} {min(counts.values()) + 1}"
+    whole = case.job.world_size is not None and communicator.size == case.job.world_size
+    seats = {member.rank: _seat(case, member, whole) for member in communicator.members}
+    lost = tuple(seats[m.rank] for m in communicator.members if m.state in ("dead", "unresponsive", "missing"))
+    return Standing(
+        group=communicator.communicator,
+        source="nccl_ras",
+        at=seen.at,
+        seconds=seconds,
+        seats=tuple(seats.values()),
+        behind=tuple(seats[rank] for rank in sorted(behind)),
+        ahead=tuple(seats[rank] for rank in sorted(ahead)),
+        operation=operation,
+        lost=lost,
+        crossed=crossed,
+    )
+
+
+def _seat(case: Case, member: r.GroupMember, whole: bool) -> Seat:
+    known = case.job.members.get(member.pid) if member.local and member.pid is not None else None
+    rank = known.rank if known is not None and known.rank is not None else member.rank if whole else None
+    return Seat(
+        rank=rank,
+        pid=known.pid if known is not None else None,
+        reached=sum(member.launched.values()),
+        host=member.host,
+        state=member.state,
+    )
+
+
+def recorded_groups(case: Case) -> dict[str, list[Seen[r.RecordedGroup]]]:
+    """By group, the newest dump of each rank in it, in rank order."""
+    groups: dict[str, list[Seen[r.RecordedGroup]]] = {}
+    for pid, group in case.history.entities(r.RecordedGroup):
+        series = _fresh(case.history.series(r.RecordedGroup, pid, group), case.at)
+        if series:
+            groups.setdefault(group, []).append(series[-1])
+    return {group: sorted(dumps, key=lambda one: one.reading.rank) for group, dumps in groups.items()}
+
+
+def stood_seconds(case: Case, dumps: list[Seen[r.RecordedGroup]]) -> float:
+    """For how long no rank's sequence number in a group has changed: two dumps of each, or one that was written on a timeout."""
+    return min((_unchanged_seconds(case, one) for one in dumps), default=0.0)
+
+
+def _recorded(case: Case) -> Iterable[Standing]:
+    """Groups of which every member's recorder was read, and says the same as before."""
+    for group, dumps in recorded_groups(case).items():
+        told = [one for one in dumps if one.reading.enqueued is not None]
+        seconds = stood_seconds(case, told)
+        if len(told) < 2 or len(told) < len(told[0].reading.members) or seconds < APART_SECONDS:
+            continue
+        yield _recorded_standing(group, told, seconds)
+
+
+def _unchanged_seconds(case: Case, last: Seen[r.RecordedGroup]) -> float:
+    """For how long a rank's sequence number has stood. A dump that it wrote on a timeout is about a moment of standing."""
+    reading = last.reading
+    if reading.origin == "file":
+        return max(APART_SECONDS, reading.written_ago_seconds)
+    since = last.at
+    for one in reversed(case.history.series(r.RecordedGroup, reading.pid, reading.group)):
+        if (one.reading.enqueued, one.reading.completed) != (reading.enqueued, reading.completed):
+            break
+        since = one.at
+    return last.at - since
+
+
+def _recorded_standing(group: str, dumps: list[Seen[r.RecordedGroup]], seconds: float) -> Standing:
+    reached = {one.reading.rank: one.reading.enqueued or 0 for one in dumps}
+    least, most = min(reached.values()), max(reached.values())
+    seats = {one.reading.rank: Seat(one.reading.rank, one.reading.pid, reached[one.reading.rank]) for one in dumps}
+    apart = 0 < most - least <= LONGEST_APART
+    ahead = [rank for rank, count in reached.items() if count > least] if apart else []
+    waits = [
+        operation
+        for one in dumps
+        if one.reading.rank in ahead
+        for operation in one.reading.operations
+        if operation.sequence == least + 1 and not operation.point_to_point
+    ]
+    operation = waits[0] if waits else None
+    description = next((one.reading.description for one in dumps if one.reading.description), "")
+    return Standing(
+        group=description or group,
+        source="flight_recorder",
+        at=max(one.at for one in dumps),
+        seconds=seconds,
+        seats=tuple(seats[rank] for rank in sorted(seats)),
+        behind=tuple(seats[rank] for rank in sorted(reached) if apart and reached[rank] == least),
+        ahead=tuple(seats[rank] for rank in sorted(ahead)),
+        operation=shown(operation) if operation is not None else f"operation {least + 1}" if apart else "",
+        frame=operation.frames[0] if operation is not None and operation.frames else None,
+    )
+
+
+def shown(operation: r.Operation) -> str:
+    """``all_reduce 3199 of Float 7087872``."""
+    of = f" of {operation.dtypes} {operation.input_sizes or operation.output_sizes}" if operation.input_sizes else ""
+    return f"{operation.name} {operation.sequence}{of[:80]}"
+
+
+def _fresh(series: list[Seen[R]], at: float) -> list[Seen[R]]:
+    return [one for one in series if at - one.at <= STALE_SECONDS]
+
+
+def _counts(communicator: r.Communicator) -> tuple[tuple[int, tuple[tuple[str, int], ...]], ...]:
+    return tuple((m.rank, tuple(sorted(m.launched.items()))) for m in communicator.members if m.launched)
+
+
+def _snake(name: str) -> str:
+    """``AllReduce`` -> ``all_reduce``, as torch calls it."""
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")

@@ -1,0 +1,114 @@
+"""What is said of ranks that the flight recorders show in different calls, or in the same calls in opposite order."""
+
+import msgspec
+
+from perfwatch.triage.agreement import Disagreement, disagreement
+from perfwatch.triage.case import Case
+from perfwatch.triage.collectives import shown
+from perfwatch.triage.frames import show
+from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung
+from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding, Outcome
+from perfwatch.triage.waitgraph import wait_graph
+
+CAUSE = "mismatched_collective"
+GOES_ON = 0.9
+SHOWN = 8
+NEXT = ("compare the named lines: which condition sends the ranks apart?",)
+
+
+def by_records(case: Case) -> Outcome:
+    """One sequence number that means different calls: a hang where it is still open, mixed-up data where training went on."""
+    found = disagreement(case)
+    if found is None:
+        return None
+    parts = "; ".join(f"rank {rank}: {shown(one)}{_from(one)}" for rank, _, one in found.calls[:SHOWN])
+    culprits = tuple(
+        Culprit(pid=pid, rank=rank, frame=show(one.frames[0]) if one.frames else None) for rank, pid, one in found.calls
+    )
+    if found.over or case.moving:
+        return Finding(
+            cause=CAUSE,
+            state="slow",
+            summary=f"the ranks of group {found.group} called operation {found.sequence} with different {found.what}s, and "
+            f"NCCL went on: what they got is garbage ({parts})",
+            confidence=GOES_ON,
+            owner="user_code",
+            culprits=culprits,
+            evidence=_evidence(case, found),
+            alternatives=(Alternative(cause="stalled_collective", refuted_by="the ranks go on"),),
+            next=NEXT,
+            lost_share=1.0,
+        )
+    chains = [chain for chain in case.chains.values() if chain.start.rank in {rank for rank, _, _ in found.calls}]
+    if not chains:
+        return None
+    waiting = min(chains, key=lambda chain: chain.end.silent_seconds or 0.0)
+    result = hung(
+        case,
+        CAUSE,
+        waiting,
+        owner="user_code",
+        summary=f"the ranks of group {found.group} mean different {found.what}s by operation {found.sequence}: {parts}",
+        patience=STRUCTURAL_SECONDS,
+        evidence=_evidence(case, found),
+        alternatives=(Alternative(cause="stalled_collective", refuted_by="every rank is in a collective"),),
+        next=NEXT,
+    )
+    return msgspec.structs.replace(
+        result, culprits=culprits, wait_chain=tuple(link for chain in chains for link in chain.links)
+    )
+
+
+def in_a_ring(case: Case) -> Outcome:
+    """Ranks that wait for each other, each in another group."""
+    graph = wait_graph(case)
+    if graph is None or not graph.cycle or graph.source != "flight_recorder":
+        return None
+    chains = [chain for chain in case.chains.values() if chain.start.rank in graph.cycle]
+    if not chains:
+        return None
+    parts = "; ".join(
+        f"rank {rank} is in {graph.calls.get(rank, 'a collective')}"
+        + (f" at {show(graph.frames[rank])}" if rank in graph.frames else "")
+        + f" and waits for rank {', '.join(map(str, graph.edges[rank][:SHOWN]))}"
+        for rank in graph.cycle[:SHOWN]
+    )
+    result = hung(
+        case,
+        CAUSE,
+        chains[0],
+        owner="user_code",
+        summary=f"the ranks call their groups in different order and wait for each other in a ring: {parts}",
+        patience=STRUCTURAL_SECONDS,
+        silent=graph.seconds if graph.seconds > STRUCTURAL_SECONDS else None,
+        evidence=graph.evidence(case),
+        alternatives=(
+            Alternative(cause="stalled_collective", refuted_by="nobody is at the end: the waiting is a ring"),
+        ),
+        next=NEXT,
+    )
+    culprits = tuple(
+        Culprit(pid=graph.seats[rank].pid or 0, rank=rank, frame=show(graph.frames.get(rank))) for rank in graph.cycle
+    )
+    return msgspec.structs.replace(
+        result, culprits=culprits, wait_chain=tuple(link for chain in chains for link in chain.links)
+    )
+
+
+def _from(operation: object) -> str:
+    frames = getattr(operation, "frames", ())
+    return f" at {show(frames[0])}" if frames else ""
+
+
+def _evidence(case: Case, found: Disagreement) -> tuple[Evidence, ...]:
+    return tuple(
+        case.saw(
+            "flight_recorder",
+            f"rank {rank}",
+            f"calls as operation {found.sequence} of group {found.group}",
+            f"{shown(one)} ({one.state})",
+            "the same in every rank",
+            found.at,
+        )
+        for rank, _, one in found.calls[:SHOWN]
+    )

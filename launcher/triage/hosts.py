@@ -1,0 +1,45 @@
+"""What became of each host that was asked about a job: one that does not answer is evidence, and not an error."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+SHOWN_SKEW_SECONDS = 2.0  # a clock that differs by less may differ by what the answer took to arrive
+
+# answered: with its part of the job.            no_job: it answers, and has no process of this job.
+# silent: no answer in time, or not reached.     failed: reached, and perfwatch could not look there.
+# garbled: what it answered is no snapshot.      double: the machine that another name led to already.
+STATES = ("answered", "no_job", "silent", "failed", "garbled", "double")
+
+
+class HostReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One host. ``skew_seconds``: by how much its clock is ahead of ours (negative: behind); None: not known."""
+
+    host: str
+    state: str
+    reason: str = ""
+    advice: str = ""
+    ranks: tuple[int, ...] = ()
+    skew_seconds: float | None = None
+    left_out: int = 0
+    folder: str = ""  # where its recording lies, on that host
+    verdict: str = ""  # its own, about its part alone: "hung stuck_worker"
+    summary: str = ""
+    confidence: float = 0.0
+
+    @property
+    def skewed(self) -> bool:
+        """Whether its clock differs by so much that somebody should know."""
+        return self.skew_seconds is not None and abs(self.skew_seconds) >= SHOWN_SKEW_SECONDS
+
+
+def names(reports: Iterable[HostReport], *states: str) -> tuple[str, ...]:
+    """The hosts in one of these states, in the order in which they were asked."""
+    return tuple(report.host for report in reports if report.state in states)
+
+
+def listed(hosts: Iterable[str], most: int = 4) -> str:
+    """``a, b, c and 5 more hosts``."""
+    every = list(hosts)
+    more = len(every) - most
+    return ", ".join(every[:most]) + (f" and {more} more hosts" if more > 0 else "")

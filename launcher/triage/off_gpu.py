@@ -1,0 +1,236 @@
+"""Which lines of Python the GPU waits for: stacks of the training thread, weighted by what the card did in that very interval.
+
+Each look at a card tells for how much of its interval no kernel was resident; the stacks that were sampled within it tell what
+the training thread did meanwhile. An interval is longer than a step's phases, so that a share of its idle time alone would
+be spread over phases in which the card worked. Phases are mixed differently from interval to interval, though, and that tells
+them apart: for every line the share of its time in which the card idles is the one that best explains all intervals together
+(expectation maximisation; each round hands every interval's idle and busy time out again). What is handed out is what was
+measured, no more and no less. Where phases are much shorter than the intervals, all intervals look alike and a line's share is
+little more than its share of the time: ``told_apart`` says how far that is so.
+"""
+
+import bisect
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+from perfwatch.probes import readings as r
+from perfwatch.triage.case import Case
+from perfwatch.triage.frames import is_user, short_name
+from perfwatch.triage.gpu import cards_of, index_of, told
+from perfwatch.triage.history import History, Seen
+
+RECENT_SECONDS = 300.0  # before the verdict; further back where less than ENOUGH_SECONDS of that was sampled
+ENOUGH_SECONDS = 3.0
+MOST_INTERVALS = 600  # of one card: the newest
+MOST_RANKS = 16
+LONGEST_INTERVAL_SECONDS = 3.0  # of a card without its units: two looks further apart say nothing of what was between
+ROUNDS, SETTLED = 60, 0.002
+PRIOR_SECONDS = 0.2  # a line that was hardly seen idles like the whole, until its own samples say otherwise
+
+
+@dataclass(frozen=True)
+class Awaited:
+    """One stack, innermost frame first: for so many seconds the card idled while the thread was there, of so many in all."""
+
+    rank: int | None
+    frames: tuple[r.Frame, ...]
+    idle_seconds: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class OffGpu:
+    """What cards waited for. ``measured``: seconds of the looks that stacks were sampled in; ``idle``: without a kernel, of those.
+
+    all_measured, all_idle: the same of all looks up to the verdict, sampled or not. source: gpm, or nvml (utilisation).
+    told_apart: share of the differences between intervals that the lines explain, 0 to 1.
+    """
+
+    awaited: tuple[Awaited, ...]
+    measured_seconds: float
+    idle_seconds: float
+    all_measured_seconds: float
+    all_idle_seconds: float
+    source: str
+    cards: tuple[int, ...]
+    told_apart: float
+
+    @property
+    def idle_share(self) -> float:
+        """Of the time that stacks were sampled in."""
+        return self.idle_seconds / self.measured_seconds if self.measured_seconds else 0.0
+
+    @property
+    def all_idle_share(self) -> float:
+        """Of all the time that the cards were looked at."""
+        return self.all_idle_seconds / self.all_measured_seconds if self.all_measured_seconds else 0.0
+
+
+@dataclass(frozen=True)
+class _Interval:
+    begun: float
+    ended: float
+    idle: float  # share of it
+
+
+@dataclass
+class _Mixed:
+    """One interval and the share of its samples by line."""
+
+    seconds: float
+    idle_seconds: float
+    shares: dict[Hashable, float]
+
+
+def off_gpu(case: Case) -> OffGpu | None:
+    """Of all ranks whose card is known; None where no card was looked at while stacks were sampled."""
+    parts = [part for rank in case.ranks[:MOST_RANKS] if (part := _of_rank(case, rank.pid, rank.rank)) is not None]
+    if not parts:
+        return None
+    return OffGpu(
+        awaited=tuple(sorted((one for part in parts for one in part.awaited), key=lambda one: -one.idle_seconds)),
+        measured_seconds=sum(part.measured_seconds for part in parts),
+        idle_seconds=sum(part.idle_seconds for part in parts),
+        all_measured_seconds=sum(part.all_measured_seconds for part in parts),
+        all_idle_seconds=sum(part.all_idle_seconds for part in parts),
+        source=parts[0].source,
+        cards=tuple(sorted({card for part in parts for card in part.cards})),
+        told_apart=sum(part.told_apart * part.measured_seconds for part in parts)
+        / sum(part.measured_seconds for part in parts),
+    )
+
+
+def _of_rank(case: Case, pid: int, rank: int | None) -> OffGpu | None:
+    history = case.history
+    thread = case.progress[pid].thread
+    cards = cards_of(history, pid)
+    stacks = history.series(r.Stack, pid, thread)
+    if not cards.certain or not stacks:
+        return None
+    uuid = cards.uuids[0]
+    intervals, source = _intervals(history, uuid)
+    samples = _samples(stacks)
+    chosen = _sampled(intervals, samples, case.at)
+    if not chosen:
+        return None
+    times = [at for at, _ in samples]
+    mixed: list[_Mixed] = []
+    within: dict[Hashable, dict[tuple[r.Frame, ...], float]] = defaultdict(lambda: defaultdict(float))
+    for one in chosen:
+        found = samples[bisect.bisect_right(times, one.begun) : bisect.bisect_right(times, one.ended)]
+        seconds = one.ended - one.begun
+        shares: dict[Hashable, float] = defaultdict(float)
+        for _, frames in found:
+            key = _line(frames)
+            shares[key] += 1 / len(found)
+            within[key][frames] += seconds / len(found)
+        mixed.append(_Mixed(seconds, one.idle * seconds, shares))
+    idle, told_apart = _explained(mixed)
+    awaited = []
+    for key, by_stack in within.items():
+        total = sum(by_stack.values())
+        awaited += [Awaited(rank, frames, idle[key] * part / total, part) for frames, part in by_stack.items()]
+    index = index_of(history, uuid)
+    return OffGpu(
+        awaited=tuple(awaited),
+        measured_seconds=sum(one.seconds for one in mixed),
+        idle_seconds=sum(one.idle_seconds for one in mixed),
+        all_measured_seconds=sum(one.ended - one.begun for one in intervals),
+        all_idle_seconds=sum(one.idle * (one.ended - one.begun) for one in intervals),
+        source=source,
+        cards=() if index is None else (index,),
+        told_apart=told_apart,
+    )
+
+
+def _intervals(history: History, uuid: str) -> tuple[list[_Interval], str]:
+    """Every look at a card as the time that it tells about, none twice."""
+    found: list[_Interval] = []
+    looks = told(history.series(r.GpuActivity, uuid))
+    for look in looks:
+        if look.reading.graphics is not None:
+            begun = max(look.at - look.reading.interval_seconds, found[-1].ended if found else 0.0)
+            if look.at > begun:
+                found.append(_Interval(begun, look.at, 1.0 - min(1.0, look.reading.graphics)))
+    if found:
+        return found, "gpm"
+    before: float | None = None
+    for sample in history.series(r.GpuSample, uuid):
+        if sample.reading.utilisation is None:
+            continue
+        if before is not None and 0.0 < sample.at - before <= LONGEST_INTERVAL_SECONDS:
+            found.append(_Interval(before, sample.at, 1.0 - sample.reading.utilisation))
+        before = sample.at
+    return found, "nvml"
+
+
+def _samples(stacks: Iterable[Seen[r.Stack]]) -> list[tuple[float, tuple[r.Frame, ...]]]:
+    """Every single sample and its moment: a record says how many in a row showed the same."""
+    found = []
+    for one in stacks:
+        count, span = one.reading.samples, one.reading.span_seconds
+        for number in range(count):
+            found.append((one.at - span * (number + 0.5) / count, one.reading.frames))
+    return sorted(found, key=lambda sample: sample[0])
+
+
+def _sampled(intervals: Sequence[_Interval], samples: Sequence[tuple[float, object]], at: float) -> list[_Interval]:
+    """The newest intervals in which stacks were sampled: lately if that is enough, else ever."""
+    times = [moment for moment, _ in samples]
+    held = [one for one in intervals if bisect.bisect_right(times, one.ended) > bisect.bisect_right(times, one.begun)]
+    recent = [one for one in held if one.ended >= at - RECENT_SECONDS]
+    enough = sum(one.ended - one.begun for one in recent) >= ENOUGH_SECONDS
+    return (recent if enough else held)[-MOST_INTERVALS:]
+
+
+def _line(frames: tuple[r.Frame, ...]) -> Hashable:
+    """What tells two phases apart: the program's own line, and the function that it has called from there."""
+    for place, frame in enumerate(frames):
+        if is_user(frame):
+            called = short_name(frames[place - 1].function) if place else ""
+            return frame.file, frame.line, called
+    return (frames[0].file, short_name(frames[0].function), "") if frames else ("", 0, "")
+
+
+def _explained(mixed: Sequence[_Mixed]) -> tuple[dict[Hashable, float], float]:
+    """By line: seconds in which the card idled, which sum to those of all intervals; and how far they explain each one's."""
+    total = sum(one.seconds for one in mixed)
+    overall = sum(one.idle_seconds for one in mixed) / total if total else 0.0
+    keys = dict.fromkeys(key for one in mixed for key in one.shares)
+    plain_idle, plain_busy = dict.fromkeys(keys, 0.0), dict.fromkeys(keys, 0.0)  # of intervals with a single line
+    several = []
+    for one in mixed:
+        if len(one.shares) > 1:
+            several.append(one)
+            continue
+        (key,) = one.shares
+        plain_idle[key] += one.idle_seconds
+        plain_busy[key] += one.seconds - one.idle_seconds
+    rates = dict.fromkeys(keys, 0.5)
+    for _ in range(ROUNDS):
+        idle, busy = dict(plain_idle), dict(plain_busy)
+        for one in several:
+            _hand_out(one.idle_seconds, one.shares, rates, idle)
+            _hand_out(one.seconds - one.idle_seconds, one.shares, {key: 1 - rates[key] for key in one.shares}, busy)
+        before = rates
+        known = {key: idle[key] + busy[key] + PRIOR_SECONDS for key in keys}
+        rates = {key: (idle[key] + PRIOR_SECONDS * overall) / known[key] for key in keys}
+        if max(abs(rates[key] - before[key]) for key in keys) < SETTLED:
+            break
+    varied = sum((one.idle_seconds - overall * one.seconds) ** 2 for one in mixed)
+    left = sum(
+        (one.idle_seconds - one.seconds * sum(share * rates[key] for key, share in one.shares.items())) ** 2
+        for one in mixed
+    )
+    return idle, max(0.0, 1.0 - left / varied) if varied > 0 else 0.0
+
+
+def _hand_out(
+    seconds: float, shares: dict[Hashable, float], rates: dict[Hashable, float], into: dict[Hashable, float]
+) -> None:
+    """Seconds of an interval to the lines that were seen in it, by how likely each of them is to have had them."""
+    weights = {key: share * rates[key] for key, share in shares.items()}
+    total = sum(weights.values())
+    for key, weight in weights.items():
+        into[key] += seconds * (weight / total if total > 0 else shares[key])

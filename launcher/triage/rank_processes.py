@@ -1,0 +1,162 @@
+"""Which processes of a job are its ranks.
+
+By the numbers that a launcher gave them (``placement``), the outermost process with a given number; a DataLoader worker inherits
+that of its rank. Where nobody numbered them (a plain spawn sets ``RANK`` inside of the process, where it cannot be seen) by
+what their parent waits for.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from perfwatch.probes import readings as r
+from perfwatch.triage.frames import any_tag, is_user, tags
+from perfwatch.triage.history import History
+from perfwatch.triage.placement import Placement, launches, placement
+
+WORKER_THREAD = "pt_data_worker"  # the name that torch gives a DataLoader worker's main thread
+TRAINING = ("optimizer", "backward", "loader", "forward")
+OUR_NAME = "perfwatch"  # launchers, watchers and writers of ours name themselves so: never part of what they watch
+SERVICE_WORDS = ("resource_tracker", "forkserver", "semaphore_tracker")
+# How torch and its backends name the threads of a process group (gloo's loop, NCCL's watchdog, heartbeat and proxy).
+GROUP_THREADS = ("gloo", "pt_nccl", "NCCL", "nccl", "pt_gloo")
+
+
+class Sights:
+    """What is known of every process, gathered in one pass: a job can have thousands of threads."""
+
+    def __init__(self, history: History) -> None:
+        self.all: dict[int, set[str]] = {}  # tags of all its threads' newest stacks
+        self.main: dict[int, r.Stack] = {}
+        self.in_group: set[int] = (
+            set()
+        )  # belongs to a process group, by its stacks or by a thread that torch made for one
+        for pid, tid in history.entities(r.Stack):
+            seen = history.latest(r.Stack, pid, tid)
+            if seen is None:
+                continue
+            self.all.setdefault(pid, set()).update(tags(seen.reading))
+            if pid == tid:
+                self.main[pid] = seen.reading
+        for pid, tid in history.entities(r.Thread):
+            thread = history.latest(r.Thread, pid, tid)
+            if thread is not None and thread.reading.name.startswith(GROUP_THREADS):
+                self.in_group.add(pid)
+        self.in_group |= {pid for pid, found in self.all.items() if any_tag(found, "collective", "rendezvous")}
+
+    def of(self, pid: int) -> frozenset[str]:
+        """Tags of all threads of a process."""
+        return frozenset(self.all.get(pid, ()))
+
+    def of_main(self, pid: int) -> frozenset[str]:
+        """Tags of its main thread."""
+        return tags(self.main[pid]) if pid in self.main else frozenset()
+
+
+Ranks = dict[int, int | None]  # by pid; None: the only rank of a job that has no numbers
+
+
+@dataclass(frozen=True)
+class Found:
+    """The ranks of a job, the world size where anybody says it, and whether a launcher numbered them (or we did)."""
+
+    ranks: Ranks
+    world_size: int | None
+    numbered: bool
+
+
+def find_ranks(sights: Sights, processes: dict[int, r.Process]) -> Found:
+    """Who trains."""
+    candidates = {
+        pid: one for pid, one in processes.items() if one.python and not is_service(one) and not launches(one)
+    }
+    told = {pid: Placement(one.rank, one.world_size) for pid, one in candidates.items() if one.rank is not None}
+    if not told:
+        told = {pid: place for pid, one in candidates.items() if (place := placement(one)) is not None}
+    if told:
+        return _placed(sights, told, processes)
+    roots = [p for p in processes.values() if p.python and not is_service(p) and not _python_above(p, processes)]
+    found: Ranks = {}
+    for root in sorted(roots, key=lambda p: p.start_ticks):
+        found.update(_descend(sights, root, processes))
+    return Found(found, _largest(processes[pid].world_size for pid in found), numbered=False)
+
+
+def _placed(sights: Sights, told: dict[int, Placement], processes: dict[int, r.Process]) -> Found:
+    """The outermost process with each number; one that spawned ranks and waits for them stands for its host, not for a rank."""
+    found: Ranks = {}
+    sizes: list[int | None] = []
+    for pid, place in told.items():
+        if _inherits(pid, told, processes):
+            continue
+        below = list(_descend(sights, processes[pid], processes)) if "spawn_join" in sights.of_main(pid) else [pid]
+        for index, one in enumerate(below):
+            found[one] = place.rank * len(below) + index
+        sizes.append(place.size * len(below) if place.size is not None else None)
+    return Found(found, _largest(sizes), numbered=True)
+
+
+def _largest(sizes: Iterable[int | None]) -> int | None:
+    return max((size for size in sizes if size is not None), default=None)
+
+
+def _descend(sights: Sights, process: r.Process, processes: dict[int, r.Process]) -> dict[int, int | None]:
+    """The rank(s) at or below a top Python process: past launchers, and into the children of a plain spawn."""
+    children = [
+        p
+        for p in processes.values()
+        if p.parent_pid == process.pid and p.python and not is_service(p) and not is_worker(sights, p)
+    ]
+    grouped = [child for child in children if child.pid in sights.in_group]
+    supervises = any_tag(sights.of_main(process.pid), "spawn_join", "mp_join") or process.pid not in sights.in_group
+    if "spawn_join" in sights.of_main(process.pid) or (grouped and supervises):
+        likely = [child for child in children if child.torch_loaded is not False or child in grouped]
+        ordered = sorted(likely, key=lambda p: (p.start_ticks, p.pid))
+        return {child.pid: index for index, child in enumerate(ordered)}
+    if grouped:  # it trains as the first rank itself
+        ordered = sorted(grouped, key=lambda p: (p.start_ticks, p.pid))
+        return {one.pid: index for index, one in enumerate([process, *ordered])}
+    heavy = [child for child in children if child.torch_loaded]
+    trains = len(heavy) == 1 and any_tag(sights.of(heavy[0].pid), *TRAINING)
+    joins = trains and "mp_join" in sights.of_main(process.pid)
+    if len(heavy) == 1 and (process.torch_loaded is False or joins or _only_launches(sights, process.pid)):
+        return _descend(sights, heavy[0], processes)
+    return {process.pid: None}
+
+
+def _only_launches(sights: Sights, pid: int) -> bool:
+    """Whether the main thread waits for a child below nothing but an installed command (accelerate, deepspeed)."""
+    stack = sights.main.get(pid)
+    if stack is None or not any_tag(tags(stack), "child_wait", "mp_join"):
+        return False
+    return all(not is_user(frame) or "/bin/" in frame.file for frame in stack.frames)
+
+
+def _inherits(pid: int, told: dict[int, Placement], processes: dict[int, r.Process]) -> bool:
+    """Whether an ancestor in the job has the same number, so that this one only inherited it."""
+    above = processes.get(processes[pid].parent_pid)
+    while above is not None:
+        if above.pid in told and told[above.pid].rank == told[pid].rank:
+            return True
+        above = processes.get(above.parent_pid)
+    return False
+
+
+def _python_above(process: r.Process, processes: dict[int, r.Process]) -> bool:
+    above = processes.get(process.parent_pid)
+    while above is not None:
+        if above.python and not is_service(above):
+            return True
+        above = processes.get(above.parent_pid)
+    return False
+
+
+def is_service(process: r.Process) -> bool:
+    """Whether a process is a helper of Python's own, or of ours."""
+    if process.name.startswith(OUR_NAME):
+        return True
+    return any(word in part for part in process.command for word in SERVICE_WORDS)
+
+
+def is_worker(sights: Sights, process: r.Process) -> bool:
+    """Whether a process is a DataLoader worker."""
+    return process.name.startswith(WORKER_THREAD) or "worker" in sights.of(process.pid)

@@ -1,0 +1,104 @@
+"""Every rank is in the same collective, and it does not end.
+
+What it means
+    Nobody is missing and nobody is wrong: the network, the fabric or the collective library itself does not deliver. A cable,
+    a switch, a firewall, a broken NIC or link.
+
+How it is recognised
+    Every rank of the job is seen, and all stand in the same call at the same line (on GPUs: a kernel is resident that moves
+    nothing, and all cards look alike). NCCL's counts and the flight recorders, where they are there, are level and do not
+    grow. No bytes travel over any interface or NVLink.
+
+What it is mistaken for
+    ``stalled_collective``: a rank is elsewhere, or has called less often. ``mismatched_collective``: the calls differ. A large
+    transfer: bytes travel. ``stuck_kernel``: one card looks different from the others.
+
+What to do next
+    ``dmesg`` and the port counters of the machines named; ``NCCL_DEBUG=INFO``; nccl-tests between these ranks.
+"""
+
+import msgspec
+
+from perfwatch.probes.readings import Network, Process, Stack, Thread
+from perfwatch.triage.absence import in_collective
+from perfwatch.triage.case import Case
+from perfwatch.triage.chain import Chain
+from perfwatch.triage.frames import collective_name, show
+from perfwatch.triage.gpu import regime
+from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal
+from perfwatch.triage.motion import WINDOW_SECONDS
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.traffic import travelling
+from perfwatch.triage.verdict import Abstention, Alternative, Missing, Outcome
+from perfwatch.triage.waitgraph import wait_graph
+
+CAUSE = Cause("wedged_collective", "hung", "fabric", (Process, Thread, Stack, Network))
+
+SAME_FOOTPRINT = 0.02  # of the multiprocessors: ranks inside one collective are as alike (measured 0.182 and 0.182)
+# Bytes a second over all interfaces together that still count as nothing: NCCL's and gloo's own keep-alives, and ours.
+SILENT_BYTES_PER_SECOND = 50_000.0
+UNCOUNTED = 0.85  # neither RAS nor a recorder has confirmed that all are at the same call
+
+
+def judge(case: Case) -> Outcome:
+    """Fires when all ranks stand in one and the same collective and nothing travels."""
+    chains = case.still_chains
+    if len(chains) < 2 or len(chains) < len(case.ranks) or not all(in_collective(case, chain) for chain in chains):
+        return None
+    if not case.job.covered:
+        reason = f"{len(case.job.ranks)} of {case.job.world_size} ranks are on this machine"
+        advice = "run perfwatch attach on the other nodes too: a rank there may be elsewhere"
+        return Abstention(cause=CAUSE.name, missing=(Missing(witness="ranks", reason=reason, advice=advice),))
+    graph = wait_graph(case)
+    if (graph is not None and graph.edges) or not _alike(case, chains):
+        return None
+    moved = travelling(case, WINDOW_SECONDS)
+    if moved is None:
+        lacking = case.lacks("network") or Missing(witness="network", reason="the interfaces were not read twice")
+        return Abstention(cause=CAUSE.name, missing=(lacking,))
+    if moved > SILENT_BYTES_PER_SECOND:
+        return None
+    on_cards = all(chain.end.kind == "gpu" for chain in chains)
+    silent = min(chain.end.silent_seconds or 0.0 for chain in chains)
+    call = next(iter(graph.calls.values()), "") if graph is not None else ""
+    found = hung(
+        case,
+        CAUSE.name,
+        chains[0],
+        owner=CAUSE.owner,
+        summary=f"all {len(chains)} ranks are in {call or chains[0].links[-1].waits_for} at "
+        f"{show(chains[0].start.frame or chains[0].end.node.frame)}, and nothing travels between them",
+        # NVLink delivers or does not; what goes over a network is sent again for a while.
+        patience=STRUCTURAL_SECONDS if on_cards and graph is not None else temporal(case),
+        silent=silent if graph is None else max(silent, graph.seconds),
+        evidence=(
+            *(graph.evidence(case) if graph is not None else ()),
+            case.saw(
+                "network", "host", "nothing travels", f"{moved / 1024:.1f} KiB/s", "gradients travel in each step"
+            ),
+        ),
+        ceiling=1.0 if graph is not None else UNCOUNTED,
+        alternatives=(
+            Alternative(cause="stalled_collective", refuted_by="every rank is in the same call at the same line"),
+            Alternative(cause="mismatched_collective", refuted_by="the calls are the same as far as can be seen"),
+        ),
+        next=(
+            "dmesg | grep -iE 'nvlink|mlx5|link|xid'; ss -tni",
+            "NCCL_DEBUG=INFO and nccl-tests all_reduce_perf between these hosts",
+        ),
+    )
+    return msgspec.structs.replace(
+        found, culprits=(), wait_chain=tuple(link for chain in chains for link in chain.links)
+    )
+
+
+def _alike(case: Case, chains: tuple[Chain, ...]) -> bool:
+    """Whether all are in the same call at the same line, and their cards, where they have any, in the same kernel."""
+    stacks = [chain.start.stack for chain in chains]
+    names = {collective_name(stack) for stack in stacks if stack is not None}
+    lines = {show(chain.start.frame) for chain in chains}
+    if None in stacks or len(names) > 1 or len(lines) > 1:
+        return False
+    cards = [regime(case.history, chain.end.detail) for chain in chains if chain.end.kind == "gpu"]
+    levels = [card.sm_active for card in cards if card.sm_active is not None]
+    return max(levels, default=0.0) - min(levels, default=0.0) <= SAME_FOOTPRINT

@@ -1,0 +1,108 @@
+"""Where NCCL's RAS service of a job listens: by its environment, and by who holds the socket."""
+
+import os
+import socket
+from collections.abc import Collection, Iterable, Mapping
+
+from perfwatch.probes.filesystem import Absent, Filesystem
+from perfwatch.probes.probe import Unavailable
+from perfwatch.probes.sock_diag import Connection
+from perfwatch.probes.sockets import listening
+
+DEFAULT_ADDRESS = "localhost:28028"
+DISABLED_ADVICE = "start the job without NCCL_RAS_ENABLE=0, with NCCL 2.24 or newer (torch 2.7 and newer bring it)"
+MOST_ASKED = 64  # processes whose open files are looked through for the port
+
+
+def addresses(filesystem: Filesystem, pids: Collection[int]) -> list[tuple[tuple[str, int], bool]]:
+    """Where the job's service may listen, and whether nobody but the job's processes listens there.
+
+    Raises Absent where the job has none, Unavailable where its port is somebody else's.
+    """
+    named = list(dict.fromkeys(_named(filesystem, pids)))
+    open_ports = listening(filesystem, next(iter(pids)))
+    held = _held(filesystem, pids)
+    wanted = [_split(address) for address in named]
+    found = [(one, _whole(open_ports, one[1], held)) for one in wanted if any(_port(c) == one[1] for c in open_ports)]
+    own = [(one, whole) for one, whole in found if whole is not None]
+    if own:
+        return [(one, whole is True) for one, whole in own]
+    shared = _shared(open_ports, held)  # the program may have set NCCL_RAS_ADDR itself: no environment shows that
+    if shared:
+        return [(("localhost", port), True) for port in shared]
+    if found:
+        raise Unavailable(
+            f"{named[0]}, where NCCL's RAS service of this job would answer, belongs to other processes",
+            "start it with perfwatch run, or with NCCL_RAS_ADDR=localhost:PORT, a port of its own",
+        )
+    raise Absent("no process of the job offers NCCL's RAS service")
+
+
+def _named(filesystem: Filesystem, pids: Iterable[int]) -> Iterable[str]:
+    """What the environment of the job says; the default where it says nothing."""
+    for pid in list(pids)[:MOST_ASKED]:
+        try:
+            entries = filesystem.read_bytes(f"{filesystem.proc}/{pid}/environ").split(b"\0")
+        except Unavailable:
+            continue
+        variables = dict(entry.decode("utf-8", "replace").split("=", 1) for entry in entries if b"=" in entry)
+        if variables.get("NCCL_RAS_ENABLE") == "0":
+            raise Absent("NCCL's RAS service is switched off in the job (NCCL_RAS_ENABLE=0)", DISABLED_ADVICE)
+        if named := variables.get("NCCL_RAS_ADDR"):
+            yield named
+    yield DEFAULT_ADDRESS
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]") or "localhost", int(port) if port.isdigit() else 0
+
+
+def _port(connection: Connection) -> int:
+    return int(connection.local.rpartition(":")[2] or 0)
+
+
+def _held(filesystem: Filesystem, pids: Collection[int]) -> dict[int, int]:
+    """By inode, the process of the job that holds the socket; empty where its open files may not be seen."""
+    found: dict[int, int] = {}
+    for pid in list(pids)[:MOST_ASKED]:
+        try:
+            numbers = filesystem.listdir(f"{filesystem.proc}/{pid}/fd")
+        except Unavailable:
+            continue
+        for number in numbers:
+            try:
+                target = filesystem.readlink(f"{filesystem.proc}/{pid}/fd/{number}")
+            except Unavailable:
+                continue
+            if target.startswith("socket:["):
+                found[int(target[8:-1])] = pid
+    return found
+
+
+def _whole(open_ports: Iterable[Connection], port: int, held: Mapping[int, int]) -> bool | None:
+    """Whether all (True), some (False) or none (None) of those that listen on a port are the job's."""
+    mine = [connection.inode in held for connection in open_ports if _port(connection) == port]
+    return None if not any(mine) else all(mine)
+
+
+def _shared(open_ports: Iterable[Connection], held: Mapping[int, int]) -> list[int]:
+    """Ports on which two or more processes of the job listen, each with a socket of its own: nothing else does that."""
+    holders: dict[int, set[int]] = {}
+    for connection in open_ports:
+        if connection.inode in held:
+            holders.setdefault(_port(connection), set()).add(held[connection.inode])
+    return sorted(port for port, pids in holders.items() if len(pids) >= 2)
+
+
+def free_port(first: int = 20000, last: int = 28000) -> int:
+    """A port on the loopback that nobody uses, below those that the kernel gives to connections. Raises OSError."""
+    for _ in range(64):
+        port = first + int.from_bytes(os.urandom(4), "little") % (last - first)
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise OSError("no free port on the loopback")

@@ -1,0 +1,71 @@
+"""Which Python, torch, CUDA and NCCL a process runs with, from the files that it has mapped: nothing is imported or run.
+
+Source: /proc/PID/maps, and of torch's folder ``version.py`` and the names of the installed packages beside it.
+Privilege: the same user or CAP_SYS_PTRACE. Cost: 2 ms, once per job. The files are the job's: they are read in a killable
+child, through /proc/PID/root, so that a container's are found too.
+"""
+
+import os
+import re
+
+from perfwatch.probes.deadline import Caller
+from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.probe import Unavailable
+from perfwatch.probes.readings import Software
+
+NAME = "software"
+NEEDS = "same user or CAP_SYS_PTRACE"
+COST = "2 ms, once per job"
+
+DEADLINE_SECONDS = 1.0
+_LARGEST_BYTES = 64 * 1024  # torch's version.py has 300
+_TORCH = re.compile(r"(/\S+)/torch/lib/libtorch(?:_\w+)?\.so")
+_PYTHON = re.compile(r"/(?:lib)?python(3\.\d+)(?![\w-])")
+_TORCH_VERSION = re.compile(r"^__version__\s*=\s*['\"]([\w.+-]{1,40})['\"]", re.M)
+_CUDA_VERSION = re.compile(r"^cuda\s*(?::[^=\n]*)?=\s*['\"]([\w.]{1,20})['\"]", re.M)
+_NCCL = re.compile(r"nvidia_nccl_cu\d+-([\w.]{1,20})\.dist-info")
+
+
+def software(filesystem: Filesystem, pid: int, child: Caller) -> Software:
+    """What a process runs with; a version that its files do not tell is None.
+
+    Args:
+        filesystem: where /proc is.
+        pid: a process that has torch loaded.
+        child: where the reads are made.
+
+    Raises Unavailable when its memory map cannot be read in time.
+    """
+    return child.call(_read, filesystem, pid, deadline_seconds=DEADLINE_SECONDS)
+
+
+def _read(filesystem: Filesystem, pid: int) -> Software:
+    """Runs in the child."""
+    maps = filesystem.read_text(f"{filesystem.proc}/{pid}/maps")
+    python, packages = parse_maps(maps)
+    root = f"{filesystem.proc}/{pid}/root"
+    text, names = "", []
+    if packages is not None:
+        try:
+            with open(f"{root}{packages}/torch/version.py", "rb") as file:
+                text = file.read(_LARGEST_BYTES).decode("utf-8", "replace")
+            names = os.listdir(f"{root}{packages}")
+        except OSError:
+            pass  # the versions stay unknown
+    torch, cuda = parse_version(text)
+    nccl = next((found[1] for name in names if (found := _NCCL.fullmatch(name))), None)
+    if (torch, cuda, nccl, python) == (None, None, None, None):
+        raise Unavailable(f"process {pid} has neither Python nor torch mapped from files that tell their version")
+    return Software(pid=pid, torch=torch, cuda=cuda, nccl=nccl, python=python)
+
+
+def parse_maps(maps: str) -> tuple[str | None, str | None]:
+    """Python's version (3.11), and the folder in which torch is installed."""
+    python, torch = _PYTHON.search(maps), _TORCH.search(maps)
+    return (python[1] if python else None), (torch[1] if torch else None)
+
+
+def parse_version(text: str) -> tuple[str | None, str | None]:
+    """torch's own version and that of the CUDA it was built for, from torch/version.py."""
+    torch, cuda = _TORCH_VERSION.search(text), _CUDA_VERSION.search(text)
+    return (torch[1] if torch else None), (cuda[1] if cuda else None)

@@ -1,0 +1,129 @@
+"""``perfwatch report``: where it goes, which form it has, and what it makes of damaged sessions."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.sessions import record
+
+
+def report(*arguments: str, cwd: Path | None = None, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """Run the command."""
+    return subprocess.run(
+        [sys.executable, "-m", "perfwatch", "report", *arguments],
+        capture_output=True,
+        encoding="utf-8",
+        errors="surrogateescape",
+        timeout=60,
+        cwd=cwd,
+        env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", **environment},
+    )
+
+
+def test_a_page_is_named_after_its_session(tmp_path: Path) -> None:
+    """Nothing needs to be said; the name of the file is printed, and only its owner may read it."""
+    folder = record(tmp_path / "20261120-115124-733")
+
+    done = report(str(folder), cwd=tmp_path)
+
+    page = tmp_path / "20261120-115124-733.html"
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, page.name, "")
+    assert page.stat().st_mode & 0o777 == 0o600
+    assert "<!doctype html>" in page.read_text()[:20]
+
+
+def test_text_goes_to_stdout(tmp_path: Path) -> None:
+    """So that it can be piped."""
+    done = report(str(record(tmp_path / "session")), "--format", "text")
+
+    assert done.returncode == 0
+    assert "HOW IT WAS MEASURED" in done.stdout
+
+
+def test_the_ending_of_the_file_chooses_the_form(tmp_path: Path) -> None:
+    """An older report of that name is replaced, and no unfinished file stays."""
+    target = tmp_path / "report.json"
+    target.write_text("old")
+
+    done = report(str(record(tmp_path / "session")), "-o", str(target))
+
+    assert done.returncode == 0
+    assert json.loads(target.read_text())["schema"] == "perfwatch.report/1"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.json", "session"]
+
+
+def test_an_unknown_form_is_answered_with_all_of_them(tmp_path: Path) -> None:
+    """The message is the manual."""
+    done = report(str(record(tmp_path / "session")), "--format", "pdf")
+
+    assert done.returncode == 2
+    assert "--format 'pdf' names no form of a report" in done.stderr
+    assert ".pftrace" in done.stderr
+
+
+def test_a_place_that_takes_no_file_is_named(tmp_path: Path) -> None:
+    """And another one is asked for."""
+    done = report(str(record(tmp_path / "session")), "-o", str(tmp_path / "nowhere" / "a.html"))
+
+    assert done.returncode == 1
+    assert "could not be written: No such file or directory" in done.stderr
+
+
+def test_a_torn_session_is_reported_with_what_it_lacks(tmp_path: Path) -> None:
+    """Half a line at the end, a line of rubbish, a kind of reading that nobody knows."""
+    folder = record(tmp_path / "session")
+    file = next(folder.glob("readings*.jsonl"))
+    file.write_bytes(
+        file.read_bytes() + b'rubbish\n{"at":1.0,"wall":1.0,"reading":{"type":"FromTheFuture"}}\n{"at": 3.0, "wal'
+    )
+
+    done = report(str(folder), "--format", "text")
+
+    assert done.returncode == 0
+    assert "2 damaged lines and 1 of a newer version" in done.stdout
+
+
+def test_a_session_of_a_newer_version_is_refused_with_advice(tmp_path: Path) -> None:
+    """The exact command that helps."""
+    folder = record(tmp_path / "session")
+    session = folder / "session.json"
+    session.write_text(session.read_text().replace("perfwatch.session/1", "perfwatch.session/2"))
+
+    done = report(str(folder))
+
+    assert done.returncode == 2
+    assert "pip install --upgrade perfwatch" in done.stderr
+
+
+def test_a_session_that_is_being_written_can_be_reported(tmp_path: Path) -> None:
+    """A file that grows while it is read, with its last line unfinished; no file changes."""
+    folder = record(tmp_path / "session")
+    file = next(folder.glob("readings*.jsonl"))
+    with file.open("ab") as writer:
+        writer.write(b'{"at":9.0,"wall":9.0,"read')
+        writer.flush()
+        before = file.read_bytes()
+        done = report(str(folder), "--format", "md")
+
+    assert done.returncode == 0
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize("form", ["text", "md"])
+def test_a_terminal_without_utf_8_gets_a_report_too(tmp_path: Path, form: str) -> None:
+    """What its encoding lacks is replaced, not fatal."""
+    done = report(str(record(tmp_path / "session")), "-f", form, LC_ALL="C", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.isascii()
+
+
+def test_a_session_without_cards_has_no_lines_that_they_wait_for(tmp_path: Path) -> None:
+    """speedscope has nothing to show then, and that is said."""
+    done = report(str(record(tmp_path / "session")), "-f", "speedscope")
+
+    assert done.returncode == 2
+    assert "no card was looked at" in done.stderr

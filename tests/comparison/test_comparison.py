@@ -1,0 +1,132 @@
+"""Two runs side by side: the differences, how sure they are, and whether the runs may be compared at all."""
+
+import pytest
+
+from perfwatch.comparison.comparison import Comparison, Difference, compare
+from perfwatch.comparison.gate import gate
+from perfwatch.recording import Recording
+from tests.comparison.runs import run, step_times
+from tests.sessions import session
+
+
+def difference(comparison: Comparison, name: str) -> Difference:
+    """The figure of that name."""
+    return next(one for one in comparison.differences if one.name == name)
+
+
+def test_steps_are_compared_by_their_quantiles_without_the_warm_up() -> None:
+    """Ten first steps of five seconds move no figure."""
+    both = compare(run(step_times(600, 0.2)), run(step_times(600, 0.22, seed=1)))
+
+    assert [one.quantile for one in both.steps] == ["p50", "p95", "p99"]
+    assert both.steps[0].a_seconds == pytest.approx(0.207, abs=0.01)
+    assert both.steps[0].change == pytest.approx(0.1, abs=0.04)
+    assert both.a.timed_steps == 600
+    assert both.a.steps == 610
+    assert both.steps[2].a_seconds < 1.0
+
+
+def test_a_longer_warm_up_can_be_left_out() -> None:
+    """A run that compiles during its first fifty steps."""
+    slow_start = run([*(3.0,) * 40, *step_times(300, 0.2)])
+
+    assert compare(slow_start, slow_start, warm_up=50).steps[2].a_seconds < 1.0
+    assert compare(slow_start, slow_start, warm_up=10).steps[2].a_seconds == pytest.approx(3.0)
+
+
+def test_a_phase_that_grew_is_found_and_sure() -> None:
+    """B waits for data in 40 % of the samples."""
+    both = compare(run(step_times(300, 0.2)), run(step_times(300, 0.2), waiting=0.4))
+    waiting = difference(both, "wait for data")
+
+    assert (waiting.a, waiting.sure) == (0.0, True)
+    assert waiting.b == pytest.approx(0.4)
+    assert not difference(both, "CPU of a rank").sure
+
+
+def test_resources_are_rates_of_the_training_time() -> None:
+    """Half a core and one MiB a second, a quarter of the machine busy."""
+    both = compare(run(step_times(300, 0.2)), run(step_times(300, 0.2)))
+
+    assert difference(both, "CPU of a rank").a == pytest.approx(0.5, abs=0.01)
+    assert difference(both, "a rank reads").a == pytest.approx(1.0, abs=0.01)
+    assert difference(both, "CPUs busy").a == pytest.approx(0.25, abs=0.01)
+
+
+def test_alike_runs_have_nothing_to_be_unlike_in() -> None:
+    """The same twice."""
+    alike = run(step_times(60, 0.2))
+
+    assert compare(alike, alike).unlike == ()
+    assert compare(alike, alike).steps[0].change == 0.0
+
+
+def test_what_explains_a_difference_by_itself_is_said_first() -> None:
+    """World size, torch, the command line; the kernel and the host come after them."""
+    machine = session().machine
+    a = run(step_times(60, 0.2), world_size=2, command=("python", "train.py", "--batch", "32"))
+    other = type(machine)(name="node-b", kernel="6.2", architecture="x86_64", cpus=8, memory_bytes=2**34)
+    b = run(
+        step_times(60, 0.2),
+        world_size=4,
+        torch="2.14.0",
+        command=("python", "train.py", "--batch", "64"),
+        machine=other,
+    )
+    unlike = compare(a, b).unlike
+
+    assert {(one.name, one.a, one.b) for one in unlike if one.matters} == {
+        ("command line", "32", "64"),
+        ("world size", "2", "4"),
+        ("torch", "2.13.0", "2.14.0"),
+    }
+    assert [one.matters for one in unlike] == [True, True, True, False, False]
+
+
+def test_what_one_recording_does_not_tell_may_be_the_same() -> None:
+    """An attach that did not see the world size is not called another job for that."""
+    both = compare(run(step_times(60, 0.2)), run(step_times(60, 0.2), conditions={"tokens_per_step": 4096}))
+
+    assert [one.matters for one in both.unlike if one.name == "tokens per step"] == [False]
+
+
+@pytest.mark.parametrize(
+    ("b_seconds", "percent", "code", "says"),
+    [
+        (0.24, 5, 60, "slower than allowed"),
+        (0.2, 5, 0, "not slower than allowed"),
+        (0.21, 5, 50, "lies within"),
+        (0.1, 0, 0, "not slower than allowed"),
+    ],
+)
+def test_the_gate_fails_only_when_it_is_sure(b_seconds: float, percent: float, code: int, says: str) -> None:
+    """And when the interval holds the bound it says that it cannot tell."""
+    both = compare(run(step_times(400, 0.2)), run(step_times(400, b_seconds, seed=3)))
+    found, said = gate(both, percent)
+
+    assert found == code, said
+    assert says in said
+
+
+@pytest.mark.parametrize(
+    ("b", "says"),
+    [
+        (run(()), "no step times of B"),
+        (Recording(session()), "no step times of B"),
+        (run(step_times(20, 9.9)), "too few steps (400 and 20"),
+    ],
+)
+def test_the_gate_cannot_tell_without_steps(b: Recording, says: str) -> None:
+    """An attach to a run without the agent, an empty recording, a run that ended at once."""
+    code, said = gate(compare(run(step_times(400, 0.2)), b), 5)
+
+    assert code == 50
+    assert says in said
+
+
+def test_an_empty_recording_is_said_to_be_empty() -> None:
+    """A watcher that was killed at once."""
+    both = compare(run(step_times(60, 0.2)), Recording(session()))
+
+    assert "it is empty: nothing was read" in both.b.missing
+    assert both.steps == ()

@@ -1,0 +1,77 @@
+"""All recordings of the daemon stay within their budget, and what tells of an incident stays longest."""
+
+from pathlib import Path
+
+import pytest
+
+from perfwatch.daemon.housekeeping import tidy
+from perfwatch.recording import Recorder
+from tests.sessions import PATIENCE_SECONDS, readings, session, verdict
+
+HEALTHY = verdict(state="healthy", cause="balanced")
+
+
+def made(home: Path, name: str, created: float, *told: object, mode: str = "daemon", size: int = 1_000_000) -> Path:
+    """A finished session of about a megabyte."""
+    folder = home / name
+    folder.mkdir(mode=0o700)
+    recorder = Recorder(folder, session(mode=mode, created=created))
+    recorder.append(0.0, readings())
+    for number, one in enumerate(told):
+        recorder.event(float(number), "verdict", "x", one)  # type: ignore[arg-type]
+    recorder.close(PATIENCE_SECONDS)
+    (folder / "captures").mkdir()
+    (folder / "captures" / "trace").write_bytes(bytes(size))
+    return folder
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """Five sessions: an old hang, calm ones, a slow one, and one that somebody made by hand."""
+    made(tmp_path, "hung", 100.0, HEALTHY, verdict())
+    made(tmp_path, "calm-old", 200.0, HEALTHY)
+    made(tmp_path, "by-hand", 50.0, HEALTHY, mode="run")
+    made(tmp_path, "slow", 300.0, verdict(state="slow", cause="regressed"))
+    made(tmp_path, "calm-new", 400.0, verdict(state="gone", cause="finished"))
+    (tmp_path / "something-else").mkdir()
+    return tmp_path
+
+
+def left(home: Path) -> set[str]:
+    """Names of the folders that are there."""
+    return {path.name for path in home.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "gone"),
+    [
+        (9.0, set()),
+        (3.5, {"calm-old"}),
+        (2.5, {"calm-old", "calm-new"}),
+        (1.5, {"calm-old", "calm-new", "hung"}),
+        (0.0, {"calm-old", "calm-new", "hung", "slow"}),
+    ],
+)
+def test_the_oldest_calm_ones_go_first_and_that_is_said(home: Path, megabytes: float, gone: set[str]) -> None:
+    """What somebody made by hand is never touched, nor counted."""
+    before = left(home)
+    total, said = tidy(str(home), [], round(megabytes * 1_100_000))
+
+    assert before - left(home) == gone
+    assert len(said) == len(gone)
+    assert total <= max(megabytes * 1_100_000, 0)
+    assert all("the budget of all sessions is used" in sentence for sentence in said)
+
+
+def test_what_is_being_written_counts_and_stays(home: Path) -> None:
+    """Others give way to it."""
+    tidy(str(home), [str(home / "calm-old")], 2_300_000)
+
+    assert left(home) == {"calm-old", "by-hand", "slow", "something-else"}
+
+
+def test_many_small_ones_are_too_many_too(home: Path) -> None:
+    """A folder of ten thousand sessions is no use to anybody."""
+    tidy(str(home), [], 2**40, most=2)
+
+    assert left(home) == {"hung", "slow", "by-hand", "something-else"}

@@ -1,0 +1,112 @@
+"""srun and kubectl are called exactly as written here, and what they answer finds its host."""
+
+import json
+
+import pytest
+
+from perfwatch.errors import NoSuchTarget, UsageError
+from perfwatch.fleet.engine import Answer, Engine, for_a_shell
+from perfwatch.fleet.over_kubectl import OverKubectl
+from perfwatch.fleet.over_srun import OverSrun
+from tests.fleet.stubs import Stubs, stubs
+
+__all__ = ["stubs"]
+
+SOON_SECONDS = 30.0
+ASKED = ["snapshot", "--nonce=00112233"]
+
+
+def pod(name: str, phase: str = "Running", container: str = "") -> dict[str, object]:
+    """As the API server describes one."""
+    containers = [{"name": "train", "image": "x"}, {"name": "sidecar"}]
+    chosen = {"annotations": {"kubectl.kubernetes.io/default-container": container}} if container else {}
+    return {"metadata": {"name": name, **chosen}, "spec": {"containers": containers}, "status": {"phase": phase}}
+
+
+def asked(engine: Engine) -> dict[str, Answer]:
+    """All answers by host."""
+    found: list[Answer] = []
+    engine.ask(ASKED, SOON_SECONDS, found.append)
+    return {answer.host: answer for answer in found}
+
+
+def test_kubectl_is_called_for_each_running_pod(stubs: Stubs) -> None:
+    """In the container that kubectl itself would take; a pod that is pending is told without being asked."""
+    pods = [pod("train-0"), pod("train-1", container="sidecar"), pod("train-2", phase="Pending")]
+    stubs.add("kubectl", f"print(json.dumps({{'items': {pods!r}}}) if 'get' in sys.argv else 'said by ' + sys.argv[4])")
+    engine = OverKubectl("job-name=train", options=["--namespace", "ml"])
+    said = asked(engine)
+    calls = stubs.calls()
+
+    assert calls[0] == ["kubectl", "--namespace", "ml", "get", "pods", "--selector=job-name=train", "--output=json"]
+    assert sorted(calls[1:]) == [
+        ["kubectl", "--namespace", "ml", "exec", "train-0", "--container=train", "--", "perfwatch", *ASKED],
+        ["kubectl", "--namespace", "ml", "exec", "train-1", "--container=sidecar", "--", "perfwatch", *ASKED],
+    ]
+    assert said["train-0"].lines == ("said by train-0",)
+    assert (said["train-2"].unreached, said["train-2"].said) == (True, "the pod is Pending")
+
+
+def test_a_selector_without_pods_and_a_kubectl_that_fails_say_so(stubs: Stubs) -> None:
+    """With the command to try by hand."""
+    stubs.add("kubectl", "print('{\"items\": []}')")
+    with pytest.raises(NoSuchTarget, match="no pod has the labels app=x"):
+        OverKubectl("app=x")
+    stubs.add("kubectl", "sys.exit('error: You must be logged in to the server')")
+    with pytest.raises(UsageError, match="logged in") as failed:
+        OverKubectl("app=x")
+    assert "kubectl get pods --selector=app=x" in failed.value.advice
+    stubs.add("kubectl", "print('<html>')")
+    with pytest.raises(UsageError, match="cannot be read"):
+        OverKubectl("app=x")
+
+
+def test_srun_is_called_once_for_all_nodes_of_the_job(stubs: Stubs) -> None:
+    """A step that overlaps, one task a node; lines are told apart by their labels, a node that says nothing is late."""
+    stubs.add("squeue", "print('node-[a-c]')")
+    stubs.add("scontrol", "print('node-a\\nnode-b\\nnode-c')")
+    stubs.add(
+        "srun", "print('0: first'); print('2: third'); print('0: again'); print('1: node-b is sick', file=sys.stderr)"
+    )
+    said = asked(OverSrun("4242", ["perfwatch"]))
+
+    assert stubs.calls() == [
+        ["squeue", "--noheader", "--jobs", "4242", "--states", "RUNNING", "--format", "%N"],
+        ["scontrol", "show", "hostnames", "node-[a-c]"],
+        [
+            *["srun", "--overlap", "--jobid=4242", "--nodes=3", "--ntasks=3", "--ntasks-per-node=1", "--label"],
+            *["--input=none", "--kill-on-bad-exit=0", "--mpi=none", "--cpu-bind=none", "perfwatch", *ASKED],
+        ],
+    ]
+    assert (said["node-a"].lines, said["node-c"].lines) == (("first", "again"), ("third",))
+    assert (said["node-b"].lines, said["node-b"].said) == ((), "node-b is sick")
+
+
+def test_a_slurm_job_that_does_not_run_is_no_target(stubs: Stubs) -> None:
+    """Nor is what is no number of a job: it would become an option of squeue."""
+    stubs.add("squeue")
+    stubs.add("scontrol")
+    stubs.add("srun")
+
+    with pytest.raises(NoSuchTarget, match="job 7 does not run"):
+        OverSrun("7")
+    with pytest.raises(UsageError, match="number of a job"):
+        OverSrun("--help")
+
+
+def test_without_the_program_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty PATH has neither."""
+    monkeypatch.setenv("PATH", "/nowhere")
+
+    with pytest.raises(UsageError, match="srun, squeue, scontrol"):
+        OverSrun("1")
+    with pytest.raises(UsageError, match="kubectl"):
+        OverKubectl("app=x")
+
+
+def test_words_for_a_login_shell_are_quoted() -> None:
+    """What a user types as the job cannot become a command on a hundred hosts."""
+    text = for_a_shell(["perfwatch"], ["snapshot", "--job=x; rm -rf ~"])
+
+    assert text == "perfwatch snapshot '--job=x; rm -rf ~'"
+    assert json.dumps(for_a_shell(None, ["--job='"])).count("exec") == 3

@@ -1,0 +1,211 @@
+"""Many hosts, one verdict: the rank that everybody waits for is named whatever host it is on, and nothing is guessed."""
+
+import sys
+from pathlib import Path
+from types import FrameType
+
+import msgspec
+import pytest
+
+from perfwatch.gauntlet.recorded import expected_of
+from perfwatch.probes.readings import Stack, Thread
+from perfwatch.recording import load
+from perfwatch.report.folding import as_text
+from perfwatch.triage.diagnose import diagnose
+from perfwatch.triage.hosts import HostReport
+from perfwatch.triage.job_wide import judge_hosts
+from perfwatch.triage.merging import Part, merge
+from perfwatch.triage.verdict import Verdict
+from tests.fleet.parts import apart, judged, reports, simulated
+from tests.sessions import session
+
+RECORDINGS = Path(__file__).parents[1] / "triage" / "recordings"
+PAGE_LINES = 60
+# Cases of several ranks, and a few of one, whose witnesses are all about processes: several hosts can show them.
+DISTRIBUTED = (
+    "stalled_collective/fires/stalled_collective",
+    "stalled_collective/fires/stalled_collective-loader-quiet",
+    "stalled_collective/fires/stalled_collective-quiet",
+    "stalled_collective/lookalike/ranks_in_step",
+    "mismatched_collective/fires/both_ranks_receive",
+    "mismatched_collective/fires/mismatched_collective",
+    "mismatched_collective/fires/three_ranks",
+    "mismatched_collective/lookalike/busy_rank_zero_saves",
+    "straggling_rank/fires/straggling_rank",
+    "straggling_rank/fires/straggling_rank_sleep",
+    "blocked_rendezvous/fires/blocked_rendezvous",
+    "blocked_rendezvous/lookalike/busy_late_rank",
+    "checkpointing/fires/checkpoint_within_a_bandwidth",
+    "stopped/fires/stopped",
+    "dead_worker/fires/dead_worker",
+    "stuck_kernel/fires/stuck_kernel-backward",
+    "stuck_kernel/lookalike/long_kernels",
+)
+
+
+@pytest.mark.parametrize("case", DISTRIBUTED)
+def test_ranks_on_hosts_of_their_own_get_the_verdict_that_they_get_on_one_machine(case: str) -> None:
+    """State, cause and culprits, each on its host: what a host leaves out of its answer was not needed."""
+    recording, at = load(RECORDINGS / case), expected_of(RECORDINGS / case).at
+    at = recording.end if at is None else at
+    whole, verdict = diagnose(recording, at), judged(apart(recording, at))
+
+    def who(one: Verdict) -> list[tuple[int, int | None, str | None]]:
+        return sorted((c.pid, c.worker_pid, c.frame) for c in one.culprits)
+
+    assert (verdict.state, verdict.cause) == (whole.state, whole.cause)
+    assert who(verdict) == who(whole)
+    assert all(culprit.host for culprit in verdict.culprits)
+
+
+def test_the_worker_of_rank_300_of_512_is_named_with_its_host_and_line() -> None:
+    """And everything that is said of it fits on a page."""
+    parts = simulated(64, stuck_rank=300)
+    verdict, folded = judge_hosts(merge(parts, session()), parts, reports(parts))
+    (culprit,) = verdict.culprits
+
+    assert (verdict.state, verdict.cause, verdict.coverage.ranks_seen) == ("hung", "stalled_collective", 512)
+    assert (culprit.rank, culprit.host, culprit.worker_pid) == (300, "node-37", 2000)
+    assert culprit.frame == "__getitem__ (train.py:31)"
+    assert "DataLoader worker 2000 on node-37" in verdict.summary
+    assert len(verdict.wait_chain) <= 4
+    assert "as do 510 other ranks" in verdict.wait_chain[0].waits_for
+    assert "ranks 0-299,301-511 (511 of 512)" in as_text(folded)
+    assert len(as_text(folded).splitlines()) <= PAGE_LINES
+
+
+def test_the_work_grows_with_the_ranks_and_no_faster() -> None:
+    """Counted in calls of functions, which no busy machine changes: eight times the ranks, about eight times the calls."""
+
+    def calls(hosts: int) -> int:
+        parts = simulated(hosts, stuck_rank=3)
+        counted = 0
+
+        def count(frame: FrameType, event: str, argument: object) -> None:
+            nonlocal counted
+            counted += event == "call"
+
+        sys.setprofile(count)
+        try:
+            judged(parts)
+        finally:
+            sys.setprofile(None)
+        return counted
+
+    calls(1)  # fills the caches of what a frame means
+    assert calls(32) / calls(4) < 9
+
+
+def test_a_host_that_is_silent_is_to_blame_where_everybody_waits_for_its_ranks() -> None:
+    """Its ranks are named, with the host, and less surely than if they had been seen."""
+    *parts, lost = simulated(4)
+    silent = HostReport(host=lost.host, state="silent", reason="no answer within 30 s", advice="ssh node-3")
+    verdict = judged(parts, silent)
+
+    assert (verdict.state, verdict.cause, verdict.owner) == ("hung", "stalled_collective", "node")
+    assert verdict.confidence <= 0.85
+    assert [(c.rank, c.host) for c in verdict.culprits] == [(rank, "node-3") for rank in range(24, 32)]
+    assert "rank 24-31 was seen nowhere and node-3 does not answer" in verdict.summary
+    assert any(one.witness == "host node-3" for one in verdict.missing)
+
+
+def test_a_host_without_a_process_of_the_job_is_to_blame_where_its_ranks_are_awaited() -> None:
+    """It answers, and its ranks are gone: that is said, and not that it is silent."""
+    *parts, lost = simulated(4)
+    verdict = judged(parts, HostReport(host=lost.host, state="no_job", reason="no process of the job is there"))
+
+    assert (verdict.state, verdict.cause) == ("hung", "stalled_collective")
+    assert "has no process of this job any more" in verdict.summary
+
+
+def test_ranks_that_nobody_was_asked_about_are_no_evidence() -> None:
+    """All that were asked have answered: the absent rank may do well elsewhere."""
+    *parts, _ = simulated(4)
+    verdict = judged(parts)
+
+    assert verdict.state == "inconclusive"
+    assert any(one.witness == "ranks" and "24-31" in one.reason for one in verdict.missing)
+
+
+def test_where_all_hosts_of_the_job_have_answered_a_rank_that_is_on_none_has_ended() -> None:
+    """Slurm knows all nodes of its job."""
+    *parts, _ = simulated(4)
+    verdict, _ = judge_hosts(merge(parts, session()), parts, reports(parts), complete=True)
+
+    assert (verdict.state, verdict.cause) == ("hung", "stalled_collective")
+    assert "rank 24-31 was seen nowhere and all hosts of the job have answered" in verdict.summary
+
+
+def test_a_host_that_perfwatch_could_not_look_at_is_no_evidence() -> None:
+    """A missing installation says nothing of the job."""
+    *parts, lost = simulated(4)
+    verdict = judged(parts, HostReport(host=lost.host, state="failed", reason="perfwatch: not found"))
+
+    assert verdict.state == "inconclusive"
+    assert any(one.witness == "host node-3" for one in verdict.missing)
+
+
+def test_with_the_culprit_in_sight_a_silent_host_is_not_blamed() -> None:
+    """The stuck worker of a host that answers is named for what it is."""
+    *parts, lost = simulated(4, stuck_rank=3)
+    verdict = judged(parts, HostReport(host=lost.host, state="silent", reason="no answer within 30 s"))
+
+    assert (verdict.state, [c.worker_pid for c in verdict.culprits]) == ("hung", [2000])
+    assert verdict.culprits[0].host == "node-0"
+
+
+def test_seven_of_eight_ranks_unreadable_is_no_verdict() -> None:
+    """Their stacks are missing (ptrace denied): the one that is seen waits, and for whom nobody can say."""
+    (part,) = simulated(1)
+    seen = next(one.reading.pid for one in part.view.records if isinstance(one.reading, Stack))
+    kept = tuple(
+        one for one in part.view.records if not isinstance(one.reading, Stack | Thread) or one.reading.pid == seen
+    )
+    verdict = judged([Part(part.host, msgspec.structs.replace(part.view, records=kept))])
+
+    assert verdict.state == "inconclusive"
+    assert verdict.coverage.ranks_seen == 8
+
+
+def test_a_rank_that_two_hosts_claim_is_said() -> None:
+    """Both hosts were started as the first: the evidence names rank and hosts."""
+    first, second = simulated(2, ranks_a_host=4)
+    again = Part("node-x", first.view)
+    verdict = judged([first, again, second])
+
+    assert any("node-0, node-x" in one.observed and one.entity == "rank 0" for one in verdict.evidence)
+
+
+def test_hosts_whose_looks_ended_at_other_times_are_compared_by_age() -> None:
+    """One session is an hour old and another began just now: all ranks have been silent for as long as their own kernel says."""
+    parts = simulated(4, stuck_rank=9)
+    old = parts[0].view
+    later = tuple(msgspec.structs.replace(one, at=one.at + 3600.0) for one in old.records)
+    moved = msgspec.structs.replace(
+        old, records=later, end=old.end + 3600.0, session=msgspec.structs.replace(old.session, created=1.0)
+    )
+    verdict = judged([Part("node-0", moved), *parts[1:]])
+
+    assert (verdict.cause, verdict.silent_seconds) == ("stalled_collective", judged(parts).silent_seconds)
+
+
+def test_ranks_that_no_launcher_numbered_are_numbered_through() -> None:
+    """Two hosts with a plain spawn each: rank 1 of the second is the fourth of the job, and that is said."""
+    parts = [
+        Part(part.host, msgspec.structs.replace(part.view, numbered=False)) for part in (*simulated(1), *simulated(1))
+    ]
+    merged = merge(parts, session())
+
+    assert sorted(merged.present) == list(range(16))
+    assert merged.counted
+
+
+def test_a_pid_of_one_host_is_never_taken_for_that_of_another() -> None:
+    """All hosts of the simulation use the same pids, and each process is found once for each host."""
+    parts = simulated(16)
+    merged = merge(parts, session())
+    numbers = {one.reading.pid for one in merged.records if isinstance(one.reading, Stack)}
+
+    assert len(numbers) == 16 * 8
+    assert {merged.translation.pid(number) for number in numbers} == set(range(1000, 1008))
+    assert {merged.translation.host(number) for number in numbers} == {part.host for part in parts}

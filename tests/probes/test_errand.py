@@ -1,0 +1,77 @@
+"""An errand: an answer, a refusal, a deadline, a death; and nothing left behind."""
+
+import os
+import time
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from perfwatch.probes.errand import Errand
+from perfwatch.probes.filesystem import Absent
+from perfwatch.probes.probe import Unavailable
+from perfwatch.probes.readings import Reading, StackFailure
+
+
+def wait(
+    ask: Callable[[], Iterable[Reading]], deadline_seconds: float = 20.0, memory: int | None = None
+) -> list[Reading]:
+    """Send it off and look until it is over."""
+    errand = Errand(ask, deadline_seconds, memory)
+    while (found := errand.poll()) is None:
+        time.sleep(0.005)
+    return found
+
+
+def refuse(error: Unavailable) -> list[Reading]:
+    """A question that cannot be answered."""
+    raise error
+
+
+def test_readings_come_back_and_the_cost_is_known() -> None:
+    """As they were made."""
+    errand = Errand(lambda: [StackFailure(pid=3, message="moved")], 20.0)
+    while (found := errand.poll()) is None:
+        time.sleep(0.005)
+
+    assert found == [StackFailure(pid=3, message="moved")]
+    assert errand.cpu_seconds > 0.0
+
+
+def test_a_refusal_comes_back_with_its_advice() -> None:
+    """Absent stays absent."""
+    with pytest.raises(Unavailable, match="dark") as raised:
+        wait(lambda: refuse(Unavailable("it is dark", "make light")))
+    assert raised.value.advice == "make light"
+    with pytest.raises(Absent):
+        wait(lambda: refuse(Absent("there is none")))
+
+
+def test_what_is_late_is_thrown_away() -> None:
+    """At its deadline, not later, and the process is gone."""
+    children = set(os.listdir("/proc"))
+    began = time.monotonic()
+
+    with pytest.raises(Unavailable, match=r"within 0\.2 s"):
+        wait(lambda: [time.sleep(60)], 0.2)  # type: ignore[list-item]
+    assert time.monotonic() - began < 5.0
+    assert not [pid for pid in set(os.listdir("/proc")) - children if pid.isdigit() and _is_child(int(pid))]
+
+
+def _is_child(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return int(file.read().rsplit(")", 1)[1].split()[1]) == os.getpid()
+    except OSError:
+        return False
+
+
+def test_a_death_is_told() -> None:
+    """A parser that crashes takes nothing with it."""
+    with pytest.raises(Unavailable, match="has died"):
+        wait(lambda: [os.kill(os.getpid(), 9)])  # type: ignore[list-item]
+
+
+def test_memory_is_limited() -> None:
+    """What a hostile file would take is refused by the kernel."""
+    with pytest.raises(Unavailable, match="memory"):
+        wait(lambda: [bytearray(2**31)], memory=2**26)  # type: ignore[list-item]

@@ -1,0 +1,91 @@
+"""``run`` with metrics and a webhook: whatever these do, the job is started, fed and ended as always."""
+
+import json
+import select
+import socket
+import subprocess
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from queue import Queue
+
+import pytest
+
+from tests.supervise.conftest import PATIENCE_SECONDS, Launch, Launched, python
+
+CRASH = python("print('ready', flush=True); input(); raise SystemExit(3)")
+
+
+def _crash_after_a_word(run: Launched) -> str:
+    """Let the job crash once the watcher has said something, which it does when it watches."""
+    stdin, stderr = run.process.stdin, run.process.stderr
+    assert run.line() == "ready"
+    assert stdin is not None
+    assert stderr is not None
+    assert select.select([stderr], [], [], PATIENCE_SECONDS)[0]
+    said = stderr.readline()
+    stdin.write("\n")
+    stdin.flush()
+    return said
+
+
+def test_a_taken_port_and_a_webhook_that_hangs_do_not_concern_the_job(launch: Launch, tmp_path: Path) -> None:
+    """The port is said to be taken; the job ends as it wants to, at once, while the webhook holds its connection open."""
+    with socket.socket() as taken, socket.socket() as mute:
+        for one in (taken, mute):
+            one.bind(("127.0.0.1", 0))
+            one.listen()
+        port, silent = taken.getsockname()[1], mute.getsockname()[1]
+        url = f"http://127.0.0.1:{silent}/services/SECRETpath"
+        options = ("--metrics-port", str(port), "--notify", url, "--session", str(tmp_path / "s"))
+        run = launch(*CRASH, options=options, stdin=subprocess.PIPE)
+        said = _crash_after_a_word(run)
+        code = run.end()
+
+    assert code == 3
+    assert f"no metrics on 127.0.0.1:{port}: Address already in use" in said
+    assert not [path for path in (tmp_path / "s").iterdir() if b"SECRETpath" in path.read_bytes()]
+
+
+def test_the_end_of_a_job_is_posted_though_nobody_watches_any_more(launch: Launch) -> None:
+    """A crash is posted once, with the cause; its command line is on record, the webhook's address is not."""
+    posts: Queue[bytes] = Queue()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            posts.put(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        url = f"http://127.0.0.1:{server.server_port}/hook"
+        run = launch(*CRASH, options=("--metrics-port", "0", "--notify", url), stdin=subprocess.PIPE)
+        assert "metrics are served on http://127.0.0.1:" in _crash_after_a_word(run)
+        assert run.end() == 3
+        found = json.loads(posts.get(timeout=PATIENCE_SECONDS))
+    finally:
+        server.shutdown()
+        server.server_close()
+
+    assert found["perfwatch"]["state"] == "gone"
+    assert "exit code 3" in found["text"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--metrics-port", "http"), ("--notify", "ftp://x"), ("--notify", "@/nowhere")]
+)
+def test_what_makes_no_sense_is_refused_before_the_job_starts(launch: Launch, option: str, value: str) -> None:
+    """With the way out, and without repeating what may be a secret."""
+    run = launch(*python("print('started')"), options=(option, value))
+    code = run.end()
+    output, errors = run.rest()
+
+    assert code == 2
+    assert output == ""
+    assert option in errors
+    assert "ftp" not in errors

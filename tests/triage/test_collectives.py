@@ -1,0 +1,196 @@
+"""Counts and records of process groups: who is behind, who waits for whom, who means another call. Recorded on two H200."""
+
+import json
+import pickle
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from perfwatch.probes.flight_record import parse as parse_record
+from perfwatch.probes.nccl_report import parse as parse_report
+from perfwatch.probes.readings import Communicator, Operation, Process, Reading, RecordedGroup
+from perfwatch.triage.agreement import disagreement
+from perfwatch.triage.case import Case
+from perfwatch.triage.collectives import growing, standings
+from perfwatch.triage.history import History
+from perfwatch.triage.waitgraph import wait_graph
+from tests.sessions import session
+
+RECORDED = Path(__file__).parents[1] / "probes" / "nccl"
+PIDS = {0: 607, 1: 608}
+
+
+def case(*looks: Iterable[Reading], world: int = 2, apart_seconds: float = 3.0) -> Case:
+    """Two ranks, looked at so many seconds apart."""
+    history = History()
+    for rank in range(world):
+        pid = PIDS.get(rank, 700 + rank)
+        who = Process(pid=pid, start_ticks=1, parent_pid=1, name="python", command=("python",), python=True, rank=rank,
+                      world_size=world)  # fmt: skip
+        history.add(0.0, who)
+    for number, look in enumerate(looks):
+        for reading in look:
+            history.add(number * apart_seconds, reading)
+    history.at = len(looks) * apart_seconds
+    return Case(history, session())
+
+
+def report(name: str) -> list[Communicator]:
+    """A recorded answer of RAS, its processes known as ours."""
+    found = parse_report((RECORDED / f"ras_2.28.9_{name}").read_text())
+    order = sorted({m.pid for one in found for m in one.members if m.pid is not None})
+    ours = dict(zip(order, PIDS.values(), strict=False))
+    return [
+        structs.replace(
+            one, members=tuple(structs.replace(m, pid=ours.get(m.pid or 0), local=m.pid in ours) for m in one.members)
+        )
+        for one in found
+    ]
+
+
+def records(name: str) -> list[RecordedGroup]:
+    """The dumps of both ranks."""
+    return [
+        group
+        for rank, pid in PIDS.items()
+        for group in parse_record((RECORDED / f"fr_torch2.11_{name}_rank{rank}.pickle").read_bytes(), pid, rank, "pipe")
+    ]
+
+
+def test_counts_that_stand_still_name_the_laggard() -> None:
+    """Not the leader: rank 1 has called 19 times less often."""
+    (one,) = standings(case(report("hung.json"), report("hung.json")))
+
+    assert [seat.rank for seat in one.behind] == [1]
+    assert [seat.rank for seat in one.ahead] == [0]
+    assert one.operation == "all_reduce 3194"
+
+
+def test_unequal_counts_that_grow_are_a_healthy_job() -> None:
+    """RAS itself says MISMATCH of it."""
+    healthy = case(report("healthy_1.json"), report("healthy_2.json"))
+
+    assert standings(healthy) == []
+    assert wait_graph(healthy) is None
+    assert growing(healthy)
+
+
+def test_one_look_says_nothing() -> None:
+    """Two are compared, and not ones that are nearly the same moment."""
+    assert standings(case(report("hung.json"))) == []
+    assert standings(case(report("hung.json"), report("hung.json"), apart_seconds=1.0)) == []
+
+
+def test_the_recorders_name_the_call_and_who_is_not_in_it() -> None:
+    """Sequence number, size and type."""
+    graph = wait_graph(case(records("hung"), records("hung")))
+
+    assert graph is not None
+    assert graph.edges == {0: (1,)}
+    assert [seat.rank for seat in graph.ends] == [1]
+    assert graph.calls[0].startswith("all_reduce 3199 of Float")
+
+
+def test_groups_called_in_opposite_order_are_a_ring() -> None:
+    """Nobody is at the end of it, and both lines are known."""
+    graph = wait_graph(case(records("opposite_order"), records("opposite_order")))
+
+    assert graph is not None
+    assert graph.ends == ()
+    assert set(graph.cycle) == {0, 1}
+    assert {graph.frames[rank].function for rank in (0, 1)} == {"sum_loss", "sum_tokens"}
+
+
+def test_the_counts_of_the_same_moment_show_the_ring_too() -> None:
+    """In one communicator rank 0 is ahead, in the other rank 1."""
+    graph = wait_graph(case(report("opposite_order.json"), report("opposite_order.json")))
+
+    assert graph is not None
+    assert graph.ends == ()
+    assert set(graph.cycle) == {0, 1}
+
+
+def test_a_rank_that_is_gone_is_at_the_end() -> None:
+    """RAS does not reach it any more."""
+    graph = wait_graph(case(report("one_dead.json"), report("one_dead.json")))
+
+    assert graph is not None
+    assert [(seat.rank, seat.state) for seat in graph.ends] == [(1, "unresponsive")]
+    assert graph.edges == {0: (1,)}
+
+
+def group(rank: int, name: str, members: Sequence[int], calls: Sequence[tuple[int, int, str]]) -> RecordedGroup:
+    """A group in the recorder of a rank; calls are (sequence, order, state)."""
+    operations = tuple(Operation(sequence=s, order=o, name="all_reduce", state=state) for s, o, state in calls)
+    done = [one.sequence for one in operations if one.state == "completed"]
+    return RecordedGroup(
+        pid=PIDS.get(rank, 700 + rank), rank=rank, group=name, members=tuple(members), operations=operations,
+        enqueued=max((one.sequence for one in operations), default=0), completed=max(done, default=0),
+    )  # fmt: skip
+
+
+def test_the_wait_is_followed_through_the_groups_to_its_end() -> None:
+    """Most are victims: 0 waits for 2 and 1 for 3 in their halves, 2 for 3 in its pair; 3 is in none."""
+    done = (1, 1, "completed")
+    look = [
+        group(0, "even", (0, 2), [done, (2, 3, "scheduled")]),
+        group(1, "odd", (1, 3), [done, (2, 3, "scheduled")]),
+        group(2, "even", (0, 2), [done]),
+        group(2, "pair", (2, 3), [(1, 2, "completed"), (2, 4, "scheduled")]),
+        group(3, "odd", (1, 3), [done]),
+        group(3, "pair", (2, 3), [(1, 2, "completed")]),
+    ]
+    graph = wait_graph(case(look, look, world=4))
+
+    assert graph is not None
+    assert graph.edges == {0: (2,), 1: (3,), 2: (3,)}
+    assert [seat.rank for seat in graph.ends] == [3]
+
+
+def test_pipeline_stages_differ_by_design() -> None:
+    """Sends and receives are no calls in which all must meet."""
+    look = [
+        structs.replace(one, operations=tuple(structs.replace(o, point_to_point=True) for o in one.operations))
+        for one in (group(0, "0", (0, 1), [(5, 9, "scheduled")]), group(1, "0", (0, 1), [(2, 4, "scheduled")]))
+    ]
+    graph = wait_graph(case(look, look))
+
+    assert graph is None or graph.edges == {}
+    assert disagreement(case(look, look)) is None
+
+
+def test_a_rank_whose_recorder_cannot_be_read_is_not_accused() -> None:
+    """Nobody knows whether it has come."""
+    (zero,) = [one for one in records("hung") if one.rank == 0]
+
+    assert wait_graph(case([zero], [zero])) is None
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "what"),
+    [
+        ("profiling_name", "nccl:all_gather", "operation"),
+        ("input_sizes", [[12]], "size"),
+        ("input_dtypes", ["Half"], "dtype"),
+    ],
+)
+def test_a_call_that_means_another_thing_in_one_rank_is_found(field: str, value: Any, what: str) -> None:
+    """One entry of rank 1 differs."""
+    dumps = [pickle.loads((RECORDED / f"fr_torch2.11_hung_rank{rank}.pickle").read_bytes()) for rank in (0, 1)]
+    dumps[1]["entries"][-1][field] = value
+    look = [
+        one for rank, dump in enumerate(dumps) for one in parse_record(json.dumps(dump).encode(), PIDS[rank], rank, "")
+    ]
+    found = disagreement(case(look))
+
+    assert found is not None
+    assert (found.what, found.sequence, found.over) == (what, 3198, True)
+
+
+def test_ranks_that_agree_are_not_accused() -> None:
+    """Neither the hung pair nor the ring mixes anything up."""
+    assert disagreement(case(records("hung"))) is None
+    assert disagreement(case(records("opposite_order"))) is None

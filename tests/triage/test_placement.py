@@ -1,0 +1,165 @@
+"""Which processes are ranks, and which number they have, under each launcher: trees of /proc as those launchers make them."""
+
+import pytest
+
+from perfwatch.probes.readings import Frame, Process, Stack
+from perfwatch.recording import Record
+from perfwatch.triage.history import History
+from perfwatch.triage.job import Job, read_job
+from perfwatch.triage.placement import launches, program_of
+
+SPAWN = "/env/lib/python3.12/site-packages/torch/multiprocessing/spawn.py"
+TRAIN = "python train.py"
+
+
+def process(pid: int, parent: int, command: str = TRAIN, environment: str = "", name: str = "python") -> Process:
+    """One process; ``RANK`` and ``WORLD_SIZE`` become what the probe makes of them."""
+    names = dict(word.split("=", 1) for word in environment.split())
+    return Process(
+        pid=pid,
+        start_ticks=pid,
+        parent_pid=parent,
+        name=name,
+        command=tuple(command.split()),
+        python=name.startswith(("python", "pt_")),
+        torch_loaded=name.startswith(("python", "pt_")),
+        rank=int(names["RANK"]) if "RANK" in names else None,
+        world_size=int(names["WORLD_SIZE"]) if "WORLD_SIZE" in names else None,
+        environment=names,
+    )
+
+
+def job(*readings: Process | Stack) -> Job:
+    """Who is who among them."""
+    return read_job(History((Record(0.0, 0.0, reading) for reading in readings), 1.0))
+
+
+def ranks(found: Job) -> dict[int | None, int]:
+    """Pid by rank."""
+    return {rank.rank: rank.pid for rank in found.ranks}
+
+
+def test_torchrun_numbers_its_ranks_and_their_workers_inherit_the_number() -> None:
+    """Two ranks, each with a worker."""
+    found = job(
+        process(10, 1, "python /env/bin/torchrun train.py"),
+        *(process(20 + n, 10, environment=f"RANK={n} WORLD_SIZE=2 LOCAL_RANK={n}") for n in range(2)),
+        *(process(30 + n, 20 + n, environment=f"RANK={n} WORLD_SIZE=2", name="pt_data_worker") for n in range(2)),
+    )
+
+    assert (ranks(found), found.world_size, found.numbered) == ({0: 20, 1: 21}, 2, True)
+    assert {m.pid: (m.role, m.rank) for m in found.members.values() if m.pid >= 30} == {
+        30: ("worker", 0),
+        31: ("worker", 1),
+    }
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python /usr/local/bin/torchrun --nnodes 2 train.py",
+        "python -m torch.distributed.run train.py",
+        "python -u /env/bin/accelerate launch train.py",
+        "python -u -m deepspeed.launcher.launch --world_info=e30= train.py",
+        "python /env/bin/deepspeed train.py",
+    ],
+)
+def test_the_number_of_the_host_that_a_launcher_inherited_is_not_a_rank(command: str) -> None:
+    """Kubeflow's operator sets RANK on the container: its rank 0 is the first rank below, and the launcher is none."""
+    found = job(
+        process(10, 1, command, "RANK=0 WORLD_SIZE=2"),
+        *(process(20 + n, 10, environment=f"RANK={n} WORLD_SIZE=16 LOCAL_RANK={n}") for n in range(8)),
+    )
+
+    assert (ranks(found), found.world_size) == ({n: 20 + n for n in range(8)}, 16)
+    assert found.members[10].role == "launcher"
+
+
+@pytest.mark.parametrize(
+    ("rank", "size"),
+    [
+        ("OMPI_COMM_WORLD_RANK={} PMIX_RANK={}", "OMPI_COMM_WORLD_SIZE=4"),
+        ("PMI_RANK={}", "PMI_SIZE=4"),
+        ("MV2_COMM_WORLD_RANK={}", "MV2_COMM_WORLD_SIZE=4"),
+        ("SLURM_PROCID={} SLURM_STEP_ID=0", "SLURM_NTASKS=4"),
+        ("FLUX_TASK_RANK={}", "FLUX_JOB_SIZE=4"),
+    ],
+)
+def test_a_launcher_for_each_rank_numbers_them_in_its_own_words(rank: str, size: str) -> None:
+    """The program makes RANK of it where nobody outside can see."""
+    found = job(
+        process(10, 1, "orted --hnp", name="orted"),
+        *(process(20 + n, 10, environment=f"{rank.replace('{}', str(n + 2))} {size}") for n in range(2)),
+        process(30, 21, environment=f"{rank.replace('{}', '3')} {size}", name="pt_data_worker"),
+    )
+
+    assert (ranks(found), found.world_size, found.covered) == ({2: 20, 3: 21}, 4, False)
+    assert found.members[30].role == "worker"
+
+
+def test_a_batch_script_is_no_rank_although_slurm_numbers_it() -> None:
+    """It has the number 0 of as many tasks as were asked for, and trains alone."""
+    found = job(process(20, 1, environment="SLURM_PROCID=0 SLURM_NTASKS=8 SLURM_JOB_ID=7"))
+
+    assert (ranks(found), found.world_size) == ({None: 20}, None)
+
+
+def test_torchrun_below_srun_is_numbered_by_torchrun() -> None:
+    """Slurm numbers the hosts there, and its numbers are inherited by the ranks."""
+    slurm = "SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=7"
+    found = job(
+        process(5, 1, "slurmstepd: [7.0]", name="slurmstepd"),
+        process(10, 5, "python /env/bin/torchrun train.py", slurm),
+        *(process(20 + n, 10, environment=f"{slurm} RANK={8 + n} WORLD_SIZE=16") for n in range(8)),
+    )
+
+    assert (sorted(map(int, filter(None, ranks(found)))), found.world_size) == (list(range(8, 16)), 16)
+
+
+def test_a_program_that_spawns_its_ranks_stands_for_its_host() -> None:
+    """RANK is the host's number there, as in the ImageNet example: its four children are ranks 4 to 7 of 8."""
+    wait = Stack(pid=10, tid=10, frames=(Frame("join", SPAWN, 132), Frame("main", "/app/main.py", 90)))
+    found = job(
+        process(10, 1, "python main.py", "RANK=1 WORLD_SIZE=2"),
+        wait,
+        *(
+            process(20 + n, 10, "python -c from_multiprocessing.spawn --multiprocessing-fork", "RANK=1 WORLD_SIZE=2")
+            for n in range(4)
+        ),
+    )
+
+    assert (ranks(found), found.world_size) == ({4 + n: 20 + n for n in range(4)}, 8)
+
+
+def test_a_plain_spawn_is_numbered_by_us() -> None:
+    """In the order of their start."""
+    wait = Stack(pid=10, tid=10, frames=(Frame("join", SPAWN, 132), Frame("main", "/app/main.py", 90)))
+    found = job(process(10, 1, "python main.py"), wait, *(process(20 + n, 10, "python main.py") for n in range(2)))
+
+    assert (ranks(found), found.numbered) == ({0: 20, 1: 21}, False)
+
+
+def test_an_elastic_restart_replaces_the_ranks() -> None:
+    """The youngest that lives has the number."""
+    found = job(
+        process(10, 1, "python /env/bin/torchrun train.py"),
+        *(process(20 + n, 10, environment=f"RANK={n} WORLD_SIZE=2 TORCHELASTIC_RESTART_COUNT=0") for n in range(2)),
+        *(process(40 + n, 10, environment=f"RANK={n} WORLD_SIZE=2 TORCHELASTIC_RESTART_COUNT=1") for n in range(2)),
+    )
+
+    assert ranks(found) == {0: 40, 1: 41}
+
+
+@pytest.mark.parametrize(
+    ("command", "program"),
+    [
+        ("python train.py --launcher torchrun", "train.py"),
+        ("python -X importtime -u -m torch.distributed.run train.py", "torch.distributed.run"),
+        ("python -c pass", None),
+        ("python", None),
+    ],
+)
+def test_what_a_python_runs_is_told_by_its_command_line(command: str, program: str | None) -> None:
+    """A script's own arguments are not taken for it."""
+    assert program_of(tuple(command.split())) == program
+    assert launches(process(1, 0, command)) is (program == "torch.distributed.run")
