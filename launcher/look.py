@@ -3,6 +3,7 @@
 Who is looked at, and when, is decided by ``perfwatch.watch``; what it means, by triage.
 """
 
+import re
 import resource
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from perfwatch.family import Family
 from perfwatch.gpus import Gpus
+from perfwatch.novelty import Novelty
 from perfwatch.probes import readings as r
 from perfwatch.probes.affinity import AffinityProbe
 from perfwatch.probes.cgroup import CgroupProbe
@@ -39,7 +41,6 @@ from perfwatch.redaction import redact
 
 RECORD_HZ = 20
 MOST_THREADS = 64  # of one process in a full sweep; beyond, only those with a Python stack and those that run
-CONFIRM_SECONDS = 0.95  # a thread in which nothing changes is recorded once a second: two sightings make a verdict
 FD_KINDS = frozenset("read write recv send accept connect poll lock sync ioctl stat".split())
 
 
@@ -84,7 +85,7 @@ class Look:
         self._sockets = Sockets(self.filesystem, self.child)
         bindings = GpuBindingProbe(self.filesystem)
         self.gpus = Gpus(gpus or GpuProbe(filesystem=self.filesystem, clock=clock), bindings, sink, clock)
-        self._threads: dict[tuple[int, int], tuple[object, float]] = {}  # what was last recorded of each, and when
+        self._novelty = Novelty(clock)
         self._failed: dict[tuple[str, str], str] = {}
         self._opened: set[tuple[int, str]] = set()
 
@@ -149,21 +150,10 @@ class Look:
             all_of_them.extend(
                 threads(self.filesystem, pid, full=True, child=self.child, clocks=self._clocks, tids=chosen)
             )
-            return [one for one in all_of_them if self._is_news(one)]
+            return [one for one in all_of_them if self._novelty.is_news(one)]
 
         self.take("thread", f"pid {pid}", sweep)
         return all_of_them
-
-    def _is_news(self, thread: r.Thread) -> bool:
-        """Whether a reading is worth a line: it changed, or the last one is old enough to be confirmed."""
-        now = self._clock()
-        wait = (thread.wait.call, thread.wait.fd) if thread.wait else None
-        news = (thread.state, thread.run_seconds, thread.voluntary_switches, thread.write_calls, wait)
-        before, at = self._threads.get((thread.pid, thread.tid), (None, 0.0))
-        if news == before and now - at < CONFIRM_SECONDS:
-            return False
-        self._threads[thread.pid, thread.tid] = (news, now)
-        return True
 
     def _choose(self, pid: int) -> list[int]:
         try:
@@ -270,6 +260,18 @@ class Look:
             return []
 
         self.take("native", f"pid {pid} tid {tid}", begin)
+
+    def forget(self, seconds: float) -> None:
+        """Let go of what is remembered about those who have ended, and of threads not recorded for so long."""
+        self._novelty.forget(seconds)
+        gone = re.compile(r"pid (\d+)\b")
+        self._failed = {
+            key: why
+            for key, why in self._failed.items()
+            if (named := gone.match(key[1])) is None or int(named[1]) in self.known
+        }
+        self._opened = {one for one in self._opened if one[0] in self.known}
+        self.stacks.thread_ids.forget(self.known)
 
     def close(self) -> None:
         """End our own children."""

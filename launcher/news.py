@@ -11,6 +11,7 @@ from perfwatch.triage.verdict import Suspect, Verdict
 
 TELL_AFTER_SHARE = 0.25  # of the patience: every long step begins like a hang
 PIN_SECONDS = 30.0  # of the recording before a verdict: what it rests on
+MOST_EVENTS = 64  # in memory
 INCIDENTS = ("hung", "slow", "gone")  # how it came to that is worth keeping
 DOUBTED = ("hung", "inconclusive")
 MOVING = ("healthy", "slow", "busy")
@@ -64,6 +65,7 @@ class Teller:
             kind, text = "retraction", f"moves again: {verdict.summary}"
         self.state, self._cause = verdict.state, verdict.cause
         self.events.append(Event(at, self._session.created + at, kind, text, verdict))
+        del self.events[1:-MOST_EVENTS]  # the first one says when it began
         if self._sink is not None:
             self._sink.event(at, kind, text, verdict)
             self._sink.pin(max(0.0, at - PIN_SECONDS), at, verdict.state in INCIDENTS)

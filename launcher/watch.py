@@ -11,6 +11,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from perfwatch.attention import Schedule, alarm, nearest
+from perfwatch.forgetting import forget
 from perfwatch.groups import Groups
 from perfwatch.look import Look
 from perfwatch.news import News, Sink, Teller
@@ -59,6 +60,7 @@ class Watch:
         eager: begin with everything (attach) instead of calmly (run).
         clock: monotonic seconds.
         gpus: asks the NVIDIA driver.
+        look: makes the probes, of what takes their readings; those of this machine by default.
     """
 
     def __init__(
@@ -72,10 +74,11 @@ class Watch:
         eager: bool = False,
         clock: Callable[[], float] = time.monotonic,
         gpus: GpuProbe | None = None,
+        look: Callable[[Callable[[Sequence[r.Reading]], None]], Look] | None = None,
     ) -> None:
         self.roots = list(roots)
         self.session = session
-        self.look = Look(self._append, agent_folder, gpus=gpus)
+        self.look = look(self._append) if look is not None else Look(self._append, agent_folder, gpus=gpus)
         self.suspicious = eager
         self.last: Verdict | None = None
         self._recorder = recorder
@@ -176,7 +179,9 @@ class Watch:
     def _case(self) -> Case:
         self._history.at = self.at
         if self._schedule.due("forget", REMEMBER_SECONDS / 4):
-            self._history.forget(self.at - REMEMBER_SECONDS)
+            job = self._known_job or Case(self._history, self.session).job
+            forget(self._history, self.look, job, REMEMBER_SECONDS)
+            self._known_job = None
         revision = self._history.added(r.Process, r.ProcessEnded, r.Stack)
         if revision != self._revision:
             self._known_job, self._revision = None, revision

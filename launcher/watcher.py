@@ -8,6 +8,7 @@ import os
 import resource
 import select
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -34,6 +35,7 @@ UNREMARKABLE = ("healthy", "busy")  # nobody needs to be told, unless it takes s
 TURN_SECONDS = 1.0  # how often a launcher that does not watch asks whether it should now
 LONGEST_TEXT = 8192  # what a terminal takes at once; the rest is in the session
 RELAY_SECONDS = 5.0
+MOST_SAID = 64  # of which the summary shows the last few
 
 T = TypeVar("T")
 
@@ -76,7 +78,7 @@ class _Watcher:
             open_notifier(request.outlets, self._say),
         )
         self._tally = Tally(self._outlets.sink)
-        self._said: list[str] = []
+        self._said: deque[str] = deque(maxlen=MOST_SAID)
         self._failures: set[str] = set()
         self._suspended = False
         self._ended: Message | None = None

@@ -8,7 +8,7 @@ against /proc/PID/task, so that a wrong guess becomes "not known".
 
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import Path
 
 LARGEST_TID = 2**22  # PID_MAX_LIMIT of the kernel; a handle is an address and much larger
@@ -28,6 +28,10 @@ class ThreadIds:
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
         self._handles: dict[tuple[int, int], int] = {}
+
+    def forget(self, alive: Container[int]) -> None:
+        """Let go of the handles of processes that are not among these."""
+        self._handles = {key: tid for key, tid in self._handles.items() if key[0] in alive}
 
     def resolve(self, pid: int, names: Iterable[int]) -> dict[int, int]:
         """Thread id for each name (a thread id, ours or the process' own, or a pthread handle); 0 where not known.

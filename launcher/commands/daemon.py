@@ -16,6 +16,9 @@ def daemon(
     disk_budget: Annotated[
         float, typer.Option(metavar="GIB", help="What all recordings may take together.", min=0.1)
     ] = 4.0,
+    user: Annotated[
+        str | None, typer.Option(metavar="NAME|UID", help="Only jobs of this user; of everybody by default.")
+    ] = None,
     patience: Annotated[
         float,
         typer.Option(
@@ -38,6 +41,6 @@ def daemon(
       sudo perfwatch daemon --metrics-port 9123 --notify @/etc/perfwatch/webhook
       systemctl start perfwatch          with scripts/deploy/perfwatch.service
     """
-    from perfwatch.daemon.serving import serve
+    from perfwatch.daemon.serving import Wishes, serve, uid_of
 
-    serve(directory, disk_budget, patience, every, wanted(metrics_port, notify), sys.stderr)
+    serve(Wishes(directory, disk_budget, patience, every, uid_of(user)), wanted(metrics_port, notify), sys.stderr)

@@ -49,13 +49,16 @@ class Scanner:
         filesystem: where /proc is.
         child: where reads that may block are made.
         clock: monotonic seconds.
+        uid: only jobs of this user; None: of everybody.
 
     Attributes:
         hidden: Python processes of others that we may not look into.
     """
 
-    def __init__(self, filesystem: Filesystem, child: Caller, clock: Callable[[], float]) -> None:
-        self._filesystem, self._child, self._clock = filesystem, child, clock
+    def __init__(
+        self, filesystem: Filesystem, child: Caller, clock: Callable[[], float], uid: int | None = None
+    ) -> None:
+        self._filesystem, self._child, self._clock, self._uid = filesystem, child, clock, uid
         self._seen: dict[int, _Seen] = {}
         self._kernel: set[int] = set()
         self.hidden = 0
@@ -79,7 +82,8 @@ class Scanner:
             one.python and one.torch_loaded is None and bool(one.command) for one in machine.processes.values()
         )
         found = [Found(machine.processes[top], tuple(sorted(pids))) for top, pids in trainers.items()]
-        return sorted((one for one in found if not _aside(one.root)), key=lambda one: one.root.start_ticks)
+        mine = (one for one in found if self._uid in (None, one.root.uid) and not _aside(one.root))
+        return sorted(mine, key=lambda one: one.root.start_ticks)
 
     def ancestors(self, pid: int) -> set[int]:
         """A process and those above it, as far as they are known."""

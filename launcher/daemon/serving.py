@@ -2,7 +2,9 @@
 
 import fcntl
 import os
+import pwd
 import time
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -24,14 +26,34 @@ from perfwatch.session import choose_home
 LOCK = ".daemon"
 
 
-def serve(
-    directory: Path | None,
-    budget_gib: float,
-    patience_seconds: float,
-    every_seconds: float,
-    outlets: Wanted,
-    log: IO[str],
-) -> None:
+@dataclass(frozen=True)
+class Wishes:
+    """What the user asked for. ``uid``: only this user's jobs."""
+
+    directory: Path | None = None
+    budget_gib: float = 4.0
+    patience_seconds: float = 60.0
+    every_seconds: float = 5.0
+    uid: int | None = None
+
+
+def uid_of(user: str | None) -> int | None:
+    """The number of a user, by name or number.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    if user is None or user.isdecimal():
+        return None if user is None else int(user)
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        raise UsageError(
+            f"--user {user}: there is no such user on this machine", "give a name or a number, see: id NAME"
+        ) from None
+
+
+def serve(wishes: Wishes, outlets: Wanted, log: IO[str]) -> None:
     """Watch this machine until SIGTERM or Ctrl-C.
 
     Raises:
@@ -40,20 +62,20 @@ def serve(
     """
     volunteer_for_the_oom_killer()
     tell = partial(say, log)
-    budget = round(budget_gib * 2**30)
+    budget = round(wishes.budget_gib * 2**30)
     child = KillableChild()
     with Leaving() as leaving:
-        home = choose_home(directory, os.environ, child)
+        home = choose_home(wishes.directory, os.environ, child)
         lock = _locked(home)
         # So many at once that all of them full are still within the budget.
         each = min(BUDGET_BYTES, budget // MOST_WATCHED)
-        terms = Terms(home, each, patience_seconds, outlets.metrics is not None, outlets.url is not None)
+        terms = Terms(home, each, wishes.patience_seconds, outlets.metrics is not None, outlets.url is not None)
         metrics, notifier = open_metrics(outlets, tell), open_notifier(outlets, tell)
-        scanner = Scanner(Filesystem(), KillableChild(), time.monotonic)
+        scanner = Scanner(Filesystem(), KillableChild(), time.monotonic, wishes.uid)
         node = Node(scanner, terms, budget, child, tell, metrics, notifier)
         tell(f"watching this machine; recordings go to {home}")
         try:
-            while not leaving.wait(node.turn(every_seconds)):
+            while not leaving.wait(node.turn(wishes.every_seconds)):
                 pass
         finally:
             node.leave()

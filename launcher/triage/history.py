@@ -114,6 +114,13 @@ class History:
                 del series[:keep]
         self._kept = ((self.at, -1), {})
 
+    def drop(self, gone: Callable[[type[r.Reading], tuple[Any, ...], float], bool]) -> None:
+        """Drop the entities for which this holds; it is given kind, key and when the entity was last seen."""
+        for kind, by_key in self._index.items():
+            for key in [key for key, series in by_key.items() if series and gone(kind, key, series[-1].at)]:
+                del by_key[key]
+        self._kept = ((self.at, -1), {})
+
     def entities(self, kind: type[R]) -> list[tuple[Any, ...]]:
         """Keys of all entities for which a reading of this kind exists."""
         return list(self._index[kind])

@@ -1,0 +1,162 @@
+"""The files for systemd, Slurm and Kubernetes, each tried as far as one machine allows."""
+
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+import yaml
+
+from perfwatch.cli import app
+from tests.end_to_end.conftest import PATIENCE_SECONDS, until
+
+
+@pytest.fixture
+def deploy(repository: Path) -> Path:
+    """Where the files are."""
+    return repository / "scripts" / "deploy"
+
+
+@pytest.fixture
+def manifest(deploy: Path) -> dict[str, Any]:
+    """The DaemonSet."""
+    found: dict[str, Any] = yaml.safe_load((deploy / "kubernetes.yaml").read_text())
+    return found
+
+
+def accepted(words: list[str]) -> None:
+    """Raises unless the command line of ``perfwatch daemon`` takes these options."""
+    command = typer.main.get_command(app).commands["daemon"]  # type: ignore[attr-defined]
+    command.make_context("daemon", words)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze (Debian package systemd)")
+def test_systemd_finds_nothing_wrong_with_the_unit(deploy: Path, tmp_path: Path) -> None:
+    """Every directive is known and the sandbox is a tight one."""
+    text = (deploy / "perfwatch.service").read_text().replace("/opt/perfwatch/bin/perfwatch", sys.executable)
+    unit = tmp_path / "perfwatch.service"
+    unit.write_text(text)
+    verified = subprocess.run(("systemd-analyze", "verify", str(unit)), capture_output=True, text=True, timeout=60)
+    exposed = subprocess.run(
+        ("systemd-analyze", "security", "--offline=true", "--threshold=40", "--no-pager", str(unit)),
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+
+    assert (verified.returncode, verified.stderr) == (0, "")
+    assert exposed.returncode == 0, exposed.stdout[-300:]
+
+
+def test_the_unit_starts_what_there_is(deploy: Path) -> None:
+    """Its options are those of the command, also in the comment."""
+    lines = (deploy / "perfwatch.service").read_text().splitlines()
+    started = [line.partition("bin/perfwatch ")[2].split() for line in lines if "ExecStart=/opt" in line]
+
+    assert len(started) == 2
+    for words in started:
+        assert words[0] == "daemon"
+        accepted(words[1:])
+
+
+def test_the_daemon_set_says_what_the_daemon_needs(manifest: dict[str, Any]) -> None:
+    """The host's processes, the right to read them, a disk, and no right to anything else."""
+    pod = manifest["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    mounted = {mount["name"] for mount in container["volumeMounts"]}
+
+    assert manifest["spec"]["selector"]["matchLabels"] == manifest["spec"]["template"]["metadata"]["labels"]
+    assert pod["hostPID"] is True
+    assert "SYS_PTRACE" in container["securityContext"]["capabilities"]["add"]
+    assert container["securityContext"]["capabilities"]["drop"] == ["ALL"]
+    assert mounted == {volume["name"] for volume in pod["volumes"]}
+    assert pod["volumes"][-1]["secret"]["defaultMode"] == 0o400
+    assert container["args"][:2] == ["perfwatch", "daemon"]
+    accepted(container["args"][2:])
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
+def test_kubectl_takes_the_daemon_set(deploy: Path) -> None:
+    """As the object that it says it is, without asking a cluster."""
+    command = ("kubectl", "label", "--local", "-f", str(deploy / "kubernetes.yaml"), "tried=yes", "-o", "name")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "daemonset.apps/perfwatch"
+
+
+def slurm(deploy: Path, which: str, state: Path, **changes: str) -> "subprocess.CompletedProcess[str]":
+    """Run a prolog or an epilog as slurmd does."""
+    user = pwd.getpwuid(os.getuid())
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PERFWATCH": str(Path(sys.executable).with_name("perfwatch")),
+        "PERFWATCH_STATE": str(state),
+        "PERFWATCH_OPTIONS": "--every 60",  # it is about coming and going: nobody's job is to be watched
+        "SLURM_JOB_ID": "4711",
+        "SLURM_JOB_USER": user.pw_name,
+        "SLURM_JOB_UID": str(user.pw_uid),
+        **changes,
+    }
+    return subprocess.run(
+        (str(deploy / f"slurm-{which}.sh"),), env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS
+    )
+
+
+def test_the_prolog_starts_a_watch_and_the_epilog_ends_it(deploy: Path, tmp_path: Path) -> None:
+    """At once, with nothing on its streams; what is left belongs to the user; old folders go."""
+    state = tmp_path / "state"
+    (state / "17").mkdir(parents=True)
+    os.utime(state / "17", (0, 0))
+    (state / "notes").mkdir()
+    os.utime(state / "notes", (0, 0))
+    began = time.monotonic()
+    prolog = slurm(deploy, "prolog", state)
+    took = time.monotonic() - began
+    pid = int((state / "4711" / ".pid").read_text())
+    until(lambda: "watching this machine" in (state / "4711" / "log").read_text())
+    epilog = slurm(deploy, "epilog", state)
+
+    assert (prolog.returncode, prolog.stdout, prolog.stderr) == (0, "", "")
+    assert took < 5.0
+    assert (epilog.returncode, epilog.stdout, epilog.stderr) == (0, "", "")
+    assert not Path(f"/proc/{pid}").exists()
+    assert "the recordings are complete" in (state / "4711" / "log").read_text()
+    assert {path.name for path in state.iterdir()} == {"4711", "notes"}
+    assert (state / "4711").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    "changes", [{"PERFWATCH": "/nowhere/perfwatch"}, {"SLURM_JOB_ID": ""}, {"PERFWATCH_STATE": "/proc/nowhere"}]
+)
+def test_neither_ever_drains_a_node(deploy: Path, tmp_path: Path, changes: dict[str, str]) -> None:
+    """Whatever is missing, the job starts and ends."""
+    for which in ("prolog", "epilog"):
+        assert slurm(deploy, which, tmp_path, **changes).returncode == 0
+
+
+def test_an_epilog_ends_nobody_else(deploy: Path, tmp_path: Path) -> None:
+    """The pid was used again meanwhile."""
+    (tmp_path / "4711").mkdir()
+    with subprocess.Popen(("sleep", "60")) as other:
+        (tmp_path / "4711" / ".pid").write_text(str(other.pid))
+        done = slurm(deploy, "epilog", tmp_path)
+        alive = other.poll() is None
+        other.kill()
+
+    assert done.returncode == 0
+    assert alive
+
+
+def test_only_the_jobs_of_one_user_can_be_asked_for() -> None:
+    """By name or number; a name that is none is said to be none."""
+    from perfwatch.daemon.serving import uid_of
+    from perfwatch.errors import UsageError
+
+    assert (uid_of("root"), uid_of("1234"), uid_of(None)) == (0, 1234, None)
+    with pytest.raises(UsageError, match="no such user"):
+        uid_of("nobody-of-that-name")
