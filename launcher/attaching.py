@@ -6,9 +6,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO
 
+import msgspec
+
 from perfwatch import __version__
+from perfwatch.captures.capture import Outcome, Request
+from perfwatch.captures.scene import scene_of
+from perfwatch.captures.telling import headline
+from perfwatch.capturing import Capturing
 from perfwatch.control import find_place
-from perfwatch.errors import SessionUnwritable
+from perfwatch.errors import CaptureFailed, SessionUnwritable
 from perfwatch.jobs import kin
 from perfwatch.leaving import Leaving
 from perfwatch.linux import volunteer_for_the_oom_killer
@@ -16,6 +22,7 @@ from perfwatch.lock import roots
 from perfwatch.news import News
 from perfwatch.oneshot import OneShot, countdown, say
 from perfwatch.outlets.outlets import Open, Outlet, Outlets
+from perfwatch.probes import readings as r
 from perfwatch.probes.deadline import KillableChild
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.recording import BUDGET_BYTES, Recorder
@@ -25,6 +32,8 @@ from perfwatch.triage.verdict import Verdict
 from perfwatch.watch import Watch
 
 AFTER_FAILURE_SECONDS = 1.0
+LOOK_SECONDS = 3.0  # before a capture: is it safe to make one?
+CAPTURE_TURN_SECONDS = 0.1
 
 
 class Attached:
@@ -61,7 +70,7 @@ class Attached:
         self._leaving = leaving
         filesystem, child = Filesystem(), KillableChild()
         try:
-            place = find_place(pid)
+            place = self._place = find_place(pid)
             started = list(roots(place)) if place is not None else []
             asked = next((root.pid for root in started if root.launcher == pid), pid)
             target = find_job(filesystem, asked, child)
@@ -125,6 +134,32 @@ class Attached:
             self._outlets.tick(0 if self._recorder is None else self._recorder.lost)
         self._outlets.ended(None)
         return self._final(self._watch.verdict())
+
+    def capture(self, request: Request, stream: IO[str]) -> Outcome:
+        """Make a capture of this job; who leaves ends it. A terminal ``stream`` shows what goes on."""
+        ends = self._watch.at + LOOK_SECONDS
+        while self._watch.at < ends and not self._leaving.wait(min(self._tick(stream), 0.2)):
+            pass  # who the ranks are, and whether they move
+        scene = scene_of(self._watch.case(), self._watch.verdict(), self._place, os.environ)
+        done: list[Outcome] = []
+        captures = Capturing(self.folder, lambda: scene, lambda _, outcome: done.append(outcome))
+        captures.begin(request)
+        said = ""
+        while not done:
+            if self._leaving.wait(CAPTURE_TURN_SECONDS):
+                captures.close()
+                return Outcome(
+                    kind=request.kind, error="you left before it was done", exit_code=CaptureFailed.exit_code
+                )
+            captures.serve()
+            if captures.said and captures.said != said and stream.isatty():
+                said = captures.said
+                say(stream, said)
+        self._watch.take([msgspec.convert(one, r.ANY_READING) for one in done[0].readings])
+        if self._recorder is not None:
+            facts = msgspec.to_builtins(msgspec.structs.replace(done[0], readings=()))
+            self._recorder.event(self._watch.at, "capture", headline(done[0]), facts=facts)
+        return done[0]
 
     def close(self) -> str:
         """End our own children and the recording; returns what was not recorded and why, empty when all was."""

@@ -20,7 +20,7 @@ AGENT_VARIABLE = b"PERFWATCH_AGENT_DIR="
 # Offers of torch itself that a later capture can use, if the job's environment made them.
 ARMED_BY = {
     "flight recorder": (b"TORCH_NCCL_DEBUG_INFO_PIPE_FILE=", "start it with TORCH_NCCL_DEBUG_INFO_PIPE_FILE=/tmp/fr_"),
-    "torch.profiler": (b"KINETO_USE_DAEMON=", "start it with KINETO_USE_DAEMON=1"),
+    "torch.profiler": (b"KINETO_USE_DAEMON=", "start it with perfwatch run, or with KINETO_USE_DAEMON=1"),
 }
 
 

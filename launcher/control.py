@@ -2,7 +2,8 @@
 
 ``{"command": "status"}`` says who watches what and where the session lies; ``{"command": "verdict"}`` judges now
 (``"attend": true``: and looks closely from now on); ``{"command": "trigger", "what": "verdict" | "timeline" |
-"kernels"}`` does what the signal of that meaning does.
+"kernels"}`` does what the signal of that meaning does; ``{"command": "capture", "request": {...}}`` begins a capture and
+gives its ``number``, with which ``captured`` asks for its ``outcome``.
 Answers hold ``"ok"``, and ``"error"`` where it is false. Only the same user and root are heard, and not for long.
 """
 
@@ -146,6 +147,11 @@ def ask(control: Path, request: Message, deadline_seconds: float) -> Message:
 def find_watcher(pid: int, homes: tuple[Path, ...] = HOMES, proc: Path = Path("/proc")) -> Path | None:
     """The control socket of the watcher whose job has this process (or is started by it), if there is one."""
     return next((folder / "control" for folder in _places(pid, homes, proc) if _listens(folder / "control")), None)
+
+
+def watchers(homes: tuple[Path, ...] = HOMES) -> list[Path]:
+    """The control sockets of every watcher on this machine that hears us."""
+    return [folder / "control" for folder in places(homes) if _listens(folder / "control")]
 
 
 def find_place(pid: int, homes: tuple[Path, ...] = HOMES, proc: Path = Path("/proc")) -> Path | None:

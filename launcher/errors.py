@@ -6,6 +6,10 @@ PerfwatchError                    1  something inside perfwatch failed
 ├── NotATrainingJob               3  the process is alive, but nothing in its tree is Python
 ├── SessionUnreadable             2  a session folder that cannot be read (missing, torn, newer)
 ├── SessionUnwritable             1  no local disk takes the recording
+├── TraceUnreadable               2  a trace or report of a profiler that is cut, hostile, or of another kind
+├── CaptureUnavailable           61  that profiler is not there, or the job was not started for it
+├── CaptureRefused               62  a guard rail says no: it could harm the job or another profiler now
+├── CaptureFailed                63  the window was tried and brought nothing; the job goes on
 └── PermissionDenied             77  the kernel does not let us look at that process
 """
 
@@ -59,6 +63,30 @@ class SessionUnreadable(PerfwatchError):
 
 class SessionUnwritable(PerfwatchError):
     """No local disk takes the recording; the diagnosis itself goes on."""
+
+
+class TraceUnreadable(PerfwatchError):
+    """A trace or report of a profiler that cannot be read: cut, too large, hostile, or of another kind."""
+
+    exit_code = 2
+
+
+class CaptureUnavailable(PerfwatchError):
+    """That profiler is not there, or the job was not started for it."""
+
+    exit_code = 61
+
+
+class CaptureRefused(PerfwatchError):
+    """A guard rail says no: the window could harm the job, or another profiler, now."""
+
+    exit_code = 62
+
+
+class CaptureFailed(PerfwatchError):
+    """The window was tried and brought nothing; the job goes on."""
+
+    exit_code = 63
 
 
 class PermissionDenied(PerfwatchError):

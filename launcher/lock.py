@@ -102,7 +102,7 @@ def enter(environment: Mapping[str, str], homes: tuple[Path, ...] = HOMES) -> Pl
     Raises:
         OSError: neither shared memory nor /tmp takes a private folder of ours.
     """
-    home = _private_home(homes)
+    home = private_home(homes)
     _sweep(home)
     rank = next((environment[name] for name in RANK_NAMES if name in environment), None)
     key = job_key(environment)
@@ -156,7 +156,8 @@ def start_ticks(pid: int, proc: Path = Path("/proc")) -> int | None:
         return None
 
 
-def _private_home(homes: tuple[Path, ...]) -> Path:
+def private_home(homes: tuple[Path, ...] = HOMES) -> Path:
+    """The folder in memory that all our processes of this user share. Raises OSError when there can be none."""
     refusals = []
     for parent in homes:
         home = parent / f"perfwatch-{os.getuid()}"

@@ -20,6 +20,7 @@ from perfwatch.arming import armed, armed_groups
 from perfwatch.channel import Channel, Message
 from perfwatch.child import end_as, start, wait_plainly
 from perfwatch.forwarding import catchers, decide
+from perfwatch.kineto.keeper import arm
 from perfwatch.lock import Place, enter
 from perfwatch.outlets.wanted import Wanted
 from perfwatch.printer import Printer
@@ -46,6 +47,8 @@ class Request:
     patience_seconds: float = 60.0
     trigger_signals: str = "all"  # or "rt": leave SIGUSR1 and SIGUSR2 to the job
     outlets: Wanted = field(default_factory=Wanted)
+    arm: str = "torch"  # the profiler that the job is prepared for; "none": nothing is prepared
+    capture_on: tuple[str, ...] = ()  # states of a verdict that ask for a capture
 
 
 def run(request: Request, environment: Mapping[str, str]) -> NoReturn:
@@ -58,6 +61,8 @@ def run(request: Request, environment: Mapping[str, str]) -> NoReturn:
         environment = armed(environment, place.folder, os.getppid() if place.shared else os.getpid())
     if place is not None:
         environment = armed_groups(environment, place.folder)
+    if place is not None and request.arm == "torch":
+        environment = arm(environment, place.folder)
     sentry = Sentry()  # before the child: from its first moment on we know which signals it has got by itself
     try:
         child = start(request.command, environment, signals)

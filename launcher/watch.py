@@ -128,7 +128,7 @@ class Watch:
             self.look.ended()
         if self._schedule.due("steps", CALM_SECONDS):
             self.look.steps()
-        case = self._case()
+        case = self.case()
         self._counters(case)
         awaited = self._groups.look(case, self.suspicious, certain=self._teller.state == "hung")
         if self.suspicious:
@@ -143,12 +143,12 @@ class Watch:
     def verdict(self) -> Verdict:
         """Judge now, from memory."""
         self._collect()
-        self.last = judge(self._case())
+        self.last = judge(self.case())
         return self.last
 
-    def case(self) -> Case:
-        """Everything that is known now, as triage sees it."""
-        return self._case()
+    def take(self, readings: Sequence[r.Reading]) -> None:
+        """Evidence from elsewhere: what a capture has found out about the job."""
+        self._append(readings)
 
     def ended(self, exit_code: int | None, signal: int | None) -> Verdict:
         """The child of ``run`` is gone: how it ended is known for certain. Judge once more."""
@@ -176,7 +176,8 @@ class Watch:
         if self._recorder is not None:
             self._recorder.append(at, readings)
 
-    def _case(self) -> Case:
+    def case(self) -> Case:
+        """The job as it is known now."""
         self._history.at = self.at
         if self._schedule.due("forget", REMEMBER_SECONDS / 4):
             job = self._known_job or Case(self._history, self.session).job
@@ -294,7 +295,7 @@ class Watch:
                 self.look.dump([end.node.pid], texts=True)
 
     def _judge(self) -> None:
-        self._sources.of_busiest(self._case())
+        self._sources.of_busiest(self.case())
         verdict = self.verdict()
         if self.suspicious and verdict.state in ("healthy", "slow"):
             self._settled_at = self.at if self._settled_at is None else self._settled_at

@@ -15,12 +15,18 @@ from typing import TypeVar
 import msgspec
 
 from perfwatch import __version__
+from perfwatch.captures.capture import Outcome
+from perfwatch.captures.capture import Request as CaptureRequest
+from perfwatch.captures.scene import scene_of
+from perfwatch.captures.telling import headline, told
+from perfwatch.capturing import Capturing
 from perfwatch.channel import Channel, Message
 from perfwatch.control import ControlServer, ask
 from perfwatch.errors import SessionUnwritable
 from perfwatch.lock import Place, roots
 from perfwatch.news import News
 from perfwatch.outlets.outlets import Outlets, open_metrics, open_notifier
+from perfwatch.probes import readings as r
 from perfwatch.probes.deadline import KillableChild
 from perfwatch.recording import Recorder
 from perfwatch.redaction import redact_command
@@ -89,6 +95,12 @@ class _Watcher:
             agent_folder=place.folder if request.agent else None,
             on_news=self._news,
         )
+        self._capture_on = request.capture_on
+        self._capturing = Capturing(
+            self._recorder.folder if self._recorder else None,
+            lambda: scene_of(self._watch.case(), self._watch.last, place.folder, os.environ),
+            self._captured,
+        )
 
     def serve(self) -> None:
         """Until the child has ended or the launcher is gone."""
@@ -100,12 +112,14 @@ class _Watcher:
                 pause = self._guarded(self._watch.tick, TURN_SECONDS)
             self._outlets.tick(self._recorder.lost if self._recorder else 0)
             poll = select.poll()
-            for descriptor in (self._channel.fileno(), *self._server.filenos()):
+            for descriptor in (self._channel.fileno(), *self._server.filenos(), *self._capturing.filenos()):
                 poll.register(descriptor, select.POLLIN)
             poll.poll(pause * 1000)
             self._server.serve()
+            self._capturing.serve()
             for message in self._channel.receive():
                 self._handle(message)
+        self._capturing.close()
         if self._ended is not None:
             self._finish(self._ended)
         self._watch.close()
@@ -125,7 +139,7 @@ class _Watcher:
         """Do what a trigger asks for; returns what to tell the user."""
         self._tally.event(self._watch.at, "signal", f"asked for {what}", facts={"signal": number})
         if what != "verdict":
-            return f"no {what} profiler is armed in this run; nothing was captured"
+            return self._capturing.signalled(what)
         verdict = self._guarded(self._watch.verdict, None)
         if verdict is None:
             return "no verdict can be made now"
@@ -152,10 +166,12 @@ class _Watcher:
             if verdict is None:
                 return {"ok": False, "error": "no verdict can be made now"}
             return {"ok": True, "verdict": msgspec.to_builtins(verdict)}
+        if command in ("capture", "captured"):
+            return self._capturing.answer(request)
         if command == "trigger" and request.get("what") in ("verdict", "timeline", "kernels"):
             text = self._trigger(request["what"], request.get("signal"))
             self._say(text)
-            return {"ok": request["what"] == "verdict", "text": text, "error": text}
+            return {"ok": True, "text": text}
         return {"ok": False, "error": f"unknown command {command!r}"}
 
     def _news(self, news: News) -> None:
@@ -164,9 +180,19 @@ class _Watcher:
             if news.verdict.state not in UNREMARKABLE:
                 self._say(_short(news.verdict))
                 self._said.append(f"{news.verdict.state}: {news.verdict.cause or 'no cause named'} ({news.text})")
+            if news.verdict.state in self._capture_on:
+                self._say(self._capturing.ruled(news.verdict.state))
         else:
             self._say(f"{news.kind}: {news.text}")
             self._said.append(f"{news.kind}: {news.text}")
+
+    def _captured(self, request: CaptureRequest, outcome: Outcome) -> None:
+        """Keep what a capture says, as evidence and as an event; tell whoever did not ask for it in words."""
+        self._watch.take([msgspec.convert(one, r.ANY_READING) for one in outcome.readings])
+        facts = msgspec.to_builtins(msgspec.structs.replace(outcome, readings=()))
+        self._tally.event(self._watch.at, "capture", headline(outcome), facts=facts)
+        if request.asked_by != "command":
+            self._say("\n".join(told(outcome)))
 
     def _finish(self, ended: Message) -> None:
         """Say how it went within the launcher's patience, then complete the recording, if need be after its end."""
@@ -207,7 +233,8 @@ class _Watcher:
 
     def _say(self, text: str) -> None:
         lines = [clean(line) for line in text[:LONGEST_TEXT].splitlines()]
-        self._channel.send({"say": "\n".join(f"perfwatch: {line}" for line in lines)})
+        if lines:
+            self._channel.send({"say": "\n".join(f"perfwatch: {line}" for line in lines)})
 
 
 def _short(verdict: Verdict) -> str:

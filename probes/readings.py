@@ -47,6 +47,7 @@ from perfwatch.probes.surrounding_readings import (
     ProbeCall,
     Socket,
 )
+from perfwatch.probes.trace_readings import HostShare, KernelShare, SyncPoint, TorchTrace
 
 ANY_READING = (
     Process
@@ -81,6 +82,7 @@ ANY_READING = (
     | RecordedGroup
     | ProbeCall
     | Coverage
+    | TorchTrace
 )
 
 __all__ = [
@@ -103,7 +105,9 @@ __all__ = [
     "GpuSilence",
     "GroupMember",
     "Host",
+    "HostShare",
     "KernelMessage",
+    "KernelShare",
     "MountActivity",
     "NativeProfile",
     "Network",
@@ -122,7 +126,9 @@ __all__ = [
     "Stack",
     "StackFailure",
     "Steps",
+    "SyncPoint",
     "Thread",
+    "TorchTrace",
     "Traceback",
     "Wait",
 ]

@@ -6,6 +6,7 @@ from typing import cast
 
 import pytest
 
+from perfwatch.captures import CAPTURES
 from perfwatch.commands import COMMANDS
 from perfwatch.drills import DRILLS
 from perfwatch.drills.drill import STRENGTHS, Drill
@@ -125,6 +126,12 @@ ACCUSATIONS = [rule.CAUSE.name for rule in RULES if rule.CAUSE.state in ("hung",
 def test_every_accusation_has_a_lookalike_program(cause: str) -> None:
     """What could be mistaken for it is tried too."""
     assert any(drill.lookalike_of == cause for drill in DRILLS)
+
+
+@pytest.mark.parametrize("name", [capture.NAME for capture in CAPTURES])
+def test_every_capture_is_in_the_readme(repository: Path, name: str) -> None:
+    """With what it brings and what it disturbs; add a row to the table of captures."""
+    assert f"| `perfwatch capture {name}" in (repository / "README.md").read_text()
 
 
 def test_every_command_is_in_the_catalogue(repository: Path) -> None:

@@ -31,6 +31,13 @@ def run(
     ] = "all",
     metrics_port: MetricsPort = None,
     notify: Notify = None,
+    arm: Annotated[
+        str, typer.Option(metavar="torch|none", help="The profiler that the job is prepared for, asleep until asked.")
+    ] = "torch",
+    capture_on: Annotated[
+        str,
+        typer.Option(metavar="slow,hung", help="Capture when the verdict says so: now and then, three times at most."),
+    ] = "",
 ) -> None:
     """Start a command and watch it. Its output, its input and its exit code are its own.
 
@@ -44,6 +51,8 @@ def run(
       srun -n8 perfwatch run -- python train.py   one of a node's watches
       perfwatch run --metrics-port 9123 --notify @webhook -- python train.py
       kill -RTMIN+8 $(pgrep -of 'perfwatch run')  what does it look like now?
+      kill -RTMIN+9 $(pgrep -of 'perfwatch run')  a torch trace of a few steps
+      perfwatch run --capture-on slow -- python train.py
     """
     import os
 
@@ -52,6 +61,12 @@ def run(
 
     if trigger_signal not in ("all", "rt"):
         raise UsageError(f"--trigger-signal {trigger_signal}: it is all or rt", "leave it out, or --trigger-signal rt")
+    if arm not in ("torch", "none"):
+        raise UsageError(f"--arm {arm}: it is torch or none", "leave it out, or --arm none")
+    if capture_on:  # parsed here alone: the launcher does without the captures
+        from perfwatch.captures.triggers import states
+
+        on = states(capture_on)
     request = supervise.Request(
         command=tuple(command),
         agent=agent,
@@ -60,5 +75,7 @@ def run(
         patience_seconds=patience,
         trigger_signals=trigger_signal,
         outlets=wanted(metrics_port, notify),
+        arm=arm,
+        capture_on=on if capture_on else (),
     )
     supervise.run(request, os.environ)

@@ -14,6 +14,7 @@ from perfwatch.triage.history import History
 from perfwatch.triage.motion import moves
 from perfwatch.triage.rule import Rule
 from perfwatch.triage.rules import RULES
+from perfwatch.triage.traced import sharpened
 from perfwatch.triage.verdict import (
     Abstention,
     Alternative,
@@ -58,7 +59,7 @@ def judge(case: Case, rules: Sequence[Rule] = RULES) -> Verdict:
             )
             continue
         if isinstance(outcome, Finding):
-            findings.append(outcome)
+            findings.append(sharpened(case, outcome))
         elif isinstance(outcome, Abstention):
             missing.extend(outcome.missing)
     return _verdict(case, findings, tuple(dict.fromkeys(missing)))

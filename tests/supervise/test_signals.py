@@ -102,15 +102,28 @@ def test_real_time_trigger_gives_a_verdict_and_never_reaches_the_child(launch: L
     assert (run.line(), run.end()) == ("SIGTERM", 0)
 
 
-def test_trigger_of_a_profiler_that_is_not_armed_says_so(launch: Launch) -> None:
-    """SIGUSR1 without a handler in the job is a request that we cannot serve yet, and says it."""
-    run = counter(launch)
-    os.kill(run.pid, signal.SIGUSR1)
+@pytest.mark.parametrize("trigger", [signal.SIGUSR1, signal.SIGRTMIN + 9])
+def test_trigger_of_a_profiler_that_is_not_armed_says_so(launch: Launch, trigger: int) -> None:
+    """SIGUSR1 without a handler in the job asks for a window; where no profiler was prepared, that is said."""
+    run = counter(launch, options=("--arm", "none"))
+    os.kill(run.pid, trigger)
     assert run.process.stderr is not None
 
     assert (
         run.process.stderr.readline() == "perfwatch: no timeline profiler is armed in this run; nothing was captured\n"
     )
+
+
+def test_group_directed_trigger_is_not_passed_on_and_a_requeue_handler_runs_once(launch: Launch) -> None:
+    """A scheduler that signals the whole group has reached the rank already: its handler runs once, and nothing is captured."""
+    run = counter(launch, "SIGUSR1", start_new_session=True)
+    os.killpg(run.pid, signal.SIGUSR1)
+    assert run.line() == "SIGUSR1"
+    os.kill(run.pid, signal.SIGTERM)
+    output, errors = run.rest()
+
+    assert (run.end(), output) == (0, "SIGTERM\n")
+    assert "captur" not in errors
 
 
 def test_launcher_in_which_something_fails_still_forwards_and_ends_as_the_child() -> None:

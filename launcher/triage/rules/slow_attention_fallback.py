@@ -8,7 +8,8 @@ How it is recognised
     The program's frames are in a model library's own plain attention for a good part of the time, and the card's memory is busy
     while its tensor cores are not. Which kernels torch chooses inside ``scaled_dot_product_attention`` shows in no stack: it is
     only suspected, where that function is called, the card is full, and neither its tensor cores nor its memory come near what
-    fused kernels would make of them; otherwise this rule says that a trace is needed.
+    fused kernels would make of them; otherwise this rule says that a trace is needed. In a trace (``perfwatch capture torch``)
+    the plain implementation has a name of its own, and that decides.
 
 What it is mistaken for
     ``memory_bound_gpu``: other kernels that move as many bytes. ``wrong_precision``: fp32 products, without any tensor work.
@@ -20,13 +21,14 @@ What to do next
 
 from functools import partial
 
-from perfwatch.probes.readings import GpuActivity, SourceLine, Stack
+from perfwatch.probes.readings import GpuActivity, SourceLine, Stack, TorchTrace
 from perfwatch.triage.accelerated import FEW_SAMPLES, Accelerated, accelerated, monitored, slow_on_gpu
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import any_tag, show, tags, user_frame
 from perfwatch.triage.gpu import name_of
 from perfwatch.triage.residency import BUSY
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.traced import WITNESS, trace_of
 from perfwatch.triage.verdict import Abstention, Alternative, Missing, Outcome
 
 CAUSE = Cause("slow_attention_fallback", "slow", "user_code", (GpuActivity, Stack))
@@ -38,7 +40,9 @@ PLAIN_TENSOR = 0.1
 PLAIN_MEMORY = 0.3
 PLAIN_SOFTMAX = 0.6  # of DRAM and fp32 together: the scores are written, read and exponentiated
 ATTENDS = 0.02  # of the samples: with a full queue the host is seldom seen at the call
-PROVED, SUSPECTED = 0.85, 0.62
+PROVED, SUSPECTED, TRACED = 0.85, 0.62, 0.92
+TRACED_SHARE = 0.05  # of the card's time, in the forward pass alone
+WITH_BACKWARD, MOST_LOST = 2.5, 0.8  # the backward pass of attention takes about one and a half times its forward
 TENSOR_SEEN = 0.03  # below it no product uses them: that is the precision, not the attention
 SDPA = "scaled_dot_product_attention"
 
@@ -47,6 +51,9 @@ def judge(case: Case) -> Outcome:
     """Fires on plain attention that the frames show; suspects it, or abstains, where only a trace could tell."""
     for one in accelerated(case):
         seen, card = one.profile, one.card
+        trace = trace_of(case, one.rank.pid)
+        if trace is not None and (trace.math_attention_share or 0.0) >= TRACED_SHARE:
+            return _traced(case, one, trace)
         if card.dram is None or (card.tensor or 0.0) > TENSOR or seen.samples < FEW_SAMPLES:
             continue
         share = seen.share("eager_attention")
@@ -55,6 +62,8 @@ def judge(case: Case) -> Outcome:
         calls = seen.share_where(partial(_attends, case))
         if calls < ATTENDS:
             continue
+        if trace is not None and trace.families.get("attention", 0.0) > 0:
+            continue  # the trace shows a fused kernel
         softmax = card.dram >= PLAIN_MEMORY and card.dram + (card.fp32 or 0.0) >= PLAIN_SOFTMAX
         plain = (card.tensor or 0.0) < PLAIN_TENSOR and softmax
         if plain and (card.graphics or 0.0) >= BUSY and TENSOR_SEEN < (card.tensor or 0.0):
@@ -99,6 +108,33 @@ def _proved(case: Case, one: Accelerated, share: float) -> Outcome:
     )
 
 
+def _traced(case: Case, one: Accelerated, trace: TorchTrace) -> Outcome:
+    share = trace.math_attention_share or 0.0
+    lost = min(MOST_LOST, WITH_BACKWARD * share)
+    return slow_on_gpu(
+        case,
+        CAUSE,
+        one,
+        lost=lost,
+        confidence=TRACED,
+        summary=f"attention falls back to its plain form (SDPA's math kernel): its forward pass alone takes {share:.0%} of the "
+        "card's time in a trace",
+        evidence=(
+            case.saw(
+                WITNESS,
+                f"pid {one.rank.pid}",
+                "scaled_dot_product_attention runs its plain implementation",
+                f"{trace.math_attention_calls} times in {trace.window_seconds:.2g} s, {share:.0%} of the card's time",
+                "one fused kernel a layer",
+            ),
+        ),
+        alternatives=(Alternative(cause="memory_bound_gpu", refuted_by="the trace names plain attention"),),
+        next=(
+            "under torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION) torch says why the fused kernel is refused",
+        ),
+    )
+
+
 def _suspected(case: Case, one: Accelerated, calls: float) -> Outcome:
     frame = show(one.profile.top_line(partial(_attends, case)))
     card = one.card
@@ -120,7 +156,7 @@ def _suspected(case: Case, one: Accelerated, calls: float) -> Outcome:
             Alternative(cause="wrong_precision", refuted_by="the tensor cores do some of the products"),
             Alternative(cause="memory_bound_gpu", refuted_by=f"memory is used only {card.dram or 0:.0%}"),
         ),
-        next=("a torch.profiler or nsys window of a few steps: softmax and bmm kernels instead of one fused kernel",),
+        next=("perfwatch capture torch: softmax and bmm kernels instead of one fused kernel",),
     )
 
 
@@ -131,7 +167,7 @@ def _only_a_trace() -> Abstention:
             Missing(
                 witness="kernel_trace",
                 reason="which attention kernel torch chose shows in no counter and no stack",
-                advice="a torch.profiler or nsys window of a few steps names it (plain: softmax and bmm kernels)",
+                advice="perfwatch capture torch names it (plain: softmax and bmm kernels)",
             ),
         ),
     )

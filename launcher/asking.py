@@ -1,0 +1,73 @@
+"""``perfwatch capture`` on a job that ``run`` watches: its watcher is asked, waits for nobody, and is asked again."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from perfwatch.captures.capture import Outcome, Request
+from perfwatch.captures.helper import DEADLINE_SECONDS
+from perfwatch.control import ask, find_watcher, watchers
+from perfwatch.errors import CaptureFailed, CaptureRefused, UsageError
+
+ANSWER_SECONDS = 10.0  # a round of looks takes 2 s at most
+EVERY_SECONDS = 0.2
+
+
+def find(pid: int | None, session: str | None) -> Path | None:
+    """The control socket of the watcher that is meant; None when this process has none, and we look ourselves.
+
+    Raises UsageError when it is not clear which job is meant.
+    """
+    if pid is not None:
+        return find_watcher(pid)
+    found = {control: _session(control) for control in watchers()}
+    meant = [control for control, folder in found.items() if session is None or _same(folder, session)]
+    if len(meant) == 1:
+        return meant[0]
+    if session is not None:
+        raise UsageError(f"no watcher writes the session {session}", "perfwatch ps lists the jobs; name a PID")
+    if not meant:
+        raise UsageError("no job is watched on this machine", "perfwatch capture KIND PID, of any process of the job")
+    sessions = "\n".join(f"perfwatch capture KIND --session {folder}" for folder in found.values())
+    raise UsageError(f"{len(meant)} jobs are watched on this machine: say which", sessions)
+
+
+def capture_watched(control: Path, request: Request, tell: Callable[[str], None]) -> Outcome:
+    """Have the watcher make the capture, and wait for its outcome.
+
+    Raises CaptureRefused (the watcher says why) and CaptureFailed (it has gone).
+    """
+    try:
+        begun = ask(control, {"command": "capture", "request": msgspec.to_builtins(request)}, ANSWER_SECONDS)
+        if not begun["ok"]:
+            refused = CaptureRefused(begun["error"], begun.get("advice", ""))
+            refused.exit_code = begun.get("exit_code", CaptureRefused.exit_code)
+            raise refused
+        said, ends = "", time.monotonic() + DEADLINE_SECONDS + ANSWER_SECONDS
+        while time.monotonic() < ends:
+            answer = ask(control, {"command": "captured", "number": begun["number"]}, ANSWER_SECONDS)
+            if "outcome" in answer:
+                return msgspec.convert(answer["outcome"], Outcome)
+            if answer.get("said", said) != said:
+                said = answer["said"]
+                tell(said)
+            time.sleep(EVERY_SECONDS)
+    except (OSError, LookupError, ValueError) as error:
+        raise CaptureFailed(
+            f"the watcher has gone in the middle of it ({error})", "perfwatch replay says how the job ended"
+        ) from None
+    raise CaptureFailed("the watcher did not finish the capture in time", "perfwatch attach PID says how the job does")
+
+
+def _session(control: Path) -> str | None:
+    try:
+        session = ask(control, {"command": "status"}, ANSWER_SECONDS).get("session")
+    except (OSError, ValueError):
+        return None
+    return str(session) if session else None
+
+
+def _same(folder: str | None, asked: str) -> bool:
+    return folder is not None and (Path(asked).absolute() == Path(folder) or Path(folder).name == asked)

@@ -1,0 +1,101 @@
+"""How fast the ranks step, from the agent's pages: what a window costs is told by it, and whether they came back to speed."""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfwatch.captures.capture import Subject
+from perfwatch.probes.steps import count_steps, parse_page
+
+RECENT = 32  # intervals that make the pace of now
+FEW_STEPS = 5  # below it a mean says little
+NOISE = 0.02  # a job's own pace drifts by so much
+
+
+@dataclass(frozen=True)
+class Pace:
+    """At one moment: ``counts`` by pid; ``seconds`` between steps, the median over recent ones; None where none was made."""
+
+    at: float
+    counts: dict[int, int]
+    seconds: float | None
+    ago_seconds: float | None  # since any rank's newest step
+
+    @property
+    def stepping(self) -> bool:
+        """Whether every rank that has made steps makes them still."""
+        return (
+            self.seconds is not None and self.ago_seconds is not None and self.ago_seconds < max(2.0, 5 * self.seconds)
+        )
+
+
+class Pacer:
+    """Reads the pages of some ranks.
+
+    Args:
+        place: the agent's folder; None when the job was not started armed.
+        subjects: the ranks.
+        clock: monotonic seconds, the agent's own.
+    """
+
+    def __init__(
+        self, place: Path | None, subjects: tuple[Subject, ...], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._place, self._subjects, self._clock = place, subjects, clock
+
+    def look(self) -> Pace:
+        """The pace of now."""
+        counts: dict[int, int] = {}
+        intervals: list[float] = []
+        ago: list[float] = []
+        for subject in self._subjects if self._place is not None else ():
+            assert self._place is not None
+            try:
+                page = parse_page((self._place / f"steps-{subject.pid}").read_bytes())
+            except (OSError, ValueError):
+                continue  # it has made no step
+            if page.start_ticks != subject.start_ticks:
+                continue  # of another process that had this pid
+            steps = count_steps(page, int(self._clock() * 1e9))
+            counts[subject.pid] = steps.count
+            intervals += steps.interval_seconds[-RECENT:]
+            if steps.step_ago_seconds is not None:
+                ago.append(steps.step_ago_seconds)
+        return Pace(
+            self._clock(), counts, statistics.median(intervals) if intervals else None, max(ago) if ago else None
+        )
+
+
+def cost(before: Pace, opened: Pace | None, closed: Pace | None, after: Pace) -> str:
+    """What a window cost the job, as a sentence.
+
+    Args:
+        before: when it was asked for. From then until it opened, the job ran as ever: that is its pace.
+        opened: when the profiler began to record; None when the capture did not say.
+        closed: when it ended.
+        after: when all was done and the ranks had time to come back to speed.
+    """
+    start = opened or before
+    usual = before.seconds if before.stepping else start.seconds if start.stepping else None
+    if usual is None:
+        return "what the window cost cannot be said: the job made no steps that are counted"
+    if opened is not None and (made := _made(before, opened)) >= FEW_STEPS:
+        usual = (opened.at - before.at) / made
+    lost = (after.at - start.at) - _made(start, after) * usual
+    inside = ""
+    if opened is not None and closed is not None and (steps := _made(opened, closed)) > 0:
+        inside = f", {_time((closed.at - opened.at) / steps)} in the window"
+    back = _time(after.seconds) if after.seconds is not None else "unknown"
+    price = _time(lost) if lost >= max(usual, NOISE * (after.at - start.at)) else "nothing that shows"
+    return f"a step took {_time(usual)} before{inside} and {back} after: the window cost the job {price}"
+
+
+def _made(first: Pace, last: Pace) -> float:
+    """Steps between two looks, of the slowest rank."""
+    return min((last.counts.get(pid, count) - count for pid, count in first.counts.items()), default=0)
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"

@@ -1,0 +1,29 @@
+"""An outcome in words, for a terminal and for the session's events."""
+
+import os
+
+from perfwatch.captures.capture import Outcome
+
+
+def told(outcome: Outcome) -> list[str]:
+    """What came of a capture, a line each."""
+    if outcome.error:
+        return [f"{outcome.kind}: {outcome.error}", *(f"  {line}" for line in outcome.advice.splitlines())]
+    lines = [headline(outcome)]
+    lines += [f"  {file.path}" + (f" ({file.opens_with})" if file.opens_with else "") for file in outcome.files]
+    lines += [f"  note: {note}" for note in outcome.notes]
+    lines += [f"  {line}" for line in outcome.summary.splitlines()]
+    if outcome.cost:
+        lines.append(f"  {outcome.cost}")
+    return lines
+
+
+def headline(outcome: Outcome) -> str:
+    """The same in a line."""
+    if outcome.error:
+        return f"{outcome.kind}: {outcome.error}"
+    window = f" of {outcome.window_seconds:.3g} s" if outcome.window_seconds is not None else ""
+    names = [os.path.basename(file.path) for file in outcome.files]
+    what = names[0] if len(names) == 1 else f"{len(names)} files"
+    size = sum(file.size_bytes for file in outcome.files) / 2**20
+    return f"{outcome.kind}: a window{window} brought {what}, {size:.1f} MiB, in {outcome.total_seconds:.0f} s"

@@ -1,0 +1,114 @@
+"""``capture torch``: torch.profiler on the live job, through the endpoint that it asks (Kineto on demand).
+
+One trace per rank, gzip'd, all ranks in the same window: the same steps where the agent counts them, the same moment
+otherwise. Opened by Perfetto and TensorBoard. Nothing is run: the profiler is in the job already, asleep.
+"""
+
+import contextlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from perfwatch.captures.capture import CUPTI, Collected, File, Request, Scene, Window
+from perfwatch.captures.kineto_link import check, connect
+from perfwatch.captures.torch_files import TraceFolder, packed
+from perfwatch.captures.torch_window import MOST_SECONDS, SECONDS, TorchWindow, names
+from perfwatch.errors import CaptureFailed, CaptureRefused, CaptureUnavailable, TraceUnreadable
+from perfwatch.probes.readings import TorchTrace
+from perfwatch.traces.torch_summary import summary
+from perfwatch.traces.torch_trace import read
+
+NAME = "torch"
+SUMMARY = "torch.profiler: what each rank's CPU and GPU did in a few steps, on a time line"
+DISTURBS = "steps in the window are slower by a tenth or two, with --stacks by half; writing the trace takes a core for seconds"
+USES = frozenset({CUPTI})
+TRIGGERED_BY = "timeline"
+OPTIONS: Mapping[str, str] = {
+    "stacks": "with the Python stack of each operation (needs the GIL: never on a job that may be hung)",
+    "shapes": "with the shapes of each operation's inputs",
+    "memory": "with what each operation allocates",
+}
+
+# A launch-bound loop on an H200 wrote 87 MB of JSON a second, which gzip makes a tenth of.
+BYTES_A_SECOND = 90 * 2**20
+READ_SECONDS = 60.0  # of all ranks' traces
+
+
+def available(request: Request, scene: Scene) -> None:
+    """Raises what speaks against it: not armed, or something in it would hang with the job."""
+    subjects = scene.wanted(request)
+    without = [one for one in subjects if one.torch_loaded is False]
+    if without:
+        raise CaptureUnavailable(f"{names(without)} has not imported torch", "try again once it trains")
+    check(scene, subjects)
+    if scene.may_be_hung and request.options.get("stacks"):
+        raise CaptureRefused(
+            "the job hangs, or may: a trace with Python stacks waits for the GIL and would hang as well",
+            "leave --stacks out; perfwatch attach names the stacks",
+        )
+    if scene.may_be_hung and request.steps is not None:
+        raise CaptureRefused(
+            "the job makes no steps now: a window of steps would not end", "perfwatch capture torch --seconds 2"
+        )
+    if request.seconds is not None and request.seconds > MOST_SECONDS:
+        raise CaptureRefused(
+            f"a window of more than {MOST_SECONDS:.0f} s is not a window", "--seconds 2 shows the same"
+        )
+
+
+def estimated_bytes(request: Request, scene: Scene) -> int:
+    """Of the raw traces of all ranks."""
+    seconds = request.seconds if request.seconds is not None else SECONDS
+    return int(BYTES_A_SECOND * seconds) * max(1, len(scene.wanted(request)))
+
+
+def command(request: Request, scene: Scene, folder: Path) -> tuple[tuple[str, ...], ...]:
+    """None: the profiler is part of the job."""
+    return ()
+
+
+def collect(request: Request, scene: Scene, window: Window) -> Collected:
+    """Have every rank record the same window; pack and read what they write."""
+    subjects = scene.wanted(request)
+    link = connect(scene, subjects)
+    try:
+        folder = TraceFolder(scene, subjects)
+        try:
+            recorded = TorchWindow(request, scene, window, link, folder)
+            files = tuple(packed(subject, path, window.folder) for subject, path in recorded.record(subjects))
+        finally:
+            folder.close()
+    except OSError as error:
+        raise CaptureFailed(f"{error.filename or 'the endpoint'}: {error.strerror or error}") from error
+    finally:
+        with contextlib.suppress(OSError):  # it went before us
+            link.close()
+    traces, unread = _read(files, window)
+    return Collected(
+        files=files,
+        window_seconds=round(traces[0].window_seconds, 4) if traces else None,
+        notes=(*recorded.notes, *unread),
+        summary="\n".join(summary(traces)),
+        report={"ranks": [msgspec.to_builtins(trace) for trace in traces]},
+        readings=tuple(msgspec.to_builtins(trace) for trace in traces),
+    )
+
+
+def _read(files: tuple[File, ...], window: Window) -> tuple[list[TorchTrace], list[str]]:
+    """What the traces say; one that cannot be read is kept for whoever can, and that is said."""
+    traces: list[TorchTrace] = []
+    unread: list[str] = []
+    ends = window.clock() + READ_SECONDS
+    for file in files:
+        name = os.path.basename(file.path)
+        if file.pid is None or window.clock() > ends:
+            unread.append(f"{name} was not read: there was no time left")
+            continue
+        window.tell(f"reading {name}")
+        try:
+            traces.append(read(Path(file.path), file.pid, file.rank))
+        except TraceUnreadable as error:
+            unread.append(f"{name} was not read: {error.message}")
+    return traces, unread

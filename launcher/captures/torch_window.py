@@ -1,0 +1,201 @@
+"""One window of torch.profiler in every rank: who is there, when it begins, and that each has taken and ended it."""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from perfwatch.captures.capture import Request, Scene, Subject, Window
+from perfwatch.captures.kineto_link import FIRST_POLL_SECONDS, Link
+from perfwatch.captures.pace import Pace, Pacer
+from perfwatch.captures.torch_files import TraceFolder
+from perfwatch.errors import CaptureFailed, CaptureRefused
+from perfwatch.kineto.protocol import SWITCHES, Ask, configuration
+
+STEPS = 5
+SECONDS = 2.0
+MOST_SECONDS = 30.0  # of a window
+SLOWEST_STEP_SECONDS = 2.0  # beyond it the default window is one of time
+LEAD_SECONDS = 2.5  # between the last rank's knowing and the window: Kineto wants its time to prepare
+BEGUN_SECONDS = 5.0  # after the end of the window: a rank that has no file by then never began
+WRITE_SECONDS = 90.0  # for a trace of the largest kind
+LOOK_SECONDS = 0.25
+
+
+class TorchWindow:
+    """The window of one request.
+
+    Args:
+        request: what is asked for.
+        scene: the job.
+        window: what the capture works with.
+        link: the way to the profilers.
+        folder: where they write.
+
+    Attributes:
+        notes: what was different from what was asked for.
+    """
+
+    def __init__(self, request: Request, scene: Scene, window: Window, link: Link, folder: TraceFolder) -> None:
+        self._request, self._scene, self._window, self._link, self._folder = request, scene, window, link, folder
+        self.notes: list[str] = []
+
+    def record(self, subjects: tuple[Subject, ...]) -> list[tuple[Subject, Path]]:
+        """Have these ranks record the same window; the trace of each that wrote one.
+
+        Raises CaptureFailed and CaptureRefused.
+        """
+        subjects = self._reached(subjects)
+        pacer = Pacer(self._scene.place, subjects)
+        pace = pacer.look()
+        steps = self._steps(subjects, pace)
+        if steps is not None:
+            self._steps_window(subjects, pace, steps, pacer)
+        else:
+            seconds = self._request.seconds if self._request.seconds is not None else SECONDS
+            self._time_window(subjects, seconds)
+        return self._written(subjects)
+
+    def _reached(self, subjects: tuple[Subject, ...]) -> tuple[Subject, ...]:
+        """Those whose profiler asks for work. Raises CaptureFailed when none does, CaptureRefused when one is busy."""
+        self._window.tell("waiting for the ranks' profilers to ask")
+        ends = self._window.clock() + FIRST_POLL_SECONDS
+        while True:
+            asking = self._link.asking()
+            fresh = 3 * self._link.poll_seconds
+            there = tuple(one for one in subjects if one.pid in asking and asking[one.pid].ago_seconds < fresh)
+            if len(there) == len(subjects) or self._window.clock() > ends:
+                break
+            self._wait(LOOK_SECONDS)
+        if not there:
+            raise CaptureFailed(
+                f"no rank's profiler has asked for work for {FIRST_POLL_SECONDS:.0f} s: torch is not imported yet, or was "
+                "built without Kineto",
+                "try again once it trains: python -c 'import torch; print(torch.profiler.kineto_available())'",
+            )
+        missing = [one for one in subjects if one not in there]
+        if missing:
+            self.notes.append(f"{names(missing)}: its profiler did not ask, so there is no trace of it")
+        busy = [one for one in there if not asking[one.pid].idle]
+        if busy:
+            raise CaptureRefused(
+                f"a profiler is at work in {names(busy)} already, and the job's own comes first",
+                "try again when it is done",
+            )
+        return there
+
+    def _steps(self, subjects: tuple[Subject, ...], pace: Pace) -> int | None:
+        """How many steps to record; None for a window of time."""
+        request = self._request
+        if request.seconds is not None:
+            return None
+        counted = len(pace.counts) == len(subjects) and pace.stepping and pace.seconds is not None
+        if request.steps is not None and not counted:
+            self.notes.append(f"the job's steps are not counted, or it makes none: recorded {SECONDS:g} s instead")
+            return None
+        wanted = request.steps or STEPS
+        if not counted or pace.seconds is None:
+            return None
+        if pace.seconds * wanted > MOST_SECONDS:
+            self.notes.append(
+                f"{wanted} steps take longer than {MOST_SECONDS:.0f} s here: recorded {SECONDS:g} s instead"
+            )
+            return None
+        if request.steps is None and pace.seconds > SLOWEST_STEP_SECONDS:
+            return None
+        return wanted
+
+    def _steps_window(self, subjects: tuple[Subject, ...], pace: Pace, steps: int, pacer: Pacer) -> None:
+        """Let every rank record the same steps."""
+        assert pace.seconds is not None
+        lead = math.ceil((self._link.poll_seconds + LEAD_SECONDS) / pace.seconds)
+        # Ranks in step are a step apart when they are read; others (a pipeline's) have counts of their own.
+        common = max(pace.counts.values()) + lead
+        alike = max(pace.counts.values()) - min(pace.counts.values()) <= 3
+        starts = {one.pid: common if alike else pace.counts[one.pid] + lead for one in subjects}
+        self._offer(
+            subjects, {pid: Ask(self._folder.file, start_step=start, steps=steps) for pid, start in starts.items()}
+        )
+        self._window.tell(f"recording {steps} steps")
+        first = subjects[0].pid
+        ends = self._window.clock() + 3 * (lead + steps) * pace.seconds + WRITE_SECONDS / 3
+        began = None
+        while self._window.clock() < ends:
+            now = pacer.look()
+            done = now.counts.get(first, 0) - starts[first]
+            if began is None and done >= 0:
+                self._window.opened()
+                began = self._window.clock()
+            if began is not None and done >= steps:
+                self._window.closed()
+                return
+            self._wait(min(LOOK_SECONDS, max(0.005, pace.seconds / 4)))
+        raise CaptureFailed(
+            f"the job stopped making steps before {steps} were recorded",
+            "perfwatch attach says why; perfwatch capture torch --seconds 2 records whatever it does",
+        )
+
+    def _time_window(self, subjects: tuple[Subject, ...], seconds: float) -> None:
+        """Let every rank record the same stretch of time."""
+        lead = self._link.poll_seconds + LEAD_SECONDS
+        starts = time.time() + lead
+        opens = self._window.clock() + lead
+        ask = Ask(self._folder.file, start_unix_ms=int(starts * 1000), duration_ms=int(seconds * 1000))
+        self._offer(subjects, {one.pid: ask for one in subjects})
+        self._wait(opens - self._window.clock())
+        self._window.opened()
+        self._window.tell(f"recording {seconds:g} s")
+        self._wait(seconds)
+        self._window.closed()
+
+    def _offer(self, subjects: tuple[Subject, ...], asks: Mapping[int, Ask]) -> None:
+        """Hand the window to every rank, or say which did not take it."""
+        before = self._link.asking()
+        switches = tuple(name for name in SWITCHES if self._request.options.get(name))
+        texts = {
+            pid: configuration(Ask(ask.file, ask.start_unix_ms, ask.duration_ms, ask.start_step, ask.steps, switches))
+            for pid, ask in asks.items()
+        }
+        patience = self._link.poll_seconds + 1.0
+        self._link.offer(texts, patience)
+        ends = self._window.clock() + patience
+        while self._window.clock() < ends:
+            now = self._link.asking()
+            late = [one for one in subjects if now[one.pid].given == before[one.pid].given]
+            if not late:
+                return
+            self._wait(LOOK_SECONDS / 5)
+        self.notes.append(f"{names(late)} did not take the request in time")
+
+    def _written(self, subjects: tuple[Subject, ...]) -> list[tuple[Subject, Path]]:
+        """Wait for the traces: each is renamed to its name when it is complete."""
+        self._window.tell("waiting for the traces to be written")
+        began = self._window.clock()
+        found: dict[int, Path] = {}
+        while self._window.clock() < began + WRITE_SECONDS:
+            found |= {one.pid: path for one in subjects if (path := self._folder.trace_of(one)) is not None}
+            waiting = [one for one in subjects if one.pid not in found]
+            late = self._window.clock() > began + BEGUN_SECONDS
+            if not waiting or (late and not any(self._folder.begun(one) for one in waiting)):
+                break
+            self._wait(LOOK_SECONDS)
+        if not found:
+            raise CaptureFailed(
+                "no rank has written a trace: the job profiles itself and that comes first, or it cannot write to "
+                f"{self._folder.path.parent}",
+                "a job that profiles itself has its own trace; try again when it is done",
+            )
+        missing = [one for one in subjects if one.pid not in found]
+        if missing:
+            self.notes.append(f"{names(missing)} wrote no trace")
+        return [(one, found[one.pid]) for one in subjects if one.pid in found]
+
+    def _wait(self, seconds: float) -> None:
+        if seconds > 0:
+            self._link.wait(seconds)
+            self._window.wait(0.0)
+
+
+def names(subjects: Sequence[Subject]) -> str:
+    """Ranks in words."""
+    return ", ".join(f"rank {one.rank}" if one.rank is not None else f"pid {one.pid}" for one in subjects)

@@ -1,0 +1,111 @@
+"""``perfwatch capture``: a bounded window of a real profiler on a job that runs."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from perfwatch.captures.capture import Outcome, Request
+
+
+def capture(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="The profiler: torch.")],
+    pid: Annotated[
+        int | None,
+        typer.Argument(metavar="[PID]", help="Any process of the job; needless when one job is watched.", min=1),
+    ] = None,
+    session: Annotated[
+        str | None, typer.Option(metavar="S", help="Of the watched job; without a watcher, where the files go.")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="How many steps; 5 where they are counted.")
+    ] = None,
+    seconds: Annotated[float | None, typer.Option(metavar="N", min=0.05, help="How long, instead of steps.")] = None,
+    rank: Annotated[str, typer.Option(metavar="0,3|all", help="Which ranks.")] = "all",
+    stacks: Annotated[bool, typer.Option("--stacks", help="torch: with Python stacks.")] = False,
+    shapes: Annotated[bool, typer.Option("--shapes", help="torch: with the shapes of inputs.")] = False,
+    memory: Annotated[bool, typer.Option("--memory", help="torch: with allocations.")] = False,
+    most_mib: Annotated[int, typer.Option(metavar="MIB", min=1, help="What the files may have, together.")] = 64,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")] = False,
+) -> None:
+    """Profile a running job for a moment.
+
+    Opens a window of a profiler, reads what it brings and says what it cost. The job needs no change. One started by
+    perfwatch run is armed; another one only if its environment was. What would harm it is refused. Exit codes: 61 not
+    armed or no such profiler here, 62 refused, 63 it failed.
+
+    \b
+    Examples:
+      perfwatch capture torch              the watched job: 5 steps of each rank
+      perfwatch capture torch 4242 --seconds 2 --rank 0,3
+      perfwatch capture torch --stacks --shapes --steps 2
+      perfwatch capture torch --json | jq -r '.files[].path'
+    """
+    from perfwatch import asking
+    from perfwatch.captures.capture import Request
+    from perfwatch.capturing import find
+    from perfwatch.errors import UsageError
+    from perfwatch.oneshot import say
+
+    chosen = find(kind)
+    given = {"stacks": stacks, "shapes": shapes, "memory": memory}
+    options = {name: "yes" for name, on in given.items() if on}
+    wrong = [name for name in options if name not in chosen.OPTIONS]
+    if wrong:
+        raise UsageError(f"--{wrong[0]} is not of a {kind} capture", f"it takes: {', '.join(chosen.OPTIONS) or 'none'}")
+    if steps is not None and seconds is not None:
+        raise UsageError("--steps and --seconds together: which of them?", "give one")
+    request = Request(
+        kind=kind, steps=steps, seconds=seconds, ranks=_ranks(rank), options=options, most_bytes=most_mib * 2**20
+    )
+    control = asking.find(pid, session if pid is None else None)
+    if control is not None:
+        outcome = asking.capture_watched(
+            control, request, lambda text: say(sys.stderr, text) if sys.stderr.isatty() else None
+        )
+    else:
+        assert pid is not None
+        outcome = _alone(pid, request, session)
+    _show(outcome, json)
+    raise typer.Exit(outcome.exit_code)
+
+
+def _ranks(text: str) -> tuple[int, ...]:
+    """``0,3`` in numbers; ``all`` is none named. Raises UsageError."""
+    from perfwatch.errors import UsageError
+
+    words = [] if text == "all" else text.split(",")
+    if any(not word.strip().isdigit() for word in words):
+        raise UsageError(f"--rank {text}: numbers, or all", "--rank 0,3")
+    return tuple(int(word) for word in words)
+
+
+def _alone(pid: int, request: "Request", session: str | None) -> "Outcome":
+    """Nobody watches this job: look at it ourselves."""
+    from perfwatch.attaching import Attached
+    from perfwatch.leaving import Leaving
+
+    with Leaving() as leaving:
+        attached = Attached(pid, leaving, session=session)
+        try:
+            return attached.capture(request, sys.stderr)
+        finally:
+            attached.close()
+
+
+def _show(outcome: "Outcome", json: bool) -> None:
+    import msgspec
+
+    from perfwatch.captures.telling import told
+    from perfwatch.report.plain import clean
+
+    if json:
+        # The evidence is the recording's: a program gets the report.
+        public = {"schema": "perfwatch.capture/1", **msgspec.to_builtins(outcome)}
+        del public["readings"]
+        print(msgspec.json.format(msgspec.json.encode(public)).decode())
+    if outcome.error or not json:
+        stream = sys.stderr if outcome.error else sys.stdout
+        for line in told(outcome):
+            print(clean(f"perfwatch: {line}" if outcome.error and not line.startswith(" ") else line), file=stream)

@@ -1,0 +1,146 @@
+"""The events of a torch.profiler trace, one after another, without holding the file: Chrome's JSON, plain or gzip'd.
+
+The file was written by the job: it may be truncated, endless or hostile. Each event is decoded on its own and strictly;
+bytes, events and time are bounded, and what is wrong is told in a sentence.
+"""
+
+import gzip
+import os
+import stat
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from perfwatch.errors import TraceUnreadable
+
+CHUNK_BYTES = 2**20
+LARGEST_BYTES = 4 * 2**30  # unpacked: a gzip bomb ends here
+MOST_EVENTS = 5_000_000  # 2 s of a busy loop with Python stacks; more would not fit into memory
+LARGEST_EVENT_BYTES = 2**20
+LARGEST_HEAD_BYTES = 8 * 2**20  # before the events: versions and devices
+DEADLINE_SECONDS = 60.0
+_BEGIN = b'"traceEvents"'
+# Kineto indents an event's braces by two; a raw line feed cannot stand inside a JSON string, so this ends an event.
+_END = b"\n  }"
+_BETWEEN = b", \r\n\t"
+
+
+class Arguments(msgspec.Struct):
+    """Of an event's ``args``, what is read here."""
+
+    correlation: int | float | str | None = None
+    bytes: int | float | str | None = None
+
+
+class Event(msgspec.Struct):
+    """One event: times in microseconds. ``ph``: X is a span, the only kind that says how long something took."""
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    pid: int | str = 0
+    tid: int | str = 0
+    ts: float = 0.0
+    dur: float = 0.0
+    args: Arguments | None = None
+
+
+def events(
+    path: Path,
+    deadline_seconds: float = DEADLINE_SECONDS,
+    clock: Callable[[], float] = time.monotonic,
+    most_events: int = MOST_EVENTS,
+) -> Iterator[Event]:
+    """Every span of a trace, in the file's order.
+
+    Args:
+        path: a ``.json`` or ``.json.gz`` as torch.profiler writes it.
+        deadline_seconds: for the whole file.
+        clock: monotonic seconds.
+        most_events: how many are read.
+
+    Raises:
+        TraceUnreadable: it is no such file, is cut off, or exceeds a bound; the events before were good.
+    """
+    ends = clock() + deadline_seconds
+    decoder = msgspec.json.Decoder(Event)
+    pending, began, count = b"", False, 0
+    with _opened(path) as file:
+        for chunk in _chunks(file, path):
+            if clock() > ends:
+                raise TraceUnreadable(
+                    f"{path}: reading it takes longer than {deadline_seconds:.0f} s", "ask for fewer steps"
+                )
+            pending += chunk
+            if not began:
+                pending, began = _body(pending, path)
+                if not began:
+                    continue
+            *pieces, pending = pending.split(_END)
+            for piece in pieces:
+                if piece.lstrip(_BETWEEN).startswith(b"]"):
+                    return  # what follows the events: versions, the process groups
+                event = _decoded(decoder, piece, path)
+                if event.ph == "X":
+                    count += 1
+                    if count > most_events:
+                        raise TraceUnreadable(f"{path}: more than {most_events:,} events", "ask for fewer steps")
+                    yield event
+            if len(pending) > LARGEST_EVENT_BYTES:
+                raise TraceUnreadable(
+                    f"{path}: not written by torch.profiler: an event of more than {LARGEST_EVENT_BYTES:,} bytes"
+                )
+    if not began:
+        raise TraceUnreadable(f"{path} is not a trace of torch.profiler: it holds no traceEvents")
+    if not pending.lstrip(_BETWEEN).startswith(b"]"):
+        raise TraceUnreadable(f"{path} is cut off after {count:,} events", "the rank ended, or the disk was full")
+
+
+def _body(pending: bytes, path: Path) -> tuple[bytes, bool]:
+    """What follows the bracket that opens the list of events, once it is there."""
+    at = pending.find(_BEGIN)
+    bracket = pending.find(b"[", at + len(_BEGIN)) if at >= 0 else -1
+    if bracket >= 0:
+        return pending[bracket + 1 :], True
+    if len(pending) > LARGEST_HEAD_BYTES:
+        raise TraceUnreadable(f"{path} is not a trace of torch.profiler: it holds no traceEvents")
+    return pending, False
+
+
+def _decoded(decoder: "msgspec.json.Decoder[Event]", piece: bytes, path: Path) -> Event:
+    try:
+        return decoder.decode(piece.lstrip(_BETWEEN) + b"}")
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise TraceUnreadable(f"{path}: an event cannot be read: {error}") from None
+
+
+def _opened(path: Path) -> IO[bytes]:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise TraceUnreadable(f"{path}: {error.strerror}") from None
+    file = os.fdopen(descriptor, "rb")
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        file.close()
+        raise TraceUnreadable(f"{path} is not a plain file")
+    if file.peek(2)[:2] == b"\x1f\x8b":
+        return gzip.GzipFile(fileobj=file, mode="rb")  # type: ignore[return-value]
+    return file
+
+
+def _chunks(file: IO[bytes], path: Path) -> Iterator[bytes]:
+    total = 0
+    try:
+        while chunk := file.read(CHUNK_BYTES):
+            total += len(chunk)
+            if total > LARGEST_BYTES:
+                raise TraceUnreadable(f"{path} unpacks to more than {LARGEST_BYTES // 2**30} GiB")
+            yield chunk
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise TraceUnreadable(
+            f"{path} is cut off or damaged: {error}", "the rank ended, or the disk was full"
+        ) from None

@@ -1,0 +1,250 @@
+"""``capture torch`` on real torch: two gloo ranks under ``run``, a job that armed itself, and one that did not."""
+
+import gzip
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+PATIENCE_SECONDS = 90.0
+TRAINER = Path(__file__).parent / "gloo_trainer.py"
+ALONE = Path(__file__).parent / "alone_trainer.py"
+RANKS = 'for rank in 0 1; do RANK=$rank WORLD_SIZE=2 "$@" < "$0" & done; wait'
+
+
+@dataclass
+class Running:
+    """A job, and what holds it open."""
+
+    process: "subprocess.Popen[str]"
+    stdin: int
+    errors: Path
+
+    def line(self) -> str:
+        """What it says next."""
+        assert self.process.stdout is not None
+        ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE_SECONDS)
+        assert ready, self.errors.read_text()
+        return self.process.stdout.readline().strip()
+
+    def end(self) -> int:
+        """Let it end; its exit code."""
+        os.close(self.stdin)
+        self.stdin = -1
+        return self.process.wait(PATIENCE_SECONDS)
+
+
+@dataclass
+class Answer:
+    """What a command printed and how it ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """The object of ``--json``."""
+        found: dict[str, Any] = json.loads(self.out)
+        return found
+
+
+def capture(*arguments: str) -> Answer:
+    """``perfwatch capture torch --json`` with these."""
+    command = [sys.executable, "-m", "perfwatch", "capture", "torch", "--json", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, stdin=subprocess.DEVNULL)
+    return Answer(done.returncode, done.stdout, done.stderr)
+
+
+def spans(file: dict[str, Any]) -> list[dict[str, Any]]:
+    """The optimizer steps in a trace."""
+    with gzip.open(file["path"]) as packed:
+        trace = json.load(packed)
+    return sorted(
+        (one for one in trace["traceEvents"] if one.get("name", "").startswith("Optimizer.step")),
+        key=lambda one: float(one["ts"]),
+    )
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """Where the module's jobs have their files."""
+    with tempfile.TemporaryDirectory(prefix="capture-") as name:
+        yield Path(name)
+
+
+@pytest.fixture(scope="module")
+def ranks(folder: Path) -> Iterator[Running]:
+    """Two ranks that train over gloo, watched."""
+    fifo = folder / "fifo"
+    os.mkfifo(fifo)
+    command = ["sh", "-c", RANKS, str(fifo), sys.executable, str(TRAINER), str(folder / "store")]
+    with start(
+        folder, fifo, sys.executable, "-m", "perfwatch", "run", "--session", str(folder / "s"), "--", *command
+    ) as run:
+        assert [run.line(), run.line()] == ["training", "training"]
+        yield run
+
+
+class start:  # noqa: N801
+    """A job whose stdin is a FIFO that we hold; it is ended afterwards, whatever happened."""
+
+    def __init__(self, folder: Path, fifo: Path, *command: str, **environment: str) -> None:
+        self._errors = folder / f"{fifo.name}-errors"
+        with self._errors.open("w") as errors:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env={**os.environ, "PERFWATCH_DIR": str(folder), **environment},
+            )
+        self._run = Running(process, os.open(fifo, os.O_WRONLY), self._errors)
+
+    def __enter__(self) -> Running:
+        return self._run
+
+    def __exit__(self, *_: object) -> None:
+        if self._run.stdin >= 0:
+            os.close(self._run.stdin)
+        try:
+            self._run.process.wait(PATIENCE_SECONDS)
+        finally:
+            self._run.process.kill()
+            assert self._run.process.stdout is not None
+            self._run.process.stdout.close()
+
+
+def test_both_ranks_record_the_same_steps(ranks: Running, folder: Path) -> None:
+    """One gzip'd trace per rank, five optimizer steps in each, at the same time; the session says what came of it."""
+    answer = capture("--session", str(folder / "s"))
+    files = answer.report["files"]
+    steps = [spans(file) for file in files]
+    first, second = ((one[0]["ts"], one[-1]["ts"] + one[-1]["dur"]) for one in steps)
+
+    assert answer.code == 0, answer.err
+    assert [file["rank"] for file in files] == [0, 1]
+    assert [len(one) for one in steps] == [5, 5]
+    assert max(first[0], second[0]) < min(first[1], second[1])  # the same steps: their times overlap
+    assert answer.report["notes"] == []
+    assert "a step took" in answer.report["cost"]
+    assert [one["steps"] for one in answer.report["report"]["ranks"]] == [5, 5]
+    events = [json.loads(line) for line in (folder / "s" / "events.jsonl").read_text().splitlines()]
+    assert [event["facts"]["exit_code"] for event in events if event["kind"] == "capture"] == [0]
+
+
+def test_window_of_time_with_stacks_and_shapes(ranks: Running, folder: Path) -> None:
+    """A second capture of the same processes, of one rank: as long as asked for, with Python frames and dimensions."""
+    answer = capture("--session", str(folder / "s"), "--seconds", "0.3", "--rank", "1", "--stacks", "--shapes")
+    (file,) = answer.report["files"]
+    with gzip.open(file["path"]) as packed:
+        text = packed.read().decode()
+
+    assert (answer.code, file["rank"]) == (0, 1), answer.err
+    assert 0.25 < answer.report["window_seconds"] < 0.6
+    assert '"python_function"' in text
+    assert '"Input Dims"' in text
+    assert answer.report["report"]["ranks"][0]["stacks"] is True
+
+
+def test_ten_triggers_in_a_second_are_one_capture_and_a_second_request_is_refused(ranks: Running, folder: Path) -> None:
+    """The first one works; nine say nothing; a command meanwhile is told that one is at work."""
+    for _ in range(10):
+        os.kill(ranks.process.pid, signal.SIGRTMIN + 9)
+    answer = capture("--session", str(folder / "s"))
+    if answer.code == 0:  # it came before the signals did
+        answer = capture("--session", str(folder / "s"))
+    for _ in range(600):
+        said = ranks.errors.read_text()
+        if "torch: a window" in said:
+            break
+        select.select([], [], [], 0.1)
+
+    assert answer.code == 62
+    assert "is at work" in answer.err
+    assert said.count("capturing torch") == 1
+    assert said.count("torch: a window") == 1
+
+
+def test_rank_that_is_not_there_is_refused(ranks: Running, folder: Path) -> None:
+    """The message names those that are."""
+    answer = capture("--session", str(folder / "s"), "--rank", "7")
+
+    assert answer.code == 62
+    assert "there is no rank 7 on this machine; there is 0, 1" in answer.err
+
+
+def test_job_ends_as_ever_and_heard_nothing_of_it(ranks: Running) -> None:
+    """Exit code 0, at once, and not a line of Kineto's on its stderr (but for torch's own about stacks)."""
+    code = ranks.end()
+    said = [line for line in ranks.errors.read_text().splitlines() if not line.startswith("perfwatch:")]
+
+    assert code == 0
+    assert [line for line in said if "collection.cpp" not in line] == []
+
+
+def test_job_that_armed_itself_is_captured_without_run(folder: Path) -> None:
+    """Attach: the endpoint that its environment names is bound for the time of the capture, and then let go."""
+    fifo, sockets = folder / "armed", folder / "k"
+    os.mkfifo(fifo)
+    sockets.mkdir(mode=0o700)
+    (folder / "config").write_text("ON_DEMAND_CONFIG_UPDATE_INTERVAL_SECS=1\n")
+    environment = {
+        "KINETO_USE_DAEMON": "1",
+        "KINETO_IPC_SOCKET_DIR": str(sockets),
+        "KINETO_CONFIG": str(folder / "config"),
+        "KINETO_LOG_LEVEL": "5",
+    }
+    command = ("sh", "-c", 'exec "$@" < "$0"', str(fifo), sys.executable, str(ALONE))
+    with start(folder, fifo, *command, **environment) as run:
+        assert run.line() == "training"
+        answer = capture(str(run.process.pid), "--seconds", "0.3")
+
+        assert answer.code == 0, answer.err
+        assert len(spans(answer.report["files"][0])) > 0
+        assert not (sockets / "dynolog").exists()
+        assert run.end() == 0
+
+
+def test_own_profiler_of_the_job_wins(folder: Path) -> None:
+    """The capture is refused, or fails when it comes to it, and says why; the job's own trace is whole."""
+    fifo = folder / "own"
+    os.mkfifo(fifo)
+    command = ("sh", "-c", 'exec "$@" < "$0"', str(fifo), sys.executable, str(ALONE), "profiled")
+    with start(
+        folder, fifo, sys.executable, "-m", "perfwatch", "run", "--session", str(folder / "o"), "--", *command
+    ) as run:
+        assert run.line() == "training"
+        answer = capture("--session", str(folder / "o"), "--seconds", "0.3")
+        code = run.end()
+        profiled = run.line()
+
+    assert answer.code in (62, 63)
+    assert "comes first" in answer.err
+    assert code == 0
+    assert int(profiled) > 20
+
+
+def test_job_that_is_not_armed_is_told_what_is_missing(folder: Path) -> None:
+    """With the exact way to arm it, and exit code 61."""
+    fifo = folder / "unarmed"
+    os.mkfifo(fifo)
+    with start(folder, fifo, "sh", "-c", 'exec "$@" < "$0"', str(fifo), sys.executable, str(ALONE)) as run:
+        assert run.line() == "training"
+        answer = capture(str(run.process.pid))
+
+    assert answer.code == 61
+    assert "KINETO_USE_DAEMON is not in its environment" in answer.err
+    assert "perfwatch run -- COMMAND" in answer.err

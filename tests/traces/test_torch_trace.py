@@ -1,0 +1,225 @@
+"""What a torch trace says: shares, passes, gaps and where the host was, on small traces and on one of a real run."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfwatch.probes.readings import TorchTrace
+from perfwatch.traces.intervals import length, overlap, union, without
+from perfwatch.traces.torch_host import innermost, is_user
+from perfwatch.traces.torch_summary import summary
+from perfwatch.traces.torch_trace import read
+from tests.traces.kineto_text import ENGINE, launched, span, window, write
+
+REAL = Path(__file__).parent / "ddp_h200.pt.trace.json.gz"
+INTERVALS = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), max_size=12)
+
+
+def folded(folder: Path, *events: Any) -> TorchTrace:
+    """The reading of a trace that lasts a millisecond."""
+    flat = [one for part in events for one in (part if isinstance(part, list) else [part])]
+    return read(write(folder / "t.gz", [window(0, 1000), *flat]), 100, 0)
+
+
+def step(end: float, begin: float | None = None) -> dict[str, Any]:
+    """An optimizer's step."""
+    return span("user_annotation", "Optimizer.step#AdamW.step", end - 50 if begin is None else begin, end)
+
+
+@given(INTERVALS, INTERVALS)
+def test_sets_of_time_add_up(one: list[tuple[float, float]], other: list[tuple[float, float]]) -> None:
+    """What two sets share and what only the first has are together the first."""
+    first, second = union(one), union(other)
+
+    assert length(overlap(first, second)) + length(without(first, second)) == pytest.approx(length(first))
+    assert overlap(without(first, second), second) == []
+    assert union([*first, *second]) == union([*one, *other])
+
+
+def test_busy_share_counts_overlapping_kernels_once(tmp_path: Path) -> None:
+    """Two streams at the same time are one card that is busy."""
+    trace = folded(tmp_path, launched("gemm", 1, 100, 300, 1), launched("gemm", 2, 200, 400, 2))
+
+    assert trace.gpu_busy_share == pytest.approx(0.3)
+
+
+def test_trace_without_a_card_says_nothing_of_one(tmp_path: Path) -> None:
+    """Missing is not zero."""
+    trace = folded(tmp_path, span("cpu_op", "aten::mm", 0, 10))
+
+    assert trace.gpu_busy_share is None
+    assert trace.exposed_communication_share is None
+    assert "no GPU in this trace" in "\n".join(summary([trace]))
+
+
+def test_pass_of_a_kernel_is_that_of_its_launch(tmp_path: Path) -> None:
+    """Forward on the training thread, backward on autograd's, optimizer in its annotation."""
+    trace = folded(
+        tmp_path,
+        span("cpu_op", "aten::linear", 0, 20),
+        launched("f_gemm", 5, 100, 200, 1),
+        span("cpu_op", "autograd::engine::evaluate_function: AddmmBackward0", 30, 60, ENGINE),
+        launched("b_gemm", 40, 200, 400, 2, ENGINE),
+        step(130, 80),
+        launched("multi_tensor_apply_kernel", 90, 400, 500, 3),
+    )
+
+    assert {one.name: one.part for one in trace.kernels} == {
+        "f_gemm": "forward",
+        "b_gemm": "backward",
+        "multi_tensor_apply_kernel": "optimizer",
+    }
+    assert trace.parts == {"backward": 0.5, "forward": 0.25, "optimizer": 0.25}
+
+
+def test_collective_beside_a_kernel_is_not_exposed(tmp_path: Path) -> None:
+    """Only what nothing hides is lost: 100 of 300 microseconds here."""
+    trace = folded(
+        tmp_path,
+        launched("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 1, 100, 400, 1),
+        launched("gemm", 2, 200, 400, 2),
+    )
+
+    assert trace.communication_share == pytest.approx(0.3)
+    assert trace.exposed_communication_share == pytest.approx(0.1)
+    assert trace.kernels[0].exposed_seconds == pytest.approx(100e-6)
+
+
+def test_pageable_copies_are_counted_with_their_bytes(tmp_path: Path) -> None:
+    """And how long nothing but a copy ran."""
+    trace = folded(
+        tmp_path,
+        launched("Memcpy HtoD (Pageable -> Device)", 1, 100, 300, 1, bytes=4096),
+        launched("Memcpy HtoD (Pinned -> Device)", 2, 400, 500, 2, bytes=99),
+        launched("gemm", 3, 400, 600, 3),
+    )
+
+    assert (trace.pageable_copies, trace.pageable_copy_bytes) == (1, 4096)
+    assert trace.copy_share == pytest.approx(0.3)
+    assert trace.exposed_copy_share == pytest.approx(0.2)
+
+
+def test_idle_card_is_put_down_to_what_the_training_thread_does(tmp_path: Path) -> None:
+    """Data, the optimizer, launching, and Python where nothing else is known; each moment once."""
+    trace = folded(
+        tmp_path,
+        span("user_annotation", "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 0, 200),
+        span("cpu_op", "aten::linear", 200, 300),
+        launched("gemm", 290, 300, 700, 1),
+        step(900, 800),
+    )
+
+    assert trace.idle == pytest.approx(
+        {"sync": 0.0, "data": 0.2, "optimizer": 0.1, "backward": 0.0, "forward": 0.1, "python": 0.2}, abs=1e-3
+    )
+    assert trace.launch_bound_share == pytest.approx(0.4)
+
+
+def test_wait_for_the_card_is_told_with_the_programs_line(tmp_path: Path) -> None:
+    """The innermost frame that is neither torch's nor Python's; without stacks, the operation."""
+    wait = span("cuda_runtime", "cudaStreamSynchronize", 500, 700)
+    item = span("cpu_op", "aten::item", 490, 710)
+    frames = [
+        span("python_function", "train.py(12): <module>", 0, 1000),
+        span("python_function", "train.py(30): log", 400, 800),
+        span("python_function", "torch/_tensor.py(1): item", 450, 750),
+    ]
+    with_stacks, without_stacks = folded(tmp_path, wait, item, *frames), folded(tmp_path, wait, item)
+
+    assert [(one.where, one.count) for one in with_stacks.syncs] == [("train.py(30): log", 1)]
+    assert [one.where for one in without_stacks.syncs] == ["aten::item"]
+    assert with_stacks.syncs[0].seconds == pytest.approx(200e-6)
+    assert "train.py(30): log (1 times" in "\n".join(summary([with_stacks]))
+
+
+def test_phases_of_a_step_fill_it(tmp_path: Path) -> None:
+    """Between the ends of two steps: data, forward, backward, optimizer, and the rest."""
+    trace = folded(
+        tmp_path,
+        step(100),
+        span("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 100, 200),
+        span("cpu_op", "aten::linear", 220, 400),
+        span("cpu_op", "autograd::engine::evaluate_function: AddmmBackward0", 420, 600, ENGINE),
+        span("cpu_op", "autograd::engine::evaluate_function: AddmmBackward0", 650, 700, ENGINE),
+        step(900, 800),
+    )
+
+    assert trace.step_seconds == pytest.approx(800e-6)
+    assert trace.phases == pytest.approx(
+        {"data": 100e-6, "forward": 200e-6, "backward": 280e-6, "optimizer": 100e-6, "other": 120e-6}
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "full"),
+    [
+        ("ampere_sgemm_128x64_nn", True),
+        ("cutlass_80_simt_sgemm_256x128_8x4_nn_align1", True),
+        ("sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize32x32x8_stage3_warpsize1x2x1_ffma_aligna4_alignc4", True),
+        ("sm80_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize64x64x64_stage3_warpsize2x2x1_tensor16x8x8", False),
+        ("nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_NNT", False),
+        ("cutlass_80_tensorop_s1688gemm_128x128_16x5_nn_align4", False),
+    ],
+)
+def test_products_outside_the_tensor_cores_are_told_by_name(tmp_path: Path, name: str, full: bool) -> None:
+    """FP32 in, FP32 arithmetic: TF32 would take them."""
+    trace = folded(tmp_path, launched(name, 1, 100, 300, 1))
+
+    assert trace.full_precision_gemm_share == (1.0 if full else 0.0)
+
+
+def test_plain_attention_is_recognised_with_its_share_of_the_card(tmp_path: Path) -> None:
+    """What was launched inside of SDPA's math fallback, of all that ran."""
+    trace = folded(
+        tmp_path,
+        span("cpu_op", "aten::_scaled_dot_product_attention_math", 0, 50),
+        launched("softmax_warp_forward", 10, 100, 300, 1),
+        span("cpu_op", "aten::linear", 50, 80),
+        launched("gemm", 60, 300, 500, 2),
+    )
+
+    assert (trace.math_attention_calls, trace.math_attention_share) == (1, 0.5)
+    assert "SDPA's math fallback" in "\n".join(summary([trace]))
+
+
+@pytest.mark.parametrize(
+    ("frame", "ours"),
+    [
+        ("train.py(12): <module>", True),
+        ("my/package/model.py(3): forward", True),
+        ("torch/nn/modules/linear.py(134): forward", False),
+        ("threading.py(1002): _bootstrap", False),
+        ("<built-in method linear of type object at 0x7f>", False),
+        ("nn.Module: Linear_0", False),
+        ("logging/__init__.py(1): info", False),
+    ],
+)
+def test_frames_of_the_program_are_told_from_libraries(frame: str, ours: bool) -> None:
+    """By the file, as Kineto shortens it."""
+    assert is_user(frame) is ours
+
+
+def test_innermost_frames_do_not_overlap() -> None:
+    """A caller has what its callees leave."""
+    line = innermost([(0.0, 10.0, "a"), (2.0, 4.0, "b"), (4.0, 6.0, "c"), (12.0, 13.0, "d")], lambda _: True)
+
+    assert line == [(0.0, 2.0, "a"), (2.0, 4.0, "b"), (4.0, 6.0, "c"), (6.0, 10.0, "a"), (12.0, 13.0, "d")]
+
+
+def test_real_step_of_two_ranks_under_ddp() -> None:
+    """A step of a 55 M decoder on an H200, rank 0 of 2 (torch 2.11, on-demand trace, trimmed): as its viewer shows it."""
+    trace = read(REAL, 599, 0)
+    lines = "\n".join(summary([trace]))
+
+    assert trace.step_seconds == pytest.approx(0.0212, abs=0.0005)
+    assert trace.gpu_busy_share == pytest.approx(0.57, abs=0.01)
+    assert next(iter(trace.families)) == "gemm"
+    assert trace.kernels[0].name == "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+    assert trace.kernels[0].part == "backward"
+    assert trace.exposed_communication_share == pytest.approx(0.03, abs=0.01)
+    assert sum(trace.idle.values()) == pytest.approx(1 - (trace.gpu_busy_share or 0), abs=1e-3)
+    assert trace.math_attention_calls == 0
+    assert "the GPU is busy 57% of the time" in lines
