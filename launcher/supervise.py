@@ -61,15 +61,18 @@ def run(request: Request, environment: Mapping[str, str]) -> NoReturn:
         environment = armed(environment, place.folder, os.getppid() if place.shared else os.getpid())
     if place is not None:
         environment = armed_groups(environment, place.folder)
+    command = request.command
     if place is not None and request.arm == "torch":
         environment = arm(environment, place.folder)
+    elif place is not None and request.arm in ("nsys", "ncu"):
+        command, environment = _prepare(request, environment, place)
     sentry = Sentry()  # before the child: from its first moment on we know which signals it has got by itself
     try:
-        child = start(request.command, environment, signals)
+        child = start(command, environment, signals)
     except OSError as error:
         if place is not None:
             place.leave()
-        print(f"perfwatch: {request.command[0]}: {error.strerror}", file=sys.stderr, flush=True)
+        print(f"perfwatch: {command[0]}: {error.strerror}", file=sys.stderr, flush=True)
         os._exit(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE)
     # Whoever reads the child's output or feeds its input must see an end when the child closes them, not when we do.
     linux.detach_from_streams(0, 1)
@@ -270,6 +273,18 @@ def _outlive(*_: object) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(LAST_WORDS_SECONDS)
     linux.outlive_parent()
+
+
+def _prepare(
+    request: Request, environment: Mapping[str, str], place: Place
+) -> tuple[tuple[str, ...], Mapping[str, str]]:
+    """How the job starts with a profiler of NVIDIA's at hand, or without one where it cannot be had."""
+    from perfwatch.nsight.arming import prepare  # the launcher is small without it
+
+    prepared = prepare(request.arm, request.command, environment, place.folder)
+    for line in prepared.words if not request.quiet else ():
+        print(line, file=sys.stderr, flush=True)
+    return prepared.command, prepared.environment
 
 
 def _enter(environment: Mapping[str, str]) -> tuple[Place | None, str]:

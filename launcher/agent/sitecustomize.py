@@ -7,6 +7,8 @@ the program. Without PERFWATCH_AGENT_DIR it only chains. What it does, and when:
 - at start: nothing, except where Yama restricts ptrace (PERFWATCH_TRACER_PID is set): declare that process as tracer;
 - when torch is first imported: chain ``sys.excepthook``, so that a crash leaves ``crash-PID.txt`` in that folder;
 - when torch.optim is complete: register a global hook that runs after every ``Optimizer.step``;
+- under ``perfwatch run --arm ncu`` (PERFWATCH_KERNEL_WINDOW is set): after a step, open a profiler's range
+  (cudaProfilerStart) when ``kernels-PID`` has appeared in that folder, and close it when that is gone;
 - at the first step of a process: create ``steps-PID`` there (a DataLoader worker never steps, and so has none).
 
 Steps are a hint: several optimizers, one fused into backward, skips of a GradScaler and CUDA graphs bend the count.
@@ -113,6 +115,25 @@ def _step_hook(directory):
     return hook
 
 
+def _window_hook(directory):
+    """Make the hook that opens and closes a profiler's range between two steps: one ``stat`` a step (2 us)."""
+    opened = False
+
+    def hook(_optimizer, _args, _kwargs):
+        nonlocal opened
+        try:
+            wanted = os.path.exists(os.path.join(directory, "kernels-%d" % os.getpid()))
+            if wanted != opened:
+                opened = wanted
+                runtime = sys.modules["torch"].cuda.cudart()
+                (runtime.cudaProfilerStart if wanted else runtime.cudaProfilerStop)()
+        except Exception:  # no GPU, no such call: the window stays shut
+            pass
+
+    hook._torchdynamo_disable = True
+    return hook
+
+
 def _keep_crashes(directory):
     """Chain ``sys.excepthook``: write the last words, then let Python print them as ever."""
     previous = sys.excepthook
@@ -170,6 +191,8 @@ class _TorchArrives:
         if module is not None and hasattr(module, "Optimizer"):
             cls.hooked = True
             module.register_optimizer_step_post_hook(_step_hook(cls.directory))
+            if os.environ.get("PERFWATCH_KERNEL_WINDOW"):
+                module.register_optimizer_step_post_hook(_window_hook(cls.directory))
 
 
 def _permit_tracer(pid):

@@ -1,5 +1,6 @@
 """Running one program of a capture: no shell, no terminal, its output kept up to a limit, dead at the deadline and with us."""
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -22,6 +23,7 @@ def run_program(
 ) -> Finished:
     """Run it and return how it ended; ``returncode`` is None when it was killed at the deadline.
 
+    A late one is killed with all that it started in its session: ncu and nsys are shell scripts around what works.
     Raises CaptureUnavailable when it cannot be started.
     """
     began = time.monotonic()
@@ -50,7 +52,7 @@ def run_program(
         cpu_seconds = reap(child, deadline_seconds)
         late = cpu_seconds is None
         if late:
-            child.kill()
+            _kill(child.pid)
             if reap(child, GRACE_SECONDS) is None:
                 child.returncode = -signal.SIGKILL  # unkillable: left behind
         texts = []
@@ -64,3 +66,8 @@ def run_program(
         duration_seconds=time.monotonic() - began,
         cpu_seconds=cpu_seconds or 0.0,
     )
+
+
+def _kill(leader: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def capture(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="The profiler: torch.")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="The profiler: torch, nsys, ncu, flame or stacks.")],
     pid: Annotated[
         int | None,
         typer.Argument(metavar="[PID]", help="Any process of the job; needless when one job is watched.", min=1),
@@ -26,6 +26,10 @@ def capture(
     stacks: Annotated[bool, typer.Option("--stacks", help="torch: with Python stacks.")] = False,
     shapes: Annotated[bool, typer.Option("--shapes", help="torch: with the shapes of inputs.")] = False,
     memory: Annotated[bool, typer.Option("--memory", help="torch: with allocations.")] = False,
+    native: Annotated[
+        bool, typer.Option("--native", help="stacks: with C and C++ frames, of a rank that hangs.")
+    ] = False,
+    rate: Annotated[int | None, typer.Option(metavar="HZ", min=1, max=200, help="flame: samples a second; 50.")] = None,
     most_mib: Annotated[int, typer.Option(metavar="MIB", min=1, help="What the files may have, together.")] = 64,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")] = False,
 ) -> None:
@@ -40,6 +44,9 @@ def capture(
       perfwatch capture torch              the watched job: 5 steps of each rank
       perfwatch capture torch 4242 --seconds 2 --rank 0,3
       perfwatch capture torch --stacks --shapes --steps 2
+      perfwatch capture stacks                     where everybody is now, folded
+      perfwatch capture flame --rank 1 --seconds 10
+      perfwatch capture nsys --seconds 2           after: perfwatch run --arm nsys
       perfwatch capture torch --json | jq -r '.files[].path'
     """
     from perfwatch import asking
@@ -49,8 +56,8 @@ def capture(
     from perfwatch.oneshot import say
 
     chosen = find(kind)
-    given = {"stacks": stacks, "shapes": shapes, "memory": memory}
-    options = {name: "yes" for name, on in given.items() if on}
+    given = {"stacks": stacks, "shapes": shapes, "memory": memory, "native": native}
+    options = {name: "yes" for name, on in given.items() if on} | ({"rate": str(rate)} if rate is not None else {})
     wrong = [name for name in options if name not in chosen.OPTIONS]
     if wrong:
         raise UsageError(f"--{wrong[0]} is not of a {kind} capture", f"it takes: {', '.join(chosen.OPTIONS) or 'none'}")

@@ -27,8 +27,8 @@ def kernels(
     """
     import os
 
+    from perfwatch.captures.running import run_program
     from perfwatch.errors import UsageError
-    from perfwatch.nsight import running
     from perfwatch.nsight.ncu_report import read_report
     from perfwatch.report.console import console
     from perfwatch.report.kernels import KernelsReport, kernels_csv, kernels_json
@@ -37,7 +37,7 @@ def kernels(
     if csv and json:
         raise UsageError("--csv and --json: choose one", "leave one of them out")
     with bar(sys.stderr, f"reading {report.name}"):
-        table = read_report(report, os.environ, running.run)
+        table = read_report(report, os.environ, run_program)
     if json:
         print(kernels_json(table))
     elif csv:

@@ -32,7 +32,10 @@ def run(
     metrics_port: MetricsPort = None,
     notify: Notify = None,
     arm: Annotated[
-        str, typer.Option(metavar="torch|none", help="The profiler that the job is prepared for, asleep until asked.")
+        str,
+        typer.Option(
+            metavar="torch|nsys|ncu|none", help="The profiler that the job is prepared for, asleep until asked."
+        ),
     ] = "torch",
     capture_on: Annotated[
         str,
@@ -61,8 +64,8 @@ def run(
 
     if trigger_signal not in ("all", "rt"):
         raise UsageError(f"--trigger-signal {trigger_signal}: it is all or rt", "leave it out, or --trigger-signal rt")
-    if arm not in ("torch", "none"):
-        raise UsageError(f"--arm {arm}: it is torch or none", "leave it out, or --arm none")
+    if arm not in ("torch", "nsys", "ncu", "none"):
+        raise UsageError(f"--arm {arm}: it is torch, nsys, ncu or none", "leave it out, or --arm none")
     if capture_on:  # parsed here alone: the launcher does without the captures
         from perfwatch.captures.triggers import states
 

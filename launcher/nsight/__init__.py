@@ -1,8 +1,9 @@
 """NVIDIA's own profilers, driven from outside: where they are, what this version can do, the exact command lines.
 
 - ``finding``      nsys and ncu on PATH, in CUDA and in Nsight installs; the version; the options that it lists
-- ``running``      one program with a deadline, its output in memory or in a file
 - ``permission``   whether the driver lets us read the performance counters, and the fix
 - ``ncu_command``  Nsight Compute's command lines, pure
 - ``ncu_report``   a .ncu-rep file to a kernel table
+- ``nsys_session`` what ``run --arm nsys`` prepares, with ``placeholder``, which nsys launches in the job's stead
+- ``importer``     why nsys left a raw recording
 """

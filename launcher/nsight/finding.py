@@ -12,7 +12,7 @@ from perfwatch.errors import CaptureUnavailable
 from perfwatch.probes.external import Finished
 
 Run = Callable[[Sequence[str], float, Mapping[str, str] | None], Finished]
-"""Command, deadline in seconds, environment (None: ours) to how it ended. ``Window.run`` and ``running.run`` are such."""
+"""Command, deadline in seconds, environment (None: ours) to how it ended: ``Window.run``, ``captures.running.run_program``."""
 
 ASKING_SECONDS = 20.0  # nsys from a cold network disk; warm it answers in 0.02 s
 
@@ -64,7 +64,11 @@ def find(name: str, environment: Mapping[str, str], run: Run, root: Path = Path(
     """
     broken = []
     for path in _candidates(name, environment, root):
-        finished = run((str(path), "--version"), ASKING_SECONDS, None)
+        try:
+            finished = run((str(path), "--version"), ASKING_SECONDS, None)
+        except CaptureUnavailable as error:
+            broken.append(error.message)
+            continue
         found = _VERSION.search(finished.output.decode(errors="replace"))
         if finished.returncode == 0 and found:
             return Tool(name, str(path), tuple(int(part) for part in found[1].split(".")[:4]))

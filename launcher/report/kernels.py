@@ -73,6 +73,13 @@ def _cells(row: KernelRow) -> tuple[str, ...]:
     )
 
 
+def told_in_short(table: KernelTable) -> str:
+    """The efficiency, and the families that take the most time: one line."""
+    longest = sorted(table.families, key=lambda group: -group.time_ns)[:3]
+    shares = ", ".join(f"{group.name} {_percent(group.share)} at {_percent(group.efficiency)}" for group in longest)
+    return f"efficiency {_percent(table.efficiency)} over {table.kernels:,} kernels in {_time(table.time_ns)}: {shares}"
+
+
 def kernels_json(table: KernelTable) -> str:
     """One JSON object, every row."""
     return msgspec.json.encode({"schema": SCHEMA, **msgspec.to_builtins(table)}).decode()

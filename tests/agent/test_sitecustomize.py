@@ -147,3 +147,38 @@ def test_tracer_is_declared_without_a_trace(interpreter: str, run: Run) -> None:
     done = run(interpreter, program, tracer=os.getpid())
 
     assert (done.stdout, done.stderr) == ("True\n0\n", "")
+
+
+ARMED = "os.environ['PERFWATCH_KERNEL_WINDOW'] = '1'"
+CARD = (
+    "import os, types\n"
+    "{first}\n"
+    "import torch\n"
+    "said = []\n"
+    "runtime = types.SimpleNamespace(cudaProfilerStart=lambda: said.append('open'), cudaProfilerStop=lambda: said.append('shut'))\n"
+    "torch.cuda = types.SimpleNamespace(cudart=lambda: {runtime})\n"
+    "optimizer = torch.optim.SGD()\n"
+    "door = os.path.join(os.environ['PERFWATCH_AGENT_DIR'], 'kernels-%d' % os.getpid())\n"
+    "optimizer.step()\n"
+    "open(door, 'w').close()\n"
+    "for _ in range(3): optimizer.step()\n"
+    "os.unlink(door)\n"
+    "for _ in range(3): optimizer.step()\n"
+    "print(said)\n"
+)
+
+
+def test_a_kernel_window_is_opened_and_closed_once_between_steps(interpreter: str, run: Run, hook_api: Path) -> None:
+    """When its file appears and when it goes, under ``run --arm ncu`` alone."""
+    assert run(interpreter, CARD.format(first="", runtime="runtime"), hook_api).stdout == "[]\n"
+    assert run(interpreter, CARD.format(first=ARMED, runtime="runtime"), hook_api).stdout == "['open', 'shut']\n"
+
+
+def test_a_kernel_window_that_cannot_be_opened_is_not_noticed(
+    interpreter: str, run: Run, agent_directory: Path, hook_api: Path
+) -> None:
+    """No GPU, or a torch that has no such call: steps are counted, nothing is said."""
+    done = run(interpreter, CARD.format(first=ARMED, runtime="1 / 0"), hook_api)
+
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+    assert list(counts(agent_directory).values()) == [7]

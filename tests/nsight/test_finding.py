@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from perfwatch.captures.running import run_program
 from perfwatch.errors import CaptureUnavailable, PermissionDenied
-from perfwatch.nsight import running
 from perfwatch.nsight.finding import find, listed_options, options
 from perfwatch.nsight.permission import check_counters, refused
 
@@ -29,7 +29,7 @@ def test_the_newest_of_the_installed_versions_is_taken(tmp_path: Path) -> None:
             f"echo NVIDIA Nsight Systems version {version}.90-df98",
         )
 
-    tool = find("nsys", {"PATH": str(tmp_path / "none")}, running.run, tmp_path)
+    tool = find("nsys", {"PATH": str(tmp_path / "none")}, run_program, tmp_path)
 
     assert tool.version_text == "2025.10.1"
     assert tool.path.endswith("2025.10.1/host/target-linux-x64/nsys")
@@ -40,7 +40,7 @@ def test_the_one_on_path_comes_first_and_a_broken_one_is_passed_over(tmp_path: P
     program(tmp_path / "bin/ncu", "echo cannot open shared object >&2; exit 127")
     program(tmp_path / "usr/local/cuda/bin/ncu", "echo 'Version 2024.1.1.0 (build 33998838)'")
 
-    assert find("ncu", {"PATH": str(tmp_path / "bin")}, running.run, tmp_path).version == (2024, 1, 1, 0)
+    assert find("ncu", {"PATH": str(tmp_path / "bin")}, run_program, tmp_path).version == (2024, 1, 1, 0)
 
 
 def test_a_named_one_leaves_no_choice(tmp_path: Path) -> None:
@@ -49,13 +49,13 @@ def test_a_named_one_leaves_no_choice(tmp_path: Path) -> None:
     named = program(tmp_path / "mine", "kill -SEGV $$")
 
     with pytest.raises(CaptureUnavailable, match=r"mine was ended by signal 11"):
-        find("ncu", {"PERFWATCH_NCU": str(named)}, running.run, tmp_path)
+        find("ncu", {"PERFWATCH_NCU": str(named)}, run_program, tmp_path)
 
 
 def test_a_missing_one_names_the_package(tmp_path: Path) -> None:
     """With the command that installs it."""
     with pytest.raises(CaptureUnavailable, match="not on PATH") as raised:
-        find("nsys", {"PATH": ""}, running.run, tmp_path)
+        find("nsys", {"PATH": ""}, run_program, tmp_path)
 
     assert "apt-get install nsight-systems-cli" in raised.value.advice
     assert raised.value.exit_code == 61
@@ -65,7 +65,7 @@ def test_one_that_never_answers_is_given_up(tmp_path: Path) -> None:
     """At the deadline, together with whatever it started."""
     never = program(tmp_path / "nsys", "echo started; sleep 1000 & wait")
 
-    finished = running.run((str(never), "--version"), 0.3, None)
+    finished = run_program((str(never), "--version"), 0.3, None)
 
     assert finished.returncode is None
     assert finished.output == b"started\n"
@@ -94,10 +94,10 @@ def test_the_options_are_read_from_the_help(text: str, has: set[str], has_not: s
 
 def test_a_help_without_options_is_an_error(tmp_path: Path) -> None:
     """Something of that name is there, and it is no profiler."""
-    tool = find("nsys", {"PERFWATCH_NSYS": str(program(tmp_path / "nsys", "echo version 1.0"))}, running.run)
+    tool = find("nsys", {"PERFWATCH_NSYS": str(program(tmp_path / "nsys", "echo version 1.0"))}, run_program)
 
     with pytest.raises(CaptureUnavailable, match="lists no options"):
-        options(tool, running.run, "start")
+        options(tool, run_program, "start")
 
 
 def driver(tmp_path: Path, only_administrators: int, effective: int) -> Path:

@@ -1,0 +1,165 @@
+"""``capture ncu``: the kernels of a few steps of one rank, measured by Nsight Compute, on a job that ``run --arm ncu`` started.
+
+The agent opens the window (cudaProfilerStart) at the end of a step and closes it at the end of a later one; in between
+every kernel runs several times over, so these steps are slow, and the other ranks wait. A job that was not started so
+cannot be measured by this ncu; from 2026.2 on ncu attaches to a process that loaded its library at the start.
+"""
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from perfwatch.captures.capture import COUNTERS, CUPTI, Collected, File, Request, Scene, Subject, Window
+from perfwatch.captures.pace import Pacer
+from perfwatch.captures.running import run_program
+from perfwatch.errors import CaptureFailed, CaptureRefused, CaptureUnavailable, PerfwatchError
+from perfwatch.nsight.finding import Tool, find, options
+from perfwatch.nsight.ncu_command import can_attach
+from perfwatch.nsight.ncu_report import read_report
+from perfwatch.nsight.ncu_session import WARNING
+from perfwatch.nsight.permission import refused
+from perfwatch.report.kernels import told_in_short
+
+NAME = "ncu"
+SUMMARY = "Nsight Compute: what each kernel of a step did to the card, as a kernel table"
+DISTURBS = WARNING
+USES = frozenset({CUPTI, COUNTERS})
+TRIGGERED_BY = "kernels"
+OPTIONS: Mapping[str, str] = {}
+
+STEPS = 1
+MOST_STEPS = 20
+WINDOW_SECONDS = 120.0  # 330 kernels take some seconds; a step of 100,000 does not end here
+_LOOK_SECONDS = 0.2
+_SECOND_RUN = (
+    "measure a second run: perfwatch ncu -- COMMAND; or start the job with: perfwatch run --arm ncu -- COMMAND"
+)
+
+
+def available(request: Request, scene: Scene) -> None:
+    """Armed, stepping, one rank, and not hung: a kernel that waits would be waited for."""
+    if NAME not in scene.armed:
+        raise CaptureUnavailable(f"this job was not started under ncu{_attaching(scene)}", _SECOND_RUN)
+    if scene.may_be_hung:
+        raise CaptureRefused("the job hangs, or may: no step would end the window", "perfwatch capture stacks")
+    if request.steps is not None and request.steps > MOST_STEPS:
+        raise CaptureRefused(f"more than {MOST_STEPS} steps are not a window", "--steps 1 shows the same")
+    _subject(request, scene)
+
+
+def estimated_bytes(request: Request, scene: Scene) -> int:
+    """2 kB a kernel; a step has hundreds to thousands."""
+    return 16 * 2**20
+
+
+def command(request: Request, scene: Scene, folder: Path) -> tuple[tuple[str, ...], ...]:
+    """None: ncu runs since the job began."""
+    return ()
+
+
+def collect(request: Request, scene: Scene, window: Window) -> Collected:
+    """Ask the agent to open the window, wait for the steps, have it closed, and bring the report if ncu has written it."""
+    facts = scene.armed[NAME]
+    subject = _subject(request, scene)
+    assert scene.place is not None
+    door = scene.place / f"kernels-{subject.pid}"
+    steps = request.steps or STEPS
+    pacer = Pacer(scene.place, (subject,), window.clock)
+    if subject.pid not in pacer.look().counts:
+        raise CaptureFailed(f"pid {subject.pid} has made no optimizer step, and the window opens at one", _SECOND_RUN)
+    log = Path(facts["log"])
+    before = _words(log).count(_PROFILING)
+    began = window.clock()
+    try:
+        door.touch(mode=0o600)
+        first = _step_after(pacer, subject, 1, window, began)
+        window.opened()
+        _step_after(pacer, subject, steps, window, began, first)
+    finally:
+        with contextlib.suppress(OSError):
+            door.unlink()
+    _step_after(pacer, subject, 1, window, began)
+    window.closed()
+    said = _words(log)
+    if denied := refused(said):
+        raise denied
+    measured = said.count(_PROFILING) - before
+    if measured <= 0:
+        raise CaptureFailed(
+            "ncu measured no kernel in the window" + _last_error(said),
+            "the kernels of a whole job are bounded: restart it, or " + _SECOND_RUN,
+        )
+    return _collected(facts, window, subject, measured, window.clock() - began)
+
+
+_PROFILING = "==PROF== Profiling"
+
+
+def _collected(facts: Mapping[str, str], window: Window, subject: Subject, measured: int, seconds: float) -> Collected:
+    report = Path(facts["report"])
+    notes = [f"{measured:,} kernels were measured, each several times over"]
+    if not report.is_file():
+        notes.append(f"ncu writes its report when the job ends: then perfwatch kernels {report}")
+        return Collected((), seconds, tuple(notes))
+    target = window.folder / "kernels.ncu-rep"
+    target.write_bytes(report.read_bytes())
+    target.chmod(0o600)
+    file = File(
+        path=str(target), size_bytes=target.stat().st_size, pid=subject.pid, rank=subject.rank, opens_with="ncu-ui"
+    )
+    try:
+        version = tuple(int(part) for part in facts["version"].split("."))
+        table = read_report(target, {}, window.run, Tool("ncu", facts["ncu"], version))
+    except PerfwatchError as error:
+        notes.append(f"the report is there, but could not be read: {error.message}")
+        return Collected((file,), seconds, tuple(notes))
+    return Collected((file,), seconds, tuple(notes), summary=told_in_short(table))
+
+
+def _step_after(
+    pacer: Pacer, subject: Subject, steps: int, window: Window, began: float, since: int | None = None
+) -> int:
+    """Wait until so many more steps are made; the count then."""
+    start = since if since is not None else pacer.look().counts.get(subject.pid, 0)
+    while window.clock() - began < WINDOW_SECONDS:
+        count = pacer.look().counts.get(subject.pid, 0)
+        if count >= start + steps:
+            return count
+        window.wait(_LOOK_SECONDS)
+    raise CaptureFailed(
+        f"{steps} step{'s' if steps > 1 else ''} did not end within {WINDOW_SECONDS:.0f} s under ncu",
+        "perfwatch attach says how the job does",
+    )
+
+
+def _subject(request: Request, scene: Scene) -> Subject:
+    wanted = scene.wanted(request)
+    if not wanted:
+        raise CaptureRefused("no rank of that number is on this machine", "perfwatch ps lists the ranks")
+    return wanted[0]
+
+
+def _attaching(scene: Scene) -> str:
+    """Whether the ncu that is installed could attach to a process, in words; nothing where there is none."""
+    try:
+        tool = find("ncu", scene.environment, run_program)
+        if can_attach(options(tool, run_program)):
+            return (
+                f"; ncu {tool.version_text} attaches to a process that has loaded its library before CUDA started "
+                "(ncu --list-injection-path-64), and this one has not"
+            )
+    except PerfwatchError:
+        pass
+    return ""
+
+
+def _words(log: Path) -> str:
+    try:
+        return log.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _last_error(said: str) -> str:
+    errors = [line for line in said.splitlines() if line.startswith("==ERROR==")]
+    return f": {errors[-1].removeprefix('==ERROR==').strip()[:200]}" if errors else ""

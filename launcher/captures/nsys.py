@@ -1,0 +1,233 @@
+"""Nsight Systems: a window of its timeline on the live job, as often as asked.
+
+A job that ``run --arm nsys`` started belongs to a session of nsys (``perfwatch.nsight.nsys_session``): a window is
+``nsys start``, a wait, ``nsys stop``. A job that was only attached to cannot be traced so any more; what nsys can do there
+is to sample the machine: the counters of every GPU and the CPUs' call stacks, of whatever runs.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from perfwatch.captures.capture import CUPTI, Collected, File, Request, Scene, Subject, Window
+from perfwatch.captures.running import run_program
+from perfwatch.errors import CaptureFailed, CaptureUnavailable, TraceUnreadable
+from perfwatch.nsight.finding import Tool, find, options
+from perfwatch.nsight.importer import advice_for_raw
+from perfwatch.nsight.nsys_report import exported
+from perfwatch.nsight.permission import check_counters, refused
+from perfwatch.probes.external import Finished
+from perfwatch.traces.nsys_trace import read
+from perfwatch.traces.torch_summary import summary
+
+NAME = "nsys"
+SUMMARY = "a timeline of Nsight Systems: CUDA calls, kernels, copies, NVTX ranges"
+DISTURBS = "nothing measurable while armed; a window costs what the README's table says, and stop takes a few seconds"
+USES = frozenset({CUPTI})
+TRIGGERED_BY = "timeline"
+OPTIONS: Mapping[str, str] = {}
+
+DEFAULT_SECONDS = 2.0
+START_SECONDS = 30.0
+STOP_SECONDS = 90.0  # 4 s with the import of a 2 s window on an H200; 98 s is what osrt made of it
+_VERSION = re.compile(r"\d+")
+_VIEWER = "nsys-ui"
+
+
+def available(request: Request, scene: Scene) -> None:
+    """An armed session, or a machine that may be sampled as a whole."""
+    if NAME in scene.armed:
+        return
+    check_counters(scene.proc)
+    find("nsys", scene.environment, run_program)
+
+
+def estimated_bytes(request: Request, scene: Scene) -> int:
+    """2.3 MB a second of a launch-bound training, raw and imported."""
+    return min(request.most_bytes, round(16 * 2**20 * max(1.0, _seconds(request))))
+
+
+def command(request: Request, scene: Scene, folder: Path) -> tuple[tuple[str, ...], ...]:
+    """``start`` and ``stop`` of the armed session; one ``profile`` of the machine without one."""
+    if NAME in scene.armed:
+        tool, session = _session(scene)
+        return start_command(tool, session, folder), stop_command(tool, session)
+    return (machine_command(Tool("nsys", "nsys", ()), frozenset(), _seconds(request), folder, sample=True),)
+
+
+def collect(request: Request, scene: Scene, window: Window) -> Collected:
+    """Open the window, close it, import, read; a raw file that cannot be imported is kept and explained."""
+    if NAME not in scene.armed:
+        return _of_the_machine(request, scene, window)
+    tool, session = _session(scene)
+    environment = {**scene.environment, "TMPDIR": scene.armed[NAME]["tmpdir"]}
+    started = window.run(start_command(tool, session, window.folder), START_SECONDS, environment)
+    if started.returncode != 0:
+        raise _failed(
+            "nsys start", started, "the session may be gone with its agent: perfwatch run --arm nsys -- COMMAND"
+        )
+    opened = window.clock()
+    window.opened()
+    try:
+        window.wait(_seconds(request))
+    finally:  # a window that stays open would go on writing
+        window.closed()
+        seconds = window.clock() - opened
+        window.tell("nsys stops and imports")
+        stopped = window.run(stop_command(tool, session), STOP_SECONDS, environment)
+        if stopped.returncode != 0:
+            window.run((tool.path, "cancel", f"--session={session}"), START_SECONDS, environment)
+    if stopped.returncode != 0 and not _brought(window.folder):
+        raise _failed("nsys stop", stopped, "the collection was cancelled; a shorter window needs less: --seconds 1")
+    return _collected(request, scene.wanted(request), tool, window, seconds, stopped)
+
+
+def start_command(tool: Tool, session: str, folder: Path) -> tuple[str, ...]:
+    """Begin to record: no CPU sampling, no context switches, which cost the job dear; pure."""
+    return (
+        tool.path, "start", f"--session={session}", "--sample=none", "--cpuctxsw=none", "--force-overwrite=true",
+        f"--output={folder / 'window'}",
+    )  # fmt: skip
+
+
+def stop_command(tool: Tool, session: str) -> tuple[str, ...]:
+    """End the recording and import it; pure."""
+    return (tool.path, "stop", f"--session={session}")
+
+
+def machine_command(tool: Tool, listed: frozenset[str], seconds: float, folder: Path, sample: bool) -> tuple[str, ...]:
+    """Sample the machine as a whole for so long: no program is started, none is traced; pure.
+
+    ``listed``: the options of this version; the one for GPU metrics has changed its name.
+    """
+    metrics = "--gpu-metrics-device=all" if "--gpu-metrics-device" in listed else "--gpu-metrics-devices=all"
+    return (
+        tool.path, "profile", f"--duration={max(1, round(seconds))}", "--trace=none", metrics,
+        f"--sample={'system-wide' if sample else 'none'}", "--cpuctxsw=none", "--force-overwrite=true",
+        f"--output={folder / 'machine'}",
+    )  # fmt: skip
+
+
+def _of_the_machine(request: Request, scene: Scene, window: Window) -> Collected:
+    tool = find("nsys", scene.environment, window.run)
+    listed = options(tool, window.run, "profile")
+    if not {"--gpu-metrics-devices", "--gpu-metrics-device"} & listed:
+        raise CaptureUnavailable(
+            f"nsys {tool.version_text} ({tool.path}) is too old to sample GPUs", "a newer one: PERFWATCH_NSYS=PATH"
+        )
+    sample = _may_sample(scene.proc)
+    seconds = _seconds(request)
+    window.opened()
+    finished = window.run(
+        machine_command(tool, listed, seconds, window.folder, sample), seconds + STOP_SECONDS, scene.environment
+    )
+    window.closed()
+    if denied := refused(finished.errors + finished.output.decode(errors="replace")):
+        raise denied
+    if finished.returncode != 0 and not _brought(window.folder):
+        raise _failed("nsys profile", finished, "try it: nsys profile --gpu-metrics-devices=all --duration=2")
+    notes = [
+        "system-wide: GPU counters" + (" and CPU samples" if sample else "") + " of everything on this machine; "
+        "kernels and CUDA calls of the job need perfwatch run --arm nsys"
+    ]
+    if not sample:
+        notes.append(
+            "no CPU samples: kernel.perf_event_paranoid forbids them (sudo sysctl kernel.perf_event_paranoid=0)"
+        )
+    return Collected(_files(window.folder, (), request), float(max(1, round(seconds))), tuple(notes))
+
+
+def _collected(
+    request: Request, subjects: tuple[Subject, ...], tool: Tool, window: Window, seconds: float, stopped: Finished
+) -> Collected:
+    notes = []
+    if request.steps is not None and request.seconds is None:
+        notes.append(f"nsys has no window of steps: it recorded for {seconds:.1f} s")
+    if request.ranks:
+        notes.append("nsys records every process of the session: all ranks are in the file")
+    files = _files(window.folder, subjects, request)
+    report = window.folder / "window.nsys-rep"
+    if not report.exists():
+        notes.append(advice_for_raw(tool, stopped.errors + stopped.output.decode(errors="replace"), window.run))
+        return Collected(files, seconds, tuple(notes))
+    window.tell("reading the timeline")
+    try:
+        with exported(report, tool, window.run) as database:
+            traces = read(database, {one.pid: one.rank for one in subjects})
+    except (TraceUnreadable, CaptureUnavailable) as error:
+        notes.append(f"the report is there, but could not be read: {error.message}")
+        return Collected(files, seconds, tuple(notes))
+    if not traces:
+        notes.append("no process ran anything on a GPU in the window")
+    return Collected(
+        files,
+        seconds,
+        tuple(notes),
+        summary="\n".join(summary(traces)),
+        report={"ranks": [msgspec.to_builtins(trace) for trace in traces]},
+        readings=tuple(msgspec.to_builtins(trace) for trace in traces),
+    )
+
+
+def _files(folder: Path, subjects: tuple[Subject, ...], request: Request) -> tuple[File, ...]:
+    """What is to be kept; the raw recording goes when the imported one is there. Raises CaptureFailed past the cap."""
+    kept = _brought(folder)
+    reports = [path for path in kept if path.suffix == ".nsys-rep"]
+    for path in folder.iterdir():
+        if path not in (reports or kept):
+            path.unlink(missing_ok=True)
+    only = subjects[0] if len(subjects) == 1 else None
+    files = [
+        File(
+            path=str(path),
+            size_bytes=path.stat().st_size,
+            pid=only.pid if only else None,
+            rank=only.rank if only else None,
+            opens_with=_VIEWER,
+        )
+        for path in reports or kept
+    ]
+    if not files:
+        raise CaptureFailed("nsys left no report", "is the disk full? df -h .; PERFWATCH_DIR names another place")
+    if sum(file.size_bytes for file in files) > request.most_bytes:
+        for file in files:
+            Path(file.path).unlink(missing_ok=True)
+        raise CaptureFailed(
+            f"the report is larger than {request.most_bytes // 2**20} MB and was not kept",
+            "a shorter window: --seconds 1",
+        )
+    return tuple(files)
+
+
+def _brought(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.suffix in (".nsys-rep", ".qdstrm", ".qdrep"))
+
+
+def _session(scene: Scene) -> tuple[Tool, str]:
+    facts = scene.armed[NAME]
+    version = tuple(int(part) for part in _VERSION.findall(facts.get("version", "")))
+    return Tool("nsys", facts["nsys"], version), facts["session"]
+
+
+def _seconds(request: Request) -> float:
+    return request.seconds or DEFAULT_SECONDS
+
+
+def _may_sample(proc: Path) -> bool:
+    try:
+        return int((proc / "sys/kernel/perf_event_paranoid").read_text()) <= 0 or _is_root(proc)
+    except (OSError, ValueError):
+        return False
+
+
+def _is_root(proc: Path) -> bool:
+    lines = (proc / "self/status").read_text().splitlines()
+    return any(line.split()[:2] == ["Uid:", "0"] for line in lines)
+
+
+def _failed(what: str, finished: Finished, advice: str) -> CaptureFailed:
+    said = (finished.errors.strip() or finished.output.decode(errors="replace").strip()).splitlines()
+    how = "did not end in time" if finished.returncode is None else f"ended with {finished.returncode}"
+    return CaptureFailed(f"{what} {how}" + (f": {said[-1][:300]}" if said else ""), advice)

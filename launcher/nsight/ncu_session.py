@@ -1,0 +1,54 @@
+"""A job under Nsight Compute from its start: what ``run --arm ncu`` prepares. Slow, opt-in, and it says so.
+
+ncu intercepts every CUDA call of the job for all of its life. The window is a range that the job opens itself: the agent
+calls cudaProfilerStart and cudaProfilerStop when ``kernels-open`` appears in the job's place and goes again.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from perfwatch.captures.armed import write_armed
+from perfwatch.errors import CaptureUnavailable
+from perfwatch.nsight.finding import Run, Tool, find, options
+from perfwatch.nsight.ncu_command import OLDEST, Choice, armed_command
+from perfwatch.nsight.permission import check_counters
+
+KIND = "ncu"
+WARNING = (
+    "every CUDA call of the job passes through ncu until it ends, window or not: a launch-bound loop ran at a fifth of its "
+    "speed (867 to 172 steps/s on an H200)"
+)
+DOOR = "PERFWATCH_KERNEL_WINDOW"  # tells the agent to look for the window at each step
+MOST_KERNELS = 2000  # of a job's whole life: ncu holds them in memory
+
+
+def arm(
+    command: tuple[str, ...], environment: Mapping[str, str], place: Path, run: Run, proc: Path = Path("/proc")
+) -> tuple[str, ...]:
+    """The command that starts the job under ncu.
+
+    Raises CaptureUnavailable without a usable ncu, PermissionDenied where the counters are closed.
+    """
+    check_counters(proc)
+    tool = find(KIND, environment, run)
+    check_age(tool, options(tool, run))
+    folder = report_folder(place)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    report, log = folder / "kernels.ncu-rep", folder / "ncu.log"
+    write_armed(place, KIND, {"ncu": tool.path, "version": tool.version_text, "report": str(report), "log": str(log)})
+    return armed_command(tool, Choice(count=MOST_KERNELS), report, log, command)
+
+
+def report_folder(place: Path) -> Path:
+    """Where ncu writes: on disk, for its report outlives the job."""
+    return Path(f"/var/tmp/perfwatch-{os.getuid()}") / f"kernels-{place.name}"
+
+
+def check_age(tool: Tool, listed: frozenset[str]) -> None:
+    """Raises CaptureUnavailable for a version that lacks an option that is needed."""
+    if missing := sorted(OLDEST - listed):
+        raise CaptureUnavailable(
+            f"ncu {tool.version_text} ({tool.path}) is too old: it has no {', no '.join(missing)}",
+            "install a newer one, or name it: PERFWATCH_NCU=PATH",
+        )
