@@ -7,7 +7,9 @@ from perfwatch.checkup import Ability, armed, denied, possible
 from perfwatch.checkup_gpu import GpuCheckup, examine_binding
 from perfwatch.errors import NoSuchTarget
 from perfwatch.probes.deadline import Caller
-from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.filesystem import Absent, Filesystem
+from perfwatch.probes.flight_recorder import NOT_ARMED
+from perfwatch.probes.nccl_address import addresses
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.process import ended, identify
 from perfwatch.probes.ptrace_access import access, explain
@@ -19,7 +21,7 @@ NAMESPACES = ("pid", "mnt", "net", "user", "cgroup")
 AGENT_VARIABLE = b"PERFWATCH_AGENT_DIR="
 # Offers of torch itself that a later capture can use, if the job's environment made them.
 ARMED_BY = {
-    "flight recorder": (b"TORCH_NCCL_DEBUG_INFO_PIPE_FILE=", "start it with TORCH_NCCL_DEBUG_INFO_PIPE_FILE=/tmp/fr_"),
+    "flight_recorder": (b"TORCH_NCCL_DEBUG_INFO_PIPE_FILE=", NOT_ARMED),
     "torch.profiler": (b"KINETO_USE_DAEMON=", "start it with perfwatch run, or with KINETO_USE_DAEMON=1"),
 }
 
@@ -49,6 +51,7 @@ def examine_job(filesystem: Filesystem, pid: int, child: Caller, gpus: GpuChecku
         _program(process),
         _memory(filesystem, process, child),
         *_armed(filesystem, pid, child),
+        *_counted(filesystem, process, child),
         _namespaces(filesystem, pid),
         _state(filesystem, pid),
         *(examine_binding(filesystem, process, gpus.gpus, gpus.contexts) if gpus is not None else ()),
@@ -105,6 +108,23 @@ def _armed(filesystem: Filesystem, pid: int, child: Caller) -> Iterator[Ability]
             yield armed(name, f"{variable.decode().rstrip('=')} is set in the job")
         else:
             yield denied(name, f"{variable.decode().rstrip('=')} is not set in the job", fix)
+
+
+def _counted(filesystem: Filesystem, process: Process, child: Caller) -> Iterator[Ability]:
+    """Whether NCCL's RAS service of the job can be asked; nothing about a job of one rank."""
+    if process.rank is None and process.world_size is None:
+        return
+    name = "nccl_ras"
+    try:
+        found = child.call(addresses, filesystem, (process.pid,), deadline_seconds=DEADLINE_SECONDS)
+    except Absent as absent:
+        yield denied(name, absent.reason, absent.advice or "NCCL 2.24 or newer has it; gloo has none")
+    except Unavailable as unavailable:
+        yield denied(name, unavailable.reason, unavailable.advice)
+    else:
+        (host, port), whole = found[0]
+        shared = "" if whole else ", which another job shares: its answers are told apart by their processes"
+        yield possible(name, f"answers on {host}:{port}{shared}")
 
 
 def _namespaces(filesystem: Filesystem, pid: int) -> Ability:

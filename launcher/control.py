@@ -159,6 +159,19 @@ def find_place(pid: int, homes: tuple[Path, ...] = HOMES, proc: Path = Path("/pr
     return next(_places(pid, homes, proc), None)
 
 
+def watching(folder: Path, homes: tuple[Path, ...] = HOMES) -> Path | None:
+    """The control socket of the watcher that writes this session now, if there is one."""
+    for place in places(homes):
+        control = place / "control"
+        try:
+            session = ask(control, {"command": "status"}, REQUEST_DEADLINE_SECONDS).get("session")
+        except (OSError, ValueError):
+            continue
+        if session and Path(session) == folder.absolute():
+            return control
+    return None
+
+
 def _places(pid: int, homes: tuple[Path, ...], proc: Path) -> Iterator[Path]:
     family = {pid, *_ancestors(pid, proc)}
     for folder in places(homes):

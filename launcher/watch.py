@@ -105,7 +105,12 @@ class Watch:
     @property
     def _pace(self) -> float:
         """Seconds between looks at a suspect job; a hang that has been told needs only to be seen moving again."""
-        return CERTAIN_SECONDS if self._teller.state == "hung" else SUSPECT_SECONDS
+        return CERTAIN_SECONDS if self._certain else SUSPECT_SECONDS
+
+    @property
+    def _certain(self) -> bool:
+        """Whether a hang was told and still is one; a job that may be moving again is looked at closely."""
+        return self._teller.state == "hung" and (self.last is None or self.last.state == "hung")
 
     def add_root(self, pid: int) -> None:
         """Follow one more tree (another rank's launcher registered it)."""
@@ -153,7 +158,8 @@ class Watch:
     def ended(self, exit_code: int | None, signal: int | None) -> Verdict:
         """The child of ``run`` is gone: how it ended is known for certain. Judge once more."""
         for pid in self.roots[:1]:
-            process = self.look.known.get(pid) or self._process(pid)
+            seen = self._history.latest(r.Process, pid)
+            process = self.look.known.get(pid) or (seen.reading if seen else None)
             start = process.start_ticks if process else 0
             self._append([r.ProcessEnded(pid=pid, start_ticks=start, exit_code=exit_code, signal=signal)])
         self.look.steps()
@@ -164,10 +170,6 @@ class Watch:
         """End our own children; the job is not touched."""
         self._groups.close()
         self.look.close()
-
-    def _process(self, pid: int) -> r.Process | None:
-        seen = self._history.latest(r.Process, pid)
-        return seen.reading if seen is not None else None
 
     def _append(self, readings: Sequence[r.Reading], ago_seconds: float = 0.0) -> None:
         at = round(max(0.0, self.at - ago_seconds), AT_DECIMALS)
@@ -198,7 +200,7 @@ class Watch:
 
     def _gpus(self) -> None:
         """What the GPUs did: ten looks a second at the start of a suspicion, one a second otherwise."""
-        certain = self._teller.state == "hung" or self.at - self._suspected_at > GPU_DETAIL_SECONDS
+        certain = self._certain or self.at - self._suspected_at > GPU_DETAIL_SECONDS
         found = self.look.gpus.look(full=self.suspicious and not certain)
         for ago, made_then in groupby(found, key=itemgetter(0)):
             self._append([reading for _, reading in made_then], ago)
@@ -255,7 +257,7 @@ class Watch:
         pids = [pid for pid in nearest(case, self.look.known, MOST_SWEPT) if self.look.known[pid].python]
         if not pids:
             return
-        certain = self._teller.state == "hung"
+        certain = self._certain
         early = self._dumps < EARLY_DUMPS
         every = CERTAIN_DUMP_SECONDS if certain else EARLY_DUMP_SECONDS if early else LATE_DUMP_SECONDS
         if self._schedule.due("dump", every):

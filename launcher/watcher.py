@@ -22,6 +22,7 @@ from perfwatch.captures.telling import headline, told
 from perfwatch.capturing import Capturing
 from perfwatch.channel import Channel, Message
 from perfwatch.control import ControlServer, ask
+from perfwatch.dumps import keep_dumps
 from perfwatch.errors import SessionUnwritable
 from perfwatch.lock import Place, roots
 from perfwatch.news import News
@@ -216,6 +217,8 @@ class _Watcher:
         self._outlets.ended(verdict)
         self._tally.event(self._watch.at, "outcome", ending, verdict, {"exit_code": code, "signal": number})
         if self._recorder is not None:
+            if code != 0:
+                keep_dumps(self._place.folder, self._recorder.folder)
             self._recorder.close()
         self._place.leave()
 

@@ -46,7 +46,8 @@ class TorchTrace(Reading, frozen=True, kw_only=True):
     steps: int = 0  # optimizer steps that ended in the window
     step_seconds: float | None = None
     phases: dict[str, float] = {}  # data, forward, backward, optimizer, other: seconds of an average step, on the host
-    gpu_busy_share: float | None = None
+    gpu_busy_share: float | None = None  # from the first kernel on that was launched in the window
+    gpu_busy_seconds: float | None = None
     families: dict[str, float] = {}  # share of the card's busy time
     parts: dict[str, float] = {}  # forward, backward, optimizer, other: share of the card's busy time
     kernels: tuple[KernelShare, ...] = ()  # the longest

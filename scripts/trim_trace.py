@@ -22,6 +22,7 @@ KEPT = {
     "python_function",
 }
 ARGUMENTS = ("correlation", "bytes")
+SHORTEST_FRAME_MICROSECONDS = 30.0
 CALLS_WITHOUT_WORK = ("cudaEventQuery", "cudaStreamIsCapturing", "cudaGetErrorString", "cudaPeekAtLastError")
 
 
@@ -36,7 +37,12 @@ def main(source: str, target: str, first: int = 1, last: int = 2) -> None:
     )
     begin, end = ends[first - 1] - 1, ends[last] + 1  # the end of the step before it is where the first begins
     inside = [one for one in events if one.get("ph") == "X" and one.get("cat") in KEPT and _in(one, begin, end)]
-    kept = [_lean(one, begin) for one in inside if not one["name"].startswith(CALLS_WITHOUT_WORK)]
+    kept = [
+        _lean(one, begin)
+        for one in inside
+        if not one["name"].startswith(CALLS_WITHOUT_WORK)
+        and (one["cat"] != "python_function" or float(one["dur"]) >= SHORTEST_FRAME_MICROSECONDS)
+    ]
     kept.append({"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "pid": "Spans", "tid": "PyTorch Profiler",
                  "ts": 0.0, "dur": round(end - begin, 3)})  # fmt: skip
     text = ",\n".join(f"  {{\n    {json.dumps(one)[1:-1]}\n  }}" for one in kept)

@@ -42,6 +42,14 @@ def record(folder: Path) -> Path:
         recorder.append(float(second), readings(second))
     recorder.event(6.0, "verdict", NASTY + LONG, said())
     recorder.event(7.0, NASTY, NASTY)
+    kernels = [{"name": NASTY, "seconds": 1.0, "family": NASTY, "part": LONG, "count": 1}, {"name": 7}, "no kernel"]
+    facts = {
+        "summary": NASTY,
+        "notes": [NASTY, 3],
+        "report": {"ranks": [{"rank": 0, "kernels": kernels}]},
+        "files": "none",
+    }
+    recorder.event(8.0, "capture", NASTY, facts=facts)
     assert recorder.close(PATIENCE_SECONDS) == ""
     return folder
 

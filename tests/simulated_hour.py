@@ -186,6 +186,23 @@ def events(seconds: float) -> Iterator[Event]:
                 coverage=Coverage(ranks_seen=RANKS, world_size=RANKS), observer_cost=ObserverCost(),
             )  # fmt: skip
             yield Event(at, CREATED + at, kind, text, verdict)
-    for minute in range(15, int(seconds / 60), 20):
-        facts = {"kind": "torch", "window_seconds": 2.0, "total_seconds": 6.5}
+    for minute in range(15 if seconds > 900 else 1, int(seconds / 60), 20):
+        kernels = [
+            {
+                "name": f"ampere_bf16_gemm_{size}",
+                "family": "gemm",
+                "part": "forward",
+                "count": 96,
+                "seconds": 0.1 / (1 + size),
+            }
+            for size in range(12)
+        ]
+        facts = {
+            "kind": "torch",
+            "window_seconds": 2.0,
+            "total_seconds": 6.5,
+            "summary": "5 steps of 0.40 s\nthe GPU is busy 87 % of the time",
+            "files": [{"path": "captures/001-torch/rank0.json.gz", "size_bytes": 790_000}],
+            "report": {"ranks": [{"rank": 0, "kernels": kernels}]},
+        }
         yield Event(60.0 * minute, CREATED + 60.0 * minute, "capture", "torch: 5 steps of 8 ranks", facts=facts)

@@ -168,6 +168,6 @@ def test_a_training_below_a_program_that_uses_torch_itself_is_listed_once(machin
     """A sweep starts trainings through a shell: the shell parts them."""
     machine.process(100, 50, "python sweep.py")
     machine.process(110, 100, "sh -c train", name="sh", torch=False)
-    machine.process(120, 110)
+    machine.process(120, 110, environ="RANK=0 WORLD_SIZE=1")
 
     assert [[rank.pid for rank in job.ranks] for job in listed(machine).jobs] == [[100], [120]]

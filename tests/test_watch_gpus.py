@@ -42,7 +42,7 @@ class Recorded:
     ) -> None:
         """Of no interest here."""
 
-    def pin(self, first_at: float, last_at: float) -> None:
+    def pin(self, first_at: float, last_at: float, incident: bool = False) -> None:
         """Nor this."""
 
     def of(self, kind: type[r.Reading]) -> list[tuple[float, r.Reading]]:

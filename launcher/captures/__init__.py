@@ -12,10 +12,10 @@ and the capture finds the facts in ``scene.armed[NAME]``. Options of one kind al
 capture`` offers them and hands them over in ``request.options``.
 """
 
-from perfwatch.captures import flame, ncu, nsys, stacks, torch_profiler
+from perfwatch.captures import flame, ncu, nsys, stacks, torch_memory, torch_profiler
 from perfwatch.captures.capture import Capture
 
-CAPTURES: tuple[Capture, ...] = (torch_profiler, nsys, ncu, flame, stacks)
+CAPTURES: tuple[Capture, ...] = (torch_profiler, torch_memory, nsys, ncu, flame, stacks)
 
 
 def named(name: str) -> Capture | None:

@@ -51,13 +51,13 @@ class TraceFolder:
         """Whether a rank has begun to record: Kineto opens the file with the window."""
         return any(
             (self.path / f"trace_{pid}.json{ending}").exists()
-            for pid in {subject.pid, *_pids_inside(subject.pid, self._proc)}
+            for pid in {subject.pid, *pids_inside(subject.pid, self._proc)}
             for ending in ("", ".tmp")
         )
 
     def trace_of(self, subject: Subject) -> Path | None:
         """The complete trace of a rank, once it is there: Kineto renames it to its name last of all."""
-        for pid in {subject.pid, *_pids_inside(subject.pid, self._proc)}:
+        for pid in {subject.pid, *pids_inside(subject.pid, self._proc)}:
             # Newer Kinetos write there whatever they are told, unless the job's environment names a folder.
             usual = Path("/tmp") / f"libkineto_activities_{pid}.json"
             if (mine := self.path / f"trace_{pid}.json").exists():
@@ -97,7 +97,7 @@ def _private(folder: Path) -> None:
         raise PermissionError(1, "not a folder of ours", str(folder))
 
 
-def _pids_inside(pid: int, proc: Path) -> list[int]:
+def pids_inside(pid: int, proc: Path) -> list[int]:
     """The pid as the process itself sees it, where it is in a namespace of its own."""
     try:
         for line in (proc / str(pid) / "status").read_text().splitlines():

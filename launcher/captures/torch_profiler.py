@@ -33,6 +33,7 @@ OPTIONS: Mapping[str, str] = {
 
 # A launch-bound loop on an H200 wrote 87 MB of JSON a second, which gzip makes a tenth of.
 BYTES_A_SECOND = 90 * 2**20
+SLOWED = 1.25  # times the usual step: beyond it that is worth a word
 READ_SECONDS = 60.0  # of all ranks' traces
 
 
@@ -89,11 +90,22 @@ def collect(request: Request, scene: Scene, window: Window) -> Collected:
     return Collected(
         files=files,
         window_seconds=round(traces[0].window_seconds, 4) if traces else None,
-        notes=(*recorded.notes, *unread),
+        notes=(*recorded.notes, *unread, *_slowed(traces, recorded.usual_seconds)),
         summary="\n".join(summary(traces)),
         report={"ranks": [msgspec.to_builtins(trace) for trace in traces]},
         readings=tuple(msgspec.to_builtins(trace) for trace in traces),
     )
+
+
+def _slowed(traces: list[TorchTrace], usual_seconds: float | None) -> list[str]:
+    """A profiler costs the host more than the card: where it slowed the steps, the gaps on the card are its own in part."""
+    inside = traces[0].step_seconds if traces else None
+    if not inside or not usual_seconds or inside < SLOWED * usual_seconds:
+        return []
+    return [
+        f"the profiler made steps {inside / usual_seconds:.1f} times as long as usual: the card is busier without it, and less "
+        "of the time is idle than the trace shows"
+    ]
 
 
 def _read(files: tuple[File, ...], window: Window) -> tuple[list[TorchTrace], list[str]]:

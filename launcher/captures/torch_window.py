@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from perfwatch.captures.capture import Request, Scene, Subject, Window
@@ -17,6 +18,7 @@ SECONDS = 2.0
 MOST_SECONDS = 30.0  # of a window
 SLOWEST_STEP_SECONDS = 2.0  # beyond it the default window is one of time
 LEAD_SECONDS = 2.5  # between the last rank's knowing and the window: Kineto wants its time to prepare
+REST_SECONDS = 4.0  # what a profiler may take to come to rest after its last window
 BEGUN_SECONDS = 5.0  # after the end of the window: a rank that has no file by then never began
 WRITE_SECONDS = 90.0  # for a trace of the largest kind
 LOOK_SECONDS = 0.25
@@ -34,20 +36,23 @@ class TorchWindow:
 
     Attributes:
         notes: what was different from what was asked for.
+        usual_seconds: of a step before the window; None where steps are not counted.
     """
 
     def __init__(self, request: Request, scene: Scene, window: Window, link: Link, folder: TraceFolder) -> None:
         self._request, self._scene, self._window, self._link, self._folder = request, scene, window, link, folder
         self.notes: list[str] = []
+        self.usual_seconds: float | None = None
 
     def record(self, subjects: tuple[Subject, ...]) -> list[tuple[Subject, Path]]:
         """Have these ranks record the same window; the trace of each that wrote one.
 
         Raises CaptureFailed and CaptureRefused.
         """
-        subjects = self._reached(subjects)
+        subjects = self.reached(subjects)
         pacer = Pacer(self._scene.place, subjects)
         pace = pacer.look()
+        self.usual_seconds = pace.seconds if pace.stepping else None
         steps = self._steps(subjects, pace)
         if steps is not None:
             self._steps_window(subjects, pace, steps, pacer)
@@ -56,7 +61,7 @@ class TorchWindow:
             self._time_window(subjects, seconds)
         return self._written(subjects)
 
-    def _reached(self, subjects: tuple[Subject, ...]) -> tuple[Subject, ...]:
+    def reached(self, subjects: tuple[Subject, ...]) -> tuple[Subject, ...]:
         """Those whose profiler asks for work. Raises CaptureFailed when none does, CaptureRefused when one is busy."""
         self._window.tell("waiting for the ranks' profilers to ask")
         ends = self._window.clock() + FIRST_POLL_SECONDS
@@ -76,12 +81,14 @@ class TorchWindow:
         missing = [one for one in subjects if one not in there]
         if missing:
             self.notes.append(f"{names(missing)}: its profiler did not ask, so there is no trace of it")
-        busy = [one for one in there if not asking[one.pid].idle]
-        if busy:
-            raise CaptureRefused(
-                f"a profiler is at work in {names(busy)} already, and the job's own comes first",
-                "try again when it is done",
-            )
+        rests = self._window.clock() + REST_SECONDS
+        while busy := [one for one in there if not self._link.asking()[one.pid].idle]:
+            if self._window.clock() > rests:
+                raise CaptureRefused(
+                    f"a profiler is at work in {names(busy)} already, and the job's own comes first",
+                    "try again when it is done",
+                )
+            self._wait(LOOK_SECONDS)  # the end of a window just before this one is told at the next poll
         return there
 
     def _steps(self, subjects: tuple[Subject, ...], pace: Pace) -> int | None:
@@ -113,7 +120,7 @@ class TorchWindow:
         common = max(pace.counts.values()) + lead
         alike = max(pace.counts.values()) - min(pace.counts.values()) <= 3
         starts = {one.pid: common if alike else pace.counts[one.pid] + lead for one in subjects}
-        self._offer(
+        self.offer(
             subjects, {pid: Ask(self._folder.file, start_step=start, steps=steps) for pid, start in starts.items()}
         )
         self._window.tell(f"recording {steps} steps")
@@ -141,21 +148,18 @@ class TorchWindow:
         starts = time.time() + lead
         opens = self._window.clock() + lead
         ask = Ask(self._folder.file, start_unix_ms=int(starts * 1000), duration_ms=int(seconds * 1000))
-        self._offer(subjects, {one.pid: ask for one in subjects})
+        self.offer(subjects, {one.pid: ask for one in subjects})
         self._wait(opens - self._window.clock())
         self._window.opened()
         self._window.tell(f"recording {seconds:g} s")
         self._wait(seconds)
         self._window.closed()
 
-    def _offer(self, subjects: tuple[Subject, ...], asks: Mapping[int, Ask]) -> None:
+    def offer(self, subjects: tuple[Subject, ...], asks: Mapping[int, Ask]) -> None:
         """Hand the window to every rank, or say which did not take it."""
         before = self._link.asking()
         switches = tuple(name for name in SWITCHES if self._request.options.get(name))
-        texts = {
-            pid: configuration(Ask(ask.file, ask.start_unix_ms, ask.duration_ms, ask.start_step, ask.steps, switches))
-            for pid, ask in asks.items()
-        }
+        texts = {pid: configuration(replace(ask, switches=switches)) for pid, ask in asks.items()}
         patience = self._link.poll_seconds + 1.0
         self._link.offer(texts, patience)
         ends = self._window.clock() + patience

@@ -24,12 +24,14 @@ from perfwatch.commands import (
     report,
     run,
     snapshot,
+    top,
 )
 
 COMMANDS: tuple[ModuleType, ...] = (
     run,
     attach,
     ps,
+    top,
     dmon,
     fleet,
     daemon,

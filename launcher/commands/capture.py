@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def capture(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="The profiler: torch, nsys, ncu, flame or stacks.")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="One of torch, memory, nsys, ncu, flame and stacks.")],
     pid: Annotated[
         int | None,
         typer.Argument(metavar="[PID]", help="Any process of the job; needless when one job is watched.", min=1),

@@ -82,6 +82,13 @@ _HOST: tuple[Drill, ...] = (
         "the GPU waits for workers that read a file which is not cached",
         culprit=Culprit("worker", "cold_read"),
     ),
+    _fault(
+        "starved_by_transforms-awaited",
+        "awaited_lines",
+        "the GPU waits for the loader for 60 % of its idle time, and at .item() for 40 %",
+        also=("synchronising",),
+        strengths=(),
+    ),
     _alike("gpu_fed", "starved_by_transforms", "the workers tokenise all the time, and keep up"),
     _fault(
         "host_bound_python-batch",

@@ -69,7 +69,8 @@ class Ask:
     """One window as Kineto is told of it.
 
     Exactly one way to say when: ``start_unix_ms`` with ``duration_ms``, or ``start_step`` with ``steps``; the steps are
-    those of Kineto's own count, which follows the optimizers' steps.
+    those of Kineto's own count, which follows the optimizers' steps. ``allocations``: no trace, but a snapshot of the
+    caching allocator at the end, with the history of ``duration_ms``.
     """
 
     file: str
@@ -78,7 +79,7 @@ class Ask:
     start_step: int | None = None
     steps: int | None = None
     switches: tuple[str, ...] = ()  # of SWITCHES
-    trace_id: str = ""
+    allocations: bool = False
 
 
 SWITCHES = {
@@ -91,7 +92,13 @@ SWITCHES = {
 def configuration(ask: Ask) -> str:
     """The text of a request, one ``KEY=VALUE`` a line. Raises ValueError where a value would break the line."""
     lines = [("ACTIVITIES_LOG_FILE", ask.file)]
-    if ask.start_step is not None and ask.steps is not None:
+    if ask.allocations:
+        lines += [
+            ("PROFILE_MEMORY", "true"),
+            ("PROFILE_MEMORY_DURATION_MSECS", str(ask.duration_ms)),
+            ("PROFILE_START_TIME", "0"),
+        ]
+    elif ask.start_step is not None and ask.steps is not None:
         lines += [
             ("PROFILE_START_ITERATION", str(ask.start_step)),
             ("PROFILE_START_ITERATION_ROUNDUP", "1"),
@@ -105,8 +112,6 @@ def configuration(ask: Ask) -> str:
         ]
     lines.append(("ACTIVITIES_WARMUP_PERIOD_SECS", "0"))
     lines += [(SWITCHES[name], "true") for name in ask.switches]
-    if ask.trace_id:
-        lines.append(("REQUEST_TRACE_ID", ask.trace_id))
     return _joined(lines)
 
 

@@ -2,15 +2,19 @@
 
 import msgspec
 
+from perfwatch.report.captured import captured
 from perfwatch.report.lanes import fitted, lanes_of
 from perfwatch.report.stacks import folded
 from perfwatch.report.story import Story, conditions, probes, threads
+from perfwatch.report.waiting import waiting_lines
+from perfwatch.triage.off_gpu import off_gpu
 
 SCHEMA = "perfwatch.report/1"
 
 
 def as_document(story: Story) -> str:
     """One line of JSON; times are seconds since ``session.created``, and NaN, where a line is broken, is null."""
+    waited = off_gpu(story.case)
     document = {
         "schema": SCHEMA,
         "session": story.recording.session,
@@ -23,6 +27,8 @@ def as_document(story: Story) -> str:
         "timeline": [fitted(lane) for lane in lanes_of(story.case.history)],
         "stacks": folded(story),
         "threads": threads(story),
+        "captures": captured(story),
+        "gpu_waits": None if waited is None else {"idle_share": waited.idle_share, "lines": waiting_lines(waited)},
         "probes": probes(story),
         "conditions": dict(conditions(story)),
     }

@@ -3,10 +3,13 @@
 import re
 from collections.abc import Iterable, Iterator
 
+from perfwatch.report.captured import captured
 from perfwatch.report.plain import clean, duration
 from perfwatch.report.stacks import FoldedGroup, folded
 from perfwatch.report.story import Story, conditions, probes
 from perfwatch.report.terminal import culprit_text, link_text
+from perfwatch.report.waiting import waiting_lines
+from perfwatch.triage.off_gpu import off_gpu
 
 MOST_LINKS, MOST_GROUPS, MOST_FRAMES, MOST_EVENTS = 12, 6, 12, 12
 LONGEST = 400
@@ -40,7 +43,13 @@ def _lines(story: Story) -> Iterator[str]:
     yield from _list("Rather than", [f"{_code(one.cause)}: {escaped(one.refuted_by)}" for one in verdict.alternatives])
     yield from _list("Not seen", [f"{_code(one.witness)}: {escaped(one.reason)}" for one in verdict.missing])
     yield from _list("Next", [_code(one) for one in verdict.next])
+    waited = off_gpu(story.case)
+    if waited is not None:
+        lines = [f"{line.share_of_idle:.0%} {_code(line.text)}" for line in waiting_lines(waited)]
+        yield from _list(f"What the GPU waits for ({waited.idle_share:.0%} of the time)", lines)
     yield from _stacks(folded(story))
+    for one in captured(story):
+        yield from _list(f"Capture after {duration(one.at)}", [escaped(line) for line in (one.text, *one.lines)])
     events = story.recording.events[-MOST_EVENTS:]
     if events:
         yield ""

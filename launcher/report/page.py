@@ -13,16 +13,17 @@ from bokeh.resources import Resources
 from markupsafe import Markup
 
 from perfwatch import __version__
+from perfwatch.report.captured import Captured, captured
 from perfwatch.report.flame import flame
 from perfwatch.report.lanes import lanes_of
 from perfwatch.report.marks import LONGEST_TEXT
 from perfwatch.report.plain import clean, duration
 from perfwatch.report.stacks import folded
-from perfwatch.report.story import Story, conditions, probes, threads
+from perfwatch.report.story import Story, conditions, efficiency, probes, threads
 from perfwatch.report.terminal import culprit_text, link_text
 from perfwatch.report.timeline import keys, timeline
 from perfwatch.report.waiting import waiting_lines, waiting_sum
-from perfwatch.triage.off_gpu import off_gpu
+from perfwatch.triage.off_gpu import OffGpu, off_gpu
 
 LONGEST_CELL = 2000  # a hostile name may have ten thousand characters
 MOST_THREADS = 600
@@ -40,8 +41,9 @@ def as_page(story: Story) -> str:
     all_threads, lanes = threads(story), lanes_of(story.case.history)
     events = story.recording.events
     waited = off_gpu(story.case)
+    captures = captured(story)
     plots = {"timeline": timeline(story, lanes)}
-    if waited is not None and waited.idle_seconds > 0:
+    if waited is not None and waiting_lines(waited):
         plots["flame"] = flame(waited)
     return environment.get_template("page.html").render(
         story=story,
@@ -53,11 +55,11 @@ def as_page(story: Story) -> str:
         plots=plots,
         notes=sorted({lane.note for lane in lanes if lane.note}),
         keys=keys(lanes),
-        absent=(*(("kernels",)), *(() if waited is not None else ("waiting-section",))),
-        efficiency=[],
+        absent=_absent(captures, waited),
+        efficiency=efficiency(story),
         waiting=None if waited is None else waiting_lines(waited),
         waiting_sum="" if waited is None else waiting_sum(waited),
-        kernels="",
+        captures=captures,
         folded=folded(story),
         threads=all_threads[:MOST_THREADS],
         more_threads=max(0, len(all_threads) - MOST_THREADS),
@@ -68,6 +70,11 @@ def as_page(story: Story) -> str:
         clock=partial(_clock, story.recording.session.created),
         version=__version__,
     )
+
+
+def _absent(captures: list[Captured], waiting: OffGpu | None) -> list[str]:
+    """Sections that this recording does not have."""
+    return [*([] if captures else ["captures"]), *([] if waiting is not None else ["waiting-section"])]
 
 
 def _template(name: str) -> str:

@@ -7,11 +7,14 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from perfwatch.report.captured import captured
 from perfwatch.report.folding import as_text as folded_text
 from perfwatch.report.plain import clean, duration
 from perfwatch.report.replay import ReplayReport
 from perfwatch.report.stacks import all_folded
 from perfwatch.report.story import Story, conditions, probes, threads
+from perfwatch.report.waiting import waiting_lines, waiting_sum
+from perfwatch.triage.off_gpu import off_gpu
 
 WIDTH = 100
 MOST_THREADS, MOST_EVENTS = 40, 40
@@ -32,6 +35,10 @@ def as_text(story: Story) -> str:
 
 def _sections(story: Story) -> Iterator[tuple[str, RenderableType]]:
     yield "stacks, folded", Text(folded_text(all_folded(story)).rstrip("\n"), no_wrap=True, overflow="ellipsis")
+    waited = off_gpu(story.case)
+    if waited is not None:
+        lines = [f"{line.share_of_idle:>6.0%}  {clean(line.text)}" for line in waiting_lines(waited)]
+        yield "what the gpu waits for", Text("\n".join([waiting_sum(waited), *lines]))
     listed = threads(story)
     if listed:
         table = _table("role", "rank", "pid", "tid", "thread", "state", "in", "waits in")
@@ -45,6 +52,14 @@ def _sections(story: Story) -> Iterator[tuple[str, RenderableType]]:
         for event in story.recording.events[-MOST_EVENTS:]:
             table.add_row(duration(event.at), shortened(event.kind), shortened(event.text))
         yield f"events ({len(story.recording.events)})", table
+    captures = captured(story)
+    if captures:
+        lines = [
+            line
+            for one in captures
+            for line in (f"{duration(one.at)}: {one.text}", *(f"  {line}" for line in one.lines))
+        ]
+        yield f"captures ({len(captures)})", Text("\n").join(shortened(line) for line in lines)
     costs = probes(story)
     if costs:
         table = _table("probe", "calls", "CPU", "without an answer", "why")

@@ -11,7 +11,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.frames import show, user_frame
 from perfwatch.triage.history import History
-from perfwatch.triage.verdict import Verdict
+from perfwatch.triage.verdict import Spread, Verdict
 
 ROLES = ("rank", "worker", "pool_worker", "compile", "child", "launcher", "service")
 STACK_AGE_SECONDS = 60.0  # an older stack is not "now" any more, and its age is shown
@@ -99,7 +99,7 @@ def threads(story: Story) -> list[ThreadLine]:
                 name=name,
                 state=seen.state if seen is not None else "?",
                 frame=frame,
-                waits_for=_wait(seen),
+                waits_for=wait_text(seen),
                 still_seconds=seen.ran_ago_seconds if seen is not None else None,
                 cpu_seconds=seen.cpu_seconds if seen is not None else None,
                 seen_at=max(one.at for one in (thread, stack) if one is not None),
@@ -162,13 +162,40 @@ def conditions(story: Story) -> list[tuple[str, str]]:
     return facts
 
 
-def _wait(seen: r.Thread | None) -> str:
+def wait_text(seen: r.Thread | None) -> str:
+    """What a thread waits in, as the kernel names it; not cleaned."""
     if seen is None:
         return ""
     if seen.wait is None:
         return seen.wchan or ""
     path = f" {seen.wait.path}" if seen.wait.path else ""
     return f"{seen.wait.call}{path} ({seen.wait.kind})"
+
+
+def efficiency(story: Story) -> list[tuple[str, str]]:
+    """How close the cards came to what they can do, as the verdict has it: name and value."""
+    figures = story.verdict.efficiency
+    facts = []
+    for card in figures.cards if figures is not None else ():
+        name = card.name if card.gpu is None else f"gpu {card.gpu}"
+        parts = [
+            ("tensor TFLOP/s", card.tensor_tflops, card.peak_tflops, "{:,.0f}"),
+            ("of the peak at its highest clock", card.hfu_at_boost, None, "{:.0%}"),
+            ("of the memory's bandwidth", card.dram_share, None, "{:.0%}"),
+        ]
+        said = [f"{what} {_spread(value, peak, shape)}" for what, value, peak, shape in parts if value is not None]
+        facts.append((name, "; ".join(said) or card.unknown))
+    model = figures.model if figures is not None else None
+    if model is not None:
+        mfu = model.missing if model.mfu is None else _spread(model.mfu, None, "{:.1%}")
+        facts.append(("model FLOPs utilisation", mfu))
+    return facts
+
+
+def _spread(value: Spread, peak: float | None, shape: str) -> str:
+    """The middle value, with the one that 5 % exceed, and what the card can do."""
+    text = f"p50 {shape.format(value.p50)}, p95 {shape.format(value.p95)}"
+    return text if peak is None else f"{text} of {shape.format(peak)}"
 
 
 def _order(rank: int | None) -> int:

@@ -1,7 +1,8 @@
 """A window of Nsight Systems in the same readings as a trace of torch.profiler: from nsys' own SQLite export.
 
-What ran on the cards and which CUDA calls waited is told alike; of torch's operations and Python nsys knows nothing, so
-the readings leave open what the host did while a card was idle, and which attention was chosen.
+What ran on the cards and which CUDA calls waited is told alike. Of torch's operations and Python nsys knows nothing: the
+passes are inferred from the kernels' names and order, and what the host did beside launching, and which attention was
+chosen, is left open.
 
 The file comes from somebody's report: it is opened read-only, nothing in it is executed, every query ends at a deadline
 and at a number of rows. A table that a job or a version has not got is simply not there: who copied nothing has none.
@@ -20,12 +21,19 @@ import msgspec
 
 from perfwatch.errors import TraceUnreadable
 from perfwatch.probes.readings import TorchTrace
-from perfwatch.traces.passes import passes
+from perfwatch.traces.passes import Pass, passes
 from perfwatch.traces.torch_events import Arguments, Event
+from perfwatch.traces.torch_host import BACKWARD, OPTIMIZER
 from perfwatch.traces.torch_trace import fold
 
 MOST_EVENTS = 2_000_000  # a launch-bound job makes 200,000 kernels a second at the most
 READ_SECONDS = 30.0
+# Category and name by which ``torch_host`` knows a pass; not that of a step, which nsys does not see.
+_SPANS = {
+    "optimizer": ("user_annotation", OPTIMIZER),
+    "backward": ("cpu_op", BACKWARD),
+    "forward": ("cpu_op", "forward"),
+}
 ELSEWHERE = "is elsewhere"  # what nsys knows of a host that neither waits for the card nor launches
 _STEPS_BETWEEN_LOOKS = 100_000  # of SQLite's virtual machine
 _DIRECTIONS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}  # ENUM_CUDA_MEMCPY_OPER
@@ -79,24 +87,45 @@ def kernel_times(path: Path, clock: Callable[[], float] = time.monotonic) -> dic
 
 
 def _reading(events: list[Event], pid: int, rank: int | None) -> TorchTrace:
-    """The same folding as for torch, less what nsys cannot know."""
-    calls = Counter(event.tid for event in events if not _on_card(event))
-    # The thread with the most calls first: among threads without torch's operations the first one counts as the trainer.
-    events.sort(key=lambda event: (_on_card(event), -calls[event.tid], event.ts))
-    found = fold(events, pid, rank)
-    kernels = [event for event in events if event.cat == "kernel"]
-    busy = sum(event.dur for event in kernels) or 1.0
-    parts: Counter[str] = Counter()
-    for event, part in zip(kernels, passes(event.name for event in kernels), strict=True):
-        parts[part] += event.dur / busy  # type: ignore[assignment]
-    waits = found.idle.get("sync", 0.0)
+    """The same folding as for torch, with the passes inferred, less what nsys cannot know."""
+    found = fold([*_inferred(events), *events], pid, rank)
+    idle = {ELSEWHERE if name == "python" else name: share for name, share in found.idle.items() if name != "data"}
     return msgspec.structs.replace(
         found,
-        parts=dict(parts),
-        idle={"sync": waits, ELSEWHERE: round(sum(found.idle.values()) - waits, 6)},
-        launch_bound_share=None,
+        idle=idle,
+        launch_bound_share=round(sum(idle.get(name, 0.0) for name in ("forward", "backward", "optimizer")), 6),
+        syncs=tuple(msgspec.structs.replace(one, where="") for one in found.syncs),
+        operations=(),
         math_attention_share=None,
     )
+
+
+def _inferred(events: list[Event]) -> Iterator[Event]:
+    """What torch would have said of its passes: a span from the first to the last launch of kernels of one pass in a row.
+
+    By the order in which kernels were launched and their names (``perfwatch.traces.passes``); a thread at a time.
+    """
+    calls = {_correlation(event): event for event in events if event.cat == "cuda_runtime"}
+    launches = [
+        (calls[_correlation(event)], event.name)
+        for event in events
+        if _correlation(event) in calls and event.cat == "kernel"
+    ]
+    launches.sort(key=lambda launch: launch[0].ts)
+    runs: list[tuple[Pass, Event, Event]] = []
+    for (call, _), part in zip(launches, passes(name for _, name in launches), strict=True):
+        if runs and runs[-1][0] == part and runs[-1][2].tid == call.tid:
+            runs[-1] = (part, runs[-1][1], call)
+        else:
+            runs.append((part, call, call))
+    for part, first, last in runs:
+        if part in _SPANS:
+            kind, name = _SPANS[part]
+            yield Event("X", kind, name, first.pid, first.tid, first.ts, last.ts + last.dur - first.ts)
+
+
+def _correlation(event: Event) -> object:
+    return event.args.correlation if event.args is not None else None
 
 
 def _on_card(event: Event) -> bool:

@@ -49,7 +49,7 @@ def _card(trace: TorchTrace) -> str:
 
 
 def _kernels(trace: TorchTrace) -> list[str]:
-    busy = (trace.gpu_busy_share or 0.0) * trace.window_seconds
+    busy = trace.gpu_busy_seconds or 0.0
     longest = [one for one in trace.kernels if busy and one.seconds / busy > WORTH_TELLING][:MOST_TOLD]
     lines = [f"passes on the GPU: {_listed(trace.parts)}"]
     if longest:

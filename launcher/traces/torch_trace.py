@@ -122,8 +122,11 @@ class _Gpu:
 
     def __init__(self, device: Device, main: Thread, backward: Intervals, window: Interval) -> None:
         self._device, self._main, self._backward = device, main, backward
+        # What was launched before the window still runs at its beginning, and is not in the trace: before the first kernel
+        # that is, nothing is known of the card.
+        began = min(max(window[0], device.busy[0][0]), window[1])
+        self._window = window = (began, window[1])
         self._seconds = (window[1] - window[0]) or 1.0
-        self._window = window
         self._busy = overlap(device.busy, [window])
 
     def facts(self) -> dict[str, object]:
@@ -139,6 +142,7 @@ class _Gpu:
         frames = self._main.frames
         return {
             "gpu_busy_share": self._share(self._busy),
+            "gpu_busy_seconds": _rounded(length(self._busy) / MICROSECONDS),
             "families": _shared(
                 {kind: sum(one.end - one.begin for one in works) for kind, works in device.kinds.items()}
             ),

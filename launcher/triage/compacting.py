@@ -36,7 +36,13 @@ WAITS_FOR_OTHERS = ("collective", "rendezvous")
 
 # Per entity, the newest. A look of 8 s reads a thread some 16 times.
 MOST_OF_SUSPECTS = {r.Thread: 24, r.Stack: 40, r.Descriptor: 4, r.FileGrowth: 6, r.ProcessUsage: 6, r.Steps: 12}
-MOST_OF_VICTIMS = {r.Thread: 16, r.Stack: 12, r.Steps: 3}
+MOST_OF_VICTIMS = {r.Thread: 16, r.Stack: 12, r.Steps: 3, r.Descriptor: 1}
+MOST_OF_OTHERS_OF_VICTIMS = 2
+# Kept thread by thread, or of no use where nothing is suspected of the process itself.
+NOT_OF_VICTIMS = (
+    *(r.Process, r.ProcessEnded, r.Thread, r.Stack),
+    *(r.ProcessUsage, r.FileGrowth, r.StackFailure, r.NativeProfile, r.Traceback),
+)
 MOST_OF_OTHER_THREADS = 4  # threads without Python
 MOST_BY_DEFAULT = 4
 GPU_SERIES = (r.GpuSample, r.GpuActivity)
@@ -108,10 +114,10 @@ def _little(case: Case, rank: Member) -> Iterator[Record]:
     for tid in sorted(tids):
         yield from _series(history.series(r.Thread, rank.pid, tid), MOST_OF_VICTIMS[r.Thread])
         yield from _gathered(history.series(r.Stack, rank.pid, tid), MOST_OF_VICTIMS[r.Stack])
-    yield from _series(history.series(r.Steps, rank.pid), MOST_OF_VICTIMS[r.Steps])
-    for kind in (r.GpuBinding, r.Descriptor):
-        for key in history.of(kind, rank.pid):
-            yield from _series(history.series(kind, *key), 1)
+    for kind, names in KEYS.items():
+        if names[:1] == ("pid",) and kind not in (*NOT_OF_VICTIMS, *OF_THE_MACHINE):
+            for key in history.of(kind, rank.pid):
+                yield from _series(history.series(kind, *key), MOST_OF_VICTIMS.get(kind, MOST_OF_OTHERS_OF_VICTIMS))
 
 
 def _gathered(stacks: list[Seen[r.Stack]], most: int) -> Iterator[Record]:

@@ -25,6 +25,8 @@ ENOUGH_SECONDS = 3.0
 MOST_INTERVALS = 600  # of one card: the newest
 MOST_RANKS = 16
 LONGEST_INTERVAL_SECONDS = 3.0  # of a card without its units: two looks further apart say nothing of what was between
+REACH_SECONDS = 0.1  # before and after a sample for which it stands at most: records have 20 a second
+KNOWN = 0.6  # of an interval must be known
 ROUNDS, SETTLED = 60, 0.002
 PRIOR_SECONDS = 0.2  # a line that was hardly seen idles like the whole, until its own samples say otherwise
 
@@ -73,6 +75,20 @@ class _Interval:
     ended: float
     idle: float  # share of it
 
+    @property
+    def seconds(self) -> float:
+        """Its length."""
+        return self.ended - self.begun
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """One sample and the time that it stands for: half way to its neighbours, and not far."""
+
+    begun: float
+    ended: float
+    frames: tuple[r.Frame, ...]
+
 
 @dataclass
 class _Mixed:
@@ -110,22 +126,21 @@ def _of_rank(case: Case, pid: int, rank: int | None) -> OffGpu | None:
         return None
     uuid = cards.uuids[0]
     intervals, source = _intervals(history, uuid)
-    samples = _samples(stacks)
-    chosen = _sampled(intervals, samples, case.at)
-    if not chosen:
-        return None
-    times = [at for at, _ in samples]
+    cells = _cells(stacks)
+    ends = [cell.ended for cell in cells]
     mixed: list[_Mixed] = []
     within: dict[Hashable, dict[tuple[r.Frame, ...], float]] = defaultdict(lambda: defaultdict(float))
-    for one in chosen:
-        found = samples[bisect.bisect_right(times, one.begun) : bisect.bisect_right(times, one.ended)]
-        seconds = one.ended - one.begun
+    for one in _chosen(intervals, cells, ends, case.at):
+        parts = _overlaps(one, cells, ends)
+        seen = sum(part for _, part in parts)
         shares: dict[Hashable, float] = defaultdict(float)
-        for _, frames in found:
-            key = _line(frames)
-            shares[key] += 1 / len(found)
-            within[key][frames] += seconds / len(found)
-        mixed.append(_Mixed(seconds, one.idle * seconds, shares))
+        for cell, part in parts:
+            key = _line(cell.frames)
+            shares[key] += part / seen
+            within[key][cell.frames] += one.seconds * part / seen
+        mixed.append(_Mixed(one.seconds, one.idle * one.seconds, shares))
+    if not mixed:
+        return None
     idle, told_apart = _explained(mixed)
     awaited = []
     for key, by_stack in within.items():
@@ -136,8 +151,8 @@ def _of_rank(case: Case, pid: int, rank: int | None) -> OffGpu | None:
         awaited=tuple(awaited),
         measured_seconds=sum(one.seconds for one in mixed),
         idle_seconds=sum(one.idle_seconds for one in mixed),
-        all_measured_seconds=sum(one.ended - one.begun for one in intervals),
-        all_idle_seconds=sum(one.idle * (one.ended - one.begun) for one in intervals),
+        all_measured_seconds=sum(one.seconds for one in intervals),
+        all_idle_seconds=sum(one.idle * one.seconds for one in intervals),
         source=source,
         cards=() if index is None else (index,),
         told_apart=told_apart,
@@ -165,23 +180,43 @@ def _intervals(history: History, uuid: str) -> tuple[list[_Interval], str]:
     return found, "nvml"
 
 
-def _samples(stacks: Iterable[Seen[r.Stack]]) -> list[tuple[float, tuple[r.Frame, ...]]]:
-    """Every single sample and its moment: a record says how many in a row showed the same."""
-    found = []
+def _cells(stacks: Iterable[Seen[r.Stack]]) -> list[_Cell]:
+    """Every single sample (a record says how many in a row showed the same) with the time around it that it stands for."""
+    samples = []
     for one in stacks:
         count, span = one.reading.samples, one.reading.span_seconds
         for number in range(count):
-            found.append((one.at - span * (number + 0.5) / count, one.reading.frames))
-    return sorted(found, key=lambda sample: sample[0])
+            # The first and the last of a run are at its ends.
+            ago = span * (1 - number / (count - 1)) if count > 1 else span / 2
+            samples.append((one.at - ago, one.reading.frames))
+    samples.sort(key=lambda sample: sample[0])
+    cells = []
+    for place, (at, frames) in enumerate(samples):
+        before = (at + samples[place - 1][0]) / 2 if place else at - REACH_SECONDS
+        after = (at + samples[place + 1][0]) / 2 if place + 1 < len(samples) else at + REACH_SECONDS
+        cells.append(_Cell(max(before, at - REACH_SECONDS), min(after, at + REACH_SECONDS), frames))
+    return cells
 
 
-def _sampled(intervals: Sequence[_Interval], samples: Sequence[tuple[float, object]], at: float) -> list[_Interval]:
-    """The newest intervals in which stacks were sampled: lately if that is enough, else ever."""
-    times = [moment for moment, _ in samples]
-    held = [one for one in intervals if bisect.bisect_right(times, one.ended) > bisect.bisect_right(times, one.begun)]
+def _chosen(
+    intervals: Sequence[_Interval], cells: Sequence[_Cell], ends: Sequence[float], at: float
+) -> Sequence[_Interval]:
+    """The newest intervals of which most is known: lately if that is enough, else ever."""
+    held = [one for one in intervals if sum(p for _, p in _overlaps(one, cells, ends)) >= KNOWN * one.seconds]
     recent = [one for one in held if one.ended >= at - RECENT_SECONDS]
-    enough = sum(one.ended - one.begun for one in recent) >= ENOUGH_SECONDS
+    enough = sum(one.seconds for one in recent) >= ENOUGH_SECONDS
     return (recent if enough else held)[-MOST_INTERVALS:]
+
+
+def _overlaps(one: _Interval, cells: Sequence[_Cell], ends: Sequence[float]) -> list[tuple[_Cell, float]]:
+    """The samples that tell of an interval, each with the seconds of it that it stands for."""
+    found = []
+    for place in range(bisect.bisect_right(ends, one.begun), len(cells)):
+        cell = cells[place]
+        if cell.begun >= one.ended:
+            break
+        found.append((cell, min(cell.ended, one.ended) - max(cell.begun, one.begun)))
+    return found
 
 
 def _line(frames: tuple[r.Frame, ...]) -> Hashable:

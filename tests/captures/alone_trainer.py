@@ -10,7 +10,15 @@ torch.set_num_threads(1)
 model = torch.nn.Linear(64, 8)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 ended = threading.Event()
-threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+
+
+def await_end() -> None:
+    """Until whoever holds our stdin lets go of it."""
+    sys.stdin.read()
+    ended.set()
+
+
+threading.Thread(target=await_end, daemon=True).start()
 own = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) if "profiled" in sys.argv else None
 with own or contextlib.nullcontext():
     steps = 0
@@ -22,4 +30,5 @@ with own or contextlib.nullcontext():
         if steps == 20:
             print("training", flush=True)
 if own is not None:
-    print(len(own.events()), flush=True)
+    recorded: list[object] = own.events()  # type: ignore[no-untyped-call]
+    print(len(recorded), flush=True)

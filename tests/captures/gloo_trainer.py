@@ -12,7 +12,15 @@ dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=int(os
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 8)))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 ended = threading.Event()
-threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+
+
+def await_end() -> None:
+    """Until whoever holds our stdin lets go of it."""
+    sys.stdin.read()
+    ended.set()
+
+
+threading.Thread(target=await_end, daemon=True).start()
 more = torch.ones(1)
 steps = 0
 while more.item():

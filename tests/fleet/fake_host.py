@@ -1,8 +1,8 @@
-"""Stands in for perfwatch on a host: what it does is written in a file, by the port at which sshd was reached.
+"""Stands in for perfwatch on a host: what it does is written in a file, by Slurm's name of the node or the port of its sshd.
 
     fake_host.py FILE snapshot --seconds=8 --nonce=... [...]
 
-FILE holds a JSON object: port to one of "0", "1", ... (the simulated host of that number), garbage, flood, hang, missing.
+FILE holds a JSON object: host to one of "0", "1", ... (the simulated host of that number), garbage, flood, hang, missing.
 """
 
 import json
@@ -17,7 +17,8 @@ STUCK_RANK, HOSTS = 9, 2
 
 def main() -> None:
     """Do what this host does."""
-    does = json.loads(Path(sys.argv[1]).read_text())[os.environ["SSH_CONNECTION"].split()[3]]
+    here = os.environ.get("SLURMD_NODENAME") or os.environ["SSH_CONNECTION"].split()[3]
+    does = json.loads(Path(sys.argv[1]).read_text())[here]
     nonce = next(word.partition("=")[2] for word in sys.argv if word.startswith("--nonce="))
     if does == "garbage":
         print(f"perfwatch-snapshot {nonce} 0 2 00000000 AAAA\n\x1b[2J{{}}\nSegmentation fault")

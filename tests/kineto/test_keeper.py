@@ -47,7 +47,7 @@ def keepers(launcher: int) -> list[int]:
 
 
 def _above(pid: int) -> list[int]:
-    above = []
+    above: list[int] = []
     while pid > 1 and len(above) < 5:
         pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
         above.append(pid)

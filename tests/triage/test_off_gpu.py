@@ -19,7 +19,7 @@ STACKS = {
     "item": (r.Frame("log", "/app/train.py", 30), r.Frame("<module>", "/app/train.py", 52)),
     "train": (r.Frame("backward", "/venv/lib/python3.12/site-packages/torch/_tensor.py", 631), r.Frame("<module>", "/app/train.py", 51)),
 }  # fmt: skip
-HERTZ = 100
+HERTZ = 20  # as the watcher has py-spy sample
 LOOK_SECONDS = 0.11
 
 
@@ -71,7 +71,7 @@ def stack(run: list[tuple[float, str]]) -> Record:
     return Record(ended, 0.0, reading)
 
 
-def found(phases: list[tuple[str, float, float]], seconds: float = 20.0, gpm: bool = True) -> OffGpu:
+def found(phases: list[tuple[str, float, float]], seconds: float = 30.0, gpm: bool = True) -> OffGpu:
     """What comes of it."""
     machine = Machine(name="a", kernel="6", architecture="x86_64", cpus=8, memory_bytes=1)
     session = Session(version="0", created=0.0, mode="attach", machine=machine, root_pids=(7,))

@@ -1,0 +1,128 @@
+"""A recording while it is being written: what is new in it since the last look, and all of it as a history."""
+
+import contextlib
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from perfwatch.probes import readings as r
+from perfwatch.recording import LONGEST_LINE_BYTES, Event, Record, load_session
+from perfwatch.segments import EVENTS, READINGS, STACKS
+from perfwatch.triage.case import Case
+from perfwatch.triage.history import History
+from perfwatch.triage.job import Job
+
+REMEMBER_SECONDS = 600.0  # as the watcher itself does; counters and marks of before are in the recording
+STALE_SECONDS = 20.0  # a calm watcher writes every second, and one whose disk is slow every few
+AHEAD_SECONDS = 2.0  # the present is the newest line, plus what a looking watcher may be late
+
+_RECORD = msgspec.json.Decoder(Record)
+_EVENT = msgspec.json.Decoder(Event)
+
+
+@dataclass
+class _Read:
+    """How far one file was read; ``rest``: the beginning of a line that is not finished."""
+
+    inode: int
+    offset: int = 0
+    rest: bytes = b""
+
+
+class Follower:
+    """Reads a session folder that somebody else writes; nothing in it is touched.
+
+    Args:
+        folder: the session.
+
+    Raises:
+        SessionUnreadable: as ``perfwatch.recording.load``.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.session = load_session(folder)
+        self.history = History()
+        self.events: list[Event] = []
+        self.skipped = 0
+        self._files: dict[str, _Read] = {}
+        self._newest = 0.0
+        self._job: Job | None = None
+        self._revision = -1
+
+    def read(self) -> bool:
+        """Take in what is new; whether there was anything."""
+        found = False
+        for name in sorted(self._names()):
+            for line in self._new_lines(name):
+                found = True
+                self._take(name, line)
+        if found:
+            self.events.sort(key=lambda event: event.at)
+            self.history.at = max(self.history.at, self._newest)
+            self.history.forget(self._newest - REMEMBER_SECONDS)
+        return found
+
+    @property
+    def ended(self) -> Event | None:
+        """How the job ended, if the recording says so."""
+        return next((event for event in reversed(self.events) if event.kind == "outcome"), None)
+
+    def live(self, wall: float) -> bool:
+        """Whether somebody writes it now; ``wall`` is unix time."""
+        return self.ended is None and wall - self.session.created - self._newest < STALE_SECONDS
+
+    def case(self, wall: float) -> Case:
+        """Everything that is known at this moment, or was when the recording ended."""
+        now = wall - self.session.created
+        self.history.at = min(now, self._newest + AHEAD_SECONDS) if self.live(wall) else self._newest
+        revision = self.history.added(r.Process, r.ProcessEnded, r.Stack)
+        known = self._job if revision == self._revision else None
+        case = Case(self.history, self.session, self.events, known)
+        self._job, self._revision = case.job, revision
+        return case
+
+    def _names(self) -> list[str]:
+        try:
+            names = os.listdir(self.folder)
+        except OSError:
+            return []
+        return [name for name in names if name.startswith((READINGS, STACKS, EVENTS)) and name.endswith(".jsonl")]
+
+    def _new_lines(self, name: str) -> list[bytes]:
+        with contextlib.suppress(OSError):
+            descriptor = os.open(self.folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            with os.fdopen(descriptor, "rb") as file:
+                state = os.fstat(descriptor)
+                if not stat.S_ISREG(state.st_mode):
+                    return []
+                before = self._files.get(name)
+                if before is not None and (before.inode != state.st_ino or state.st_size < before.offset):
+                    # Thinned to keep within the budget: nothing in it is new.
+                    self._files[name] = _Read(state.st_ino, state.st_size)
+                    return []
+                reached = self._files.setdefault(name, _Read(state.st_ino))
+                file.seek(reached.offset)
+                data = reached.rest + file.read(state.st_size - reached.offset)
+                reached.offset = state.st_size
+                *lines, reached.rest = data.split(b"\n")
+                if len(reached.rest) > LONGEST_LINE_BYTES:
+                    reached.rest = b""
+                return lines
+        return []
+
+    def _take(self, name: str, line: bytes) -> None:
+        try:
+            if name.startswith(EVENTS):
+                event = _EVENT.decode(line)
+                self.events.append(event)
+                self._newest = max(self._newest, event.at)
+            else:
+                record = _RECORD.decode(line)
+                self.history.add(record.at, record.reading)
+                self._newest = max(self._newest, record.at)
+        except (msgspec.MsgspecError, RecursionError):  # torn, or of a newer version
+            self.skipped += 1

@@ -1,0 +1,186 @@
+"""``perfwatch top`` in a real terminal: three sizes, resized, its keys, a recording that grows, hostile names, no colour."""
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from perfwatch.errands import Errands
+from perfwatch.follow import Follower
+from perfwatch.probes.readings import Steps
+from perfwatch.recording import Record
+from perfwatch.report.console import console
+from perfwatch.viewing import Viewer
+from tests import hostile, simulated_hour
+from tests.terminals import TMUX, environment, terminal
+
+SECONDS = 90.0
+KEYS = "s stacks  v verdict  c capture  q quit"
+with_tmux = pytest.mark.skipif(TMUX is None, reason="tmux is not installed")
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a simulated job of 8 cards and 64 processes that is stuck."""
+    return simulated_hour.write(tmp_path_factory.mktemp("top") / "session", SECONDS)
+
+
+def expected(folder: Path, columns: int, lines: int) -> list[str]:
+    """The screen of this size, as it is rendered without a terminal."""
+    stream = io.StringIO()
+    screen = console(stream)
+    screen.width, screen.height = columns, lines
+    screen.print(Viewer(Follower(folder), screen, Errands(None, "")).once(), end="")
+    return [line.rstrip() for line in stream.getvalue().splitlines()]
+
+
+def once(*arguments: str, **changes: str) -> "subprocess.CompletedProcess[str]":
+    """Into a pipe."""
+    command = [sys.executable, "-m", "perfwatch", "top", *arguments]
+    everything = {**environment(), **changes}
+    return subprocess.run(command, capture_output=True, encoding="utf-8", timeout=60, env=everything)
+
+
+@with_tmux
+@pytest.mark.parametrize(("columns", "lines"), [(80, 24), (120, 40), (200, 60)])
+def test_the_screen_is_filled_and_no_line_runs_over(tmp_path: Path, session: Path, columns: int, lines: int) -> None:
+    """What tmux shows is what was rendered for this size: verdict on top, keys at the bottom, all cards and ranks between."""
+    with terminal(tmp_path, columns, lines, "top", str(session)) as window:
+        seen = window.until(lambda screen: screen[-1].startswith(KEYS))
+
+    assert seen == expected(session, columns, lines)
+    assert len(seen) == lines
+    assert "suspected" in seen[2]
+    assert [line for line in seen if line.startswith("gpu 7")]
+    assert any("rank 3" in line for line in seen)
+
+
+@with_tmux
+def test_a_resized_window_is_drawn_anew(tmp_path: Path, session: Path) -> None:
+    """Smaller and larger: nothing of the old size is left."""
+    with terminal(tmp_path, 200, 60, "top", str(session)) as window:
+        window.until(lambda screen: screen[-1].startswith(KEYS))
+        window.resize(80, 24)
+        window.until(lambda screen: screen == expected(session, 80, 24))
+        window.resize(130, 50)
+        window.until(lambda screen: screen == expected(session, 130, 50))
+
+
+@with_tmux
+def test_its_keys_show_stacks_and_verdict_and_leave_the_terminal_as_it_was(tmp_path: Path, session: Path) -> None:
+    """s, v, b, c, q; nobody watches this session any more, so a capture is refused with what to do."""
+    before = {path.name: path.stat().st_mtime_ns for path in session.iterdir()}
+    with terminal(tmp_path, 100, 30, "top", str(session)) as window:
+        window.until(lambda screen: screen[-1].startswith(KEYS))
+        window.keys("s")
+        window.until(lambda screen: any("different stack" in line for line in screen))
+        window.keys("v")
+        window.until(lambda screen: any(line.startswith("evidence") for line in screen))
+        window.keys("b")
+        window.until(lambda screen: any(line.startswith("gpu 0") for line in screen))
+        window.keys("c")
+        window.until(lambda screen: "nobody watches this job" in screen[-1])
+        window.keys("q")
+        window.until(lambda screen: screen[0] == "ended with 0")
+
+    assert {path.name: path.stat().st_mtime_ns for path in session.iterdir()} == before
+
+
+@with_tmux
+def test_a_recording_that_grows_is_followed(tmp_path: Path) -> None:
+    """New steps are on the screen as soon as they are written, also when a line comes in two pieces."""
+    folder = simulated_hour.write(tmp_path / "session", 70.0)
+    reading = Steps(pid=1000, tid=1000, count=987654, interval_seconds=(0.4,))
+    line = msgspec.json.encode(Record(70.5, simulated_hour.CREATED + 70.5, reading)) + b"\n"
+    with terminal(tmp_path, 80, 24, "top", str(folder)) as window:
+        window.until(lambda screen: screen[-1].startswith(KEYS))
+        with (folder / "readings-0002.jsonl").open("ab", buffering=0) as file:
+            file.write(line[:30])
+            file.write(line[30:])
+        window.until(lambda screen: any("987,654" in line for line in screen))
+
+
+@with_tmux
+def test_without_colour_there_is_none(tmp_path: Path, session: Path) -> None:
+    """NO_COLOR: bold and reverse are left, and what a bar means is told by its letters too."""
+    with terminal(tmp_path, 80, 24, "top", str(session), NO_COLOR="1") as window:
+        window.until(lambda screen: screen[-1].startswith(KEYS))
+        colours = [line for line in window.screen("-e") if any(f"\x1b[{code}m" in line for code in range(31, 38))]
+
+    assert colours == []
+
+
+def test_a_pipe_gets_one_screen(session: Path) -> None:
+    """Without a terminal there is nobody to press q; no control sequence is in it."""
+    done = once(str(session), COLUMNS="100", LINES="30")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\x1b" not in done.stdout
+    assert done.stdout.count("\n") == 30
+
+
+def test_a_terminal_without_utf_8_gets_letters(session: Path) -> None:
+    """Bars, sparklines and cut lines are ASCII then."""
+    done = once(str(session), "--once", PYTHONIOENCODING="ascii", PYTHONUTF8="0", LC_ALL="C", COLUMNS="100", LINES="30")
+
+    assert done.returncode == 0
+    assert done.stdout.isascii()
+    assert "%%%%%%%%" in done.stdout
+
+
+def test_hostile_names_do_not_steer_the_terminal(tmp_path: Path) -> None:
+    """No escape sequence, nothing backwards, no line longer than the screen."""
+    done = once(str(hostile.record(tmp_path / "session")), COLUMNS="80", LINES="24")
+
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout
+    assert "\N{RIGHT-TO-LEFT OVERRIDE}" not in done.stdout
+    assert max(len(line) for line in done.stdout.splitlines()) <= 80
+
+
+def test_an_empty_recording_says_that_nothing_is_known(tmp_path: Path) -> None:
+    """Missing is not zero."""
+    folder = simulated_hour.write(tmp_path / "session", 0.0)
+    for file in folder.glob("*.jsonl"):
+        os.truncate(file, 0)
+
+    done = once(str(folder), COLUMNS="80", LINES="24")
+
+    assert done.returncode == 0
+    assert "no GPU was looked at" not in done.stdout.splitlines()[0]
+    assert "steps are not counted" in done.stdout
+    assert "no process of the job is seen" in done.stdout
+
+
+def test_a_process_that_is_not_there_is_told_as_by_attach() -> None:
+    """Same words, same exit code."""
+    done = once("4194303")
+
+    assert done.returncode == 3
+    assert "4194303" in done.stderr
+
+
+@pytest.mark.end_to_end
+def test_a_job_that_nobody_watches_is_watched_while_the_screen_is_open(tmp_path: Path) -> None:
+    """A screen of it comes, the recording stays, and no watcher of ours is left."""
+    job = subprocess.Popen(
+        [sys.executable, "-c", "import time\nprint('ready', flush=True)\ntime.sleep(60)"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert job.stdout is not None
+        assert job.stdout.readline() == "ready\n"
+        done = once(str(job.pid), "--once", PERFWATCH_DIR=str(tmp_path), COLUMNS="100", LINES="30")
+    finally:
+        job.kill()
+        job.wait()
+
+    assert done.returncode == 0
+    assert "attach on" in done.stdout
+    (folder,) = tmp_path.iterdir()
+    assert (folder / "session.json").exists()

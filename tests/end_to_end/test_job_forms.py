@@ -1,0 +1,82 @@
+"""Each way in which ranks come to be, with real process trees: they are one job, numbered, and kept apart from others."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.conftest import PATIENCE_SECONDS, PERFWATCH, Attach, StartJob
+
+pytestmark = pytest.mark.end_to_end
+
+
+def listed() -> list[dict[str, Any]]:
+    """The jobs that ``perfwatch ps --json`` shows."""
+    done = subprocess.run(
+        [*PERFWATCH, "ps", "--json"], check=True, capture_output=True, text=True, timeout=PATIENCE_SECONDS
+    )
+    jobs: list[dict[str, Any]] = json.loads(done.stdout)["jobs"]
+    return jobs
+
+
+def with_process(pid: int) -> dict[str, Any]:
+    """The listed job in which a process is a rank."""
+    (found,) = (job for job in listed() if pid in [rank["pid"] for rank in job["ranks"]])
+    return found
+
+
+@contextmanager
+def under_mpirun(library: Path, ranks: int, tmp_path: Path) -> Iterator[list[int]]:
+    """Real mpirun with cheap trainers; yields their pids by rank, each of which has said that it trains."""
+    program = tmp_path / "rank.py"
+    program.write_text(
+        "import os, runpy, sys\n"
+        "print(os.environ['OMPI_COMM_WORLD_RANK'], os.getpid(), flush=True)\n"
+        f"read, write = os.pipe(); os.dup2(read, 0)\nsys.argv = ['trainer.py', {str(library)!r}, '0']\n"
+        f"runpy.run_path({str(library / 'trainer.py')!r}, run_name='__main__')\n"
+    )
+    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), sys.executable, str(program)]
+    names = {**os.environ, "OMPI_MCA_btl": "self,vader", "OMPI_MCA_plm": "isolated"}
+    job = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=names)
+    try:
+        pids: dict[int, int] = {}
+        trains: set[int] = set()
+        assert job.stdout is not None
+        while len(trains) < ranks:
+            words = [int(word) for word in job.stdout.readline().split()]
+            if len(words) == 2:
+                pids[words[0]] = words[1]
+            else:
+                trains.add(words[0])
+        yield [pid for _, pid in sorted(pids.items())]
+    finally:
+        job.terminate()
+        job.wait(PATIENCE_SECONDS)
+
+
+def test_ranks_that_were_started_one_by_one_are_attached_to_together(job: StartJob, attach: Attach) -> None:
+    """Two shells, two ranks, one master: whichever is named, both are seen; a pair with another master is another job."""
+    pids = []
+    for port, rank in ((29811, 0), (29811, 1), (29812, 0), (29812, 1)):
+        pids.append(job("env", f"RANK={rank}", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={port}").pid)
+    answer = attach(pids[1])
+
+    assert answer.verdict["coverage"] == {"ranks_seen": 2, "world_size": 2}
+    assert [[rank["pid"] for rank in with_process(pid)["ranks"]] for pid in (pids[0], pids[3])] == [pids[:2], pids[2:]]
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun is not installed: apt-get install openmpi-bin")
+def test_ranks_under_mpirun_have_their_numbers(library: Path, tmp_path: Path) -> None:
+    """Open MPI says them in its own words, and RANK is nowhere in sight."""
+    with under_mpirun(library, 2, tmp_path) as pids:
+        found = with_process(pids[0])
+
+    assert [(rank["rank"], rank["pid"]) for rank in found["ranks"]] == [(0, pids[0]), (1, pids[1])]
+    assert found["world_size"] == 2

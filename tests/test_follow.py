@@ -1,0 +1,135 @@
+"""A recording followed while it is written: nothing twice, nothing lost, whatever the writer does to its files."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from perfwatch.errors import SessionUnreadable
+from perfwatch.follow import STALE_SECONDS, Follower
+from perfwatch.probes.readings import Steps
+from perfwatch.recording import Recorder
+from tests.sessions import CREATED, PATIENCE_SECONDS, readings, session, verdict
+
+
+def line(at: float, count: int) -> bytes:
+    """One reading, as a writer has it."""
+    reading = Steps(pid=700, tid=700, count=count)
+    return msgspec.json.encode({"at": at, "wall": CREATED + at, "reading": reading}) + b"\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A session that has just begun."""
+    place = tmp_path / "session"
+    place.mkdir(mode=0o700)
+    recorder = Recorder(place, session())
+    recorder.append(0.0, readings())
+    assert recorder.close(PATIENCE_SECONDS) == ""
+    return place
+
+
+def counts(follower: Follower) -> list[int]:
+    """Steps that were read so far."""
+    return [one.reading.count for one in follower.history.every(Steps)]
+
+
+def test_only_what_is_new_is_read(folder: Path) -> None:
+    """A second look at the same files brings nothing."""
+    follower = Follower(folder)
+
+    assert follower.read()
+    assert not follower.read()
+    with (folder / "readings-0002.jsonl").open("ab") as file:
+        file.write(line(1.0, 1))
+    assert follower.read()
+    assert counts(follower) == [1]
+
+
+def test_half_a_line_waits_for_its_other_half(folder: Path) -> None:
+    """A writer is caught in the middle of a line, wherever it is cut."""
+    follower = Follower(folder)
+    whole = line(1.0, 1)
+    for end in range(len(whole)):
+        (folder / "readings-0002.jsonl").write_bytes(whole[:end])
+        follower.read()
+        assert counts(follower) == []
+    (folder / "readings-0002.jsonl").write_bytes(whole)
+    follower.read()
+
+    assert counts(follower) == [1]
+    assert follower.skipped == 0
+
+
+def test_a_segment_that_was_thinned_is_not_read_again(folder: Path) -> None:
+    """The budget is kept by writing a smaller file over an older one; its lines have been seen."""
+    segment = folder / "readings-0002.jsonl"
+    segment.write_bytes(b"".join(line(float(second), second) for second in range(5)))
+    follower = Follower(folder)
+    follower.read()
+    thinner = folder / "thinner"
+    thinner.write_bytes(line(4.0, 4))
+    thinner.rename(segment)
+    follower.read()
+    with segment.open("ab") as file:
+        file.write(line(5.0, 5))
+    follower.read()
+
+    assert counts(follower) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_file_that_is_gone_and_one_that_is_none_are_passed_over(folder: Path, tmp_path: Path) -> None:
+    """A link or a FIFO in the folder is not followed and does not block."""
+    import os
+
+    follower = Follower(folder)
+    os.mkfifo(folder / "readings-0003.jsonl")
+    (tmp_path / "elsewhere").write_bytes(line(1.0, 1))
+    (folder / "readings-0004.jsonl").symlink_to(tmp_path / "elsewhere")
+    (folder / "readings-0005.jsonl").write_bytes(line(2.0, 2))
+    follower.read()
+    (folder / "readings-0005.jsonl").unlink()
+    follower.read()
+
+    assert counts(follower) == [2]
+
+
+def test_rubbish_and_kinds_of_a_newer_version_are_counted(folder: Path) -> None:
+    """And everything else is there."""
+    newer = b'{"at":1.0,"wall":1.0,"reading":{"type":"FromTheFuture"}}\n'
+    (folder / "readings-0002.jsonl").write_bytes(b"rubbish\n" + newer + line(1.0, 1))
+    follower = Follower(folder)
+    follower.read()
+
+    assert (follower.skipped, counts(follower)) == (2, [1])
+
+
+def test_time_goes_on_only_while_somebody_writes(folder: Path) -> None:
+    """A watcher that is gone leaves a recording that stands still: its silence is not the job's."""
+    follower = Follower(folder)
+    follower.read()
+
+    assert follower.live(CREATED + 1.0)
+    assert follower.case(CREATED + 1.0).at == 1.0
+    assert not follower.live(CREATED + STALE_SECONDS + 1.0)
+    assert follower.case(CREATED + STALE_SECONDS + 1.0).at == 0.0
+
+
+def test_a_job_that_has_ended_is_not_live(folder: Path) -> None:
+    """The recording says how."""
+    recorder = Recorder(folder, session())
+    recorder.event(1.0, "verdict", "stuck", verdict())
+    recorder.event(2.0, "outcome", "exit code 0")
+    assert recorder.close(PATIENCE_SECONDS) == ""
+    follower = Follower(folder)
+    follower.read()
+
+    assert follower.ended is not None
+    assert follower.ended.text == "exit code 0"
+    assert not follower.live(CREATED + 2.5)
+
+
+def test_what_is_no_session_is_refused(tmp_path: Path) -> None:
+    """As by every other command."""
+    with pytest.raises(SessionUnreadable):
+        Follower(tmp_path)

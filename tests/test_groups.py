@@ -1,0 +1,152 @@
+"""When process groups are asked: on suspicion, seldom, never waiting; and `run` arms what can be asked without overriding anybody."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from perfwatch.arming import armed_groups
+from perfwatch.groups import RAS_SECONDS, Groups
+from perfwatch.probes.nccl_address import free_port
+from perfwatch.probes.readings import Communicator, ProbeCall, Process, Reading
+from perfwatch.triage.case import Case
+from perfwatch.triage.history import History
+from tests.sessions import session
+
+PROBES = Path(__file__).parent / "probes"
+
+
+class Clock:
+    """Stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        """Seconds."""
+        return self.now
+
+
+class Watched:
+    """Groups, with what they have said."""
+
+    def __init__(self, pids: Sequence[int], world_size: int = 2) -> None:
+        self.said: list[Reading] = []
+        self.clock = Clock()
+        self.groups = Groups(self.said.extend, clock=self.clock)
+        history = History()
+        for rank, pid in enumerate(pids):
+            who = Process(pid=pid, start_ticks=1, parent_pid=1, name="python", command=("python",), python=True,
+                          rank=rank, world_size=world_size)  # fmt: skip
+            history.add(0.0, who)
+        self.case = Case(history, session())
+
+    def look(self, suspicious: bool = True, certain: bool = False) -> list[Reading]:
+        """One look, and what came of it when everything was answered."""
+        self.said.clear()
+        while self.groups.look(self.case, suspicious, certain) and not self.said:
+            time.sleep(0.01)
+        return list(self.said)
+
+
+@pytest.fixture
+def rank(tmp_path: Path) -> Iterator[int]:
+    """A process that answers as NCCL's RAS service."""
+    port = free_port()
+    report = (PROBES / "nccl" / "ras_2.28.9_hung.json").read_text()
+    (tmp_path / "json").write_text(report.replace('"pid": 607', '"pid": {PID}').replace('"pid": 608', '"pid": {PID}'))
+    process = subprocess.Popen(
+        [sys.executable, str(PROBES / "ras_service.py"), str(port), str(tmp_path / "json"), str(tmp_path / "json"), ""],
+        env={**os.environ, "NCCL_RAS_ADDR": f"localhost:{port}"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline()
+    yield process.pid
+    process.kill()
+    process.communicate()
+
+
+def asked(said: Sequence[Reading]) -> list[str]:
+    """The outcomes of questions to RAS."""
+    return [one.outcome for one in said if isinstance(one, ProbeCall) and one.probe == "nccl_ras"]
+
+
+def test_ras_is_asked_on_suspicion_and_not_again_too_soon(rank: int) -> None:
+    """Two answers must be apart to be compared, and the service is not to be loaded."""
+    watched = Watched([rank])
+    assert watched.look(suspicious=False) == []
+
+    first = watched.look()
+    assert asked(first) == ["ok"]
+    assert [type(one) for one in first] == [Communicator, ProbeCall]
+    assert watched.look() == []
+    watched.clock.now += RAS_SECONDS
+    assert asked(watched.look()) == ["ok"]
+    watched.groups.close()
+
+
+def test_a_job_of_one_rank_is_not_asked(rank: int) -> None:
+    """It has nobody to wait for."""
+    watched = Watched([rank], world_size=1)
+
+    assert watched.look() == []
+    assert not watched.groups.look(watched.case, suspicious=True, certain=False)
+
+
+def test_a_job_without_nccl_is_asked_more_and_more_seldom() -> None:
+    """gloo has no such service: nobody misses it."""
+    ours = subprocess.Popen(["sleep", "600"], env={"PATH": os.environ["PATH"]})
+    try:
+        watched = Watched([ours.pid])
+        times = []
+        for _ in range(240):
+            if asked(watched.look()):
+                times.append(watched.clock.now - 100.0)
+            watched.clock.now += 0.5
+    finally:
+        ours.kill()
+        ours.wait()
+
+    assert asked(watched.said) in ([], ["absent"])
+    assert 3 <= len(times) <= 10
+    watched.groups.close()
+
+
+def test_run_gives_each_job_a_port_and_a_recorder_of_its_own(tmp_path: Path) -> None:
+    """Nothing listens and nothing is written until somebody asks."""
+    first, second = armed_groups({}, tmp_path), armed_groups({}, tmp_path)
+
+    assert first["NCCL_RAS_ADDR"].startswith("localhost:")
+    assert first["NCCL_RAS_ADDR"] != second["NCCL_RAS_ADDR"]
+    assert first["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] == f"{tmp_path}/fr_pipe_"
+    assert first["TORCH_FR_DUMP_TEMP_FILE"] == f"{tmp_path}/fr_rank_"
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"NCCL_RAS_ADDR": "localhost:4444"},
+        {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": "/scratch/p_"},
+        {"TORCH_FR_DUMP_TEMP_FILE": "/scratch/d_"},
+        {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/scratch/old_"},
+        {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0"},
+    ],
+)
+def test_what_the_user_has_set_stays(chosen: dict[str, str], tmp_path: Path) -> None:
+    """Also under its older name."""
+    result = armed_groups(chosen, tmp_path)
+
+    assert {name: result[name] for name in chosen} == chosen
+    if "TORCH_NCCL_DEBUG_INFO_TEMP_FILE" in chosen:
+        assert "TORCH_FR_DUMP_TEMP_FILE" not in result
+
+
+def test_a_service_that_is_switched_off_stays_off(tmp_path: Path) -> None:
+    """NCCL_RAS_ENABLE=0."""
+    assert "NCCL_RAS_ADDR" not in armed_groups({"NCCL_RAS_ENABLE": "0"}, tmp_path)
