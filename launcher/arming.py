@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from perfwatch.probes.flight_recorder import DUMP_VARIABLES, PIPE_VARIABLE
-from perfwatch.probes.nccl_address import free_port
+from perfwatch.probes.group_variables import DUMP_VARIABLES, PIPE_VARIABLE, free_port
 
 AGENT_FOLDER = Path(__file__).parent / "agent"
 DUMP_PREFIX = "fr_rank_"

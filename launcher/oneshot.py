@@ -12,6 +12,7 @@ PLAIN_CONFIDENCE = 0.85
 LONGER_SECONDS = 8.0  # ... or so many, if it is not plain: two records, and what comes back every few seconds
 UNCLEAR_SECONDS = 25.0  # without a suspect, a job that is still unclear by then is inconclusive
 SUSPECTED_SECONDS = 12.0  # a suspicion that rests on a dump comes and goes with the dumps
+MOST_RESTARTS = 3  # of a suspect's silence: what moves again and again does not come to a verdict of "hung"
 SURE_AT_ONCE = ("gone", "hung")
 SURER_SECONDS = 3.0  # ... if they are plain; a second dump often makes them so
 COUNTDOWN_EVERY_SECONDS = 10.0
@@ -24,6 +25,8 @@ class OneShot:
     started_at: float = 0.0
     told_at: float = 0.0  # when the countdown was last shown
     _suspected_at: float | None = None
+    _silent_seconds: float = 0.0  # of the newest suspect
+    _restarts: int = 0  # how often a suspect moved after all
     _same: int = 0
     _last: tuple[str, str | None] | None = field(default=None)
 
@@ -37,7 +40,10 @@ class OneShot:
         if verdict.state == "inconclusive":
             if verdict.suspect is not None and verdict.suspect.decides_in_seconds > 0:
                 self._suspected_at = at
+                self._restarts += verdict.suspect.silent_seconds < self._silent_seconds - 1.0
+                self._silent_seconds = verdict.suspect.silent_seconds
             lately = self._suspected_at is not None and at - self._suspected_at < SUSPECTED_SECONDS
+            lately = lately and self._restarts < MOST_RESTARTS
             return not lately and at - self.started_at >= UNCLEAR_SECONDS
         plain = verdict.state == "slow" and verdict.confidence >= PLAIN_CONFIDENCE
         enough = STEADY_SECONDS if plain else LONGER_SECONDS

@@ -17,11 +17,10 @@ from pathlib import Path
 
 from perfwatch.probes.filesystem import Absent, Filesystem
 from perfwatch.probes.flight_record import parse
+from perfwatch.probes.group_variables import DUMP_VARIABLES, PIPE_VARIABLE
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import ProbeCall, RecordedGroup
 
-PIPE_VARIABLE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
-DUMP_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")  # the second: torch before 2.9
 MOST_DUMP_BYTES = 64 * 2**20  # 2,000 entries with stacks are 1 MiB
 DUMP_SECONDS = 4.0  # a rank looks at its pipe once a second, and writes within another
 LOOK_SECONDS = 0.05

@@ -1,7 +1,5 @@
 """Where NCCL's RAS service of a job listens: by its environment, and by who holds the socket."""
 
-import os
-import socket
 from collections.abc import Collection, Iterable, Mapping
 
 from perfwatch.probes.filesystem import Absent, Filesystem
@@ -93,16 +91,3 @@ def _shared(open_ports: Iterable[Connection], held: Mapping[int, int]) -> list[i
         if connection.inode in held:
             holders.setdefault(_port(connection), set()).add(held[connection.inode])
     return sorted(port for port, pids in holders.items() if len(pids) >= 2)
-
-
-def free_port(first: int = 20000, last: int = 28000) -> int:
-    """A port on the loopback that nobody uses, below those that the kernel gives to connections. Raises OSError."""
-    for _ in range(64):
-        port = first + int.from_bytes(os.urandom(4), "little") % (last - first)
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise OSError("no free port on the loopback")

@@ -11,7 +11,7 @@ import pytest
 
 from perfwatch.arming import armed_groups
 from perfwatch.groups import RAS_SECONDS, Groups
-from perfwatch.probes.nccl_address import free_port
+from perfwatch.probes.group_variables import free_port
 from perfwatch.probes.readings import Communicator, ProbeCall, Process, Reading
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History

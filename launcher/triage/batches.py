@@ -1,5 +1,7 @@
 """What shows that the workers behind a queue deliver nothing."""
 
+from itertools import pairwise
+
 from perfwatch.probes.readings import Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
@@ -30,8 +32,16 @@ def without_a_batch(case: Case, chain: Chain) -> tuple[float, tuple[Evidence, ..
         f"{worker.samples} samples over {worker.seconds:.0f} s, most at {show(worker.top_line())}",
         "the next task within a step",
     )
-    silent = max(watched, remembered.seconds)
+    silent = min(max(watched, remembered.seconds), since_output(case, chain))
     return silent, (*remembered.evidence, below, given_nothing(case, chain, silent))
+
+
+def since_output(case: Case, chain: Chain) -> float:
+    """Seconds since the worker's thread was seen to write: results go through a pipe. Without end where it never did."""
+    looks = case.history.series(Thread, chain.end.node.pid, chain.end.node.tid)
+    counts = [(one.at, one.reading.write_calls) for one in looks if one.reading.write_calls is not None]
+    wrote = [at for (_, before), (at, now) in pairwise(counts) if now > before]
+    return case.at - wrote[-1] if wrote else float("inf")
 
 
 def given_nothing(case: Case, chain: Chain, silent: float) -> Evidence:

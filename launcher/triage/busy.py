@@ -74,6 +74,8 @@ class Phase:
 def phases(case: Case, moving: bool = False) -> Iterator[Phase]:
     """Every living rank that makes no step now and was looked at often enough; none while the launcher restarts them.
 
+    A rank that waits for the GIL, which somebody else keeps, is in no phase of its own.
+
     With ``moving``, those that seem to make steps as well.
     """
     if restarts(case) is not None:
@@ -81,5 +83,7 @@ def phases(case: Case, moving: bool = False) -> Iterator[Phase]:
     for rank in case.ranks:
         now = case.progress[rank.pid]
         seen = case.profile(rank, WINDOW_SECONDS)
+        if rank.pid in case.chains and "gil" in case.chains[rank.pid].through:
+            continue
         if (moving or now.kind != "moving") and seen.samples >= FEW_SAMPLES:
             yield Phase(rank, now.thread, seen, motion(case.history, rank.pid, now.thread, WINDOW_SECONDS))

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
-from perfwatch.triage.frames import any_tag, is_user, tags
+from perfwatch.triage.frames import any_tag, is_user, short_name, tags
 from perfwatch.triage.history import History
 from perfwatch.triage.placement import Placement, launches, placement
 
@@ -109,7 +109,13 @@ def _descend(sights: Sights, process: r.Process, processes: dict[int, r.Process]
     grouped = [child for child in children if child.pid in sights.in_group]
     supervises = any_tag(sights.of_main(process.pid), "spawn_join", "mp_join") or process.pid not in sights.in_group
     if "spawn_join" in sights.of_main(process.pid) or (grouped and supervises):
-        likely = [child for child in children if child.torch_loaded is not False or child in grouped]
+        entries = {_entry(sights, child.pid) for child in grouped}
+        likely = [
+            child
+            for child in children
+            if child in grouped
+            or (child.torch_loaded is not False and (not entries or _entry(sights, child.pid) in {None, *entries}))
+        ]
         ordered = sorted(likely, key=lambda p: (p.start_ticks, p.pid))
         return {child.pid: index for index, child in enumerate(ordered)}
     if grouped:  # it trains as the first rank itself
@@ -121,6 +127,17 @@ def _descend(sights: Sights, process: r.Process, processes: dict[int, r.Process]
     if len(heavy) == 1 and (process.torch_loaded is False or joins or _only_launches(sights, process.pid)):
         return _descend(sights, heavy[0], processes)
     return {process.pid: None}
+
+
+def _entry(sights: Sights, pid: int) -> tuple[str, str] | None:
+    """The function that a process of ``multiprocessing`` was made to run: ranks share it, a server beside them has its own."""
+    stack = sights.main.get(pid)
+    inside: list[r.Frame] = []
+    for frame in stack.frames if stack is not None else ():
+        if short_name(frame.function) == "_bootstrap":
+            return next(((one.file, one.function) for one in reversed(inside) if is_user(one)), None)
+        inside.append(frame)
+    return None
 
 
 def _only_launches(sights: Sights, pid: int) -> bool:

@@ -11,7 +11,7 @@ import pytest
 
 from perfwatch.probes.errand import Errand
 from perfwatch.probes.filesystem import Absent
-from perfwatch.probes.nccl_address import free_port
+from perfwatch.probes.group_variables import free_port
 from perfwatch.probes.nccl_ras import Job, NcclRasProbe, belonging
 from perfwatch.probes.nccl_report import parse
 from perfwatch.probes.probe import Unavailable

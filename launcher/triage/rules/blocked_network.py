@@ -34,6 +34,8 @@ def judge(case: Case) -> Outcome:
         if end.kind != "network" or end.still is False or arrives(case, chain):
             continue
         socket = end.descriptor.socket if end.descriptor else None
+        if socket is not None and socket.state == "LISTEN" and len(case.ranks) > 1:
+            continue  # it serves: of several ranks the others tell whether it is missed
         peer = socket.peer if socket is not None and socket.peer else "its peer"
         received = socket.received_ago_seconds if socket is not None else None
         quiet = received if received is not None else end.silent_seconds or 0.0
@@ -42,7 +44,7 @@ def judge(case: Case) -> Outcome:
             CAUSE.name,
             chain,
             owner=CAUSE.owner,
-            summary=f"{who(chain)} waits for {peer}, which has sent nothing for {quiet:.0f} s",
+            summary=f"{who(chain)} waits for {_what(chain, peer, quiet)}",
             patience=temporal(case),
             silent=_silent(chain, received),
             alternatives=(Alternative(cause="starved_by_network", refuted_by="not one byte arrived meanwhile"),),
@@ -52,6 +54,13 @@ def judge(case: Case) -> Outcome:
             ),
         )
     return None
+
+
+def _what(chain: Chain, peer: str, quiet: float) -> str:
+    socket = chain.end.descriptor.socket if chain.end.descriptor else None
+    if socket is not None and socket.state == "LISTEN":
+        return f"{chain.links[-1].waits_for}, and nobody has for {quiet:.0f} s"
+    return f"{peer}, which has sent nothing for {quiet:.0f} s"
 
 
 def _served_by_the_job(case: Case, chain: Chain) -> Outcome:

@@ -23,7 +23,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.code import calling_line, names
 from perfwatch.triage.frames import short_name, user_frames
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.rules.slow_checkpoint import saves
+from perfwatch.triage.rules.slow_checkpoint import saves, writes_much
 from perfwatch.triage.verdict import Outcome
 
 CAUSE = Cause("checkpointing", "busy", "user_code", (Thread, Stack))
@@ -43,7 +43,7 @@ def judge(case: Case) -> Outcome:
         wait = case.chains[phase.rank.pid].end.node.wait if phase.rank.pid in case.chains else None
         syncing = wait is not None and wait.kind == "sync"
         confidence = SEEN
-        if share < SAVING_SHARE and not syncing:
+        if share < SAVING_SHARE and not (syncing and phase.grown_bytes(case) >= NAMED_BYTES):
             share, confidence = phase.profile.share_where(_is_named_so), NAMED
             if share < SAVING_SHARE or phase.written_bytes(case) < NAMED_BYTES:
                 continue
@@ -79,7 +79,7 @@ def _saves(case: Case, stack: Stack) -> bool:
         return True
     line = calling_line(case.history, stack)
     called = names(line.loop_calls) if line is not None else frozenset()
-    return bool(called & SYNCS) and not called & TRAINS
+    return bool(called & SYNCS) and not called & TRAINS and writes_much(case, stack)
 
 
 def _moved(case: Case, phase: Phase, syncing: bool) -> str:

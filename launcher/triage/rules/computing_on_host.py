@@ -18,7 +18,7 @@ What to do next
 from perfwatch.probes.readings import ProcessUsage, Stack, Thread
 from perfwatch.triage.busy import Phase, phases
 from perfwatch.triage.case import Case
-from perfwatch.triage.code import line_of
+from perfwatch.triage.code import line_of, names
 from perfwatch.triage.gpu import cards_of, regimes
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Outcome
@@ -27,6 +27,7 @@ CAUSE = Cause("computing_on_host", "busy", "user_code", (Thread, Stack))
 
 RUNNING_SHARE = 0.5  # of a core
 ONE_LINE_SHARE = 0.9
+SYNCS = frozenset("fsync fdatasync sync".split())
 MODEL_SHARE = 0.2  # of samples in forward passes: above it a model runs, which is an evaluation
 
 
@@ -47,6 +48,8 @@ def judge(case: Case) -> Outcome:
             continue
         frame = phase.profile.top_line()
         source = line_of(case.history, frame)
+        if source is not None and names(source.calls) & SYNCS:
+            continue  # the kernel writes to a disk
         text = f": {source.text.strip()[:80]}" if source else ""
         return phase.finding(
             CAUSE,

@@ -15,16 +15,21 @@ What to do next
     The chain names the thread or handler: make it a daemon, or close it before the end.
 """
 
+import msgspec
+
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
-from perfwatch.triage.frames import any_tag, tags
+from perfwatch.triage.frames import any_tag, show, tags
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
-from perfwatch.triage.node import node_of
+from perfwatch.triage.node import Node, culprit, node_of
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.threads import other_threads
 from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("hung_at_exit", "hung", "user_code", (Thread, Stack))
+
+MOST_NAMED = 3  # of threads that are left over
 
 
 def judge(case: Case) -> Outcome:
@@ -36,17 +41,32 @@ def judge(case: Case) -> Outcome:
             continue
         if chain.end.still is False or any_tag(chain.end.node.tags, "save"):
             continue
-        return hung(
+        left = _left_over(case, chain)
+        waits_for = f"thread {left[0].name or left[0].tid} at {show(left[0].frame)} to end" if left else ""
+        found = hung(
             case,
             CAUSE.name,
             chain,
             owner=CAUSE.owner,
-            summary=f"training is over, but the process does not end: {who(chain)} waits for {chain.links[-1].waits_for}",
+            summary=f"training is over, but the process does not end: {who(chain)} waits for {waits_for or chain.links[-1].waits_for}",
             patience=_patience(case, chain),
             alternatives=(Alternative(cause="checkpointing", refuted_by="no save frame and no io on the chain"),),
-            next=(f"py-spy dump --nonblocking --pid {rank.pid}",),
+            next=(
+                *(("end that thread before the program ends, or start it with daemon=True",) if left else ()),
+                f"py-spy dump --nonblocking --pid {rank.pid}",
+            ),
         )
+        return msgspec.structs.replace(found, culprits=tuple(culprit(node) for node in left) or found.culprits)
     return None
+
+
+def _left_over(case: Case, chain: Chain) -> list[Node]:
+    """The program's own threads that go on while the interpreter waits for all that are not daemons."""
+    end = chain.end.node
+    frames = end.stack.frames if end.stack is not None else ()
+    if not any(frame.function == "_shutdown" and frame.file.endswith("/threading.py") for frame in frames):
+        return []
+    return [one for one in other_threads(case.history, case.job, end) if one.frame is not None][:MOST_NAMED]
 
 
 def finalising(stack: Stack | None) -> bool:

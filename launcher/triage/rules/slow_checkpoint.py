@@ -14,7 +14,7 @@ What to do next
     Save less often, asynchronously (``torch.distributed.checkpoint.async_save``), or to a faster disk.
 """
 
-from perfwatch.probes.readings import Stack
+from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.code import calling_line, names
 from perfwatch.triage.frames import show, tags
@@ -25,7 +25,9 @@ from perfwatch.triage.verdict import Alternative, Outcome
 CAUSE = Cause("slow_checkpoint", "slow", "storage", (Stack,))
 
 COMES_BACK = 2  # separate saves within the window
-SAVES = frozenset("save fsync fdatasync save_file savez dump sync".split())
+SAVES = frozenset("save save_file savez dump".split())
+SYNCS = frozenset("fsync fdatasync sync".split())
+MUCH_BYTES = 2**18  # per second: an audit trail or a log that is synced line by line stays far below
 
 
 def judge(case: Case) -> Outcome:
@@ -64,4 +66,17 @@ def saves(case: Case, stack: Stack) -> bool:
     if "save" in tags(stack):
         return True
     line = calling_line(case.history, stack)
-    return line is not None and not names(line.calls).isdisjoint(SAVES)
+    called = names(line.calls) if line is not None else frozenset()
+    return bool(called & SAVES) or (bool(called & SYNCS) and writes_much(case, stack))
+
+
+def writes_much(case: Case, stack: Stack) -> bool:
+    """Whether a thread writes as much as a checkpoint has; what is not known may be much."""
+    rate = case.history.rate(Thread, stack.pid, stack.tid, of=lambda thread: thread.written_chars)
+    return rate is None or rate >= MUCH_BYTES
+
+
+def syncs_little(case: Case, stack: Stack) -> bool:
+    """Whether a stack is in a line that forces a little to the disk."""
+    line = calling_line(case.history, stack)
+    return line is not None and bool(names(line.calls) & SYNCS) and not writes_much(case, stack)

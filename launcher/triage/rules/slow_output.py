@@ -23,6 +23,7 @@ from perfwatch.triage.gpu import regimes
 from perfwatch.triage.job import Member
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.rules.slow_checkpoint import syncs_little
 from perfwatch.triage.slowness import WINDOW_SECONDS, slow, worst
 from perfwatch.triage.verdict import Alternative, Outcome
 
@@ -63,13 +64,16 @@ def judge(case: Case) -> Outcome:
             ),
         ),
         alternatives=(Alternative(cause="blocked_pipe", refuted_by="the writes go through, slowly"),),
-        next=("print every hundredth step", "redirect the output to a file"),
+        next=(
+            "write every hundredth step",
+            "redirect the output to a file, and leave it to the kernel when that goes to the disk",
+        ),
     )
 
 
 def _prints(case: Case, stack: Stack) -> bool:
     found = tags(stack)
-    if any_tag(found, "log", "tracker"):
+    if any_tag(found, "log", "tracker") or syncs_little(case, stack):
         return True
     frame = user_frame(stack)
     if _for_device(case, stack):

@@ -21,6 +21,7 @@ from perfwatch.triage.memory import Lull, lull
 from perfwatch.triage.node import End
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.triage.working import started_by, works
 
 CAUSE = Cause("waiting_for_file", "hung", "user_code", (Thread, Stack))
 
@@ -36,6 +37,7 @@ def judge(case: Case) -> Outcome:
             end.kind not in ("file_lock", "file_poll")
             or case.progress[rank.pid].kind == "moving"
             or _owner_works(case, end)
+            or (end.kind == "file_poll" and any(works(case, pid) for pid in started_by(case, rank.pid)))
         ):
             continue
         holders = ", ".join(f"pid {pid}" for pid in end.others[:3])
