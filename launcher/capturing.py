@@ -39,6 +39,7 @@ class Capturing:
         self._helper: Helper | None = None
         self._number = 0
         self._outcomes: dict[int, Outcome] = {}
+        self._waiting = ""  # the state of a verdict that asked for a capture while another was at work
 
     def filenos(self) -> list[int]:
         """What to wait for."""
@@ -49,15 +50,20 @@ class Capturing:
         """What the capture at work does now."""
         return self._helper.said if self._helper is not None else ""
 
-    def serve(self) -> None:
-        """Take what the helper has said; tell the outcome when it is there."""
+    def serve(self) -> str:
+        """Take what the helper has said; tell the outcome when it is there.
+
+        Returns what to tell the user of a capture that was waiting for this one's end.
+        """
         outcome = self._helper.outcome() if self._helper is not None else None
         if outcome is None or self._helper is None:
-            return
+            return ""
         request, self._helper = self._helper.request, None
         self._outcomes[self._number] = outcome
         self._outcomes = dict(list(self._outcomes.items())[-MOST_REMEMBERED:])
         self._done(request, outcome)
+        waiting, self._waiting = self._waiting, ""
+        return self.ruled(waiting) if waiting else ""
 
     def begin(self, request: Request, scene: Scene | None = None) -> int:
         """Begin a capture; its number. Raises a PerfwatchError when it cannot be begun."""
@@ -93,8 +99,11 @@ class Capturing:
 
     def ruled(self, state: str) -> str:
         """Begin what helps with a verdict of this state, if it is time for one; what to tell the user."""
+        if self._helper is not None:
+            self._waiting = state
+            return ""
         scene = self._scene()
-        for capture in ruled(state) if self._helper is None else ():
+        for capture in ruled(state):
             request = request_for(capture, scene, "rule")
             try:
                 capture.available(request, scene)

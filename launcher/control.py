@@ -161,8 +161,7 @@ def find_place(pid: int, homes: tuple[Path, ...] = HOMES, proc: Path = Path("/pr
 
 def watching(folder: Path, homes: tuple[Path, ...] = HOMES) -> Path | None:
     """The control socket of the watcher that writes this session now, if there is one."""
-    for place in places(homes):
-        control = place / "control"
+    for control in watchers(homes):
         try:
             session = ask(control, {"command": "status"}, REQUEST_DEADLINE_SECONDS).get("session")
         except (OSError, ValueError):

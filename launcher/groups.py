@@ -13,6 +13,7 @@ from perfwatch.probes.flight_recorder import MEMORY_BYTES, FlightRecorderProbe, 
 from perfwatch.probes.nccl_ras import Job, NcclRasProbe
 from perfwatch.probes.probe import Unavailable
 from perfwatch.triage.case import Case
+from perfwatch.triage.collectives import standings
 from perfwatch.triage.job import Member
 
 RAS, RECORDER, WRITTEN = "nccl_ras", "flight_recorder", "flight_recorder files"
@@ -21,7 +22,7 @@ RAS_SECONDS, RAS_MANY_SECONDS, MANY_RANKS = 2.0, 6.0, 128
 RAS_CERTAIN_SECONDS = 20.0  # after a hang was told
 # A job that has no NCCL yet may begin to use it any moment, one that has none for long hardly will.
 ABSENT_SECONDS, LONGEST_ABSENT_SECONDS = 2.0, 32.0
-RECORDER_SECONDS, RECORDER_LATER_SECONDS, RECORDER_TIMES = 4.0, 30.0, 2
+RECORDER_SECONDS, RECORDER_LATER_SECONDS, RECORDER_TIMES = 4.0, 20.0, 3
 STILL_SECONDS, MOVING_SECONDS = 1.0, 5.0  # of a suspicion, before the ranks are asked to write
 WRITTEN_SECONDS = 10.0
 RAS_DEADLINE_SECONDS, RECORDER_DEADLINE_SECONDS = 8.0, 10.0
@@ -36,6 +37,9 @@ class Groups:
         sink: takes the readings, and how each question went.
         filesystem: where /proc is.
         clock: monotonic seconds.
+
+    Attributes:
+        invited: somebody asked about the job: ranks that go on may be asked too.
     """
 
     def __init__(
@@ -48,12 +52,13 @@ class Groups:
         self._filesystem = filesystem or Filesystem()
         self._under_way: dict[str, Errand] = {}
         self._due: dict[str, float] = {}
-        self._asked = 0
+        self.invited = False
+        self._asked, self._asked_at = 0, 0.0
         self._failed: dict[str, str] = {}
         self._absent: dict[
             str, float
         ] = {}  # how long it was waited before the last question that nobody was there to answer
-        self._nccl = False
+        self._nccl = self._answered = False
         self._suspected_at: float | None = None
 
     def look(self, case: Case, suspicious: bool, certain: bool) -> bool:
@@ -88,22 +93,28 @@ class Groups:
         """gloo has a recorder too, and no pipe to ask it through. When NCCL is first seen, whoever was absent is asked anew."""
         if not self._nccl and _nccl_threads(case):
             self._nccl = True
+            for name in self._absent:
+                self._due.pop(name, None)
             self._absent.clear()
-            self._due.clear()
         return self._nccl
 
     def _recorders(self, case: Case, seconds: float, certain: bool) -> None:
-        """A rank that stands is asked what it has called; one that was timed out has said so by itself."""
+        """A rank that stands is asked what it has called; one that was timed out has said so by itself.
+
+        Each question leaves a line of torch's on the job's standard error: two are asked when ranks come to stand, then few.
+        Ranks that go on are asked once, and only where somebody attached: sizes that differ do not stop NCCL.
+        """
         ranks = [_rank(case, member, index) for index, member in enumerate(case.ranks[:MOST_RECORDED])]
         probe = FlightRecorderProbe(self._filesystem)
-        stands = any(one.kind != "moving" for one in case.progress.values())
-        # Ranks that go on are asked once: sizes that differ do not stop NCCL, and nothing else shows them.
-        wanted = seconds >= STILL_SECONDS if stands else seconds >= MOVING_SECONDS and not self._asked
-        if wanted and not certain:
+        stands = any(one.kind == "still" for one in case.progress.values()) or bool(standings(case))
+        if not stands and self._asked and self._clock() - self._asked_at > RECORDER_LATER_SECONDS:
+            self._asked = 1
+        curious = self.invited and not self._asked and seconds >= MOVING_SECONDS
+        if (seconds >= STILL_SECONDS if stands else curious) and not certain:
             every = RECORDER_SECONDS if self._asked < RECORDER_TIMES else RECORDER_LATER_SECONDS
             if self._ask(RECORDER, every, RECORDER_DEADLINE_SECONDS, lambda: probe.look(ranks), MEMORY_BYTES):
-                self._asked += 1
-        if stands:
+                self._asked, self._asked_at = self._asked + 1, self._clock()
+        if stands and not self._answered:  # a rank that can be asked says the same, and newer
             self._ask(
                 WRITTEN,
                 WRITTEN_SECONDS,
@@ -145,10 +156,11 @@ class Groups:
         errand.close()
         if isinstance(trouble, Absent):
             pause = min(LONGEST_ABSENT_SECONDS, 2 * self._absent.get(name, ABSENT_SECONDS / 2))
-            self._due[name] = max(self._due[name], self._clock() + pause)
+            self._due[name] = max(self._due.get(name, 0.0), self._clock() + pause)
             self._absent[name] = pause
         else:
             self._absent.pop(name, None)
+        self._answered = self._answered or (name == RECORDER and trouble is None)
         self._sink(found)
         self._say(name, self._clock() - errand.began, errand.cpu_seconds, trouble)
 
@@ -183,7 +195,9 @@ def _nccl_threads(case: Case) -> bool:
 
 
 def _job(case: Case) -> Job:
-    processes = [member.process for member in case.ranks]
+    """The living first: one of them is asked. Those that have ended are known too, for the service still names them."""
+    ended = [member.process for member in case.job.ranks if not member.alive]
+    processes = [*(member.process for member in case.ranks), *ended]
     inner: Mapping[int, int] = {p.namespace_pid: p.pid for p in processes if p.namespace_pid is not None}
     return Job(tuple(process.pid for process in processes), inner, case.job.world_size)
 

@@ -17,6 +17,7 @@ from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.process import identify
 from perfwatch.probes.steps import StepCounter
 from perfwatch.redaction import redact
+from perfwatch.triage.placement import rank_of
 
 COUNTERS = tuple(
     name for name in r.GpuSample.__struct_fields__ if name.endswith(("_ns", "received_bytes", "sent_bytes", "_kib"))
@@ -209,7 +210,7 @@ class _People:
                 pid=one.pid if one.local_pid is None else one.local_pid,
                 host=one.local_pid is None,
                 name=process.name if process else "",
-                rank=process.rank if process else None,
+                rank=rank_of(process) if process else None,
                 memory_bytes=one.memory_bytes,
                 sm_utilisation=one.sm_utilisation,
                 step=step,

@@ -20,7 +20,6 @@ from perfwatch.triage.verdict import Verdict
 REFRESH_SECONDS = 1.0
 JUDGE_SECONDS = 2.0
 MOST_OF_TIME = 0.1  # that judging may take: a job of a thousand threads is judged less often
-SAID_SECONDS = 15.0
 
 
 class Viewer:

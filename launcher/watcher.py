@@ -117,7 +117,7 @@ class _Watcher:
                 poll.register(descriptor, select.POLLIN)
             poll.poll(pause * 1000)
             self._server.serve()
-            self._capturing.serve()
+            self._say(self._capturing.serve())
             for message in self._channel.receive():
                 self._handle(message)
         self._capturing.close()

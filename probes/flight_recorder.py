@@ -50,7 +50,7 @@ class FlightRecorderProbe:
 
     NAME = "flight_recorder"
     NEEDS = "a job started by perfwatch run (or with TORCH_NCCL_DEBUG_INFO_PIPE_FILE); NCCL; the job's user, or root"
-    COST = "a fork and 20 ms of CPU for a rank's dump of 270 KB; in the rank, a thread of its own for some 10 ms"
+    COST = "a fork and 7 ms of CPU for two small dumps, 20 ms for one of 270 KB; in the rank, a thread of its own"
 
     def __init__(
         self,

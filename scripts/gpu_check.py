@@ -56,7 +56,7 @@ def main() -> int:
         status = show.gauntlet(choice, conditions, 1, 1, options.resume, keep=True, as_json=False)
     done = rows.load(folder)
     if options.again:
-        done = [_judged_again(folder, row) for row in done]
+        done = [judged_again(folder, row) for row in done]
     if options.tables or options.again:
         console(sys.stdout).print(GauntletReport(score(done), {}, f"rows of {folder.name}"))
     causes(done)
@@ -146,7 +146,7 @@ def places(drill: Drill) -> list[tuple[str, str]]:
     return [*found, *([(drill.lookalike_of, "lookalike")] if drill.lookalike_of else [])]
 
 
-def _judged_again(folder: Path, row: Row) -> Row:
+def judged_again(folder: Path, row: Row) -> Row:
     """The row as it would be with the rules of now, judged when the live verdict was decided."""
     recording = _recording(folder, row)
     drill = next((drill for drill in DRILLS if drill.name == row.drill), None)

@@ -4,6 +4,7 @@
     scripts/nccl_check -o results --repeat 10                 ten times each: an hour on two cards
     scripts/nccl_check -o results --mode run --seconds 300    what fits into five minutes
     scripts/nccl_check -o results --tables                    only the tables and the recordings, here or anywhere
+    scripts/nccl_check -o results --again                     the same, every session judged again by the rules of now
 
 Rows, sessions and what the programs printed lie in the folder; trimmed recordings in its ``recordings``. One drill at a time:
 they share the cards. NVLink multicast stays off (NCCL_NVLS_ENABLE=0). Under ``run`` the job is armed: it has a RAS port of its
@@ -20,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gpu_check import causes, costs, loaded, record
+from gpu_check import causes, costs, judged_again, loaded, record
 
 from perfwatch.drills import DRILLS
 from perfwatch.drills.drill import Drill
@@ -42,9 +43,11 @@ def main() -> int:
     folder = options.output.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     os.environ["NCCL_NVLS_ENABLE"] = "0"
-    if not options.tables:
+    if not (options.tables or options.again):
         run(folder, options)
     done = rows.load(folder)
+    if options.again:
+        done = [judged_again(folder, row) for row in done]
     causes(done)
     table(done)
     recordings = loaded(folder, done)
@@ -65,16 +68,20 @@ def run(folder: Path, options: argparse.Namespace) -> None:
     modes = options.mode.split(",")
     conditions = Conditions(folder=folder, mode=modes[0], limit_seconds=LONGEST_SECONDS)
     with tempfile.TemporaryDirectory(prefix="perfwatch-nccl-") as scratch:
-        os.environ["PERFWATCH_DRILL_TURN"] = f"{scratch}/turn"
         for mode in modes:
+            if mode == "attach":
+                os.environ["PERFWATCH_DRILL_TURN"] = f"{scratch}/turn"
+            else:
+                os.environ.pop("PERFWATCH_DRILL_TURN", None)  # who watches it would see it wait
             now = replace(conditions, mode=mode)
             attempts = rows.left_to_do(plan(choice.drills, options.repeat), now, rows.load(folder))
             up = threading.Event()
             clock = threading.Timer(max(0.0, ends - time.monotonic()), up.set)
             clock.start()
-            for row in run_gauntlet(attempts, now, AT_ONCE, up):
-                if not up.is_set():  # what is interrupted says nothing
-                    note(folder, row, time.monotonic() - began)
+            for row in run_gauntlet(attempts, now, AT_ONCE if mode == "attach" else 1, up):
+                if up.is_set():
+                    break  # what was interrupted says nothing
+                note(folder, row, time.monotonic() - began)
             clock.cancel()
 
 
@@ -121,6 +128,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=86400.0, help="be done after so many seconds")
     parser.add_argument("--tables", action="store_true", help="run nothing: tables and recordings of what is there")
+    parser.add_argument("--again", action="store_true", help="run nothing: judge what is there again")
     parser.add_argument("--no-recordings", action="store_true")
     return parser.parse_args()
 

@@ -21,6 +21,7 @@ GIB = 2**30
 RANKS, WORKERS = 8, 7  # processes: 8 ranks with 7 workers each
 STUCK_SECONDS = 60.0
 STEP_SECONDS = 0.4
+LIBRARY = "/usr/lib/python3.12"
 TORCH = "/home/user/venv/lib/python3.12/site-packages/torch"
 TRAIN, GRAPH, ADAMW, LOADER = (
     "/home/user/train.py",
@@ -34,6 +35,22 @@ PLACES = (  # where a rank is seen, innermost frame first
     (("_try_get_data", LOADER, 1291), ("__next__", LOADER, 725), ("epoch", TRAIN, 52)),
     (("log", TRAIN, 66), ("epoch", TRAIN, 55)),
 )
+CONNECTION, QUEUES, WORKER = (
+    f"{LIBRARY}/multiprocessing/connection.py",
+    f"{LIBRARY}/multiprocessing/queues.py",
+    f"{TORCH}/utils/data/_utils/worker.py",
+)
+WAITS_FOR_WORKER = (
+    ("wait", CONNECTION, 947), ("poll", CONNECTION, 257), ("get", QUEUES, 113),
+    ("_try_get_data", LOADER, 1291), ("__next__", LOADER, 725), ("epoch", TRAIN, 52),
+)  # fmt: skip
+SLEEPS = (
+    ("__getitem__", TRAIN, 13),
+    ("fetch", f"{TORCH}/utils/data/_utils/fetch.py", 54),
+    ("_worker_loop", WORKER, 349),
+)
+MAIN = ("<module>", TRAIN, 80)
+LATE_RANK, LATE_WORKER = 5, 3
 
 
 def rank_pid(rank: int) -> int:
@@ -57,7 +74,7 @@ def readings(seconds: float, chance: random.Random) -> Iterator[tuple[float, r.R
         if second % 10 == 0 or stuck:
             yield from ((at, one) for one in _of_machine(at, chance))
         if second % 60 == 30 or (stuck and second % 4 == 0):
-            for rank in range(6):
+            for rank in range(RANKS):
                 yield from _stacks(at, rank, stuck, chance)
 
 
@@ -90,7 +107,10 @@ def _of_rank(
     steps = int(moved / STEP_SECONDS)
     intervals = () if stuck or saving else (STEP_SECONDS + chance.random() * 0.02, STEP_SECONDS)
     yield at, r.Steps(pid=pid, tid=pid, count=steps, step_ago_seconds=at - moved + 0.1, interval_seconds=intervals)
-    waits = rank != 5
+    waits = rank != LATE_RANK
+    watchdog = r.Thread(pid=pid, tid=pid + 5000, name="pt_nccl_watchdg", state="S", cpu_seconds=0.1)
+    if at % 60 == 0:
+        yield at, watchdog
     yield at, r.Thread(
         pid=pid, tid=pid, name="python", state="R" if not stuck else "S", cpu_seconds=moved * 0.9, run_seconds=moved * 0.9,
         voluntary_switches=steps * 9, ran_ago_seconds=at - moved,
@@ -137,12 +157,29 @@ def _of_machine(at: float, chance: random.Random) -> Iterator[r.Reading]:
 def _stacks(at: float, rank: int, stuck: bool, chance: random.Random) -> Iterator[tuple[float, r.Reading]]:
     pid = rank_pid(rank)
     yield at, r.ProbeCall(probe="stacks", entity=f"pid {pid}", duration_seconds=3.0, cpu_seconds=0.09, outcome="ok")
-    places = ((PLACES[2] if rank == 5 else PLACES[0]),) if stuck else PLACES
+    places = ((WAITS_FOR_WORKER if rank == LATE_RANK else PLACES[0]),) if stuck else PLACES
     for number in range(5 if stuck else 40):
-        frames = tuple(r.Frame(*frame) for frame in chance.choice(places))
         span = 0.6 if stuck else 0.075
         then = at + 0.075 * number
+        frames = tuple(r.Frame(*frame) for frame in (*chance.choice(places), MAIN))
         yield then, r.Stack(pid=pid, tid=pid, thread="MainThread", frames=frames, samples=4, span_seconds=span)
+        if stuck and rank == LATE_RANK:
+            frames = tuple(r.Frame(*frame) for frame in (*SLEEPS, MAIN))
+            worker = pid + LATE_WORKER
+            yield (
+                then,
+                r.Stack(pid=worker, tid=worker, thread="MainThread", frames=frames, samples=4, span_seconds=span),
+            )
+    if stuck and rank == LATE_RANK:
+        wait = r.Wait(call="clock_nanosleep", number=230, kind="sleep", remaining_seconds=99_000.0)
+        worker = pid + LATE_WORKER
+        facts: dict[str, Any] = {
+            "name": "pt_data_worker",
+            "cpu_seconds": 3.0,
+            "run_seconds": 3.0,
+            "voluntary_switches": 90,
+        }
+        yield at, r.Thread(pid=worker, tid=worker, state="S", ran_ago_seconds=30.0, wait=wait, **facts)
 
 
 def write(folder: Path, seconds: float = 3600.0, seed: int = 6) -> Path:

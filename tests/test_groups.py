@@ -12,7 +12,7 @@ import pytest
 from perfwatch.arming import armed_groups
 from perfwatch.groups import RAS_SECONDS, Groups
 from perfwatch.probes.group_variables import free_port
-from perfwatch.probes.readings import Communicator, ProbeCall, Process, Reading
+from perfwatch.probes.readings import Communicator, ProbeCall, Process, Reading, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from tests.sessions import session
@@ -150,3 +150,26 @@ def test_what_the_user_has_set_stays(chosen: dict[str, str], tmp_path: Path) -> 
 def test_a_service_that_is_switched_off_stays_off(tmp_path: Path) -> None:
     """NCCL_RAS_ENABLE=0."""
     assert "NCCL_RAS_ADDR" not in armed_groups({"NCCL_RAS_ENABLE": "0"}, tmp_path)
+
+
+def test_when_nccl_is_first_seen_whoever_was_absent_is_asked_anew() -> None:
+    """While the first question is still under way: a program that has just made its process group."""
+    ours = subprocess.Popen(["sleep", "600"], env={"PATH": os.environ["PATH"]})
+    try:
+        watched = Watched([ours.pid])
+        for _ in range(4):  # by now it is asked every few seconds only
+            watched.look()
+            watched.clock.now += 20.0
+        assert watched.groups.look(watched.case, suspicious=True, certain=False)
+        watched.case.history.add(
+            0.0, Thread(pid=ours.pid, tid=ours.pid, name="pt_nccl_watchdg", state="S", cpu_seconds=0.0)
+        )
+        assert asked(watched.look()) in ([], ["absent"])
+        watched.clock.now += RAS_SECONDS + 0.1
+        before = watched.groups.look(watched.case, suspicious=True, certain=False)
+    finally:
+        ours.kill()
+        ours.wait()
+
+    assert before
+    watched.groups.close()

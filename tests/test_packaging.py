@@ -77,7 +77,14 @@ def test_the_wheel_holds_every_module_and_nothing_under_another_name(repository:
 
 
 @pytest.mark.parametrize(
-    "name", ["perfwatch/agent/sitecustomize.py", "perfwatch/py.typed", "perfwatch/drills/stage.py"]
+    "name",
+    [
+        "perfwatch/agent/sitecustomize.py",
+        "perfwatch/py.typed",
+        "perfwatch/drills/stage.py",
+        "perfwatch/report/page/page.html",
+        "perfwatch/report/page/page.css",
+    ],
 )
 def test_the_wheel_holds_what_is_read_by_path(wheel: set[str], name: str) -> None:
     """A wheel without the agent leaves ``run`` silently unarmed."""

@@ -6,6 +6,8 @@ the program. Without PERFWATCH_AGENT_DIR it only chains. What it does, and when:
 
 - at start: nothing, except where Yama restricts ptrace (PERFWATCH_TRACER_PID is set): declare that process as tracer;
 - when torch is first imported: chain ``sys.excepthook``, so that a crash leaves ``crash-PID.txt`` in that folder;
+- at exit, if a capture of this process has just opened a window (``window-PID`` is there): let it end first, for a
+  process whose profiler records while it is torn down may crash (seen with torch 2.13: SIGSEGV after the last line);
 - when torch.optim is complete: register a global hook that runs after every ``Optimizer.step``;
 - under ``perfwatch run --arm ncu`` (PERFWATCH_KERNEL_WINDOW is set): after a step, open a profiler's range
   (cudaProfilerStart) when ``kernels-PID`` has appeared in that folder, and close it when that is gone;
@@ -33,6 +35,7 @@ offset   type   what
 A reader that looks while a slot is written may see an old N with a new time: leave out the oldest slot.
 
 ``crash-PID.txt``: the traceback as Python prints it, cut to its last 16 KiB.
+``window-PID``: made by a capture: seconds of CLOCK_MONOTONIC until which an exit may be held up, as text.
 """
 
 import os
@@ -44,6 +47,7 @@ _HEADER_BYTES = 64
 _SLOT_BYTES = 24
 _SLOTS = (_PAGE_BYTES - _HEADER_BYTES) // _SLOT_BYTES
 _CRASH_BYTES = 16 * 1024
+_LONGEST_EXIT_SECONDS = 45.0  # of the longest window and its trace
 _PR_SET_PTRACER = 0x59616D61  # linux/prctl.h; not inherited by fork, kept by exec
 
 
@@ -161,6 +165,23 @@ def _write_crash(directory, kind, value, trace):
         os.close(descriptor)
 
 
+def _end_windows(directory):
+    """At exit: while a capture records this process, go on stepping for it (a window may count steps), not for long."""
+    import time
+
+    path = os.path.join(directory, "window-%d" % os.getpid())
+    try:
+        with open(path) as file:
+            until = min(float(file.read(32)), time.monotonic() + _LONGEST_EXIT_SECONDS)
+        tracker = getattr(sys.modules.get("torch.autograd.profiler"), "KinetoStepTracker", None)
+        while time.monotonic() < until and os.path.exists(path):
+            for _ in range(20 if tracker is not None else 0):
+                tracker.increment_step("Optimizer")
+            time.sleep(0.02)
+    except Exception:
+        pass  # no window, which is the rule
+
+
 class _TorchArrives:
     """A finder that finds nothing: it is asked for every module, and so hears of torch without importing it.
 
@@ -186,6 +207,9 @@ class _TorchArrives:
         if name == "torch" and not cls.chained:
             cls.chained = True
             _keep_crashes(cls.directory)
+            import atexit
+
+            atexit.register(_end_windows, cls.directory)
         # torch.optim imports its optimizers after torch.optim.optimizer: the next module that is asked for is in time.
         module = sys.modules.get("torch.optim.optimizer")
         if module is not None and hasattr(module, "Optimizer"):

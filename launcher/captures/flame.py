@@ -16,7 +16,7 @@ from perfwatch.probes.stacks import MISSING_ADVICE, Stacks, find_py_spy
 
 NAME = "flame"
 SUMMARY = "py-spy: a flame graph of one rank's Python and its workers' over some seconds"
-DISTURBS = "nothing: the processes are not paused; 3 % of a core per process at 50 samples a second"
+DISTURBS = "nothing: the processes are not paused; 3 % of a core for each file at 50 samples a second"
 USES: frozenset[str] = frozenset({PTRACE})
 TRIGGERED_BY = ""
 OPTIONS: Mapping[str, str] = {"rate": "samples a second, 1 to 200; 50 by default"}

@@ -9,14 +9,15 @@ import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
+
 from perfwatch.captures.capture import COUNTERS, CUPTI, Collected, File, Request, Scene, Subject, Window
 from perfwatch.captures.pace import Pacer
 from perfwatch.captures.running import run_program
 from perfwatch.errors import CaptureFailed, CaptureRefused, CaptureUnavailable, PerfwatchError
 from perfwatch.nsight.finding import Tool, find, options
-from perfwatch.nsight.ncu_command import can_attach
+from perfwatch.nsight.ncu_command import WARNING, can_attach
 from perfwatch.nsight.ncu_report import read_report
-from perfwatch.nsight.ncu_session import WARNING
 from perfwatch.nsight.permission import refused
 from perfwatch.report.kernels import told_in_short
 
@@ -34,6 +35,7 @@ _LOOK_SECONDS = 0.2
 _SECOND_RUN = (
     "measure a second run: perfwatch ncu -- COMMAND; or start the job with: perfwatch run --arm ncu -- COMMAND"
 )
+MOST_ROWS = 60  # of the kernel table that go into the recording; the file has all of them
 
 
 def available(request: Request, scene: Scene) -> None:
@@ -113,7 +115,9 @@ def _collected(
     except PerfwatchError as error:
         notes.append(f"the report is there, but could not be read: {error.message}")
         return Collected((file,), seconds, tuple(notes))
-    return Collected((file,), seconds, tuple(notes), summary=told_in_short(table))
+    longest = msgspec.structs.replace(table, rows=table.rows[:MOST_ROWS])
+    report_of_it = {"kernels": msgspec.to_builtins(longest)}
+    return Collected((file,), seconds, tuple(notes), summary=told_in_short(table), report=report_of_it)
 
 
 def _step_after(

@@ -37,6 +37,9 @@ START_SECONDS = 30.0
 STOP_SECONDS = 90.0  # 4 s with the import of a 2 s window on an H200; 98 s is what osrt made of it
 _VERSION = re.compile(r"\d+")
 _VIEWER = "nsys-ui"
+_PRIVATE = (
+    "nsys writes the environment of every process that it may read into its report: look for keys before you pass it on"
+)
 _NO_STEPS = "0 optimizer steps"  # nsys sees none, and that is no finding
 
 
@@ -136,6 +139,7 @@ def _of_the_machine(request: Request, scene: Scene, window: Window) -> Collected
         "system-wide: GPU counters" + (" and CPU samples" if sample else "") + " of everything on this machine; "
         "kernels and CUDA calls of the job need perfwatch run --arm nsys"
     ]
+    notes.append(_PRIVATE)
     if not sample:
         notes.append(
             "no CPU samples: kernel.perf_event_paranoid forbids them (sudo sysctl kernel.perf_event_paranoid=0)"
@@ -146,7 +150,7 @@ def _of_the_machine(request: Request, scene: Scene, window: Window) -> Collected
 def _collected(
     request: Request, subjects: tuple[Subject, ...], tool: Tool, window: Window, seconds: float, stopped: Finished
 ) -> Collected:
-    notes = []
+    notes = [_PRIVATE]
     if request.steps is not None and request.seconds is None:
         notes.append(f"nsys has no window of steps: it recorded for {seconds:.1f} s")
     if request.ranks:
@@ -183,6 +187,8 @@ def _files(folder: Path, subjects: tuple[Subject, ...], request: Request) -> tup
         if path not in (reports or kept):
             path.unlink(missing_ok=True)
     only = subjects[0] if len(subjects) == 1 else None
+    for path in reports or kept:
+        path.chmod(0o600)
     files = [
         File(
             path=str(path),

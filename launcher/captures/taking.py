@@ -144,11 +144,13 @@ class LiveWindow:
     def wait(self, seconds: float) -> None:
         """Let time pass. Raises CaptureFailed when no rank of the capture lives any more."""
         ends = self.clock() + seconds
-        while (left := ends - self.clock()) > 0:
+        while True:
             if not alive(self.subjects, self.proc):
                 raise CaptureFailed(
                     "every rank that was to be captured has ended", "perfwatch replay says how the job ended"
                 )
+            if (left := ends - self.clock()) <= 0:
+                return
             time.sleep(min(left, TURN_SECONDS))
 
     def opened(self) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from perfwatch.captures.capture import Request, Scene, Subject, Window
+from perfwatch.captures.exits import Exits
 from perfwatch.captures.kineto_link import FIRST_POLL_SECONDS, Link
 from perfwatch.captures.pace import Pace, Pacer
 from perfwatch.captures.torch_files import TraceFolder
@@ -17,7 +18,10 @@ STEPS = 5
 SECONDS = 2.0
 MOST_SECONDS = 30.0  # of a window
 SLOWEST_STEP_SECONDS = 2.0  # beyond it the default window is one of time
-LEAD_SECONDS = 2.5  # between the last rank's knowing and the window: Kineto wants its time to prepare
+LEAD_SECONDS = 1.5  # between the last rank's knowing and the window: Kineto wants its time to prepare
+# A client waits 90 ms for its answer; one that comes later is read at its next poll.
+POLLS = 2.0
+STUCK_SECONDS = 5.0  # without a step (and ten usual steps): the window of steps is given up
 REST_SECONDS = 4.0  # what a profiler may take to come to rest after its last window
 BEGUN_SECONDS = 5.0  # after the end of the window: a rank that has no file by then never began
 WRITE_SECONDS = 90.0  # for a trace of the largest kind
@@ -53,13 +57,28 @@ class TorchWindow:
         pacer = Pacer(self._scene.place, subjects)
         pace = pacer.look()
         self.usual_seconds = pace.seconds if pace.stepping else None
+        if self._request.options.get("stacks") and pace.counts and not pace.stepping:
+            raise CaptureRefused(
+                "the job has made steps and makes none now: it may hang, and a trace with Python stacks would hang with it",
+                "leave --stacks out; perfwatch attach names the stacks",
+            )
         steps = self._steps(subjects, pace)
-        if steps is not None:
-            self._steps_window(subjects, pace, steps, pacer)
-        else:
-            seconds = self._request.seconds if self._request.seconds is not None else SECONDS
-            self._time_window(subjects, seconds)
-        return self._written(subjects)
+        seconds = self._request.seconds if self._request.seconds is not None else SECONDS
+        length = 2 * steps * (pace.seconds or 0.0) if steps is not None else seconds
+        exits = Exits(self._scene.place, subjects, time.monotonic() + self._lead + length)
+        try:
+            if steps is not None:
+                self._steps_window(subjects, pace, steps, pacer)
+            else:
+                self._time_window(subjects, seconds)
+            return self._written(subjects, exits)
+        finally:
+            exits.close()
+
+    @property
+    def _lead(self) -> float:
+        """Seconds from the offer to the window: every rank must know of it by then."""
+        return POLLS * self._link.poll_seconds + LEAD_SECONDS
 
     def reached(self, subjects: tuple[Subject, ...]) -> tuple[Subject, ...]:
         """Those whose profiler asks for work. Raises CaptureFailed when none does, CaptureRefused when one is busy."""
@@ -115,7 +134,7 @@ class TorchWindow:
     def _steps_window(self, subjects: tuple[Subject, ...], pace: Pace, steps: int, pacer: Pacer) -> None:
         """Let every rank record the same steps."""
         assert pace.seconds is not None
-        lead = math.ceil((self._link.poll_seconds + LEAD_SECONDS) / pace.seconds)
+        lead = math.ceil(self._lead / pace.seconds)
         # Ranks in step are a step apart when they are read; others (a pipeline's) have counts of their own.
         common = max(pace.counts.values()) + lead
         alike = max(pace.counts.values()) - min(pace.counts.values()) <= 3
@@ -126,14 +145,15 @@ class TorchWindow:
         self._window.tell(f"recording {steps} steps")
         first = subjects[0].pid
         ends = self._window.clock() + 3 * (lead + steps) * pace.seconds + WRITE_SECONDS / 3
-        began = None
-        while self._window.clock() < ends:
-            now = pacer.look()
-            done = now.counts.get(first, 0) - starts[first]
-            if began is None and done >= 0:
+        began, newest, moved = None, 0, self._window.clock()
+        while self._window.clock() < min(ends, moved + STUCK_SECONDS + 10 * pace.seconds):
+            count = pacer.look().counts.get(first, 0)
+            if count > newest:
+                newest, moved = count, self._window.clock()
+            if began is None and count >= starts[first]:
                 self._window.opened()
                 began = self._window.clock()
-            if began is not None and done >= steps:
+            if began is not None and count >= starts[first] + steps:
                 self._window.closed()
                 return
             self._wait(min(LOOK_SECONDS, max(0.005, pace.seconds / 4)))
@@ -144,9 +164,8 @@ class TorchWindow:
 
     def _time_window(self, subjects: tuple[Subject, ...], seconds: float) -> None:
         """Let every rank record the same stretch of time."""
-        lead = self._link.poll_seconds + LEAD_SECONDS
-        starts = time.time() + lead
-        opens = self._window.clock() + lead
+        starts = time.time() + self._lead
+        opens = self._window.clock() + self._lead
         ask = Ask(self._folder.file, start_unix_ms=int(starts * 1000), duration_ms=int(seconds * 1000))
         self.offer(subjects, {one.pid: ask for one in subjects})
         self._wait(opens - self._window.clock())
@@ -169,15 +188,22 @@ class TorchWindow:
             if not late:
                 return
             self._wait(LOOK_SECONDS / 5)
+        if len(late) == len(subjects):
+            raise CaptureFailed(
+                f"no rank's profiler has taken the request within {patience:.0f} s",
+                "the machine may be crowded: try again",
+            )
         self.notes.append(f"{names(late)} did not take the request in time")
 
-    def _written(self, subjects: tuple[Subject, ...]) -> list[tuple[Subject, Path]]:
+    def _written(self, subjects: tuple[Subject, ...], exits: Exits) -> list[tuple[Subject, Path]]:
         """Wait for the traces: each is renamed to its name when it is complete."""
         self._window.tell("waiting for the traces to be written")
         began = self._window.clock()
         found: dict[int, Path] = {}
         while self._window.clock() < began + WRITE_SECONDS:
             found |= {one.pid: path for one in subjects if (path := self._folder.trace_of(one)) is not None}
+            for pid in found:
+                exits.release(pid)
             waiting = [one for one in subjects if one.pid not in found]
             late = self._window.clock() > began + BEGUN_SECONDS
             if not waiting or (late and not any(self._folder.begun(one) for one in waiting)):

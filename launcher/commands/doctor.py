@@ -21,16 +21,22 @@ def doctor(
     """
     import os
 
+    from perfwatch.captures.running import run_program
     from perfwatch.checkup import SCHEMA, examine_machine
     from perfwatch.checkup_gpu import GpuCheckup
     from perfwatch.checkup_job import examine_job
+    from perfwatch.checkup_profilers import examine_profilers
     from perfwatch.probes.deadline import KillableChild
     from perfwatch.probes.filesystem import Filesystem
     from perfwatch.probes.gpu import GpuProbe
 
     child, filesystem = KillableChild(), Filesystem()
     gpus = GpuCheckup(GpuProbe())
-    machine = [*examine_machine(filesystem, child, os.environ), *gpus.examine()]
+    machine = [
+        *examine_machine(filesystem, child, os.environ),
+        *gpus.examine(),
+        *examine_profilers(os.environ, run_program),
+    ]
     job = [] if pid is None else examine_job(filesystem, pid, child, gpus)
     if json:
         import msgspec

@@ -31,6 +31,7 @@ def fleet(
             metavar="SECONDS", min=1.0, help="How long a wait that time may heal is given before it is called hung."
         ),
     ] = 60.0,
+    session: Annotated[str | None, typer.Option(metavar="DIR", help="Where to keep the recording.")] = None,
     command: Annotated[str, typer.Option(metavar="COMMAND", help="What perfwatch is called on the hosts.")] = "",
     options: Annotated[
         str, typer.Option(metavar="OPTIONS", help="More options for ssh or kubectl, e.g. '--namespace training'.")
@@ -51,9 +52,11 @@ def fleet(
       perfwatch fleet --kubernetes job-name=train --options '--namespace training'
     """
     from perfwatch.fleet.asking import Question
+    from perfwatch.fleet.keeping import keep
     from perfwatch.fleet.staying import until_clear
     from perfwatch.report.exits import exit_code
     from perfwatch.report.fleet import FleetReport, as_json
+    from perfwatch.report.plain import clean
 
     engine = _engine(hosts, slurm, kubernetes, command, options)
     outcome = until_clear(engine, Question(seconds, patience, job, deadline), sys.stderr)
@@ -63,6 +66,11 @@ def fleet(
         from perfwatch.report.console import console
 
         console(sys.stdout).print(FleetReport(outcome))
+    folder, loss = keep(session, outcome.merged, outcome.said, outcome.verdict)
+    if folder is not None and not json:
+        print(f"recorded in {folder}")
+    if loss:
+        print(f"perfwatch: {clean(loss)}", file=sys.stderr)
     raise typer.Exit(exit_code(outcome.verdict))
 
 

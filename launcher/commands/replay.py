@@ -48,6 +48,7 @@ def replay(
     from perfwatch.report.moment import last_living_moment, parse_moment
     from perfwatch.session import find_session
     from perfwatch.triage.diagnose import diagnose
+    from perfwatch.triage.fleet_recording import MODE, judge_recorded
 
     if at is not None and final:
         raise UsageError("--at and --final name two moments", "give one of them")
@@ -59,7 +60,8 @@ def replay(
         moment = parse_moment(at, recording)
     else:
         moment = recording.end if final else last_living_moment(recording)
-    verdict = diagnose(recording.until(moment), moment)
+    judge = judge_recorded if recording.session.mode == MODE else diagnose
+    verdict = judge(recording.until(moment), moment)
     if json:
         print(as_json(verdict))
     else:

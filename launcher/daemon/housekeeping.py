@@ -16,6 +16,7 @@ from perfwatch.errors import SessionUnreadable
 from perfwatch.recording import load_session
 
 MOST_SESSIONS = 1000
+LEAST_FREE_BYTES = 256 * 2**20  # on a disk that others fill up: our old recordings are the first to make room
 LARGEST_EVENTS_BYTES = 32 * 2**20
 REMARKABLE = ("hung", "slow", "gone")
 HARMLESS_ENDS = ("finished",)
@@ -40,7 +41,13 @@ class Kept:
     calm: bool
 
 
-def tidy(home: str, living: Iterable[str], budget_bytes: int, most: int = MOST_SESSIONS) -> tuple[int, list[str]]:
+def tidy(
+    home: str,
+    living: Iterable[str],
+    budget_bytes: int,
+    most: int = MOST_SESSIONS,
+    least_free_bytes: int = LEAST_FREE_BYTES,
+) -> tuple[int, list[str]]:
     """Remove finished sessions until all together fit; the bytes that are left, and what was removed, in sentences.
 
     Args:
@@ -48,6 +55,7 @@ def tidy(home: str, living: Iterable[str], budget_bytes: int, most: int = MOST_S
         living: paths of those that are being written: they count, and stay.
         budget_bytes: for everything.
         most: sessions to keep.
+        least_free_bytes: what is to stay free on the disk.
     """
     busy = set(living)
     total, finished = 0, []
@@ -62,16 +70,17 @@ def tidy(home: str, living: Iterable[str], budget_bytes: int, most: int = MOST_S
             finished.append(kept)
     said = []
     count = len(finished)
+    disk = os.statvfs(home)
+    allowed = min(budget_bytes, total + disk.f_bavail * disk.f_frsize - least_free_bytes)
+    why = "the budget of all sessions is used" if allowed == budget_bytes else "the disk is nearly full"
     for one in sorted(finished, key=lambda one: (not one.calm, one.created)):
-        if total <= budget_bytes and count <= most:
+        if total <= allowed and count <= most:
             break
         shutil.rmtree(one.folder)
         total -= one.size_bytes
         count -= 1
         kind = "calm" if one.calm else "with an incident"
-        said.append(
-            f"removed {one.folder.name} ({kind}, {one.size_bytes / 2**20:.1f} MiB): the budget of all sessions is used"
-        )
+        said.append(f"removed {one.folder.name} ({kind}, {one.size_bytes / 2**20:.1f} MiB): {why}")
     return total, said
 
 

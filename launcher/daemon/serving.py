@@ -12,7 +12,7 @@ from typing import IO
 from perfwatch.daemon.node import MOST_WATCHED, Node
 from perfwatch.daemon.scanner import Scanner
 from perfwatch.daemon.ward import Terms
-from perfwatch.errors import UsageError
+from perfwatch.errors import SessionUnwritable, UsageError
 from perfwatch.leaving import Leaving
 from perfwatch.linux import volunteer_for_the_oom_killer
 from perfwatch.oneshot import say
@@ -85,7 +85,13 @@ def serve(wishes: Wishes, outlets: Wanted, log: IO[str]) -> None:
 
 def _locked(home: Path) -> int:
     """Hold the folder for as long as we live."""
-    descriptor = os.open(home / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        descriptor = os.open(home / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise SessionUnwritable(
+            f"recordings have no place to go ({home}: {error.strerror})",
+            "name a folder with some room: --directory DIR",
+        ) from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

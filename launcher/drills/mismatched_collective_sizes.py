@@ -1,14 +1,22 @@
-"""Two ranks reduce tensors of unequal size. NCCL does not check: training goes on, with garbage in the gradients."""
+"""Two ranks reduce tensors of unequal size. NCCL does not check: training goes on, with garbage in the gradients.
+
+Only the ranks' flight recorders show it; they are armed, as they are under ``perfwatch run``.
+"""
 
 import itertools
+import os
+import sys
+import tempfile
 
-import ranks
 import stage
-import torch
-import torch.distributed as dist
+
+PIPE, DUMP = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_DUMP_TEMP_FILE"
 
 
-def share_statistics(device: torch.device, classes: int) -> torch.Tensor:
+def share_statistics(device, classes):
+    import torch
+    import torch.distributed as dist
+
     counts = torch.ones(classes, device=device)
     dist.all_reduce(counts)
     return counts
@@ -16,6 +24,14 @@ def share_statistics(device: torch.device, classes: int) -> torch.Tensor:
 
 def main() -> None:
     args = stage.arguments(__doc__)
+    if PIPE not in os.environ:  # only what a process was started with can be seen from outside
+        folder = tempfile.mkdtemp(prefix="drill-")
+        named = {PIPE: f"{folder}/pipe_", DUMP: f"{folder}/dump_"}
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **named})
+    import ranks
+    import torch
+    import torch.distributed as dist
+
     device = ranks.join(args)
     rank = dist.get_rank()
     net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1024, 1024).to(device))

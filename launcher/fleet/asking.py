@@ -14,10 +14,11 @@ from perfwatch.errors import NoSuchTarget, UsageError
 from perfwatch.fleet import wire
 from perfwatch.fleet.engine import REACH_SECONDS, Answer, Engine
 from perfwatch.session import Session, this_machine
+from perfwatch.triage.fleet_recording import MODE, Said, said
 from perfwatch.triage.folding import Folded
 from perfwatch.triage.hosts import HostReport, listed, names
 from perfwatch.triage.job_wide import judge_hosts
-from perfwatch.triage.merging import Part, merge
+from perfwatch.triage.merging import Merged, Part, merge
 from perfwatch.triage.snapshot import JobView, Snapshot
 from perfwatch.triage.verdict import Verdict
 
@@ -56,6 +57,8 @@ class Outcome:
     folded: Folded
     reports: tuple[HostReport, ...]
     job: str  # who the job says that it is
+    merged: Merged
+    said: list[Said]  # what a recording of it needs besides
 
 
 @dataclass
@@ -82,19 +85,19 @@ def ask(engine: Engine, question: Question, progress: Progress = lambda done, to
     session = Session(
         version=__version__,
         created=now - max(part.view.end for part in parts),
-        mode="fleet",
+        mode=MODE,
         machine=this_machine(),
         command=parts[0].view.session.command,
         conditions={"patience_seconds": question.patience_seconds},
     )
     merged = merge(parts, session)
     verdict, folded = judge_hosts(merged, parts, reports, engine.complete)
-    return Outcome(verdict, folded, tuple(reports), parts[0].view.identity.shown())
+    beside = said(merged, parts, reports, engine.complete)
+    return Outcome(verdict, folded, tuple(reports), parts[0].view.identity.shown(), merged, beside)
 
 
 def _asked(engine: Engine, question: Question, progress: Progress) -> _Answers:
     nonce = secrets.token_hex(8)
-    question = question if question.job else replace(question, job=engine.job)
     asked_at = time.time()
     answers = _Answers()
     progress(0, len(engine.hosts))
@@ -103,7 +106,8 @@ def _asked(engine: Engine, question: Question, progress: Progress) -> _Answers:
         _hear(answers, answer, nonce, asked_at, question)
         progress(len(answers.reports), len(engine.hosts))
 
-    engine.ask(question.arguments(nonce), question.ends_seconds, heard)
+    wanted = question if question.job else replace(question, job=engine.job)
+    engine.ask(wanted.arguments(nonce), question.ends_seconds, heard)
     return answers
 
 
@@ -124,13 +128,20 @@ def _hear(answers: _Answers, answer: Answer, nonce: str, asked_at: float, questi
         return
     answers.snapshots[host] = snapshot
     skew = skew_seconds(snapshot.made, asked_at + question.seconds, answer.received)
-    answers.reports[host] = HostReport(host=host, state="no_job", skew_seconds=skew, reason=_no_job(snapshot))
+    answers.reports[host] = _without_the_job(snapshot, host, skew, question)
 
 
-def _no_job(snapshot: Snapshot) -> str:
+def _without_the_job(snapshot: Snapshot, host: str, skew: float, question: Question) -> HostReport:
+    """A host that turns out to have no part of the job. Only where nothing was hidden or passed over, that is evidence."""
     if snapshot.hidden:
-        return f"no training job that may be looked into; {snapshot.hidden} Python processes may not"
-    return "no process of the job is there"
+        reason = f"{snapshot.hidden} Python processes there may not be looked into"
+        return HostReport(
+            host=host, state="failed", reason=reason, advice="ask as the user who owns the job, or as root"
+        )
+    if snapshot.unwanted and question.job:
+        reason = f"{snapshot.unwanted} jobs there do not say {question.job!r} of themselves"
+        return HostReport(host=host, state="failed", reason=reason, advice="choose --job so that it fits on every host")
+    return HostReport(host=host, state="no_job", skew_seconds=skew, reason="no process of the job is there")
 
 
 def _without(answer: Answer, wrong: str, question: Question) -> HostReport:
@@ -167,12 +178,12 @@ def skew_seconds(made: float, earliest: float, latest: float) -> float:
 def _nobody(answers: _Answers) -> NoSuchTarget:
     reports = list(answers.reports.values())
     answered = names(reports, "no_job", "double")
-    said = [f"no training job on {listed(answered)}"] if answered else []
+    told = [f"no training job on {listed(answered)}"] if answered else []
     for report in reports:
-        if report.state in ("silent", "failed", "garbled") and len(said) < 1 + MOST_JOBS_NAMED:
-            said.append(f"{report.host}: {report.reason}")
+        if report.state in ("silent", "failed", "garbled") and len(told) < 1 + MOST_JOBS_NAMED:
+            told.append(f"{report.host}: {report.reason}")
     advice = next((report.advice for report in reports if report.advice), "perfwatch ps, on one of the hosts")
-    return NoSuchTarget("; ".join(said), advice)
+    return NoSuchTarget("; ".join(told), advice)
 
 
 def _key(host: str, view: JobView) -> Key:

@@ -62,6 +62,7 @@ def look(seconds: float, patience_seconds: float, wanted: str, leaving: Leaving)
         made=time.time(),
         jobs=tuple(view for view in views if view is not None),
         hidden=hidden,
+        unwanted=sum(wanted not in one.identity.shown() for one in found),
         cpu_seconds=round(_cpu_seconds(), 3),
     )
 

@@ -5,5 +5,7 @@
 - ``ncu_command``  Nsight Compute's command lines, pure
 - ``ncu_report``   a .ncu-rep file to a kernel table
 - ``nsys_session`` what ``run --arm nsys`` prepares, with ``placeholder``, which nsys launches in the job's stead
+- ``ncu_session``  what ``run --arm ncu`` prepares, with ``under_ncu``, which passes signals on to the job
+- ``second_run``   ``perfwatch ncu``, with ``choosing``, which takes the kernels from a capture
 - ``importer``     why nsys left a raw recording
 """

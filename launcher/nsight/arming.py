@@ -8,8 +8,7 @@ from pathlib import Path
 from perfwatch.captures.running import run_program
 from perfwatch.errors import PerfwatchError
 from perfwatch.nsight import ncu_session, nsys_session
-
-KINDS = ("nsys", "ncu")
+from perfwatch.nsight.ncu_command import WARNING
 
 
 @dataclass(frozen=True)
@@ -34,9 +33,7 @@ def prepare(kind: str, command: tuple[str, ...], environment: Mapping[str, str],
         if kind == "nsys":
             return Prepared(command, nsys_session.arm(environment, place, run_program, sys.executable))
         wrapped = ncu_session.arm(command, environment, place, run_program)
-        return Prepared(
-            wrapped, {**environment, ncu_session.DOOR: "1"}, (f"perfwatch: --arm ncu: {ncu_session.WARNING}",)
-        )
+        return Prepared(wrapped, {**environment, ncu_session.DOOR: "1"}, (f"perfwatch: --arm ncu: {WARNING}",))
     except (PerfwatchError, OSError) as error:
         advice = f" ({error.advice.splitlines()[0]})" if isinstance(error, PerfwatchError) and error.advice else ""
         return Prepared(

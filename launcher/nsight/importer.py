@@ -22,17 +22,25 @@ def advice_for_raw(tool: Tool, said: str, run: Run) -> str:
         run: runs ldd on the importer.
     """
     keep = "the raw recording is kept: nsys-ui on another machine opens it, or: QdstrmImporter -i FILE"
-    importer = find_importer(Path(tool.path))
-    if importer is None:
+    if find_importer(Path(tool.path)) is None:
         return f"nsys {tool.version_text} has no importer (QdstrmImporter) beside it; {keep}"
-    listed = run(("ldd", str(importer)), LDD_SECONDS, None)
-    missing = sorted(set(_MISSING.findall(listed.output.decode(errors="replace"))))
+    missing, fix = missing_libraries(tool, run)
     if missing:
-        packages = sorted({_PACKAGES.get(name, "") for name in missing} - {""})
-        fix = f" (apt-get install {' '.join(packages)})" if packages else ""
-        return f"nsys could not import it: {importer.name} lacks {', '.join(missing[:5])}{fix}; {keep}"
+        fix = f" ({fix})" if fix else ""
+        return f"nsys could not import it: QdstrmImporter lacks {', '.join(missing[:5])}{fix}; {keep}"
     last = said.strip().splitlines()[-1:] or ["it said nothing"]
     return f"nsys could not import it: {last[0][:200]}; {keep}"
+
+
+def missing_libraries(tool: Tool, run: Run) -> tuple[list[str], str]:
+    """What the importer lacks, and the command that brings it as far as that is known; nothing where there is no importer."""
+    importer = find_importer(Path(tool.path))
+    if importer is None:
+        return [], ""
+    listed = run(("ldd", str(importer)), LDD_SECONDS, None)
+    missing = sorted(set(_MISSING.findall(listed.output.decode(errors="replace"))))
+    packages = sorted({_PACKAGES.get(name, "") for name in missing} - {""})
+    return missing, f"apt-get install {' '.join(packages)}" if packages else ""
 
 
 def find_importer(nsys: Path) -> Path | None:

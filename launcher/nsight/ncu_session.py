@@ -5,20 +5,18 @@ calls cudaProfilerStart and cudaProfilerStop when ``kernels-open`` appears in th
 """
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from perfwatch.captures.armed import write_armed
 from perfwatch.errors import CaptureUnavailable
+from perfwatch.nsight import under_ncu
 from perfwatch.nsight.finding import Run, Tool, find, options
 from perfwatch.nsight.ncu_command import OLDEST, Choice, armed_command
 from perfwatch.nsight.permission import check_counters
 
 KIND = "ncu"
-WARNING = (
-    "every CUDA call of the job passes through ncu until it ends, window or not: on an H200 a small decoder made 16 instead of "
-    "67 steps/s, and a measured step of 400 kernels took 15 s"
-)
 DOOR = "PERFWATCH_KERNEL_WINDOW"  # tells the agent to look for the window at each step
 MOST_KERNELS = 2000  # of a job's whole life: ncu holds them in memory
 
@@ -37,12 +35,17 @@ def arm(
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     report, log = folder / "kernels.ncu-rep", folder / "ncu.log"
     write_armed(place, KIND, {"ncu": tool.path, "version": tool.version_text, "report": str(report), "log": str(log)})
-    return armed_command(tool, Choice(count=MOST_KERNELS), report, log, command)
+    return (
+        sys.executable,
+        "-I",
+        under_ncu.__file__,
+        *armed_command(tool, Choice(count=MOST_KERNELS), report, log, command),
+    )
 
 
 def report_folder(place: Path) -> Path:
-    """Where ncu writes: on disk, for its report outlives the job."""
-    return Path(f"/var/tmp/perfwatch-{os.getuid()}") / f"kernels-{place.name}"
+    """Where the ncu of this launcher writes: on disk, for its report outlives the job."""
+    return Path(f"/var/tmp/perfwatch-{os.getuid()}") / f"kernels-{place.name}-{os.getpid()}"
 
 
 def check_age(tool: Tool, listed: frozenset[str]) -> None:

@@ -17,14 +17,15 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from perfwatch.captures.armed import write_armed
+from perfwatch.captures.armed import read_armed, write_armed
 from perfwatch.errors import CaptureUnavailable
 from perfwatch.nsight import placeholder
 from perfwatch.nsight.finding import Run, Tool, find, options
 
 KIND = "nsys"
 TRACES = "cuda,nvtx"
-LAUNCH_SECONDS = 30.0  # until the placeholder runs: 0.3 s here, several on a cold disk
+_ARMING = "arming-nsys"  # in the place: who makes this file opens the session
+LAUNCH_SECONDS = 15.0  # until the placeholder runs: 0.3 s here; the job waits for it
 INJECTIONS = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")  # one library each: another tool's stays
 # Of the placeholder alone: where it ran, and what nsys did with its output. Not LD_PRELOAD either: with it every program
 # that the job starts would load nsys, and, if nsys' agent is dead, end with exit code 1 before its first line (tried
@@ -32,7 +33,9 @@ INJECTIONS = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")  # one library e
 _NOT_THE_JOBS = frozenset({"PWD", "OLDPWD", "_", "SHLVL", "TMPDIR", "NSYS_TARGET_STD_REDIRECT_ACTION", "LD_PRELOAD"})
 
 
-def arm(environment: Mapping[str, str], place: Path, run: Run, python: str = sys.executable) -> dict[str, str]:
+def arm(
+    environment: Mapping[str, str], place: Path, run: Run, python: str = sys.executable, launcher: int | None = None
+) -> dict[str, str]:
     """Open a session and return the environment with which the job belongs to it.
 
     Args:
@@ -40,6 +43,7 @@ def arm(environment: Mapping[str, str], place: Path, run: Run, python: str = sys
         place: the job's place; what a capture needs to know is left there.
         run: runs nsys to ask what it can do.
         python: runs the placeholder.
+        launcher: the process with which the session ends, unless the job lives on; this one by default.
 
     Raises CaptureUnavailable: no nsys, too old, another tool injects already, or it does not start in time.
     """
@@ -49,11 +53,42 @@ def arm(environment: Mapping[str, str], place: Path, run: Run, python: str = sys
             f"{taken[0]} is set: another tool is to be injected into the job",
             f"start without it: unset {' '.join(taken)}",
         )
+    if not _first(place):
+        return {**environment, **_for_the_job(_of_another(place), environment)}
+    try:
+        return _opened(environment, place, run, (python, launcher or os.getpid()))
+    except BaseException:
+        (place / _ARMING).unlink(missing_ok=True)
+        raise
+
+
+def _first(place: Path) -> bool:
+    """Whether no other launcher of this job (``srun``: one for each rank) opens a session: there is one for all."""
+    try:
+        os.close(os.open(place / _ARMING, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        return False
+    return True
+
+
+def _of_another(place: Path) -> dict[str, str]:
+    """What nsys gave the placeholder of the launcher that came first, once it has."""
+    ends = time.monotonic() + LAUNCH_SECONDS
+    while (place / _ARMING).exists() and time.monotonic() < ends:
+        facts = read_armed(place).get(KIND)
+        if facts is not None:
+            given: dict[str, str] = json.loads((Path(facts["tmpdir"]) / placeholder.ENVIRONMENT).read_text())
+            return given
+        time.sleep(0.01)
+    raise CaptureUnavailable("another launcher of this job could not open a session of nsys", "its stderr says why")
+
+
+def _opened(environment: Mapping[str, str], place: Path, run: Run, by: tuple[str, int]) -> dict[str, str]:
     tool = find(KIND, environment, run)
     _check_age(tool, options(tool, run, "launch"))
     folder = Path(tempfile.mkdtemp(prefix="perfwatch-nsys-"))  # private; nsys writes there while it records
     session = folder.name.replace("_", "-")  # no other has it, nor one of before that is still ending
-    started = _launch(tool, session, folder, place, environment, python)
+    started = _launch(tool, session, folder, place, environment, by)
     given = _environment(folder, started)
     write_armed(
         place,
@@ -78,9 +113,10 @@ def _check_age(tool: Tool, listed: frozenset[str]) -> None:
 
 
 def _launch(
-    tool: Tool, session: str, folder: Path, place: Path, environment: Mapping[str, str], python: str
+    tool: Tool, session: str, folder: Path, place: Path, environment: Mapping[str, str], by: tuple[str, int]
 ) -> "subprocess.Popen[bytes]":
-    stay = (python, "-I", placeholder.__file__, "stay", str(folder), str(os.getpid()), str(place))
+    python, launcher = by
+    stay = (python, "-I", placeholder.__file__, "stay", str(folder), str(launcher), str(place))
     keep = (python, "-I", placeholder.__file__, "keep", str(folder))
     with (folder / "launch.log").open("wb") as log:
         try:
@@ -90,12 +126,18 @@ def _launch(
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                preexec_fn=_unblock,
                 env={**environment, "TMPDIR": str(folder)},
             )
         except OSError as error:
             raise CaptureUnavailable(
                 f"{tool.path}: {error.strerror}", "PERFWATCH_NSYS=PATH names another nsys"
             ) from None
+
+
+def _unblock() -> None:
+    """In the child: the launcher has blocked every signal, and nsys waits for some."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
 def _environment(folder: Path, started: "subprocess.Popen[bytes]") -> dict[str, str]:

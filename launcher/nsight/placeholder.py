@@ -37,10 +37,22 @@ def keep(folder: Path, command: list[str]) -> int:
         if (folder / OVER).exists():
             over_since = over_since or time.monotonic()
             if time.monotonic() - over_since > END_SECONDS:
+                _shut_down(command)
                 child.kill()
     if (folder / ENVIRONMENT).exists():
         shutil.rmtree(folder, ignore_errors=True)
     return child.returncode
+
+
+def _shut_down(command: list[str]) -> None:
+    """End nsys' agent, which is nobody's child; never the job, which that would do by default."""
+    session = next(word for word in command if word.startswith("--session-new=")).partition("=")[2]
+    try:
+        subprocess.run(
+            [command[0], "shutdown", f"--session={session}", "--kill=none"], timeout=END_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        pass
 
 
 def stay(folder: Path, launcher: int, place: Path) -> None:

@@ -21,6 +21,7 @@ KINDS = {"work": "green", "wait": "yellow", "spin": "bold red", "idle": "dim", "
 KEYS = "s stacks  v verdict  c capture  q quit"
 GIB = 2**30
 HIGH = 0.5
+NARROWEST_FRAME, WIDEST_FRAME, WAIT_WIDTH = 27, 60, 15
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,8 @@ class Screen:
     def _narrow(self, width: int, room: int, plain: bool) -> list[Text]:
         cards = _cards(self.board.cards, width, plain, max(3, room // 2)) if self.board.cards else []
         host = _host(self.board, len(self.board.pressures))
-        return [*cards, *host, *_tree(self.board.rows, width, room - len(cards) - len(host))]
+        tree = _tree(self.board.rows, width, room - len(cards) - len(host))
+        return [*cards, *host, *tree, *_why(self.board.verdict, width)]
 
 
 def _verdict_lines(verdict: Verdict | None, width: int, plain: bool) -> Iterator[Text]:
@@ -172,14 +174,15 @@ def _why(verdict: Verdict | None, width: int) -> list[Text]:
 def _tree(rows: tuple[Row, ...], width: int, room: int) -> list[Text]:
     if not rows:
         return [Text("no process of the job is seen", "dim")]
-    lines = [Text(f"{'process':<14}{'pid':<10}{'st':<3}{'step':>8}  {'in':<26} waits in", "dim")]
+    frame_width = max(NARROWEST_FRAME, min(WIDEST_FRAME, width - 37 - WAIT_WIDTH))
+    lines = [Text(f"{'process':<14}{'pid':<10}{'st':<3}{'step':>8}  {'in':<{frame_width}} waits in", "dim")]
     shown = rows if len(rows) < room else rows[: max(0, room - 2)]
     for row in shown:
         line = Text("  " * row.depth + row.who, GOES.get(row.goes, "dim"))
         line.truncate(14, overflow="crop", pad=True)
         step = "" if row.step is None else f"{row.step:,}"
         frame = Text(row.frame)
-        frame.truncate(max(26, width - 70), overflow="crop", pad=True)
+        frame.truncate(frame_width, overflow="crop", pad=True)
         line.append(f"{row.pid:<10}{row.state:<3}{step:>8}  ").append_text(frame).append(f" {row.waits}", "dim")
         lines.append(line)
     if len(shown) < len(rows):

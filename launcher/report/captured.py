@@ -10,12 +10,13 @@ from typing import Any
 from perfwatch.recording import Event
 from perfwatch.report.story import Story
 
+NANOSECONDS = 1e9
 MOST_KERNELS, MOST_LINES, MOST_FILES = 30, 24, 16
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel in one pass; ``share``: of the time of all that are listed."""
+    """One kernel in one pass; ``share``: of the time of all that are listed. The last three only where counters were read."""
 
     name: str
     family: str
@@ -23,6 +24,9 @@ class Kernel:
     count: int
     seconds: float
     share: float
+    dram_gb_per_second: float | None = None
+    tensor_percent: float | None = None
+    efficiency: float | None = None
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,11 @@ class Captured:
     files: tuple[str, ...]
     kernels: tuple[Kernel, ...]
     whose: str
+
+    @property
+    def counted(self) -> bool:
+        """Whether the card's counters were read."""
+        return any(kernel.efficiency is not None for kernel in self.kernels)
 
 
 def captured(story: Story) -> list[Captured]:
@@ -49,12 +58,14 @@ def _one(event: Event) -> Captured:
     report = facts.get("report")
     ranks = report.get("ranks") if isinstance(report, Mapping) else None
     first = next((one for one in _mappings(ranks) if _mappings(one.get("kernels"))), {})
+    table = report.get("kernels") if isinstance(report, Mapping) else None
+    counted = [_timed(one) for one in _mappings(table.get("rows"))] if isinstance(table, Mapping) else []
     return Captured(
         at=event.at,
         text=event.text,
         lines=tuple(lines[:MOST_LINES]),
         files=tuple(str(one.get("path", "")) for one in _mappings(facts.get("files")))[:MOST_FILES],
-        kernels=tuple(_kernels(_mappings(first.get("kernels")))),
+        kernels=tuple(_kernels(counted or _mappings(first.get("kernels")))),
         whose=f"rank {first['rank']}" if isinstance(first.get("rank"), int) else "",
     )
 
@@ -71,7 +82,21 @@ def _kernels(found: Sequence[Mapping[str, Any]]) -> Iterator[Kernel]:
             count=count if isinstance(count, int) else 0,
             seconds=float(one["seconds"]),
             share=one["seconds"] / total,
+            dram_gb_per_second=_number(one.get("dram_gb_per_second")),
+            tensor_percent=_number(one.get("tensor_percent")),
+            efficiency=_number(one.get("efficiency")),
         )
+
+
+def _timed(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row of ncu's kernel table under the names that a trace's kernels have."""
+    nanoseconds = _number(row.get("time_ns"))
+    seconds = None if nanoseconds is None else nanoseconds / NANOSECONDS
+    return {**row, "name": row.get("short_name"), "part": row.get("training_pass", ""), "seconds": seconds}
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
 
 
 def _mappings(value: object) -> list[Mapping[str, Any]]:

@@ -16,7 +16,6 @@ from perfwatch import __version__
 from perfwatch.report.captured import Captured, captured
 from perfwatch.report.flame import flame
 from perfwatch.report.lanes import lanes_of
-from perfwatch.report.marks import LONGEST_TEXT
 from perfwatch.report.plain import clean, duration
 from perfwatch.report.stacks import folded
 from perfwatch.report.story import Story, conditions, efficiency, probes, threads
@@ -37,7 +36,7 @@ def as_page(story: Story) -> str:
         undefined=jinja2.StrictUndefined,
     )  # fmt: skip
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False}  # Bokeh names a thing before it refers to it
-    environment.filters |= {"line": _line, "block": _block, "duration": duration, "percent": _percent}
+    environment.filters |= {"line": _line, "duration": duration, "percent": _percent}
     all_threads, lanes = threads(story), lanes_of(story.case.history)
     events = story.recording.events
     waited = off_gpu(story.case)
@@ -91,10 +90,6 @@ def _line(text: Any) -> str:
     """One harmless line, cut where nobody reads on."""
     line = clean(str(text))
     return line if len(line) <= LONGEST_CELL else f"{line[:LONGEST_CELL]}… ({len(line):,} characters)"
-
-
-def _block(text: Any) -> str:
-    return "\n".join(_line(line) for line in str(text).splitlines()[:LONGEST_TEXT])
 
 
 def _percent(share: float | None) -> str:

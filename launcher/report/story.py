@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfwatch.probes import readings as r
-from perfwatch.recording import Event, Recording
+from perfwatch.recording import Recording
 from perfwatch.report.plain import duration
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
@@ -14,7 +14,6 @@ from perfwatch.triage.history import History
 from perfwatch.triage.verdict import Spread, Verdict
 
 ROLES = ("rank", "worker", "pool_worker", "compile", "child", "launcher", "service")
-STACK_AGE_SECONDS = 60.0  # an older stack is not "now" any more, and its age is shown
 
 
 @dataclass(frozen=True)
@@ -35,11 +34,6 @@ class Story:
         """The state and the cause, as a window's title has it."""
         cause = f" {self.verdict.cause}" if self.verdict.cause else ""
         return f"{self.verdict.state}{cause}: {self.folder.name}"
-
-    @property
-    def later(self) -> tuple[Event, ...]:
-        """What was said or happened after the moment that is judged."""
-        return tuple(event for event in self.recording.events if event.at > self.at)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ Only Bokeh's own models are used: what a reader sees of it is text and data, no 
 from collections.abc import Sequence
 from typing import Any
 
+from bokeh.core.properties import value
 from bokeh.core.types import ID
 from bokeh.embed import json_item
 from bokeh.layouts import gridplot
@@ -15,6 +16,7 @@ from bokeh.models import (
     CrosshairTool,
     DataRange1d,
     DatetimeTickFormatter,
+    Grid,
     HoverTool,
     NumeralTickFormatter,
     Range1d,
@@ -26,7 +28,8 @@ from bokeh.models import (
     ZoomOutTool,
 )
 from bokeh.models.annotations import Span
-from bokeh.models.glyphs import HBar, Scatter
+from bokeh.models.glyphs import HBar, Scatter, VArea
+from bokeh.models.glyphs import Line as LineGlyph
 from bokeh.plotting import figure
 
 from perfwatch.report.lanes import Lane, Line, fitted
@@ -44,7 +47,7 @@ CARD_COLOURS = {
     "works": "#30a46c", "spins": "#e5484d", "a kernel is resident": "#6f87a6", "tensor cores": "#3e63dd", "memory bandwidth": "#a35bd6",
 }  # fmt: skip
 FILLED = ("works", "spins", "a kernel is resident")
-CARD_HEIGHT, LANE_HEIGHT, EVENT_HEIGHT, OVERVIEW_HEIGHT = 78, 122, 132, 56
+CARD_HEIGHT, LANE_HEIGHT, EVENT_HEIGHT, OVERVIEW_HEIGHT = 78, 122, 132, 40
 LABEL_WIDTH = 64
 DURATION = "@seconds{0.[0]} s"
 TIME = "%H:%M:%S.%3N"
@@ -58,10 +61,11 @@ def timeline(story: Story, lanes: Sequence[Lane]) -> dict[str, Any]:
     plots = [(_cards if lane.card else _lines)(fitted(lane), begun, span) for lane in lanes]
     plots.append(_events(story, begun, span))
     upright = Span(dimension="height", line_color=INK, line_dash="dotted")
-    for place, plot in enumerate(plots):
+    for plot in plots[:-1]:
+        plot.add_layout(Grid(dimension=0, ticker=plots[-1].xaxis[0].ticker, grid_line_color=GRID))
+    for plot in plots:
         # One crosshair for all: what happened at the same moment is found at a glance.
         plot.add_tools(CrosshairTool(overlay=upright, visible=False), *_tools())
-        plot.xaxis[0].visible = place == len(plots) - 1
     plots[-1].add_tools(
         ZoomInTool(dimensions="width"), ZoomOutTool(dimensions="width"), ResetTool()
     )  # one range: of all
@@ -97,11 +101,12 @@ def _around(begun: float, end: float) -> tuple[float, float]:
     return (begun - 0.02 * end) * MILLISECONDS, (begun + 1.02 * end) * MILLISECONDS
 
 
-def _figure(title: str, span: Range1d, height: int, **options: Any) -> Any:
+def _figure(title: str, span: Range1d, height: int, axis: str | None = None, **options: Any) -> Any:
+    """A lane. Only the lowest has an axis of time: each would bring a dozen tickers of its own."""
     plot: Any = figure(
         height=height,
         x_range=span,
-        x_axis_type="datetime",
+        x_axis_type=axis,  # type: ignore[arg-type]
         tools=[],
         title=clean(title),
         sizing_mode="stretch_width",
@@ -114,14 +119,15 @@ def _figure(title: str, span: Range1d, height: int, **options: Any) -> Any:
     plot.title.text_color = INK
     plot.title.text_font_size = "12px"
     plot.title.text_font = "system-ui"
-    for axis in (*plot.xaxis, *plot.yaxis):
-        axis.major_label_text_color = INK
-        axis.axis_line_color = GRID
-        axis.major_tick_line_color = GRID
-        axis.minor_tick_line_color = None
-        axis.major_label_text_font = "system-ui"
+    for side in (*plot.xaxis, *plot.yaxis):
+        side.major_label_text_color = INK
+        side.axis_line_color = GRID
+        side.major_tick_line_color = GRID
+        side.minor_tick_line_color = None
+        side.major_label_text_font = "system-ui"
     hours: Any = dict.fromkeys(("seconds", "minsec", "minutes", "hourmin", "hours"), "%H:%M:%S")
-    plot.xaxis[0].formatter = DatetimeTickFormatter(milliseconds="%S.%3N s", days="%d %b", **hours)
+    for side in plot.xaxis:
+        side.formatter = DatetimeTickFormatter(milliseconds="%S.%3N s", days="%d %b", **hours)
     for grid in plot.grid:
         grid.grid_line_color = GRID
     return plot
@@ -157,8 +163,9 @@ def _cards(lane: Lane, begun: float, span: Range1d) -> Any:
         for name, column in columns:
             colour = CARD_COLOURS.get(name, INK)
             if name in FILLED:
-                plot.varea(x="time", y1=0, y2=column, source=source, color=colour, alpha=0.55)
-            drawn = plot.line(x="time", y=column, source=source, color=colour, line_width=1.1)
+                area = VArea(x="time", y1=value(0.0), y2=column, fill_color=colour, fill_alpha=0.55)
+                plot.add_glyph(source, area)
+            drawn = plot.add_glyph(source, LineGlyph(x="time", y=column, line_color=colour, line_width=1.1))
         plot.add_tools(_hover(drawn, columns, "{0.0 %}"))
     return plot
 
@@ -170,10 +177,11 @@ def _lines(lane: Lane, begun: float, span: Range1d) -> Any:
         "share": ("0 %", "{0.0 %}"), "seconds": ("0.[000]", "{0.[000]} s"), "watts": ("0", "{0} W"),
     }[lane.kind]  # fmt: skip
     plot.yaxis[0].formatter = NumeralTickFormatter(format=axis)
-    colours = iter(_cycle(len(lane.lines)))
+    colours = dict(zip((line.name for line in lane.lines), _cycle(len(lane.lines)), strict=True))
     for source, columns in _sources(lane, begun):
-        for _, column in columns:
-            drawn = plot.line(x="time", y=column, source=source, color=next(colours), line_width=1.4)
+        for name, column in columns:
+            line = LineGlyph(x="time", y=column, line_color=colours[name], line_width=1.4)
+            drawn = plot.add_glyph(source, line)
         plot.add_tools(_hover(drawn, columns, shown))
     return plot
 
@@ -194,7 +202,7 @@ def _hover(drawn: Any, columns: list[tuple[str, str]], shape: str) -> HoverTool:
 
 
 def _events(story: Story, begun: float, span: Range1d) -> Any:
-    plot = _figure("events", span, EVENT_HEIGHT, y_range=list(reversed(ROWS)))
+    plot = _figure("events", span, EVENT_HEIGHT, "datetime", y_range=list(reversed(ROWS)))
     stretches = states(story)
     bars = ColumnDataSource(
         {

@@ -5,11 +5,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from perfwatch.report.plain import clean, duration
+from perfwatch.triage.folding import rank_ranges
 from perfwatch.triage.frames import is_user, show
 from perfwatch.triage.off_gpu import Awaited, OffGpu
 
 MOST_LINES = 12
-LEAST_SHARE = 0.003  # of the idle time: narrower boxes cannot be seen
+LEAST_SHARE, LEAST_LINE = 0.003, 0.01  # of the idle time: narrower boxes cannot be seen, and such a line is no news
 WELL_TOLD_APART = 0.85  # a known split comes out within five points above it (tests/triage/test_off_gpu.py)
 NEARLY_ALWAYS, HARDLY_EVER = 0.9, 0.01  # idle: then any split by time is right, or none matters
 LONGEST_NAME = 200
@@ -44,18 +45,18 @@ def waiting_lines(found: OffGpu) -> list[WaitingLine]:
     return [
         WaitingLine(text, seconds / found.idle_seconds, seconds / found.measured_seconds)
         for text, seconds in ordered
-        if found.idle_share >= HARDLY_EVER and seconds / found.idle_seconds >= LEAST_SHARE
+        if found.idle_share >= HARDLY_EVER and seconds / found.idle_seconds >= LEAST_LINE
     ]
 
 
 def waiting_sum(found: OffGpu) -> str:
     """What was measured, and that the parts add up to it."""
-    whose = f"gpu {', '.join(str(card) for card in found.cards)}" if found.cards else "the card"
+    whose = f"gpu {rank_ranges(found.cards)}" if found.cards else "the card"
     handed_out = sum(one.idle_seconds for one in found.awaited)
     text = (
         f"While stacks were sampled ({duration(found.measured_seconds)} of looks at {whose}), no kernel was resident for "
         f"{duration(found.idle_seconds)}, {found.idle_share:.1%} of the time; the lines below add up to {duration(handed_out)}. "
-        f"Over the whole recording it was {found.all_idle_share:.1%} of {duration(found.all_measured_seconds)}."
+        f"Over the whole recording it was {found.all_idle_share:.1%}."
     )
     if found.source != "gpm":
         text += " This card tells only whether a kernel was resident."

@@ -26,6 +26,8 @@ def summary(traces: Sequence[TorchTrace]) -> list[str]:
 
 
 def _one(trace: TorchTrace) -> list[str]:
+    if not (trace.operations or trace.steps or trace.gpu_busy_share):
+        return ["nothing of torch ran in the window"]
     lines = [_steps(trace)]
     if trace.gpu_busy_share is not None:
         lines += [_card(trace), *_kernels(trace), *_copies(trace), *_gaps(trace)]

@@ -6,13 +6,14 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.collectives import Seat
 from perfwatch.triage.gpu import regime
-from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung
+from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal
 from perfwatch.triage.verdict import Culprit, Outcome
 from perfwatch.triage.waitgraph import WaitGraph
 
 CAUSE = "stalled_collective"
 COUNTED = 0.9  # the most that is said of a rank that only the others' counts tell about
 SHOWN = 8
+UNHEARD = ("dead", "unresponsive", "missing")
 
 
 def rank_of(chain: Chain) -> int:
@@ -41,26 +42,30 @@ def call(graph: WaitGraph | None, waiting: list[Chain]) -> str:
 
 
 def elsewhere(case: Case, waiting: list[Chain], graph: WaitGraph, seat: Seat) -> Outcome:
-    """The rank at the end is on another machine, or gone: only the others' counts tell about it."""
+    """The rank at the end is on another machine, may not be looked at, or is gone: only the others' counts tell about it.
+
+    What it does is not known: it may write a checkpoint. So it is given as long as anything that time may heal.
+    """
     if not waiting:
         return None
+    lost = seat.state in UNHEARD
     found = hung(
         case,
         CAUSE,
         waiting[0],
         owner="user_code",
         summary=f"{seat.name} never joined {call(graph, waiting)}: it has called less often than the others, and no count "
-        f"grows{_unheard(seat)}; {listed([rank_of(chain) for chain in waiting])} for it",
-        patience=STRUCTURAL_SECONDS,
+        f"grows{', and RAS does not hear from it' if lost else ''}; {listed([rank_of(chain) for chain in waiting])} for it",
+        patience=STRUCTURAL_SECONDS if lost else temporal(case),
         silent=graph.seconds,
         evidence=graph.evidence(case),
         ceiling=COUNTED,
-        next=(f"perfwatch attach on {seat.host or 'the node of that rank'}: its own stack says why",),
+        next=(
+            f"sudo $(command -v perfwatch) attach {seat.pid}: its own stack says why"
+            if seat.pid in case.chains
+            else f"perfwatch attach on {seat.host or 'the node of that rank'}: its own stack says why",
+        ),
     )
     links = tuple(link for chain in waiting for link in chain.links)
     culprit = Culprit(pid=seat.pid or 0, rank=seat.rank, host=seat.host or None)
     return msgspec.structs.replace(found, culprits=(culprit,), wait_chain=links)
-
-
-def _unheard(seat: Seat) -> str:
-    return ", and RAS does not hear from it" if seat.state in ("dead", "unresponsive", "missing") else ""

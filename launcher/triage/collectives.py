@@ -12,7 +12,8 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.history import R, Seen
 
 APART_SECONDS = 1.5  # between two looks that are compared
-STALE_SECONDS = 30.0  # an older answer is not about now
+ROUND_SECONDS = 3.0  # ranks that were asked together answer so far apart at most
+STALE_SECONDS = 40.0  # an older answer is not about now
 LONGEST_APART = 10_000  # sequence numbers of one group that are further apart are not of one group
 
 
@@ -71,8 +72,8 @@ def growing(case: Case) -> bool:
 
 def _by_ras(case: Case) -> Iterable[Standing]:
     for key in case.history.entities(r.Communicator):
-        series = _fresh(case.history.series(r.Communicator, *key), case.at)
-        if not series:
+        series = case.history.series(r.Communicator, *key)
+        if not _fresh(series, case.at):
             continue
         last = series[-1]
         since = last.at
@@ -137,9 +138,16 @@ def recorded_groups(case: Case) -> dict[str, list[Seen[r.RecordedGroup]]]:
     groups: dict[str, list[Seen[r.RecordedGroup]]] = {}
     for pid, group in case.history.entities(r.RecordedGroup):
         series = _fresh(case.history.series(r.RecordedGroup, pid, group), case.at)
-        if series:
+        member = case.job.members.get(pid)
+        if series and (member is None or member.alive):
             groups.setdefault(group, []).append(series[-1])
-    return {group: sorted(dumps, key=lambda one: one.reading.rank) for group, dumps in groups.items()}
+    return {group: _of_one_round(dumps) for group, dumps in groups.items()}
+
+
+def _of_one_round(dumps: list[Seen[r.RecordedGroup]]) -> list[Seen[r.RecordedGroup]]:
+    """Without those of ranks that have not answered since."""
+    newest = max(one.at for one in dumps)
+    return sorted((one for one in dumps if newest - one.at <= ROUND_SECONDS), key=lambda one: one.reading.rank)
 
 
 def stood_seconds(case: Case, dumps: list[Seen[r.RecordedGroup]]) -> float:

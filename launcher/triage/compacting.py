@@ -27,7 +27,6 @@ OF_THE_MACHINE = (
     r.Affinity,
     r.Disk,
     r.MountActivity,
-    r.Network,
     r.KernelMessage,
     r.ProbeCall,
     r.Coverage,
@@ -38,6 +37,10 @@ WAITS_FOR_OTHERS = ("collective", "rendezvous")
 MOST_OF_SUSPECTS = {r.Thread: 24, r.Stack: 40, r.Descriptor: 4, r.FileGrowth: 6, r.ProcessUsage: 6, r.Steps: 12}
 MOST_OF_VICTIMS = {r.Thread: 16, r.Stack: 12, r.Steps: 3, r.Descriptor: 1}
 MOST_OF_OTHERS_OF_VICTIMS = 2
+LOADING, MOST_OF_WORKERS = (
+    0.1,
+    6,
+)  # a rank that goes on and waits for data so much of the time: its workers may tell why it is last
 # Kept thread by thread, or of no use where nothing is suspected of the process itself.
 NOT_OF_VICTIMS = (
     *(r.Process, r.ProcessEnded, r.Thread, r.Stack),
@@ -47,6 +50,7 @@ MOST_OF_OTHER_THREADS = 4  # threads without Python
 MOST_BY_DEFAULT = 4
 GPU_SERIES = (r.GpuSample, r.GpuActivity)
 GPU_EVERY_SECONDS, MOST_LOOKS_AT_A_CARD = 0.45, 40  # ten a second are read
+TOLD_BY_ALL, TOLD_BY_FIRST = 64, 16  # members of a communicator
 LONGEST_COMMAND = 12  # words
 MOST_BYTES = 4 * 2**20  # of one job on one host, as JSON
 
@@ -68,10 +72,13 @@ def compact(case: Case, most_bytes: int = MOST_BYTES) -> tuple[tuple[Record, ...
 
 
 def is_victim(case: Case, rank: Member) -> bool:
-    """Whether a rank waits for other ranks, or goes on: its own processes explain nothing."""
-    if not rank.alive or case.progress[rank.pid].kind == "moving":
+    """Whether a rank waits for other ranks, maybe through its card, or goes on: its own processes explain nothing."""
+    if not rank.alive:
+        return False  # its last words count
+    if case.progress[rank.pid].kind == "moving":
         return True
-    return case.chains[rank.pid].end.kind in WAITS_FOR_OTHERS
+    end = case.chains[rank.pid].end
+    return end.kind in WAITS_FOR_OTHERS or (end.kind == "gpu" and bool(end.detail))
 
 
 def numbered(case: Case) -> dict[int, int]:
@@ -81,9 +88,17 @@ def numbered(case: Case) -> dict[int, int]:
 
 def _of_processes(case: Case) -> Iterator[Record]:
     victims = {rank.pid for rank in case.job.ranks if is_victim(case, rank)}
+    loading = {
+        rank.pid for rank in case.ranks if rank.pid in victims and case.profile(rank).share("loader_wait") >= LOADING
+    }
     numbers = numbered(case)
     for member in case.job.members.values():
-        if member.role == "service" or (member.rank_pid in victims and member.pid not in victims):
+        if member.role == "service":
+            continue
+        if member.rank_pid in victims and member.pid not in victims:
+            if member.role == "worker" and member.rank_pid in loading:
+                yield from _identity(case, member, numbers)
+                yield from _gathered(case.history.series(r.Stack, member.pid, member.pid), MOST_OF_WORKERS)
             continue
         yield from _identity(case, member, numbers)
         if member.pid in victims:
@@ -138,14 +153,25 @@ def _gathered(stacks: list[Seen[r.Stack]], most: int) -> Iterator[Record]:
     if len(runs) <= most:
         return (record for _, record in runs)
     counted: Counter[Any] = Counter()
+    first: dict[Any, Record] = {}
     newest: dict[Any, Record] = {}
     for key, record in runs:
         counted[key] += record.reading.samples  # type: ignore[union-attr]
+        first.setdefault(key, record)
         newest[key] = record
-    return (
-        Record(newest[key].at, 0.0, msgspec.structs.replace(newest[key].reading, samples=samples))
-        for key, samples in counted.most_common(most)
-    )
+    return _extremes(first, newest, counted.most_common(max(1, most // 2)))
+
+
+def _extremes(first: dict[Any, Record], newest: dict[Any, Record], counted: list[tuple[Any, int]]) -> Iterator[Record]:
+    """Where a stack was first seen, and where last, with all its samples between the two: shares and times stay what they were."""
+    for key, samples in counted:
+        began, last = first[key], newest[key]
+        if began is last:
+            yield last
+            continue
+        yield began
+        rest = samples - began.reading.samples  # type: ignore[union-attr]
+        yield Record(last.at, 0.0, msgspec.structs.replace(last.reading, samples=rest))
 
 
 def _much(case: Case, pid: int) -> Iterator[Record]:
@@ -180,7 +206,19 @@ def _of_the_job(case: Case) -> Iterator[Record]:
         if names[:1] in (("pid",), ("uuid",)) or kind in OF_THE_MACHINE:
             continue
         for key in case.history.entities(kind):
-            yield from _series(case.history.series(kind, *key), MOST_BY_DEFAULT)
+            for record in _series(case.history.series(kind, *key), MOST_BY_DEFAULT):
+                yield _own_part(record)
+
+
+def _own_part(record: Record) -> Record:
+    """Of a large communicator, of which all hosts are told the same, only the members on this host; the first hosts tell of all."""
+    reading = record.reading
+    if not isinstance(reading, r.Communicator) or len(reading.members) <= TOLD_BY_ALL:
+        return record
+    own = tuple(member for member in reading.members if member.local)
+    if any(member.rank < TOLD_BY_FIRST for member in own):
+        return record
+    return msgspec.structs.replace(record, reading=msgspec.structs.replace(reading, members=own))
 
 
 def _series(series: list[Seen[Any]], most: int) -> Iterator[Record]:

@@ -12,6 +12,7 @@ from perfwatch.triage.waitgraph import wait_graph
 
 CAUSE = "mismatched_collective"
 GOES_ON = 0.9
+COUNTED = 0.9  # by counts alone: which call each rank is in is not told
 SHOWN = 8
 NEXT = ("compare the named lines: which condition sends the ranks apart?",)
 
@@ -25,6 +26,8 @@ def by_records(case: Case) -> Outcome:
     culprits = tuple(
         Culprit(pid=pid, rank=rank, frame=show(one.frames[0]) if one.frames else None) for rank, pid, one in found.calls
     )
+    if found.over and any(one.kind == "still" for one in case.progress.values()):
+        return None  # it stands for another reason, which the rules about hangs know better
     if found.over or case.moving:
         return Finding(
             cause=CAUSE,
@@ -62,7 +65,7 @@ def by_records(case: Case) -> Outcome:
 def in_a_ring(case: Case) -> Outcome:
     """Ranks that wait for each other, each in another group."""
     graph = wait_graph(case)
-    if graph is None or not graph.cycle or graph.source != "flight_recorder":
+    if graph is None or not graph.cycle:
         return None
     chains = [chain for chain in case.chains.values() if chain.start.rank in graph.cycle]
     if not chains:
@@ -80,15 +83,18 @@ def in_a_ring(case: Case) -> Outcome:
         owner="user_code",
         summary=f"the ranks call their groups in different order and wait for each other in a ring: {parts}",
         patience=STRUCTURAL_SECONDS,
-        silent=graph.seconds if graph.seconds > STRUCTURAL_SECONDS else None,
+        silent=graph.seconds,
+        ceiling=1.0 if graph.source == "flight_recorder" else COUNTED,
         evidence=graph.evidence(case),
         alternatives=(
             Alternative(cause="stalled_collective", refuted_by="nobody is at the end: the waiting is a ring"),
         ),
         next=NEXT,
     )
+    stands = {chain.start.rank: chain.start.frame or chain.end.node.frame for chain in chains}
     culprits = tuple(
-        Culprit(pid=graph.seats[rank].pid or 0, rank=rank, frame=show(graph.frames.get(rank))) for rank in graph.cycle
+        Culprit(pid=graph.seats[rank].pid or 0, rank=rank, frame=show(graph.frames.get(rank) or stands.get(rank)))
+        for rank in graph.cycle
     )
     return msgspec.structs.replace(
         result, culprits=culprits, wait_chain=tuple(link for chain in chains for link in chain.links)

@@ -33,22 +33,28 @@ from perfwatch.triage.verdict import Coverage, Evidence, Finding, Link, Missing,
 MOST_MISSING, MOST_CULPRITS, MOST_EVIDENCE, MOST_LINKS = 12, 16, 12, 24
 LONGEST_SUMMARY = 700  # characters
 MOST_DOUBLED = 3
-AGREED = ("healthy", "busy")  # states of a whole job only if no host says otherwise
+AGREED = ("healthy", "busy", "gone")  # states of a whole job only if no host says otherwise
+GOING_ON = ("slow", "busy", "healthy")  # the worst first
+ACROSS_RANKS = ("straggling_rank", "exposed_communication")  # causes of slowness that no host can see in its own part
+OWN_SHARE = (
+    0.99  # of the time that a host's own word explains: more than another cause, less than what is behind all others
+)
 
 
 class _SaidByHosts:
     """The rule that takes the word of the hosts for it: the cause that most of them name, with the surest of them as witness."""
 
-    def __init__(self, parts: Sequence[Part], state: str) -> None:
+    def __init__(self, parts: Sequence[Part], state: str, agreed: bool = True) -> None:
         self.CAUSE = Cause("said_by_hosts", state, "unknown", ())
         self._parts = parts
+        self._agreed = agreed and state in AGREED
 
     def judge(self, case: Case) -> Outcome:
         """Fires when hosts are sure of this state of their own part."""
         state = self.CAUSE.state
         said = [(part.host, part.view.verdict) for part in self._parts]
         named = [(h, v) for h, v in said if v.state == state and v.cause and v.confidence >= SURE]
-        if not named or (state in AGREED and len(named) < len(said)):
+        if not named or (self._agreed and len(named) < len(said)):
             return None
         cause, _ = Counter(v.cause for _, v in named).most_common(1)[0]
         alike = [(h, v) for h, v in named if v.cause == cause]
@@ -66,7 +72,41 @@ class _SaidByHosts:
             alternatives=surest.alternatives,
             next=tuple(f"on {host}: {one}" for one in surest.next),
             silent_seconds=surest.silent_seconds,
+            lost_share=OWN_SHARE if state == "slow" else None,
         )
+
+
+class _Across:
+    """A rule that compares ranks: what it finds is behind whatever a single host sees in its own part."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.CAUSE = rule.CAUSE
+        self._rule = rule
+
+    def judge(self, case: Case) -> Outcome:
+        """As the rule itself, but for the weight."""
+        found = self._rule.judge(case)
+        return msgspec.structs.replace(found, lost_share=1.0) if isinstance(found, Finding) else found
+
+
+class _OwnWord:
+    """The rule for a job that goes on: where every host is sure of its own part, the worst of these words holds for the whole.
+
+    Each has judged with everything that it read, and what it sent is less.
+    """
+
+    CAUSE = Cause("own_word", "slow", "unknown", ())
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = parts
+
+    def judge(self, case: Case) -> Outcome:
+        """Fires when no host is in doubt, and none has a part that is hung or gone."""
+        said = [part.view.verdict for part in self._parts]
+        if any(one.confidence < SURE or one.state not in GOING_ON for one in said):
+            return None
+        worst = next((state for state in GOING_ON if any(one.state == state for one in said)), None)
+        return _SaidByHosts(self._parts, worst, agreed=False).judge(case) if worst else None
 
 
 def judge_hosts(
@@ -133,13 +173,16 @@ def _links(chain: Sequence[Link]) -> tuple[Link, ...]:
 
 
 def _rules(parts: Sequence[Part], absent: Rule) -> tuple[Rule, ...]:
-    """Those that judge readings of processes and cards, and after each state what the hosts say of their own."""
+    """Those that judge readings of processes and cards; of a job that goes on, what the hosts say of their own comes first."""
     asked = [rule for rule in RULES if not set(rule.CAUSE.needs) & set(OF_THE_MACHINE)]
+    across = [rule for rule in asked if rule.CAUSE.name in ACROSS_RANKS]
     rules: list[Rule] = []
     for state in ("gone", "hung", "busy", "slow", "healthy"):
+        rules += [_SaidByHosts(parts, state)] if state == "gone" else []  # the kernel's log and the limits stay there
         rules += [absent] if state == "hung" else []
-        rules += [rule for rule in asked if rule.CAUSE.state == state]
-        rules += [_SaidByHosts(parts, state)] if state not in ("gone", "hung") else []
+        rules += [rule for rule in asked if rule.CAUSE.state == state and rule not in across]
+        rules += [*map(_Across, across), _OwnWord(parts)] if state == "hung" else []
+        rules += [_SaidByHosts(parts, state)] if state in GOING_ON else []
     return tuple(rules)
 
 

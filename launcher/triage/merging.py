@@ -14,7 +14,7 @@ One pass over all readings: the work grows with their number and with nothing el
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ import msgspec
 from perfwatch.probes import readings as r
 from perfwatch.recording import Record
 from perfwatch.session import Session
+from perfwatch.triage.joining import Members, join, own_members
 from perfwatch.triage.snapshot import JobView
 from perfwatch.triage.verdict import Culprit, Link, Verdict
 
@@ -31,7 +32,6 @@ _NUMBER = re.compile(r"\d{11,}")
 _PIDS = frozenset({"pid", "tid", "parent_pid", "child_pid", "local_pid", "tracer_pid"})
 _MANY_PIDS = frozenset({"readers", "writers", "lock_holders", "peer_pids"})
 _NESTED = frozenset({"wait", "socket"})
-_LOOPBACK = ("127.", "[::1]", "::1", "localhost")
 
 
 @dataclass(frozen=True)
@@ -141,6 +141,7 @@ def merge(parts: Sequence[Part], session: Session) -> Merged:
     records: list[Record] = []
     present: dict[int, list[str]] = {}
     roots: list[int] = []
+    members: Members = {}
     first_rank = 0
     for index, part in enumerate(parts):
         view = part.view
@@ -153,11 +154,15 @@ def merge(parts: Sequence[Part], session: Session) -> Merged:
         roots += [base + pid for pid in view.session.root_pids]
         for record in view.records:
             reading = _placed(record.reading, base, moved, shared)
+            if isinstance(reading, r.Network):  # every host has an eth0
+                reading = msgspec.structs.replace(reading, interface=f"{reading.interface}@{part.host}")
+            if isinstance(reading, r.Communicator):
+                reading = own_members(reading, base, members)
             records.append(Record(round(record.at + end - view.end, 4), 0.0, reading))
     records.sort(key=lambda record: record.at)
     return Merged(
         session=msgspec.structs.replace(session, root_pids=tuple(roots)),
-        records=tuple(_joined(records)),
+        records=tuple(join(records, members)),
         end=end,
         translation=Translation(tuple(part.host for part in parts)),
         present={rank: tuple(hosts) for rank, hosts in sorted(present.items())},
@@ -184,30 +189,3 @@ def _placed(reading: Any, base: int, moved: int, shared: _Shared) -> Any:
         elif name == "rank" and moved and reading.rank is not None:
             changed[name] = reading.rank + moved
     return msgspec.structs.replace(reading, **changed) if changed else reading
-
-
-def _joined(records: list[Record]) -> Iterable[Record]:
-    """Connections between hosts: whoever has the same two addresses the other way round is the peer."""
-    ends: dict[tuple[str, str], int] = {}
-    for record in records:
-        if isinstance(record.reading, r.Descriptor) and _crosses(record.reading):
-            socket = record.reading.socket
-            assert socket is not None
-            ends[socket.local, socket.peer] = record.reading.pid
-    for record in records:
-        if isinstance(record.reading, r.Descriptor) and _crosses(record.reading):
-            socket = record.reading.socket
-            assert socket is not None
-            far = ends.get((socket.peer, socket.local))
-            if far is not None and not socket.peer_pids:
-                joined = msgspec.structs.replace(socket, peer_pids=(far,))
-                yield msgspec.structs.replace(record, reading=msgspec.structs.replace(record.reading, socket=joined))
-                continue
-        yield record
-
-
-def _crosses(descriptor: r.Descriptor) -> bool:
-    socket = descriptor.socket
-    if socket is None or not socket.family.startswith("tcp") or not socket.local or not socket.peer:
-        return False
-    return not socket.peer.startswith(_LOOPBACK)

@@ -126,11 +126,11 @@ def _of_rank(case: Case, pid: int, rank: int | None) -> OffGpu | None:
         return None
     uuid = cards.uuids[0]
     intervals, source = _intervals(history, uuid)
-    cells = _cells(stacks)
+    cells, chosen = _chosen(intervals, stacks, case.at)
     ends = [cell.ended for cell in cells]
     mixed: list[_Mixed] = []
     within: dict[Hashable, dict[tuple[r.Frame, ...], float]] = defaultdict(lambda: defaultdict(float))
-    for one in _chosen(intervals, cells, ends, case.at):
+    for one in chosen:
         parts = _overlaps(one, cells, ends)
         seen = sum(part for _, part in parts)
         shares: dict[Hashable, float] = defaultdict(float)
@@ -199,13 +199,20 @@ def _cells(stacks: Iterable[Seen[r.Stack]]) -> list[_Cell]:
 
 
 def _chosen(
-    intervals: Sequence[_Interval], cells: Sequence[_Cell], ends: Sequence[float], at: float
-) -> Sequence[_Interval]:
-    """The newest intervals of which most is known: lately if that is enough, else ever."""
-    held = [one for one in intervals if sum(p for _, p in _overlaps(one, cells, ends)) >= KNOWN * one.seconds]
-    recent = [one for one in held if one.ended >= at - RECENT_SECONDS]
-    enough = sum(one.seconds for one in recent) >= ENOUGH_SECONDS
-    return (recent if enough else held)[-MOST_INTERVALS:]
+    intervals: Sequence[_Interval], stacks: Sequence[Seen[r.Stack]], at: float
+) -> tuple[list[_Cell], list[_Interval]]:
+    """The newest intervals of which most is known, with their samples: lately if that is enough, else ever."""
+    for since in (at - RECENT_SECONDS, 0.0):
+        cells = _cells(one for one in stacks if one.at >= since)
+        ends = [cell.ended for cell in cells]
+        known = [
+            one
+            for one in intervals
+            if one.ended >= since and sum(part for _, part in _overlaps(one, cells, ends)) >= KNOWN * one.seconds
+        ]
+        if sum(one.seconds for one in known) >= ENOUGH_SECONDS:
+            break
+    return cells, known[-MOST_INTERVALS:]
 
 
 def _overlaps(one: _Interval, cells: Sequence[_Cell], ends: Sequence[float]) -> list[tuple[_Cell, float]]:

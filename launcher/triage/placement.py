@@ -49,6 +49,14 @@ def placement(process: Process) -> Placement | None:
     return None
 
 
+def rank_of(process: Process) -> int | None:
+    """The number that any launcher gave to a process; what only inherited it has the same."""
+    if process.rank is not None:
+        return process.rank
+    place = placement(process)
+    return place.rank if place is not None else None
+
+
 def launches(process: Process) -> bool:
     """Whether a process is one of the launchers that are written in Python: torchrun, accelerate, deepspeed."""
     program = program_of(process.command)

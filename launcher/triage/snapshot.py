@@ -47,4 +47,5 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     made: float
     jobs: tuple[JobView, ...] = ()
     hidden: int = 0  # Python processes that may not be looked into
+    unwanted: int = 0  # jobs that are not the one that was asked for
     cpu_seconds: float = 0.0  # what looking cost there

@@ -37,6 +37,12 @@ class WaitGraph:
     _unnamed: tuple[Seat, ...] = field(default=())
 
     @property
+    def together(self) -> bool:
+        """Whether the recorders show every rank in one and the same call."""
+        in_calls = self.source == "flight_recorder" and len(self.calls) == len(self.seats) > 1
+        return in_calls and not self.edges and len(set(self.calls.values())) == 1
+
+    @property
     def ends(self) -> tuple[Seat, ...]:
         """Ranks that others wait for and that wait for nobody: the culprits."""
         awaited = {rank for targets in self.edges.values() for rank in targets}

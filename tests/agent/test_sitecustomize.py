@@ -182,3 +182,34 @@ def test_a_kernel_window_that_cannot_be_opened_is_not_noticed(
 
     assert (done.stdout, done.stderr) == ("[]\n", "")
     assert list(counts(agent_directory).values()) == [7]
+
+
+def test_exit_waits_for_the_end_of_a_window(run: Run, interpreter: str, hook_api: Path, agent_directory: Path) -> None:
+    """Torn down while it records, a profiler may crash its process: the file's removal says that it rests."""
+    program = (
+        "import os, subprocess, sys, time, torch\n"
+        "path = os.path.join(os.environ['PERFWATCH_AGENT_DIR'], 'window-%d' % os.getpid())\n"
+        "open(path, 'w').write('%.3f' % (time.monotonic() + 30))\n"
+        "subprocess.Popen(['sh', '-c', 'sleep 0.3; rm ' + path])\n"
+        "print(time.monotonic(), flush=True)\n"
+    )
+    done = run(interpreter, program, hook_api)
+
+    assert done.returncode == 0
+    assert list(agent_directory.glob("window-*")) == []
+
+
+def test_exit_does_not_wait_for_a_capture_that_is_gone(
+    run: Run, interpreter: str, hook_api: Path, agent_directory: Path
+) -> None:
+    """The time in the file has passed, or it is nonsense: nothing is waited for, and nothing is said."""
+    for content in ("0.5", "nonsense", ""):
+        program = (
+            "import os, torch\n"
+            "path = os.path.join(os.environ['PERFWATCH_AGENT_DIR'], 'window-%d' % os.getpid())\n"
+            f"open(path, 'w').write({content!r})\n"
+        )
+        done = run(interpreter, program, hook_api)
+
+        assert (done.returncode, done.stderr) == (0, "")
+    assert len(list(agent_directory.glob("window-*"))) == 3

@@ -1,12 +1,13 @@
 """``capture nsys``: what it runs, what it brings, and that nothing of it is left behind when nsys fails."""
 
 import os
+import shutil
 import signal
 import stat
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,8 @@ from perfwatch.captures.armed import read_armed
 from perfwatch.captures.capture import Request
 from perfwatch.captures.running import run_program
 from perfwatch.errors import CaptureFailed, CaptureUnavailable, PerfwatchError
-from perfwatch.lock import enter
-from perfwatch.nsight import nsys_session, placeholder
+from perfwatch.lock import Place, enter
+from perfwatch.nsight import nsys_session
 from perfwatch.nsight.finding import Tool, find
 from perfwatch.nsight.importer import advice_for_raw, find_importer
 from perfwatch.probes.external import Finished
@@ -53,6 +54,8 @@ def test_a_window_is_start_wait_stop_of_the_armed_session(tmp_path: Path) -> Non
     assert environments[:2] == ["/tmp/pw", "/tmp/pw"]
     assert [Path(file.path).name for file in brought.files] == ["window.nsys-rep"]
     assert brought.window_seconds == 0.5
+    assert "environment of every process" in brought.notes[0]
+    assert Path(brought.files[0].path).stat().st_mode & 0o777 == 0o600
     assert nsys.command(REQUEST, scene(armed=ARMED), tmp_path / "w") == (start, stop)
 
 
@@ -74,8 +77,8 @@ def test_a_raw_recording_is_kept_and_explained(tmp_path: Path) -> None:
     brought = nsys.collect(REQUEST, scene(armed=armed), RecordedWindow(tmp_path / "w", answer))
 
     assert [Path(file.path).name for file in brought.files] == ["window.qdstrm"]
-    assert "lacks libdw.so.1 (apt-get install libdw1)" in brought.notes[0]
-    assert "raw recording is kept" in brought.notes[0]
+    assert "lacks libdw.so.1 (apt-get install libdw1)" in brought.notes[-1]
+    assert "raw recording is kept" in brought.notes[-1]
 
 
 def test_without_an_importer_that_is_said(tmp_path: Path) -> None:
@@ -166,7 +169,7 @@ def test_a_job_that_was_only_attached_to_gets_the_machine_and_its_right_name(tmp
 
     assert {"--gpu-metrics-devices=all", "--duration=1", "--sample=none", "--trace=none"} <= set(window.commands[-1])
     assert brought.notes[0].startswith("system-wide: GPU counters of everything on this machine")
-    assert "perf_event_paranoid" in brought.notes[1]
+    assert "perf_event_paranoid" in brought.notes[-1]
 
 
 def program(path: Path, text: str) -> Path:
@@ -200,6 +203,31 @@ def test_what_cannot_be_armed_says_why(tmp_path: Path, text: str, environment: d
         )
 
 
+LAUNCHES = """case $1 in --version) echo version 2025.1.0;; launch)
+case $2 in --help) printf '  --trace=\\n  --session-new=\\n';; *) shift 3; CUDA_INJECTION64_PATH=/nsys.so exec "$@";; esac;; esac
+"""
+
+
+def test_one_launcher_for_each_rank_makes_one_session_for_all(tmp_path: Path) -> None:
+    """The second joins that of the first; where the first failed, the second is told at once."""
+    stop = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    environment = {"PERFWATCH_NSYS": str(program(tmp_path / "nsys", LAUNCHES)), "PATH": os.environ["PATH"]}
+    first = nsys_session.arm(environment, tmp_path, run_program, launcher=stop.pid)
+    facts = read_armed(tmp_path)["nsys"]
+    second = nsys_session.arm(environment, tmp_path, run_program)
+
+    assert first["CUDA_INJECTION64_PATH"] == second["CUDA_INJECTION64_PATH"] == "/nsys.so"
+    assert read_armed(tmp_path)["nsys"] == facts
+    stop.communicate()
+
+    failing = {"PERFWATCH_NSYS": str(program(tmp_path / "nsys", "exit 1"))}
+    other = tmp_path / "other"
+    other.mkdir()
+    with pytest.raises(CaptureUnavailable, match="does not work"):
+        nsys_session.arm(failing, other, run_program)
+    assert list(other.iterdir()) == []
+
+
 @pytest.mark.end_to_end
 def test_run_starts_the_job_although_nsys_cannot_be_had(tmp_path: Path) -> None:
     """One sentence on stderr; its exit code stays its own."""
@@ -228,13 +256,35 @@ REAL = real_nsys()
 needs_nsys = pytest.mark.skipif(REAL is None, reason="nsys is not installed here (.ci/install_packages tries)")
 
 
+def session_of(place: Place, stop: "subprocess.Popen[bytes]") -> tuple[dict[str, str], dict[str, str]]:
+    """A session that ends with ``stop``: the job's environment, and what captures are told."""
+    environment = nsys_session.arm({**os.environ}, place.folder, run_program, launcher=stop.pid)
+    return environment, read_armed(place.folder)["nsys"]
+
+
+@pytest.fixture
+def stop() -> Iterator["subprocess.Popen[bytes]"]:
+    """In the place of ``perfwatch run``: a process that ends when it is told to."""
+    one = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    yield one
+    one.communicate()
+
+
+def left(session: str) -> list[int]:
+    """The processes of a session."""
+    return [
+        int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and session in _command_line(entry)
+    ]
+
+
 @needs_nsys
 @pytest.mark.end_to_end
-def test_two_windows_of_the_real_nsys_on_a_job_that_is_not_in_its_hands(tmp_path: Path) -> None:
+def test_two_windows_of_the_real_nsys_on_a_job_that_is_not_in_its_hands(
+    tmp_path: Path, stop: "subprocess.Popen[bytes]"
+) -> None:
     """The job keeps its own streams, session and exit code; two reports come; nothing of nsys stays behind."""
     place = enter(dict(os.environ), (tmp_path,))
-    environment = nsys_session.arm({**os.environ}, place.folder, run_program)
-    facts = read_armed(place.folder)["nsys"]
+    environment, facts = session_of(place, stop)
     job = subprocess.Popen(
         [sys.executable, "-c", "import os, sys; print(os.getsid(0), flush=True); sys.stdin.readline(); sys.exit(7)"],
         env=environment,
@@ -244,26 +294,26 @@ def test_two_windows_of_the_real_nsys_on_a_job_that_is_not_in_its_hands(tmp_path
     )
     place.register(job.pid)
     assert job.stdout is not None
-    assert job.stdin is not None
     assert int(job.stdout.readline()) == os.getsid(0)
     assert "CUDA_INJECTION64_PATH=" in Path(f"/proc/{job.pid}/environ").read_text()
     assert "LD_PRELOAD=" not in Path(f"/proc/{job.pid}/environ").read_text()
 
     for number in (1, 2):
-        folder = tmp_path / f"w{number}"
-        folder.mkdir()
-        window = RealWindow(folder)
-        brought = nsys.collect(
-            Request(kind="nsys", seconds=0.2), scene(armed={"nsys": facts}, environment=dict(os.environ)), window
-        )
+        window = RealWindow(tmp_path / f"w{number}")
+        armed = scene(armed={"nsys": facts}, environment=dict(os.environ))
+        brought = nsys.collect(Request(kind="nsys", seconds=0.2), armed, window)
         assert len(brought.files) == 1
         assert brought.files[0].size_bytes > 10_000
 
-    job.stdin.write("\n")
-    job.stdin.close()
-    assert job.wait(30) == 7
+    job.communicate("\n", timeout=30)
+    assert job.returncode == 7
+    stop.communicate()
     place.leave()
-    (Path(facts["tmpdir"]) / placeholder.OVER).touch()  # as the placeholder does once this launcher has ended, too
+    ends = time.monotonic() + 40
+    while (left(facts["session"]) or Path(facts["tmpdir"]).exists()) and time.monotonic() < ends:
+        time.sleep(0.05)
+    assert left(facts["session"]) == []
+    assert not Path(facts["tmpdir"]).exists()
 
 
 class RealWindow(RecordedWindow):
@@ -280,10 +330,10 @@ class RealWindow(RecordedWindow):
 
 @needs_nsys
 @pytest.mark.end_to_end
-def test_the_job_goes_on_when_nsys_is_killed(tmp_path: Path) -> None:
+def test_the_job_goes_on_when_nsys_is_killed(tmp_path: Path, stop: "subprocess.Popen[bytes]") -> None:
     """All of it, at once: agent, launcher and placeholder; and what the job starts afterwards starts."""
     place = enter(dict(os.environ), (tmp_path,))
-    environment = nsys_session.arm({**os.environ}, place.folder, run_program)
+    environment, facts = session_of(place, stop)
     job = subprocess.Popen(
         [
             sys.executable,
@@ -294,17 +344,14 @@ def test_the_job_goes_on_when_nsys_is_killed(tmp_path: Path) -> None:
         stdin=subprocess.PIPE,
     )
     place.register(job.pid)
-    session = read_armed(place.folder)["nsys"]["session"]
-    agents = [
-        int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and session in _command_line(entry)
-    ]
-    assert agents
-    for pid in agents:
+    assert left(facts["session"])
+    for pid in left(facts["session"]):
         os.kill(pid, signal.SIGKILL)
 
     job.communicate(b"\n", timeout=30)
     assert job.returncode == 7
     place.leave()
+    shutil.rmtree(facts["tmpdir"])  # whose keeper was killed with the rest
 
 
 def _command_line(entry: Path) -> str:

@@ -9,6 +9,7 @@ import typer
 
 from perfwatch.__main__ import plain_run
 from perfwatch.cli import app
+from perfwatch.outlets.options import wanted
 from perfwatch.supervise import Request
 
 PLAIN = [
@@ -18,6 +19,8 @@ PLAIN = [
     ["--quiet", "--agent", "--", "true"],
     ["--no-agent", "--agent", "--", "true"],
     ["--session", "/tmp/x", "--patience", "5", "--trigger-signal", "rt", "--", "true"],
+    ["--metrics-port", "9123", "--notify", "https://h/x", "--", "true"],
+    ["--metrics-port=[::]:0", "--notify=http://h/x", "--", "true"],
     ["--session=/tmp/x", "--patience=120", "--trigger-signal=all", "--", "true"],
 ]
 UNUSUAL = [
@@ -30,6 +33,8 @@ UNUSUAL = [
     ["run", "--patience", "0", "--", "true"],
     ["run", "--trigger-signal", "usr", "--", "true"],
     ["run", "--session", "--", "true"],
+    ["run", "--metrics-port", "http", "--", "true"],
+    ["run", "--notify", "ftp://h", "--", "true"],
     ["attach", "--", "1"],
     [],
 ]
@@ -46,6 +51,7 @@ def read_by_the_library(words: list[str]) -> Request:
         session=read["session"],
         patience_seconds=read["patience"],
         trigger_signals=read["trigger_signal"],
+        outlets=wanted(read["metrics_port"], read["notify"]),
     )
 
 

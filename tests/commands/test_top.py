@@ -4,6 +4,7 @@ import io
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -16,7 +17,7 @@ from perfwatch.recording import Record
 from perfwatch.report.console import console
 from perfwatch.viewing import Viewer
 from tests import hostile, simulated_hour
-from tests.terminals import TMUX, environment, terminal
+from tests.terminals import EVERY_SECONDS, PATIENCE_SECONDS, TMUX, environment, terminal
 
 SECONDS = 90.0
 KEYS = "s stacks  v verdict  c capture  q quit"
@@ -54,7 +55,7 @@ def test_the_screen_is_filled_and_no_line_runs_over(tmp_path: Path, session: Pat
 
     assert seen == expected(session, columns, lines)
     assert len(seen) == lines
-    assert "suspected" in seen[2]
+    assert seen[1].startswith("HUNG stalled_collective 98%")
     assert [line for line in seen if line.startswith("gpu 7")]
     assert any("rank 3" in line for line in seen)
 
@@ -184,3 +185,29 @@ def test_a_job_that_nobody_watches_is_watched_while_the_screen_is_open(tmp_path:
     assert "attach on" in done.stdout
     (folder,) = tmp_path.iterdir()
     assert (folder / "session.json").exists()
+
+
+@pytest.mark.end_to_end
+def test_a_job_that_is_watched_is_seen_through_its_watchers_recording(tmp_path: Path) -> None:
+    """No second watcher, no second recording."""
+    program = "import time\nprint('ready', flush=True)\ntime.sleep(60)"
+    run = subprocess.Popen(
+        [sys.executable, "-m", "perfwatch", "run", "--quiet", "--", sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**environment(), "PERFWATCH_DIR": str(tmp_path)},
+    )
+    try:
+        assert run.stdout is not None
+        assert run.stdout.readline() == "ready\n"
+        ends = time.monotonic() + PATIENCE_SECONDS
+        while not list(tmp_path.glob("*/readings*.jsonl")) and time.monotonic() < ends:
+            time.sleep(EVERY_SECONDS)
+        done = once(str(run.pid), PERFWATCH_DIR=str(tmp_path), COLUMNS="100", LINES="30")
+    finally:
+        run.terminate()
+        run.wait()
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "run on" in done.stdout
+    assert len(list(tmp_path.iterdir())) == 1

@@ -133,6 +133,43 @@ def test_a_job_that_a_run_watches_is_left_to_it(machine: Machine) -> None:
     assert f"pid {alone}" not in machine.heard("adopted")
 
 
+def test_a_full_disk_costs_the_recording_and_not_the_verdict(machine: Machine) -> None:
+    """The hang is named all the same, and it is said that nothing is stored."""
+    machine.home.mkdir()
+    machine.do(f"mount -t tmpfs -o size=16k tmpfs {machine.home}")
+    machine.job("stuck")
+    machine.daemon("--patience", "1")
+    machine.heard("adopted")
+    machine.heard("recorded in ")
+    machine.say("stuck", b"h")
+    machine.heard("verdict: hung: ")
+    machine.leave()
+    lost = machine.heard("lines of the recording were lost")
+
+    assert "No space left on device" in lost
+
+
+def watches_of(shell: int) -> list[int]:
+    """The processes below this one in which jobs are watched."""
+    children = [int(child) for child in Path(f"/proc/{shell}/task/{shell}/children").read_text().split()]
+    mine = [child for child in children if Path(f"/proc/{child}/comm").read_text() == "perfwatch-watch\n"]
+    return mine + [one for child in children for one in watches_of(child)]
+
+
+def test_a_watch_that_is_killed_harms_no_other_and_is_started_anew(machine: Machine) -> None:
+    """The OOM killer takes one: the daemon says so, goes on, and tries again a little later."""
+    machine.job("one")
+    machine.daemon()
+    machine.heard("recorded in ")
+    os.kill(watches_of(machine.shell.pid)[0], signal.SIGKILL)
+    early = machine.heard("its watch ended early")
+    machine.job("two")
+
+    assert "tried again in 10 s" in early
+    assert machine.heard("adopted")  # the first one, before
+    assert machine.heard("adopted")
+
+
 def test_a_second_daemon_on_the_same_folder_is_refused(machine: Machine) -> None:
     """They would watch everything twice."""
     machine.daemon()

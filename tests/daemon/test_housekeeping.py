@@ -55,7 +55,7 @@ def left(home: Path) -> set[str]:
 def test_the_oldest_calm_ones_go_first_and_that_is_said(home: Path, megabytes: float, gone: set[str]) -> None:
     """What somebody made by hand is never touched, nor counted."""
     before = left(home)
-    total, said = tidy(str(home), [], round(megabytes * 1_100_000))
+    total, said = tidy(str(home), [], round(megabytes * 1_100_000), least_free_bytes=0)
 
     assert before - left(home) == gone
     assert len(said) == len(gone)
@@ -65,13 +65,21 @@ def test_the_oldest_calm_ones_go_first_and_that_is_said(home: Path, megabytes: f
 
 def test_what_is_being_written_counts_and_stays(home: Path) -> None:
     """Others give way to it."""
-    tidy(str(home), [str(home / "calm-old")], 2_300_000)
+    tidy(str(home), [str(home / "calm-old")], 2_300_000, least_free_bytes=0)
 
     assert left(home) == {"calm-old", "by-hand", "slow", "something-else"}
 
 
+def test_a_disk_that_others_fill_is_given_room(home: Path) -> None:
+    """Far below the budget, and said for what it is."""
+    _, said = tidy(str(home), [], 2**40, least_free_bytes=2**60)
+
+    assert left(home) == {"by-hand", "something-else"}
+    assert all("the disk is nearly full" in sentence for sentence in said)
+
+
 def test_many_small_ones_are_too_many_too(home: Path) -> None:
     """A folder of ten thousand sessions is no use to anybody."""
-    tidy(str(home), [], 2**40, most=2)
+    tidy(str(home), [], 2**40, most=2, least_free_bytes=0)
 
     assert left(home) == {"hung", "slow", "by-hand", "something-else"}

@@ -106,6 +106,7 @@ def _daemon(folder: Path, port: int) -> "subprocess.Popen[bytes]":
         "UsePAM": "no",
         "PermitRootLogin": "yes",
         "LogLevel": "INFO",
+        "SetEnv": f"PERFWATCH_DIR={folder / 'sessions'}",
     }
     words = [part for name, value in settings.items() for part in ("-o", f"{name}={value}")]
     daemon = subprocess.Popen(

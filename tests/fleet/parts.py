@@ -3,7 +3,10 @@
 import sys
 from pathlib import Path
 
-from perfwatch.recording import Recording
+import msgspec
+
+from perfwatch.probes.readings import Communicator
+from perfwatch.recording import Record, Recording
 from perfwatch.triage.case import Case
 from perfwatch.triage.compacting import compact, numbered
 from perfwatch.triage.diagnose import judge
@@ -38,13 +41,23 @@ def judged(parts: list[Part], *others: HostReport) -> Verdict:
     return judge_hosts(merge(parts, asking), parts, reports(parts, *others))[0]
 
 
+def _seen_from(record: Record, pid: int) -> Record:
+    """What RAS says of a communicator, as it is heard on the host of one rank: only that one is a process of this host."""
+    if not isinstance(record.reading, Communicator):
+        return record
+    members = tuple(msgspec.structs.replace(one, local=one.local and one.pid == pid) for one in record.reading.members)
+    return Record(record.at, record.wall, msgspec.structs.replace(record.reading, members=members))
+
+
 def apart(recording: Recording, at: float) -> list[Part]:
     """The job of one machine as if each of its ranks ran on a host of its own, ``node-0``, ``node-1`` ..."""
     job = Case(History(recording.records, at), recording.session, recording.events).job
     parts = []
     for number, rank in enumerate(job.ranks):
         others = {m.pid for m in job.members.values() if m.rank_pid not in (None, rank.pid)}
-        records = [one for one in recording.records if getattr(one.reading, "pid", None) not in others]
+        records = [
+            _seen_from(one, rank.pid) for one in recording.records if getattr(one.reading, "pid", 0) not in others
+        ]
         case = Case(History(records, at), recording.session, recording.events)
         kept, left_out = compact(case)
         view = JobView(

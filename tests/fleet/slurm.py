@@ -4,14 +4,13 @@ import contextlib
 import os
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.end_to_end.conftest import PATIENCE_SECONDS, until
+from tests.end_to_end.conftest import until
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "squeue", "scontrol", "sinfo")
 SBIN = f"{os.environ.get('PATH', '')}:/usr/sbin"
@@ -53,17 +52,30 @@ def why_not() -> str:
 
 @contextlib.contextmanager
 def cluster() -> Iterator[dict[str, str] | None]:
-    """The environment in which Slurm's programs find it; None where its daemons do not come up on this machine."""
-    with tempfile.TemporaryDirectory(prefix="slurm-") as place:
+    """The environment in which Slurm's programs find it; None where its daemons do not come up on this machine.
+
+    It lives in a pid namespace of its own: with the first process of that, every daemon, step and task ends.
+    """
+    with tempfile.TemporaryDirectory(prefix="slurm-", ignore_cleanup_errors=True) as place:
         folder = Path(place)
         names = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf"), "PATH": SBIN}
         _prepare(folder)
+        munge = f"munged --force --key-file={folder}/munge.key --socket={folder}/munge.socket " + " ".join(
+            f"--{what}-file={folder}/munge.{what}" for what in ("pid", "log", "seed")
+        )
+        daemons = f"{munge} && slurmctld -c && slurmd -N node-a -c && slurmd -N node-b -c && exec sleep infinity"
+        running = subprocess.Popen(
+            ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", daemons],
+            env=names,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         try:
-            yield names if _start(folder, names) else None
+            yield names if _idle(names, running) else None
         finally:
-            for file in (*folder.glob("*.pid"),):
-                with contextlib.suppress(OSError, ValueError):
-                    os.kill(int(file.read_text()), signal.SIGKILL)
+            running.kill()
+            running.wait()
 
 
 def _prepare(folder: Path) -> None:
@@ -78,20 +90,13 @@ def _prepare(folder: Path) -> None:
     (folder / "slurm.conf").write_text(text)
 
 
-def _start(folder: Path, names: dict[str, str]) -> bool:
-    munge = ["munged", "--force", f"--key-file={folder}/munge.key", f"--socket={folder}/munge.socket"]
-    munge += [f"--{what}-file={folder}/munge.{what}" for what in ("pid", "log", "seed")]
-    commands = [munge, ["slurmctld", "-c"], ["slurmd", "-N", "node-a", "-c"], ["slurmd", "-N", "node-b", "-c"]]
-    for command in commands:
-        done = subprocess.run(command, env=names, capture_output=True, timeout=PATIENCE_SECONDS, check=False)
-        if done.returncode:
-            return False
+def _idle(names: dict[str, str], running: "subprocess.Popen[bytes]") -> bool:
+    """Whether both nodes came up."""
 
-    def idle() -> bool:
+    def settled() -> bool:
         shown = subprocess.run(["sinfo", "-h", "-o", "%T %D"], env=names, capture_output=True, text=True, check=False)
-        return shown.stdout.split() == ["idle", "2"]
+        return shown.stdout.split() == ["idle", "2"] or running.poll() is not None
 
     with contextlib.suppress(AssertionError):
-        until(idle, START_SECONDS)
-        return True
-    return False
+        until(settled, START_SECONDS)
+    return running.poll() is None

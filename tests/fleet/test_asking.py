@@ -138,7 +138,7 @@ def test_without_any_job_each_host_says_why() -> None:
     """No such target, with what to install where."""
     engine = Spoken(
         {
-            "a": snapshot("a", hidden=3),
+            "a": snapshot("a"),
             "b": Answer("b", said="sh: 1: exec: perfwatch: not found", exit_code=127),
             "c": Answer("c", timed_out=True),
         }
@@ -171,6 +171,27 @@ def test_a_host_that_is_down_is_told_from_one_that_does_not_let_us_in(said: str,
     assert outcome.reports[1].state == state
     assert outcome.reports[1].reason.endswith(said)
     assert (outcome.verdict.state == "hung") is (state == "silent")
+
+
+@pytest.mark.parametrize(("hidden", "unwanted", "job"), [(3, 0, ""), (0, 1, "run-7")])
+def test_what_may_not_be_looked_into_or_was_passed_over_is_not_gone(hidden: int, unwanted: int, job: str) -> None:
+    """Ranks of another user, and a job that does not fit what was asked for: neither is evidence that ranks have ended."""
+    first, _ = simulated(2)
+    engine = Spoken({"a": snapshot("a", first.view), "b": snapshot("b", hidden=hidden, unwanted=unwanted)})
+    outcome = ask(engine, Question(job=job))
+
+    assert outcome.reports[1].state == "failed"
+    assert outcome.verdict.state == "inconclusive"
+
+
+def test_a_host_on_which_the_job_has_ended_is_evidence() -> None:
+    """Another job runs there, and nobody asked for one by its name."""
+    first, _ = simulated(2)
+    outcome = ask(
+        Spoken({"a": snapshot("a", first.view), "b": snapshot("b", unwanted=1)}, job="slurm job 7 step "), Question()
+    )
+
+    assert (outcome.reports[1].state, outcome.verdict.state) == ("no_job", "hung")
 
 
 def test_a_clock_is_called_wrong_only_where_it_must_be() -> None:

@@ -40,6 +40,18 @@ DISTRIBUTED = (
     "dead_worker/fires/dead_worker",
     "stuck_kernel/fires/stuck_kernel-backward",
     "stuck_kernel/lookalike/long_kernels",
+    "out_of_memory/fires/out_of_memory",
+    "exposed_communication/fires/exposed_communication",
+    "straggling_rank/fires/straggling_rank-loader",
+    "wedged_collective/fires/wedged_collective",
+    "exposed_communication/fires/exposed_communication-nccl",
+    "exposed_communication/lookalike/ranks_in_step-nccl",
+    "mismatched_collective/fires/mismatched_collective-nccl-order",
+    "stalled_collective/fires/stalled_collective-nccl",
+    "stalled_collective/fires/stalled_collective-nccl-dead",
+    "stopped/fires/stopped-nccl",
+    "straggling_rank/fires/straggling_rank-nccl",
+    "wedged_collective/lookalike/busy_rank_zero_saves-nccl",
 )
 
 

@@ -43,7 +43,14 @@ def test_every_node_of_the_job_answers_beside_the_running_step(
     does.write_text(json.dumps({"node-a": "0", "node-b": "1"}))
     command = [sys.executable, "-m", "perfwatch", "fleet", "--json", "--slurm", job]
     command += ["--command", f"{sys.executable} {FAKE} {does}", "--job", "run-7"]
-    done = subprocess.run(command, env=names, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+    done = subprocess.run(
+        command,
+        env={**names, "PERFWATCH_DIR": str(tmp_path / "sessions")},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
     said = json.loads(done.stdout or "{}")
 
     assert done.returncode == 30, done.stderr

@@ -46,7 +46,8 @@ def fleet(made: Hosts, *words: str, among: str) -> tuple[int, dict[str, Any]]:
         made.options,
         *words,
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE_SECONDS, check=False)
+    names = {**os.environ, "PERFWATCH_DIR": str(made.folder / "sessions")}
+    done = subprocess.run(command, env=names, capture_output=True, text=True, timeout=2 * PATIENCE_SECONDS, check=False)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)
 

@@ -38,7 +38,7 @@ def test_the_sentence_shows_that_the_parts_add_up() -> None:
     text = waiting_sum(found())
 
     assert "no kernel was resident for 10 s, 50.0% of the time; the lines below add up to 10 s" in text
-    assert "40.0% of 60 s" in text
+    assert "Over the whole recording it was 40.0%" in text
     assert "shorter than a look" not in text
 
 

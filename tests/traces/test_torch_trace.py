@@ -52,6 +52,11 @@ def test_busy_share_counts_overlapping_kernels_once(tmp_path: Path) -> None:
     assert trace.gpu_busy_share == pytest.approx(0.3, abs=1e-3)
 
 
+def test_trace_of_a_job_that_did_nothing_is_said_to_be_empty(tmp_path: Path) -> None:
+    """It may have been asked before its training began."""
+    assert summary([folded(tmp_path)]) == ["nothing of torch ran in the window"]
+
+
 def test_card_is_judged_from_its_first_kernel_on(tmp_path: Path) -> None:
     """What was launched before the window runs on in it and is not in the trace: that is not idleness."""
     trace = folded(tmp_path, launched("gemm", 1, 600, 1000, 1))

@@ -3,6 +3,7 @@
 import json
 import pickle
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,23 @@ from msgspec import structs
 
 from perfwatch.probes.flight_record import parse as parse_record
 from perfwatch.probes.nccl_report import parse as parse_report
-from perfwatch.probes.readings import Communicator, Operation, Process, Reading, RecordedGroup
+from perfwatch.probes.readings import (
+    Communicator,
+    GpuActivity,
+    GroupMember,
+    Operation,
+    Process,
+    Reading,
+    RecordedGroup,
+    Thread,
+)
+from perfwatch.recording import load
 from perfwatch.triage.agreement import disagreement
 from perfwatch.triage.case import Case
 from perfwatch.triage.collectives import growing, standings
+from perfwatch.triage.diagnose import diagnose, judge
 from perfwatch.triage.history import History
+from perfwatch.triage.verdict import Verdict
 from perfwatch.triage.waitgraph import wait_graph
 from tests.sessions import session
 
@@ -23,10 +36,10 @@ RECORDED = Path(__file__).parents[1] / "probes" / "nccl"
 PIDS = {0: 607, 1: 608}
 
 
-def case(*looks: Iterable[Reading], world: int = 2, apart_seconds: float = 3.0) -> Case:
-    """Two ranks, looked at so many seconds apart."""
+def case(*looks: Iterable[Reading], world: int = 2, apart_seconds: float = 3.0, here: int | None = None) -> Case:
+    """So many ranks, all of them (or the first ``here``) on this machine, looked at so many seconds apart."""
     history = History()
-    for rank in range(world):
+    for rank in range(world if here is None else here):
         pid = PIDS.get(rank, 700 + rank)
         who = Process(pid=pid, start_ticks=1, parent_pid=1, name="python", command=("python",), python=True, rank=rank,
                       world_size=world)  # fmt: skip
@@ -194,3 +207,86 @@ def test_ranks_that_agree_are_not_accused() -> None:
     """Neither the hung pair nor the ring mixes anything up."""
     assert disagreement(case(records("hung"))) is None
     assert disagreement(case(records("opposite_order"))) is None
+
+
+def verdict_of(ranks: int, seconds: float, laggard: int) -> Verdict:
+    """So many ranks of which nobody may look at the stacks; RAS counts them."""
+    counts = {rank: 40 if rank == laggard else 41 for rank in range(ranks)}
+    members = tuple(
+        GroupMember(rank=rank, pid=PIDS.get(rank, 700 + rank), host="a", local=True, launched={"AllReduce": count})
+        for rank, count in counts.items()
+    )
+    looks = [
+        [
+            Communicator(communicator="c", size=ranks, members=members),
+            *map(asleep, range(ranks), [3.0 * number] * ranks),
+        ]
+        for number in range(int(seconds / 3.0 + 1))
+    ]
+    return judge(case(*looks, world=ranks))
+
+
+def asleep(rank: int, seconds: float) -> Thread:
+    """What anybody may read of a thread: that it sleeps, and since when."""
+    pid = PIDS.get(rank, 700 + rank)
+    return Thread(pid=pid, tid=pid, name="python", state="S", cpu_seconds=9.0, run_seconds=9.0, voluntary_switches=7,
+                  ran_ago_seconds=seconds)  # fmt: skip
+
+
+def test_ranks_that_nobody_may_look_at_are_still_counted() -> None:
+    """Eight ranks, ptrace denied for all: the one that is behind is named when it has been for as long as patience lasts."""
+    early, late = verdict_of(8, 30.0, laggard=5), verdict_of(8, 70.0, laggard=5)
+
+    assert early.state == "inconclusive"
+    assert early.suspect is not None
+    assert (late.state, late.cause) == ("hung", "stalled_collective")
+    assert [culprit.rank for culprit in late.culprits] == [5]
+    assert "ranks 0, 1, 2, 3, 4, 6, 7 wait for it" in late.summary
+
+
+def test_a_rank_on_another_host_is_named_with_its_host() -> None:
+    """Of four ranks two are here."""
+    members = tuple(
+        GroupMember(rank=rank, pid=PIDS.get(rank, 9000 + rank), host="a" if rank < 2 else "b", local=rank < 2,
+                    launched={"AllReduce": 40 if rank == 3 else 41})
+        for rank in range(4)
+    )  # fmt: skip
+    looks = [
+        [Communicator(communicator="c", size=4, members=members), asleep(0, 3.0 * number), asleep(1, 3.0 * number)]
+        for number in range(25)
+    ]
+    verdict = judge(case(*looks, world=4, here=2))
+
+    assert (verdict.state, verdict.cause) == ("hung", "stalled_collective")
+    assert (verdict.culprits[0].rank, verdict.culprits[0].host) == (3, "b")
+    assert (verdict.coverage.ranks_seen, verdict.coverage.world_size) == (2, 4)
+
+
+def test_two_processes_that_call_themselves_the_same_rank_do_not_confuse_it() -> None:
+    """An elastic restart leaves the old one for a moment: the younger counts."""
+    old = Process(
+        pid=500, start_ticks=0, parent_pid=1, name="python", command=("python",), python=True, rank=1, world_size=2
+    )
+    twice = case([old, *report("hung.json")], report("hung.json"))
+    graph = wait_graph(twice)
+
+    assert len(twice.job.ranks) == 2
+    assert graph is not None
+    assert [seat.pid for seat in graph.ends] == [608]
+
+
+def test_a_card_in_another_kernel_is_not_called_a_wedge() -> None:
+    """The recorders say that both ranks are in one call; on one card something else is resident, before it."""
+    recorded = load(Path(__file__).parent / "recordings" / "wedged_collective" / "fires" / "wedged_collective-nccl")
+    cards = sorted({one.reading.uuid for one in recorded.records if isinstance(one.reading, GpuActivity)})
+    other = tuple(
+        structs.replace(one, reading=structs.replace(one.reading, sm_active=0.18))
+        if isinstance(one.reading, GpuActivity) and one.reading.uuid == cards[0]
+        else one
+        for one in recorded.records
+    )
+    whole, changed = diagnose(recorded, 60.0), diagnose(replace(recorded, records=other), 60.0)
+
+    assert whole.cause == "wedged_collective"
+    assert changed.cause != "wedged_collective"
+    assert changed.state != "hung"

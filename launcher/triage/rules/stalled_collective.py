@@ -23,12 +23,12 @@ from perfwatch.probes.readings import Process, Stack, Thread
 from perfwatch.triage.absence import call, elsewhere, in_collective, listed, rank_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
-from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
+from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, silent_seconds, temporal, wakes_soon, who
 from perfwatch.triage.motion import moves
 from perfwatch.triage.profile import TRAINING_TAGS
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.threads import OTHERS_MOVE
-from perfwatch.triage.verdict import Abstention, Alternative, Finding, Missing, Outcome
+from perfwatch.triage.verdict import Abstention, Alternative, Culprit, Finding, Missing, Outcome
 from perfwatch.triage.waitgraph import WaitGraph, wait_graph
 
 CAUSE = Cause("stalled_collective", "hung", "user_code", (Process, Thread, Stack))
@@ -54,8 +54,9 @@ def judge(case: Case) -> Outcome:
         here = [case.chains[seat.pid] for seat in graph.ends if seat.pid in case.chains]
         if any(in_collective(case, chain) for chain in here):
             return None  # behind, and yet in a collective, or in a kernel of its own: counts alone cannot say which
-        if graph.ends and not here:
-            return elsewhere(case, waiting, graph, graph.ends[0])
+        unseen = [seat for seat in graph.ends if seat.pid not in case.chains or _unread(case, case.chains[seat.pid])]
+        if unseen and len(unseen) == len(graph.ends):
+            return elsewhere(case, waiting, graph, unseen[0])
         absent = here
     if not waiting or (not absent and not gone):
         return None
@@ -71,10 +72,17 @@ def judge(case: Case) -> Outcome:
             ),
         )
     if gone:
-        return _dead_rank(case, waiting[0], gone[0].pid, gone[0].rank)
+        return _dead_rank(case, waiting[0], gone[0].pid, gone[0].rank, graph)
     if any(_works(case, chain) for chain in absent):
         return None
     return _absent(case, waiting, absent, graph)
+
+
+def _unread(case: Case, chain: Chain) -> bool:
+    """Whether nobody could look at what a rank does: neither its stack nor what it is blocked in."""
+    node = chain.end.node
+    seen = node.stack is not None or node.wait is not None or case.profile(case.job.members[chain.start.pid]).samples
+    return not seen and chain.end.kind not in ("dead", "stopped")
 
 
 def _works(case: Case, chain: Chain) -> bool:
@@ -132,14 +140,19 @@ def _absent(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitGr
     return msgspec.structs.replace(found, wait_chain=links, culprits=culprits)
 
 
-def _dead_rank(case: Case, waiting: Chain, pid: int, rank: int | None) -> Finding:
-    return hung(
+def _dead_rank(case: Case, waiting: Chain, pid: int, rank: int | None, graph: WaitGraph | None) -> Finding:
+    found = hung(
         case,
         CAUSE.name,
         waiting,
         owner=CAUSE.owner,
-        summary=f"rank {rank} (pid {pid}) is gone and rank {waiting.start.rank} waits for it in {waiting.links[-1].waits_for}",
+        summary=f"rank {rank} (pid {pid}) is gone and rank {waiting.start.rank} waits for it in {call(graph, [waiting])}",
         patience=STRUCTURAL_SECONDS,
-        evidence=(case.saw("process", f"rank {rank}", "is gone", f"pid {pid} has ended", "alive"),),
+        silent=None if graph is None else max(graph.seconds, silent_seconds(case, waiting)),
+        evidence=(
+            case.saw("process", f"rank {rank}", "is gone", f"pid {pid} has ended", "alive"),
+            *(graph.evidence(case) if graph is not None else ()),
+        ),
         next=("dmesg | grep -i 'killed process'",),
     )
+    return msgspec.structs.replace(found, culprits=(Culprit(pid=pid, rank=rank),))

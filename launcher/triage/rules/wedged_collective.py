@@ -24,7 +24,7 @@ from perfwatch.triage.absence import in_collective
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import collective_name, show
-from perfwatch.triage.gpu import regime
+from perfwatch.triage.gpu import regimes
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal
 from perfwatch.triage.motion import WINDOW_SECONDS
 from perfwatch.triage.rule import Cause
@@ -37,20 +37,24 @@ CAUSE = Cause("wedged_collective", "hung", "fabric", (Process, Thread, Stack, Ne
 SAME_FOOTPRINT = 0.02  # of the multiprocessors: ranks inside one collective are as alike (measured 0.182 and 0.182)
 # Bytes a second over all interfaces together that still count as nothing: NCCL's and gloo's own keep-alives, and ours.
 SILENT_BYTES_PER_SECOND = 50_000.0
+IDLE_UNITS = 0.005  # of a card's maximum
 UNCOUNTED = 0.85  # neither RAS nor a recorder has confirmed that all are at the same call
 
 
 def judge(case: Case) -> Outcome:
     """Fires when all ranks stand in one and the same collective and nothing travels."""
-    chains = case.still_chains
-    if len(chains) < 2 or len(chains) < len(case.ranks) or not all(in_collective(case, chain) for chain in chains):
+    graph = wait_graph(case)
+    together = graph is not None and graph.together and graph.seconds >= STRUCTURAL_SECONDS and not _computes(case)
+    chains = tuple(case.chains.values()) if together else case.still_chains
+    if len(chains) < 2 or len(chains) < len(case.ranks):
+        return None
+    if not together and not all(in_collective(case, chain) for chain in chains):
         return None
     if not case.job.covered:
         reason = f"{len(case.job.ranks)} of {case.job.world_size} ranks are on this machine"
         advice = "run perfwatch attach on the other nodes too: a rank there may be elsewhere"
         return Abstention(cause=CAUSE.name, missing=(Missing(witness="ranks", reason=reason, advice=advice),))
-    graph = wait_graph(case)
-    if (graph is not None and graph.edges) or not _alike(case, chains):
+    if (graph is not None and graph.edges) or not _same_kernel(case) or not (together or _alike(chains)):
         return None
     moved = travelling(case, WINDOW_SECONDS)
     if moved is None:
@@ -58,7 +62,7 @@ def judge(case: Case) -> Outcome:
         return Abstention(cause=CAUSE.name, missing=(lacking,))
     if moved > SILENT_BYTES_PER_SECOND:
         return None
-    on_cards = all(chain.end.kind == "gpu" for chain in chains)
+    on_cards = together or all(chain.end.kind == "gpu" for chain in chains)
     silent = min(chain.end.silent_seconds or 0.0 for chain in chains)
     call = next(iter(graph.calls.values()), "") if graph is not None else ""
     found = hung(
@@ -92,13 +96,22 @@ def judge(case: Case) -> Outcome:
     )
 
 
-def _alike(case: Case, chains: tuple[Chain, ...]) -> bool:
-    """Whether all are in the same call at the same line, and their cards, where they have any, in the same kernel."""
+def _computes(case: Case) -> bool:
+    """Whether some card's arithmetic or memory is in use: then a call that is not over may only be waiting its turn."""
+    cards = [card for rank in case.ranks for card in regimes(case.history, rank.pid)]
+    return any(max(card.tensor or 0.0, card.dram or 0.0, card.fp32 or 0.0) > IDLE_UNITS for card in cards)
+
+
+def _same_kernel(case: Case) -> bool:
+    """Whether the ranks' cards look alike: one that does not is in another kernel, before or instead of the collective."""
+    cards = [card for rank in case.ranks for card in regimes(case.history, rank.pid)]
+    levels = [card.sm_active for card in cards if card.sm_active is not None]
+    return max(levels, default=0.0) - min(levels, default=0.0) <= SAME_FOOTPRINT
+
+
+def _alike(chains: tuple[Chain, ...]) -> bool:
+    """Whether all are in the same call at the same line, as far as their stacks tell."""
     stacks = [chain.start.stack for chain in chains]
     names = {collective_name(stack) for stack in stacks if stack is not None}
     lines = {show(chain.start.frame) for chain in chains}
-    if None in stacks or len(names) > 1 or len(lines) > 1:
-        return False
-    cards = [regime(case.history, chain.end.detail) for chain in chains if chain.end.kind == "gpu"]
-    levels = [card.sm_active for card in cards if card.sm_active is not None]
-    return max(levels, default=0.0) - min(levels, default=0.0) <= SAME_FOOTPRINT
+    return None not in stacks and len(names) == 1 and len(lines) == 1

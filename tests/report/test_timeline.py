@@ -1,0 +1,116 @@
+"""The lanes of the timeline: what a line means is what its key says, and what was not read is not drawn."""
+
+import math
+
+import pytest
+
+from perfwatch.probes import readings as r
+from perfwatch.recording import Record
+from perfwatch.report.lanes import MOST_POINTS, Lane, Line, card_lanes, fitted, host_lane, lanes_of, step_lane
+from perfwatch.report.timeline import _lines, keys
+from perfwatch.triage.history import History
+
+SPINNING = {"graphics": 1.0, "dram": 0.0, "tensor": 0.0}
+WORKING = {"graphics": 0.8, "dram": 0.5, "tensor": 0.4}
+
+
+def history(*looks: tuple[float, r.Reading]) -> History:
+    """Readings at their times."""
+    return History([Record(at, at, reading) for at, reading in looks], max(at for at, _ in looks))  # type: ignore[arg-type]
+
+
+def activity(at: float, **units: float) -> tuple[float, r.Reading]:
+    """One look at a card."""
+    return at, r.GpuActivity(uuid="GPU-0", interval_seconds=1.0, **units)
+
+
+def host(at: float, busy: float, **changes: object) -> tuple[float, r.Reading]:
+    """One look at a machine of which so much is busy."""
+    facts: dict[str, object] = {
+        "cpus_online": 10, "user_seconds": at * busy * 10, "system_seconds": 0.0, "idle_seconds": at * (1 - busy) * 10,
+        "iowait_seconds": 0.0, "steal_seconds": 0.0, "memory_total_bytes": 100, "memory_available_bytes": 60, **changes,
+    }  # fmt: skip
+    return at, r.Host(**facts)  # type: ignore[arg-type]
+
+
+def values(lane: Lane, name: str) -> list[float]:
+    """Of one line."""
+    return [value for line in lane.lines if line.name == name for _, value in line.points]
+
+
+def test_a_kernel_that_spins_is_no_work() -> None:
+    """Resident for all of the time, and nothing moves."""
+    (lane,) = card_lanes(history(activity(1.0, **WORKING), activity(2.0, **SPINNING)))
+
+    assert (values(lane, "works"), values(lane, "spins")) == ([0.8, 0.0], [0.0, 1.0])
+
+
+def test_a_card_that_does_not_tell_what_it_does_says_so() -> None:
+    """Utilisation is "a kernel was resident", and the lane is called that."""
+    (lane,) = card_lanes(history((1.0, r.GpuSample(uuid="GPU-0", utilisation=1.0))))
+
+    assert [line.name for line in lane.lines] == ["a kernel is resident"]
+    assert "may work or spin" in lane.note
+
+
+def test_shares_of_the_machine_are_growth_of_counters() -> None:
+    """Busy CPU time as a share of all, pressure as a share of time, memory as it is."""
+    pressure = {"io": r.Pressure(some_microseconds=500_000, full_microseconds=0)}
+    none = {"io": r.Pressure(some_microseconds=0, full_microseconds=0)}
+    lane = host_lane(history(host(10.0, 0.3, pressure=none), host(11.0, 0.3, pressure=pressure)))
+
+    assert lane is not None
+    assert values(lane, "CPUs busy") == [pytest.approx(0.3)]
+    assert values(lane, "io pressure") == [pytest.approx(0.5)]
+    assert values(lane, "memory in use") == [pytest.approx(0.4)] * 2
+
+
+def test_a_counter_that_went_back_is_no_negative_share() -> None:
+    """The machine was restarted, or the counter wrapped."""
+    lane = host_lane(history(host(10.0, 0.3), host(11.0, 0.3, user_seconds=1.0)))
+
+    assert lane is not None
+    assert values(lane, "CPUs busy") == []
+
+
+def test_without_an_agent_there_is_no_lane_of_steps() -> None:
+    """Missing is not zero."""
+    assert step_lane(history(host(1.0, 0.1))) is None
+    assert lanes_of(history((1.0, r.Coverage(ranks_seen=(), world_size=None)))) == []
+
+
+def test_a_line_is_broken_where_nothing_was_read() -> None:
+    """A watcher that was suspended has seen nothing of the job."""
+    points = (*((float(second), 1.0) for second in range(10)), *((float(second), 1.0) for second in range(60, 70)))
+    (line,) = fitted(Lane("power", "watts", (Line("gpu 0", points),))).lines
+
+    assert [at for at, value in line.points if math.isnan(value)] == [60.0]
+
+
+def test_a_long_recording_is_shown_as_means_over_equal_spans() -> None:
+    """No line has more points than a screen has columns, and the longest step is not lost in a mean."""
+    points = tuple((float(second), 5.0 if second == 1234 else 1.0) for second in range(10_000))
+    lane = fitted(Lane("step time", "seconds", (Line("mean", points), Line("longest", points, "longest"))))
+    mean, longest = ([value for _, value in line.points] for line in lane.lines)
+
+    assert len(mean) <= MOST_POINTS + 1
+    assert max(longest) == 5.0
+    assert max(mean) < 2.0
+
+
+def test_every_line_has_the_colour_of_its_key() -> None:
+    """Whatever moments it was read at."""
+    from bokeh.models import Range1d
+
+    lane = Lane(
+        "host",
+        "share",
+        (Line("a", ((1.0, 0.1), (2.0, 0.1))), Line("b", ((1.5, 0.2),)), Line("c", ((1.0, 0.3), (2.0, 0.3)))),
+    )
+    drawn = {
+        next(iter(renderer.data_source.data["time"])): renderer.glyph.line_color
+        for renderer in _lines(lane, 0.0, Range1d(start=0, end=1)).renderers
+    }
+    ((_, colours), _) = keys([lane])
+
+    assert drawn[1500.0] == dict(colours)["b"]

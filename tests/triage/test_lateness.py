@@ -1,0 +1,87 @@
+"""A straggler is named together with what holds it back: its loader, its card, its CPUs, or its own line."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from msgspec import structs
+
+from perfwatch.gauntlet.recorded import expected_of
+from perfwatch.probes.readings import GpuBinding, GpuSample, Thread
+from perfwatch.recording import Record, Recording, load
+from perfwatch.triage.case import Case
+from perfwatch.triage.diagnose import diagnose
+from perfwatch.triage.history import History
+from perfwatch.triage.lateness import own_cause
+from perfwatch.triage.slowness import WINDOW_SECONDS
+from perfwatch.triage.verdict import Verdict
+
+FIRES = Path(__file__).parent / "recordings" / "straggling_rank" / "fires"
+HEAT = 0x40
+
+
+def judged(name: str, records: tuple[Record, ...] | None = None) -> Verdict:
+    """A recorded case, possibly with other readings."""
+    recording = load(FIRES / name)
+    at = expected_of(FIRES / name).at
+    changed: Recording = recording if records is None else replace(recording, records=records)
+    return diagnose(changed.until(at), at)
+
+
+def test_its_own_line_is_named_where_nothing_else_holds_it_back() -> None:
+    """It prepares its batches slowly."""
+    verdict = judged("straggling_rank-nccl")
+
+    assert (verdict.cause, verdict.owner) == ("straggling_rank", "user_code")
+    assert verdict.culprits[0].rank == 1
+    assert (verdict.culprits[0].frame or "").startswith("prepare_batch")
+
+
+def test_its_loader_is_named_with_the_worker_and_its_line() -> None:
+    """The rank only waits; its worker decodes."""
+    verdict = judged("straggling_rank-loader")
+
+    assert (verdict.cause, verdict.owner) == ("straggling_rank", "data")
+    assert verdict.culprits[0].worker_pid is not None
+    assert (verdict.culprits[0].frame or "").startswith("decode")
+
+
+def test_a_card_that_is_held_down_by_heat_is_named() -> None:
+    """Simulated: the late rank's card says so, and its clock is below that of the others."""
+    recording = load(FIRES / "straggling_rank-nccl")
+    late = judged("straggling_rank-nccl").culprits[0].pid
+    bound = {one.reading.pid: one.reading.uuids for one in recording.records if isinstance(one.reading, GpuBinding)}
+    extra = tuple(
+        Record(at=at, wall=0.0, reading=GpuSample(uuid=uuid, sm_clock_mhz=1100 if pid == late else 1980,
+                                                  reasons=HEAT if pid == late else 0))
+        for pid, uuids in bound.items()
+        for uuid in uuids
+        for at in (3.0, 4.0, 5.0)
+    )  # fmt: skip
+    kept = tuple(one for one in recording.records if not isinstance(one.reading, GpuSample))
+    verdict = judged("straggling_rank-nccl", tuple(sorted((*kept, *extra), key=lambda one: one.at)))
+
+    assert (verdict.cause, verdict.owner) == ("straggling_rank", "node")
+    assert "1100 MHz" in verdict.summary
+
+
+def test_a_rank_that_is_kept_from_its_cpus_is_told_so() -> None:
+    """Simulated: whenever it wants to run it waits as long again, and the others do not."""
+    recording = load(FIRES / "straggling_rank-masked")
+    late = judged("straggling_rank-masked").culprits[0].pid
+
+    def crowded(record: Record) -> Record:
+        thread = record.reading
+        if not isinstance(thread, Thread) or thread.run_seconds is None:
+            return record
+        delay = thread.run_seconds if thread.pid == late else 0.0
+        return structs.replace(record, reading=structs.replace(thread, run_delay_seconds=delay))
+
+    at = expected_of(FIRES / "straggling_rank-masked").at
+    history = History(map(crowded, recording.records), at)
+    case = Case(history, recording.session, recording.events)
+    (rank,) = (one for one in case.ranks if one.pid == late)
+    why = own_cause(case, rank, case.profile(rank, WINDOW_SECONDS))
+
+    assert why.owner == "node"
+    assert "waits for a CPU 50%" in why.words
+    assert (why.culprit.frame or "").startswith("prepare_batch")
