@@ -12,7 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from perfwatch.outlets.wanted import Wanted, parse_metrics, parse_url
-from perfwatch.supervise import Request, run
+from perfwatch.request import Request
+from perfwatch.supervise import run
 
 _SWITCHES = {
     "--agent": ("agent", True),

@@ -1,13 +1,44 @@
 """The environment of the child: the agent, and what torch and NCCL offer to who asks. What the user has set stays."""
 
+import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from perfwatch.kineto.keeper import arm
+from perfwatch.lock import Place
 from perfwatch.probes.group_variables import DUMP_VARIABLES, PIPE_VARIABLE, free_port
+from perfwatch.request import Request
 
 AGENT_FOLDER = Path(__file__).parent / "agent"
 DUMP_PREFIX = "fr_rank_"
 YAMA_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
+
+
+def equipped(
+    request: Request, environment: Mapping[str, str], place: Place
+) -> tuple[tuple[str, ...], Mapping[str, str]]:
+    """How the job of a request starts: its command and its environment.
+
+    Args:
+        request: what the user asked for.
+        environment: ours, as we got it.
+        place: the job's place, where the agent and the profilers' endpoints have their folders.
+    """
+    if request.agent:
+        # Launchers of one job stand below one parent; whichever of them watches is its descendant.
+        environment = armed(environment, place.folder, os.getppid() if place.shared else os.getpid())
+    environment = armed_groups(environment, place.folder)
+    if request.arm == "torch":
+        return request.command, arm(environment, place.folder)
+    if request.arm == "none":
+        return request.command, environment
+    from perfwatch.nsight.arming import prepare  # the launcher is small without it
+
+    prepared = prepare(request.arm, request.command, environment, place.folder)
+    for line in prepared.words if not request.quiet else ():
+        print(line, file=sys.stderr, flush=True)
+    return prepared.command, prepared.environment
 
 
 def armed(

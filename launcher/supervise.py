@@ -11,19 +11,16 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NoReturn
 
 from perfwatch import linux
-from perfwatch.arming import armed, armed_groups
+from perfwatch.arming import equipped
 from perfwatch.channel import Channel, Message
 from perfwatch.child import end_as, start, wait_plainly
 from perfwatch.forwarding import catchers, decide
-from perfwatch.kineto.keeper import arm
 from perfwatch.lock import Place, enter
-from perfwatch.outlets.wanted import Wanted
 from perfwatch.printer import Printer
+from perfwatch.request import Request
 from perfwatch.sentry import Sentry
 
 NOT_FOUND = 127  # as every shell has it
@@ -36,36 +33,14 @@ FINISH_SIGNAL = linux.REALTIME_MINIMUM + 11  # launcher to watcher: do not die w
 STOP_SIGNALS = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
 
 
-@dataclass(frozen=True)
-class Request:
-    """What the user asked ``run`` for."""
-
-    command: tuple[str, ...]
-    agent: bool = True
-    quiet: bool = False
-    session: Path | None = None
-    patience_seconds: float = 60.0
-    trigger_signals: str = "all"  # or "rt": leave SIGUSR1 and SIGUSR2 to the job
-    outlets: Wanted = field(default_factory=Wanted)
-    arm: str = "torch"  # the profiler that the job is prepared for; "none": nothing is prepared
-    capture_on: tuple[str, ...] = ()  # states of a verdict that ask for a capture
-
-
 def run(request: Request, environment: Mapping[str, str]) -> NoReturn:
     """Start the command, watch it, and end this process as the child ended."""
     inherited = linux.inherited_descriptors()
     signals = linux.SignalFile()
     place, trouble = _enter(environment)
-    if place is not None and request.agent:
-        # Launchers of one job stand below one parent; whichever of them watches is its descendant.
-        environment = armed(environment, place.folder, os.getppid() if place.shared else os.getpid())
-    if place is not None:
-        environment = armed_groups(environment, place.folder)
     command = request.command
-    if place is not None and request.arm == "torch":
-        environment = arm(environment, place.folder)
-    elif place is not None and request.arm in ("nsys", "ncu"):
-        command, environment = _prepare(request, environment, place)
+    if place is not None:
+        command, environment = equipped(request, environment, place)
     sentry = Sentry()  # before the child: from its first moment on we know which signals it has got by itself
     try:
         child = start(command, environment, signals)
@@ -273,18 +248,6 @@ def _outlive(*_: object) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(LAST_WORDS_SECONDS)
     linux.outlive_parent()
-
-
-def _prepare(
-    request: Request, environment: Mapping[str, str], place: Place
-) -> tuple[tuple[str, ...], Mapping[str, str]]:
-    """How the job starts with a profiler of NVIDIA's at hand, or without one where it cannot be had."""
-    from perfwatch.nsight.arming import prepare  # the launcher is small without it
-
-    prepared = prepare(request.arm, request.command, environment, place.folder)
-    for line in prepared.words if not request.quiet else ():
-        print(line, file=sys.stderr, flush=True)
-    return prepared.command, prepared.environment
 
 
 def _enter(environment: Mapping[str, str]) -> tuple[Place | None, str]:

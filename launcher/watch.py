@@ -10,6 +10,7 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 
+from perfwatch import cadence
 from perfwatch.attention import Schedule, alarm, nearest
 from perfwatch.forgetting import forget
 from perfwatch.groups import Groups
@@ -25,27 +26,6 @@ from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
 from perfwatch.triage.job import Job, Member
 from perfwatch.triage.verdict import Verdict
-
-# A suspect job is looked at twice a second: two sightings within a second settle a decisive sign.
-SUSPECT_SECONDS = 0.5
-CALM_SECONDS = 1.0
-CERTAIN_SECONDS, CERTAIN_DUMP_SECONDS = 2.0, 15.0  # after a hang was told
-COLLECT_SECONDS = 0.2  # how soon a finished record is noticed
-CALM_ENDED_SECONDS = 2.0  # a process that ended is noticed so late at most
-TREE_SECONDS, CALM_TREE_SECONDS = 1.0, 5.0  # a scan of /proc costs 60 us a process of the machine
-USAGE_SECONDS, CALM_USAGE_SECONDS = 1.0, 10.0
-MACHINE_SECONDS, CALM_MACHINE_SECONDS = 2.0, 10.0
-JUDGE_SECONDS = 1.0
-CALM_SAMPLE_SECONDS = 60.0  # slowness shows in stacks, not in counters
-RECORD_SECONDS = 3.0
-MOST_SAMPLED = 6  # processes sampled at once
-MOST_GLANCED = 8  # ranks of a calm job looked at in one second
-MOST_SWEPT = 24  # processes swept at once
-EARLY_DUMPS, EARLY_DUMP_SECONDS, LATE_DUMP_SECONDS = 3, 0.7, 4.0
-CALM_AFTER_SECONDS = 12.0  # of a healthy or slow verdict
-GPU_DETAIL_SECONDS = 60.0  # of a suspicion: ten looks a second at eight cards are 4 MB a minute
-NATIVE_AFTER_SECONDS, NATIVE_SECONDS = 4.0, 120.0  # a native profile costs a second of CPU: late and seldom
-REMEMBER_SECONDS = 600.0  # in memory; the recording keeps what its disk budget allows
 
 
 class Watch:
@@ -106,7 +86,7 @@ class Watch:
     @property
     def _pace(self) -> float:
         """Seconds between looks at a suspect job; a hang that has been told needs only to be seen moving again."""
-        return CERTAIN_SECONDS if self._certain else SUSPECT_SECONDS
+        return cadence.CERTAIN_SECONDS if self._certain else cadence.SUSPECT_SECONDS
 
     @property
     def _certain(self) -> bool:
@@ -129,23 +109,23 @@ class Watch:
         """Do what is due; returns the seconds until something is due again."""
         sampled = self._collect()
         self._gpus()
-        if self._schedule.due("tree", TREE_SECONDS if self.suspicious else CALM_TREE_SECONDS):
+        if self._schedule.due("tree", cadence.TREE_SECONDS if self.suspicious else cadence.CALM_TREE_SECONDS):
             self.look.processes(self.roots)
-        elif self.suspicious or self._schedule.due("ended", CALM_ENDED_SECONDS):
+        elif self.suspicious or self._schedule.due("ended", cadence.CALM_ENDED_SECONDS):
             self.look.ended()
-        if self._schedule.due("steps", CALM_SECONDS):
+        if self._schedule.due("steps", cadence.CALM_SECONDS):
             self.look.steps()
         case = self.case()
         self._counters(case)
         awaited = self._groups.look(case, self.suspicious, certain=self._teller.state == "hung")
         if self.suspicious:
             self._stacks(case)
-            if self._schedule.due("judge", JUDGE_SECONDS) or not self.look.known:
+            if self._schedule.due("judge", cadence.JUDGE_SECONDS) or not self.look.known:
                 self._judge()
         else:
             self._glance(case, sampled)
-        pause = self._pace if self.suspicious else CALM_SECONDS
-        return min(pause, COLLECT_SECONDS) if self.look.records or awaited else pause
+        pause = self._pace if self.suspicious else cadence.CALM_SECONDS
+        return min(pause, cadence.COLLECT_SECONDS) if self.look.records or awaited else pause
 
     def verdict(self) -> Verdict:
         """Judge now, from memory."""
@@ -183,9 +163,9 @@ class Watch:
     def case(self) -> Case:
         """The job as it is known now."""
         self._history.at = self.at
-        if self._schedule.due("forget", REMEMBER_SECONDS / 4):
+        if self._schedule.due("forget", cadence.REMEMBER_SECONDS / 4):
             job = self._known_job or Case(self._history, self.session).job
-            forget(self._history, self.look, job, REMEMBER_SECONDS)
+            forget(self._history, self.look, job, cadence.REMEMBER_SECONDS)
             self._known_job = None
         revision = self._history.added(r.Process, r.ProcessEnded, r.Stack)
         if revision != self._revision:
@@ -202,7 +182,7 @@ class Watch:
 
     def _gpus(self) -> None:
         """What the GPUs did: ten looks a second at the start of a suspicion, one a second otherwise."""
-        certain = self._certain or self.at - self._suspected_at > GPU_DETAIL_SECONDS
+        certain = self._certain or self.at - self._suspected_at > cadence.GPU_DETAIL_SECONDS
         found = self.look.gpus.look(full=self.suspicious and not certain)
         for ago, made_then in groupby(found, key=itemgetter(0)):
             self._append([reading for _, reading in made_then], ago)
@@ -211,15 +191,15 @@ class Watch:
         """Of the whole job when suspicious, of the ranks when calm."""
         alive = list(self.look.known)
         ranks = [rank.pid for rank in case.ranks] or alive[:1]
-        swept = nearest(case, alive, MOST_SWEPT)
-        if self._schedule.due("usage", USAGE_SECONDS if self.suspicious else CALM_USAGE_SECONDS):
+        swept = nearest(case, alive, cadence.MOST_SWEPT)
+        if self._schedule.due("usage", cadence.USAGE_SECONDS if self.suspicious else cadence.CALM_USAGE_SECONDS):
             self.look.usage(swept if self.suspicious else ranks)
-        if self._schedule.due("machine", MACHINE_SECONDS if self.suspicious else CALM_MACHINE_SECONDS):
+        if self._schedule.due("machine", cadence.MACHINE_SECONDS if self.suspicious else cadence.CALM_MACHINE_SECONDS):
             self.look.machine(swept or ranks)
             if self.suspicious:
-                self.look.output(ranks[:MOST_SAMPLED])
+                self.look.output(ranks[: cadence.MOST_SAMPLED])
         if self.look.gpus.known and self._schedule.due(
-            "bindings", TREE_SECONDS if self.suspicious else CALM_TREE_SECONDS
+            "bindings", cadence.TREE_SECONDS if self.suspicious else cadence.CALM_TREE_SECONDS
         ):
             self._append(self.look.gpus.bind(ranks, self.look.known))
         if self.suspicious and self._schedule.due("sweep", self._pace):
@@ -236,16 +216,16 @@ class Watch:
             self._suspect()
         elif sampled:
             self._judge()
-        elif self.at > CALM_SECONDS and self._schedule.due("calm_sample", CALM_SAMPLE_SECONDS):
-            self.look.dump([rank.pid for rank in case.ranks][:MOST_SAMPLED])
+        elif self.at > cadence.CALM_SECONDS and self._schedule.due("calm_sample", cadence.CALM_SAMPLE_SECONDS):
+            self.look.dump([rank.pid for rank in case.ranks][: cadence.MOST_SAMPLED])
             self._sources.of_threads(self._history)
             self._sample(case)
 
     def _turn(self, ranks: Sequence[Member]) -> Sequence[Member]:
         """Some ranks, others the next time: one that stops stops them all."""
-        first = self._glances * MOST_GLANCED % max(1, len(ranks))
+        first = self._glances * cadence.MOST_GLANCED % max(1, len(ranks))
         self._glances += 1
-        return [*ranks[first:], *ranks[:first]][:MOST_GLANCED]
+        return [*ranks[first:], *ranks[:first]][: cadence.MOST_GLANCED]
 
     def _suspect(self) -> None:
         self.suspicious = True
@@ -256,26 +236,32 @@ class Watch:
 
     def _stacks(self, case: Case) -> None:
         """A few dumps at the start of a suspicion, then records: cheaper, and they show motion."""
-        pids = [pid for pid in nearest(case, self.look.known, MOST_SWEPT) if self.look.known[pid].python]
+        pids = [pid for pid in nearest(case, self.look.known, cadence.MOST_SWEPT) if self.look.known[pid].python]
         if not pids:
             return
         certain = self._certain
-        early = self._dumps < EARLY_DUMPS
-        every = CERTAIN_DUMP_SECONDS if certain else EARLY_DUMP_SECONDS if early else LATE_DUMP_SECONDS
+        early = self._dumps < cadence.EARLY_DUMPS
+        every = (
+            cadence.CERTAIN_DUMP_SECONDS
+            if certain
+            else cadence.EARLY_DUMP_SECONDS
+            if early
+            else cadence.LATE_DUMP_SECONDS
+        )
         if self._schedule.due("dump", every):
-            self.look.dump(pids if self._dumps == 0 else pids[: 2 * MOST_SAMPLED])
+            self.look.dump(pids if self._dumps == 0 else pids[: 2 * cadence.MOST_SAMPLED])
             self._dumps += 1
             self._sources.of_threads(self._history)
             self._texts(case)
-        if self._dumps and not certain and self._schedule.due("sample", RECORD_SECONDS + 0.5):
+        if self._dumps and not certain and self._schedule.due("sample", cadence.RECORD_SECONDS + 0.5):
             self._sample(case)
-        if self.at - self._suspected_at > NATIVE_AFTER_SECONDS:
+        if self.at - self._suspected_at > cadence.NATIVE_AFTER_SECONDS:
             self._native(case)
 
     def _sample(self, case: Case) -> None:
-        for pid in nearest(case, self.look.known, MOST_SAMPLED):
+        for pid in nearest(case, self.look.known, cadence.MOST_SAMPLED):
             if self.look.known[pid].python:
-                self.look.record(pid, RECORD_SECONDS)
+                self.look.record(pid, cadence.RECORD_SECONDS)
 
     def _native(self, case: Case) -> None:
         """Where a running thread is in native code: asked only when the stacks alone explain nothing."""
@@ -287,7 +273,7 @@ class Watch:
         for rank in case.ranks[:1] if unclear else ():
             tid = case.progress[rank.pid].thread
             seen = self._history.latest(r.Thread, rank.pid, tid)
-            if seen is not None and seen.reading.state == "R" and self._schedule.due("native", NATIVE_SECONDS):
+            if seen is not None and seen.reading.state == "R" and self._schedule.due("native", cadence.NATIVE_SECONDS):
                 self.look.native(rank.pid, tid)
 
     def _texts(self, case: Case) -> None:
@@ -303,9 +289,9 @@ class Watch:
         verdict = self.verdict()
         if self.suspicious and verdict.state in ("healthy", "slow"):
             self._settled_at = self.at if self._settled_at is None else self._settled_at
-            if self.at - self._settled_at > CALM_AFTER_SECONDS:
+            if self.at - self._settled_at > cadence.CALM_AFTER_SECONDS:
                 self.suspicious = False
-                self._schedule.due("calm_sample", CALM_SAMPLE_SECONDS)
+                self._schedule.due("calm_sample", cadence.CALM_SAMPLE_SECONDS)
         else:
             self._settled_at = None
         self._teller.tell(verdict, self.at)

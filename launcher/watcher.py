@@ -32,9 +32,9 @@ from perfwatch.probes.deadline import KillableChild
 from perfwatch.recording import Recorder
 from perfwatch.redaction import redact_command
 from perfwatch.report.plain import clean
+from perfwatch.request import Request
 from perfwatch.session import Session, choose_directory, this_machine
 from perfwatch.summary import Summary, Tally
-from perfwatch.supervise import Request
 from perfwatch.triage.verdict import Verdict
 from perfwatch.watch import Watch
 

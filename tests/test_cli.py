@@ -137,7 +137,7 @@ def test_an_internal_error_says_where_and_that_the_job_is_safe() -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_shells_can_complete(shell: str) -> None:
-    """The script for the user's shell is printed on request."""
-    result = perfwatch("--show-completion", shell)
+    """The script for the user's shell is printed on request; which one it is cannot be told without a terminal."""
+    result = perfwatch("--show-completion", shell, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
 
     assert "_PERFWATCH_COMPLETE" in result.stdout

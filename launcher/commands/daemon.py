@@ -29,7 +29,7 @@ def daemon(
     metrics_port: MetricsPort = None,
     notify: Notify = None,
 ) -> None:
-    """Watch every training job of this machine, each as it appears, until told to stop.
+    """Watch every training job of this machine, as it appears.
 
     Each job gets a watch and a recording of its own; one that a perfwatch run watches is left to it. When all recordings
     together exceed the budget the oldest calm ones are removed first. Notebooks are left alone. Root sees the jobs of

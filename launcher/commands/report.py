@@ -30,10 +30,10 @@ def report(
 
     \b
     Examples:
-      perfwatch report                               the newest session, as SESSION.html
+      perfwatch report                          the newest, as SESSION.html
       perfwatch report SESSION -o report.html
-      perfwatch report SESSION --format md           to paste into a chat
-      perfwatch report SESSION -o hang.pftrace       for ui.perfetto.dev
+      perfwatch report SESSION --format md      to paste into a chat
+      perfwatch report SESSION -o hang.pftrace  for ui.perfetto.dev
     """
     import gc
     import os

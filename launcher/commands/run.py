@@ -61,6 +61,7 @@ def run(
 
     from perfwatch import supervise
     from perfwatch.errors import UsageError
+    from perfwatch.request import Request
 
     if trigger_signal not in ("all", "rt"):
         raise UsageError(f"--trigger-signal {trigger_signal}: it is all or rt", "leave it out, or --trigger-signal rt")
@@ -70,7 +71,7 @@ def run(
         from perfwatch.captures.triggers import states
 
         on = states(capture_on)
-    request = supervise.Request(
+    request = Request(
         command=tuple(command),
         agent=agent,
         quiet=quiet,

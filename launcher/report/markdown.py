@@ -14,7 +14,7 @@ from perfwatch.triage.off_gpu import off_gpu
 MOST_LINKS, MOST_GROUPS, MOST_FRAMES, MOST_EVENTS = 12, 6, 12, 12
 LONGEST = 400
 # What Markdown, or the HTML within it, would take for its own: no more, for not every chat takes the backslash away again.
-_SPECIAL = re.compile(r"[\\`*\[\]<|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|^[#+>-]|^\d+(?=[.)])")
+_SPECIAL = re.compile(r"[\\`*\[\]<|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|^[#+>-]|(?:(?<=^\d)|(?<=^\d\d))[.)](?=\s|$)")
 
 
 def as_markdown(story: Story) -> str:

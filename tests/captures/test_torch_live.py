@@ -1,6 +1,7 @@
 """``capture torch`` on real torch: two gloo ranks under ``run``, a job that armed itself, and one that did not."""
 
 import gzip
+import importlib.util
 import json
 import os
 import select
@@ -15,7 +16,8 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+if importlib.util.find_spec("torch") is None:  # not imported here: this process would look like a job
+    pytest.skip("torch is not installed", allow_module_level=True)
 
 PATIENCE_SECONDS = 90.0
 TRAINER = Path(__file__).parent / "gloo_trainer.py"
@@ -27,16 +29,22 @@ RANKS = 'for rank in 0 1; do RANK=$rank WORLD_SIZE=2 "$@" < "$0" & done; wait'
 class Running:
     """A job, and what holds it open."""
 
-    process: "subprocess.Popen[str]"
+    process: "subprocess.Popen[bytes]"
     stdin: int
     errors: Path
+    _said: bytes = b""
 
     def line(self) -> str:
-        """What it says next."""
+        """What it says next; two lines may come at once."""
         assert self.process.stdout is not None
-        ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE_SECONDS)
-        assert ready, self.errors.read_text()
-        return self.process.stdout.readline().strip()
+        while b"\n" not in self._said:
+            ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE_SECONDS)
+            assert ready, self.errors.read_text()
+            some = os.read(self.process.stdout.fileno(), 4096)
+            assert some, self.errors.read_text()
+            self._said += some
+        line, _, self._said = self._said.partition(b"\n")
+        return line.decode().strip()
 
     def end(self) -> int:
         """Let it end; its exit code."""
@@ -108,7 +116,6 @@ class start:  # noqa: N801
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                text=True,
                 env={**os.environ, "PERFWATCH_DIR": str(folder), **environment},
             )
         self._run = Running(process, os.open(fifo, os.O_WRONLY), self._errors)
@@ -232,7 +239,7 @@ def test_own_profiler_of_the_job_wins(folder: Path) -> None:
         profiled = run.line()
 
     assert answer.code in (62, 63)
-    assert "comes first" in answer.err
+    assert "comes first" in answer.err or "has taken the request" in answer.err  # by when it was noticed
     assert code == 0
     assert int(profiled) > 20
 

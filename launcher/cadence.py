@@ -1,0 +1,22 @@
+"""How often a watch looks at what: seldom while a job is calm, closely while it is suspect."""
+
+# A suspect job is looked at twice a second: two sightings within a second settle a decisive sign.
+SUSPECT_SECONDS = 0.5
+CALM_SECONDS = 1.0
+CERTAIN_SECONDS, CERTAIN_DUMP_SECONDS = 2.0, 15.0  # after a hang was told
+COLLECT_SECONDS = 0.2  # how soon a finished record is noticed
+CALM_ENDED_SECONDS = 2.0  # a process that ended is noticed so late at most
+TREE_SECONDS, CALM_TREE_SECONDS = 1.0, 5.0  # a scan of /proc costs 60 us a process of the machine
+USAGE_SECONDS, CALM_USAGE_SECONDS = 1.0, 10.0
+MACHINE_SECONDS, CALM_MACHINE_SECONDS = 2.0, 10.0
+JUDGE_SECONDS = 1.0
+CALM_SAMPLE_SECONDS = 60.0  # slowness shows in stacks, not in counters
+RECORD_SECONDS = 3.0
+MOST_SAMPLED = 6  # processes sampled at once
+MOST_GLANCED = 8  # ranks of a calm job looked at in one second
+MOST_SWEPT = 24  # processes swept at once
+EARLY_DUMPS, EARLY_DUMP_SECONDS, LATE_DUMP_SECONDS = 3, 0.7, 4.0
+CALM_AFTER_SECONDS = 12.0  # of a healthy or slow verdict
+GPU_DETAIL_SECONDS = 60.0  # of a suspicion: ten looks a second at eight cards are 4 MB a minute
+NATIVE_AFTER_SECONDS, NATIVE_SECONDS = 4.0, 120.0  # a native profile costs a second of CPU: late and seldom
+REMEMBER_SECONDS = 600.0  # in memory; the recording keeps what its disk budget allows
