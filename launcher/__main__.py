@@ -64,6 +64,8 @@ def plain_run(arguments: Sequence[str]) -> Request | None:
                 return None
         elif name == "--trigger-signal" and value in ("all", "rt"):
             fields["trigger_signals"] = value
+        elif name == "--arm" and value in ("torch", "nsys", "ncu", "none"):
+            fields["arm"] = value
         else:
             return None
     fields["outlets"] = outlets

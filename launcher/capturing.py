@@ -6,7 +6,6 @@ from pathlib import Path
 
 import msgspec
 
-from perfwatch.captures import CAPTURES, named
 from perfwatch.captures.capture import Capture, Outcome, Request, Scene
 from perfwatch.captures.helper import Helper
 from perfwatch.captures.triggers import Limits, request_for, ruled, signalled
@@ -147,6 +146,8 @@ class Capturing:
 
 def find(kind: str) -> Capture:
     """The capture of this name. Raises UsageError."""
+    from perfwatch.captures.catalogue import CAPTURES, named  # the profilers' modules cost a watch 0.1 s and 10 MB
+
     capture = named(kind)
     if capture is None:
         raise UsageError(f"there is no capture {kind!r}", f"one of {', '.join(one.NAME for one in CAPTURES)}")

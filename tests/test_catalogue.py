@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from perfwatch.captures import CAPTURES
+from perfwatch.captures.catalogue import CAPTURES
 from perfwatch.commands import COMMANDS
 from perfwatch.drills import DRILLS
 from perfwatch.drills.drill import STRENGTHS, Drill

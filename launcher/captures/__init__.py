@@ -1,23 +1,13 @@
-"""Deep captures: the right profiler, for a bounded window, on the live job. ``CAPTURES`` is what there is.
+"""Deep captures: the right profiler, for a bounded window, on the live job. ``perfwatch.captures.catalogue`` is what there is.
 
 A request comes from ``perfwatch capture``, a signal or a rule; ``perfwatch.captures.taking`` does the same for each kind:
 pre-flight checks, the window, size cap, post-flight check, and a sentence on what it cost. Where a watcher runs, a helper
 process of the watcher's does it, so that neither the judging nor the job ever waits for a profiler.
 
 To add one: a module here with the names of ``perfwatch.captures.capture.Capture`` (module-level constants and functions
-are enough), a line in ``CAPTURES``, ``tests/captures/test_X.py``, a row in the README. ``available`` says what is missing
+are enough), a line in the catalogue, ``tests/captures/test_X.py``, a row in the README. ``available`` says what is missing
 with the exact fix, ``command`` gives the exact argv (pure), ``collect`` works through the ``Window`` alone and raises
 ``CaptureFailed``. If ``run`` must prepare the job, it calls ``perfwatch.captures.armed.write_armed(place, NAME, facts)``
 and the capture finds the facts in ``scene.armed[NAME]``. Options of one kind alone go into ``OPTIONS``: ``perfwatch
 capture`` offers them and hands them over in ``request.options``.
 """
-
-from perfwatch.captures import flame, ncu, nsys, stacks, torch_memory, torch_profiler
-from perfwatch.captures.capture import Capture
-
-CAPTURES: tuple[Capture, ...] = (torch_profiler, torch_memory, nsys, ncu, flame, stacks)
-
-
-def named(name: str) -> Capture | None:
-    """The capture of this name."""
-    return next((one for one in CAPTURES if one.NAME == name), None)

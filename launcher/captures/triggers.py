@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from perfwatch.captures import CAPTURES, named
 from perfwatch.captures.capture import Capture, Request, Scene
 from perfwatch.errors import UsageError
 
@@ -16,11 +15,15 @@ TOGETHER_SECONDS = 2.0  # triggers so close to each other are one
 
 def signalled(what: str, scene: Scene) -> Capture | None:
     """The armed capture that a signal of this meaning ("timeline", "kernels") asks for."""
+    from perfwatch.captures.catalogue import CAPTURES
+
     return next((one for one in CAPTURES if one.TRIGGERED_BY == what and one.NAME in scene.armed), None)
 
 
 def ruled(state: str) -> tuple[Capture, ...]:
     """The captures that help with a verdict of this state, best first."""
+    from perfwatch.captures.catalogue import named
+
     found = (named(name) for name in RULED.get(state, ()))
     return tuple(one for one in found if one is not None)
 

@@ -145,7 +145,8 @@ def test_both_ranks_record_the_same_steps(ranks: Running, folder: Path) -> None:
     assert [file["rank"] for file in files] == [0, 1]
     assert [len(one) for one in steps] == [5, 5]
     assert max(first[0], second[0]) < min(first[1], second[1])  # the same steps: their times overlap
-    assert answer.report["notes"] == []
+    # How much the profiler slows small steps depends on the machine; that is said, and nothing else.
+    assert [note for note in answer.report["notes"] if "times as long as usual" not in note] == []
     assert "a step took" in answer.report["cost"]
     assert [one["steps"] for one in answer.report["report"]["ranks"]] == [5, 5]
     events = [json.loads(line) for line in (folder / "s" / "events.jsonl").read_text().splitlines()]

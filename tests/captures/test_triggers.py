@@ -2,8 +2,9 @@
 
 import pytest
 
-from perfwatch.captures import CAPTURES, torch_profiler
+from perfwatch.captures import torch_profiler
 from perfwatch.captures.capture import Request
+from perfwatch.captures.catalogue import CAPTURES
 from perfwatch.captures.triggers import COOLDOWN_SECONDS, MOST_BY_RULE, Limits, request_for, signalled, states
 from perfwatch.errors import CaptureRefused, CaptureUnavailable, UsageError
 from tests.captures.stages import scene, subject
