@@ -70,7 +70,7 @@ class Place:
     def take_watch(self) -> bool:
         """Become the one that watches; False while another launcher of the job does."""
         descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        if not _locked(descriptor):
+        if not locked(descriptor):
             os.close(descriptor)
             return False
         self._watch_lock = descriptor
@@ -176,14 +176,15 @@ def private_home(homes: tuple[Path, ...] = HOMES) -> Path:
 def _claim(folder: Path, name: str, shared: bool) -> Place | None:
     folder.mkdir(mode=0o700, exist_ok=True)
     descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    if not _locked(descriptor):
+    if not locked(descriptor):
         os.close(descriptor)
         return None
     os.ftruncate(descriptor, 0)
     return Place(folder, name, shared, descriptor)
 
 
-def _locked(descriptor: int) -> bool:
+def locked(descriptor: int) -> bool:
+    """Take the lock of an open file, unless another process has it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import IO
 
 from perfwatch.report.plain import clean
-from perfwatch.triage.verdict import Verdict
+from perfwatch.triage.verdict import Suspect, Verdict
 
 STEADY_JUDGEMENTS = 2  # a slow or healthy verdict must come out the same twice ...
 STEADY_SECONDS = 3.0  # ... and rest on so many seconds of samples,
@@ -13,6 +13,7 @@ LONGER_SECONDS = 8.0  # ... or so many, if it is not plain: two records, and wha
 UNCLEAR_SECONDS = 25.0  # without a suspect, a job that is still unclear by then is inconclusive
 SUSPECTED_SECONDS = 12.0  # a suspicion that rests on a dump comes and goes with the dumps
 MOST_RESTARTS = 3  # of a suspect's silence: what moves again and again does not come to a verdict of "hung"
+RESTARTED_SECONDS = 1.0  # silences are told to a tenth, of looks that are half a second apart
 SURE_AT_ONCE = ("gone", "hung")
 SURER_SECONDS = 3.0  # ... if they are plain; a second dump often makes them so
 COUNTDOWN_EVERY_SECONDS = 10.0
@@ -25,8 +26,8 @@ class OneShot:
     started_at: float = 0.0
     told_at: float = 0.0  # when the countdown was last shown
     _suspected_at: float | None = None
-    _silent_seconds: float = 0.0  # of the newest suspect
-    _restarts: int = 0  # how often a suspect moved after all
+    _suspect: Suspect | None = None  # the newest
+    _restarts: int = 0  # how often one and the same suspect moved after all
     _same: int = 0
     _last: tuple[str, str | None] | None = field(default=None)
 
@@ -40,14 +41,21 @@ class OneShot:
         if verdict.state == "inconclusive":
             if verdict.suspect is not None and verdict.suspect.decides_in_seconds > 0:
                 self._suspected_at = at
-                self._restarts += verdict.suspect.silent_seconds < self._silent_seconds - 1.0
-                self._silent_seconds = verdict.suspect.silent_seconds
+                self._restarts += _moved(self._suspect, verdict.suspect)
+                self._suspect = verdict.suspect
             lately = self._suspected_at is not None and at - self._suspected_at < SUSPECTED_SECONDS
             lately = lately and self._restarts < MOST_RESTARTS
             return not lately and at - self.started_at >= UNCLEAR_SECONDS
         plain = verdict.state == "slow" and verdict.confidence >= PLAIN_CONFIDENCE
         enough = STEADY_SECONDS if plain else LONGER_SECONDS
         return self._same >= STEADY_JUDGEMENTS and at - self.started_at >= enough
+
+
+def _moved(before: Suspect | None, now: Suspect) -> bool:
+    """Whether a suspect's silence has begun anew; another suspect's own silence says nothing of it."""
+    if before is None or before.cause != now.cause:
+        return False
+    return now.silent_seconds < before.silent_seconds - RESTARTED_SECONDS
 
 
 def countdown(shot: OneShot, verdict: Verdict, at: float, stream: IO[str]) -> None:

@@ -7,12 +7,19 @@ from perfwatch.triage.verdict import Suspect, Verdict
 from tests.sessions import verdict
 
 
-def judged(state: str, cause: str | None, confidence: float, decides_in_seconds: float | None = None) -> Verdict:
+def judged(
+    state: str,
+    cause: str | None,
+    confidence: float,
+    decides_in_seconds: float | None = None,
+    silent_seconds: float = 1.0,
+    suspected: str = "blocked_network",
+) -> Verdict:
     """A verdict as the watch makes it."""
     suspect = None
     if decides_in_seconds is not None:
         suspect = Suspect(
-            state="hung", cause="blocked_network", silent_seconds=1.0, decides_in_seconds=decides_in_seconds
+            state="hung", cause=suspected, silent_seconds=silent_seconds, decides_in_seconds=decides_in_seconds
         )
     return verdict(state=state, cause=cause, confidence=confidence, suspect=suspect)
 
@@ -45,3 +52,25 @@ def test_a_suspicion_is_waited_for() -> None:
 
     assert not suspected.done(judged("inconclusive", None, 0.4, decides_in_seconds=30.0), at=UNCLEAR_SECONDS)
     assert unclear.done(judged("inconclusive", None, 0.0), at=UNCLEAR_SECONDS)
+
+
+def test_a_suspect_that_moves_again_and_again_is_not_waited_for() -> None:
+    """Its countdown would never end: a worker that hands something over every few seconds."""
+    shot = OneShot()
+    looks = [
+        shot.done(judged("inconclusive", None, 0.4, 60.0 - silent, silent_seconds=silent), at=UNCLEAR_SECONDS + turn)
+        for turn, silent in enumerate([9.0, 0.5, 8.0, 0.5, 7.0, 0.5])
+    ]
+
+    assert looks == [False, False, False, False, False, True]
+
+
+def test_two_suspects_in_turns_are_waited_for() -> None:
+    """That one has been silent for less long than the other does not mean that it has moved."""
+    shot = OneShot()
+    looks = [
+        shot.done(judged("inconclusive", None, 0.4, 30.0, silent, cause), at=UNCLEAR_SECONDS + turn)
+        for turn, (cause, silent) in enumerate([("blocked_network", 30.0), ("held_gil", 3.0)] * 4)
+    ]
+
+    assert not any(looks)

@@ -89,7 +89,8 @@ def cost(before: Pace, opened: Pace | None, closed: Pace | None, after: Pace) ->
         inside = f", {_time((closed.at - opened.at) / steps)} in the window"
     back = _time(after.seconds) if after.seconds is not None else "unknown"
     price = _time(lost) if lost >= max(usual, NOISE * (after.at - start.at)) else "nothing that shows"
-    return f"a step took {_time(usual)} before{inside} and {back} after: the window cost the job {price}"
+    # Not "the window cost": whatever else slowed the machine meanwhile is in it.
+    return f"a step took {_time(usual)} before{inside} and {back} after: at its pace before, the job lost {price} meanwhile"
 
 
 def _made(first: Pace, last: Pace) -> float:

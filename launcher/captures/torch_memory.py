@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from perfwatch.captures.capture import CUPTI, Collected, File, Request, Scene, Subject, Window
-from perfwatch.captures.kineto_link import check, connect
-from perfwatch.captures.torch_files import CHUNK_BYTES, TraceFolder, pids_inside
-from perfwatch.captures.torch_window import LEAD_SECONDS, LOOK_SECONDS, MOST_SECONDS, TorchWindow, names
+from perfwatch.captures.kineto_link import check
+from perfwatch.captures.torch_files import CHUNK_BYTES, pids_inside
+from perfwatch.captures.torch_window import LEAD_SECONDS, LOOK_SECONDS, MOST_SECONDS, names, torch_window
 from perfwatch.errors import CaptureFailed, CaptureRefused, CaptureUnavailable
 from perfwatch.kineto.protocol import Ask
 
@@ -68,28 +68,17 @@ def collect(request: Request, scene: Scene, window: Window) -> Collected:
     """Have every rank record its allocator for a moment; bring the snapshots."""
     subjects = scene.wanted(request)
     seconds = request.seconds if request.seconds is not None else SECONDS
-    link = connect(scene, subjects)
-    try:
-        folder = TraceFolder(scene, subjects)
-        try:
-            asked = TorchWindow(request, scene, window, link, folder)
-            subjects = asked.reached(subjects)
-            for subject in subjects:
-                _forget(subject, scene.proc)
-            ask = Ask(folder.file, duration_ms=int(seconds * 1000), allocations=True)
-            asked.offer(subjects, {one.pid: ask for one in subjects})
-            window.opened()
-            window.tell(f"recording allocations for {seconds:g} s")
-            found = _written(subjects, scene, window, LEAD_SECONDS + seconds + WRITE_SECONDS)
-            window.closed()
-            files = tuple(_brought(one, path, window.folder) for one, path in found)
-        finally:
-            folder.close()
-    except OSError as error:
-        raise CaptureFailed(f"{error.filename or 'the endpoint'}: {error.strerror or error}") from error
-    finally:
-        with contextlib.suppress(OSError):  # it went before us
-            link.close()
+    with torch_window(request, scene, window, subjects) as (asked, folder):
+        subjects = asked.reached(subjects)
+        for subject in subjects:
+            _forget(subject, scene.proc)
+        ask = Ask(folder.file, duration_ms=int(seconds * 1000), allocations=True)
+        asked.offer(subjects, {one.pid: ask for one in subjects})
+        window.opened()
+        window.tell(f"recording allocations for {seconds:g} s")
+        found = _written(subjects, scene, window, LEAD_SECONDS + seconds + WRITE_SECONDS)
+        window.closed()
+        files = tuple(_brought(one, path, window.folder) for one, path in found)
     missing = [one for one in subjects if one.pid not in {file.pid for file in files}]
     notes = (*asked.notes, f"{names(missing)} wrote no snapshot") if missing else tuple(asked.notes)
     return Collected(files=files, window_seconds=seconds, notes=notes)

@@ -4,7 +4,6 @@ One trace per rank, gzip'd, all ranks in the same window: the same steps where t
 otherwise. Opened by Perfetto and TensorBoard. Nothing is run: the profiler is in the job already, asleep.
 """
 
-import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,10 +11,10 @@ from pathlib import Path
 import msgspec
 
 from perfwatch.captures.capture import CUPTI, Collected, File, Request, Scene, Window
-from perfwatch.captures.kineto_link import check, connect
-from perfwatch.captures.torch_files import TraceFolder, packed
-from perfwatch.captures.torch_window import MOST_SECONDS, SECONDS, TorchWindow, names
-from perfwatch.errors import CaptureFailed, CaptureRefused, CaptureUnavailable, TraceUnreadable
+from perfwatch.captures.kineto_link import check
+from perfwatch.captures.torch_files import packed
+from perfwatch.captures.torch_window import MOST_SECONDS, SECONDS, names, torch_window
+from perfwatch.errors import CaptureRefused, CaptureUnavailable, TraceUnreadable
 from perfwatch.probes.readings import TorchTrace
 from perfwatch.traces.torch_summary import summary
 from perfwatch.traces.torch_trace import read
@@ -73,19 +72,8 @@ def command(request: Request, scene: Scene, folder: Path) -> tuple[tuple[str, ..
 def collect(request: Request, scene: Scene, window: Window) -> Collected:
     """Have every rank record the same window; pack and read what they write."""
     subjects = scene.wanted(request)
-    link = connect(scene, subjects)
-    try:
-        folder = TraceFolder(scene, subjects)
-        try:
-            recorded = TorchWindow(request, scene, window, link, folder)
-            files = tuple(packed(subject, path, window.folder) for subject, path in recorded.record(subjects))
-        finally:
-            folder.close()
-    except OSError as error:
-        raise CaptureFailed(f"{error.filename or 'the endpoint'}: {error.strerror or error}") from error
-    finally:
-        with contextlib.suppress(OSError):  # it went before us
-            link.close()
+    with torch_window(request, scene, window, subjects) as (recorded, _):
+        files = tuple(packed(subject, path, window.folder) for subject, path in recorded.record(subjects))
     traces, unread = _read(files, window)
     return Collected(
         files=files,

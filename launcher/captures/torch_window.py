@@ -1,14 +1,15 @@
 """One window of torch.profiler in every rank: who is there, when it begins, and that each has taken and ended it."""
 
+import contextlib
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from perfwatch.captures.capture import Request, Scene, Subject, Window
 from perfwatch.captures.exits import Exits
-from perfwatch.captures.kineto_link import FIRST_POLL_SECONDS, Link
+from perfwatch.captures.kineto_link import FIRST_POLL_SECONDS, Link, connect
 from perfwatch.captures.pace import Pace, Pacer
 from perfwatch.captures.torch_files import TraceFolder
 from perfwatch.errors import CaptureFailed, CaptureRefused
@@ -26,6 +27,28 @@ REST_SECONDS = 4.0  # what a profiler may take to come to rest after its last wi
 BEGUN_SECONDS = 5.0  # after the end of the window: a rank that has no file by then never began
 WRITE_SECONDS = 90.0  # for a trace of the largest kind
 LOOK_SECONDS = 0.25
+
+
+@contextlib.contextmanager
+def torch_window(
+    request: Request, scene: Scene, window: Window, subjects: tuple[Subject, ...]
+) -> Iterator[tuple["TorchWindow", TraceFolder]]:
+    """The window of one request and the folder where the ranks write; both ends are let go of, whatever happens.
+
+    Raises CaptureRefused or CaptureFailed when there is no way to the ranks, or no room.
+    """
+    link = connect(scene, subjects)
+    try:
+        folder = TraceFolder(scene, subjects)
+        try:
+            yield TorchWindow(request, scene, window, link, folder), folder
+        finally:
+            folder.close()
+    except OSError as error:
+        raise CaptureFailed(f"{error.filename or 'the endpoint'}: {error.strerror or error}") from error
+    finally:
+        with contextlib.suppress(OSError):  # it went before us
+            link.close()
 
 
 class TorchWindow:

@@ -28,29 +28,18 @@ def bundle(
     import os
 
     from perfwatch import archive
-    from perfwatch.errors import PerfwatchError, UsageError
+    from perfwatch.errors import UsageError
     from perfwatch.probes.deadline import KillableChild
     from perfwatch.report.progress import bar
+    from perfwatch.report.saving import whole
     from perfwatch.session import find_session
 
     folder = find_session(session, os.environ, KillableChild())
     target = output or Path(f"{folder.name}.tar.gz")
-    unfinished = target.with_name(f".{target.name}.{os.getpid()}")
     if target.exists():
         raise UsageError(f"{target} exists already", "give another name: -o FILE")
-    try:
-        with (
-            open(unfinished, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file,
-            bar(sys.stderr, "bundling") as progress,
-        ):
-            bundled = archive.bundle(folder, file, progress)
-        unfinished.rename(target)
-    except OSError as error:
-        raise PerfwatchError(
-            f"{target} could not be written: {error.strerror}", "give another place: -o FILE"
-        ) from None
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with whole(target) as file, bar(sys.stderr, "bundling") as progress:
+        bundled = archive.bundle(folder, file, progress)
     for name in bundled.left_out:
         typer.echo(f"left out: {name} (not a file of the recording)", err=True)
     if bundled.dropped_lines:

@@ -6,7 +6,6 @@ the server when the janitor is. Both stand in sessions of their own, out of reac
 """
 
 import contextlib
-import fcntl
 import os
 import select
 import shutil
@@ -20,6 +19,7 @@ from perfwatch import linux
 from perfwatch.control import ControlServer
 from perfwatch.kineto.endpoint import NAME, Endpoint, leftovers
 from perfwatch.kineto.protocol import LONGEST_FOLDER_BYTES
+from perfwatch.lock import locked
 
 READY_SECONDS = 1.0  # what the start of a job waits for the socket, at most
 TURN_SECONDS = 0.5  # how often a server that does not serve asks whether it should now
@@ -112,7 +112,7 @@ def _become_server(folder: Path, lines: tuple[int, int], tell: int, done: int) -
     try:
         linux.set_name("perfwatch-torch")
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        while not _locked(lock):  # another launcher of the same job serves
+        while not locked(lock):  # another launcher of the same job serves
             if done >= 0:
                 os.write(done, b"1" if (folder / NAME).exists() else b"0")
                 os.close(done)
@@ -156,14 +156,6 @@ def _become(name: str, *kept: int) -> None:
     linux.detach_from_streams(0, 1, 2)
     linux.close_all_but(*kept)
     signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
-
-
-def _locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _unlink(folder: Path) -> None:

@@ -1,23 +1,26 @@
-"""A report on disk: for its owner alone, and whole or not at all."""
+"""A file that somebody asked for: for its owner alone, and whole or not at all."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from perfwatch.errors import PerfwatchError
 from perfwatch.session import PRIVATE_FILE
 
 
-def save(target: Path, made: str | bytes) -> None:
-    """Write a file in one step; an older one of the name is replaced.
+@contextmanager
+def whole(target: Path) -> Iterator[BinaryIO]:
+    """A file to write into, which gets its name when all of it is written; an older one of the name is replaced.
 
     Raises:
         PerfwatchError: the place does not take it.
     """
     unfinished = target.with_name(f".{target.name[-100:]}.{os.getpid()}")
-    data = made if isinstance(made, bytes) else made.encode("utf-8", "replace")
     try:
         with open(unfinished, "xb", opener=lambda path, flags: os.open(path, flags, PRIVATE_FILE)) as file:
-            file.write(data)
+            yield file
         unfinished.replace(target)
     except OSError as error:
         raise PerfwatchError(
@@ -25,3 +28,9 @@ def save(target: Path, made: str | bytes) -> None:
         ) from None
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def save(target: Path, made: str | bytes) -> None:
+    """Write a file in one step. Raises PerfwatchError as ``whole`` does."""
+    with whole(target) as file:
+        file.write(made if isinstance(made, bytes) else made.encode("utf-8", "replace"))

@@ -21,13 +21,13 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.code import line_of, names
 from perfwatch.triage.gpu import cards_of, regimes
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.rules.slow_checkpoint import SYNCS
 from perfwatch.triage.verdict import Outcome
 
 CAUSE = Cause("computing_on_host", "busy", "user_code", (Thread, Stack))
 
 RUNNING_SHARE = 0.5  # of a core
 ONE_LINE_SHARE = 0.9
-SYNCS = frozenset("fsync fdatasync sync".split())
 MODEL_SHARE = 0.2  # of samples in forward passes: above it a model runs, which is an evaluation
 
 
