@@ -51,6 +51,7 @@ class TorchTrace(Reading, frozen=True, kw_only=True):
     families: dict[str, float] = {}  # share of the card's busy time
     parts: dict[str, float] = {}  # forward, backward, optimizer, other: share of the card's busy time
     kernels: tuple[KernelShare, ...] = ()  # the longest
+    launches: int = 0  # of kernels and graphs, by the host
     kernels_in_step: float | None = None
     kernel_seconds: float | None = None  # of an average kernel
     communication_share: float | None = None

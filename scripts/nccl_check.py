@@ -2,12 +2,13 @@
 
     scripts/nccl_check -o results                             each NCCL drill once, attached and under run
     scripts/nccl_check -o results --repeat 10                 ten times each: an hour on two cards
+    scripts/nccl_check -o results --at-once 6 --mode attach   six programs on the same cards, which only hangs can bear
     scripts/nccl_check -o results --mode run --seconds 300    what fits into five minutes
     scripts/nccl_check -o results --tables                    only the tables and the recordings, here or anywhere
     scripts/nccl_check -o results --again                     the same, every session judged again by the rules of now
 
-Rows, sessions and what the programs printed lie in the folder; trimmed recordings in its ``recordings``. One drill at a time:
-they share the cards. NVLink multicast stays off (NCCL_NVLS_ENABLE=0). Under ``run`` the job is armed: it has a RAS port of its
+Rows, sessions and what the programs printed lie in the folder; trimmed recordings in its ``recordings``. One drill at a time
+by default: they share the cards. NVLink multicast stays off (NCCL_NVLS_ENABLE=0). Under ``run`` the job is armed: it has a RAS port of its
 own and a flight recorder that can be asked; attached, it is as a user would have started it.
 """
 
@@ -69,7 +70,7 @@ def run(folder: Path, options: argparse.Namespace) -> None:
     conditions = Conditions(folder=folder, mode=modes[0], limit_seconds=LONGEST_SECONDS)
     with tempfile.TemporaryDirectory(prefix="perfwatch-nccl-") as scratch:
         for mode in modes:
-            if mode == "attach":
+            if mode == "attach" and options.at_once == 1:
                 os.environ["PERFWATCH_DRILL_TURN"] = f"{scratch}/turn"
             else:
                 os.environ.pop("PERFWATCH_DRILL_TURN", None)  # who watches it would see it wait
@@ -78,11 +79,15 @@ def run(folder: Path, options: argparse.Namespace) -> None:
             up = threading.Event()
             clock = threading.Timer(max(0.0, ends - time.monotonic()), up.set)
             clock.start()
-            for row in run_gauntlet(attempts, now, AT_ONCE if mode == "attach" else 1, up):
+            for row in run_gauntlet(attempts, now, _at_once(mode, options.at_once), up):
                 if up.is_set():
                     break  # what was interrupted says nothing
                 note(folder, row, time.monotonic() - began)
             clock.cancel()
+
+
+def _at_once(mode: str, asked: int) -> int:
+    return AT_ONCE if mode == "attach" and asked == 1 else asked
 
 
 def note(folder: Path, row: Row, seconds: float) -> None:
@@ -126,6 +131,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", default="", help="these drills or causes, separated by commas")
     parser.add_argument("--mode", default="attach,run", help="attach, run, or both, separated by a comma")
     parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--at-once", type=int, default=1, help="so many programs share the cards")
     parser.add_argument("--seconds", type=float, default=86400.0, help="be done after so many seconds")
     parser.add_argument("--tables", action="store_true", help="run nothing: tables and recordings of what is there")
     parser.add_argument("--again", action="store_true", help="run nothing: judge what is there again")

@@ -1,4 +1,4 @@
-"""Two ranks reduce tensors of unequal size. NCCL does not check: training goes on, with garbage in the gradients.
+"""Two ranks reduce tensors of unequal size. NCCL does not check: the longer one waits for data that nobody sends.
 
 Only the ranks' flight recorders show it; they are armed, as they are under ``perfwatch run``.
 """

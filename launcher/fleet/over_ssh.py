@@ -1,8 +1,8 @@
 """Hosts reached by ssh: ClusterShell names them, runs ssh on many at once, and ends those that are late.
 
 ``--hosts`` takes whatever ClusterShell understands: ``a,b[1-4]``, ``@group``, and with its Slurm groups ``@slurmjob:4242``.
-ClusterShell (LGPL) is an optional extra. It keeps a line in memory until it ends, however long; therefore ssh's output passes a
-``head`` that cuts it.
+ClusterShell (LGPL) is an optional extra. It keeps a line in memory until it ends, however long, and looks through all of it
+again with every piece that comes; therefore ssh's output passes a ``head`` that cuts it, and a ``fold`` that ends its lines.
 """
 
 import shlex
@@ -13,13 +13,14 @@ from typing import Any
 from perfwatch.errors import UsageError
 from perfwatch.fleet.engine import REACH_SECONDS, Answer, Heard, for_a_shell, found
 from perfwatch.fleet.pool import last_line
-from perfwatch.fleet.wire import LONGEST_ANSWER_BYTES
+from perfwatch.fleet.wire import DATA_CHARACTERS, LONGEST_ANSWER_BYTES
 
 AT_ONCE = 256
 INSTALL = "python -m pip install 'perfwatch[fleet]'"
+LONGEST_LINE_BYTES = 2 * DATA_CHARACTERS  # no line of an answer is as long
 MOST_COMPLAINTS = 20  # lines of stderr kept of one host
 # ClusterShell ends the shell that is late, and not what that has started: ``timeout`` ends ssh soon after.
-_CUT = f'timeout "$0" ssh "$@" | head -c {LONGEST_ANSWER_BYTES + 1}'
+_CUT = f'timeout "$0" ssh "$@" | head -c {LONGEST_ANSWER_BYTES + 1} | fold -b -w {LONGEST_LINE_BYTES}'
 _AFTER_SECONDS = 2
 
 

@@ -31,6 +31,11 @@ def _one(trace: TorchTrace) -> list[str]:
     lines = [_steps(trace)]
     if trace.gpu_busy_share is not None:
         lines += [_card(trace), *_kernels(trace), *_copies(trace), *_gaps(trace)]
+    elif trace.launches:
+        lines.append(
+            f"{trace.launches:,} kernels were launched and none of them ran in the window: the host is further ahead of its "
+            "card than that; --seconds 2 shows them"
+        )
     else:
         lines.append(f"no GPU in this trace; longest on the host: {_hosts(trace.operations)}")
     lines += _findings(trace)

@@ -29,6 +29,9 @@ from perfwatch.traces.torch_host import (
 
 DEVICE_KINDS = {"kernel", "gpu_memcpy", "gpu_memset"}
 CALL_KINDS = {"cuda_runtime", "cuda_driver"}
+LAUNCHES = frozenset(
+    "cudaLaunchKernel cudaLaunchKernelExC cuLaunchKernel cuLaunchKernelEx cudaGraphLaunch hipLaunchKernel".split()
+)
 MODULE = "nn.Module: "
 MOST_LISTED = 12
 MICROSECONDS = 1e6
@@ -64,6 +67,7 @@ def fold(trace: Iterable[Event], pid: int, rank: int | None = None) -> TorchTrac
             span[2] == MATH_ATTENTION for thread in threads.values() for span in thread.operations
         ),
         stacks=any(thread.frames for thread in threads.values()),
+        launches=sum(call[2] in LAUNCHES for thread in threads.values() for call in thread.calls),
         kernels_in_step=round(len(device.works) / len(steps), 1) if steps and device.works else None,
     )
     return msgspec.structs.replace(reading, **gpu)

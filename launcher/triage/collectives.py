@@ -105,7 +105,8 @@ def _ras_standing(case: Case, seen: Seen[r.Communicator], seconds: float) -> Sta
         ahead |= dict.fromkeys(first, most)
         operation = operation or f"{_snake(kind)} {min(counts.values()) + 1}"
     whole = case.job.world_size is not None and communicator.size == case.job.world_size
-    seats = {member.rank: _seat(case, member, whole) for member in communicator.members}
+    hosts = {member.host for member in communicator.members if member.local}
+    seats = {member.rank: _seat(case, member, whole, member.host in hosts) for member in communicator.members}
     lost = tuple(seats[m.rank] for m in communicator.members if m.state in ("dead", "unresponsive", "missing"))
     return Standing(
         group=communicator.communicator,
@@ -121,14 +122,14 @@ def _ras_standing(case: Case, seen: Seen[r.Communicator], seconds: float) -> Sta
     )
 
 
-def _seat(case: Case, member: r.GroupMember, whole: bool) -> Seat:
+def _seat(case: Case, member: r.GroupMember, whole: bool, here: bool) -> Seat:
     known = case.job.members.get(member.pid) if member.local and member.pid is not None else None
     rank = known.rank if known is not None and known.rank is not None else member.rank if whole else None
     return Seat(
         rank=rank,
         pid=known.pid if known is not None else None,
         reached=sum(member.launched.values()),
-        host=member.host,
+        host="" if here else member.host,
         state=member.state,
     )
 

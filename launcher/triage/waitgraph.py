@@ -43,6 +43,11 @@ class WaitGraph:
         return in_calls and not self.edges and len(set(self.calls.values())) == 1
 
     @property
+    def level(self) -> bool:
+        """Whether RAS counts as many calls in every rank of each group, and none goes on."""
+        return self.source == "nccl_ras" and len(self.seats) > 1 and not any(one.behind for one in self.standings)
+
+    @property
     def ends(self) -> tuple[Seat, ...]:
         """Ranks that others wait for and that wait for nobody: the culprits."""
         awaited = {rank for targets in self.edges.values() for rank in targets}

@@ -73,6 +73,19 @@ def test_trace_without_a_card_says_nothing_of_one(tmp_path: Path) -> None:
     assert "no GPU in this trace" in "\n".join(summary([trace]))
 
 
+def test_kernels_that_run_only_after_the_window_are_missed_with_advice(tmp_path: Path) -> None:
+    """A host that is many steps ahead of its card: a window of a few steps holds their launches alone."""
+    trace = folded(
+        tmp_path, span("cpu_op", "aten::mm", 0, 10), span("cuda_runtime", "cudaLaunchKernel", 2, 4), step(900)
+    )
+    lines = "\n".join(summary([trace]))
+
+    assert trace.gpu_busy_share is None
+    assert "1 kernels were launched and none of them ran in the window" in lines
+    assert "--seconds 2" in lines
+    assert "no GPU in this trace" not in lines
+
+
 def test_pass_of_a_kernel_is_that_of_its_launch(tmp_path: Path) -> None:
     """Forward on the training thread, backward on autograd's, optimizer in its annotation."""
     trace = folded(

@@ -27,6 +27,8 @@ from perfwatch.triage.verdict import Outcome
 CAUSE = Cause("computing_on_host", "busy", "user_code", (Thread, Stack))
 
 RUNNING_SHARE = 0.5  # of a core
+CERTAIN = 0.85
+UNSEEN = 0.7  # ranks that are not here may be waited for in that very call
 ONE_LINE_SHARE = 0.9
 MODEL_SHARE = 0.2  # of samples in forward passes: above it a model runs, which is an evaluation
 
@@ -54,7 +56,7 @@ def judge(case: Case) -> Outcome:
         return phase.finding(
             CAUSE,
             f"a long native computation runs{text}",
-            0.85,
+            CERTAIN if case.job.covered else UNSEEN,
             (
                 case.saw(
                     "thread",

@@ -8,13 +8,14 @@ How it is recognised
     where the agent counts, no step was made meanwhile.
 
 What it is mistaken for
-    ``skipping_steps``: there backward runs and only the optimizer does not.
+    ``skipping_steps``: there backward runs and only the optimizer does not. ``synchronising``: a training step waits for the card.
 
 What to do next
     Wait; if it is too often or too long, evaluate on fewer batches.
 """
 
 from perfwatch.probes.readings import Stack, Thread
+from perfwatch.triage.accelerated import sync_share
 from perfwatch.triage.busy import WINDOW_SECONDS
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import show
@@ -23,7 +24,8 @@ from perfwatch.triage.verdict import Culprit, Finding, Outcome
 
 CAUSE = Cause("evaluating", "busy", "user_code", (Thread, Stack))
 
-FORWARD_SHARE = 0.2
+FORWARD_SHARE = 0.2  # of the samples that do not wait for the card
+FEW_FORWARD = 6.0  # samples: a training thread would have been seen at backward, too
 FEW_SAMPLES = 30
 BEGINNING_SHARE = 0.1  # of samples in imports or the compiler: the first forward pass of a training is no evaluation
 
@@ -40,7 +42,9 @@ def judge(case: Case) -> Outcome:
         if steps is not None and steps.ago_seconds is not None and steps.ago_seconds < WINDOW_SECONDS:
             continue
         share = seen.share("forward", "loader")
-        if seen.share("forward") < FORWARD_SHARE or len(seen.sights) < 4:
+        launching = 1.0 - sync_share(case, seen)  # who reads each result waits for the card most of the time
+        forward = seen.share("forward")
+        if forward < FORWARD_SHARE * launching or forward * seen.samples < FEW_FORWARD or len(seen.sights) < 4:
             continue
         line = show(seen.top_line())
         return Finding(

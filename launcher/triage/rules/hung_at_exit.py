@@ -9,7 +9,8 @@ How it is recognised
     the end of its wait does not move.
 
 What it is mistaken for
-    A long final save: bytes are written, frames of a save move.
+    A long final save: bytes are written, frames of a save move. A rank that destroys its process group while others are still in
+    a call: ``mismatched_collective``.
 
 What to do next
     The chain names the thread or handler: make it a daemon, or close it before the end.
@@ -22,6 +23,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import any_tag, show, tags
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
+from perfwatch.triage.leaving import others_train
 from perfwatch.triage.node import Node, culprit, node_of
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.threads import other_threads
@@ -38,6 +40,8 @@ def judge(case: Case) -> Outcome:
         main = node_of(case.history, case.job, rank.pid)
         chain = case.chains[rank.pid]
         if not finalising(main.stack) or main.motion.frozen is False or wakes_soon(case, chain.end):
+            continue
+        if others_train(case, rank.pid):
             continue
         if chain.end.still is False or any_tag(chain.end.node.tags, "save"):
             continue

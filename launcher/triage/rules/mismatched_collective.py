@@ -7,7 +7,8 @@ What it means
 How it is recognised
     All ranks of the job are seen, all stand still in collectives, and the collectives' names or the program's lines differ.
     The flight recorders tell it directly: one sequence number of one group means different operations, sizes or dtypes; or
-    two groups are called in opposite order, so that ranks wait for each other in a ring.
+    two groups are called in opposite order, so that ranks wait for each other in a ring. Or some ranks destroy their process
+    group while the others wait in one more call.
 
 What it is mistaken for
     A rank in no collective: ``stalled_collective``. Pipeline stages that send and receive: those differ by design and are not
@@ -24,6 +25,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.disagreeing import by_records, in_a_ring
 from perfwatch.triage.frames import collective_name, show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal
+from perfwatch.triage.leaving import left_early
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
 
@@ -37,7 +39,7 @@ SAME_NAME = 0.8  # the same collective from different lines: a mismatch of order
 
 def judge(case: Case) -> Outcome:
     """Fires when all ranks stand in different collectives, or were recorded in different ones."""
-    told = by_records(case) or in_a_ring(case)
+    told = by_records(case) or in_a_ring(case) or left_early(case)
     if told is not None:
         return told
     chains = case.still_chains

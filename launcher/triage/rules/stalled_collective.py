@@ -24,6 +24,7 @@ from perfwatch.triage.absence import call, elsewhere, in_collective, listed, ran
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, silent_seconds, temporal, wakes_soon, who
+from perfwatch.triage.leaving import leaves
 from perfwatch.triage.motion import moves
 from perfwatch.triage.profile import TRAINING_TAGS
 from perfwatch.triage.rule import Cause
@@ -73,7 +74,7 @@ def judge(case: Case) -> Outcome:
         )
     if gone:
         return _dead_rank(case, waiting[0], gone[0].pid, gone[0].rank, graph)
-    if any(_works(case, chain) for chain in absent):
+    if any(leaves(chain) or _works(case, chain) for chain in absent):
         return None
     return _absent(case, waiting, absent, graph)
 
@@ -104,7 +105,7 @@ def _works(case: Case, chain: Chain) -> bool:
 def _absent(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitGraph | None) -> Finding:
     first = absent[0]
     victims = listed([rank_of(chain) for chain in waiting])
-    op = call(graph, waiting)
+    op = call(case, graph, waiting)
     certain = (first.end.kind in CERTAIN_ENDS and first.end.detail != OTHERS_MOVE) or outlasts(case, first.end)
     silent = min((chain.end.silent_seconds or 0.0 for chain in waiting), default=0.0)
     found = hung(
@@ -146,7 +147,7 @@ def _dead_rank(case: Case, waiting: Chain, pid: int, rank: int | None, graph: Wa
         CAUSE.name,
         waiting,
         owner=CAUSE.owner,
-        summary=f"rank {rank} (pid {pid}) is gone and rank {waiting.start.rank} waits for it in {call(graph, [waiting])}",
+        summary=f"rank {rank} (pid {pid}) is gone and rank {waiting.start.rank} waits for it in {call(case, graph, [waiting])}",
         patience=STRUCTURAL_SECONDS,
         silent=None if graph is None else max(graph.seconds, silent_seconds(case, waiting)),
         evidence=(

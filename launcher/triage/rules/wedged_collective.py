@@ -24,12 +24,13 @@ from perfwatch.triage.absence import in_collective
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import collective_name, show
-from perfwatch.triage.gpu import regimes
+from perfwatch.triage.gpu import FLAT_MIB_PER_SECOND, regimes
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal
 from perfwatch.triage.motion import WINDOW_SECONDS
+from perfwatch.triage.residency import RESIDENT
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.traffic import travelling
-from perfwatch.triage.verdict import Abstention, Alternative, Missing, Outcome
+from perfwatch.triage.verdict import Abstention, Alternative, Link, Missing, Outcome
 from perfwatch.triage.waitgraph import wait_graph
 
 CAUSE = Cause("wedged_collective", "hung", "fabric", (Process, Thread, Stack, Network))
@@ -38,13 +39,17 @@ SAME_FOOTPRINT = 0.02  # of the multiprocessors: ranks inside one collective are
 # Bytes a second over all interfaces together that still count as nothing: NCCL's and gloo's own keep-alives, and ours.
 SILENT_BYTES_PER_SECOND = 50_000.0
 IDLE_UNITS = 0.005  # of a card's maximum
+WAITING_SM = 0.3  # of the multiprocessors: those that a collective takes
+POLLING_MIB_PER_SECOND = 300.0  # over PCIe; 69 measured of a collective over sockets to which nothing comes
 UNCOUNTED = 0.85  # neither RAS nor a recorder has confirmed that all are at the same call
 
 
 def judge(case: Case) -> Outcome:
     """Fires when all ranks stand in one and the same collective and nothing travels."""
     graph = wait_graph(case)
-    together = graph is not None and graph.together and graph.seconds >= STRUCTURAL_SECONDS and not _computes(case)
+    recorded = graph is not None and graph.together and graph.seconds >= STRUCTURAL_SECONDS and not _computes(case)
+    counted = graph is not None and graph.level and graph.seconds >= STRUCTURAL_SECONDS and _only_polls(case)
+    together = recorded or counted
     chains = tuple(case.chains.values()) if together else case.still_chains
     if len(chains) < 2 or len(chains) < len(case.ranks):
         return None
@@ -54,7 +59,7 @@ def judge(case: Case) -> Outcome:
         reason = f"{len(case.job.ranks)} of {case.job.world_size} ranks are on this machine"
         advice = "run perfwatch attach on the other nodes too: a rank there may be elsewhere"
         return Abstention(cause=CAUSE.name, missing=(Missing(witness="ranks", reason=reason, advice=advice),))
-    if (graph is not None and graph.edges) or not _same_kernel(case) or not (together or _alike(chains)):
+    if (graph is not None and graph.edges) or not _same_kernel(case) or not (recorded or _alike(chains)):
         return None
     moved = travelling(case, WINDOW_SECONDS)
     if moved is None:
@@ -65,12 +70,13 @@ def judge(case: Case) -> Outcome:
     on_cards = together or all(chain.end.kind == "gpu" for chain in chains)
     silent = min(chain.end.silent_seconds or 0.0 for chain in chains)
     call = next(iter(graph.calls.values()), "") if graph is not None else ""
+    stands = "the same collective" if on_cards else chains[0].links[-1].waits_for
     found = hung(
         case,
         CAUSE.name,
         chains[0],
         owner=CAUSE.owner,
-        summary=f"all {len(chains)} ranks are in {call or chains[0].links[-1].waits_for} at "
+        summary=f"all {len(chains)} ranks are in {call or stands} at "
         f"{show(chains[0].start.frame or chains[0].end.node.frame)}, and nothing travels between them",
         # NVLink delivers or does not; what goes over a network is sent again for a while.
         patience=STRUCTURAL_SECONDS if on_cards and graph is not None else temporal(case),
@@ -92,14 +98,33 @@ def judge(case: Case) -> Outcome:
         ),
     )
     return msgspec.structs.replace(
-        found, culprits=(), wait_chain=tuple(link for chain in chains for link in chain.links)
+        found, culprits=(), wait_chain=tuple(_link(link, counted) for chain in chains for link in chain.links)
     )
+
+
+def _link(link: Link, counted: bool) -> Link:
+    """What a card that polls host memory does looks like work to whoever sees that card alone."""
+    return msgspec.structs.replace(link, waits_for="its GPU, whose kernel only polls") if counted else link
 
 
 def _computes(case: Case) -> bool:
     """Whether some card's arithmetic or memory is in use: then a call that is not over may only be waiting its turn."""
     cards = [card for rank in case.ranks for card in regimes(case.history, rank.pid)]
     return any(max(card.tensor or 0.0, card.dram or 0.0, card.fp32 or 0.0) > IDLE_UNITS for card in cards)
+
+
+def _only_polls(case: Case) -> bool:
+    """Whether each rank's card holds a kernel that does nothing but look whether something has come, maybe in host memory."""
+    cards = [regimes(case.history, rank.pid)[:1] for rank in case.ranks]
+    if not all(cards) or _computes(case):
+        return False
+    return all(
+        (card.graphics or 0.0) >= RESIDENT
+        and (card.sm_active or 0.0) <= WAITING_SM
+        and (card.nvlink_mib_per_second or 0.0) <= FLAT_MIB_PER_SECOND
+        and (card.pcie_mib_per_second or 0.0) <= POLLING_MIB_PER_SECOND
+        for (card,) in cards
+    )
 
 
 def _same_kernel(case: Case) -> bool:
