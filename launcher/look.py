@@ -18,7 +18,7 @@ from perfwatch.probes.affinity import AffinityProbe
 from perfwatch.probes.cgroup import CgroupProbe
 from perfwatch.probes.cpu_clock import CpuClocks
 from perfwatch.probes.deadline import KillableChild
-from perfwatch.probes.descriptors import describe, opening
+from perfwatch.probes.descriptors import contested, describe, opening
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.gpu import GpuProbe
 from perfwatch.probes.gpu_binding import GpuBindingProbe
@@ -168,9 +168,9 @@ class Look:
         for thread in found:
             if thread.wait is not None and thread.wait.kind in ("open", "stat") and thread.wait.path:
                 self._opening(thread.pid, thread.wait.path)
-            if thread.wait is None or thread.wait.kind not in FD_KINDS:
+            if thread.wait is None or thread.wait.kind not in (*FD_KINDS, "sleep"):
                 continue
-            fds = {polled.fd for polled in thread.wait.polled}
+            fds = {polled.fd for polled in thread.wait.polled} | contested(self.filesystem, thread)
             if thread.wait.fd is not None:
                 fds.add(thread.wait.fd)
             wanted.setdefault(thread.pid, set()).update(fds)

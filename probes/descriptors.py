@@ -16,7 +16,7 @@ from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.holders import Holders, access_of, read_fdinfo
 from perfwatch.probes.mounts import REMOTE, Mount, parse_mountinfo
 from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.readings import Descriptor, Socket
+from perfwatch.probes.readings import Descriptor, Socket, Thread
 from perfwatch.probes.sockets import Sockets
 from perfwatch.probes.stat import parse_pairs
 
@@ -25,6 +25,8 @@ NEEDS = "the same user as the job, or CAP_SYS_PTRACE"
 COST = "60 us a descriptor, and 12 us per open descriptor of the machine where a pipe or socket is among them"
 
 STAT_DEADLINE_SECONDS = 0.3  # a healthy local or network file system answers in milliseconds
+
+MOST_CONTESTED = 256  # descriptors that are looked through
 
 _ANONYMOUS = re.compile(r"(\w+):\[(\d+)\]")
 _EVENTS = {"[eventfd]": "eventfd", "[eventpoll]": "epoll"}
@@ -111,6 +113,31 @@ def _describe_one(
         watched=parse_watched(text),
         lock_holders=_lock_holders(filesystem, inode, mount) if kind == "file" else (),
     )
+
+
+def contested(filesystem: Filesystem, thread: Thread) -> set[int]:
+    """Descriptors of files on which other processes hold a lock, of a main thread that naps.
+
+    A library may sleep, try, and sleep again, as sqlite does: no call of it is ever seen blocked.
+    """
+    pid = thread.pid
+    if thread.wait is None or thread.wait.kind != "sleep" or thread.tid != pid:
+        return set()
+    try:
+        locks = filesystem.read_text(filesystem.proc / "locks").splitlines()
+        held = {int(match[4]) for line in locks if (match := _LOCK.match(line)) and int(match[1]) != pid}
+        fds = sorted(int(name) for name in filesystem.listdir(f"{filesystem.proc}/{pid}/fd")) if held else []
+    except Unavailable:
+        return set()
+    return {fd for fd in fds[:MOST_CONTESTED] if _inode(filesystem, pid, fd) in held}
+
+
+def _inode(filesystem: Filesystem, pid: int, fd: int) -> int | None:
+    try:
+        told = parse_pairs(read_fdinfo(filesystem, pid, fd)).get("ino")  # Linux 5.14
+    except Unavailable:
+        return None
+    return int(told) if told is not None else None
 
 
 OPENING = -1  # the number of a path that has no descriptor yet

@@ -100,6 +100,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     forever: bool = False
     child_pid: int | None = None  # wait4/waitid: the awaited pid (0 or negative: any)
     address: int | None = None  # futex word: equal addresses in one process are one lock
+    writes: bool = False  # open: for writing alone, which a FIFO without a reader does not let through
     shared: bool = False  # futex: between processes (multiprocessing's locks), not only between threads
 
 
@@ -176,7 +177,9 @@ class SourceLine(Reading, frozen=True, kw_only=True):
     text: str
     calls: tuple[str, ...] = ()
     loop_calls: tuple[str, ...] = ()
-    loops: tuple[str, ...] = ()  # kinds of the enclosing loops in its function, innermost first: "for", "while"
+    # Kinds of the enclosing loops in its function, innermost first: "for", or "while", which a ``for`` that never ends is, too.
+    loops: tuple[str, ...] = ()
+    retried_calls: tuple[str, ...] = ()  # what that loop tries, where this line is what it does when the try has failed
     loop_is_endless: bool = (
         False  # ``while True`` / ``while 1`` without break, or the line is in a ``while`` loop that only polls
     )

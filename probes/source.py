@@ -113,7 +113,8 @@ def describe(text: str, file: str, line: int) -> SourceLine:
         text=lines[line - 1].strip()[:LONGEST_TEXT],
         calls=_called(scope, line),
         loop_calls=_with_helpers(tree, _called(loop)) if loop else (),
-        loops=tuple("while" if isinstance(one, ast.While) else "for" for one in loops),
+        loops=tuple("while" if isinstance(one, ast.While) or _counts_for_ever(one) else "for" for one in loops),
+        retried_calls=_retried(tree, loop, line) if loop else (),
         loop_is_endless=loop is not None and _is_endless(loop),
     )
 
@@ -170,6 +171,31 @@ def _dotted(node: ast.AST) -> str:
         base = _dotted(node.value)
         return f"{base}.{node.attr}" if base and not isinstance(node.value, ast.Call) else node.attr
     return node.id if isinstance(node, ast.Name) else ""
+
+
+def _counts_for_ever(loop: "_Loop") -> bool:
+    """A ``for`` over something that has no end: ``itertools.count()``."""
+    over = getattr(loop, "iter", None)
+    if isinstance(over, ast.Call) and _dotted(over.func) in ("enumerate", "zip") and over.args:
+        over = over.args[0]
+    return isinstance(over, ast.Call) and _dotted(over.func).rpartition(".")[2] in ("count", "cycle")
+
+
+def _retried(tree: ast.AST, loop: "_Loop", line: int) -> tuple[str, ...]:
+    """What the loop tries before this line: it stands in a handler, or after a ``try`` that leaves the loop on success."""
+    for node in ast.walk(loop):
+        if not isinstance(node, ast.Try) or not node.handlers:
+            continue
+        handled = any(_covers(handler, line) for handler in node.handlers)
+        after = (node.end_lineno or line) < line and any(_leaves([*node.body, *node.orelse]))
+        if handled or after:
+            called = _with_helpers(tree, tuple(name for part in node.body for name in _called(part)))
+            return tuple(dict.fromkeys(called))
+    return ()
+
+
+def _covers(node: ast.ExceptHandler, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or 0)
 
 
 def _is_endless(loop: "_Loop") -> bool:

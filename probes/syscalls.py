@@ -8,6 +8,7 @@ descriptors it watches. Nothing is stopped. Layouts: man 2 of each call, include
 Wait *kinds* are stable between kernels; the names of wait channels (wchan) are not: decide by kind and descriptor.
 """
 
+import os
 import platform
 import struct
 import time
@@ -219,7 +220,8 @@ def _path(call: Blocked, kind: str) -> Wait:
         return _wait(call, kind, fd=_signed(call.arguments[0]), forever=True)
     raw = call.read_memory(call.arguments[1 if relative else 0], PATH_LIMIT_BYTES)
     path = raw.split(b"\0", 1)[0].decode("utf-8", "replace")
-    return _wait(call, kind, fd=descriptor, path=path or None, forever=True)
+    writes = call.name in ("open", "openat") and call.arguments[2 if relative else 1] & os.O_ACCMODE == os.O_WRONLY
+    return _wait(call, kind, fd=descriptor, path=path or None, writes=writes, forever=True)
 
 
 def _child(call: Blocked, kind: str) -> Wait:

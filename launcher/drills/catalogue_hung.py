@@ -86,6 +86,13 @@ HANGS: tuple[Drill, ...] = (
         also=("endless_python",),
     ),
     _hung(
+        "stuck_worker-filter",
+        "stuck_worker_filter",
+        "a DataLoader worker filters an endless stream and rejects everything",
+        Culprit("worker", "stream"),
+        also=("endless_python",),
+    ),
+    _hung(
         "stuck_pin_memory",
         "stuck_pin_memory",
         "a worker's queue feeder waits for a lock while it pickles the batch",
@@ -215,6 +222,12 @@ HANGS: tuple[Drill, ...] = (
         "waiting_for_file_flock",
         "the trainer waits for an flock that an idle other job holds",
         Culprit("main", "__enter__"),
+    ),
+    _hung(
+        "waiting_for_file-database",
+        "waiting_for_file_database",
+        "every step writes to an SQLite file that another program has locked for good",
+        Culprit("main", "note"),
     ),
     _hung(
         "waiting_for_file-baton",

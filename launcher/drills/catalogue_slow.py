@@ -248,6 +248,12 @@ _LOOP: tuple[Drill, ...] = (
         Culprit("main", "fetch"),
     ),
     _slow(
+        "retrying-helper",
+        "retrying_helper",
+        "a call that mostly fails goes through a helper that tries anything again, after a while",
+        Culprit("main", "persistently"),
+    ),
+    _slow(
         "restart_loop",
         "restart_loop",
         "torchrun restarts a training that fails after a few steps, every time",

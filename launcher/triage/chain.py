@@ -62,10 +62,11 @@ def follow(history: History, job: Job, pid: int, tid: int | None = None) -> Chai
     path: list[tuple[int, int]] = []
     seen: set[tuple[int, int]] = set()
 
-    def walk(node: Node) -> None:
+    def walk(node: Node, by: str = "") -> None:
         key = (node.pid, node.tid)
         if key in path:
-            ends.append(_cycle(history, job, node, path[path.index(key) :]))
+            around = path[path.index(key) :]
+            ends.append(_guessed(history, job, around, by) or _cycle(history, job, node, around))
             return
         if key in seen:
             return  # another way led here before
@@ -83,7 +84,7 @@ def follow(history: History, job: Job, pid: int, tid: int | None = None) -> Chai
         path.append(key)
         before = len(ends)
         for target in edge.targets:
-            walk(target)
+            walk(target, edge.kind)
         path.pop()
         if edge.kind == "pipe" and ends[before:] and all(end.kind == "cycle" for end in ends[before:]):
             ends[before:] = [_feeder_gone(history, job, node)] if gone(job, node) else ends[before:]
@@ -98,6 +99,14 @@ def _cycle(history: History, job: Job, node: Node, path: list[tuple[int, int]]) 
     stirs = len(pids) > 1 and any(threads.stirs(history, job, pid) for pid in pids)
     known = [age for key in path if (age := silence(history, node_of(history, job, *key))) is not None]
     return End("cycle", node, min(known, default=None), detail=threads.OTHERS_MOVE if stirs else "")
+
+
+def _guessed(history: History, job: Job, path: list[tuple[int, int]], by: str) -> End | None:
+    """A lock's owner is guessed: where the guess leads back to one who waits for this very thread, nobody is known to release it."""
+    if by != "lock" or len({pid for pid, _ in path}) < 2:
+        return None
+    last = node_of(history, job, *path[-1])
+    return End("lock", last, silence(history, last)) if threads.waits_forever(last) else None
 
 
 def _feeder_gone(history: History, job: Job, node: Node) -> End:

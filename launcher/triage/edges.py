@@ -149,7 +149,7 @@ def _socket(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descri
         served = workers.behind_manager(history, job, node, inside)
         where = f"pid {inside[0]} at the other end of {socket.local or 'a socket'}"
         kind = "connection" if socket.family.startswith("tcp") else "socket"
-        nodes = served or _nodes(history, job, inside)
+        nodes = served or _serving(history, job, inside)
         if kind != "connection" or any(one.motion.frozen is not False for one in nodes):
             return Edge(kind, where, nodes)
         # A server of the job's own that goes on serving: this connection is silent all the same.
@@ -158,6 +158,16 @@ def _socket(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descri
     return ending(
         "network", node, f"{wait.call} from {socket.peer or 'a socket'}", descriptor=file, others=socket.peer_pids
     )
+
+
+def _serving(history: History, job: Job, pids: tuple[int, ...]) -> tuple[Node, ...]:
+    """Who answers in these processes: a main thread that waits for others itself leaves that to threads of its own."""
+    found: list[Node] = []
+    for main in _nodes(history, job, pids):
+        waits = any_tag(main.inner, *threads.LEADING_TAGS)
+        others = threads.worked_for(history, threads.other_threads(history, job, main)) if waits else []
+        found += others or [main]
+    return tuple(found)
 
 
 def _at_the_other_end(history: History, job: Job, node: Node, socket: r.Socket) -> tuple[Node, ...]:
@@ -223,6 +233,11 @@ def _by_call(history: History, job: Job, node: Node) -> Edge | None:
         kind = "native" if threads.without_gil(history, node) else "python"
         return ending(kind, node, "nothing: it runs")
     if wait is not None and wait.kind == "sleep":
+        locked = polling.locked_by_others(history, node)
+        if locked is not None:
+            owners = tuple(pid for pid in locked.lock_holders if pid != node.pid)
+            what = f"a lock on {locked.target}"
+            return ending("file_lock", node, what, descriptor=locked, others=owners, detail=locked.target)
         if polling.polls_a_file(history, node):
             return ending("file_poll", node, "a file to appear", detail=polling.path_of(history, node))
         if polling.supervises(history, node) and (others := _supervised(history, job, node)):

@@ -6,6 +6,8 @@ the one whose loop turns, or whose caller's does.
 
 from collections import Counter
 
+import msgspec
+
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
 from perfwatch.triage.code import line_of, names
@@ -15,7 +17,7 @@ from perfwatch.triage.motion import stacks_of
 from perfwatch.triage.node import Node
 from perfwatch.triage.polling import source_of
 from perfwatch.triage.profile import profile
-from perfwatch.triage.verdict import Evidence
+from perfwatch.triage.verdict import Evidence, Finding
 
 STAYS_SHARE = 0.9  # of the samples; a nonblocking sample tears in about 3 %
 SECONDS = 30.0
@@ -46,12 +48,34 @@ def gets_nowhere(case: Case, node: Node) -> tuple[Evidence, ...]:
 
 def turning(history: History, node: Node) -> tuple[str, ...]:
     """Kinds of the loops, innermost first, in the innermost frame that stays and has any; () when not known."""
+    return _turning(history, node)[0]
+
+
+def blamed(history: History, node: Node, found: Finding) -> Finding:
+    """With the frame whose loop turns to blame, where samples stand in functions that it calls."""
+    frame = _turning(history, node)[1]
+    if frame is None or node.frame is None or frame.function == node.frame.function:
+        return found
+    culprits = tuple(
+        msgspec.structs.replace(one, frame=show(frame)) if one.frame == show(node.frame) else one
+        for one in found.culprits
+    )
+    return msgspec.structs.replace(
+        found, culprits=culprits, summary=f"{found.summary}; the loop at {show(frame)} turns on", next=_look_at(frame)
+    )
+
+
+def _look_at(frame: r.Frame) -> tuple[str, ...]:
+    return (f"look at {show(frame)}: what would end that loop?",)
+
+
+def _turning(history: History, node: Node) -> tuple[tuple[str, ...], r.Frame | None]:
     for lines in reversed(_staying(history, node)):
-        known = [source for line in lines if (source := line_of(history, line))]
-        loops = max((source.loops for source in known), key=len, default=())
+        known = [(source.loops, line) for line in lines if (source := line_of(history, line))]
+        loops, frame = max(known, key=lambda one: len(one[0]), default=((), None))
         if loops:
-            return loops
-    return ()
+            return loops, frame
+    return (), None
 
 
 def _staying(history: History, node: Node) -> list[list[r.Frame]]:

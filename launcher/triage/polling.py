@@ -40,6 +40,21 @@ def polls_a_file(history: History, node: Node) -> bool:
     return bool(called & FILE_TESTS) or (takes and "sleep" in called)
 
 
+def locked_by_others(history: History, node: Node) -> r.Descriptor | None:
+    """An open file that others have locked, for a thread that naps in a call of its line, which itself does not sleep.
+
+    A library that sleeps and tries again (sqlite's busy handler) shows no blocked call and no frame of its own.
+    """
+    source = source_of(history, node)
+    if source is None or "sleep" in names(source.calls) or node.motion.distinct > 1:
+        return None
+    for key in history.of(r.Descriptor, node.pid):
+        seen = history.latest(r.Descriptor, *key)
+        if seen is not None and seen.reading.kind == "file" and set(seen.reading.lock_holders) - {node.pid}:
+            return seen.reading
+    return None
+
+
 def only_asks(history: History, node: Node) -> bool:
     """Whether the loop around the sleeping line waits for a condition and does little else."""
     source = source_of(history, node)

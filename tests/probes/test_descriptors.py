@@ -4,19 +4,22 @@ import fcntl
 import os
 import select
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from perfwatch.probes.deadline import Inline, KillableChild
-from perfwatch.probes.descriptors import describe, kind_of, parse_locks, parse_watched
+from perfwatch.probes.descriptors import contested, describe, kind_of, parse_locks, parse_watched
 from perfwatch.probes.filesystem import Absent, Filesystem
 from perfwatch.probes.holders import Holders
 from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.readings import Descriptor
+from perfwatch.probes.readings import Descriptor, Thread, Wait
 from perfwatch.probes.sockets import Sockets
 
 LIVE = Filesystem()
@@ -149,6 +152,39 @@ def test_living_file_on_its_mount_with_its_lock(child: KillableChild, tmp_path: 
     assert str(tmp_path).startswith(found.mount)
     assert found.filesystem
     assert found.lock_holders == (os.getpid(),)
+
+
+LOCKER = """
+import fcntl, sys
+file = open(sys.argv[1], "r+")
+fcntl.lockf(file, fcntl.LOCK_EX)
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_file_that_another_process_has_locked_is_found_for_a_thread_that_naps(tmp_path: Path, later: ExitStack) -> None:
+    """What sqlite's busy handler shows: short sleeps, and an open file with somebody else's lock on it."""
+    path = tmp_path / "runs.db"
+    path.write_bytes(b"")
+    ours = later.enter_context(open(path, "r+"))
+    other = later.enter_context(open(tmp_path / "other", "w"))
+    command = [sys.executable, "-c", LOCKER, str(path)]
+    owner = later.enter_context(
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # ends with its stdin
+    )
+    assert owner.stdout is not None
+    assert owner.stdout.readline() == "locked\n"
+    naps = Wait(call="clock_nanosleep", number=230, kind="sleep", remaining_seconds=0.05)
+    thread = Thread(pid=os.getpid(), tid=os.getpid(), name="python", state="S", cpu_seconds=1.0, wait=naps)
+    reads = replace(thread, wait=replace(naps, kind="read"))
+
+    found = contested(Filesystem(), thread)
+
+    assert ours.fileno() in found
+    assert other.fileno() not in found
+    assert contested(Filesystem(), reads) == set()
+    assert contested(Filesystem(), replace(thread, tid=thread.tid + 1)) == set()
 
 
 def test_living_epoll_terminal_and_socket(child: KillableChild, later: ExitStack) -> None:

@@ -85,6 +85,53 @@ def test_a_call_on_the_result_of_a_call_keeps_its_own_name_only() -> None:
     assert at(35).calls == ("range", "train", "items", "get", "DataLoader", "make")
 
 
+RETRIES = """\
+def handled(call):
+    for attempt in range(5):
+        try:
+            return call(attempt)
+        except OSError:
+            time.sleep(2 ** attempt)
+def after(url):
+    while True:
+        try:
+            data = load(url)
+            break
+        except OSError as error:
+            log.warning(error)
+        time.sleep(1)
+def load(url):
+    return parse(urlopen(url))
+def not_after(work):
+    while work:
+        try:
+            work.pop()
+        except IndexError:
+            pass
+        time.sleep(1)
+for step in itertools.count():
+    for n, one in enumerate(itertools.cycle(shards)):
+        use(one)
+for one in count:
+    use(one)
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "retried"),
+    [(6, ("call",)), (13, ("load", "parse", "urlopen")), (14, ("load", "parse", "urlopen")), (4, ()), (23, ())],
+)
+def test_line_that_follows_on_a_failed_try_tells_what_was_tried(line: int, retried: tuple[str, ...]) -> None:
+    """In a handler, or behind a ``try`` that leaves the loop when it succeeds; any other sleep is only a pause."""
+    assert set(describe(RETRIES, "/t.py", line).retried_calls) == set(retried)
+
+
+def test_for_loop_that_never_ends_counts_as_while() -> None:
+    """Over ``itertools.count()`` or ``cycle()``, even enumerated; the name alone says nothing."""
+    assert describe(RETRIES, "/t.py", 26).loops == ("while", "while")
+    assert describe(RETRIES, "/t.py", 28).loops == ("for",)
+
+
 def test_a_line_that_is_not_there_is_refused() -> None:
     """The file has changed since it was loaded."""
     with pytest.raises(ValueError, match="no line 99"):

@@ -29,7 +29,9 @@ def judge(case: Case) -> Outcome:
         if end.kind not in ("pipe_full", "pipe_empty") or not end.still or chain.through & {"child", "pool"}:
             continue
         holders = ", ".join(f"pid {pid}" for pid in end.others[:3])
-        writes = end.kind == "pipe_full"
+        wait = end.node.wait
+        opens = wait is not None and wait.kind == "open"
+        writes = end.kind == "pipe_full" or (wait is not None and wait.writes)
         missing = (
             f"the {'reader' if writes else 'writer'} is {holders}"
             if holders
@@ -42,7 +44,7 @@ def judge(case: Case) -> Outcome:
             CAUSE.name,
             chain,
             owner=CAUSE.owner,
-            summary=f"{who(chain)} {'writes into the full' if writes else 'reads the empty'} pipe {name}{which}; {missing}",
+            summary=f"{who(chain)} {_does(opens, writes)} {name}{which}; {missing}",
             patience=STRUCTURAL_SECONDS if not holders or writes else temporal(case),
             evidence=(
                 case.saw("pipe", name, "the other end", missing, "somebody reads" if writes else "somebody writes"),
@@ -51,3 +53,9 @@ def judge(case: Case) -> Outcome:
             next=(f"ls -l {name}" if name.startswith("/") else f"ls -l /proc/{end.node.pid}/fd",),
         )
     return None
+
+
+def _does(opens: bool, writes: bool) -> str:
+    if opens:
+        return f"waits to open for {'writing' if writes else 'reading'} the FIFO"
+    return "writes into the full pipe" if writes else "reads the empty pipe"

@@ -25,6 +25,7 @@ from perfwatch.triage.verdict import Alternative, Evidence, Outcome
 CAUSE = Cause("blocked_rendezvous", "hung", "scheduler", (Thread, Stack))
 
 INFERRED = 0.9
+MOST_NAMED = 8
 
 
 def judge(case: Case) -> Outcome:
@@ -36,14 +37,10 @@ def judge(case: Case) -> Outcome:
         if _somebody_is_late(case):
             return None
         seen, size = len(case.ranks), case.job.world_size
-        absent = (
-            ""
-            if size is None or seen >= size
-            else f"; {size - seen} of {size} ranks are not on this machine or not there at all"
-        )
         # a key that is awaited later says nothing of when the waiting began
         open_for = None if chain.end.detail == "store" else rendezvous.open_seconds(case.history, case.job)
         present = sorted(r.rank for r in case.ranks if r.rank is not None)
+        absent = "" if size is None or seen >= size else f"; {_absent(present, seen, size)}"
         return hung(
             case,
             CAUSE.name,
@@ -54,13 +51,28 @@ def judge(case: Case) -> Outcome:
             silent=max(silent_seconds(case, chain), open_for or 0.0),
             ceiling=1.0 if absent else INFERRED,
             evidence=(
-                case.saw("job", "ranks", "ranks present", f"{present or seen} of WORLD_SIZE {size}", "all of them"),
+                case.saw(
+                    "job",
+                    "ranks",
+                    "ranks present",
+                    f"{present or seen} of {size or 'an unknown number'}",
+                    "all of them",
+                ),
                 *_since(case, open_for),
             ),
             alternatives=(Alternative(cause="starting", refuted_by="no further rank appeared meanwhile"),),
             next=("start the missing rank", "compare MASTER_ADDR, MASTER_PORT and WORLD_SIZE of every rank"),
         )
     return None
+
+
+def _absent(present: list[int], seen: int, size: int) -> str:
+    where = "not on this machine or not there at all"
+    missing = sorted(set(range(size)) - set(present))
+    if len(missing) != size - seen or len(missing) > MOST_NAMED:
+        return f"{size - seen} of {size} ranks are {where}"
+    named = ", ".join(map(str, missing))
+    return f"rank {named} of {size} is {where}" if len(missing) == 1 else f"ranks {named} of {size} are {where}"
 
 
 def _since(case: Case, open_for: float | None) -> tuple[Evidence, ...]:

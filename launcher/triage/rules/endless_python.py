@@ -22,7 +22,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import any_tag, show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
-from perfwatch.triage.loops import gets_nowhere, trains_around, turning
+from perfwatch.triage.loops import blamed, gets_nowhere, trains_around, turning
 from perfwatch.triage.memory import GUESSED, has_come_back, lull, since_training
 from perfwatch.triage.motion import bursts, moves
 from perfwatch.triage.polling import only_asks
@@ -120,7 +120,7 @@ def _turns(case: Case, chain: Chain, watched: float) -> Outcome:
         return None  # a loop over something comes to its end: long work until proved otherwise
     if has_come_back(case, rank, silent) or trains_around(case.history, chain.end.node):
         return None
-    return hung(
+    found = hung(
         case,
         CAUSE.name,
         chain,
@@ -135,3 +135,4 @@ def _turns(case: Case, chain: Chain, watched: float) -> Outcome:
         ),
         next=(f"look at {show(chain.end.node.frame)}: what would end that loop?",),
     )
+    return blamed(case.history, chain.end.node, found)

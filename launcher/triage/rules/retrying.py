@@ -4,8 +4,8 @@ What it means
     A service, a store or a node refuses; the code backs off and retries, or the launcher restarts the ranks, over and over.
 
 How it is recognised
-    The training thread is often in a retry loop: a sleep whose enclosing loop also connects or catches, retry libraries' frames, or
-    short sleeps between connection attempts at one line. Or ranks end and new ones of the same number take their places.
+    The training thread is often in a retry loop: a sleep whose enclosing loop also connects, or one that follows on a ``try`` that
+    failed, or retry libraries' frames. Or ranks end and new ones of the same number take their places.
 
 What it is mistaken for
     ``blocked_network``: one call that never returns. A helper thread that retries: training does not wait for it.
@@ -33,6 +33,11 @@ RESTARTS = 2  # separate tries; generations of one rank
 LOOP, ONCE = 0.92, 0.7  # more than one restart; a single one may have been the last
 CONNECTING = frozenset("connect create_connection urlopen urlretrieve request recv fetch download".split())
 ASKING = frozenset("get post put head send execute query read open call".split())  # of something remote, by its name:
+# Tries that only ask whether something is there yet, or take a lock: their waits have other names.
+ASKS = frozenset(
+    "get get_nowait put put_nowait acquire poll wait join recv accept select open flock lockf fcntl mkdir symlink link touch"
+    " stat result print info debug warning error exception format str int len sleep".split()
+)
 REMOTE = ("request", "session", "client", "http", "conn", "s3", "bucket", "redis", "cursor", "service", "api", "sock")
 
 
@@ -112,7 +117,9 @@ def retries(case: Case, stack: Stack) -> bool:
     if "retry" in tags(stack):
         return True
     line = calling_line(case.history, stack)
-    return line is not None and "sleep" in names(line.calls) and any(_connects(call) for call in line.loop_calls)
+    if line is None or "sleep" not in names(line.calls):
+        return False
+    return any(_connects(call) for call in line.loop_calls) or bool(names(line.retried_calls) - ASKS)
 
 
 def _connects(call: str) -> bool:

@@ -56,7 +56,9 @@ def judge(case: Case) -> Outcome:
         what = "imports, loading or initialisation" if share >= STARTING_SHARE else "work before the first step"
         return phase.finding(
             CAUSE,
-            f"the program is still starting: {what}",
+            "the program prepares: work of its own in Python, before the first step or between two"
+            if confidence == INFERRED
+            else f"the program is still starting: {what}",
             confidence,
             (
                 case.saw(

@@ -23,7 +23,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.collectives import growing
 from perfwatch.triage.hang import wakes_soon
 from perfwatch.triage.job import Member
-from perfwatch.triage.lateness import own_cause, resident_share, waiting_share
+from perfwatch.triage.lateness import in_collective, own_cause, resident_share, waiting_share
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import FEW_SAMPLES, WINDOW_SECONDS, certainty, slow
@@ -36,6 +36,7 @@ RATIO = 3.0  # victims wait so many times as long as the straggler
 # Measured on H200 with one rank late in each step: the cards of the others were taken 100 % of the time, its own 1 %.
 TAKEN = 0.9
 FREE = 0.6
+CAME_BACK = 2  # once may be the step that never ended
 
 
 def judge(case: Case) -> Outcome:
@@ -101,5 +102,12 @@ def _late(case: Case, late: Member, seen: Profile, lost: float, how: str, eviden
 
 def _go_on(case: Case) -> bool:
     """Whether steps are made: of ranks that meet in each step one goes on only if all do, however still one looks in between."""
-    still = [pid for pid, one in case.progress.items() if one.kind == "still"]
-    return len(still) < len(case.progress) and all(wakes_soon(case, case.chains[pid].end) for pid in still)
+    still = [rank for rank in case.ranks if case.progress[rank.pid].kind == "still"]
+    return len(still) < len(case.progress) and all(
+        wakes_soon(case, case.chains[rank.pid].end) or _comes_back(case, rank) for rank in still
+    )
+
+
+def _comes_back(case: Case, rank: Member) -> bool:
+    """Whether a rank that nearly always waits was seen to leave the wait and to come back to it."""
+    return case.profile(rank, WINDOW_SECONDS).turns(in_collective) >= CAME_BACK

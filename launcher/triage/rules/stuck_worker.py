@@ -23,7 +23,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
-from perfwatch.triage.loops import turning
+from perfwatch.triage.loops import blamed, turning
 from perfwatch.triage.motion import bursts
 from perfwatch.triage.node import silence
 from perfwatch.triage.polling import only_asks
@@ -107,7 +107,7 @@ def _finding(case: Case, chain: Chain) -> Outcome:
         if counts and silent < patience:
             return None  # long work, until proved otherwise
     doing = "runs without delivering anything" if running else f"waits for {chain.links[-1].waits_for}"
-    return hung(
+    found = hung(
         case,
         CAUSE.name,
         chain,
@@ -131,3 +131,4 @@ def _finding(case: Case, chain: Chain) -> Outcome:
             *(("set DataLoader(timeout=...) so that it raises instead",) if "loader" in chain.through else ()),
         ),
     )
+    return blamed(case.history, end.node, found) if running else found

@@ -55,10 +55,14 @@ def judge(case: Case) -> Outcome:
             silent=lasts.seconds,
             evidence=lasts.evidence,
             ceiling=lasts.ceiling,
-            alternatives=(Alternative(cause="endless_python", refuted_by="the loop tests for a file"),),
+            alternatives=(Alternative(cause="endless_python", refuted_by=_refuted(end)),),
             next=(f"ls -l {end.detail}; fuser -v {end.detail}" if end.detail else "cat /proc/locks",),
         )
     return None
+
+
+def _refuted(end: End) -> str:
+    return "the loop tests for a file" if end.kind == "file_poll" else "it is let on when that lock is released"
 
 
 def _owner_works(case: Case, end: End) -> bool:
