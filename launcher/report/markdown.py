@@ -46,7 +46,8 @@ def _lines(story: Story) -> Iterator[str]:
     waited = off_gpu(story.case)
     if waited is not None:
         lines = [f"{line.share_of_idle:.0%} {_code(line.text)}" for line in waiting_lines(waited)]
-        yield from _list(f"What the GPU waits for ({waited.idle_share:.0%} of the time)", lines)
+        watched = f"{waited.idle_share:.0%} of the {duration(waited.measured_seconds)} that stacks were sampled in"
+        yield from _list(f"What the GPU waits for ({watched})", lines)
     yield from _stacks(folded(story))
     for one in captured(story):
         yield from _list(f"Capture after {duration(one.at)}", [escaped(line) for line in (one.text, *one.lines)])

@@ -34,6 +34,7 @@ HEARTBEAT_CALLS = frozenset(
 LEADING_TAGS = (
     "loader_wait pool_wait futures_wait thread_join mp_join spawn_join child_wait collective rendezvous file_lock prompt"
 ).split()
+OWNER_LOOKS = 3  # the newest ones: on a crowded machine they are many seconds apart
 OWNER_SECONDS = 15.0  # only dumps tell the owner of the GIL, and they come every few seconds
 SERVICE_TAGS = ("feeder", "pool_service", "futures_service", "monitor", "pin_memory", "serve")
 
@@ -231,9 +232,9 @@ def gil_waiters(history: History, job: Job, owner: Node) -> tuple[int, ...]:
     """Threads that ask for the GIL again and again while this one was seen to own it in every look."""
     looks = [
         seen.reading
-        for seen in history.series(r.Stack, owner.pid, owner.tid, seconds=WINDOW_SECONDS)
+        for seen in history.series(r.Stack, owner.pid, owner.tid, seconds=OWNER_SECONDS)
         if seen.reading.owns_gil is not None
-    ]
+    ][-OWNER_LOOKS:]
     if len(looks) < 2 or not all(look.owns_gil for look in looks):
         return ()
     others = (node_of(history, job, owner.pid, tid) for tid in python_threads(history, owner.pid) if tid != owner.tid)
