@@ -18,7 +18,7 @@ from perfwatch.probes.affinity import AffinityProbe
 from perfwatch.probes.cgroup import CgroupProbe
 from perfwatch.probes.cpu_clock import CpuClocks
 from perfwatch.probes.deadline import KillableChild
-from perfwatch.probes.descriptors import contested, describe, opening
+from perfwatch.probes.descriptors import Contested, describe, opening
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.gpu import GpuProbe
 from perfwatch.probes.gpu_binding import GpuBindingProbe
@@ -88,6 +88,7 @@ class Look:
         self._novelty = Novelty(clock)
         self._failed: dict[tuple[str, str], str] = {}
         self._opened: set[tuple[int, str]] = set()
+        self._contested = Contested(self.filesystem)
 
     def take(self, probe: str, entity: str, read: Callable[[], Iterable[r.Reading]]) -> list[r.Reading]:
         """One call of one probe: its readings, and how it went. A failure is recorded when it is new."""
@@ -168,13 +169,13 @@ class Look:
         for thread in found:
             if thread.wait is not None and thread.wait.kind in ("open", "stat") and thread.wait.path:
                 self._opening(thread.pid, thread.wait.path)
-            if thread.wait is None or thread.wait.kind not in (*FD_KINDS, "sleep"):
-                continue
-            fds = {polled.fd for polled in thread.wait.polled} | contested(self.filesystem, thread)
-            if thread.wait.fd is not None:
-                fds.add(thread.wait.fd)
-            wanted.setdefault(thread.pid, set()).update(fds)
-        if not any(wanted.values()):
+            fds = self._contested.fds(thread)
+            if thread.wait is not None and thread.wait.kind in FD_KINDS:
+                fds |= {polled.fd for polled in thread.wait.polled}
+                fds |= set() if thread.wait.fd is None else {thread.wait.fd}
+            if fds:
+                wanted.setdefault(thread.pid, set()).update(fds)
+        if not wanted:
             return
         holders = Holders(self.filesystem, first=self.known)
 

@@ -115,21 +115,37 @@ def _describe_one(
     )
 
 
-def contested(filesystem: Filesystem, thread: Thread) -> set[int]:
-    """Descriptors of files on which other processes hold a lock, of a main thread that naps.
+class Contested:
+    """Files on which other processes hold a lock, of main threads that nap: a library may sleep, try, and sleep again.
 
-    A library may sleep, try, and sleep again, as sqlite does: no call of it is ever seen blocked.
+    SQLite does so, and no call of it is ever seen blocked. What was found is told once more when it is over, so that a reading
+    of it can be taken back.
     """
-    pid = thread.pid
-    if thread.wait is None or thread.wait.kind != "sleep" or thread.tid != pid:
-        return set()
-    try:
-        locks = filesystem.read_text(filesystem.proc / "locks").splitlines()
-        held = {int(match[4]) for line in locks if (match := _LOCK.match(line)) and int(match[1]) != pid}
-        fds = sorted(int(name) for name in filesystem.listdir(f"{filesystem.proc}/{pid}/fd")) if held else []
-    except Unavailable:
-        return set()
-    return {fd for fd in fds[:MOST_CONTESTED] if _inode(filesystem, pid, fd) in held}
+
+    def __init__(self, filesystem: Filesystem) -> None:
+        self._filesystem = filesystem
+        self._found: dict[int, set[int]] = {}
+
+    def fds(self, thread: Thread) -> set[int]:
+        """Descriptors of its process that are to be described now."""
+        if thread.tid != thread.pid:
+            return set()
+        naps = thread.wait is not None and thread.wait.kind == "sleep"
+        now = self._look(thread.pid) if naps else set()
+        before = self._found.pop(thread.pid, set())
+        if now:
+            self._found[thread.pid] = now
+        return now | before
+
+    def _look(self, pid: int) -> set[int]:
+        filesystem = self._filesystem
+        try:
+            locks = filesystem.read_text(filesystem.proc / "locks").splitlines()
+            held = {int(match[4]) for line in locks if (match := _LOCK.match(line)) and int(match[1]) != pid}
+            fds = sorted(int(name) for name in filesystem.listdir(f"{filesystem.proc}/{pid}/fd")) if held else []
+        except Unavailable:
+            return set()
+        return {fd for fd in fds[:MOST_CONTESTED] if _inode(filesystem, pid, fd) in held}
 
 
 def _inode(filesystem: Filesystem, pid: int, fd: int) -> int | None:

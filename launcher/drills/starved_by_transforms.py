@@ -6,8 +6,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-BLURS = {"loud": 70, "quiet": 34, "masked": 25}
-BATCH = 4
+LOST = {"loud": 2.5, "quiet": 1.0, "masked": 0.4}  # the wait for one batch, in steps
+BATCH, PROBED = 4, 10
 
 
 class Photos(Dataset):
@@ -35,10 +35,19 @@ classifier = nn.Sequential(
     nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 48, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(48 * 46 * 46, 10)
 )
 optimizer = torch.optim.SGD(classifier.parameters(), lr=1e-3)
-loader = DataLoader(Photos(args.steps * BATCH, BLURS[args.strength]), batch_size=BATCH, num_workers=1)
-for step, (photos, labels) in enumerate(loader):
-    if step == args.steps:
-        stage.onset()
+
+
+def train_step(photos, labels):
     optimizer.zero_grad()
     nn.functional.cross_entropy(classifier(photos), labels).backward()
     optimizer.step()
+
+
+photo = torch.rand(1, 3, 96, 96)
+one_step = surroundings.typical_seconds(lambda: train_step(photo.repeat(BATCH, 1, 1, 1), torch.arange(BATCH)))
+one_blur = surroundings.typical_seconds(lambda: Photos(0, 0).augment(photo, PROBED)) / PROBED
+blurs = round((1 + LOST[args.strength]) * one_step / BATCH / one_blur)
+for step, (photos, labels) in enumerate(DataLoader(Photos(args.steps * BATCH, blurs), batch_size=BATCH, num_workers=1)):
+    if step == args.steps:
+        stage.onset()
+    train_step(photos, labels)

@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from perfwatch.probes.deadline import Inline, KillableChild
-from perfwatch.probes.descriptors import contested, describe, kind_of, parse_locks, parse_watched
+from perfwatch.probes.descriptors import Contested, describe, kind_of, parse_locks, parse_watched
 from perfwatch.probes.filesystem import Absent, Filesystem
 from perfwatch.probes.holders import Holders
 from perfwatch.probes.probe import Unavailable
@@ -179,12 +179,13 @@ def test_file_that_another_process_has_locked_is_found_for_a_thread_that_naps(tm
     thread = Thread(pid=os.getpid(), tid=os.getpid(), name="python", state="S", cpu_seconds=1.0, wait=naps)
     reads = replace(thread, wait=replace(naps, kind="read"))
 
-    found = contested(Filesystem(), thread)
+    looks = Contested(Filesystem())
 
-    assert ours.fileno() in found
-    assert other.fileno() not in found
-    assert contested(Filesystem(), reads) == set()
-    assert contested(Filesystem(), replace(thread, tid=thread.tid + 1)) == set()
+    assert ours.fileno() in looks.fds(thread)
+    assert other.fileno() not in looks.fds(thread)
+    assert looks.fds(replace(thread, tid=thread.tid + 1)) == set()
+    assert looks.fds(reads) >= {ours.fileno()}  # once more, so that what was said of it is taken back
+    assert looks.fds(reads) == set()
 
 
 def test_living_epoll_terminal_and_socket(child: KillableChild, later: ExitStack) -> None:

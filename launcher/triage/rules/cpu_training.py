@@ -30,7 +30,10 @@ CAUSE = Cause("cpu_training", "healthy", "user_code", (Thread, Stack))
 COMPUTING_SHARE = 0.5  # of samples in forward, backward, optimizer or a collective
 RUNNING_SHARE = 0.4  # of a core
 SEEN = 0.94
-BACKWARD_ONLY = 0.75  # of many backward passes no update was seen: brief ones, or steps that are skipped
+# Of many backward passes no update was seen (brief ones, or steps that are skipped), or much of the time went elsewhere.
+UNSURE = 0.75
+PLAIN_SHARE = 0.8
+ELSEWHERE = ("loader_wait", "loader_start", "loader_stop", "save", "import", "compile")
 MANY_PASSES = 15
 FEW_SAMPLES = 15
 WINDOW_SECONDS = 15.0
@@ -46,7 +49,7 @@ def judge(case: Case) -> Outcome:
         seen = case.profile(rank, WINDOW_SECONDS)
         if seen.samples < FEW_SAMPLES or not seen.seen(*TRAINING_TAGS):
             return None
-        shares.append(1.0 - seen.share("loader_wait", "save", "import", "compile"))
+        shares.append(1.0 - seen.share(*ELSEWHERE))
         runs.append(motion(case.history, rank.pid, case.progress[rank.pid].thread, WINDOW_SECONDS).run_share or 0.0)
     if min(shares) < COMPUTING_SHARE or min(runs) < RUNNING_SHARE:
         return None
@@ -69,7 +72,7 @@ def judge(case: Case) -> Outcome:
             if held
             else ""
         ),
-        confidence=CARD_IDLES if held else SEEN if _updates_seen(case) else BACKWARD_ONLY,
+        confidence=CARD_IDLES if held else SEEN if min(shares) >= PLAIN_SHARE and _updates_seen(case) else UNSURE,
         owner=CAUSE.owner,
         evidence=(
             case.saw(

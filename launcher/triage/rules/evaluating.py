@@ -19,6 +19,8 @@ from perfwatch.triage.accelerated import sync_share
 from perfwatch.triage.busy import WINDOW_SECONDS
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import show
+from perfwatch.triage.job import Member
+from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Culprit, Finding, Outcome
 
@@ -27,13 +29,14 @@ CAUSE = Cause("evaluating", "busy", "user_code", (Thread, Stack))
 FORWARD_SHARE = 0.2  # of the samples that do not wait for the card
 FEW_FORWARD = 6.0  # samples: a training thread would have been seen at backward, too
 FEW_SAMPLES = 30
+LONGER_SECONDS = 20.0  # where it was looked at less often since
 BEGINNING_SHARE = 0.1  # of samples in imports or the compiler: the first forward pass of a training is no evaluation
 
 
 def judge(case: Case) -> Outcome:
     """Fires on a rank with forward passes and neither backward nor optimizer."""
     for rank in case.ranks:
-        seen = case.profile(rank, WINDOW_SECONDS)
+        seen = _lately(case, rank)
         steps = case.progress[rank.pid].steps
         if seen.samples < FEW_SAMPLES or seen.seen("backward", "optimizer", "scaler"):
             continue
@@ -65,3 +68,8 @@ def judge(case: Case) -> Outcome:
             ),
         )
     return None
+
+
+def _lately(case: Case, rank: Member) -> Profile:
+    seen = case.profile(rank, WINDOW_SECONDS)
+    return seen if seen.samples >= FEW_SAMPLES else case.profile(rank, LONGER_SECONDS)
