@@ -11,6 +11,7 @@ import torch
 
 SIZE = 256 << 20
 PAGE = 4096
+LEFT = 96 << 20  # what the training itself allocates from then on is a third of it
 LOST = {"loud": 4, "quiet": 1, "masked": 0.45}  # page faults take so many times the rest of the step
 
 
@@ -44,8 +45,8 @@ for step in range(100_000_000):
     if step == args.steps:
         features.madvise(mmap.MADV_DONTNEED)  # pages stay charged to whoever read them first: all must go
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        surroundings.limit_memory(64 << 20)
-        gather(features, (96 << 20) // PAGE)
+        surroundings.limit_memory(LEFT)
+        gather(features, 3 * LEFT // 2 // PAGE)
         one_touch = surroundings.typical_seconds(lambda: gather(features, 100)) / 100
         touched = max(64, int(LOST[args.strength] * one_step / one_touch))
         stage.onset()
