@@ -141,7 +141,9 @@ class Contested:
         filesystem = self._filesystem
         try:
             locks = filesystem.read_text(filesystem.proc / "locks").splitlines()
-            held = {int(match[4]) for line in locks if (match := _LOCK.match(line)) and int(match[1]) != pid}
+            # Locks to read are shared: databases keep them for as long as they are open, and nobody waits for those alone.
+            alone = (match for line in locks if " WRITE " in line and (match := _LOCK.match(line)))
+            held = {int(match[4]) for match in alone if int(match[1]) != pid}
             fds = sorted(int(name) for name in filesystem.listdir(f"{filesystem.proc}/{pid}/fd")) if held else []
         except Unavailable:
             return set()

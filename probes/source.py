@@ -187,8 +187,8 @@ def _retried(tree: ast.AST, loop: "_Loop", line: int) -> tuple[str, ...]:
         if not isinstance(node, ast.Try) or not node.handlers:
             continue
         handled = any(_covers(handler, line) for handler in node.handlers)
-        ways_out = (one for one in _leaves([*node.body, *node.orelse]) if not isinstance(one, ast.Raise))
-        after = (node.end_lineno or line) < line and any(ways_out)
+        succeeded = isinstance((node.orelse or node.body)[-1], ast.Return | ast.Break)
+        after = (node.end_lineno or line) < line and succeeded
         if handled or after:
             called = _with_helpers(tree, tuple(name for part in node.body for name in _called(part)))
             return tuple(dict.fromkeys(called))

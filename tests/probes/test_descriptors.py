@@ -158,18 +158,20 @@ LOCKER = """
 import fcntl, sys
 file = open(sys.argv[1], "r+")
 fcntl.lockf(file, fcntl.LOCK_EX)
+shared = open(sys.argv[2], "r+")
+fcntl.lockf(shared, fcntl.LOCK_SH)
 print("locked", flush=True)
 sys.stdin.read()
 """
 
 
 def test_file_that_another_process_has_locked_is_found_for_a_thread_that_naps(tmp_path: Path, later: ExitStack) -> None:
-    """What sqlite's busy handler shows: short sleeps, and an open file with somebody else's lock on it."""
+    """What sqlite's busy handler shows: short sleeps, and an open file with somebody else's lock on it; not one to read."""
     path = tmp_path / "runs.db"
     path.write_bytes(b"")
     ours = later.enter_context(open(path, "r+"))
-    other = later.enter_context(open(tmp_path / "other", "w"))
-    command = [sys.executable, "-c", LOCKER, str(path)]
+    other = later.enter_context(open(tmp_path / "read by both", "w"))
+    command = [sys.executable, "-c", LOCKER, str(path), other.name]
     owner = later.enter_context(
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # ends with its stdin
     )

@@ -109,6 +109,15 @@ def not_after(work):
         except IndexError:
             pass
         time.sleep(1)
+def paced():
+    while True:
+        try:
+            step()
+            if done:
+                break
+        except KeyboardInterrupt:
+            save()
+        time.sleep(1)
 for step in itertools.count():
     for n, one in enumerate(itertools.cycle(shards)):
         use(one)
@@ -119,7 +128,14 @@ for one in count:
 
 @pytest.mark.parametrize(
     ("line", "retried"),
-    [(6, ("call",)), (13, ("load", "parse", "urlopen")), (14, ("load", "parse", "urlopen")), (4, ()), (23, ())],
+    [
+        (6, ("call",)),
+        (13, ("load", "parse", "urlopen")),
+        (14, ("load", "parse", "urlopen")),
+        (4, ()),
+        (23, ()),
+        (32, ()),
+    ],
 )
 def test_line_that_follows_on_a_failed_try_tells_what_was_tried(line: int, retried: tuple[str, ...]) -> None:
     """In a handler, or behind a ``try`` that leaves the loop when it succeeds; any other sleep is only a pause."""
@@ -128,8 +144,8 @@ def test_line_that_follows_on_a_failed_try_tells_what_was_tried(line: int, retri
 
 def test_for_loop_that_never_ends_counts_as_while() -> None:
     """Over ``itertools.count()`` or ``cycle()``, even enumerated; the name alone says nothing."""
-    assert describe(RETRIES, "/t.py", 26).loops == ("while", "while")
-    assert describe(RETRIES, "/t.py", 28).loops == ("for",)
+    assert describe(RETRIES, "/t.py", 35).loops == ("while", "while")
+    assert describe(RETRIES, "/t.py", 37).loops == ("for",)
 
 
 def test_a_line_that_is_not_there_is_refused() -> None:
