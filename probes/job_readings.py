@@ -220,7 +220,12 @@ class Traceback(Reading, frozen=True, kw_only=True):
 
 
 class Affinity(Reading, frozen=True, kw_only=True):
-    """CPUs on which a process may run (Cpus_allowed_list). Source: sched_getaffinity."""
+    """CPUs on which a process may run (Cpus_allowed_list). Source: sched_getaffinity.
+
+    ``busy_seconds``: what anybody has computed on these CPUs so far, steal and waiting for disks left out; None where they are
+    all CPUs of the machine (``Host`` has it). Source: /proc/stat.
+    """
 
     pid: int
     cpus: tuple[int, ...]
+    busy_seconds: float | None = None

@@ -131,7 +131,7 @@ def record(folder: Path, done: Sequence[Row], recordings: Recordings) -> None:
         at = _decided(recording)
         name = row.drill if row.strength == "loud" else f"{row.drill}-{row.strength}"
         made = provenance(drill, row.strength, row.late_seconds)
-        for cause, kind in places(drill):
+        for cause, kind in places(drill, row.cause):
             case = folder / "recordings" / cause / kind / name
             again = keep(recording, at, case, made, _names(recording, drill, row))
             size = sum(file.stat().st_size for file in case.iterdir())
@@ -139,10 +139,10 @@ def record(folder: Path, done: Sequence[Row], recordings: Recordings) -> None:
             print(f"{case.relative_to(folder)}: {size / 1024:.0f} KiB{note}", flush=True)
 
 
-def places(drill: Drill) -> list[tuple[str, str]]:
-    """Where recordings of a drill belong: to the cause that it is named after, and to the one that it must not be called."""
+def places(drill: Drill, said: str | None) -> list[tuple[str, str]]:
+    """Where recordings of a drill belong: to the cause that was said, if it is a right one, and to the one not to be said."""
     own = drill.name.split("-")[0]
-    found = [(own, "fires")] if own in drill.causes else []
+    found = [(said, "fires")] if own in drill.causes and said is not None and said in drill.causes else []
     return [*found, *([(drill.lookalike_of, "lookalike")] if drill.lookalike_of else [])]
 
 

@@ -1,24 +1,31 @@
-"""A small decoder that trains on one GPU: what the figures of ``perfwatch capture torch`` in the README were taken on.
+"""A small decoder that trains on a GPU: what the figures of ``perfwatch capture`` in the README were taken on.
 
     perfwatch run -- python scripts/measured_decoder.py SECONDS [sick]
+    perfwatch run -- torchrun --nproc-per-node 2 scripts/measured_decoder.py SECONDS
 
 55 M parameters, 16 x 512 tokens a step, bf16, AdamW. ``sick``: FP32 without TF32, SDPA's math kernel, pageable copies, no
-workers, and the loss read at each step. Says "ready" after three seconds, and at the end its own steps/s since then.
+workers, and the loss read at each step. Under torchrun it is DDP: over NCCL where each rank has a card, else over gloo with all
+ranks on one. Says four times a second how many steps rank 0 has made, like measured_loop.
 """
 
+import json
+import os
+import resource
 import sys
 import time
 from contextlib import nullcontext
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 WIDTH, HEADS, LAYERS, BATCH, LENGTH, WORDS = 768, 12, 6, 16, 512, 8192
-WARM_UP_SECONDS = 3.0
+SAID_EVERY_SECONDS = 0.25
 
 
 class Block(nn.Module):
@@ -43,15 +50,29 @@ class Block(nn.Module):
         return result
 
 
+def join() -> int:
+    """Become one of torchrun's ranks, if this is one, with a card of its own or shared. Returns the rank."""
+    rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    cards = torch.cuda.device_count()
+    torch.cuda.set_device(rank % cards)
+    if ranks > 1:
+        dist.init_process_group("nccl" if cards >= ranks else "gloo")
+    return rank
+
+
 def main(seconds: float, sick: bool) -> None:
     """Train for so long."""
+    rank = join()
     blocks = [Block(sick) for _ in range(LAYERS)]
-    model = nn.Sequential(nn.Embedding(WORDS, WIDTH), *blocks, nn.Linear(WIDTH, WORDS)).cuda()
+    model: nn.Module = nn.Sequential(nn.Embedding(WORDS, WIDTH), *blocks, nn.Linear(WIDTH, WORDS)).cuda()
+    if dist.is_initialized():
+        model = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
     tokens = torch.randint(0, WORDS, (100_000, LENGTH + 1))
     workers = 0 if sick else 2
     loader: Any = DataLoader(TensorDataset(tokens), BATCH, shuffle=True, num_workers=workers, pin_memory=not sick)
-    began, steps, warm, total = time.monotonic(), 0, None, 0.0
+    began, steps, total = time.monotonic(), 0, 0.0
+    said = began
     while time.monotonic() - began < seconds:
         for (batch,) in loader:
             on_card = batch.to("cuda", non_blocking=not sick)
@@ -62,15 +83,17 @@ def main(seconds: float, sick: bool) -> None:
             optimizer.step()
             steps += 1
             total += loss.item() if sick else 0.0
-            now = time.monotonic() - began
-            if warm is None and now > WARM_UP_SECONDS:
-                warm = (steps, now)
-                print("ready", flush=True)
-            if now > seconds:
+            now = time.monotonic()
+            if rank == 0 and now - said >= SAID_EVERY_SECONDS:
+                said = now
+                usage = resource.getrusage(resource.RUSAGE_SELF)
+                line = {"at": now, "steps": steps, "cpu_seconds": usage.ru_utime + usage.ru_stime}
+                print(json.dumps(line), flush=True)
+            if now - began > seconds:
                 break
     torch.cuda.synchronize()
-    if warm is not None:
-        print(f"{(steps - warm[0]) / (time.monotonic() - began - warm[1]):.2f} steps/s", flush=True)
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

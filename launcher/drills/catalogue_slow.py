@@ -145,6 +145,14 @@ _MACHINE: tuple[Drill, ...] = (
         "contended_cpu",
         "others burn every core at the lowest priority and take only what is left",
     ),
+    Drill(
+        "busy_elsewhere",
+        "busy_elsewhere.py",
+        "the job crowds the one core that it is confined to, while a neighbour burns the others",
+        "slow",
+        ("oversubscribed_threads", "starved_by_transforms"),
+        "contended_cpu",
+    ),
     _slow(
         "memory_pressure",
         "memory_pressure",

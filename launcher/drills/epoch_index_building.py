@@ -18,7 +18,7 @@ class Corpus(Dataset):
         return self.data[self.order[position] % 960]
 
     def build_index(self, epoch):
-        keyed = [(hash((epoch, i % 977)), i) for i in range(600_000)]
+        keyed = [(hash((epoch, i % 977)), i) for i in range(1_500_000)]
         self.order = [i for _, i in sorted(keyed)][:960]
 
 

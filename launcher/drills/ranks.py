@@ -17,6 +17,11 @@ def width(device, small):
     return small if device.type == "cpu" else 8192
 
 
+def rows(device, wide):
+    """How many rows a batch must have for computing to take far longer than gradients do to travel, on any CPU."""
+    return 6 * wide if device.type == "cpu" else wide
+
+
 def wait_for_turn():
     """Where PERFWATCH_DRILL_TURN names a file, only one drill at a time goes on to its cards; imports need not wait."""
     gate = os.environ.get("PERFWATCH_DRILL_TURN")

@@ -15,7 +15,7 @@ def main():
     tower = torch.nn.Sequential(torch.nn.Linear(wide, wide), torch.nn.ReLU(), torch.nn.Linear(wide, wide)).to(device)
     ddp = DistributedDataParallel(tower)
     optimizer = torch.optim.AdamW(ddp.parameters())
-    inputs = torch.randn(wide, wide, device=device)
+    inputs = torch.randn(ranks.rows(device, wide), wide, device=device)
     for step in range(100_000_000):
         if step == args.steps and dist.get_rank() == 0:
             stage.onset()

@@ -8,7 +8,7 @@ import stage
 import surroundings
 import torch
 
-SLOWER = {"loud": 5, "quiet": 2, "masked": 1.45}  # the reader takes so many steps for what one step prints
+SLOWER = {"loud": 5, "quiet": 2.2, "masked": 1.7}  # the reader takes so many steps for what one step prints
 PER_SECOND = 400
 LINE = 80
 

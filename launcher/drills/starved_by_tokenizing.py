@@ -7,7 +7,8 @@ import surroundings
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-REPEATS = {"loud": 60, "quiet": 22, "masked": 15}
+SLOWER = {"loud": 6, "quiet": 2.5, "masked": 1.8}  # a batch takes the workers so many steps
+BATCH, WORKERS = 16, 2
 SENTENCE = "the quick brown fox jumps over the lazy dog while nobody looks at it".split()
 
 
@@ -41,11 +42,18 @@ if __name__ == "__main__":
         torch.nn.Linear(256, 997),
     )
     opt = torch.optim.SGD(language_model.parameters(), lr=0.1)
-    corpus = Corpus(args.steps * 8, REPEATS[args.strength])
-    for step, tokens in enumerate(DataLoader(corpus, batch_size=16, num_workers=2)):
-        if step == args.steps:
-            stage.onset()
+
+    def learn(tokens):
         loss = torch.nn.functional.cross_entropy(language_model(tokens), tokens[:, 0])
         opt.zero_grad()
         loss.backward()
         opt.step()
+
+    step_seconds = surroundings.typical_seconds(lambda: learn(torch.randint(997, (BATCH, 32))))
+    once_seconds = surroundings.typical_seconds(lambda: encode(SENTENCE, 1))
+    repeats = max(1, round(SLOWER[args.strength] * step_seconds * WORKERS / (BATCH * once_seconds)))
+    corpus = Corpus(args.steps * 8, repeats)
+    for step, tokens in enumerate(DataLoader(corpus, batch_size=BATCH, num_workers=WORKERS)):
+        if step == args.steps:
+            stage.onset()
+        learn(tokens)

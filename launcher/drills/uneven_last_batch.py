@@ -15,13 +15,14 @@ def main():
     tower = torch.nn.Sequential(torch.nn.Linear(wide, wide), torch.nn.ReLU(), torch.nn.Linear(wide, wide)).to(device)
     net = torch.nn.parallel.DistributedDataParallel(tower)
     sgd = torch.optim.SGD(net.parameters(), lr=1e-3)
+    rows = ranks.rows(device, wide)
     for epoch in range(10**9):
         if epoch == 1 and rank == 0:
             stage.onset()
         with net.join():
             for _ in range(args.steps + (2 if rank == 0 else 0)):
                 sgd.zero_grad()
-                net(torch.randn(wide, wide, device=device)).square().mean().backward()
+                net(torch.randn(rows, wide, device=device)).square().mean().backward()
                 sgd.step()
 
 

@@ -52,11 +52,12 @@ def allowed_cpus(case: Case, pid: int) -> float | None:
     return min([cpus, *quotas]) if cpus is not None else None
 
 
-def own_cores(case: Case) -> float:
-    """CPU seconds per second of all processes of the job that were read."""
+def own_cores(case: Case, on: frozenset[int] | None = None) -> float:
+    """CPU seconds per second of the job's processes that were read; of those that may run nowhere else, if ``on`` says where."""
     return sum(
         case.history.rate(r.ProcessUsage, pid, of=lambda u: u.cpu_seconds, seconds=WINDOW_SECONDS) or 0.0
         for (pid,) in case.history.entities(r.ProcessUsage)
+        if on is None or (seen := case.history.latest(r.Affinity, pid)) is None or on.issuperset(seen.reading.cpus)
     )
 
 
@@ -66,12 +67,22 @@ def watching_cores(case: Case) -> float:
     return sum(call.cpu_seconds or 0.0 for call in calls) / max(1.0, min(WINDOW_SECONDS, case.at))
 
 
-def burnt_by_others(case: Case) -> float | None:
-    """Share of the machine's busy CPU time that is neither the job's own nor ours; None when not known."""
-    busy = case.history.rate(r.Host, of=lambda h: h.user_seconds + h.system_seconds, seconds=WINDOW_SECONDS)
+def burnt_by_others(case: Case, pid: int) -> float | None:
+    """Of what is computed on the CPUs that a rank may use, the share that is neither the job's own nor ours; None: not known."""
+    on, seconds = confined(case, pid), WINDOW_SECONDS
+    if on is None:
+        busy = case.history.rate(r.Host, of=lambda h: h.user_seconds + h.system_seconds, seconds=seconds)
+    else:
+        busy = case.history.rate(r.Affinity, pid, of=lambda a: a.busy_seconds, seconds=seconds)
     if busy is None or busy <= 0:
         return None
-    return max(0.0, 1.0 - (own_cores(case) + watching_cores(case)) / busy)
+    return max(0.0, 1.0 - (own_cores(case, on) + watching_cores(case)) / busy)
+
+
+def confined(case: Case, pid: int) -> frozenset[int] | None:
+    """The CPUs of a rank that may use only some of the machine's, where it is known what is computed on these; else None."""
+    seen = case.history.latest(r.Affinity, pid)
+    return frozenset(seen.reading.cpus) if seen is not None and seen.reading.busy_seconds is not None else None
 
 
 def steal_share(case: Case) -> float | None:

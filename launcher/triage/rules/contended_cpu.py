@@ -16,7 +16,7 @@ What to do next
 
 from perfwatch.probes.readings import Host, Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.cpu import allowed_cpus, burnt_by_others, delay_share, demand, steal_share
+from perfwatch.triage.cpu import allowed_cpus, burnt_by_others, confined, delay_share, demand, steal_share
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import certainty, slow, working
 from perfwatch.triage.verdict import Alternative, Outcome
@@ -35,7 +35,7 @@ def judge(case: Case) -> Outcome:
     for rank, _ in working(case):
         if case.progress[rank.pid].kind != "moving":
             continue
-        delay, others, steal = delay_share(case, rank.pid), burnt_by_others(case), steal_share(case)
+        delay, others, steal = delay_share(case, rank.pid), burnt_by_others(case, rank.pid), steal_share(case)
         stolen = steal is not None and steal >= STEAL_SHARE
         if delay is None or not (delay >= DELAYED_SHARE or stolen):
             continue
@@ -45,7 +45,7 @@ def judge(case: Case) -> Outcome:
         crowd = wanted.threads if wanted else 0
         if not stolen and cpus is not None and crowd > 2 * cpus + 1:
             continue
-        lost = max(delay, steal or 0.0)
+        lost, own = max(delay, steal or 0.0), confined(case, rank.pid)
         return slow(
             case,
             CAUSE,
@@ -65,7 +65,7 @@ def judge(case: Case) -> Outcome:
                 ),
                 case.saw(
                     "host",
-                    "host",
+                    "host" if own is None else f"the {len(own)} CPUs of pid {rank.pid}",
                     "burnt outside the job",
                     f"{others or 0:.0%} of the CPU time used, steal {steal or 0:.0%}",
                     "below 30 %",

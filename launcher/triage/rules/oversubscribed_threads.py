@@ -16,7 +16,7 @@ What to do next
 
 from perfwatch.probes.readings import Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.cpu import allowed_cpus, burnt_by_others, demand
+from perfwatch.triage.cpu import allowed_cpus, burnt_by_others, confined, demand
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import certainty, slow, working
 from perfwatch.triage.verdict import Alternative, Outcome
@@ -24,6 +24,8 @@ from perfwatch.triage.verdict import Alternative, Outcome
 CAUSE = Cause("oversubscribed_threads", "slow", "user_code", (Thread,))
 
 BUSY_PER_CPU = 1.5  # threads that want a CPU, per CPU
+# Of what is burnt on CPUs of its own: below it nobody else can have crowded them, and one thread too many will do.
+ALONE_SHARE = 0.3
 DELAYED_SHARE = 0.25  # of the training thread's time, runnable but not running
 OTHERS_SHARE = 0.5  # of the burnt CPU time: above it the neighbours are to blame ...
 CROWD_PER_CPU = 3.0  # ... unless the job alone has so many busy threads for each CPU
@@ -38,9 +40,11 @@ def judge(case: Case) -> Outcome:
         wanted = demand(case)
         if cpus is None or wanted is None:
             return None
-        if wanted.threads < BUSY_PER_CPU * cpus + 1 or wanted.delay_share(rank.pid, case) < DELAYED_SHARE:
+        others = burnt_by_others(case, rank.pid)
+        alone = confined(case, rank.pid) is not None and others is not None and others < ALONE_SHARE
+        least = cpus + 1 if alone else BUSY_PER_CPU * cpus + 1
+        if wanted.threads < least or wanted.delay_share(rank.pid, case) < DELAYED_SHARE:
             continue
-        others = burnt_by_others(case)
         if others is not None and others > OTHERS_SHARE and wanted.threads < CROWD_PER_CPU * cpus:
             continue
         delay = wanted.delay_share(rank.pid, case)
@@ -71,7 +75,7 @@ def judge(case: Case) -> Outcome:
             alternatives=(Alternative(cause="contended_cpu", refuted_by="the CPU time is burnt by the job itself"),),
             next=(
                 f"OMP_NUM_THREADS={max(1, int(cpus // max(1, len(case.ranks))))}",
-                "torch.set_num_threads(1) in workers",
+                "torch.set_num_threads(1) in workers; fewer workers, or more CPUs for the job",
             ),
         )
     return None

@@ -16,6 +16,7 @@ What to do next
 
 from perfwatch.probes.readings import Host
 from perfwatch.triage.case import Case
+from perfwatch.triage.frames import tags
 from perfwatch.triage.progress import besides_training
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import FEW_SAMPLES, WINDOW_SECONDS, slow
@@ -47,7 +48,7 @@ def judge(case: Case) -> Outcome:
             explains=1.0,
             lost=0.3,
             confidence=0.85 if seen.samples >= FEW_SAMPLES else 0.75,
-            frame=besides_training(seen),
+            frame=seen.top_line(lambda stack: "save" in tags(stack)) or besides_training(seen),
             summary=f"/dev/shm is {used:.0%} full ({size})",
             evidence=(case.saw("host", "/dev/shm", "almost full", f"{used:.0%} used", "below 90 %", host.at),),
             alternatives=(Alternative(cause="memory_pressure", refuted_by="it is /dev/shm that is full"),),

@@ -24,6 +24,7 @@ from perfwatch.triage.collectives import growing
 from perfwatch.triage.hang import wakes_soon
 from perfwatch.triage.job import Member
 from perfwatch.triage.lateness import in_collective, own_cause, resident_share, waiting_share
+from perfwatch.triage.motion import moves
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import FEW_SAMPLES, WINDOW_SECONDS, certainty, slow
@@ -37,6 +38,7 @@ RATIO = 3.0  # victims wait so many times as long as the straggler
 TAKEN = 0.9
 FREE = 0.6
 CAME_BACK = 2  # once may be the step that never ended
+WOKEN = 3  # that often: less may be what led up to a hang
 
 
 def judge(case: Case) -> Outcome:
@@ -102,12 +104,19 @@ def _late(case: Case, late: Member, seen: Profile, lost: float, how: str, eviden
 
 def _go_on(case: Case) -> bool:
     """Whether steps are made: of ranks that meet in each step one goes on only if all do, however still one looks in between."""
-    still = [rank for rank in case.ranks if case.progress[rank.pid].kind == "still"]
-    return len(still) < len(case.progress) and all(
-        wakes_soon(case, case.chains[rank.pid].end) or _comes_back(case, rank) for rank in still
+    go_on = [case.progress[rank.pid].kind != "still" or _comes_back(case, rank) for rank in case.ranks]
+    return any(go_on) and all(
+        goes or wakes_soon(case, case.chains[rank.pid].end) for rank, goes in zip(case.ranks, go_on, strict=True)
     )
 
 
 def _comes_back(case: Case, rank: Member) -> bool:
-    """Whether a rank that nearly always waits was seen to leave the wait and to come back to it."""
-    return case.profile(rank, WINDOW_SECONDS).turns(in_collective) >= CAME_BACK
+    """Whether a rank that nearly always waits was seen to leave the wait and come back, or was let go on again and again.
+
+    The steps in between may take microseconds, which no look meets; the kernel counts each time that the thread was woken.
+    """
+    seen = case.profile(rank, WINDOW_SECONDS)
+    if seen.turns(in_collective) >= CAME_BACK:
+        return True
+    moved = moves(case.history, rank.pid, case.progress[rank.pid].thread)
+    return moved.recurrent and moved.times >= WOKEN and seen.share_where(in_collective) > 0

@@ -26,7 +26,8 @@ from perfwatch.triage.verdict import Alternative, Outcome
 CAUSE = Cause("worker_respawn", "slow", "data", (Process, Stack))
 
 GENERATIONS = 2  # of workers, seen while we watched
-STARTING = frozenset({"loader_start", "loader_stop"})
+# Workers that are spawned are started at once and awaited long.
+WAITING = frozenset({"loader_start", "loader_stop", "loader_wait"})
 LEAST_SHARE = 0.1
 
 
@@ -39,10 +40,10 @@ def judge(case: Case) -> Outcome:
         size = max(1, len(alive))
         if len(gone) < size or not workers or len(workers) < GENERATIONS * size:
             continue
-        lost = seen.share(*STARTING, "loader_wait")
+        lost = seen.share(*WAITING)
         if lost < LEAST_SHARE:
             continue
-        frame = seen.top_line(lambda stack: not tags(stack).isdisjoint(STARTING))
+        frame = seen.top_line(lambda stack: not tags(stack).isdisjoint(WAITING))
         return slow(
             case,
             CAUSE,
