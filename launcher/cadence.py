@@ -20,3 +20,10 @@ CALM_AFTER_SECONDS = 12.0  # of a healthy or slow verdict
 GPU_DETAIL_SECONDS = 60.0  # of a suspicion: ten looks a second at eight cards are 4 MB a minute
 NATIVE_AFTER_SECONDS, NATIVE_SECONDS = 4.0, 120.0  # a native profile costs a second of CPU: late and seldom
 REMEMBER_SECONDS = 600.0  # in memory; the recording keeps what its disk budget allows
+
+
+def dump_seconds(dumps: int, certain: bool) -> float:
+    """How soon after so many dumps of a suspicion comes the next one; seldom once a hang was told."""
+    if certain:
+        return CERTAIN_DUMP_SECONDS
+    return EARLY_DUMP_SECONDS if dumps < EARLY_DUMPS else LATE_DUMP_SECONDS

@@ -27,6 +27,8 @@ from perfwatch.triage.history import History
 from perfwatch.triage.job import Job, Member
 from perfwatch.triage.verdict import Verdict
 
+WELL = ("", "healthy")  # what was told of a job, if anything
+
 
 class Watch:
     """One watched job.
@@ -214,6 +216,8 @@ class Watch:
         why = alarm(case)
         if why or not self.look.known:
             self._suspect()
+        elif sampled and self._teller.state in WELL and self.verdict().state == "slow":
+            self._suspect()  # only the ranks were sampled: who keeps them waiting shows in the others
         elif sampled:
             self._judge()
         elif self.at > cadence.CALM_SECONDS and self._schedule.due("calm_sample", cadence.CALM_SAMPLE_SECONDS):
@@ -240,15 +244,7 @@ class Watch:
         if not pids:
             return
         certain = self._certain
-        early = self._dumps < cadence.EARLY_DUMPS
-        every = (
-            cadence.CERTAIN_DUMP_SECONDS
-            if certain
-            else cadence.EARLY_DUMP_SECONDS
-            if early
-            else cadence.LATE_DUMP_SECONDS
-        )
-        if self._schedule.due("dump", every):
+        if self._schedule.due("dump", cadence.dump_seconds(self._dumps, certain)):
             self.look.dump(pids if self._dumps == 0 else pids[: 2 * cadence.MOST_SAMPLED])
             self._dumps += 1
             self._sources.of_threads(self._history)
@@ -259,8 +255,11 @@ class Watch:
             self._native(case)
 
     def _sample(self, case: Case) -> None:
+        """Of a calm job that is well the ranks alone: whether they wait says whether the others are of interest."""
+        ranks = {rank.pid for rank in case.ranks}
+        alone = not self.suspicious and self._teller.state in WELL
         for pid in nearest(case, self.look.known, cadence.MOST_SAMPLED):
-            if self.look.known[pid].python:
+            if self.look.known[pid].python and (pid in ranks or not alone):
                 self.look.record(pid, cadence.RECORD_SECONDS)
 
     def _native(self, case: Case) -> None:

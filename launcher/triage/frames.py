@@ -230,6 +230,11 @@ def is_user(frame: Frame) -> bool:
     return not _LIBRARY.search(frame.file)
 
 
+def is_named(frame: Frame) -> bool:
+    """Code of the program itself that has a name to be called by."""
+    return is_user(frame) and short_name(frame.function) not in COMPREHENSIONS
+
+
 def of_torch(frame: Frame) -> bool:
     """Code of torch itself."""
     return _TORCH.search(frame.file) is not None
@@ -243,20 +248,18 @@ def user_frames(stack: Stack) -> tuple[Frame, ...]:
 
 
 def user_frame(stack: Stack) -> Frame | None:
-    """The innermost frame of the program's own code; failing that, the innermost one outside the standard library and torch."""
-    for frame in stack.frames:
-        if is_user(frame):
-            return frame
+    """The innermost frame of the program's own code; failing that, the innermost one outside the standard library and torch.
+
+    A comprehension, to which older interpreters give a frame of its own, stands for the function around it.
+    """
+    for takes in (is_named, is_user):
+        for frame in stack.frames:
+            if takes(frame):
+                return frame
     for frame in stack.frames:
         if not _STANDARD.search(frame.file) and not of_torch(frame):
             return frame
     return stack.frames[0] if stack.frames else None
-
-
-def named_frame(stack: Stack) -> Frame | None:
-    """The innermost own frame that has a name: older interpreters give a comprehension a frame of its own."""
-    own = (frame for frame in stack.frames if is_user(frame) and short_name(frame.function) not in COMPREHENSIONS)
-    return next(own, None) or user_frame(stack)
 
 
 def collective_name(stack: Stack) -> str | None:

@@ -11,7 +11,7 @@ import msgspec
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
 from perfwatch.triage.code import line_of, names
-from perfwatch.triage.frames import show, user_frames
+from perfwatch.triage.frames import is_named, show, user_frames
 from perfwatch.triage.history import History
 from perfwatch.triage.motion import stacks_of
 from perfwatch.triage.node import Node
@@ -54,7 +54,7 @@ def turning(history: History, node: Node) -> tuple[str, ...]:
 def blamed(history: History, node: Node, found: Finding) -> Finding:
     """With the frame whose loop turns to blame, where samples stand in functions that it calls."""
     frame = _turning(history, node)[1]
-    if frame is None or node.frame is None or frame.function == node.frame.function:
+    if frame is None or node.frame is None or frame.function == node.frame.function or not is_named(frame):
         return found
     culprits = tuple(
         msgspec.structs.replace(one, frame=show(frame)) if one.frame == show(node.frame) else one

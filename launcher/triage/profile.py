@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
-from perfwatch.triage.frames import any_tag, named_frame, show, tags, user_frame
+from perfwatch.triage.frames import any_tag, show, tags, user_frame
 from perfwatch.triage.history import History, Seen
 
 # Kinds of work that only a training (or evaluating) thread does.
@@ -86,7 +86,7 @@ class Profile:
         """The program's own frame that most of the samples for which something holds are in."""
         counted: Counter[r.Frame] = Counter()
         for one in self.sights:
-            frame = named_frame(one.reading)
+            frame = user_frame(one.reading)
             if frame is not None and holds(one.reading):
                 counted[frame] += one.reading.samples
         return counted.most_common(1)[0][0] if counted else None

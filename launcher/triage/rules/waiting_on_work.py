@@ -52,7 +52,7 @@ def _asked(case: Case, chain: Chain) -> tuple[int, ...]:
     if chain.end.kind == "file_poll":  # who brings the file is not known; a child that works is likely to
         return started_by(case, chain.start.pid)
     if "pool" in chain.through and since_output(case, chain) < DELIVERED_SECONDS:
-        return (chain.end.node.pid,)
+        return (chain.end.node.pid, *(link.pid for link in chain.links if link.depth == 1))
     child = case.job.branch(chain.end.node.pid, chain.start.pid) if chain.through & ASKED else None
     if child is None or case.job.members[child.pid].role == "worker":
         return ()
