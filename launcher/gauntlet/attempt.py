@@ -151,7 +151,7 @@ def names(expected: Culprit, verdict: Verdict, root_pid: int, onset_pids: Collec
             return False
     if expected.rank is not None and first.rank != expected.rank:
         return False
-    others = {pid for pid in onset_pids if pid != root_pid}
+    others = {pid for pid in onset_pids if pid not in (root_pid, first.pid)}
     match expected.role:
         case "main":
             return first.worker_pid is None

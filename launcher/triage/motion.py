@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from perfwatch.probes import readings as r
-from perfwatch.triage.frames import is_user, short_name, tags
+from perfwatch.triage.frames import any_tag, is_user, short_name, tags
 from perfwatch.triage.history import History, Seen
 
 WINDOW_SECONDS = (
@@ -212,3 +212,8 @@ def tags_seen(history: History, pid: int, tid: int, seconds: float | None = None
     for one in history.series(r.Stack, pid, tid, seconds=seconds):
         found |= tags(one.reading)
     return frozenset(found)
+
+
+def was_at(history: History, pid: int, tid: int, *any_of: str) -> bool:
+    """Whether a thread was ever seen in a stack with one of these tags; the newest is looked at first, and mostly tells."""
+    return any(any_tag(tags(one.reading), *any_of) for one in reversed(history.series(r.Stack, pid, tid)))

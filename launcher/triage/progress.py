@@ -7,7 +7,7 @@ from perfwatch.triage.devices import served
 from perfwatch.triage.frames import any_tag, tags
 from perfwatch.triage.history import History, median, quantile
 from perfwatch.triage.job import Job, Member
-from perfwatch.triage.motion import motion, python_threads, stack_key, tags_seen
+from perfwatch.triage.motion import motion, python_threads, stack_key, was_at
 from perfwatch.triage.profile import TRAINING_TAGS, Profile, profile
 
 STEP_GRACE = 5.0  # a rank is late when it made no step for so many times its usual longest ...
@@ -66,10 +66,10 @@ def training_thread(history: History, rank: Member) -> int:
     steps = history.latest(r.Steps, rank.pid)
     if steps is not None and steps.reading.tid:
         return steps.reading.tid
-    if any_tag(tags_seen(history, rank.pid, rank.pid), *TRAINING_TAGS):
+    if was_at(history, rank.pid, rank.pid, *TRAINING_TAGS):
         return rank.pid
     for tid in python_threads(history, rank.pid):
-        if any_tag(tags_seen(history, rank.pid, tid), "optimizer", "loader", "backward"):
+        if was_at(history, rank.pid, tid, "optimizer", "loader", "backward"):
             return tid
     return rank.pid
 
