@@ -6,8 +6,10 @@ Counters in the recording are cumulative; differences and rates are taken here a
 import bisect
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Generic, TypeVar, cast
+
+import msgspec
 
 from perfwatch.probes import readings as r
 from perfwatch.recording import Record
@@ -50,12 +52,24 @@ KEYS: dict[type[r.Reading], tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True)
-class Seen(Generic[R]):
+class Seen(msgspec.Struct, Generic[R], frozen=True):
     """A reading and when it was made (seconds since the session began)."""
 
     at: float
     reading: R
+
+
+def _no_key(_: r.Reading) -> tuple[Any, ...]:
+    return ()
+
+
+def _key_of(names: tuple[str, ...]) -> Callable[[r.Reading], tuple[Any, ...]]:
+    """What reads these fields as a tuple: it is called for every reading."""
+    get = attrgetter(*names)
+    return get if len(names) > 1 else lambda reading: (get(reading),)
+
+
+_KEY_OF = {kind: _key_of(names) for kind, names in KEYS.items() if names}
 
 
 def _when(seen: Seen[Any]) -> float:
@@ -83,7 +97,7 @@ class History:
         kind = type(reading)
         self._added[kind] += 1
         self._count += 1
-        key = tuple(getattr(reading, name) for name in KEYS.get(kind, ()))
+        key = _KEY_OF.get(kind, _no_key)(reading)
         series = self._index[kind][key]
         if not series and key:
             self._of[kind][key[0]].append(key)
