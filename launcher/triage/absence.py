@@ -39,9 +39,7 @@ def listed(ranks: list[int]) -> str:
 def call(case: Case, graph: WaitGraph | None, waiting: list[Chain]) -> str:
     """What they wait in, as the recorders name it; failing that, as the stacks do."""
     named = [graph.calls.get(rank_of(chain), "") for chain in waiting] if graph is not None else []
-    stands = (
-        waiting[0].links[-1].waits_for if in_collective(case, waiting[0]) else "the collective that the others are in"
-    )
+    stands = waiting[0].awaited if in_collective(case, waiting[0]) else "the collective that the others are in"
     return next((name for name in named if name), stands)
 
 

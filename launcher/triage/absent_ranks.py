@@ -52,7 +52,7 @@ class AbsentRanks:
         reason = next((report.reason for report in self._reports if report.host in hosts[:1]), "")
         does = "does not answer" if silent else "answers, and has no process of this job any more"
         where = f"{listed(hosts)} {does}" if hosts else "all hosts of the job have answered: it has ended"
-        what = waiting[0].links[-1].waits_for
+        what = waiting[0].awaited
         victims = rank_ranges(chain.start.rank or 0 for chain in waiting)
         found = hung(
             case,

@@ -34,6 +34,16 @@ class Chain:
         rank = {"dead": 3, "stopped": 2, "cycle": -1, "idle": -1}
         return max(self.ends, key=lambda e: (rank.get(e.kind, 0), e.still is True, e.silent_seconds or 0.0))
 
+    @cached_property
+    def awaited(self) -> str:
+        """What the end that matters waits for, in words."""
+        return self.said_of(self.end.node)
+
+    def said_of(self, node: Node) -> str:
+        """What one thread of the chain waits for; the last one, where it is not in it."""
+        own = (link.waits_for for link in self.links if (link.pid, link.tid) == (node.pid, node.tid))
+        return next(own, self.links[-1].waits_for)
+
     def culprits(self, same_kind: bool = True) -> tuple[Culprit, ...]:
         """Whom to name: every end of the kind that matters."""
         chosen = [e for e in self.ends if not same_kind or (e.kind == self.end.kind and e.still == self.end.still)]
@@ -88,8 +98,11 @@ def follow(history: History, job: Job, pid: int, tid: int | None = None) -> Chai
         path.pop()
         if edge.kind == "pipe" and ends[before:] and all(end.kind == "cycle" for end in ends[before:]):
             ends[before:] = [_feeder_gone(history, job, node)] if gone(job, node) else ends[before:]
+        elif edge.otherwise is not None and _all_wait_for(node, ends[before:]):
+            ends[before:] = [replace(edge.otherwise, silent_seconds=silence(history, node))]
 
     walk(start)
+    ends = _without_victims(ends)
     return Chain(start, tuple(links), tuple(ends) or (End("unknown", start),), frozenset(through))
 
 
@@ -107,6 +120,19 @@ def _guessed(history: History, job: Job, path: list[tuple[int, int]], by: str) -
         return None
     last = node_of(history, job, *path[-1])
     return End("lock", last, silence(history, last)) if threads.waits_forever(last) else None
+
+
+def _all_wait_for(node: Node, ends: list[End]) -> bool:
+    """Whether those who could help a thread wait for it themselves: they merely inherited the other end of its pipe."""
+    locked = [end for end in ends if end.kind == "file_lock" and node.pid in end.others]
+    return bool(locked) and all(end.kind == "cycle" or end in locked for end in ends)
+
+
+def _without_victims(ends: list[End]) -> list[End]:
+    """Who waits for a file lock is no end where its owner is one."""
+    pids = {end.node.pid for end in ends if end.kind not in ("file_lock", "cycle")}
+    rest = [end for end in ends if end.kind != "file_lock" or not end.others or not pids.issuperset(end.others)]
+    return rest or ends
 
 
 def _feeder_gone(history: History, job: Job, node: Node) -> End:

@@ -140,7 +140,7 @@ def _as_seen(case: Case, verdict: Verdict) -> Verdict:
         return verdict
     return msgspec.structs.replace(
         verdict,
-        summary=f"no cause can be named: {who(chain)} waits for {chain.links[-1].waits_for} ({case.progress[rank].basis})",
+        summary=f"no cause can be named: {who(chain)} waits for {chain.awaited} ({case.progress[rank].basis})",
         wait_chain=tuple(link for one in case.chains.values() for link in one.links)[:SHOWN_LINKS],
         next=(f"py-spy dump --nonblocking --pid {chain.end.node.pid}", f"perfwatch attach {rank} --watch"),
     )

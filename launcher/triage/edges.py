@@ -20,12 +20,13 @@ SIGNAL_WAITS = ("rt_sigtimedwait", "rt_sigsuspend", "pause")
 
 @dataclass(frozen=True)
 class Edge:
-    """One step: either targets to follow, or the end."""
+    """One step: either targets to follow, or the end. ``otherwise``: the end, where the targets turn out to wait for this one."""
 
     kind: str
     waits_for: str
     targets: tuple[Node, ...] = ()
     end: End | None = None
+    otherwise: End | None = None
 
 
 def ending(kind: str, node: Node, waits_for: str, **facts: object) -> Edge:
@@ -146,6 +147,9 @@ def _socket(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descri
         return Edge("socket", f"pid {far[0].pid} at the other end of a pipe", far) if far else None
     inside = tuple(pid for pid in socket.peer_pids if pid in job.members)
     if inside:
+        faces = threads.facing(history, job, socket, inside)
+        if faces is not None:
+            return Edge("connection", f"pid {faces.pid} thread {faces.name} to send on {socket.local}", (faces,))
         served = workers.behind_manager(history, job, node, inside)
         where = f"pid {inside[0]} at the other end of {socket.local or 'a socket'}"
         kind = "connection" if socket.family.startswith("tcp") else "socket"
@@ -198,7 +202,9 @@ def _pipe(history: History, job: Job, node: Node, wait: r.Wait, pipe: r.Descript
     inside = tuple(pid for pid in far if pid in job.members and pid != node.pid and job.members[pid].role != "service")
     verb = "read" if writing else "write to"
     if inside:
-        return Edge("pipe", f"pid {', '.join(map(str, inside))} to {verb} {pipe.target}", _nodes(history, job, inside))
+        what = f"pid {', '.join(map(str, inside))} to {verb} {pipe.target}"
+        alone = None if writing else End("pipe_empty", node, descriptor=pipe)
+        return Edge("pipe", what, _nodes(history, job, inside), otherwise=alone)
     outside = tuple(pid for pid in far if pid != node.pid and pid not in job.members)
     gone = workers.gone(job, node)
     if not writing and not outside and gone:

@@ -87,7 +87,7 @@ def witnesses(case: Case, chain: Chain) -> tuple[Evidence, ...]:
                 "syscall",
                 entity,
                 f"is blocked in {node.wait.call}",
-                f"{chain.links[0 if end.kind == 'dead' else -1].waits_for} {until}".strip(),
+                f"{chain.said_of(node)} {until}".strip(),
                 "returns within a step",
                 node.thread_at,
             )

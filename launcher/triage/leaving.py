@@ -49,7 +49,7 @@ def left_early(case: Case) -> Outcome:
             case.saw(
                 "collective",
                 f"rank {rank_of(chain)}",
-                "destroys its process group" if leaves(chain) else f"waits for {chain.links[-1].waits_for}",
+                "destroys its process group" if leaves(chain) else f"waits for {chain.awaited}",
                 f"{show(chain.start.frame)} for {chain.end.silent_seconds or 0:.1f} s",
                 "all ranks in the same call",
             )

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
-from perfwatch.triage.frames import any_tag, show, tags
+from perfwatch.triage.code import line_of, names
+from perfwatch.triage.frames import any_tag, show, tags, user_frames
 from perfwatch.triage.gpu import Regime, name_of, regimes, saturated
 from perfwatch.triage.job import Member
-from perfwatch.triage.motion import motion, python_threads, tags_seen
+from perfwatch.triage.motion import motion, python_threads, tags_seen, was_at
 from perfwatch.triage.profile import Profile, profile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding
@@ -24,6 +25,8 @@ FEW_SAMPLES = 20
 WINDOW_SECONDS = 20.0
 WORKING_SHARE = 0.4  # of the looks at workers: those of a starved loop are busy nearly all the time
 OWN_WAITS = ("mp_queue_get", "queue_get", "pool_wait", "futures_wait", "mp_receive")  # of a loop without a DataLoader
+STEP_TAGS = frozenset({"backward", "optimizer"})
+STEP_CALLS = frozenset({"backward", "zero_grad"})
 SERVICES = ("feeder", "pool_service", "futures_service", "monitor", "serve", "compile_worker")
 
 
@@ -160,12 +163,28 @@ def starving(case: Case) -> Starving | None:
         waiting = seen.share_where(awaits_data)
         if waiting < BOTTLENECK_SHARE or (worst is not None and waiting < worst.waiting):
             continue
+        if not for_training(case, rank, seen):
+            continue
         makers = producers(case, rank)
         seen = _after_start(case, seen, makers)
         waiting = seen.share_where(awaits_data)
         if makers and seen.samples >= FEW_SAMPLES and _enough(case, waiting, makers):
             worst = Starving(rank, waiting, seen, makers)
     return worst
+
+
+def for_training(case: Case, rank: Member, seen: Profile) -> bool:
+    """Whether steps are what the data is for: a pool or queue may as well serve a preparation, which is no slow training.
+
+    A DataLoader says so itself. Else steps were counted or seen, or the loop around the wait makes them.
+    """
+    if seen.seen("loader_wait") or case.progress[rank.pid].steps is not None:
+        return True
+    if was_at(case.history, rank.pid, case.progress[rank.pid].thread, *STEP_TAGS):
+        return True
+    waits = next((one.reading for one in reversed(seen.sights) if awaits_data(one.reading)), None)
+    around = (line_of(case.history, frame) for frame in (user_frames(waits) if waits else ()))
+    return any(line is not None and names(line.loop_calls) & STEP_CALLS for line in around)
 
 
 def _stands(case: Case, rank: Member, seen: Profile) -> bool:

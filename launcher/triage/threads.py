@@ -239,3 +239,19 @@ def gil_waiters(history: History, job: Job, owner: Node) -> tuple[int, ...]:
         return ()
     others = (node_of(history, job, owner.pid, tid) for tid in python_threads(history, owner.pid) if tid != owner.tid)
     return tuple(other.tid for other in others if _asks_for_gil(other))
+
+
+def facing(history: History, job: Job, socket: r.Socket, pids: tuple[int, ...]) -> Node | None:
+    """The thread of these processes that waits to receive on the other end of a connection: it has nothing to answer."""
+    if not (socket.local and socket.peer):
+        return None  # of a socket without a name the other end cannot be told
+    for pid, tid in history.entities(r.Thread):
+        seen = history.latest(r.Thread, pid, tid) if pid in pids else None
+        wait = seen.reading.wait if seen is not None else None
+        if wait is None or wait.fd is None or wait.kind not in ("recv", "read"):
+            continue
+        file = history.latest(r.Descriptor, pid, wait.fd)
+        other = file.reading.socket if file is not None else None
+        if other is not None and (other.local, other.peer) == (socket.peer, socket.local):
+            return node_of(history, job, pid, tid)
+    return None

@@ -23,7 +23,7 @@ print(os.getpid(), flush=True)
 ended = threading.Event()
 threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
 longest, before, steps = 0.0, time.monotonic(), 0
-while not ended.is_set():
+while steps < 5 or not ended.is_set():  # some after the kill, however soon that comes
     time.sleep(0.002)
     now = time.monotonic()
     longest, before, steps = max(longest, now - before), now, steps + 1
@@ -77,7 +77,7 @@ def test_kills_at_random_moments_are_not_felt(launch: Launch, whom: str) -> None
 
         assert state in "RS"
         assert tracer == "0"
-        assert int(steps) > 0
+        assert int(steps) >= 5
         assert float(longest) < 1.0  # seconds, on a loaded machine; a stop would last for ever
         assert time.monotonic() - began < 5.0
         for pid in ours:

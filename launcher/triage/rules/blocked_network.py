@@ -59,7 +59,7 @@ def judge(case: Case) -> Outcome:
 def _what(chain: Chain, peer: str, quiet: float) -> str:
     socket = chain.end.descriptor.socket if chain.end.descriptor else None
     if socket is not None and socket.state == "LISTEN":
-        return f"{chain.links[-1].waits_for}, and nobody has for {quiet:.0f} s"
+        return f"{chain.awaited}, and nobody has for {quiet:.0f} s"
     return f"{peer}, which has sent nothing for {quiet:.0f} s"
 
 
@@ -71,7 +71,7 @@ def _served_by_the_job(case: Case, chain: Chain) -> Outcome:
         chain,
         owner=CAUSE.owner,
         summary=f"pid {chain.start.pid} at {show(chain.start.frame)} waits for {chain.links[0].waits_for}; "
-        f"there {who(chain)} waits for {chain.links[-1].waits_for}",
+        f"there {who(chain)} waits for {chain.awaited}",
         patience=STRUCTURAL_SECONDS if outlasts(case, chain.end) else temporal(case),
         alternatives=(Alternative(cause="blocked_child", refuted_by="it is talked to over the network"),),
         next=(f"py-spy dump --nonblocking --pid {chain.end.node.pid}", "give the request a timeout"),

@@ -32,11 +32,13 @@ def judge(case: Case) -> Outcome:
         wait = end.node.wait
         opens = wait is not None and wait.kind == "open"
         writes = end.kind == "pipe_full" or (wait is not None and wait.writes)
-        missing = (
-            f"the {'reader' if writes else 'writer'} is {holders}"
-            if holders
-            else f"nobody else holds its {'read' if writes else 'write'} end"
-        )
+        far = "read" if writes else "write"
+        inherited = end.descriptor is not None and set(end.descriptor.writers) - {end.node.pid}
+        missing = f"nobody else holds its {far} end"
+        if holders:
+            missing = f"the {'reader' if writes else 'writer'} is {holders}"
+        elif inherited and not writes:
+            missing = "those who hold its write end wait for this reader themselves"
         name = end.descriptor.target if end.descriptor else end.detail
         which = {1: " (stdout)", 2: " (stderr)", 0: " (stdin)"}.get(end.descriptor.fd, "") if end.descriptor else ""
         return hung(

@@ -52,7 +52,7 @@ def judge(case: Case) -> Outcome:
             CAUSE.name,
             chain,
             owner=CAUSE.owner,
-            summary=f"training is over, but the process does not end: {who(chain)} waits for {waits_for or chain.links[-1].waits_for}",
+            summary=f"training is over, but the process does not end: {who(chain)} waits for {waits_for or chain.awaited}",
             patience=_patience(case, chain),
             alternatives=(Alternative(cause="checkpointing", refuted_by="no save frame and no io on the chain"),),
             next=(

@@ -113,8 +113,7 @@ def _absent(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitGr
         CAUSE.name,
         first,
         owner=CAUSE.owner,
-        summary=f"rank {first.start.rank} never joined {op}: {who(first)} waits for {first.links[-1].waits_for}; "
-        f"{victims} for it",
+        summary=f"rank {first.start.rank} never joined {op}: {who(first)} waits for {first.awaited}; {victims} for it",
         patience=STRUCTURAL_SECONDS if certain else temporal(case),
         silent=max(silent, first.end.silent_seconds or 0.0) if certain else silent,
         ceiling=1.0 if first.end.still else INFERRED,
@@ -123,7 +122,7 @@ def _absent(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitGr
             case.saw(
                 "collective",
                 f"rank {chain.start.rank}",
-                f"waits in {chain.links[-1].waits_for}",
+                f"waits in {chain.awaited}",
                 f"for {chain.end.silent_seconds or 0:.1f} s",
                 "returns within a step",
             )

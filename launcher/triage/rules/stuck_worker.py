@@ -106,7 +106,7 @@ def _finding(case: Case, chain: Chain) -> Outcome:
         patience *= COUNTED_LOOP if counts else 1.0
         if counts and silent < patience:
             return None  # long work, until proved otherwise
-    doing = "runs without delivering anything" if running else f"waits for {chain.links[-1].waits_for}"
+    doing = "runs without delivering anything" if running else f"waits for {chain.awaited}"
     found = hung(
         case,
         CAUSE.name,

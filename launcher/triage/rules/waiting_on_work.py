@@ -4,12 +4,14 @@ What it means
     A converter, a compressor, another process that builds an index or a cache: training goes on when it is done.
 
 How it is recognised
-    The wait chain leads to a child process or to a pool's worker that hands over results, or ends at a file lock that somebody
-    holds, or it asks again and again for a file while a child of its own is there; and that process (or what it started) uses
-    CPU time or reads and writes, in a thread that is not a mere heartbeat beside one that stands still.
+    The wait chain leads to a child process or to a pool's worker that hands over results (while no step is seen, and the loop
+    around the wait makes none), or ends at a file lock that somebody holds, or it asks again and again for a file while a child
+    of its own is there; and that process (or what it started) uses CPU time or reads and writes, in a thread that is not a mere
+    heartbeat beside one that stands still.
 
 What it is mistaken for
-    ``blocked_child`` and ``waiting_for_file``: there nobody at the end of the chain does anything. A process that only burns
+    ``blocked_child`` and ``waiting_for_file``: there nobody at the end of the chain does anything. ``starved_by_transforms``:
+    there the data is for steps. A process that only burns
     CPU may also be in an endless loop: without a byte read or written the verdict is less sure.
 
 What to do next
@@ -25,6 +27,7 @@ from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
 from perfwatch.triage.node import culprit, node_of
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.starving import WINDOW_SECONDS, for_training
 from perfwatch.triage.verdict import Culprit, Finding, Outcome
 from perfwatch.triage.working import MOVING_BYTES, busy_with, moves, started_by
 
@@ -37,12 +40,23 @@ MOVES_DATA, BURNS_CPU = 0.88, 0.72
 
 def judge(case: Case) -> Outcome:
     """Fires on a rank that stands still at the beginning of a chain to a process that works."""
-    for chain in case.still_chains:
+    for chain in (*case.still_chains, *_preparing(case)):
         for pid in _asked(case, chain):
             found = _finding(case, chain, pid)
             if found is not None:
                 return found
     return None
+
+
+def _preparing(case: Case) -> list[Chain]:
+    """Chains of ranks that get result after result from a pool, and make no steps of them."""
+    return [
+        case.chains[rank.pid]
+        for rank in case.ranks
+        if case.progress[rank.pid].kind == "still"
+        and "pool" in case.chains[rank.pid].through
+        and not for_training(case, rank, case.profile(rank, WINDOW_SECONDS))
+    ]
 
 
 def _asked(case: Case, chain: Chain) -> tuple[int, ...]:

@@ -70,7 +70,7 @@ def judge(case: Case) -> Outcome:
     on_cards = together or all(chain.end.kind == "gpu" for chain in chains)
     silent = min(chain.end.silent_seconds or 0.0 for chain in chains)
     call = next(iter(graph.calls.values()), "") if graph is not None else ""
-    stands = "the same collective" if on_cards else chains[0].links[-1].waits_for
+    stands = "the same collective" if on_cards else chains[0].awaited
     found = hung(
         case,
         CAUSE.name,
