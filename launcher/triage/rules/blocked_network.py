@@ -22,6 +22,8 @@ from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, 
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
 
+UNSEEN = 0.78  # confidence without a stack, of one of several ranks: it may as well wait for its peers in a collective
+
 CAUSE = Cause("blocked_network", "hung", "network", (Thread, Descriptor))
 
 
@@ -47,6 +49,7 @@ def judge(case: Case) -> Outcome:
             summary=f"{who(chain)} waits for {_what(chain, peer, quiet)}",
             patience=temporal(case),
             silent=_silent(chain, received),
+            ceiling=1.0 if end.node.stack is not None or len(case.ranks) == 1 else UNSEEN,
             alternatives=(Alternative(cause="starved_by_network", refuted_by="not one byte arrived meanwhile"),),
             next=(
                 "ss -tnp | grep " + peer if socket is not None and socket.peer else "ss -tnp",

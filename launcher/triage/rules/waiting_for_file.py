@@ -25,6 +25,7 @@ from perfwatch.triage.working import started_by, works
 
 CAUSE = Cause("waiting_for_file", "hung", "user_code", (Thread, Stack))
 
+UNOWNED = 0.78  # confidence where the owner of a lock is not known: who waits may be a victim
 WORKING_SHARE = 0.02  # of a core: a lock's owner above this does something
 
 
@@ -54,7 +55,7 @@ def judge(case: Case) -> Outcome:
             patience=patience,
             silent=lasts.seconds,
             evidence=lasts.evidence,
-            ceiling=lasts.ceiling,
+            ceiling=lasts.ceiling if end.kind == "file_poll" or end.others else min(lasts.ceiling, UNOWNED),
             alternatives=(Alternative(cause="endless_python", refuted_by=_refuted(end)),),
             next=(f"ls -l {end.detail}; fuser -v {end.detail}" if end.detail else "cat /proc/locks",),
         )
