@@ -43,8 +43,8 @@ class Sources:
                 self._line(rank.pid, frame)
 
     def _line(self, pid: int, frame: r.Frame) -> bool:
-        """Read a line unless it was read before; whether it was read now."""
-        if (frame.file, frame.line) in self._read:
+        """Read a line unless it was read before, or is in no file (``<string>``); whether it was read now."""
+        if not frame.file.startswith("/") or (frame.file, frame.line) in self._read:
             return False
         self._read.add((frame.file, frame.line))
         self._look.source(pid, frame)

@@ -15,6 +15,7 @@ from perfwatch.triage.node import End, Node, node_of
 
 RUNNING_SHARE = 0.5  # of a core: a thread above this is running whatever the instant says
 NETWORK_STATES = ("ESTABLISHED", "SYN_SENT", "CLOSE_WAIT", "SYN_RECV", "FIN_WAIT1", "FIN_WAIT2")
+STREAMS = {0: " (its stdin)", 1: " (its stdout)", 2: " (its stderr)"}
 SIGNAL_WAITS = ("rt_sigtimedwait", "rt_sigsuspend", "pause")
 
 
@@ -200,18 +201,18 @@ def _pipe(history: History, job: Job, node: Node, wait: r.Wait, pipe: r.Descript
     writing = wait.kind == "write" or any(p.fd == pipe.fd and p.events & 4 and not p.events & 1 for p in wait.polled)
     far = pipe.readers if writing else pipe.writers
     inside = tuple(pid for pid in far if pid in job.members and pid != node.pid and job.members[pid].role != "service")
-    verb = "read" if writing else "write to"
+    verb, name = "read" if writing else "write to", pipe.target + STREAMS.get(pipe.fd, "")
     if inside:
-        what = f"pid {', '.join(map(str, inside))} to {verb} {pipe.target}"
+        what = f"pid {', '.join(map(str, inside))} to {verb} {name}"
         alone = None if writing else End("pipe_empty", node, descriptor=pipe)
         return Edge("pipe", what, _nodes(history, job, inside), otherwise=alone)
     outside = tuple(pid for pid in far if pid != node.pid and pid not in job.members)
     gone = workers.gone(job, node)
     if not writing and not outside and gone:
-        return Edge("pipe", f"pid {gone[-1]} to write to {pipe.target}", _nodes(history, job, gone[-1:]))
+        return Edge("pipe", f"pid {gone[-1]} to write to {name}", _nodes(history, job, gone[-1:]))
     kind = "pipe_full" if writing else "pipe_empty"
     who = f"pid {outside[0]}" if outside else "somebody (nobody else holds the other end)"
-    return ending(kind, node, f"{who} to {verb} {pipe.target}", descriptor=pipe, others=outside)
+    return ending(kind, node, f"{who} to {verb} {name}", descriptor=pipe, others=outside)
 
 
 def _nodes(history: History, job: Job, pids: tuple[int, ...]) -> tuple[Node, ...]:

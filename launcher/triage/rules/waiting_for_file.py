@@ -63,7 +63,7 @@ def judge(case: Case) -> Outcome:
 
 
 def _refuted(end: End) -> str:
-    return "the loop tests for a file" if end.kind == "file_poll" else "it is let on when that lock is released"
+    return "the loop tests for a file" if end.kind == "file_poll" else "the wait ends when that lock is released"
 
 
 def _owner_works(case: Case, end: End) -> bool:

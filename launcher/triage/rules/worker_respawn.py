@@ -70,7 +70,7 @@ def judge(case: Case) -> Outcome:
                 ),
             ),
             alternatives=(Alternative(cause="dead_worker", refuted_by="steps go on after each change"),),
-            next=("DataLoader(persistent_workers=True)",),
+            next=("DataLoader(persistent_workers=True), made once, before the first epoch",),
         )
     return None
 
