@@ -72,11 +72,14 @@ def follow(history: History, job: Job, pid: int, tid: int | None = None) -> Chai
     path: list[tuple[int, int]] = []
     seen: set[tuple[int, int]] = set()
 
-    def walk(node: Node, by: str = "") -> None:
+    left_by: dict[tuple[int, int], str] = {}  # by which kind of edge the way goes on from a thread
+
+    def walk(node: Node) -> None:
         key = (node.pid, node.tid)
         if key in path:
             around = path[path.index(key) :]
-            ends.append(_guessed(history, job, around, by) or _cycle(history, job, node, around))
+            locked = [one for one in around if left_by[one] == "lock"]
+            ends.append(_guessed(history, job, around, locked) or _cycle(history, job, node, around))
             return
         if key in seen:
             return  # another way led here before
@@ -92,9 +95,10 @@ def follow(history: History, job: Job, pid: int, tid: int | None = None) -> Chai
             )
             return
         path.append(key)
+        left_by[key] = edge.kind
         before = len(ends)
         for target in edge.targets:
-            walk(target, edge.kind)
+            walk(target)
         path.pop()
         if edge.kind == "pipe" and ends[before:] and all(end.kind == "cycle" for end in ends[before:]):
             ends[before:] = [_feeder_gone(history, job, node)] if gone(job, node) else ends[before:]
@@ -114,11 +118,11 @@ def _cycle(history: History, job: Job, node: Node, path: list[tuple[int, int]]) 
     return End("cycle", node, min(known, default=None), detail=threads.OTHERS_MOVE if stirs else "")
 
 
-def _guessed(history: History, job: Job, path: list[tuple[int, int]], by: str) -> End | None:
+def _guessed(history: History, job: Job, path: list[tuple[int, int]], locked: list[tuple[int, int]]) -> End | None:
     """A lock's owner is guessed: where the guess leads back to one who waits for this very thread, nobody is known to release it."""
-    if by != "lock" or len({pid for pid, _ in path}) < 2:
+    if not locked or len({pid for pid, _ in path}) < 2:
         return None
-    last = node_of(history, job, *path[-1])
+    last = node_of(history, job, *locked[-1])
     return End("lock", last, silence(history, last)) if threads.waits_forever(last) else None
 
 

@@ -15,7 +15,7 @@ from perfwatch.triage.node import End, Node, node_of
 
 RUNNING_SHARE = 0.5  # of a core: a thread above this is running whatever the instant says
 NETWORK_STATES = ("ESTABLISHED", "SYN_SENT", "CLOSE_WAIT", "SYN_RECV", "FIN_WAIT1", "FIN_WAIT2")
-STREAMS = {0: " (its stdin)", 1: " (its stdout)", 2: " (its stderr)"}
+STREAMS = {0: "stdin", 1: "stdout", 2: "stderr"}
 SIGNAL_WAITS = ("rt_sigtimedwait", "rt_sigsuspend", "pause")
 
 
@@ -150,7 +150,9 @@ def _socket(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descri
     if inside:
         faces = threads.facing(history, job, socket, inside)
         if faces is not None:
-            return Edge("connection", f"pid {faces.pid} thread {faces.name} to send on {socket.local}", (faces,))
+            answers = threads.answering(history, job, faces) or (faces,)
+            what = ", ".join(f"pid {one.pid} thread {one.name}" for one in answers)
+            return Edge("connection", f"{what} to send on {socket.local}", answers)
         served = workers.behind_manager(history, job, node, inside)
         where = f"pid {inside[0]} at the other end of {socket.local or 'a socket'}"
         kind = "connection" if socket.family.startswith("tcp") else "socket"
@@ -201,7 +203,8 @@ def _pipe(history: History, job: Job, node: Node, wait: r.Wait, pipe: r.Descript
     writing = wait.kind == "write" or any(p.fd == pipe.fd and p.events & 4 and not p.events & 1 for p in wait.polled)
     far = pipe.readers if writing else pipe.writers
     inside = tuple(pid for pid in far if pid in job.members and pid != node.pid and job.members[pid].role != "service")
-    verb, name = "read" if writing else "write to", pipe.target + STREAMS.get(pipe.fd, "")
+    verb, stream = "read" if writing else "write to", STREAMS.get(pipe.fd)
+    name = f"{pipe.target} ({stream} of pid {node.pid})" if stream else pipe.target
     if inside:
         what = f"pid {', '.join(map(str, inside))} to {verb} {name}"
         alone = None if writing else End("pipe_empty", node, descriptor=pipe)

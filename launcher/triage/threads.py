@@ -255,3 +255,14 @@ def facing(history: History, job: Job, socket: r.Socket, pids: tuple[int, ...]) 
         if other is not None and (other.local, other.peer) == (socket.peer, socket.local):
             return node_of(history, job, pid, tid)
     return None
+
+
+def answering(history: History, job: Job, reader: Node) -> tuple[Node, ...]:
+    """Of a process whose thread waits for requests, the other threads that may owe an answer: at work, or stuck in it."""
+    others = worked_for(history, other_threads(history, job, reader))
+    receives = ("recv", "read", "accept", "poll")
+    return tuple(
+        other
+        for other in others
+        if not any_tag(other.inner, *LEADING_TAGS) and (other.wait is None or other.wait.kind not in receives)
+    )

@@ -15,6 +15,7 @@ What to do next
 
 from perfwatch.probes.readings import Descriptor, Thread
 from perfwatch.triage.case import Case
+from perfwatch.triage.edges import STREAMS
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal, who
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
@@ -40,7 +41,8 @@ def judge(case: Case) -> Outcome:
         elif inherited and not writes:
             missing = "those who hold its write end wait for this reader themselves"
         name = end.descriptor.target if end.descriptor else end.detail
-        which = {1: " (stdout)", 2: " (stderr)", 0: " (stdin)"}.get(end.descriptor.fd, "") if end.descriptor else ""
+        stream = STREAMS.get(end.descriptor.fd) if end.descriptor else None
+        which = f" ({stream})" if stream else ""
         return hung(
             case,
             CAUSE.name,

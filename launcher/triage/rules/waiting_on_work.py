@@ -11,8 +11,8 @@ How it is recognised
 
 What it is mistaken for
     ``blocked_child`` and ``waiting_for_file``: there nobody at the end of the chain does anything. ``starved_by_transforms``:
-    there the data is for steps. A process that only burns
-    CPU may also be in an endless loop: without a byte read or written the verdict is less sure.
+    there the data is for steps. A process that only burns CPU may also be in an endless loop: without a byte read or written
+    the verdict is less sure.
 
 What to do next
     Wait, or look at that process; do the work once, ahead of training.
