@@ -76,7 +76,6 @@ def test_what_nobody_may_cause_is_simulated(cause: str) -> None:
 
 # What no recording shows yet. A line here is a debt: the test fails as soon as it is paid and still listed.
 UNRECORDED = {
-    ("balanced", "fires"),  # the verdict of last resort: every healthy drill so far has a plainer one
     ("bursty_loading", "fires"),  # its drill was called starved_by_network, which is accepted for it
 }
 
