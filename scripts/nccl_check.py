@@ -4,6 +4,7 @@
     scripts/nccl_check -o results --repeat 10                 ten times each: an hour on two cards
     scripts/nccl_check -o results --at-once 6 --mode attach   six programs on the same cards, which only hangs can bear
     scripts/nccl_check -o results --mode run --seconds 300    what fits into five minutes
+    scripts/nccl_check -o results --ranks 4                   the drills of two cards on four
     scripts/nccl_check -o results --tables                    only the tables and the recordings, here or anywhere
     scripts/nccl_check -o results --again                     the same, every session judged again by the rules of now
 
@@ -64,6 +65,7 @@ def run(folder: Path, options: argparse.Namespace) -> None:
     ends = began + options.seconds
     named = options.only.split(",") if options.only else [one.name for one in DRILLS if set(NEEDS) & set(one.needs)]
     choice = choose(named, [])
+    drills = [replace(one, ranks=options.ranks) if options.ranks and one.ranks > 1 else one for one in choice.drills]
     for name, reason in choice.skipped.items():
         print(f"left out: {name}: {reason}", file=sys.stderr)
     modes = options.mode.split(",")
@@ -75,7 +77,7 @@ def run(folder: Path, options: argparse.Namespace) -> None:
             else:
                 os.environ.pop("PERFWATCH_DRILL_TURN", None)  # who watches it would see it wait
             now = replace(conditions, mode=mode)
-            attempts = rows.left_to_do(plan(choice.drills, options.repeat), now, rows.load(folder))
+            attempts = rows.left_to_do(plan(drills, options.repeat), now, rows.load(folder))
             up = threading.Event()
             clock = threading.Timer(max(0.0, ends - time.monotonic()), up.set)
             clock.start()
@@ -131,6 +133,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", default="", help="these drills or causes, separated by commas")
     parser.add_argument("--mode", default="attach,run", help="attach, run, or both, separated by a comma")
     parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--ranks", type=int, help="so many ranks, each with a card, in place of the drills' own number")
     parser.add_argument("--at-once", type=int, default=1, help="so many programs share the cards")
     parser.add_argument("--seconds", type=float, default=86400.0, help="be done after so many seconds")
     parser.add_argument("--tables", action="store_true", help="run nothing: tables and recordings of what is there")
