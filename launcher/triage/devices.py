@@ -30,6 +30,7 @@ DEVICE_FILES = "/dev/nvidia"
 DRIVER_WAITS = re.compile(
     r"^(nv|_nv|uvm|os_acquire|rm_|rpc)"
 )  # the driver's own functions, where a thread stands in it
+STANDS_SECONDS = 1.0  # four ranks at once were seen in state D in os_acquire_rwlock_read that had run 0.03 s before
 # Calls that wait for the device to give a value; on a tensor in host memory they return at once.
 SYNC_CALLS = frozenset(
     "item cpu tolist numpy nonzero synchronize masked_select unique unique_consecutive argwhere bincount float".split()
@@ -75,10 +76,16 @@ def _unseen(history: History, pid: int, node: Node) -> Found | None:
 
 
 def in_driver(history: History, node: Node) -> bool:
-    """Whether a thread stands uninterruptibly in a call into the driver."""
-    if node.state != "D" or node.thread is None:
+    """Whether a thread stands uninterruptibly in a call into the driver, and has for a while: any call is in state D for a moment."""
+    if node.state != "D" or node.thread is None or _ran_lately(node.motion):
         return False
     return _on_device(history, node) or bool(DRIVER_WAITS.search(node.thread.wchan or ""))
+
+
+def _ran_lately(motion: Motion) -> bool:
+    if motion.ran_ago_seconds is not None:
+        return motion.ran_ago_seconds < STANDS_SECONDS
+    return (motion.run_share or 0.0) > SPINS
 
 
 def awaited(history: History, node: Node, cards: Iterable[Regime]) -> Regime | None:

@@ -24,6 +24,9 @@ FLAT = 0.0005
 FLAT_TENSOR = 0.005  # 0.002 was read of a card whose blocks only waited for each other
 # Measured 0.7 (our own questions), 11 while NCCL's watchdog asks after its events; 100 launches of kernels a second stay below 1.
 FLAT_MIB_PER_SECOND = 20.0
+# A kernel that only looks whether something has come, be it in host memory: few multiprocessors (0.01 to 0.26), no arithmetic,
+# and over PCIe 69 MiB/s (a collective over sockets) to 116 (the same beside other programs on the card).
+POLLING_SM, POLLING_UNITS, POLLING_MIB_PER_SECOND = 0.3, 0.005, 300.0
 MONITORED = 1.0  # how sure a regime is where the units are in sight
 
 
@@ -73,6 +76,23 @@ class Regime:
     def waiting(self) -> float:
         """Share of the time in which no kernel was resident; 0 when not known."""
         return 0.0 if self.graphics is None else max(0.0, 1.0 - self.graphics)
+
+    @property
+    def units(self) -> float:
+        """Share of its maximum of that unit which is used most: tensor cores, memory, FP32; 0 when not known."""
+        return max(self.tensor or 0.0, self.dram or 0.0, self.fp32 or 0.0)
+
+    @property
+    def polls(self) -> bool:
+        """Whether the kernel on it does nothing but look whether something has come."""
+        return (
+            (self.graphics or 0.0) >= RESIDENT
+            and self.sm_active is not None
+            and self.sm_active <= POLLING_SM
+            and self.units <= POLLING_UNITS
+            and (self.nvlink_mib_per_second or 0.0) <= FLAT_MIB_PER_SECOND
+            and (self.pcie_mib_per_second or 0.0) <= POLLING_MIB_PER_SECOND
+        )
 
     def shown(self) -> str:
         """The shares that decide, as a line of evidence."""
@@ -159,6 +179,12 @@ def regimes(history: History, pid: int, seconds: float = WINDOW_SECONDS) -> tupl
     """Of every card of a process that is known to do anything, the busiest first."""
     found = (regime(history, uuid, seconds) for uuid in cards_of(history, pid).uuids)
     return tuple(sorted((one for one in found if one.kind != "unknown"), key=lambda one: -(one.graphics or 0.0)))
+
+
+def polls(history: History, pid: int) -> bool:
+    """Whether the one card of a process, known to be its own, only polls."""
+    cards = regimes(history, pid)
+    return cards_of(history, pid).certain and len(cards) == 1 and cards[0].polls
 
 
 def told(looks: list[Seen[r.GpuActivity]]) -> list[Seen[r.GpuActivity]]:

@@ -6,6 +6,7 @@ from perfwatch.triage.absence import in_collective, listed, rank_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import any_tag, show, tags
+from perfwatch.triage.gpu import polls
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal
 from perfwatch.triage.verdict import Alternative, Outcome
 
@@ -33,7 +34,7 @@ def left_early(case: Case) -> Outcome:
     if any(chain.end.kind not in WAITS for chain in waiting):
         return None
     silent = min(chain.end.silent_seconds or 0.0 for chain in (*leaving, *waiting))
-    seen = all(in_collective(case, chain) for chain in waiting)
+    seen = all(in_collective(case, chain) or polls(case.history, chain.start.pid) for chain in waiting)
     left = ", ".join(f"rank {rank_of(chain)} at {show(chain.start.frame)}" for chain in leaving[:3])
     stands = show(waiting[0].start.frame)
     found = hung(

@@ -8,8 +8,8 @@ How it is recognised
     against others.
 
 What it is mistaken for
-    A thread that launches kernels or waits for them: its GPU is not idle. ``held_gil``: others ask for the GIL in vain.
-    ``endless_python``: Python frames move, or the line is a loop in Python.
+    A thread that launches kernels or waits for them: its GPU is not idle. ``straggling_rank``: calls of collectives go on.
+    ``held_gil``: others ask for the GIL in vain. ``endless_python``: Python frames move, or the line is a loop in Python.
 
 What to do next
     Wait; the named line says what is computed.
@@ -19,7 +19,10 @@ from perfwatch.probes.readings import ProcessUsage, Stack, Thread
 from perfwatch.triage.busy import Phase, phases
 from perfwatch.triage.case import Case
 from perfwatch.triage.code import line_of, names
+from perfwatch.triage.collectives import growing
 from perfwatch.triage.gpu import cards_of, regimes
+from perfwatch.triage.lateness import in_collective
+from perfwatch.triage.leaving import leaves
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.rules.slow_checkpoint import SYNCS
 from perfwatch.triage.verdict import Outcome
@@ -28,13 +31,16 @@ CAUSE = Cause("computing_on_host", "busy", "user_code", (Thread, Stack))
 
 RUNNING_SHARE = 0.5  # of a core
 CERTAIN = 0.85
-UNSEEN = 0.7  # ranks that are not here may be waited for in that very call
+UNSEEN = 0.7  # ranks that are not here, or have left, may be waited for in that very call; or it comes back from it
 ONE_LINE_SHARE = 0.9
 MODEL_SHARE = 0.2  # of samples in forward passes: above it a model runs, which is an evaluation
 
 
 def judge(case: Case) -> Outcome:
-    """Fires on a rank that computes in native code below one line."""
+    """Fires on a rank that computes in native code below one line, while no collective goes on."""
+    if growing(case):
+        return None  # the ranks meet in between: it is late, not long
+    left = any(leaves(chain) for chain in case.chains.values())
     for phase in phases(case):
         chain = case.chains[phase.rank.pid]
         native = chain.end.kind == "native" and chain.end.node.tid == chain.start.tid
@@ -56,7 +62,7 @@ def judge(case: Case) -> Outcome:
         return phase.finding(
             CAUSE,
             f"a long native computation runs{text}",
-            CERTAIN if case.job.covered else UNSEEN,
+            CERTAIN if case.job.covered and not left and not phase.profile.turns(in_collective) else UNSEEN,
             (
                 case.saw(
                     "thread",

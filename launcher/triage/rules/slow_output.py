@@ -21,6 +21,7 @@ from perfwatch.triage.devices import in_sync
 from perfwatch.triage.frames import any_tag, show, tags, user_frame
 from perfwatch.triage.gpu import regimes
 from perfwatch.triage.job import Member
+from perfwatch.triage.motion import motion
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.rules.slow_checkpoint import syncs_little
@@ -37,8 +38,8 @@ STANDARD_OUTPUTS = (1, 2)
 
 
 def judge(case: Case) -> Outcome:
-    """Fires when a working rank spends its time in output."""
-    found = worst(case, lambda rank, seen: max(_writing(case, seen), _blocked(case, rank)))
+    """Fires when a working rank spends its time in output, and writes."""
+    found = worst(case, lambda rank, seen: max(_writing(case, seen), _blocked(case, rank)) * _writes(case, rank))
     if found is None:
         return None
     rank, seen, lost = found
@@ -95,6 +96,11 @@ def _is_output(call: str) -> bool:
     if name in WRITING:
         return owner.rsplit(".", 1)[-1] in STREAMS
     return name in PRINTING or (name in LOGGING and "log" in owner.lower())
+
+
+def _writes(case: Case, rank: Member) -> bool:
+    """Whether its training thread makes any call that reads or writes, as far as the kernel counts them."""
+    return motion(case.history, rank.pid, case.progress[rank.pid].thread).io_calls != 0
 
 
 def _writing(case: Case, seen: Profile) -> float:

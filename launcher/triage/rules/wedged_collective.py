@@ -24,10 +24,9 @@ from perfwatch.triage.absence import in_collective
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import collective_name, show
-from perfwatch.triage.gpu import FLAT_MIB_PER_SECOND, regimes
+from perfwatch.triage.gpu import POLLING_UNITS, polls, regimes
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal
 from perfwatch.triage.motion import WINDOW_SECONDS
-from perfwatch.triage.residency import RESIDENT
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.traffic import travelling
 from perfwatch.triage.verdict import Abstention, Alternative, Link, Missing, Outcome
@@ -38,9 +37,6 @@ CAUSE = Cause("wedged_collective", "hung", "fabric", (Process, Thread, Stack, Ne
 SAME_FOOTPRINT = 0.02  # of the multiprocessors: ranks inside one collective are as alike (measured 0.182 and 0.182)
 # Bytes a second over all interfaces together that still count as nothing: NCCL's and gloo's own keep-alives, and ours.
 SILENT_BYTES_PER_SECOND = 50_000.0
-IDLE_UNITS = 0.005  # of a card's maximum
-WAITING_SM = 0.3  # of the multiprocessors: those that a collective takes
-POLLING_MIB_PER_SECOND = 300.0  # over PCIe; 69 measured of a collective over sockets to which nothing comes
 UNCOUNTED = 0.85  # neither RAS nor a recorder has confirmed that all are at the same call
 
 
@@ -109,22 +105,12 @@ def _link(link: Link, counted: bool) -> Link:
 
 def _computes(case: Case) -> bool:
     """Whether some card's arithmetic or memory is in use: then a call that is not over may only be waiting its turn."""
-    cards = [card for rank in case.ranks for card in regimes(case.history, rank.pid)]
-    return any(max(card.tensor or 0.0, card.dram or 0.0, card.fp32 or 0.0) > IDLE_UNITS for card in cards)
+    return any(card.units > POLLING_UNITS for rank in case.ranks for card in regimes(case.history, rank.pid))
 
 
 def _only_polls(case: Case) -> bool:
-    """Whether each rank's card holds a kernel that does nothing but look whether something has come, maybe in host memory."""
-    cards = [regimes(case.history, rank.pid)[:1] for rank in case.ranks]
-    if not all(cards) or _computes(case):
-        return False
-    return all(
-        (card.graphics or 0.0) >= RESIDENT
-        and (card.sm_active or 0.0) <= WAITING_SM
-        and (card.nvlink_mib_per_second or 0.0) <= FLAT_MIB_PER_SECOND
-        and (card.pcie_mib_per_second or 0.0) <= POLLING_MIB_PER_SECOND
-        for (card,) in cards
-    )
+    """Whether each rank's card holds a kernel that does nothing but look whether something has come."""
+    return all(polls(case.history, rank.pid) for rank in case.ranks)
 
 
 def _same_kernel(case: Case) -> bool:
