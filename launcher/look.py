@@ -7,9 +7,9 @@ import re
 import resource
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from pathlib import Path
 
+from perfwatch.behind import Behind
 from perfwatch.family import Family
 from perfwatch.gpus import Gpus
 from perfwatch.novelty import Novelty
@@ -18,11 +18,9 @@ from perfwatch.probes.affinity import AffinityProbe
 from perfwatch.probes.cgroup import CgroupProbe
 from perfwatch.probes.cpu_clock import CpuClocks
 from perfwatch.probes.deadline import KillableChild
-from perfwatch.probes.descriptors import Contested, describe, opening
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.gpu import GpuProbe
 from perfwatch.probes.gpu_binding import GpuBindingProbe
-from perfwatch.probes.holders import Holders
 from perfwatch.probes.host import HostProbe
 from perfwatch.probes.kernel_log import KernelLogProbe
 from perfwatch.probes.native import NativeProbe, NativeRecord
@@ -30,7 +28,6 @@ from perfwatch.probes.network import NetworkProbe
 from perfwatch.probes.output import OutputProbe
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.process import usage
-from perfwatch.probes.sockets import Sockets
 from perfwatch.probes.source import SourceProbe
 from perfwatch.probes.stack_record import Recorded, start_record
 from perfwatch.probes.stacks import Stacks
@@ -41,7 +38,6 @@ from perfwatch.redaction import redact
 
 RECORD_HZ = 20
 MOST_THREADS = 64  # of one process in a full sweep; beyond, only those with a Python stack and those that run
-FD_KINDS = frozenset("read write recv send accept connect poll lock sync ioctl stat".split())
 
 
 class Look:
@@ -82,13 +78,11 @@ class Look:
         self._output = OutputProbe(self.child, self.filesystem)
         self._source = SourceProbe(self.child, self.filesystem)
         self._native = NativeProbe()
-        self._sockets = Sockets(self.filesystem, self.child)
+        self._behind = Behind(self.filesystem, self.child, self.take)
         bindings = GpuBindingProbe(self.filesystem)
         self.gpus = Gpus(gpus or GpuProbe(filesystem=self.filesystem, clock=clock), bindings, sink, clock)
         self._novelty = Novelty(clock)
         self._failed: dict[tuple[str, str], str] = {}
-        self._opened: set[tuple[int, str]] = set()
-        self._contested = Contested(self.filesystem)
 
     def take(self, probe: str, entity: str, read: Callable[[], Iterable[r.Reading]]) -> list[r.Reading]:
         """One call of one probe: its readings, and how it went. A failure is recorded when it is new."""
@@ -165,33 +159,7 @@ class Look:
 
     def behind(self, found: Iterable[r.Thread]) -> None:
         """The open files that blocked threads wait on, and the paths that they open."""
-        wanted: dict[int, set[int]] = {}
-        for thread in found:
-            if thread.wait is not None and thread.wait.kind in ("open", "stat") and thread.wait.path:
-                self._opening(thread.pid, thread.wait.path)
-            fds = self._contested.fds(thread)
-            if thread.wait is not None and thread.wait.kind in FD_KINDS:
-                fds |= {polled.fd for polled in thread.wait.polled}
-                fds |= set() if thread.wait.fd is None else {thread.wait.fd}
-            if fds:
-                wanted.setdefault(thread.pid, set()).update(fds)
-        if not wanted:
-            return
-        holders = Holders(self.filesystem, first=self.known)
-
-        def describe_all(pid: int, fds: set[int]) -> list[r.Reading]:
-            seen = describe(self.filesystem, pid, fds, self.child, holders, self._sockets)
-            watched = {fd for file in seen for fd in file.watched} - fds  # behind an epoll instance
-            return [*seen, *describe(self.filesystem, pid, watched, self.child, holders, self._sockets)]
-
-        for pid, fds in wanted.items():
-            self.take("descriptors", f"pid {pid}", partial(describe_all, pid, fds))
-
-    def _opening(self, pid: int, path: str) -> None:
-        """Asked once per path: it is the job's, and may not answer."""
-        if (pid, path) not in self._opened:
-            self._opened.add((pid, path))
-            self.take("opening", f"pid {pid}", lambda: [opening(self.filesystem, pid, path, self.child)])
+        self._behind.look(found, self.known)
 
     def dump(self, pids: Sequence[int], texts: bool = False) -> list[r.Reading]:
         """One stack of every thread of some processes, now."""
@@ -240,6 +208,10 @@ class Look:
         self.take("affinity", "job", lambda: self._affinity.look(pids))
         self.kernel_log()
 
+    def traffic(self, ranks: Sequence[int]) -> None:
+        """What the connections of several ranks carry; one alone sends nothing to others."""
+        self._behind.traffic(ranks if len(ranks) > 1 else ())
+
     def kernel_log(self) -> None:
         """What the kernel has said since the last look."""
         self.take("kernel_log", "host", self._kernel_log.look)
@@ -271,7 +243,7 @@ class Look:
             for key, why in self._failed.items()
             if (named := gone.match(key[1])) is None or int(named[1]) in self.known
         }
-        self._opened = {one for one in self._opened if one[0] in self.known}
+        self._behind.forget(self.known)
         self.stacks.thread_ids.forget(self.known)
 
     def close(self) -> None:

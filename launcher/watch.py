@@ -200,6 +200,7 @@ class Watch:
             self.look.machine(swept or ranks)
             if self.suspicious:
                 self.look.output(ranks[: cadence.MOST_SAMPLED])
+                self.look.traffic(ranks[: cadence.MOST_GLANCED])
         if self.look.gpus.known and self._schedule.due(
             "bindings", cadence.TREE_SECONDS if self.suspicious else cadence.CALM_TREE_SECONDS
         ):

@@ -46,6 +46,7 @@ from perfwatch.probes.surrounding_readings import (
     Pressure,
     ProbeCall,
     Socket,
+    Traffic,
 )
 from perfwatch.probes.trace_readings import HostShare, KernelShare, SyncPoint, TorchTrace
 
@@ -69,6 +70,7 @@ ANY_READING = (
     | Disk
     | MountActivity
     | Network
+    | Traffic
     | KernelMessage
     | Gpu
     | GpuSample
@@ -130,5 +132,6 @@ __all__ = [
     "Thread",
     "TorchTrace",
     "Traceback",
+    "Traffic",
     "Wait",
 ]

@@ -18,7 +18,7 @@ from perfwatch.probes.deadline import Caller
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.holders import Holders
 from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.readings import Socket
+from perfwatch.probes.readings import Socket, Traffic
 from perfwatch.probes.sock_diag import TCP_STATES, Connection, address, ask_tcp, ask_unix
 
 NAME = "sockets"
@@ -71,6 +71,36 @@ class Sockets:
         wanted = set(inodes)
         connections = self._table(pid).connections
         return {one.inode: reading(one, connections, holders) for one in connections if one.inode in wanted}
+
+    def traffic(self, pid: int) -> list[Traffic]:
+        """What the TCP connections of a process have carried. Raises Unavailable: no such process, no right, no counters."""
+        table = self._table(pid)
+        if table.gap:
+            raise Unavailable(table.gap, OTHER_NAMESPACE_ADVICE)
+        held = self._inodes(pid)
+        mine = [one for one in table.connections if one.inode in held and one.received_bytes is not None]
+        return [
+            Traffic(
+                pid=pid,
+                connections=len(mine),
+                received_bytes=sum(one.received_bytes or 0 for one in mine),
+                sent_bytes=sum(one.sent_bytes or 0 for one in mine),
+                queued_bytes=sum(one.send_queue_bytes or 0 for one in mine),
+                retransmits=sum(one.retransmits or 0 for one in mine),
+            )
+        ]
+
+    def _inodes(self, pid: int) -> set[int]:
+        """Of the sockets that a process holds open."""
+        folder, found = self._filesystem.proc / str(pid) / "fd", set()
+        for name in self._filesystem.listdir(folder):
+            try:
+                target = self._filesystem.readlink(folder / name)
+            except Unavailable:
+                continue  # closed meanwhile
+            if target.startswith("socket:["):
+                found.add(int(target[8:-1]))
+        return found
 
     def _table(self, pid: int) -> Table:
         try:

@@ -43,6 +43,17 @@ class Descriptor(Reading, frozen=True, kw_only=True):
     lock_holders: tuple[int, ...] = ()  # processes that hold a flock/fcntl lock on this file (/proc/locks)
 
 
+class Traffic(Reading, frozen=True, kw_only=True):
+    """What the TCP connections of a process have carried since each was made. Source: sock_diag (tcp_info), /proc/PID/fd."""
+
+    pid: int
+    connections: int  # as many as before: the sums are of the same ones
+    received_bytes: int  # tcpi_bytes_received
+    sent_bytes: int  # tcpi_bytes_acked: what the other end has confirmed
+    queued_bytes: int  # written, and not confirmed
+    retransmits: int  # tcpi_total_retrans
+
+
 class FileGrowth(Reading, frozen=True, kw_only=True):
     """A regular file that a process of the job holds open for writing (log, checkpoint). stat in a killable child."""
 

@@ -37,6 +37,7 @@ KEYS: dict[type[r.Reading], tuple[str, ...]] = {
     r.Disk: ("device",),
     r.MountActivity: ("mount",),
     r.Network: ("interface",),
+    r.Traffic: ("pid",),
     r.Gpu: ("uuid",),
     r.GpuSample: ("uuid",),
     r.GpuActivity: ("uuid",),

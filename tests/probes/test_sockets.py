@@ -1,5 +1,6 @@
 """Connections of a process: recorded tables, peers on this machine, other namespaces, and living ones."""
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -168,6 +169,37 @@ def test_living_connection_and_its_peer(child: KillableChild) -> None:
     assert found.received_bytes == 5
     assert found.received_ago_seconds is not None
     assert sockets.gaps == []
+
+
+def test_what_the_connections_of_a_process_have_carried(child: KillableChild) -> None:
+    """Of both ends, which are ours: what arrived and was confirmed, and what waits in a window that nobody empties."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as client,
+        server.accept()[0] as accepted,
+    ):
+        before = Sockets(LIVE, child).traffic(os.getpid())[0]
+        accepted.sendall(b"12345")
+        client.recv(5)
+        client.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                client.send(bytes(1 << 16))
+        after = Sockets(LIVE, child).traffic(os.getpid())[0]
+
+    assert after.connections == before.connections >= 2
+    assert after.received_bytes - before.received_bytes > 5
+    assert after.sent_bytes - before.sent_bytes > 5
+    assert after.queued_bytes > before.queued_bytes
+
+
+def test_without_counters_there_is_no_traffic(tmp_path: Path) -> None:
+    """Where the diagnostics are refused the sums are not zero, but unknown."""
+    (tmp_path / "10" / "net").mkdir(parents=True)
+    (tmp_path / "10" / "net" / "tcp").write_text(TCP)
+
+    with pytest.raises(Unavailable, match="arrival times"):
+        Sockets(Filesystem(proc=tmp_path), Inline()).traffic(10)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="entering a network namespace wants CAP_SYS_ADMIN")

@@ -7,7 +7,7 @@ What it means
 How it is recognised
     Every rank of the job is seen, and all stand in the same call at the same line (on GPUs: a kernel is resident that moves
     nothing, and all cards look alike). NCCL's counts and the flight recorders, where they are there, are level and do not
-    grow. No bytes travel over any interface or NVLink.
+    grow. No bytes travel over the ranks' connections (where these cannot be read: over any interface), RDMA ports or NVLink.
 
 What it is mistaken for
     ``stalled_collective``: a rank is elsewhere, or has called less often. ``mismatched_collective``: the calls differ. A large
@@ -28,15 +28,16 @@ from perfwatch.triage.gpu import POLLING_UNITS, polls, regimes
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal
 from perfwatch.triage.motion import WINDOW_SECONDS
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.traffic import travelling
+from perfwatch.triage.traffic import carried, travelling
 from perfwatch.triage.verdict import Abstention, Alternative, Link, Missing, Outcome
 from perfwatch.triage.waitgraph import wait_graph
 
 CAUSE = Cause("wedged_collective", "hung", "fabric", (Process, Thread, Stack, Network))
 
 SAME_FOOTPRINT = 0.02  # of the multiprocessors: ranks inside one collective are as alike (measured 0.182 and 0.182)
-# Bytes a second over all interfaces together that still count as nothing: NCCL's and gloo's own keep-alives, and ours.
+# Bytes a second, all connections or interfaces together, that still count as nothing: NCCL's and gloo's own keep-alives.
 SILENT_BYTES_PER_SECOND = 50_000.0
+OUTAGE_SECONDS = 20.0  # seen to be sent again and again: a route or a bond that fails over has healed by then
 UNCOUNTED = 0.85  # neither RAS nor a recorder has confirmed that all are at the same call
 
 
@@ -57,7 +58,8 @@ def judge(case: Case) -> Outcome:
         return Abstention(cause=CAUSE.name, missing=(Missing(witness="ranks", reason=reason, advice=advice),))
     if (graph is not None and graph.edges) or not _same_kernel(case) or not (recorded or _alike(chains)):
         return None
-    moved = travelling(case, WINDOW_SECONDS)
+    own = carried(case, WINDOW_SECONDS)
+    moved = travelling(case, WINDOW_SECONDS) if own is None else own.bytes_per_second
     if moved is None:
         lacking = case.lacks("network") or Missing(witness="network", reason="the interfaces were not read twice")
         return Abstention(cause=CAUSE.name, missing=(lacking,))
@@ -67,6 +69,10 @@ def judge(case: Case) -> Outcome:
     silent = min(chain.end.silent_seconds or 0.0 for chain in chains)
     call = next(iter(graph.calls.values()), "") if graph is not None else ""
     stands = "the same collective" if on_cards else chains[0].awaited
+    # NVLink delivers or does not; what goes over a network is sent again for a while, and a link may come back.
+    patience = STRUCTURAL_SECONDS if on_cards and graph is not None else temporal(case)
+    if own is not None and own.lost:
+        patience = min(patience, OUTAGE_SECONDS)
     found = hung(
         case,
         CAUSE.name,
@@ -74,13 +80,16 @@ def judge(case: Case) -> Outcome:
         owner=CAUSE.owner,
         summary=f"all {len(chains)} ranks are in {call or stands} at "
         f"{show(chains[0].start.frame or chains[0].end.node.frame)}, and nothing travels between them",
-        # NVLink delivers or does not; what goes over a network is sent again for a while.
-        patience=STRUCTURAL_SECONDS if on_cards and graph is not None else temporal(case),
+        patience=patience,
         silent=silent if graph is None else max(silent, graph.seconds),
         evidence=(
             *(graph.evidence(case) if graph is not None else ()),
             case.saw(
-                "network", "host", "nothing travels", f"{moved / 1024:.1f} KiB/s", "gradients travel in each step"
+                "network",
+                "host" if own is None else "the ranks' connections",
+                "nothing travels",
+                f"{moved / 1024:.1f} KiB/s" if own is None else own.shown(),
+                "gradients travel in each step",
             ),
         ),
         ceiling=1.0 if graph is not None else UNCOUNTED,

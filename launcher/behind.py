@@ -1,0 +1,71 @@
+"""What lies behind a blocked call: the open file, the pipe's other end, the connection; and what connections have carried."""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
+
+from perfwatch.probes import readings as r
+from perfwatch.probes.deadline import Caller
+from perfwatch.probes.descriptors import Contested, describe, opening
+from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.holders import Holders
+from perfwatch.probes.sockets import Sockets
+
+FD_KINDS = frozenset("read write recv send accept connect poll lock sync ioctl stat".split())
+
+Take = Callable[[str, str, Callable[[], Iterable[r.Reading]]], list[r.Reading]]
+
+
+class Behind:
+    """Looks at descriptors and connections.
+
+    Args:
+        filesystem: where /proc is.
+        child: where what may block is asked.
+        take: makes one call of one probe, and accounts for it.
+    """
+
+    def __init__(self, filesystem: Filesystem, child: Caller, take: Take) -> None:
+        self._filesystem = filesystem
+        self._child = child
+        self._take = take
+        self._sockets = Sockets(filesystem, child)
+        self._contested = Contested(filesystem)
+        self._opened: set[tuple[int, str]] = set()
+
+    def look(self, found: Iterable[r.Thread], known: Collection[int]) -> None:
+        """The open files that blocked threads wait on, and the paths that they open; ``known`` are the job's processes."""
+        wanted: dict[int, set[int]] = {}
+        for thread in found:
+            if thread.wait is not None and thread.wait.kind in ("open", "stat") and thread.wait.path:
+                self._opening(thread.pid, thread.wait.path)
+            fds = self._contested.fds(thread)
+            if thread.wait is not None and thread.wait.kind in FD_KINDS:
+                fds |= {polled.fd for polled in thread.wait.polled}
+                fds |= set() if thread.wait.fd is None else {thread.wait.fd}
+            if fds:
+                wanted.setdefault(thread.pid, set()).update(fds)
+        if not wanted:
+            return
+        holders = Holders(self._filesystem, first=known)
+        for pid, fds in wanted.items():
+            self._take("descriptors", f"pid {pid}", partial(self._describe, pid, fds, holders))
+
+    def traffic(self, pids: Sequence[int]) -> None:
+        """What the connections of each of these have carried so far."""
+        for pid in pids:
+            self._take("traffic", f"pid {pid}", partial(self._sockets.traffic, pid))
+
+    def forget(self, known: Collection[int]) -> None:
+        """Let go of what is remembered about processes that have ended."""
+        self._opened = {one for one in self._opened if one[0] in known}
+
+    def _describe(self, pid: int, fds: set[int], holders: Holders) -> list[r.Reading]:
+        seen = describe(self._filesystem, pid, fds, self._child, holders, self._sockets)
+        watched = {fd for file in seen for fd in file.watched} - fds  # behind an epoll instance
+        return [*seen, *describe(self._filesystem, pid, watched, self._child, holders, self._sockets)]
+
+    def _opening(self, pid: int, path: str) -> None:
+        """Asked once per path: it is the job's, and may not answer."""
+        if (pid, path) not in self._opened:
+            self._opened.add((pid, path))
+            self._take("opening", f"pid {pid}", lambda: [opening(self._filesystem, pid, path, self._child)])
