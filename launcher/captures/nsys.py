@@ -5,6 +5,7 @@ A job that ``run --arm nsys`` started belongs to a session of nsys (``perfwatch.
 is to sample the machine: the counters of every GPU and the CPUs' call stacks, of whatever runs.
 """
 
+import contextlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ import msgspec
 
 from perfwatch.captures.capture import CUPTI, Collected, File, Request, Scene, Subject, Window
 from perfwatch.captures.running import run_program
-from perfwatch.errors import CaptureFailed, CaptureUnavailable, TraceUnreadable
+from perfwatch.errors import CaptureFailed, CaptureRefused, CaptureUnavailable, TraceUnreadable
 from perfwatch.nsight.finding import Tool, find, options
 from perfwatch.nsight.importer import advice_for_raw
 from perfwatch.nsight.nsys_report import exported
@@ -30,9 +31,13 @@ DISTURBS = (
 )
 USES = frozenset({CUPTI})
 TRIGGERED_BY = "timeline"
-OPTIONS: Mapping[str, str] = {}
+OVER_NCCL = "over-nccl"
+OPTIONS: Mapping[str, str] = {
+    OVER_NCCL: "also where ranks talk over NCCL: one job was traced so, and one of its ranks crashed"
+}
 
 DEFAULT_SECONDS = 2.0
+NCCL_WATCHDOG = "pt_nccl_watchdg"  # the thread's name (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, since 2.4)
 START_SECONDS = 30.0
 STOP_SECONDS = 90.0  # 4 s with the import of a 2 s window on an H200; 98 s is what osrt made of it
 _VERSION = re.compile(r"\d+")
@@ -46,9 +51,28 @@ _NO_STEPS = "0 optimizer steps"  # nsys sees none, and that is no finding
 def available(request: Request, scene: Scene) -> None:
     """An armed session, or a machine that may be sampled as a whole."""
     if NAME in scene.armed:
+        if OVER_NCCL not in request.options and talks_over_nccl(scene):
+            # Seen once, with the nsys 2025.3.1 of an Nsight Compute install on two H200; over gloo four windows harmed nobody.
+            raise CaptureRefused(
+                "the ranks talk over NCCL, and the one such job that was traced by nsys lost a rank to signal 11 as the "
+                "window opened",
+                "perfwatch capture torch  # the same kernels, of every rank; or take the risk: --over-nccl",
+            )
         return
     check_counters(scene.proc)
     find("nsys", scene.environment, run_program)
+
+
+def talks_over_nccl(scene: Scene) -> bool:
+    """Whether there are several ranks, and torch's watchdog of an NCCL group runs in one of them."""
+    if len(scene.subjects) < 2:
+        return False
+    names = (comm for one in scene.subjects for comm in (scene.proc / str(one.pid) / "task").glob("*/comm"))
+    for name in names:
+        with contextlib.suppress(OSError):
+            if name.read_text().startswith(NCCL_WATCHDOG):
+                return True
+    return False
 
 
 def estimated_bytes(request: Request, scene: Scene) -> int:

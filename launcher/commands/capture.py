@@ -29,6 +29,9 @@ def capture(
     native: Annotated[
         bool, typer.Option("--native", help="stacks: with C and C++ frames, of a rank that hangs.")
     ] = False,
+    over_nccl: Annotated[
+        bool, typer.Option("--over-nccl", help="nsys: also where ranks talk over NCCL; one such job crashed.")
+    ] = False,
     rate: Annotated[int | None, typer.Option(metavar="HZ", min=1, max=200, help="flame: samples a second; 50.")] = None,
     most_mib: Annotated[int, typer.Option(metavar="MIB", min=1, help="What the files may have, together.")] = 64,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")] = False,
@@ -56,7 +59,7 @@ def capture(
     from perfwatch.oneshot import say
 
     chosen = find(kind)
-    given = {"stacks": stacks, "shapes": shapes, "memory": memory, "native": native}
+    given = {"stacks": stacks, "shapes": shapes, "memory": memory, "native": native, "over-nccl": over_nccl}
     options = {name: "yes" for name, on in given.items() if on} | ({"rate": str(rate)} if rate is not None else {})
     wrong = [name for name in options if name not in chosen.OPTIONS]
     if wrong:

@@ -14,9 +14,9 @@ import pytest
 
 from perfwatch.captures import nsys
 from perfwatch.captures.armed import read_armed
-from perfwatch.captures.capture import Request
+from perfwatch.captures.capture import Request, Scene, Subject
 from perfwatch.captures.running import run_program
-from perfwatch.errors import CaptureFailed, CaptureUnavailable, PerfwatchError
+from perfwatch.errors import CaptureFailed, CaptureRefused, CaptureUnavailable, PerfwatchError
 from perfwatch.lock import Place, enter
 from perfwatch.nsight import nsys_session
 from perfwatch.nsight.finding import Tool, find
@@ -31,6 +31,23 @@ REQUEST = Request(kind="nsys", seconds=0.5)
 def writes(window: Path, name: str, size: int = 100) -> None:
     """As nsys does at its stop."""
     (window / name).write_bytes(b"x" * size)
+
+
+def test_ranks_over_nccl_are_traced_only_by_whoever_takes_the_risk(tmp_path: Path) -> None:
+    """Neither a rule nor a plain command opens the window there; one rank alone, or gloo, is not refused."""
+    for pid, thread in ((10, "python3"), (11, "pt_nccl_watchdg"), (12, "gloo_loop")):
+        (tmp_path / str(pid) / "task" / str(pid)).mkdir(parents=True)
+        (tmp_path / str(pid) / "task" / str(pid) / "comm").write_text(f"{thread}\n")
+    ranks = {pid: Subject(pid=pid, start_ticks=1, rank=pid - 10) for pid in (10, 11, 12)}
+
+    def of(*pids: int) -> Scene:
+        return Scene(subjects=tuple(ranks[pid] for pid in pids), armed=ARMED, proc=tmp_path)
+
+    with pytest.raises(CaptureRefused, match="NCCL"):
+        nsys.available(REQUEST, of(10, 11))
+    nsys.available(Request(kind="nsys", options={"over-nccl": "yes"}), of(10, 11))
+    nsys.available(REQUEST, of(10, 12))
+    nsys.available(REQUEST, of(11))
 
 
 def test_a_window_is_start_wait_stop_of_the_armed_session(tmp_path: Path) -> None:
