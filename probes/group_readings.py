@@ -19,7 +19,7 @@ class GroupMember(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     local: bool = False  # a process of the job that is watched here
     state: str = "running"  # running starting finalizing aborted unresponsive dead missing unknown
     error: int = 0  # ncclResult_t of an asynchronous error
-    launched: dict[str, int] = {}  # collective -> how many of them; empty: not told
+    launched: dict[str, int] = {}  # by kind ("collective" before NCCL 2.26), how many of them; empty: not told
 
 
 class Communicator(Reading, frozen=True, kw_only=True):

@@ -9,12 +9,14 @@ from perfwatch.probes.sockets import listening
 
 DEFAULT_ADDRESS = "localhost:28028"
 DISABLED_ADVICE = "start the job without NCCL_RAS_ENABLE=0, with NCCL 2.24 or newer (torch 2.7 and newer bring it)"
+OWN_PORT_ADVICE = "start it with perfwatch run, or with NCCL_RAS_ADDR=localhost:PORT, a port of its own"
 MOST_ASKED = 64  # processes whose open files are looked through for the port
 
 
 def addresses(filesystem: Filesystem, pids: Collection[int]) -> list[tuple[tuple[str, int], bool]]:
-    """Where the job's service may listen, and whether nobody but the job's processes listens there.
+    """Where the job's service listens, and whether nobody but the job's processes listens on that port.
 
+    The host is the one that our socket is bound to: "localhost" is 127.0.0.1 for one job and ::1 for another.
     Raises Absent where the job has none, Unavailable where its port is somebody else's.
     """
     named = list(dict.fromkeys(_named(filesystem, pids)))
@@ -22,16 +24,19 @@ def addresses(filesystem: Filesystem, pids: Collection[int]) -> list[tuple[tuple
     held = _held(filesystem, pids)
     wanted = [_split(address) for address in named]
     found = [(one, _whole(open_ports, one[1], held)) for one in wanted if any(_port(c) == one[1] for c in open_ports)]
-    own = [(one, whole) for one, whole in found if whole is not None]
+    own = [(one, whole) for one, whole in found if whole is not None] or [
+        (("localhost", port), _whole(open_ports, port, held) is True)
+        for port in _shared(
+            open_ports, held
+        )  # the program may have set NCCL_RAS_ADDR itself: no environment shows that
+    ]
     if own:
-        return [(one, whole is True) for one, whole in own]
-    shared = _shared(open_ports, held)  # the program may have set NCCL_RAS_ADDR itself: no environment shows that
-    if shared:
-        return [(("localhost", port), True) for port in shared]
+        mine = [connection.local for connection in open_ports if connection.inode in held]
+        return list(dict.fromkeys(((bound, one[1]), whole) for one, whole in own for bound in _bound(mine, *one)))
     if found:
         raise Unavailable(
             f"{named[0]}, where NCCL's RAS service of this job would answer, belongs to other processes",
-            "start it with perfwatch run, or with NCCL_RAS_ADDR=localhost:PORT, a port of its own",
+            OWN_PORT_ADVICE,
         )
     raise Absent("no process of the job offers NCCL's RAS service")
 
@@ -54,6 +59,13 @@ def _named(filesystem: Filesystem, pids: Iterable[int]) -> Iterable[str]:
 def _split(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     return host.strip("[]") or "localhost", int(port) if port.isdigit() else 0
+
+
+def _bound(listeners: Iterable[str], host: str, port: int) -> list[str]:
+    """The addresses on which those listen; ``host`` where that is every address."""
+    parts = (one.rpartition(":") for one in listeners)
+    hosts = [one.strip("[]") for one, _, number in parts if number == str(port)]
+    return list(dict.fromkeys(host if one in ("0.0.0.0", "::") else one for one in hosts))
 
 
 def _port(connection: Connection) -> int:

@@ -2,14 +2,13 @@
 
 It answers when the training threads are stuck, and needs nothing from the job. Where: ``NCCL_RAS_ADDR`` of the job's
 environment, or localhost:28028. The port is shared (SO_REUSEPORT) by all processes of one user on a host, also by those of
-another job, and an answer may come from a process that is stopped: so a question has a deadline of its own, is asked again,
-and an answer counts only where its processes are those of the job.
+another job, and the kernel hands a connection to any of them: so we look who has accepted it, and leave others alone before
+they gather a report. It may be a process that is stopped: so the greeting has a deadline. In the end an answer counts only
+where its processes are those of the job.
 
 Source: src/ras/client_support.cc and docs/userguide/source/troubleshooting/ras.rst of NCCL 2.24 to 2.30.
 """
 
-import io
-import socket
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,16 +16,20 @@ from dataclasses import dataclass, field
 import msgspec
 
 from perfwatch.probes.filesystem import Filesystem
-from perfwatch.probes.nccl_address import addresses
+from perfwatch.probes.nccl_acceptor import Acceptors
+from perfwatch.probes.nccl_address import OWN_PORT_ADVICE, addresses
+from perfwatch.probes.nccl_client import LINE_SECONDS, Refused, Silent, greeted
 from perfwatch.probes.nccl_report import parse
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import Communicator, GroupMember
 from perfwatch.probes.sockets import enter_network_of
 
-RAS_SECONDS = 3  # what the service itself may take to hear from its peers
-LINE_SECONDS = 1.0  # for a line that needs nobody else: a stopped process never answers
-ATTEMPTS = 6
-MOST_ANSWER_BYTES = 8 * 2**20  # 16,000 ranks; a rank is 500 bytes
+ATTEMPTS = 6  # reports asked for
+# Of twelve jobs of two ranks each on one port, 64 connections miss ours once in 260 looks; each costs 1 ms.
+CONNECTIONS, CONNECTING_SECONDS = 64, 3.0
+# A live service greets within a millisecond; one that is stopped never does. Each silence doubles the patience, for a
+# machine that has no time for anybody.
+FIRST_LINE_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -55,16 +58,23 @@ class NcclRasProbe:
 
     Args:
         filesystem: where /proc is.
-        attempts: how often to ask, where another job or a stopped process answers on the same port.
+        attempts: how many reports to ask for, where another job answers on the same port and nobody sees that before.
+        connecting_seconds: for how long to connect anew, where others accept or nobody greets.
     """
 
     NAME = "nccl_ras"
     NEEDS = "NCCL 2.24 or newer in the job; the job's user, or root; in a container's network CAP_SYS_ADMIN"
     COST = "a fork and 13 ms of CPU here (measured beside two H200); up to 3 s to wait for, which nobody does"
 
-    def __init__(self, filesystem: Filesystem | None = None, attempts: int = ATTEMPTS) -> None:
+    def __init__(
+        self,
+        filesystem: Filesystem | None = None,
+        attempts: int = ATTEMPTS,
+        connecting_seconds: float = CONNECTING_SECONDS,
+    ) -> None:
         self._filesystem = filesystem or Filesystem()
         self._attempts = attempts
+        self._connecting_seconds = connecting_seconds
 
     def look(self, job: Job) -> list[Communicator]:
         """One reading per communicator. Runs in a process of its own: it may enter the job's network namespace.
@@ -73,48 +83,47 @@ class NcclRasProbe:
         """
         enter_network_of(self._filesystem, job.pids[0])
         trouble = Unavailable("NCCL's RAS service was not asked")
+        ends = time.monotonic() + self._connecting_seconds
         for address, whole in addresses(self._filesystem, job.pids):
-            for _ in range(self._attempts):
-                try:
-                    return list(belonging(parse(ask(address)), job, certain=whole))
-                except Unavailable as unavailable:
-                    trouble = unavailable
-                    if isinstance(unavailable, Refused):
-                        break
+            try:
+                return self._ask(address, whole, job, ends)
+            except Unavailable as unavailable:
+                trouble = unavailable
         raise trouble
 
-
-class Refused(Unavailable):
-    """Nothing listens there, or it is not the service: asking again is of no use."""
-
-
-def ask(address: tuple[str, int]) -> str:
-    """The report, JSON where the service knows it. Raises Unavailable; ``Refused`` when nobody is there."""
-    try:
-        with socket.create_connection(address, timeout=LINE_SECONDS) as connection:
-            lines = connection.makefile("rb")
-            _say(connection, "CLIENT PROTOCOL 2")
-            greeting = lines.readline(1024)
-            if not greeting.startswith((b"SERVER PROTOCOL", b"ERROR: Unknown command")):
-                raise Refused(f"what listens on {address[0]}:{address[1]} is not NCCL's RAS service")
-            for line in (f"TIMEOUT {RAS_SECONDS}", "SET FORMAT json"):
-                _say(connection, line)
-                lines.readline(1024)  # OK; an older service does not know the format and goes on with text
-            connection.settimeout(RAS_SECONDS + LINE_SECONDS)
-            _say(connection, "VERBOSE STATUS")
-            return _rest(lines, time.monotonic() + 2 * RAS_SECONDS)
-    except ConnectionRefusedError:
-        raise Refused(f"nothing listens on {address[0]}:{address[1]} any more") from None
-    except OSError as error:  # a timeout is one
-        reason = "did not answer" if isinstance(error, TimeoutError) else f"broke off: {error.strerror or error}"
-        raise Unavailable(f"NCCL's RAS service at {address[0]}:{address[1]} {reason}") from None
+    def _ask(self, address: tuple[str, int], whole: bool, job: Job, ends: float) -> list[Communicator]:
+        """Connect until a process of the job has accepted, and ask that one."""
+        acceptors = None if whole else Acceptors(self._filesystem, job.pids)
+        trouble = Unavailable(
+            f"NCCL's RAS service at {address[0]}:{address[1]} is shared with other jobs, and no connection came to this one",
+            OWN_PORT_ADVICE,
+        )
+        asked, patience_seconds = 0, FIRST_LINE_SECONDS
+        for _ in range(CONNECTIONS):
+            try:
+                with greeted(address, patience_seconds) as client:
+                    ours = acceptors.ours(client.connection) if acceptors else True
+                    if ours is not False:
+                        asked += 1
+                        return list(belonging(parse(client.report()), job, certain=ours is True))
+            except Refused:
+                raise
+            except Silent as silent:
+                patience_seconds = min(LINE_SECONDS, 2 * patience_seconds)
+                if whole:
+                    trouble = silent
+            except Unavailable as unavailable:
+                trouble = unavailable
+            if asked >= self._attempts or time.monotonic() >= ends:
+                break
+        raise trouble
 
 
 def belonging(communicators: Iterable[Communicator], job: Job, certain: bool) -> Iterable[Communicator]:
     """The answer with the members that are ours marked.
 
-    certain: only processes of the job listen on that port. Raises Unavailable where the answer is about another job: on each
-    of its hosts there is a process that is not ours, or it has more ranks than the job.
+    certain: a process of the job gave it. Raises Unavailable where the answer is about another job: on each of its hosts
+    there is a process that is not ours, or it has more ranks than the job.
     """
     answer = list(communicators)
     unheard = ("unresponsive", "dead", "missing")  # of an ended process of ours we may not know that it was one
@@ -137,18 +146,3 @@ def belonging(communicators: Iterable[Communicator], job: Job, certain: bool) ->
 def _placed(member: GroupMember, here: Collection[str], job: Job) -> GroupMember:
     pid = job.ours(member.pid) if member.host in here else None
     return member if pid is None else msgspec.structs.replace(member, pid=pid, local=True)
-
-
-def _say(connection: socket.socket, line: str) -> None:
-    connection.sendall(f"{line}\n".encode())
-
-
-def _rest(lines: io.BufferedReader, ends: float) -> str:
-    taken = bytearray()
-    while chunk := lines.read1(65536):
-        taken += chunk
-        if len(taken) > MOST_ANSWER_BYTES:
-            raise Refused(f"an answer of more than {MOST_ANSWER_BYTES >> 20} MiB is not NCCL's RAS service")
-        if time.monotonic() > ends:
-            raise Unavailable("NCCL's RAS service did not come to an end")
-    return taken.decode("utf-8", "replace")

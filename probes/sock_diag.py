@@ -1,4 +1,4 @@
-"""The kernel's socket diagnostics (what ``ss`` uses): one question to it over netlink, and the parsers of its answers.
+"""The kernel's socket diagnostics (what ``ss`` uses): questions to it over netlink, and the parsers of its answers.
 
 Source: man 7 sock_diag; include/uapi/linux/{inet_diag,unix_diag,tcp}.h. Needs no privilege, but sees only the network
 namespace of the asking process.
@@ -17,13 +17,16 @@ TCP_STATES = (
 
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY = 4, 20
 _NLM_F_REQUEST_DUMP = 0x301
+_NLM_F_REQUEST_ACK = 0x5  # about one socket: the answer, then an error of number 0
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _HEADER = struct.Struct("=IHHII")
 _INET_REQUEST = struct.Struct("=BBBxI48x")
+_INET_ONE_REQUEST = struct.Struct("=BBBxI2s2s16s16sI8s")
 _INET_MESSAGE = struct.Struct("=BBBB2s2s16s16sI8sIIIII")  # inet_diag_msg, 72 bytes
 _UNIX_REQUEST = struct.Struct("=BBxxIIIII")
 _UNIX_MESSAGE = struct.Struct("=BBBxIII")
 _INET_DIAG_INFO, _TCP_LISTEN = 2, 10
+_NO_COOKIE = b"\xff" * 8
 _UNIX_DIAG_NAME, _UNIX_DIAG_PEER, _UNIX_DIAG_RQLEN = 0, 2, 4
 _UDIAG_SHOW = 0x1 | 0x4 | 0x10  # name, peer, queue lengths
 # Offsets in struct tcp_info; a shorter answer comes from an older kernel.
@@ -61,6 +64,25 @@ def ask_unix() -> list[Connection]:
     """Every unix socket of our namespace. Raises OSError where the kernel refuses."""
     request = _UNIX_REQUEST.pack(socket.AF_UNIX, 0, 0xFFFFFFFF, 0, _UDIAG_SHOW, 0, 0)
     return [parse_unix(body) for body in _ask(request)]
+
+
+def other_end(ours: socket.socket) -> Connection | None:
+    """The socket at the other end of a TCP connection of ours, where it is in our namespace and a process holds it.
+
+    None before it was accepted. The kernel looks it up by its two addresses: 20 us, however many connections there are.
+    Raises OSError where the kernel refuses.
+    """
+    (local, local_port), (peer, peer_port) = ours.getsockname()[:2], ours.getpeername()[:2]
+    request = _INET_ONE_REQUEST.pack(
+        ours.family, socket.IPPROTO_TCP, 0, 0xFFFFFFFF,
+        peer_port.to_bytes(2, "big"), local_port.to_bytes(2, "big"),
+        socket.inet_pton(ours.family, peer), socket.inet_pton(ours.family, local), 0, _NO_COOKIE,
+    )  # fmt: skip
+    try:
+        found = [parse_tcp(body) for body in _ask(request, _NLM_F_REQUEST_ACK)]
+    except FileNotFoundError:  # neither a connection nor anybody who listens
+        return None
+    return next((one for one in found if one.state != "LISTEN" and one.inode), None)  # who listens stands in
 
 
 def parse_tcp(body: bytes) -> Connection:
@@ -135,14 +157,12 @@ def _attributes(raw: bytes) -> dict[int, bytes]:
     return found
 
 
-def _ask(request: bytes) -> list[bytes]:
-    """Send one dump request and collect the bodies of its answers."""
+def _ask(request: bytes, flags: int = _NLM_F_REQUEST_DUMP) -> list[bytes]:
+    """Send one request and collect the bodies of its answers."""
     bodies: list[bytes] = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG) as netlink:
         netlink.settimeout(_RECEIVE_TIMEOUT_SECONDS)
-        netlink.send(
-            _HEADER.pack(_HEADER.size + len(request), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST_DUMP, 1, 0) + request
-        )
+        netlink.send(_HEADER.pack(_HEADER.size + len(request), _SOCK_DIAG_BY_FAMILY, flags, 1, 0) + request)
         while True:
             answer = netlink.recv(_RECEIVE_BYTES)
             while len(answer) >= _HEADER.size:
@@ -151,6 +171,8 @@ def _ask(request: bytes) -> list[bytes]:
                     return bodies
                 if kind == _NLMSG_ERROR:
                     code = -struct.unpack_from("=i", answer, _HEADER.size)[0]
+                    if not code:
+                        return bodies
                     raise OSError(code, os.strerror(code))
                 if length < _HEADER.size:
                     raise OSError("a netlink message without a length")

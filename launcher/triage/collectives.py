@@ -63,18 +63,28 @@ def standings(case: Case) -> list[Standing]:
 
 def growing(case: Case) -> bool:
     """Whether RAS saw counts grow between the last two answers about any group: then the job goes on."""
-    for key in case.history.entities(r.Communicator):
-        series = _fresh(case.history.series(r.Communicator, *key), case.at)
+    for series in _counted(case):
         if len(series) >= 2 and _counts(series[-1].reading) != _counts(series[-2].reading):
             return True
     return False
 
 
+def _counted(case: Case) -> list[list[Seen[r.Communicator]]]:
+    """What RAS said of each group that its newest answer is about.
+
+    The text names a group only while its ranks' counts differ: one that a newer answer does not name has caught up.
+    """
+    found = [case.history.series(r.Communicator, *key) for key in case.history.entities(r.Communicator)]
+    newest = max((series[-1].at for series in found), default=0.0)
+    return [
+        series
+        for series in found
+        if _fresh(series, case.at) and (series[-1].reading.source == "json" or newest - series[-1].at < APART_SECONDS)
+    ]
+
+
 def _by_ras(case: Case) -> Iterable[Standing]:
-    for key in case.history.entities(r.Communicator):
-        series = case.history.series(r.Communicator, *key)
-        if not _fresh(series, case.at):
-            continue
+    for series in _counted(case):
         last = series[-1]
         since = last.at
         for one in reversed(series):
@@ -94,7 +104,7 @@ def _ras_standing(case: Case, seen: Seen[r.Communicator], seconds: float) -> Sta
     ahead: dict[int, int] = {}
     operation, crossed = "", False
     for kind in kinds:
-        counts = {member.rank: member.launched.get(kind, 0) for member in told}
+        counts = {member.rank: member.launched[kind] for member in told if kind in member.launched}
         most = max(counts.values(), default=0)
         late = [rank for rank, count in counts.items() if count < most]
         if not late:
@@ -124,6 +134,8 @@ def _ras_standing(case: Case, seen: Seen[r.Communicator], seconds: float) -> Sta
 
 def _seat(case: Case, member: r.GroupMember, whole: bool, here: bool) -> Seat:
     known = case.job.members.get(member.pid) if member.local and member.pid is not None else None
+    if member.pid is None and whole:  # the text does not say whose the ranks are that are most
+        known = next((one for one in case.job.ranks if one.rank == member.rank), None)
     rank = known.rank if known is not None and known.rank is not None else member.rank if whole else None
     return Seat(
         rank=rank,

@@ -10,6 +10,7 @@ import pytest
 
 from perfwatch.probes.deadline import KillableChild
 from perfwatch.probes.filesystem import Filesystem
+from tests.probes.ras_services import Services
 
 PATIENCE_SECONDS = 20.0  # a loaded machine; passing tests wait milliseconds
 
@@ -71,3 +72,11 @@ def until() -> Until:
             assert time.monotonic() < ends, "it did not become true"
 
     return look
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Services]:
+    """Starts stand-ins for NCCL's RAS service."""
+    services = Services(tmp_path)
+    yield services
+    services.close()

@@ -1,8 +1,9 @@
 """A stand-in for NCCL's RAS service: answers recorded reports, line by line as the real one does, or misbehaves.
 
-    python ras_service.py PORT REPORT_JSON REPORT_TEXT [old|silent|torn|web]
+    python ras_service.py PORT REPORT_JSON REPORT_TEXT MANNER [HOST]
 
-Prints one line when it listens. {PID} in a report becomes its own pid.
+MANNER is one of old, silent, torn, web, or empty. Prints one line when it listens, then one for every client that it has
+greeted and one for every report that it was asked for. {PID} in a report becomes its own pid.
 """
 
 import os
@@ -11,11 +12,11 @@ import sys
 from pathlib import Path
 
 
-def serve(port: int, report: str, text: str, manner: str) -> None:
+def serve(port: int, report: str, text: str, manner: str, host: str) -> None:
     """Answer one client after another."""
-    with socket.socket() as listener:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        listener.bind(("127.0.0.1", port))
+        listener.bind((host, port))
         listener.listen()
         print("listening", listener.getsockname()[1], flush=True)
         while True:
@@ -38,6 +39,7 @@ def talk(client: socket.socket, report: str, text: str, manner: str) -> None:
             client.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
             return
         if line.startswith("client protocol"):
+            print("greeted", flush=True)
             client.sendall(b"SERVER PROTOCOL 2\n")
         elif line.startswith("timeout"):
             client.sendall(b"OK\n")
@@ -45,6 +47,7 @@ def talk(client: socket.socket, report: str, text: str, manner: str) -> None:
             answer = report
             client.sendall(b"OK\n")
         elif line == "verbose status":
+            print("asked", flush=True)
             whole = answer.replace("{PID}", str(os.getpid())).encode()
             client.sendall(whole[: len(whole) // 2] if manner == "torn" else whole)
             return
@@ -53,4 +56,5 @@ def talk(client: socket.socket, report: str, text: str, manner: str) -> None:
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]), Path(sys.argv[2]).read_text(), Path(sys.argv[3]).read_text(), sys.argv[4])
+    _, number, as_json, as_text, manner, *hosts = sys.argv
+    serve(int(number), Path(as_json).read_text(), Path(as_text).read_text(), manner, *hosts or ["127.0.0.1"])

@@ -2,7 +2,7 @@
 
 import json
 import pickle
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,66 +11,22 @@ import pytest
 from msgspec import structs
 
 from perfwatch.probes.flight_record import parse as parse_record
-from perfwatch.probes.nccl_report import parse as parse_report
 from perfwatch.probes.readings import (
     Communicator,
     GpuActivity,
     GroupMember,
     Operation,
     Process,
-    Reading,
     RecordedGroup,
     Thread,
 )
 from perfwatch.recording import load
 from perfwatch.triage.agreement import disagreement
-from perfwatch.triage.case import Case
 from perfwatch.triage.collectives import growing, standings
 from perfwatch.triage.diagnose import diagnose, judge
-from perfwatch.triage.history import History
 from perfwatch.triage.verdict import Verdict
 from perfwatch.triage.waitgraph import wait_graph
-from tests.sessions import session
-
-RECORDED = Path(__file__).parents[1] / "probes" / "nccl"
-PIDS = {0: 607, 1: 608}
-
-
-def case(*looks: Iterable[Reading], world: int = 2, apart_seconds: float = 3.0, here: int | None = None) -> Case:
-    """So many ranks, all of them (or the first ``here``) on this machine, looked at so many seconds apart."""
-    history = History()
-    for rank in range(world if here is None else here):
-        pid = PIDS.get(rank, 700 + rank)
-        who = Process(pid=pid, start_ticks=1, parent_pid=1, name="python", command=("python",), python=True, rank=rank,
-                      world_size=world)  # fmt: skip
-        history.add(0.0, who)
-    for number, look in enumerate(looks):
-        for reading in look:
-            history.add(number * apart_seconds, reading)
-    history.at = len(looks) * apart_seconds
-    return Case(history, session())
-
-
-def report(name: str) -> list[Communicator]:
-    """A recorded answer of RAS, its processes known as ours."""
-    found = parse_report((RECORDED / f"ras_2.28.9_{name}").read_text())
-    order = sorted({m.pid for one in found for m in one.members if m.pid is not None})
-    ours = dict(zip(order, PIDS.values(), strict=False))
-    return [
-        structs.replace(
-            one, members=tuple(structs.replace(m, pid=ours.get(m.pid or 0), local=m.pid in ours) for m in one.members)
-        )
-        for one in found
-    ]
-
-
-def records(name: str) -> list[RecordedGroup]:
-    """The dumps of both ranks."""
-    return [
-        group
-        for rank, pid in PIDS.items()
-        for group in parse_record((RECORDED / f"fr_torch2.11_{name}_rank{rank}.pickle").read_bytes(), pid, rank, "pipe")
-    ]
+from tests.triage.group_looks import PIDS, RECORDED, case, records, report
 
 
 def test_counts_that_stand_still_name_the_laggard() -> None:
