@@ -1,7 +1,5 @@
 """The page in a real browser: it shows the verdict, it can be zoomed, it says nothing on the console and loads nothing."""
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +9,8 @@ from perfwatch.recording import load
 from perfwatch.report.page import as_page
 from perfwatch.report.story import tell
 from tests import hostile, simulated_hour
+from tests.report.conftest import BROWSER, DRIVER
 
-BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 SECONDS = 150.0
 PATIENCE_SECONDS = 30.0
 # The one range that all lanes share, as Bokeh has it in the browser.
@@ -25,28 +23,6 @@ DRAWN = "return Bokeh.documents.length > 0 && document.querySelectorAll('.plot >
 OVERFLOW = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 pytestmark = pytest.mark.skipif(not (BROWSER and DRIVER), reason="chromium and chromedriver are not installed")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Chromium without a window; it keeps whatever is said on the console."""
-    from selenium.webdriver import Chrome, ChromeOptions
-    from selenium.webdriver.chrome.service import Service
-
-    options = ChromeOptions()
-    options.binary_location = str(BROWSER)
-    for argument in (
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        "--window-size=1400,1000",
-    ):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = Chrome(options=options, service=Service(executable_path=str(DRIVER)))
-    yield driver
-    driver.quit()
 
 
 def page(folder: Path, place: Path, **changes: Any) -> Path:

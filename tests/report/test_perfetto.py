@@ -1,9 +1,7 @@
-"""The Perfetto trace: read back with Perfetto's own messages, or by its trace processor where that program is installed."""
+"""The Perfetto trace, read back with Perfetto's own messages; its viewer opens it in ``test_perfetto_viewer``."""
 
-import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +13,6 @@ from perfwatch.report.story import tell
 from tests import simulated_hour
 
 SECONDS = 90.0
-PROCESSOR = shutil.which("trace_processor_shell")
 
 
 @pytest.fixture(scope="module")
@@ -107,19 +104,3 @@ def test_the_card_that_spins_can_be_queried(packets: list[Any]) -> None:
             spins[names[event.track_uuid]].append(event.double_counter_value)
 
     assert {card for card in range(8) if min(spins[f"gpu {card}: spins"]) == 100.0} == set(range(8)) - {5}
-
-
-@pytest.mark.skipif(
-    PROCESSOR is None, reason="trace_processor_shell is not installed: Perfetto's messages are read instead"
-)
-def test_the_trace_processor_answers(written: bytes, tmp_path: Path) -> None:
-    """Perfetto's own importer finds no error in it, and SQL finds the slices."""
-    from perfetto.trace_processor import TraceProcessor, TraceProcessorConfig
-
-    (tmp_path / "trace").write_bytes(written)
-    with TraceProcessor(trace=str(tmp_path / "trace"), config=TraceProcessorConfig(bin_path=PROCESSOR)) as processor:
-        errors = list(processor.query("select name, value from stats where severity = 'error' and value > 0"))
-        slices = list(processor.query("select count(*) as count from slice"))
-
-        assert errors == []
-        assert slices[0].count > 100
