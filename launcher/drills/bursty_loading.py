@@ -1,7 +1,10 @@
 """Four workers start their batches together and end them together: a long wait, four batches at once, again."""
 
 import http.server
+import multiprocessing
+import statistics
 import time
+from collections import deque
 from urllib.request import urlopen
 
 import stage
@@ -31,7 +34,7 @@ class Pictures(Dataset):
         return 10_000_000
 
     def __getitem__(self, index):
-        latency = self.latency if index >= self.calm else 0.0
+        latency = self.latency.value if index >= self.calm else 0.0
         return torch.tensor(list(self.fetch(latency)), dtype=torch.float32)
 
     def fetch(self, latency):
@@ -54,9 +57,13 @@ if __name__ == "__main__":
         projection(picture.expand(64, -1)).pow(2).mean().backward()
         sgd.step()
 
-    latency = 4 * SLOWER[args.strength] * surroundings.typical_seconds(lambda: learn(torch.ones(4096)))
+    latency = multiprocessing.Value("d", 0.0)  # in proportion to what a step takes now: others may share the cores
+    took = deque(maxlen=9)
     pictures = Pictures(gallery.server_address[1], args.steps, latency)
     for step, picture in enumerate(DataLoader(pictures, batch_size=None, num_workers=4, prefetch_factor=1)):
         if step == args.steps:
             stage.onset()
+        began = time.monotonic()
         learn(picture)
+        took.append(time.monotonic() - began)
+        latency.value = 4 * SLOWER[args.strength] * statistics.median(took)

@@ -11,9 +11,10 @@ EVERY = 25
 RATIO = {"loud": 4.0, "quiet": 1.0, "masked": 0.45}  # time in checkpoints against time in steps
 
 
-def save_checkpoint(state, folder, copies):
-    for copy in range(copies):
-        with open(os.path.join(folder, f"last-{copy % 4}.pt"), "wb") as file:
+def save_checkpoint(state, folder, seconds):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        with open(os.path.join(folder, "last.pt"), "wb") as file:
             torch.save(state, file)
             os.fsync(file.fileno())
 
@@ -34,17 +35,12 @@ def train_step():
 
 
 folder = surroundings.scratch_folder()
-began = time.monotonic()
-for _ in range(max(5, args.steps)):
-    train_step()
-per_step = (time.monotonic() - began) / max(5, args.steps)
 state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "ema": ema}
-began = time.monotonic()
-save_checkpoint(state, folder, 2)
-per_copy = (time.monotonic() - began) / 2
-copies = max(1, round(RATIO[args.strength] * EVERY * per_step / per_copy))
-stage.onset()
-for step in range(1, 100_000_000):
+for _ in range(args.steps):
     train_step()
-    if step % EVERY == 0:
-        save_checkpoint(state, folder, copies)
+stage.onset()
+while True:
+    began = time.monotonic()
+    for _ in range(EVERY):
+        train_step()
+    save_checkpoint(state, folder, RATIO[args.strength] * (time.monotonic() - began))

@@ -38,11 +38,12 @@ def train_step():
     optimizer.step()
 
 
-lines = max(1, round(PER_SECOND * SLOWER[args.strength] * surroundings.typical_seconds(train_step)))
 for step in range(100_000_000):
     if step == args.steps:
         os.dup2(writing, 1)
         stage.onset()
+    began = time.monotonic()
     train_step()
-    for line in range(lines if step >= args.steps else 0):
+    lines = round(PER_SECOND * SLOWER[args.strength] * (time.monotonic() - began))
+    for line in range(max(1, lines) if step >= args.steps else 0):
         print(f"step {step:9d} grad[{line:3d}] ".ljust(LINE - 1, "."), flush=True)

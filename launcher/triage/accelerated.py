@@ -128,7 +128,7 @@ def in_copy(history: History, stack: r.Stack) -> bool:
 
 def launching_share(case: Case, seen: Profile) -> float:
     """Share of the samples in which the thread may launch kernels: neither in other known work, nor waiting for anything."""
-    own_is_data = seen.share_where(own_python) >= PLAIN_PYTHON
+    own_is_data = seen.share_where(lambda stack: own_python(case.history, stack)) >= PLAIN_PYTHON
 
     def launches(stack: r.Stack) -> bool:
         if awaits_data(stack) or any_tag(tags(stack), *OTHER_WORK) or in_copy(case.history, stack):

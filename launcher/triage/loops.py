@@ -20,6 +20,7 @@ from perfwatch.triage.profile import profile
 from perfwatch.triage.verdict import Evidence, Finding
 
 STAYS_SHARE = 0.9  # of the samples; a nonblocking sample tears in about 3 %
+GENERATOR_SHARE = 0.5  # of the samples: else the loop's body takes the time, and what it is given is another matter
 SECONDS = 30.0
 TRAINS = frozenset({"backward", "step"})
 
@@ -70,12 +71,34 @@ def _look_at(frame: r.Frame) -> tuple[str, ...]:
 
 
 def _turning(history: History, node: Node) -> tuple[tuple[str, ...], r.Frame | None]:
-    for lines in reversed(_staying(history, node)):
+    staying = _staying(history, node)
+    generator = _iterated(history, node, len(staying))
+    for lines in reversed([*staying, generator] if generator else staying):
         known = [(source.loops, line) for line in lines if (source := line_of(history, line))]
         loops, frame = max(known, key=lambda one: len(one[0]), default=((), None))
         if loops:
             return loops, frame
     return (), None
+
+
+def _iterated(history: History, node: Node, depth: int) -> list[r.Frame]:
+    """Lines of the generator that is gone through at the header of a ``for`` loop of the innermost frame that stays.
+
+    Its frame comes and goes with each item, but it is the same one: the loop ends when the generator's own does.
+    """
+    at: Counter[tuple[str, str]] = Counter()
+    lines: dict[tuple[str, str], list[r.Frame]] = {}
+    total = 0
+    for seen in stacks_of(history, node.pid, node.tid, SECONDS):
+        total += seen.reading.samples
+        frames = user_frames(seen.reading)[::-1]
+        header = line_of(history, frames[depth - 1]) if len(frames) > depth > 0 else None
+        if header is not None and header.text.lstrip().startswith("for "):
+            name = (frames[depth].function, frames[depth].file)
+            at[name] += seen.reading.samples
+            lines.setdefault(name, []).append(frames[depth])
+    name, samples = at.most_common(1)[0] if at else (("", ""), 0)
+    return list(dict.fromkeys(lines[name])) if samples > GENERATOR_SHARE * total else []
 
 
 def _staying(history: History, node: Node) -> list[list[r.Frame]]:

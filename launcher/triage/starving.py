@@ -12,7 +12,7 @@ from perfwatch.triage.code import line_of, names
 from perfwatch.triage.frames import any_tag, show, tags, user_frames
 from perfwatch.triage.gpu import Regime, name_of, regimes, saturated
 from perfwatch.triage.job import Member
-from perfwatch.triage.motion import motion, python_threads, tags_seen, was_at
+from perfwatch.triage.motion import motion, moves, python_threads, tags_seen, was_at
 from perfwatch.triage.profile import Profile, profile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding
@@ -192,6 +192,8 @@ def _stands(case: Case, rank: Member, seen: Profile) -> bool:
     now = case.progress[rank.pid]
     if now.kind != "still" or seen.seen("backward", "optimizer", "forward"):
         return False
+    if moves(case.history, rank.pid, now.thread).recurrent:
+        return False  # rounds of a quarter of a minute: between two of them it rests, and was let go on each time
     return motion(case.history, rank.pid, now.thread).frozen is not False
 
 

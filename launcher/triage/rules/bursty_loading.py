@@ -26,6 +26,7 @@ CAUSE = Cause("bursty_loading", "slow", "data", (Stack,))
 
 LONG_WAIT_SECONDS = 0.2
 FEW_WAITS = 3
+LONG_SHARE = 0.5  # of all the waiting: where short waits make up most of it, the loader is too slow on average
 STEPS_BETWEEN = 3.0  # turns of the loop for each long wait; two workers in lockstep are merely too slow
 
 
@@ -38,7 +39,7 @@ def judge(case: Case) -> Outcome:
     long = [wait for wait in waits if wait >= LONG_WAIT_SECONDS]
     steps = case.steps(found.rank)
     turns = steps.advanced if steps is not None and steps.advanced else _optimizer_turns(found)
-    if len(long) < FEW_WAITS or turns < STEPS_BETWEEN * len(long):
+    if len(long) < FEW_WAITS or turns < STEPS_BETWEEN * len(long) or sum(long) < LONG_SHARE * sum(waits):
         return None
     return found.finding(
         case,

@@ -20,8 +20,10 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.frames import tags
 from perfwatch.triage.gpu import Regime, cards_of, name_of, regimes
 from perfwatch.triage.motion import motion
+from perfwatch.triage.own_work import native_python_share, own_work
 from perfwatch.triage.profile import TRAINING_TAGS
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.rules.serial_loading import NATIVE_SHARE, OWN_SHARE
 from perfwatch.triage.rules.skipping_steps import updates
 from perfwatch.triage.verdict import Abstention, Finding, Missing, Outcome
 
@@ -30,7 +32,8 @@ CAUSE = Cause("cpu_training", "healthy", "user_code", (Thread, Stack))
 COMPUTING_SHARE = 0.5  # of samples in forward, backward, optimizer or a collective
 RUNNING_SHARE = 0.4  # of a core
 SEEN = 0.94
-# Of many backward passes no update was seen (brief ones, or steps that are skipped), or much of the time went elsewhere.
+# Of many backward passes no update was seen (brief ones, or steps that are skipped), or much of the time went elsewhere, or into
+# functions of the program's own that may be its model or may be anything.
 UNSURE = 0.75
 PLAIN_SHARE = 0.8
 ELSEWHERE = ("loader_wait", "loader_start", "loader_stop", "save", "import", "compile")
@@ -72,7 +75,7 @@ def judge(case: Case) -> Outcome:
             if held
             else ""
         ),
-        confidence=CARD_IDLES if held else SEEN if min(shares) >= PLAIN_SHARE and _updates_seen(case) else UNSURE,
+        confidence=CARD_IDLES if held else SEEN if min(shares) >= PLAIN_SHARE and _trains_plainly(case) else UNSURE,
         owner=CAUSE.owner,
         evidence=(
             case.saw(
@@ -87,10 +90,16 @@ def judge(case: Case) -> Outcome:
     )
 
 
-def _updates_seen(case: Case) -> bool:
-    """Whether every rank that runs many backward passes was seen to update its parameters as well, or counts its steps."""
+def _trains_plainly(case: Case) -> bool:
+    """Whether every rank is at training work that is known as such, and its backward passes, if many, go with updates.
+
+    Where steps are counted, no update need have been seen.
+    """
     for rank in case.ranks:
         seen = case.profile(rank, WINDOW_SECONDS)
+        native = native_python_share(case, rank)
+        if seen.share_where(own_work) >= OWN_SHARE and (native is None or native >= NATIVE_SHARE):
+            return False
         passes = seen.turns(lambda stack: "backward" in tags(stack))
         if case.steps(rank) is None and passes >= MANY_PASSES and seen.share_where(updates) == 0.0:
             return False

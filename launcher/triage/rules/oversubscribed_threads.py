@@ -9,6 +9,8 @@ How it is recognised
 
 What it is mistaken for
     ``contended_cpu``: somebody else burns the CPUs. ``throttled_cpu``: a quota. Many threads that sleep do no harm.
+    ``starved_by_transforms``: two workers that never rest and a trainer on two CPUs; what they compute is too much, not the
+    number of threads, and the trainer waits for it.
 
 What to do next
     ``OMP_NUM_THREADS`` = allowed cores / processes; ``torch.set_num_threads(1)`` in workers.
@@ -19,6 +21,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.cpu import allowed_cpus, burnt_by_others, confined, demand
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import certainty, slow, working
+from perfwatch.triage.starving import starving
 from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("oversubscribed_threads", "slow", "user_code", (Thread,))
@@ -42,7 +45,8 @@ def judge(case: Case) -> Outcome:
             return None
         others = burnt_by_others(case, rank.pid)
         alone = confined(case, rank.pid) is not None and others is not None and others < ALONE_SHARE
-        least = cpus + 1 if alone else BUSY_PER_CPU * cpus + 1
+        crowd = BUSY_PER_CPU * cpus + 1
+        least = cpus + 1 if alone and starving(case) is None else crowd
         if wanted.threads < least or wanted.delay_share(rank.pid, case) < DELAYED_SHARE:
             continue
         if others is not None and others > OTHERS_SHARE and wanted.threads < CROWD_PER_CPU * cpus:

@@ -71,7 +71,7 @@ def judge(case: Case) -> Outcome:
 
 def _own(case: Case) -> Outcome:
     for rank, seen in working(case):
-        lost, python = seen.share_where(own_work), seen.share_where(own_python)
+        lost, python = seen.share_where(own_work), seen.share_where(lambda stack: own_python(case.history, stack))
         native = native_python_share(case, rank)
         plain = python >= PYTHON_SHARE or (native is not None and native >= NATIVE_SHARE)
         if lost < OWN_SHARE or not plain or not (seen.seen("backward", "optimizer") or computed(case, rank)):

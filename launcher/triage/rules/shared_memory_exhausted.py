@@ -14,11 +14,15 @@ What to do next
     ``docker run --shm-size=8g`` (or an emptyDir with medium Memory), fewer workers, smaller batches.
 """
 
-from perfwatch.probes.readings import Host
+from collections import Counter
+
+from perfwatch.probes.readings import Frame, Host
 from perfwatch.triage.case import Case
-from perfwatch.triage.frames import tags
+from perfwatch.triage.frames import user_frame
+from perfwatch.triage.profile import Profile
 from perfwatch.triage.progress import besides_training
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.rules.slow_checkpoint import saves
 from perfwatch.triage.slowness import FEW_SAMPLES, WINDOW_SECONDS, slow
 from perfwatch.triage.verdict import Alternative, Outcome
 
@@ -48,7 +52,7 @@ def judge(case: Case) -> Outcome:
             explains=1.0,
             lost=0.3,
             confidence=0.85 if seen.samples >= FEW_SAMPLES else 0.75,
-            frame=seen.top_line(lambda stack: "save" in tags(stack)) or besides_training(seen),
+            frame=_writer(case, seen) or besides_training(seen),
             summary=f"/dev/shm is {used:.0%} full ({size})",
             evidence=(case.saw("host", "/dev/shm", "almost full", f"{used:.0%} used", "below 90 %", host.at),),
             alternatives=(Alternative(cause="memory_pressure", refuted_by="it is /dev/shm that is full"),),
@@ -58,3 +62,21 @@ def judge(case: Case) -> Outcome:
             ),
         )
     return None
+
+
+def _writer(case: Case, seen: Profile) -> Frame | None:
+    """The busiest line of the function that takes most time, of those that write: its opening and syncing of files counts."""
+    at = [(frame, one.reading) for one in seen.sights if (frame := user_frame(one.reading)) is not None]
+    writers = {_function(frame) for frame, stack in at if saves(case, stack)}
+    spent: Counter[tuple[str, str]] = Counter()
+    for frame, stack in at:
+        if _function(frame) in writers:
+            spent[_function(frame)] += stack.samples
+    if not spent:
+        return None
+    busiest = spent.most_common(1)[0][0]
+    return seen.top_line(lambda stack: (frame := user_frame(stack)) is not None and _function(frame) == busiest)
+
+
+def _function(frame: Frame) -> tuple[str, str]:
+    return frame.function, frame.file

@@ -1,0 +1,48 @@
+"""A worker that goes through an endless generator is known as such, wherever the samples happen to fall."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from msgspec import structs
+
+from perfwatch.gauntlet.recorded import expected_of
+from perfwatch.probes.readings import SourceLine, Stack
+from perfwatch.recording import Record, load
+from perfwatch.triage.diagnose import diagnose
+from perfwatch.triage.verdict import Verdict
+
+FILTERS = Path(__file__).parent / "recordings" / "stuck_worker" / "fires" / "stuck_worker-filter"
+GENERATOR = "Reviews.stream"
+
+
+def judged_with(outside: int) -> Verdict:
+    """The recorded filter, every ``outside``-th stack of whose generator is taken in the loop that goes through it."""
+    recording, at = load(FILTERS), expected_of(FILTERS).at
+    file = next(r.reading.file for r in recording.records if isinstance(r.reading, SourceLine))
+    header = SourceLine(file=file, line=24, text="for review in self.stream():", calls=("self.stream",), loops=("for",))
+    changed, seen = [Record(at=0.2, wall=recording.records[0].wall, reading=header)], 0
+    for record in recording.records:
+        names = [frame.function for frame in record.reading.frames] if isinstance(record.reading, Stack) else []
+        if GENERATOR in names:
+            seen += 1
+            record = _outside(record, names.index(GENERATOR)) if seen % outside == 0 else record
+        changed.append(record)
+    return diagnose(replace(recording, records=tuple(changed)), at)
+
+
+def _outside(record: Record, depth: int) -> Record:
+    assert isinstance(record.reading, Stack)
+    return structs.replace(record, reading=structs.replace(record.reading, frames=record.reading.frames[depth + 1 :]))
+
+
+def test_a_generator_that_comes_and_goes_is_still_what_turns() -> None:
+    """A quarter of the samples are in the ``for`` loop that asks it for the next item."""
+    verdict = judged_with(4)
+
+    assert (verdict.state, verdict.cause) == ("hung", "stuck_worker")
+    assert (verdict.culprits[0].frame or "").startswith("stream")
+
+
+def test_a_loop_that_is_mostly_in_its_own_body_is_not_its_generator() -> None:
+    """What the worker does with each item takes the time: that is long work, until proved otherwise."""
+    assert judged_with(1).state != "hung"
