@@ -102,7 +102,8 @@ def waits(history: History, job: Job, node: Node) -> tuple[str, tuple[Node, ...]
             End("lock", node, others=moving or relatives, detail=detail),
         )
     if may_release(history, node, others):
-        return f"{awaited(node)}, while other threads move", (), End("lock", node, others=locked, detail=OTHERS_MOVE)
+        told = f", while {OTHERS_MOVE}" if _somebody_moves(history, node, others) else ""
+        return awaited(node) + told, (), End("lock", node, others=locked, detail=OTHERS_MOVE)
     what = awaited(node)
     if what != A_LOCK:
         return f"{what}, which nobody brings about", (), End("lock", node, others=locked)
@@ -165,12 +166,17 @@ def _nearest(history: History, node: Node, others: list[Node]) -> list[Node]:
 
 
 def may_release(history: History, node: Node, others: list[Node]) -> bool:
+    """Whether somebody may yet let a thread go on: it was looked at only once, or others of its process move."""
+    return node.motion.samples < 2 or _somebody_moves(history, node, others)
+
+
+def _somebody_moves(history: History, node: Node, others: list[Node]) -> bool:
     """Whether a thread of the process runs, or rests for a while; a heartbeat that hands nothing over does not count."""
     if any(not waits_forever(other) and (not _ticks(other) or _hands_over(history, other)) for other in others):
         return True
     known = {node.tid, *(other.tid for other in others)}
     shares = (motion(history, *key).run_share for key in history.of(r.Thread, node.pid) if key[1] not in known)
-    return any(share is not None and share > UNSEEN_RUN_SHARE for share in shares) or node.motion.samples < 2
+    return any(share is not None and share > UNSEEN_RUN_SHARE for share in shares)
 
 
 def sharers(job: Job, node: Node) -> tuple[int, ...]:

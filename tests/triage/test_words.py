@@ -1,0 +1,62 @@
+"""What a verdict says, beside what it judges: its evidence speaks for it, and its sentence names who is meant."""
+
+from pathlib import Path
+
+import pytest
+
+from perfwatch.gauntlet.recorded import expected_of
+from perfwatch.recording import load
+from perfwatch.triage.diagnose import diagnose
+from perfwatch.triage.verdict import Verdict
+
+RECORDINGS = Path(__file__).parent / "recordings"
+
+
+def judged(case: str) -> Verdict:
+    """A recorded case at its moment."""
+    return diagnose(load(RECORDINGS / case), expected_of(RECORDINGS / case).at)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "allocator_thrash/fires/allocator_thrash-full",
+        "blocked_rendezvous/lookalike/busy_late_rank",
+        "garbage_collection/fires/collects_in_each_step",
+        "slow_output/fires/slow_reader",
+    ],
+)
+def test_a_witness_that_shows_nothing_is_left_out(case: str) -> None:
+    """Its "0 %" would speak against the verdict."""
+    evidence = judged(case).evidence
+
+    assert evidence
+    assert [one for one in evidence if one.observed.startswith("0%")] == []
+
+
+@pytest.mark.parametrize(
+    ("case", "rank"),
+    [
+        ("evaluating/fires/evaluating", None),
+        ("stalled_collective/lookalike/busy_rank_zero_evaluates", 0),
+        ("blocked_rendezvous/lookalike/busy_late_rank", 1),
+    ],
+)
+def test_among_several_ranks_the_summary_says_which(case: str, rank: int | None) -> None:
+    """A job of one rank is spared the word."""
+    summary = judged(case).summary
+
+    assert summary.startswith(f"rank {rank}: ") if rank is not None else "rank" not in summary
+
+
+def test_a_pool_that_waits_for_itself_waits_for_no_turn() -> None:
+    """All threads of an executor wait for tasks that the same executor should do."""
+    assert "waits for its own pool" in judged("deadlocked_locks/fires/pool_inside_its_own_pool").summary
+
+
+def test_a_process_with_one_thread_is_not_said_to_have_others() -> None:
+    """A forked child waits for a lock that a thread of its parent held at the fork."""
+    verdict = judged("stuck_worker/fires/lock_inherited_by_fork")
+
+    assert "other threads" not in verdict.summary
+    assert not any("other threads" in link.waits_for for link in verdict.wait_chain)
