@@ -2,7 +2,7 @@
 
 import msgspec
 
-from perfwatch.triage.absence import in_collective, listed, rank_of
+from perfwatch.triage.absence import in_collective, listed, rank_of, waits_as, way
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import any_tag, show, tags
@@ -49,7 +49,7 @@ def left_early(case: Case) -> Outcome:
             case.saw(
                 "collective",
                 f"rank {rank_of(chain)}",
-                "destroys its process group" if leaves(chain) else f"waits for {chain.awaited}",
+                "destroys its process group" if leaves(chain) else f"waits {waits_as(case, chain)}",
                 f"{show(chain.start.frame)} for {chain.end.silent_seconds or 0:.1f} s",
                 "all ranks in the same call",
             )
@@ -61,5 +61,7 @@ def left_early(case: Case) -> Outcome:
     return msgspec.structs.replace(
         found,
         culprits=tuple(one for chain in (*leaving, *waiting) for one in chain.culprits()),
-        wait_chain=tuple(link for chain in (*leaving, *waiting) for link in chain.links),
+        wait_chain=tuple(
+            link for chain in (*leaving, *waiting) for link in (chain.links if leaves(chain) else way(case, chain))
+        ),
     )

@@ -60,3 +60,19 @@ def test_a_process_with_one_thread_is_not_said_to_have_others() -> None:
 
     assert "other threads" not in verdict.summary
     assert not any("other threads" in link.waits_for for link in verdict.wait_chain)
+
+
+@pytest.mark.parametrize(
+    ("case", "waits"),
+    [
+        ("stalled_collective/fires/stalled_collective-nccl-peer_spins", "its GPU, in all_reduce 21"),
+        ("mismatched_collective/fires/mismatched_collective-nccl-early", "its GPU, in a collective"),
+    ],
+)
+def test_a_rank_that_spins_for_its_card_does_not_wait_for_nothing(case: str, waits: str) -> None:
+    """Its main thread burns a core in the driver; the counts say that it is in a call which its peer has not made."""
+    verdict = judged(case)
+    told = [link.waits_for for link in verdict.wait_chain if link.rank == 0]
+    shown = [one.claim for one in verdict.evidence if one.witness == "collective" and one.entity == "rank 0"]
+
+    assert (told, shown) == ([waits], [f"waits for {waits}"])
