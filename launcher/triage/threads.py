@@ -19,6 +19,7 @@ ENTERED = {
     "wait_for": "a condition or an event",
     "acquire": "a semaphore",
     "join": "a thread to end",
+    "_shutdown": "its threads to end",
 }
 OTHERS_MOVE = "other threads move"
 ELSEWHERE_HELD = "another process may hold it"

@@ -76,3 +76,14 @@ def test_a_rank_that_spins_for_its_card_does_not_wait_for_nothing(case: str, wai
     shown = [one.claim for one in verdict.evidence if one.witness == "collective" and one.entity == "rank 0"]
 
     assert (told, shown) == ([waits], [f"waits for {waits}"])
+
+
+@pytest.mark.parametrize(
+    "case", ["stalled_collective/fires/done_and_joins_a_thread", "hung_at_exit/lookalike/peer_still_in_a_call"]
+)
+def test_a_rank_that_is_done_is_named_with_the_thread_that_keeps_it(case: str) -> None:
+    """One rank made fewer steps and joins a thread, the other waits for it in a call: one verdict, at the first look and later."""
+    verdict = judged(case)
+
+    assert "rank 1 never joined all_reduce: its program is over" in verdict.summary
+    assert [(one.rank, one.thread) for one in verdict.culprits] == [(1, "audit")]

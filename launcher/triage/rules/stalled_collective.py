@@ -23,9 +23,11 @@ from perfwatch.probes.readings import Process, Stack, Thread
 from perfwatch.triage.absence import call, elsewhere, ended, in_collective, listed, rank_of, waits_as, way
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
+from perfwatch.triage.frames import show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
-from perfwatch.triage.leaving import leaves
+from perfwatch.triage.leaving import leaves, left_over, over
 from perfwatch.triage.motion import moves
+from perfwatch.triage.node import Node, culprit
 from perfwatch.triage.profile import TRAINING_TAGS
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.threads import OTHERS_MOVE
@@ -74,7 +76,7 @@ def judge(case: Case) -> Outcome:
         )
     if gone:
         return ended(case, waiting[0], gone[0].pid, gone[0].rank, graph)
-    if any(leaves(chain) or _works(case, chain) for chain in absent):
+    if any(leaves(chain) or (not over(chain) and _works(case, chain)) for chain in absent):
         return None
     return _absent(case, waiting, absent, graph)
 
@@ -106,14 +108,17 @@ def _absent(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitGr
     first = absent[0]
     victims = listed([rank_of(chain) for chain in waiting])
     op, calls = call(case, graph, waiting), graph.calls if graph is not None else {}
-    certain = (first.end.kind in CERTAIN_ENDS and first.end.detail != OTHERS_MOVE) or outlasts(case, first.end)
+    left = left_over(case, first)
+    certain = (
+        over(first) or (first.end.kind in CERTAIN_ENDS and first.end.detail != OTHERS_MOVE) or outlasts(case, first.end)
+    )
     silent = min((chain.end.silent_seconds or 0.0 for chain in waiting), default=0.0)
     found = hung(
         case,
         CAUSE.name,
         first,
         owner=CAUSE.owner,
-        summary=f"rank {first.start.rank} never joined {op}: {who(first)} waits for {first.awaited}; {victims} for it",
+        summary=f"rank {first.start.rank} never joined {op}: {_why(first, left)}; {victims} for it",
         patience=STRUCTURAL_SECONDS if certain else temporal(case),
         silent=max(silent, first.end.silent_seconds or 0.0) if certain else silent,
         ceiling=1.0 if first.end.still else INFERRED,
@@ -138,5 +143,13 @@ def _absent(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitGr
     links = (
         tuple(link for chain in waiting for link in way(case, chain, calls.get(rank_of(chain), op))) + found.wait_chain
     )
-    culprits = tuple(one for chain in absent for one in chain.culprits())
+    culprits = tuple(culprit(one) for one in left) or tuple(one for chain in absent for one in chain.culprits())
     return msgspec.structs.replace(found, wait_chain=links, culprits=culprits)
+
+
+def _why(absent: Chain, left: list[Node]) -> str:
+    """What keeps a rank away: a wait, or that it is done and its process only waits for threads of its own."""
+    if not over(absent):
+        return f"{who(absent)} waits for {absent.awaited}"
+    until = f"thread {left[0].name or left[0].tid} at {show(left[0].frame)} to end" if left else absent.awaited
+    return f"its program is over, and {who(absent)} waits for {until}"
