@@ -92,3 +92,11 @@ def test_a_rank_that_is_done_is_named_with_the_thread_that_keeps_it(case: str) -
 
     assert "rank 1 never joined all_reduce: its program is over" in verdict.summary
     assert [(one.rank, one.thread) for one in verdict.culprits] == [(1, "audit")]
+
+
+def test_words_in_the_variables_of_whoever_polls_are_told() -> None:
+    """The path itself is an attribute, which nobody sees from outside; the word that it was made of is a variable."""
+    verdict = judged("waiting_for_file/fires/polled_by_a_pool_thread")
+
+    assert verdict.summary.endswith("in its variables: s0650")
+    assert "waiter" in [one.witness for one in verdict.evidence]
