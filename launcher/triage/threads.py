@@ -85,7 +85,7 @@ def waits(history: History, job: Job, node: Node) -> tuple[str, tuple[Node, ...]
     asks = any_tag(node.inner, "thread_wait", "queue_get", "queue_put")
     if node.motion.frozen is False and not asks:
         return "something that lets it move now and then", (), End("other", node)
-    onward = _nearest(history, node, [other for other in others if _leads_on(history, other)])
+    onward = nearest(history, node, [other for other in others if _leads_on(history, other)])
     if onward:
         return f"thread {onward[0].name or onward[0].tid}", tuple(onward), None
     if node.motion.frozen is False:
@@ -157,7 +157,7 @@ def _listens(history: History, node: Node) -> bool:
     return node.wait.kind == "accept" or (file is not None and file.reading.kind == "tty")
 
 
-def _nearest(history: History, node: Node, others: list[Node]) -> list[Node]:
+def nearest(history: History, node: Node, others: list[Node]) -> list[Node]:
     """Of threads that stand still, those that have not done so since long before this one: those were idle anyway."""
     own = silence(history, node)
     if own is None or not waits_forever(node):
