@@ -11,6 +11,7 @@ from perfwatch.triage import devices, polling, rendezvous, threads, workers
 from perfwatch.triage.frames import any_tag, collective_name, show
 from perfwatch.triage.history import History
 from perfwatch.triage.job import Job
+from perfwatch.triage.motion import python_threads
 from perfwatch.triage.node import End, Node, node_of
 
 RUNNING_SHARE = 0.5  # of a core: a thread above this is running whatever the instant says
@@ -177,6 +178,8 @@ def _serving(history: History, job: Job, pids: tuple[int, ...]) -> tuple[Node, .
             others = tuple(threads.worked_for(history, threads.other_threads(history, job, main)))
         elif main.wait is not None and main.wait.kind == "accept":
             others = threads.answering(history, job, main)
+            if not python_threads(history, main.pid):
+                continue  # without stacks nobody knows which of its threads has the visitor
         found += others or (main,)
     return tuple(found)
 
