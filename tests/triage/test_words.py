@@ -116,3 +116,11 @@ def test_of_a_socketpair_the_thread_that_owes_the_answer_is_named() -> None:
 
     assert [one.thread for one in verdict.culprits] == ["answers"]
     assert "to send on a unix socket" in verdict.summary
+
+
+def test_a_rank_that_stands_elsewhere_is_named_and_not_those_at_the_rendezvous() -> None:
+    """Two spawned ranks wait for the third, which polls for a file."""
+    verdict = judged("blocked_rendezvous/fires/one_waits_elsewhere")
+
+    assert verdict.summary.startswith("rank 2 has not come to the rendezvous")
+    assert [one.rank for one in verdict.culprits] == [2]
