@@ -129,6 +129,7 @@ def reading(one: Connection, connections: Iterable[Connection], holders: Holders
         state=one.state,
         local=one.local,
         peer=path,
+        peer_inode=one.peer_inode,
         peer_pids=tuple(sorted(pids)),
         received_ago_seconds=one.received_ago_seconds,
         sent_ago_seconds=one.sent_ago_seconds,

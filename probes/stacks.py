@@ -36,6 +36,7 @@ _PATH_LIKE = re.compile(r"/|\.[A-Za-z][A-Za-z0-9]{0,7}$")
 _LONGEST_TEXT = 200
 _LONGEST_WORD = 64
 _MOST_TEXTS = 8
+_MOST_CALLERS = 3  # frames of the program whose variables are looked at, the innermost included
 
 
 def find_py_spy(executable: str = sys.executable, environ: Mapping[str, str] = os.environ) -> str | None:
@@ -187,10 +188,17 @@ def parse_dump(pid: int, text: bytes, redact: Callable[[str], str] | None = None
 
 
 def _texts(frames: list[dict[str, Any]], redact: Callable[[str], str]) -> tuple[str, ...]:
-    """Strings that may name what the thread works on, from the innermost frame that is not a library's."""
-    own = next((frame for frame in frames if not _LIBRARY.search(frame["filename"])), None)
+    """Strings that may name what the thread works on: of the innermost frame that is not a library's, or else of its callers.
+
+    A lock's ``__enter__`` has nothing but ``self``, of which py-spy tells no attributes.
+    """
+    own = [frame for frame in frames if not _LIBRARY.search(frame["filename"])][:_MOST_CALLERS]
+    return next((found for frame in own if (found := _texts_of(frame, redact))), ())
+
+
+def _texts_of(frame: dict[str, Any], redact: Callable[[str], str]) -> tuple[str, ...]:
     found: dict[str, None] = {}
-    for local in (own or {}).get("locals") or ():
+    for local in frame.get("locals") or ():
         if _SECRET_NAME.search(local["name"]):
             continue
         for raw in _QUOTED.findall(local["repr"] or ""):

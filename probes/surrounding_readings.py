@@ -12,6 +12,7 @@ class Socket(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     state: str  # ESTABLISHED, LISTEN, SYN_SENT, ...
     local: str = ""
     peer: str = ""  # address:port, or the path of a unix socket
+    peer_inode: int | None = None  # of a unix socket, which has no address by which the other end could be told
     peer_pids: tuple[int, ...] = ()  # processes of this machine that hold the other end
     received_ago_seconds: float | None = None  # tcpi_last_data_recv
     sent_ago_seconds: float | None = None  # tcpi_last_data_sent

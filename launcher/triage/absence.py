@@ -5,15 +5,16 @@ import msgspec
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.collectives import Seat
-from perfwatch.triage.gpu import regime
-from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal
-from perfwatch.triage.verdict import Culprit, Outcome
+from perfwatch.triage.gpu import cards_of, regime
+from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, silent_seconds, temporal
+from perfwatch.triage.verdict import Culprit, Finding, Link, Outcome
 from perfwatch.triage.waitgraph import WaitGraph
 
 CAUSE = "stalled_collective"
 COUNTED = 0.9  # the most that is said of a rank that only the others' counts tell about
 GONE_SECONDS = 2.0  # of a rank of this host that RAS does not hear from, and of which there is no process here
 SHOWN = 8
+RUNS = ("python", "native")  # what a thread that spins for its card looks like, where the card itself does not tell
 UNHEARD = ("dead", "unresponsive", "missing")
 
 
@@ -43,6 +44,26 @@ def call(case: Case, graph: WaitGraph | None, waiting: list[Chain]) -> str:
     return next((name for name in named if name), stands)
 
 
+def waits_as(case: Case, chain: Chain, call: str = "") -> str:
+    """How a rank waits that is in a collective (``call``), as records, counts or its peers tell, whatever it seems to do."""
+    if chain.end.kind == "gpu":
+        return f"for {chain.awaited}"
+    if chain.end.kind not in RUNS:
+        return f"in {chain.awaited}"
+    where = call or "a collective"
+    return f"for its GPU, in {where}" if cards_of(case.history, chain.start.pid).uuids else f"in {where}"
+
+
+def way(case: Case, chain: Chain, call: str = "") -> tuple[Link, ...]:
+    """The links of such a rank: a thread that spins for its card does not wait for nothing."""
+    if chain.end.kind not in RUNS:
+        return chain.links
+    end, told = (chain.end.node.pid, chain.end.node.tid), waits_as(case, chain, call).partition(" ")[2]
+    return tuple(
+        msgspec.structs.replace(link, waits_for=told) if (link.pid, link.tid) == end else link for link in chain.links
+    )
+
+
 def elsewhere(case: Case, waiting: list[Chain], graph: WaitGraph, seat: Seat) -> Outcome:
     """The rank at the end is on another machine, may not be looked at, or is gone: only the others' counts tell about it.
 
@@ -65,9 +86,29 @@ def elsewhere(case: Case, waiting: list[Chain], graph: WaitGraph, seat: Seat) ->
         ceiling=COUNTED,
         next=(_next(case, seat, gone),),
     )
-    links = tuple(link for chain in waiting for link in chain.links)
+    links = tuple(link for chain in waiting for link in way(case, chain, graph.calls.get(rank_of(chain), "")))
     culprit = Culprit(pid=seat.pid or 0, rank=seat.rank, host=seat.host or None)
     return msgspec.structs.replace(found, culprits=(culprit,), wait_chain=links)
+
+
+def ended(case: Case, waiting: Chain, pid: int, rank: int | None, graph: WaitGraph | None) -> Finding:
+    """A rank of this host was seen to end while another one waits for it."""
+    found = hung(
+        case,
+        CAUSE,
+        waiting,
+        owner="user_code",
+        summary=f"rank {rank} (pid {pid}) is gone and rank {waiting.start.rank} waits for it in {call(case, graph, [waiting])}",
+        patience=STRUCTURAL_SECONDS,
+        silent=None if graph is None else max(graph.seconds, silent_seconds(case, waiting)),
+        evidence=(
+            case.saw("process", f"rank {rank}", "is gone", f"pid {pid} has ended", "alive"),
+            *(graph.evidence(case) if graph is not None else ()),
+        ),
+        next=("dmesg | grep -i 'killed process'",),
+    )
+    op = call(case, graph, [waiting])
+    return msgspec.structs.replace(found, culprits=(Culprit(pid=pid, rank=rank),), wait_chain=way(case, waiting, op))
 
 
 def _next(case: Case, seat: Seat, gone: bool) -> str:

@@ -79,6 +79,14 @@ def burnt_by_others(case: Case, pid: int) -> float | None:
     return max(0.0, 1.0 - (own_cores(case, on) + watching_cores(case)) / busy)
 
 
+def spare_cores(case: Case, pid: int) -> float | None:
+    """CPUs of the machine that nobody uses; None where it is not known, or where a rank may use only some of them."""
+    cpus, host = allowed_cpus(case, pid), case.latest_host()
+    if cpus is None or host is None or cpus < host.reading.cpus_online:
+        return None
+    return case.history.rate(r.Host, of=lambda h: h.idle_seconds, seconds=WINDOW_SECONDS)
+
+
 def confined(case: Case, pid: int) -> frozenset[int] | None:
     """The CPUs of a rank that may use only some of the machine's, where it is known what is computed on these; else None."""
     seen = case.history.latest(r.Affinity, pid)

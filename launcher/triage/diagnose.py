@@ -1,5 +1,6 @@
 """``diagnose(recording, at)``: the one pure function from a recording to a verdict. Live and offline, it is the same."""
 
+import re
 from collections.abc import Sequence
 from datetime import datetime, timezone
 
@@ -32,6 +33,7 @@ SURE = 0.6  # a finding below this is a suspicion, not a verdict
 SUSPECTED = 0.5  # of a finding's confidence that a mere suspicion of it has
 SHOWN = 4
 SHOWN_LINKS = 12
+RANK = re.compile(r"\branks?\b(?!\.)")  # the word, and not the name of a file
 STANDS_SECONDS = 2.0  # longer than the waits within a healthy step, shorter than any patience
 MOVING = ("slow", "healthy")  # states that a job which may be hung cannot be called yet
 
@@ -59,10 +61,19 @@ def judge(case: Case, rules: Sequence[Rule] = RULES) -> Verdict:
             )
             continue
         if isinstance(outcome, Finding):
-            findings.append(sharpened(case, outcome))
+            findings.append(_of_rank(case, sharpened(case, outcome)))
         elif isinstance(outcome, Abstention):
             missing.extend(outcome.missing)
     return _verdict(case, findings, tuple(dict.fromkeys(missing)))
+
+
+def _of_rank(case: Case, finding: Finding) -> Finding:
+    """A finding about one rank among several says in its summary which one that is."""
+    blamed = {one.rank for one in finding.culprits}
+    rank = next(iter(blamed), None)
+    if len(case.job.ranks) < 2 or len(blamed) > 1 or rank is None or RANK.search(finding.summary):
+        return finding
+    return msgspec.structs.replace(finding, summary=f"rank {rank}: {finding.summary}")
 
 
 def _verdict(case: Case, findings: list[Finding], missing: tuple[Missing, ...]) -> Verdict:

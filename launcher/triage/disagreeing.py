@@ -2,6 +2,7 @@
 
 import msgspec
 
+from perfwatch.triage.absence import rank_of, way
 from perfwatch.triage.agreement import Disagreement, disagreement
 from perfwatch.triage.case import Case
 from perfwatch.triage.collectives import shown
@@ -42,7 +43,8 @@ def by_records(case: Case) -> Outcome:
             next=NEXT,
             lost_share=1.0,
         )
-    chains = [chain for chain in case.chains.values() if chain.start.rank in {rank for rank, _, _ in found.calls}]
+    calls = {rank: shown(one) for rank, _, one in found.calls}
+    chains = [chain for chain in case.chains.values() if chain.start.rank in calls]
     if not chains:
         return None
     waiting = min(chains, key=lambda chain: chain.end.silent_seconds or 0.0)
@@ -58,7 +60,9 @@ def by_records(case: Case) -> Outcome:
         next=NEXT,
     )
     return msgspec.structs.replace(
-        result, culprits=culprits, wait_chain=tuple(link for chain in chains for link in chain.links)
+        result,
+        culprits=culprits,
+        wait_chain=tuple(link for chain in chains for link in way(case, chain, calls.get(rank_of(chain), ""))),
     )
 
 
@@ -97,7 +101,9 @@ def in_a_ring(case: Case) -> Outcome:
         for rank in graph.cycle
     )
     return msgspec.structs.replace(
-        result, culprits=culprits, wait_chain=tuple(link for chain in chains for link in chain.links)
+        result,
+        culprits=culprits,
+        wait_chain=tuple(link for chain in chains for link in way(case, chain, graph.calls.get(rank_of(chain), ""))),
     )
 
 

@@ -11,6 +11,7 @@ from perfwatch.triage import devices, polling, rendezvous, threads, workers
 from perfwatch.triage.frames import any_tag, collective_name, show
 from perfwatch.triage.history import History
 from perfwatch.triage.job import Job
+from perfwatch.triage.motion import python_threads
 from perfwatch.triage.node import End, Node, node_of
 
 RUNNING_SHARE = 0.5  # of a core: a thread above this is running whatever the instant says
@@ -152,7 +153,8 @@ def _socket(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descri
         if faces is not None:
             answers = threads.answering(history, job, faces) or (faces,)
             what = ", ".join(f"pid {one.pid} thread {one.name}" for one in answers)
-            return Edge("connection", f"{what} to send on {socket.local}", answers)
+            where = socket.local or socket.peer or f"a {socket.family} socket"
+            return Edge("connection", f"{what} to send on {where}", answers)
         served = workers.behind_manager(history, job, node, inside)
         where = f"pid {inside[0]} at the other end of {socket.local or 'a socket'}"
         kind = "connection" if socket.family.startswith("tcp") else "socket"
@@ -168,12 +170,17 @@ def _socket(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descri
 
 
 def _serving(history: History, job: Job, pids: tuple[int, ...]) -> tuple[Node, ...]:
-    """Who answers in these processes: a main thread that waits for others itself leaves that to threads of its own."""
+    """Who answers in these processes: a main thread that waits for others or for visitors leaves that to threads of its own."""
     found: list[Node] = []
     for main in _nodes(history, job, pids):
-        waits = any_tag(main.inner, *threads.LEADING_TAGS)
-        others = threads.worked_for(history, threads.other_threads(history, job, main)) if waits else []
-        found += others or [main]
+        others: tuple[Node, ...] = ()
+        if any_tag(main.inner, *threads.LEADING_TAGS):
+            others = tuple(threads.worked_for(history, threads.other_threads(history, job, main)))
+        elif main.wait is not None and main.wait.kind == "accept":
+            others = threads.answering(history, job, main)
+            if not python_threads(history, main.pid):
+                continue  # without stacks nobody knows which of its threads has the visitor
+        found += others or (main,)
     return tuple(found)
 
 

@@ -1,17 +1,23 @@
-"""Ranks that end their process group while others still train: they made fewer calls, and both sides wait for each other."""
+"""Ranks that are done while others still train: they made fewer calls, and those wait for them.
+
+Where they end their process group, both sides wait for each other.
+"""
 
 import msgspec
 
-from perfwatch.triage.absence import in_collective, listed, rank_of
+from perfwatch.triage.absence import in_collective, listed, rank_of, waits_as, way
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import any_tag, show, tags
 from perfwatch.triage.gpu import polls
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal
+from perfwatch.triage.node import Node
+from perfwatch.triage.threads import other_threads
 from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = "mismatched_collective"
 # Where no GPU can be asked, a wait for it is seen as a native call that does not return.
+MOST_NAMED = 3  # of threads that are left over
 WAITS = ("collective", "gpu", "native")
 
 
@@ -20,9 +26,26 @@ def leaves(chain: Chain) -> bool:
     return chain.start.stack is not None and any_tag(tags(chain.start.stack), "group_destroy")
 
 
+def over(chain: Chain) -> bool:
+    """Whether a rank's program is over: its main thread is in the interpreter's shutdown, and makes no further call."""
+    return chain.start.stack is not None and any_tag(tags(chain.start.stack), "exit")
+
+
 def others_train(case: Case, pid: int) -> bool:
-    """Whether a rank leaves and another one does not."""
-    return leaves(case.chains[pid]) and any(not leaves(chain) for chain in case.chains.values())
+    """Whether a rank is done and another one is not: it has more to wait for than the end of this one's threads."""
+    others = [chain for other, chain in case.chains.items() if other != pid]
+    if leaves(case.chains[pid]):
+        return any(not leaves(chain) for chain in others)
+    return case.job.covered and any(in_collective(case, chain) and not over(chain) for chain in others)
+
+
+def left_over(case: Case, chain: Chain) -> list[Node]:
+    """The program's own threads that go on while the interpreter waits for all that are not daemons."""
+    end = chain.end.node
+    frames = end.stack.frames if end.stack is not None else ()
+    if not any(frame.function == "_shutdown" and frame.file.endswith("/threading.py") for frame in frames):
+        return []
+    return [one for one in other_threads(case.history, case.job, end) if one.frame is not None][:MOST_NAMED]
 
 
 def left_early(case: Case) -> Outcome:
@@ -50,7 +73,7 @@ def left_early(case: Case) -> Outcome:
             case.saw(
                 "collective",
                 f"rank {rank_of(chain)}",
-                "destroys its process group" if leaves(chain) else f"waits for {chain.awaited}",
+                "destroys its process group" if leaves(chain) else f"waits {waits_as(case, chain)}",
                 f"{show(chain.start.frame)} for {chain.end.silent_seconds or 0:.1f} s",
                 "all ranks in the same call",
             )
@@ -62,5 +85,7 @@ def left_early(case: Case) -> Outcome:
     return msgspec.structs.replace(
         found,
         culprits=tuple(one for chain in (*leaving, *waiting) for one in chain.culprits()),
-        wait_chain=tuple(link for chain in (*leaving, *waiting) for link in chain.links),
+        wait_chain=tuple(
+            link for chain in (*leaving, *waiting) for link in (chain.links if leaves(chain) else way(case, chain))
+        ),
     )

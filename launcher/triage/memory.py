@@ -14,7 +14,9 @@ from perfwatch.triage.hang import LONGEST_RECOVERED
 from perfwatch.triage.history import Seen
 from perfwatch.triage.job import Member
 from perfwatch.triage.motion import motion, python_threads, tags_seen
+from perfwatch.triage.node import Node
 from perfwatch.triage.profile import TRAINING_TAGS
+from perfwatch.triage.threads import waits_forever
 from perfwatch.triage.verdict import Evidence
 
 WATCHED_SECONDS = 5.0  # of what is going on now, before the time since training may shorten the patience for it
@@ -66,13 +68,14 @@ class Lull:
     ceiling: float
 
 
-def lull(case: Case, rank: Member, watched: float, patience: float) -> Lull:
+def lull(case: Case, rank: Member, watched: float, patience: float, waiting: Node | None = None) -> Lull:
     """How long a wait or a computation, watched for so long, counts as lasting already.
 
-    It tells nothing of when it began, so the time since anything was trained speaks for it: after a while of watching, and
-    without certainty. Where steps are counted no such guess is needed.
+    It tells nothing of when it began, so the time since anything was trained speaks for it, or for how long the training
+    thread (``waiting``) has slept until it is over: after a while of watching, and without certainty. Where steps are counted
+    no such guess is needed.
     """
-    remembered = quiet(case, rank)
+    remembered = max(quiet(case, rank), unwoken(case, waiting), key=lambda one: one.seconds)
     if case.progress[rank.pid].steps is not None or watched >= min(remembered.seconds, patience):
         return Lull(watched, (), 1.0)
     return Lull(min(remembered.seconds, patience - WATCHED_SECONDS + watched), remembered.evidence, GUESSED)
@@ -82,6 +85,16 @@ def quiet(case: Case, rank: Member) -> Quiet:
     """The shorter of what is known: if batches were taken a moment ago, threads that have been idle for long prove nothing."""
     known = [one for one in (unfed(case, rank), _uncomputed(case, rank)) if one.evidence]
     return min(known, key=lambda one: one.seconds, default=Quiet())
+
+
+def unwoken(case: Case, node: Node | None) -> Quiet:
+    """Since a training thread that waits without a time limit fell asleep: it has trained nothing since."""
+    if node is None or not waits_forever(node) or node.thread is None or node.thread.ran_ago_seconds is None:
+        return Quiet()
+    age = node.thread.ran_ago_seconds + case.at - node.thread_at
+    told = f"last ran {age:.1f} s ago (kernel)"
+    who = f"pid {node.pid} thread {node.tid}"
+    return Quiet(age, (case.saw("waiter", who, "the training thread waits for it", told, "runs in each step"),))
 
 
 def unfed(case: Case, rank: Member) -> Quiet:

@@ -1,5 +1,7 @@
 """A thread that sleeps a little, looks at a file, and sleeps again: told by the source line and the loop around it."""
 
+import re
+
 from perfwatch.probes import readings as r
 from perfwatch.triage.code import line_of, names
 from perfwatch.triage.frames import user_frame
@@ -18,6 +20,8 @@ MOST_ASKED = 6  # different calls in a loop that only asks and sleeps
 WORK_CALLS = frozenset("backward step zero_grad next forward fit train train_step training_step put send write".split())
 WORK_WAITS = frozenset({"wait", "synchronize"})
 LONGEST_PAUSE_SECONDS = 60.0  # nobody who polls sleeps longer in between
+FILE_NAME = re.compile(r"\w\.[A-Za-z]\w{0,7}$")  # a name with an ending, in a folder that is not told
+MOST_NEAR = 3
 OPENING = -1  # the number under which a path is kept that has no descriptor yet
 FIFO_WAIT = (
     "wait_for_partner"  # fs/pipe.c, where an open of a FIFO waits; the only wait channel that is trusted, as a hint
@@ -74,11 +78,18 @@ def path_of(history: History, node: Node) -> str:
     """The path that it waits for, from the blocked call or from strings in the frame's locals; "" when unknown."""
     if node.wait is not None and node.wait.path:
         return node.wait.path
-    for seen in reversed(history.series(r.Stack, node.pid, node.tid)):
-        paths = [text for text in seen.reading.texts if "/" in text]
-        if paths:
-            return paths[0]
-    return ""
+    texts = _texts(history, node)
+    return next((text for text in texts if "/" in text), "") or next((t for t in texts if FILE_NAME.search(t)), "")
+
+
+def texts_near(history: History, node: Node) -> tuple[str, ...]:
+    """Words in the variables of its frames, where none of them is a path: they may be part of one."""
+    return tuple(text for text in _texts(history, node) if len(text) > 1)[:MOST_NEAR]
+
+
+def _texts(history: History, node: Node) -> tuple[str, ...]:
+    stacks = reversed(history.series(r.Stack, node.pid, node.tid))
+    return next((seen.reading.texts for seen in stacks if seen.reading.texts), ())
 
 
 def opened(history: History, node: Node) -> r.Descriptor | None:

@@ -5,11 +5,14 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.hang import silent_seconds
 from perfwatch.triage.motion import motion
-from perfwatch.triage.threads import LONG_SLEEP_SECONDS, releasers, sharers
+from perfwatch.triage.node import Node, node_of
+from perfwatch.triage.threads import A_LOCK, LONG_SLEEP_SECONDS, awaited, nearest, releasers, sharers
+from perfwatch.triage.workers import idle
 
 ROUNDS = 3  # a thread that has rested and come back so often meanwhile does not release it the next time either
 MARGIN_SECONDS = 1.0  # from the end of a rest to the release
 WORKING_SHARE = 0.2  # of a core
+HELD_UP = (A_LOCK, "a semaphore", "room in a queue")  # who waits for an item or an event may have nothing to do
 
 
 def somebody_works(case: Case, chain: Chain) -> bool:
@@ -38,3 +41,12 @@ def until_released(case: Case, chain: Chain) -> float:
         if left is not None and left <= LONG_SLEEP_SECONDS and (grown is None or grown[0] < ROUNDS):
             waited = max(waited, silent + left + MARGIN_SECONDS)
     return waited
+
+
+def blocked_beside(case: Case, chain: Chain) -> list[Node]:
+    """Of threads that wait for ever beside others that move, those that stopped in the midst of their work: no idle ones."""
+    end = chain.end
+    if end.kind != "lock" or (end.node.wait is not None and end.node.wait.shared):
+        return []
+    nodes = [node_of(case.history, case.job, end.node.pid, tid) for tid in end.others]
+    return [n for n in nearest(case.history, end.node, nodes) if not idle(n) and awaited(n) in HELD_UP]

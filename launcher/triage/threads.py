@@ -19,6 +19,7 @@ ENTERED = {
     "wait_for": "a condition or an event",
     "acquire": "a semaphore",
     "join": "a thread to end",
+    "_shutdown": "its threads to end",
 }
 OTHERS_MOVE = "other threads move"
 ELSEWHERE_HELD = "another process may hold it"
@@ -84,7 +85,7 @@ def waits(history: History, job: Job, node: Node) -> tuple[str, tuple[Node, ...]
     asks = any_tag(node.inner, "thread_wait", "queue_get", "queue_put")
     if node.motion.frozen is False and not asks:
         return "something that lets it move now and then", (), End("other", node)
-    onward = _nearest(history, node, [other for other in others if _leads_on(history, other)])
+    onward = nearest(history, node, [other for other in others if _leads_on(history, other)])
     if onward:
         return f"thread {onward[0].name or onward[0].tid}", tuple(onward), None
     if node.motion.frozen is False:
@@ -102,7 +103,8 @@ def waits(history: History, job: Job, node: Node) -> tuple[str, tuple[Node, ...]
             End("lock", node, others=moving or relatives, detail=detail),
         )
     if may_release(history, node, others):
-        return f"{awaited(node)}, while other threads move", (), End("lock", node, others=locked, detail=OTHERS_MOVE)
+        told = f", while {OTHERS_MOVE}" if _somebody_moves(history, node, others) else ""
+        return awaited(node) + told, (), End("lock", node, others=locked, detail=OTHERS_MOVE)
     what = awaited(node)
     if what != A_LOCK:
         return f"{what}, which nobody brings about", (), End("lock", node, others=locked)
@@ -155,7 +157,7 @@ def _listens(history: History, node: Node) -> bool:
     return node.wait.kind == "accept" or (file is not None and file.reading.kind == "tty")
 
 
-def _nearest(history: History, node: Node, others: list[Node]) -> list[Node]:
+def nearest(history: History, node: Node, others: list[Node]) -> list[Node]:
     """Of threads that stand still, those that have not done so since long before this one: those were idle anyway."""
     own = silence(history, node)
     if own is None or not waits_forever(node):
@@ -165,12 +167,17 @@ def _nearest(history: History, node: Node, others: list[Node]) -> list[Node]:
 
 
 def may_release(history: History, node: Node, others: list[Node]) -> bool:
+    """Whether somebody may yet let a thread go on: it was looked at only once, or others of its process move."""
+    return node.motion.samples < 2 or _somebody_moves(history, node, others)
+
+
+def _somebody_moves(history: History, node: Node, others: list[Node]) -> bool:
     """Whether a thread of the process runs, or rests for a while; a heartbeat that hands nothing over does not count."""
     if any(not waits_forever(other) and (not _ticks(other) or _hands_over(history, other)) for other in others):
         return True
     known = {node.tid, *(other.tid for other in others)}
     shares = (motion(history, *key).run_share for key in history.of(r.Thread, node.pid) if key[1] not in known)
-    return any(share is not None and share > UNSEEN_RUN_SHARE for share in shares) or node.motion.samples < 2
+    return any(share is not None and share > UNSEEN_RUN_SHARE for share in shares)
 
 
 def sharers(job: Job, node: Node) -> tuple[int, ...]:
@@ -243,26 +250,41 @@ def gil_waiters(history: History, job: Job, owner: Node) -> tuple[int, ...]:
 
 def facing(history: History, job: Job, socket: r.Socket, pids: tuple[int, ...]) -> Node | None:
     """The thread of these processes that waits to receive on the other end of a connection: it has nothing to answer."""
-    if not (socket.local and socket.peer):
-        return None  # of a socket without a name the other end cannot be told
+    if not (socket.local and socket.peer) and socket.peer_inode is None:
+        return None  # of a socket without a name or a number the other end cannot be told
     for pid, tid in history.entities(r.Thread):
         seen = history.latest(r.Thread, pid, tid) if pid in pids else None
         wait = seen.reading.wait if seen is not None else None
         if wait is None or wait.fd is None or wait.kind not in ("recv", "read"):
             continue
         file = history.latest(r.Descriptor, pid, wait.fd)
-        other = file.reading.socket if file is not None else None
-        if other is not None and (other.local, other.peer) == (socket.peer, socket.local):
+        if file is not None and _is_far_end(file.reading, socket):
             return node_of(history, job, pid, tid)
     return None
 
 
+def _is_far_end(file: r.Descriptor, socket: r.Socket) -> bool:
+    """Whether an open file is the other end of a connection: the same addresses the other way round, or that very inode."""
+    if socket.peer_inode is not None:
+        return file.inode == socket.peer_inode
+    other = file.socket
+    return other is not None and (other.local, other.peer) == (socket.peer, socket.local)
+
+
 def answering(history: History, job: Job, reader: Node) -> tuple[Node, ...]:
     """Of a process whose thread waits for requests, the other threads that may owe an answer: at work, or stuck in it."""
-    others = worked_for(history, other_threads(history, job, reader))
     receives = ("recv", "read", "accept", "poll")
-    return tuple(
+    others = [
         other
-        for other in others
+        for other in other_threads(history, job, reader)
         if not any_tag(other.inner, *LEADING_TAGS) and (other.wait is None or other.wait.kind not in receives)
-    )
+    ]
+    at_work = [other for other in others if "queue_get" not in other.inner and not _parks(history, other)]
+    return tuple(worked_for(history, at_work or others))
+
+
+def _parks(history: History, node: Node) -> bool:
+    """Whether a thread only keeps its process alive: it sleeps in a loop without end that does nothing else."""
+    source = source_of(history, node)
+    sleeps = node.wait is not None and node.wait.kind == "sleep"
+    return sleeps and source is not None and bool(source.loops) and names(source.loop_calls) <= HEARTBEAT_CALLS

@@ -104,7 +104,7 @@ def test_unix_peer_lends_its_path(tmp_path: Path) -> None:
     server = Connection(inode=56, family="unix", state="ESTABLISHED", local="/run/x.sock", peer_inode=55)
 
     assert reading(one, [one, server], Holders(Filesystem(proc=tmp_path))) == Socket(
-        family="unix", state="ESTABLISHED", peer="/run/x.sock", peer_pids=(12,)
+        family="unix", state="ESTABLISHED", peer="/run/x.sock", peer_inode=56, peer_pids=(12,)
     )
 
 

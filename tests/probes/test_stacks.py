@@ -157,6 +157,18 @@ def test_texts_are_path_like_strings_of_the_innermost_user_frame_redacted() -> N
     assert stack.texts == ("/data/X.tar", "a.idx", "b.idx")
 
 
+def test_texts_of_the_caller_stand_in_where_the_innermost_frame_has_none() -> None:
+    """A lock's ``__enter__`` has ``self`` alone; what it locks is in the frame around it."""
+    enter = frame("Lock.__enter__", "/home/u/locks.py", 9, self="<Lock at 0x7f>")
+    caller = frame("load", "/home/u/train.py", 30, sensor='"s0650"')
+    outer = frame("main", "/home/u/train.py", 50, out='"/data/out"')
+    text = json.dumps([thread(enter, caller, outer)]).encode()
+
+    [stack] = parse_dump(7, text, redact=str)
+
+    assert stack.texts == ("s0650",)
+
+
 def test_without_redaction_no_text_is_collected() -> None:
     """Private by default."""
     run, _ = answering(answered(thread(frame("f", "/t.py", 1, path='"/data"'))))

@@ -25,7 +25,7 @@ from perfwatch.triage.frames import show, tags, user_frame
 from perfwatch.triage.gpu import name_of
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import LOST_SHARE, certainty
-from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.triage.verdict import Alternative, Evidence, Outcome
 
 CAUSE = Cause("allocator_thrash", "slow", "user_code", (GpuSample,))
 
@@ -91,8 +91,7 @@ def _finding(case: Case, one: Accelerated, falls: int, low: int, high: int, empt
         )
         + at,
         evidence=(
-            case.saw("nvml", name, "memory falls and rises", f"{falls} times in {WINDOW_SECONDS:.0f} s", "constant"),
-            case.saw("stack", f"pid {one.rank.pid}", "empties the cache", f"{emptying:.0%} of the samples", "0 %"),
+            *_evidence(case, one, falls, emptying),
             monitored(case, one, "waits meanwhile", "a kernel resident all the time"),
         ),
         alternatives=(Alternative(cause="synchronising", refuted_by="the memory itself goes up and down"),),
@@ -102,6 +101,18 @@ def _finding(case: Case, one: Accelerated, falls: int, low: int, high: int, empt
             else "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; a smaller batch, or inputs padded to a few sizes",
         ),
     )
+
+
+def _evidence(case: Case, one: Accelerated, falls: int, emptying: float) -> tuple[Evidence, ...]:
+    """What memory and stacks show; either may show nothing, and is left out then."""
+    shown = []
+    if falls:
+        told = f"{falls} times in {WINDOW_SECONDS:.0f} s"
+        shown.append(case.saw("nvml", name_of(case.history, one.card.uuid), "memory falls and rises", told, "constant"))
+    if emptying:
+        told = f"{emptying:.0%} of the samples"
+        shown.append(case.saw("stack", f"pid {one.rank.pid}", "empties the cache", told, "0 %"))
+    return tuple(shown)
 
 
 def _empties(case: Case, stack: Stack) -> bool:

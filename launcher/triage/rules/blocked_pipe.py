@@ -5,6 +5,7 @@ What it means
 
 How it is recognised
     The wait chain ends in a read or write on a pipe or FIFO; who holds the other end is known from every process' open files.
+    A question on stdin, in the midst of training, that a pipe does not answer is given less time than data that are late.
 
 What it is mistaken for
     A slow reader: the writer runs now and then. A queue between the job's own processes: the chain goes on to the other end.
@@ -15,12 +16,19 @@ What to do next
 
 from perfwatch.probes.readings import Descriptor, Thread
 from perfwatch.triage.case import Case
+from perfwatch.triage.chain import Chain
+from perfwatch.triage.code import calling_line
 from perfwatch.triage.edges import STREAMS
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal, who
+from perfwatch.triage.memory import quiet
+from perfwatch.triage.profile import TRAINING_TAGS
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("blocked_pipe", "hung", "user_code", (Thread, Descriptor))
+
+STDIN = 0
+QUESTIONS = frozenset({"input", "getpass", "getpass.getpass", "click.confirm", "click.prompt"})
 
 
 def judge(case: Case) -> Outcome:
@@ -43,13 +51,14 @@ def judge(case: Case) -> Outcome:
         name = end.descriptor.target if end.descriptor else end.detail
         stream = STREAMS.get(end.descriptor.fd) if end.descriptor else None
         which = f" ({stream})" if stream else ""
+        asks = not writes and _asks(case, chain)
         return hung(
             case,
             CAUSE.name,
             chain,
             owner=CAUSE.owner,
-            summary=f"{who(chain)} {_does(opens, writes)} {name}{which}; {missing}",
-            patience=STRUCTURAL_SECONDS if not holders or writes else temporal(case),
+            summary=f"{who(chain)} {'waits for an answer on' if asks else _does(opens, writes)} {name}{which}; {missing}",
+            patience=STRUCTURAL_SECONDS if not holders or writes or asks else temporal(case),
             evidence=(
                 case.saw("pipe", name, "the other end", missing, "somebody reads" if writes else "somebody writes"),
             ),
@@ -57,6 +66,19 @@ def judge(case: Case) -> Outcome:
             next=(f"ls -l {name}" if name.startswith("/") else f"ls -l /proc/{end.node.pid}/fd",),
         )
     return None
+
+
+def _asks(case: Case, chain: Chain) -> bool:
+    """Whether a program that has trained already puts a question: one read of stdin at a line of its own, in no loop over it."""
+    node, pipe = chain.end.node, chain.end.descriptor
+    line = calling_line(case.history, node.stack) if node.stack is not None else None
+    if line is None or pipe is None or pipe.fd != STDIN or node.pid != chain.start.pid:
+        return False
+    reads = any(call.endswith("stdin.readline") for call in line.calls) and not line.loops
+    if not reads and not QUESTIONS.intersection(line.calls):
+        return False
+    rank = case.job.members[chain.start.pid]
+    return bool(quiet(case, rank).evidence) or case.profile(rank).seen(*TRAINING_TAGS)
 
 
 def _does(opens: bool, writes: bool) -> str:

@@ -6,7 +6,7 @@ What it means
 
 How it is recognised
     The training thread stands in torch's rendezvous or process-group setup, or in a store's wait; fewer ranks than WORLD_SIZE
-    are seen, or the store's peer does not answer.
+    are seen, or the store's peer does not answer. A rank that is there, and stands still elsewhere, is the one to blame.
 
 What it is mistaken for
     A slow start: ranks still appear. A collective: that is after the rendezvous.
@@ -15,12 +15,16 @@ What to do next
     Start the missing rank; compare MASTER_ADDR, MASTER_PORT and WORLD_SIZE on every node.
 """
 
+import msgspec
+
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage import rendezvous
+from perfwatch.triage.absence import listed, rank_of
 from perfwatch.triage.case import Case
+from perfwatch.triage.chain import Chain
 from perfwatch.triage.hang import hung, silent_seconds, temporal, who
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Alternative, Evidence, Outcome
+from perfwatch.triage.verdict import Alternative, Evidence, Finding, Outcome
 
 CAUSE = Cause("blocked_rendezvous", "hung", "scheduler", (Thread, Stack))
 
@@ -34,19 +38,20 @@ def judge(case: Case) -> Outcome:
         chain = case.chains[rank.pid]
         if chain.end.kind != "rendezvous" or case.progress[rank.pid].kind == "moving":
             continue
-        if _somebody_is_late(case):
-            return None
+        late = [chain for chain in case.chains.values() if chain.end.kind not in ("rendezvous", "collective")]
+        if any(chain.start.motion.frozen is not True or chain.end.still is False for chain in late):
+            return None  # a rank that is there is elsewhere and moves: it may come yet
         seen, size = len(case.ranks), case.job.world_size
         # a key that is awaited later says nothing of when the waiting began
         open_for = None if chain.end.detail == "store" else rendezvous.open_seconds(case.history, case.job)
         present = sorted(r.rank for r in case.ranks if r.rank is not None)
         absent = "" if size is None or seen >= size else f"; {_absent(present, seen, size)}"
-        return hung(
+        found = hung(
             case,
             CAUSE.name,
             chain,
-            owner=CAUSE.owner,
-            summary=f"{who(chain)} waits for the other ranks to appear{absent}",
+            owner="user_code" if late else CAUSE.owner,
+            summary=_kept_away(case, late[0]) if late else f"{who(chain)} waits for the other ranks to appear{absent}",
             patience=temporal(case),
             silent=max(silent_seconds(case, chain), open_for or 0.0),
             ceiling=1.0 if absent else INFERRED,
@@ -61,9 +66,26 @@ def judge(case: Case) -> Outcome:
                 *_since(case, open_for),
             ),
             alternatives=(Alternative(cause="starting", refuted_by="no further rank appeared meanwhile"),),
-            next=("start the missing rank", "compare MASTER_ADDR, MASTER_PORT and WORLD_SIZE of every rank"),
+            next=(f"py-spy dump --nonblocking --pid {late[0].end.node.pid}",)
+            if late
+            else ("start the missing rank", "compare MASTER_ADDR, MASTER_PORT and WORLD_SIZE of every rank"),
         )
+        return _blaming(found, late) if late else found
     return None
+
+
+def _kept_away(case: Case, late: Chain) -> str:
+    """What is said where all ranks are seen and one of them stands elsewhere: those at the rendezvous are its victims."""
+    victims = listed([rank_of(chain) for chain in case.chains.values() if chain.end.kind == "rendezvous"])
+    return (
+        f"rank {rank_of(late)} has not come to the rendezvous: {who(late)} waits for {late.awaited}; {victims} for it"
+    )
+
+
+def _blaming(found: Finding, late: list[Chain]) -> Finding:
+    culprits = tuple(one for chain in late for one in chain.culprits())
+    links = tuple(link for chain in late for link in chain.links)
+    return msgspec.structs.replace(found, culprits=culprits, wait_chain=found.wait_chain + links)
 
 
 def _absent(present: list[int], seen: int, size: int) -> str:
@@ -79,9 +101,3 @@ def _since(case: Case, open_for: float | None) -> tuple[Evidence, ...]:
     if open_for is None:
         return ()
     return (case.saw("store", "job", "has been open", f"for {open_for:.0f} s", "all ranks within seconds"),)
-
-
-def _somebody_is_late(case: Case) -> bool:
-    """Whether a rank that is there is elsewhere and moves: it may come yet."""
-    elsewhere = [chain.start for chain in case.chains.values() if chain.end.kind not in ("rendezvous", "collective")]
-    return any(node.motion.frozen is not True for node in elsewhere)

@@ -21,10 +21,10 @@ import msgspec
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
-from perfwatch.triage.frames import show
+from perfwatch.triage.frames import any_tag, show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal, who
 from perfwatch.triage.node import Node, culprit, node_of
-from perfwatch.triage.releasing import somebody_works, until_released
+from perfwatch.triage.releasing import blocked_beside, somebody_works, until_released
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.threads import OTHERS_MOVE, awaited
 from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Finding, Missing, Outcome
@@ -66,7 +66,7 @@ def _finding(case: Case, chain: Chain) -> Finding:
     end = chain.end
     moving = end.detail == OTHERS_MOVE
     elsewhere = bool(end.node.wait and end.node.wait.shared and end.others)
-    partners = [] if moving else _partners(case, chain)
+    partners = blocked_beside(case, chain) if moving else _partners(case, chain)
     evidence: tuple[Evidence, ...] = tuple(
         case.saw(
             "thread",
@@ -78,14 +78,17 @@ def _finding(case: Case, chain: Chain) -> Finding:
         for p in partners[:4]
     )
     with_whom = " and ".join(_named(p, end.node.pid) for p in partners[:3])
+    too = "so do" if len(partners) > 1 else "so does"
     if elsewhere:
         pids = ", ".join(map(str, end.others[:3]))
         told = f"; pid {pids} may hold it" + ("" if moving else " and waits for ever as well")
     elif moving:
-        told = "; no thread was seen to release it"
+        beside = " and ".join(f"{_named(p, end.node.pid)} waits for {awaited(p)}" for p in partners[:3])
+        told = f"; {beside} as well, and no other thread" if beside else "; no thread"
+        told += " was seen to release it"
     else:
-        told = f"; so does {with_whom}" if with_whom else "; no thread is left that would release it"
-    lock = "its turn" if end.kind == "cycle" else awaited(end.node)
+        told = f"; {too} {with_whom}" if with_whom else "; no thread is left that would release it"
+    lock = _turn(end.node) if end.kind == "cycle" else awaited(end.node)
     found = hung(
         case,
         CAUSE.name,
@@ -101,6 +104,11 @@ def _finding(case: Case, chain: Chain) -> Finding:
     suspects = [node_of(case.history, case.job, pid) for pid in end.others] if elsewhere else partners
     culprits = (culprit(end.node), *(culprit(p) for p in suspects))
     return msgspec.structs.replace(found, culprits=culprits)
+
+
+def _turn(node: Node) -> str:
+    """What a thread on a cycle waits for."""
+    return "its own pool" if any_tag(node.inner, "pool_wait", "futures_wait") else "its turn"
 
 
 def _partners(case: Case, chain: Chain) -> list[Node]:

@@ -10,7 +10,7 @@ How it is recognised
 
 What it is mistaken for
     A long final save: bytes are written, frames of a save move. A rank that destroys its process group while others are still in
-    a call: ``mismatched_collective``.
+    a call: ``mismatched_collective``; one that ends while others wait for it in a call: ``stalled_collective``.
 
 What to do next
     The chain names the thread or handler: make it a daemon, or close it before the end.
@@ -23,15 +23,12 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import any_tag, show, tags
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
-from perfwatch.triage.leaving import others_train
-from perfwatch.triage.node import Node, culprit, node_of
+from perfwatch.triage.leaving import left_over, others_train
+from perfwatch.triage.node import culprit, node_of
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.threads import other_threads
 from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("hung_at_exit", "hung", "user_code", (Thread, Stack))
-
-MOST_NAMED = 3  # of threads that are left over
 
 
 def judge(case: Case) -> Outcome:
@@ -45,7 +42,7 @@ def judge(case: Case) -> Outcome:
             continue
         if chain.end.still is False or any_tag(chain.end.node.tags, "save"):
             continue
-        left = _left_over(case, chain)
+        left = left_over(case, chain)
         waits_for = f"thread {left[0].name or left[0].tid} at {show(left[0].frame)} to end" if left else ""
         found = hung(
             case,
@@ -62,15 +59,6 @@ def judge(case: Case) -> Outcome:
         )
         return msgspec.structs.replace(found, culprits=tuple(culprit(node) for node in left) or found.culprits)
     return None
-
-
-def _left_over(case: Case, chain: Chain) -> list[Node]:
-    """The program's own threads that go on while the interpreter waits for all that are not daemons."""
-    end = chain.end.node
-    frames = end.stack.frames if end.stack is not None else ()
-    if not any(frame.function == "_shutdown" and frame.file.endswith("/threading.py") for frame in frames):
-        return []
-    return [one for one in other_threads(case.history, case.job, end) if one.frame is not None][:MOST_NAMED]
 
 
 def finalising(stack: Stack | None) -> bool:

@@ -11,7 +11,7 @@ How it is recognised
 
 What it is mistaken for
     Models that are written as plain functions: a native profile shows torch's and BLAS' symbols there. ``starved_by_*``: the
-    thread waits for somebody else.
+    thread waits for somebody else. A job without a GPU on CPUs that are all taken: workers would win it nothing.
 
 What to do next
     ``DataLoader(num_workers=...)``.
@@ -19,13 +19,15 @@ What to do next
 
 from perfwatch.probes.readings import Stack
 from perfwatch.triage.case import Case
+from perfwatch.triage.cpu import spare_cores
 from perfwatch.triage.frames import show, tags
+from perfwatch.triage.gpu import cards_of
 from perfwatch.triage.job import Member
 from perfwatch.triage.memory import computed
 from perfwatch.triage.own_work import native_python_share, own_python, own_work
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.slowness import slow, working, worst
+from perfwatch.triage.slowness import certainty, slow, working, worst
 from perfwatch.triage.verdict import Alternative, Evidence, Outcome
 
 CAUSE = Cause("serial_loading", "slow", "data", (Stack,))
@@ -35,6 +37,9 @@ OWN_SHARE = 0.35  # of samples outside of training code: loops that log, count a
 PYTHON_SHARE = 0.15  # of samples that are plainly Python or a data library
 NATIVE_SHARE = 0.3  # of a native profile, in the interpreter or in libraries other than torch's
 RESIDUE = 0.5  # own work is what no other rule knows: one that explains half as much is the better answer
+SPARE_CORES = 0.25  # with less than that idle, workers would take their time from training itself
+MOSTLY = 0.5  # of the time: beyond it loading is what the run does, whoever gets the CPUs
+NO_GAIN = 0.55
 OWN_CONFIDENCE = 0.75  # data or not, it is the training thread's own work; that it is data is inferred
 
 
@@ -58,6 +63,7 @@ def judge(case: Case) -> Outcome:
         rank,
         lost=lost,
         frame=frame,
+        confidence=min(certainty(lost), _ceiling(case, rank, lost)),
         summary=f"the training thread prepares its own data {lost:.0%} of the time, mostly at {show(frame)}: no worker does it",
         evidence=(saw,),
         alternatives=(
@@ -67,6 +73,13 @@ def judge(case: Case) -> Outcome:
         ),
         next=("DataLoader(num_workers=4) moves this out of the training thread",),
     )
+
+
+def _ceiling(case: Case, rank: Member, lost: float) -> float:
+    """What may be said where nothing is to be won: training runs on CPUs that are all taken, and loading takes the lesser part."""
+    spare = spare_cores(case, rank.pid) if not cards_of(case.history, rank.pid).uuids else None
+    taken = spare is not None and spare < SPARE_CORES
+    return NO_GAIN if taken and lost < MOSTLY else 1.0
 
 
 def _own(case: Case) -> Outcome:

@@ -20,16 +20,18 @@ What to do next
 import msgspec
 
 from perfwatch.probes.readings import Process, Stack, Thread
-from perfwatch.triage.absence import call, elsewhere, in_collective, listed, rank_of
+from perfwatch.triage.absence import call, elsewhere, ended, in_collective, listed, rank_of, waits_as, way
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
-from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, silent_seconds, temporal, wakes_soon, who
-from perfwatch.triage.leaving import leaves
+from perfwatch.triage.frames import show
+from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
+from perfwatch.triage.leaving import leaves, left_over, over
 from perfwatch.triage.motion import moves
+from perfwatch.triage.node import Node, culprit
 from perfwatch.triage.profile import TRAINING_TAGS
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.threads import OTHERS_MOVE
-from perfwatch.triage.verdict import Abstention, Alternative, Culprit, Finding, Missing, Outcome
+from perfwatch.triage.verdict import Abstention, Alternative, Finding, Missing, Outcome
 from perfwatch.triage.waitgraph import WaitGraph, wait_graph
 
 CAUSE = Cause("stalled_collective", "hung", "user_code", (Process, Thread, Stack))
@@ -73,8 +75,8 @@ def judge(case: Case) -> Outcome:
             ),
         )
     if gone:
-        return _dead_rank(case, waiting[0], gone[0].pid, gone[0].rank, graph)
-    if any(leaves(chain) or _works(case, chain) for chain in absent):
+        return ended(case, waiting[0], gone[0].pid, gone[0].rank, graph)
+    if any(leaves(chain) or (not over(chain) and _works(case, chain)) for chain in absent):
         return None
     return _absent(case, waiting, absent, graph)
 
@@ -105,15 +107,18 @@ def _works(case: Case, chain: Chain) -> bool:
 def _absent(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitGraph | None) -> Finding:
     first = absent[0]
     victims = listed([rank_of(chain) for chain in waiting])
-    op = call(case, graph, waiting)
-    certain = (first.end.kind in CERTAIN_ENDS and first.end.detail != OTHERS_MOVE) or outlasts(case, first.end)
+    op, calls = call(case, graph, waiting), graph.calls if graph is not None else {}
+    left = left_over(case, first)
+    certain = (
+        over(first) or (first.end.kind in CERTAIN_ENDS and first.end.detail != OTHERS_MOVE) or outlasts(case, first.end)
+    )
     silent = min((chain.end.silent_seconds or 0.0 for chain in waiting), default=0.0)
     found = hung(
         case,
         CAUSE.name,
         first,
         owner=CAUSE.owner,
-        summary=f"rank {first.start.rank} never joined {op}: {who(first)} waits for {first.awaited}; {victims} for it",
+        summary=f"rank {first.start.rank} never joined {op}: {_why(first, left)}; {victims} for it",
         patience=STRUCTURAL_SECONDS if certain else temporal(case),
         silent=max(silent, first.end.silent_seconds or 0.0) if certain else silent,
         ceiling=1.0 if first.end.still else INFERRED,
@@ -122,7 +127,7 @@ def _absent(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitGr
             case.saw(
                 "collective",
                 f"rank {chain.start.rank}",
-                f"waits in {chain.awaited}",
+                f"waits {waits_as(case, chain, calls.get(rank_of(chain), op))}",
                 f"for {chain.end.silent_seconds or 0:.1f} s",
                 "returns within a step",
             )
@@ -135,24 +140,16 @@ def _absent(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitGr
         ),
         next=(f"py-spy dump --nonblocking --pid {first.end.node.pid}",),
     )
-    links = tuple(link for chain in waiting for link in chain.links) + found.wait_chain
-    culprits = tuple(one for chain in absent for one in chain.culprits())
+    links = (
+        tuple(link for chain in waiting for link in way(case, chain, calls.get(rank_of(chain), op))) + found.wait_chain
+    )
+    culprits = tuple(culprit(one) for one in left) or tuple(one for chain in absent for one in chain.culprits())
     return msgspec.structs.replace(found, wait_chain=links, culprits=culprits)
 
 
-def _dead_rank(case: Case, waiting: Chain, pid: int, rank: int | None, graph: WaitGraph | None) -> Finding:
-    found = hung(
-        case,
-        CAUSE.name,
-        waiting,
-        owner=CAUSE.owner,
-        summary=f"rank {rank} (pid {pid}) is gone and rank {waiting.start.rank} waits for it in {call(case, graph, [waiting])}",
-        patience=STRUCTURAL_SECONDS,
-        silent=None if graph is None else max(graph.seconds, silent_seconds(case, waiting)),
-        evidence=(
-            case.saw("process", f"rank {rank}", "is gone", f"pid {pid} has ended", "alive"),
-            *(graph.evidence(case) if graph is not None else ()),
-        ),
-        next=("dmesg | grep -i 'killed process'",),
-    )
-    return msgspec.structs.replace(found, culprits=(Culprit(pid=pid, rank=rank),))
+def _why(absent: Chain, left: list[Node]) -> str:
+    """What keeps a rank away: a wait, or that it is done and its process only waits for threads of its own."""
+    if not over(absent):
+        return f"{who(absent)} waits for {absent.awaited}"
+    until = f"thread {left[0].name or left[0].tid} at {show(left[0].frame)} to end" if left else absent.awaited
+    return f"its program is over, and {who(absent)} waits for {until}"

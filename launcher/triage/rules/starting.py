@@ -22,7 +22,7 @@ from perfwatch.triage.loops import turning
 from perfwatch.triage.memory import quiet
 from perfwatch.triage.profile import TRAINING_TAGS
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Outcome
+from perfwatch.triage.verdict import Evidence, Outcome
 
 CAUSE = Cause("starting", "busy", "user_code", (Thread, Stack))
 
@@ -60,17 +60,23 @@ def judge(case: Case) -> Outcome:
             if confidence == INFERRED
             else f"the program is still starting: {what}",
             confidence,
-            (
-                case.saw(
-                    "stack",
-                    f"pid {phase.rank.pid}",
-                    "imports, loads or initialises",
-                    f"{share:.0%} of {phase.profile.samples} samples, {phase.runs:.0%} of a core",
-                    "training code",
-                ),
-            ),
+            (_evidence(case, phase, share),),
         )
     return None
+
+
+def _evidence(case: Case, phase: Phase, share: float) -> Evidence:
+    """What its stacks show: frames of imports and loading, or merely that it runs."""
+    loads, runs = share >= STARTING_SHARE, f"{phase.runs:.0%} of a core"
+    return case.saw(
+        "stack",
+        f"pid {phase.rank.pid}",
+        "imports, loads or initialises" if loads else "runs, and has made no step",
+        f"{share:.0%} of {phase.profile.samples} samples, {runs}"
+        if loads
+        else f"{runs}, {phase.profile.samples} samples",
+        "training code",
+    )
 
 
 def _young(case: Case, phase: Phase) -> bool:

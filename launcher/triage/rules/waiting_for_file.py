@@ -19,6 +19,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, silent_seconds, temporal, who
 from perfwatch.triage.memory import Lull, lull
 from perfwatch.triage.node import End
+from perfwatch.triage.polling import texts_near
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.working import started_by, works
@@ -44,18 +45,21 @@ def judge(case: Case) -> Outcome:
         holders = ", ".join(f"pid {pid}" for pid in end.others[:3])
         owner = f"held by {holders}" if holders else "nobody is known to hold it"
         watched, patience = silent_seconds(case, chain), temporal(case)
-        lasts = lull(case, rank, watched, patience) if end.kind == "file_poll" else Lull(watched, (), 1.0)
+        polls = end.kind == "file_poll"
+        lasts = lull(case, rank, watched, patience, chain.start) if polls else Lull(watched, (), 1.0)
+        near = texts_near(case.history, end.node) if polls and not end.detail else ()
         return hung(
             case,
             CAUSE.name,
             chain,
             owner=CAUSE.owner,
             summary=f"{who(chain)} waits for {end.detail or 'a file'}"
-            + (f", {owner}" if end.kind == "file_lock" else " to appear or to be released"),
+            + (" to appear or to be released" if polls else f", {owner}")
+            + (f"; in its variables: {', '.join(near)}" if near else ""),
             patience=patience,
             silent=lasts.seconds,
             evidence=lasts.evidence,
-            ceiling=lasts.ceiling if end.kind == "file_poll" or end.others else min(lasts.ceiling, UNOWNED),
+            ceiling=lasts.ceiling if polls or end.others else min(lasts.ceiling, UNOWNED),
             alternatives=(Alternative(cause="endless_python", refuted_by=_refuted(end)),),
             next=(f"ls -l {end.detail}; fuser -v {end.detail}" if end.detail else "cat /proc/locks",),
         )

@@ -1,0 +1,126 @@
+"""What a verdict says, beside what it judges: its evidence speaks for it, and its sentence names who is meant."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from perfwatch.gauntlet.recorded import expected_of
+from perfwatch.probes.readings import GpuActivity, GpuSample
+from perfwatch.recording import load
+from perfwatch.triage.diagnose import diagnose
+from perfwatch.triage.verdict import Verdict
+
+RECORDINGS = Path(__file__).parent / "recordings"
+
+
+def judged(case: str) -> Verdict:
+    """A recorded case at its moment."""
+    return diagnose(load(RECORDINGS / case), expected_of(RECORDINGS / case).at)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "allocator_thrash/fires/allocator_thrash-full",
+        "blocked_rendezvous/lookalike/busy_late_rank",
+        "garbage_collection/fires/collects_in_each_step",
+        "slow_output/fires/slow_reader",
+    ],
+)
+def test_a_witness_that_shows_nothing_is_left_out(case: str) -> None:
+    """Its "0 %" would speak against the verdict."""
+    evidence = judged(case).evidence
+
+    assert evidence
+    assert [one for one in evidence if one.observed.startswith("0%")] == []
+
+
+@pytest.mark.parametrize(
+    ("case", "rank"),
+    [
+        ("evaluating/fires/evaluating", None),
+        ("stalled_collective/lookalike/busy_rank_zero_evaluates", 0),
+        ("blocked_rendezvous/lookalike/busy_late_rank", 1),
+    ],
+)
+def test_among_several_ranks_the_summary_says_which(case: str, rank: int | None) -> None:
+    """A job of one rank is spared the word."""
+    summary = judged(case).summary
+
+    assert summary.startswith(f"rank {rank}: ") if rank is not None else "rank" not in summary
+
+
+def test_a_pool_that_waits_for_itself_waits_for_no_turn() -> None:
+    """All threads of an executor wait for tasks that the same executor should do."""
+    assert "waits for its own pool" in judged("deadlocked_locks/fires/pool_inside_its_own_pool").summary
+
+
+def test_a_process_with_one_thread_is_not_said_to_have_others() -> None:
+    """A forked child waits for a lock that a thread of its parent held at the fork."""
+    verdict = judged("stuck_worker/fires/lock_inherited_by_fork")
+
+    assert "other threads" not in verdict.summary
+    assert not any("other threads" in link.waits_for for link in verdict.wait_chain)
+
+
+@pytest.mark.parametrize(
+    ("case", "waits"),
+    [
+        ("stalled_collective/fires/stalled_collective-nccl", "its GPU, in all_reduce 21"),
+        ("mismatched_collective/fires/mismatched_collective-nccl-early", "its GPU, in a collective"),
+    ],
+)
+def test_a_rank_that_spins_for_its_card_does_not_wait_for_nothing(case: str, waits: str) -> None:
+    """Its main thread burns a core in the driver, and its card's counters do not tell: the counts of calls do."""
+    unseen = (GpuSample, GpuActivity)
+    recording = load(RECORDINGS / case)
+    records = tuple(record for record in recording.records if not isinstance(record.reading, unseen))
+    verdict = diagnose(replace(recording, records=records), expected_of(RECORDINGS / case).at)
+    told = [link.waits_for for link in verdict.wait_chain if link.rank == 0]
+    shown = [one.claim for one in verdict.evidence if one.witness == "collective" and one.entity == "rank 0"]
+
+    assert (told, shown) == ([waits], [f"waits for {waits}"])
+
+
+@pytest.mark.parametrize(
+    "case", ["stalled_collective/fires/done_and_joins_a_thread", "hung_at_exit/lookalike/peer_still_in_a_call"]
+)
+def test_a_rank_that_is_done_is_named_with_the_thread_that_keeps_it(case: str) -> None:
+    """One rank made fewer steps and joins a thread, the other waits for it in a call: one verdict, at the first look and later."""
+    verdict = judged(case)
+
+    assert "rank 1 never joined all_reduce: its program is over" in verdict.summary
+    assert [(one.rank, one.thread) for one in verdict.culprits] == [(1, "audit")]
+
+
+def test_words_in_the_variables_of_whoever_polls_are_told() -> None:
+    """The path itself is an attribute, which nobody sees from outside; the word that it was made of is a variable."""
+    verdict = judged("waiting_for_file/fires/polled_by_a_pool_thread")
+
+    assert verdict.summary.endswith("in its variables: s0650")
+    assert "waiter" in [one.witness for one in verdict.evidence]
+
+
+def test_beside_a_heartbeat_the_thread_that_stopped_in_its_work_is_named_too() -> None:
+    """The trainer waits for a buffer, the producer for the semaphore that the trainer forgot to release."""
+    verdict = judged("deadlocked_locks/fires/semaphore_never_released")
+
+    assert "thread producer at put (molecules.py:19) waits for a semaphore as well" in verdict.summary
+    assert [one.thread for one in verdict.culprits] == ["MainThread", "producer"]
+
+
+def test_of_a_socketpair_the_thread_that_owes_the_answer_is_named() -> None:
+    """Nothing but the inode tells the two ends of a socket without a name; one thread reads there, another one answers."""
+    verdict = judged("blocked_network/fires/asked_over_a_socketpair")
+
+    assert [one.thread for one in verdict.culprits] == ["answers"]
+    assert "to send on a unix socket" in verdict.summary
+
+
+def test_a_rank_that_stands_elsewhere_is_named_and_not_those_at_the_rendezvous() -> None:
+    """Two spawned ranks wait for the third, which polls for a file."""
+    verdict = judged("blocked_rendezvous/fires/one_waits_elsewhere")
+
+    assert verdict.summary.startswith("rank 2 has not come to the rendezvous")
+    assert [one.rank for one in verdict.culprits] == [2]
