@@ -57,8 +57,8 @@ def _counters(tracks: Tracks, history: History) -> None:
 
 def _process(tracks: Tracks, history: History, member: Member, end: float) -> None:
     name = " ".join(member.process.command) or member.process.name
-    whose = "" if member.rank is None else f"rank {member.rank} "
-    process = tracks.process(member.pid, f"{whose}{member.role}: {clean(name)[:200]}")
+    whose = member.role if member.rank is None else f"rank {member.rank} {member.role}".removesuffix(" rank")
+    process = tracks.process(member.pid, f"{whose}: {clean(name)[:200]}")
     keys = [key for kind in (r.Thread, r.Stack) for key in history.entities(kind) if key[0] == member.pid]
     for pid, tid in dict.fromkeys(keys):
         seen, stacks = history.series(r.Thread, pid, tid), history.series(r.Stack, pid, tid)

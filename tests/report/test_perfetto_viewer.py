@@ -132,7 +132,7 @@ def test_the_viewer_opens_it(browser: Any, served: tuple[str, Path]) -> None:
         lambda one: "rank 5" in (text := one.find_element("tag name", "body").text) and text
     )
 
-    assert {f"rank {rank} rank: python train.py" for rank in (0, 1, 7)} <= {
+    assert {f"rank {rank}: python train.py" for rank in (0, 1, 7)} <= {
         line.rpartition(" ")[0] for line in shown.split("\n")
     }
     assert "went wrong" not in shown
