@@ -7,6 +7,7 @@ into the queue is counted and said. When the watcher dies, the child stores what
 
 import contextlib
 import fcntl
+import gc
 import os
 import select
 import signal
@@ -164,6 +165,7 @@ class Writer:
             fcntl.fcntl(self._pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._ended = False
         parent = os.getpid()
+        gc.freeze()  # a collector that walks all objects in the child would copy their pages: 9 MiB each
         self.pid = os.fork()
         if self.pid == 0:
             become_writer(parent, source, news, *self._arguments)

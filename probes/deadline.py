@@ -6,6 +6,7 @@ deadline: the late child is killed, and one that cannot be killed (state D) is l
 """
 
 import ctypes
+import gc
 import os
 import pickle
 import select
@@ -117,6 +118,7 @@ class KillableChild:
         reply_out, reply_in = os.pipe()
         parent = os.getpid()
         try:
+            gc.freeze()  # a collector that walks all objects in the child would copy their pages: 9 MiB each
             self._pid = os.fork()
         except OSError as error:  # the limit of processes, or no memory
             for descriptor in (request_out, request_in, reply_out, reply_in):
