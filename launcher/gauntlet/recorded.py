@@ -25,7 +25,7 @@ from perfwatch.probes.readings import (
 from perfwatch.recording import Record, Recording, load
 from perfwatch.redaction import redact_tree
 from perfwatch.triage.diagnose import diagnose
-from perfwatch.triage.verdict import ObserverCost
+from perfwatch.triage.verdict import ObserverCost, Verdict
 
 EXPECTED = "expected.json"
 CONTEXT = (Affinity, Cgroup, Coverage, Host, Process, ProcessEnded, Steps)
@@ -46,8 +46,13 @@ class Expected(msgspec.Struct, frozen=True):
     def of(cls, recording: Recording, at: float) -> "Expected":
         """What the verdict at that moment comes down to."""
         verdict = diagnose(recording.until(at), at)
-        first = verdict.culprits[0] if verdict.culprits else None
-        return cls(at, verdict.state, verdict.cause, (first.frame or "").split(" (")[0] or None if first else None)
+        return cls(at, verdict.state, verdict.cause, blamed(verdict))
+
+
+def blamed(verdict: Verdict) -> str | None:
+    """The function of the first culprit's frame."""
+    first = verdict.culprits[0] if verdict.culprits else None
+    return (first.frame or "").split(" (")[0] or None if first else None
 
 
 def cases(root: Path) -> list[Path]:

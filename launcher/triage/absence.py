@@ -27,7 +27,7 @@ def in_collective(case: Case, chain: Chain) -> bool:
     """Whether a rank stands in a collective, or waits for its GPU, on which a kernel waits that moves nothing."""
     if chain.end.kind == "gpu" and chain.end.detail:
         card = regime(case.history, chain.end.detail)
-        return card.kind == "spin" and not card.computes
+        return (card.kind == "spin" and not card.computes) or card.polls
     return chain.end.kind == "collective"
 
 
@@ -40,7 +40,7 @@ def listed(ranks: list[int]) -> str:
 def call(case: Case, graph: WaitGraph | None, waiting: list[Chain]) -> str:
     """What they wait in, as the recorders name it; failing that, as the stacks do."""
     named = [graph.calls.get(rank_of(chain), "") for chain in waiting] if graph is not None else []
-    stands = waiting[0].awaited if in_collective(case, waiting[0]) else "the collective that the others are in"
+    stands = waiting[0].awaited if waiting[0].end.kind == "collective" else "the collective that the others are in"
     return next((name for name in named if name), stands)
 
 

@@ -60,7 +60,13 @@ def edge(history: History, job: Job, node: Node) -> Found | None:
     card = awaited(history, node, cards)
     if card is None:
         return None
-    does = "whose kernel does not end" if card.kind == "spin" else "which is at work"
+    does = (
+        "whose kernel does not end"
+        if card.kind == "spin"
+        else "whose kernel only polls"
+        if card.polls
+        else "which is at work"
+    )
     return f"{name_of(history, card.uuid)}, {does}", (), End("gpu", node, detail=card.uuid)
 
 
@@ -97,7 +103,7 @@ def awaited(history: History, node: Node, cards: Iterable[Regime]) -> Regime | N
     engine = _is_autograd(node)
     certain = cards_of(history, node.rank_pid or node.pid).certain
     for card in cards:
-        if card.kind == "spin" and (syncs or engine or certain) and (asleep or _stays(node)):
+        if (card.kind == "spin" or card.polls) and (syncs or engine or certain) and (asleep or _stays(node)):
             return card
         served = syncs if card.kind == "wait" else (engine or _mostly_waits(history, node))
         if card.kind in ("work", "wait") and served and not shared(history, card.uuid):
@@ -166,6 +172,8 @@ def served(history: History, pid: int, tid: int, job: Job) -> tuple[bool, str] |
     if card is None:
         return None
     name = name_of(history, card.uuid)
+    if card.polls and card.kind != "spin":
+        return None  # it does nothing for it, but something may be under way to it
     if card.kind != "spin":
         return True, f"{name} works for it ({card.shown()})"
     seen = kernels(history, card.uuid)

@@ -51,7 +51,7 @@ def left_over(case: Case, chain: Chain) -> list[Node]:
 def left_early(case: Case) -> Outcome:
     """Some ranks have made their last call, the others wait in one more: all stand still, and nobody is anywhere else."""
     leaving = [chain for chain in case.still_chains if leaves(chain)]
-    waiting = [chain for chain in case.still_chains if not leaves(chain)]
+    waiting = [chain for chain in case.chains.values() if not leaves(chain) and _stands(case, chain)]
     if not leaving or not waiting or len(leaving) + len(waiting) < len(case.ranks) or not case.job.covered:
         return None
     if any(chain.end.kind not in WAITS for chain in waiting):
@@ -89,3 +89,9 @@ def left_early(case: Case) -> Outcome:
             link for chain in (*leaving, *waiting) for link in (chain.links if leaves(chain) else way(case, chain))
         ),
     )
+
+
+def _stands(case: Case, chain: Chain) -> bool:
+    """Whether a rank does not go on: it spins for a card that only polls, in one line as far as it was seen, or stands anyway."""
+    spins = chain.start.motion.distinct <= 1 and polls(case.history, chain.start.pid)
+    return spins or chain in case.still_chains
