@@ -124,3 +124,18 @@ def test_a_rank_that_stands_elsewhere_is_named_and_not_those_at_the_rendezvous()
 
     assert verdict.summary.startswith("rank 2 has not come to the rendezvous")
     assert [one.rank for one in verdict.culprits] == [2]
+
+
+def test_a_cycle_of_connections_says_what_is_waited_for() -> None:
+    """Not "its turn": there is no lock."""
+    verdict = diagnose(load(RECORDINGS / "deadlocked_locks/fires/both_ends_receive"))
+
+    assert "to send on 127.0.0.1:" in verdict.summary
+    assert "its turn" not in verdict.summary
+
+
+def test_a_key_that_is_awaited_after_all_have_met_is_no_missing_rank() -> None:
+    """Nothing beside the verdict says that somebody should be started."""
+    verdict = diagnose(load(RECORDINGS / "stalled_collective/fires/key_of_the_store"))
+
+    assert [one.cause for one in verdict.findings if one.cause == "blocked_rendezvous"] == []

@@ -36,7 +36,7 @@ def judge(case: Case) -> Outcome:
     """Fires on a training thread that stays in the rendezvous."""
     for rank in case.ranks:
         chain = case.chains[rank.pid]
-        if chain.end.kind != "rendezvous" or case.progress[rank.pid].kind == "moving":
+        if chain.end.kind != "rendezvous" or case.progress[rank.pid].kind == "moving" or _has_met(case, chain):
             continue
         late = [chain for chain in case.chains.values() if chain.end.kind not in ("rendezvous", "collective")]
         if any(chain.start.motion.frozen is not True or chain.end.still is False for chain in late):
@@ -72,6 +72,11 @@ def judge(case: Case) -> Outcome:
         )
         return _blaming(found, late) if late else found
     return None
+
+
+def _has_met(case: Case, chain: Chain) -> bool:
+    """Whether a key of the store is awaited while others are in a collective: all have met, and nobody is missing."""
+    return chain.end.detail == "store" and any(other.end.kind == "collective" for other in case.chains.values())
 
 
 def _kept_away(case: Case, late: Chain) -> str:

@@ -33,6 +33,7 @@ CAUSE = Cause("deadlocked_locks", "hung", "user_code", (Thread, Stack))
 
 ELSEWHERE = frozenset({"loader", "pool", "gil"})  # chains that have a rule of their own
 ASKED = frozenset({"child", "join_process", "supervised"})  # so has a cycle through a child: ``blocked_child``
+CONNECTED = frozenset("read write recv send poll accept connect".split())  # calls on a pipe or a connection
 CEILING_OTHERS_MOVE = 0.78
 CEILING_ELSEWHERE = 0.8  # a process that waits for ever may hold it: who lets that one go on is not known
 
@@ -88,7 +89,7 @@ def _finding(case: Case, chain: Chain) -> Finding:
         told += " was seen to release it"
     else:
         told = f"; {too} {with_whom}" if with_whom else "; no thread is left that would release it"
-    lock = _turn(end.node) if end.kind == "cycle" else awaited(end.node)
+    lock = _turn(chain) if end.kind == "cycle" else awaited(end.node)
     found = hung(
         case,
         CAUSE.name,
@@ -106,9 +107,13 @@ def _finding(case: Case, chain: Chain) -> Finding:
     return msgspec.structs.replace(found, culprits=culprits)
 
 
-def _turn(node: Node) -> str:
-    """What a thread on a cycle waits for."""
-    return "its own pool" if any_tag(node.inner, "pool_wait", "futures_wait") else "its turn"
+def _turn(chain: Chain) -> str:
+    """What a thread on a cycle waits for; of a pipe or a connection the chain says which."""
+    node = chain.end.node
+    if any_tag(node.inner, "pool_wait", "futures_wait"):
+        return "its own pool"
+    told = [link.waits_for for link in chain.links if (link.pid, link.tid) == (node.pid, node.tid)]
+    return told[-1] if told and node.wait is not None and node.wait.kind in CONNECTED else "its turn"
 
 
 def _partners(case: Case, chain: Chain) -> list[Node]:
