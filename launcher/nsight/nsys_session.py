@@ -83,13 +83,23 @@ def _of_another(place: Path) -> dict[str, str]:
     raise CaptureUnavailable("another launcher of this job could not open a session of nsys", "its stderr says why")
 
 
-def _opened(environment: Mapping[str, str], place: Path, run: Run, by: tuple[str, int]) -> dict[str, str]:
+def _opened(
+    environment: Mapping[str, str], place: Path, run: Run, by: tuple[str, int], again: bool = False
+) -> dict[str, str]:
     tool = find(KIND, environment, run)
     _check_age(tool, options(tool, run, "launch"))
     folder = Path(tempfile.mkdtemp(prefix="perfwatch-nsys-"))  # private; nsys writes there while it records
     session = folder.name.replace("_", "-")  # no other has it, nor one of before that is still ending
     started = _launch(tool, session, folder, place, environment, by)
-    given = _environment(folder, started)
+    try:
+        given = _environment(folder, started)
+    except CaptureUnavailable:
+        run(
+            (tool.path, "shutdown", f"--session={session}"), LAUNCH_SECONDS, None
+        )  # its agent may have come up after all
+        if again:
+            raise
+        return _opened(environment, place, run, by, again=True)  # seen once: "Local Endpoint is not available"
     write_armed(
         place,
         KIND,
