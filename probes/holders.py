@@ -92,6 +92,19 @@ class Holders:
         return found
 
 
+def socket_inodes(filesystem: Filesystem, pid: int) -> set[int]:
+    """Of the sockets that a process holds open. Raises Unavailable where its descriptors may not be seen."""
+    folder, found = f"{filesystem.proc}/{pid}/fd", set()
+    for name in filesystem.listdir(folder):
+        try:
+            target = filesystem.readlink(f"{folder}/{name}")
+        except Unavailable:
+            continue  # closed meanwhile
+        if target.startswith("socket:["):
+            found.add(int(target[8:-1]))
+    return found
+
+
 def read_fdinfo(filesystem: Filesystem, pid: int, fd: int) -> str:
     """/proc/PID/fdinfo/FD."""
     return filesystem.read_text(f"{filesystem.proc}/{pid}/fdinfo/{fd}")

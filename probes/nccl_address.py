@@ -1,8 +1,10 @@
 """Where NCCL's RAS service of a job listens: by its environment, and by who holds the socket."""
 
+import contextlib
 from collections.abc import Collection, Iterable, Mapping
 
 from perfwatch.probes.filesystem import Absent, Filesystem
+from perfwatch.probes.holders import socket_inodes
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.sock_diag import Connection
 from perfwatch.probes.sockets import listening
@@ -76,17 +78,8 @@ def _held(filesystem: Filesystem, pids: Collection[int]) -> dict[int, int]:
     """By inode, the process of the job that holds the socket; empty where its open files may not be seen."""
     found: dict[int, int] = {}
     for pid in list(pids)[:MOST_ASKED]:
-        try:
-            numbers = filesystem.listdir(f"{filesystem.proc}/{pid}/fd")
-        except Unavailable:
-            continue
-        for number in numbers:
-            try:
-                target = filesystem.readlink(f"{filesystem.proc}/{pid}/fd/{number}")
-            except Unavailable:
-                continue
-            if target.startswith("socket:["):
-                found[int(target[8:-1])] = pid
+        with contextlib.suppress(Unavailable):
+            found |= dict.fromkeys(socket_inodes(filesystem, pid), pid)
     return found
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.filesystem import Filesystem
-from perfwatch.probes.holders import Holders
+from perfwatch.probes.holders import Holders, socket_inodes
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import Socket, Traffic
 from perfwatch.probes.sock_diag import TCP_STATES, Connection, address, ask_tcp, ask_unix
@@ -77,7 +77,7 @@ class Sockets:
         table = self._table(pid)
         if table.gap:
             raise Unavailable(table.gap, OTHER_NAMESPACE_ADVICE)
-        held = self._inodes(pid)
+        held = socket_inodes(self._filesystem, pid)
         mine = [one for one in table.connections if one.inode in held and one.received_bytes is not None]
         return [
             Traffic(
@@ -89,18 +89,6 @@ class Sockets:
                 retransmits=sum(one.retransmits or 0 for one in mine),
             )
         ]
-
-    def _inodes(self, pid: int) -> set[int]:
-        """Of the sockets that a process holds open."""
-        folder, found = self._filesystem.proc / str(pid) / "fd", set()
-        for name in self._filesystem.listdir(folder):
-            try:
-                target = self._filesystem.readlink(folder / name)
-            except Unavailable:
-                continue  # closed meanwhile
-            if target.startswith("socket:["):
-                found.add(int(target[8:-1]))
-        return found
 
     def _table(self, pid: int) -> Table:
         try:

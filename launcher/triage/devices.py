@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 
 from perfwatch.probes import readings as r
+from perfwatch.triage.flows import SHORTEST_SECONDS, flow
 from perfwatch.triage.frames import any_tag, tags, user_frame
 from perfwatch.triage.gpu import Regime, cards_of, name_of, regimes
 from perfwatch.triage.history import History
@@ -173,7 +174,9 @@ def served(history: History, pid: int, tid: int, job: Job) -> tuple[bool, str] |
         return None
     name = name_of(history, card.uuid)
     if card.polls and card.kind != "spin":
-        return None  # it does nothing for it, but something may be under way to it
+        under_way = flow(history, pid, SHORTEST_SECONDS)
+        travels = under_way is not None and not under_way.silent
+        return (True, f"{name} waits for data, which comes: {under_way.shown()}") if under_way and travels else None
     if card.kind != "spin":
         return True, f"{name} works for it ({card.shown()})"
     seen = kernels(history, card.uuid)

@@ -11,13 +11,15 @@ from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import any_tag, show, tags
 from perfwatch.triage.gpu import polls
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal
+from perfwatch.triage.motion import WINDOW_SECONDS
 from perfwatch.triage.node import Node
 from perfwatch.triage.threads import other_threads
+from perfwatch.triage.traffic import carried
 from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = "mismatched_collective"
-# Where no GPU can be asked, a wait for it is seen as a native call that does not return.
 MOST_NAMED = 3  # of threads that are left over
+# Where no GPU can be asked, a wait for it is seen as a native call that does not return.
 WAITS = ("collective", "gpu", "native")
 
 
@@ -67,7 +69,7 @@ def left_early(case: Case) -> Outcome:
         owner="user_code",
         summary=f"the ranks have made unequal numbers of calls: {left} destroys its process group, while "
         f"{listed([rank_of(chain) for chain in waiting])} in one more, at {stands}",
-        patience=STRUCTURAL_SECONDS if seen else temporal(case),
+        patience=STRUCTURAL_SECONDS if seen and not _may_talk(case, waiting) else temporal(case),
         silent=silent,
         evidence=tuple(
             case.saw(
@@ -95,3 +97,11 @@ def _stands(case: Case, chain: Chain) -> bool:
     """Whether a rank does not go on: it spins for a card that only polls, in one line as far as it was seen, or stands anyway."""
     spins = chain.start.motion.distinct <= 1 and polls(case.history, chain.start.pid)
     return spins or chain in case.still_chains
+
+
+def _may_talk(case: Case, waiting: list[Chain]) -> bool:
+    """Whether cards that poll may be in a slow collective among themselves: two or more, and data comes or nobody looked."""
+    if sum(polls(case.history, chain.start.pid) for chain in waiting) < 2:
+        return False
+    own = carried(case, WINDOW_SECONDS)
+    return own is None or not own.silent

@@ -52,6 +52,18 @@ def worst(case: Case, lost: Callable[[Member, Profile], float]) -> tuple[Member,
     return best if best is not None and best[2] >= LOST_SHARE else None
 
 
+def telling(case: Case, entity: str, *witnesses: tuple[str, str, float, str, str]) -> tuple[Evidence, ...]:
+    """What each witness shows, (witness, claim, share, "of what", expected); one that shows nothing is left out.
+
+    A verdict rests on one of them, and the others may have seen nothing: "0 %" beside it would speak against it.
+    """
+    return tuple(
+        case.saw(witness, entity, claim, f"{share:.0%} of {whole}", expected)
+        for witness, claim, share, whole, expected in witnesses
+        if share
+    )
+
+
 def slow(
     case: Case,
     cause: Cause,

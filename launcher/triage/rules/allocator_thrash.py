@@ -24,7 +24,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.frames import show, tags, user_frame
 from perfwatch.triage.gpu import name_of
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.slowness import LOST_SHARE, certainty
+from perfwatch.triage.slowness import LOST_SHARE, certainty, telling
 from perfwatch.triage.verdict import Alternative, Evidence, Outcome
 
 CAUSE = Cause("allocator_thrash", "slow", "user_code", (GpuSample,))
@@ -105,14 +105,10 @@ def _finding(case: Case, one: Accelerated, falls: int, low: int, high: int, empt
 
 def _evidence(case: Case, one: Accelerated, falls: int, emptying: float) -> tuple[Evidence, ...]:
     """What memory and stacks show; either may show nothing, and is left out then."""
-    shown = []
-    if falls:
-        told = f"{falls} times in {WINDOW_SECONDS:.0f} s"
-        shown.append(case.saw("nvml", name_of(case.history, one.card.uuid), "memory falls and rises", told, "constant"))
-    if emptying:
-        told = f"{emptying:.0%} of the samples"
-        shown.append(case.saw("stack", f"pid {one.rank.pid}", "empties the cache", told, "0 %"))
-    return tuple(shown)
+    told, name = f"{falls} times in {WINDOW_SECONDS:.0f} s", name_of(case.history, one.card.uuid)
+    memory = (case.saw("nvml", name, "memory falls and rises", told, "constant"),) if falls else ()
+    stacks = telling(case, f"pid {one.rank.pid}", ("stack", "empties the cache", emptying, "the samples", "0 %"))
+    return (*memory, *stacks)
 
 
 def _empties(case: Case, stack: Stack) -> bool:

@@ -21,8 +21,8 @@ from perfwatch.triage.frames import show, tags
 from perfwatch.triage.job import Member
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.slowness import WINDOW_SECONDS, slow, worst
-from perfwatch.triage.verdict import Alternative, Evidence, Outcome
+from perfwatch.triage.slowness import WINDOW_SECONDS, slow, telling, worst
+from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("garbage_collection", "slow", "user_code", (Stack,))
 
@@ -56,23 +56,15 @@ def judge(case: Case) -> Outcome:
         frame=frame,
         summary=f"garbage collection takes {lost:.0%} of the training thread's time"
         + (f", at {show(frame)}" if frame else ""),
-        evidence=_evidence(case, rank, seen),
+        evidence=telling(
+            case,
+            f"pid {rank.pid}",
+            ("stack", "calls gc.collect", _explicit(case, seen), f"{seen.samples} samples", "0 %"),
+            ("native", "is in the collector", _native(case, rank), "the native profile", "below 3 %"),
+        ),
         alternatives=(Alternative(cause="endless_python", refuted_by="steps go on"),),
         next=("gc.freeze() after setup, gc.set_threshold(50_000, 20, 20), no gc.collect() in the loop",),
     )
-
-
-def _evidence(case: Case, rank: Member, seen: Profile) -> tuple[Evidence, ...]:
-    """What each witness shows. Left out is one that shows nothing: a collector that is called is not always sampled natively."""
-    who, explicit, native = f"pid {rank.pid}", _explicit(case, seen), _native(case, rank)
-    shown = []
-    if explicit:
-        told = f"{explicit:.0%} of {seen.samples} samples"
-        shown.append(case.saw("stack", who, "calls gc.collect", told, "0 %"))
-    if native:
-        told = f"{native:.0%} of the native profile"
-        shown.append(case.saw("native", who, "is in the collector", told, "below 3 %"))
-    return tuple(shown)
 
 
 def collects(case: Case, stack: Stack) -> bool:

@@ -25,8 +25,8 @@ from perfwatch.triage.motion import motion
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.rules.slow_checkpoint import syncs_little
-from perfwatch.triage.slowness import WINDOW_SECONDS, slow, worst
-from perfwatch.triage.verdict import Alternative, Evidence, Outcome
+from perfwatch.triage.slowness import WINDOW_SECONDS, slow, telling, worst
+from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("slow_output", "slow", "user_code", (Stack, Thread))
 
@@ -51,26 +51,18 @@ def judge(case: Case) -> Outcome:
         lost=lost,
         frame=frame,
         summary=f"the training thread writes output {lost:.0%} of the time at {show(frame)}",
-        evidence=_evidence(case, rank, seen),
+        evidence=telling(
+            case,
+            f"pid {rank.pid}",
+            ("stack", "prints or logs", _writing(case, seen), f"{seen.samples} samples", "below 2 %"),
+            ("syscall", "blocked in write to stdout or stderr", _blocked(case, rank), "looks", "0 %"),
+        ),
         alternatives=(Alternative(cause="blocked_pipe", refuted_by="the writes go through, slowly"),),
         next=(
             "write every hundredth step",
             "redirect the output to a file, and leave it to the kernel when that goes to the disk",
         ),
     )
-
-
-def _evidence(case: Case, rank: Member, seen: Profile) -> tuple[Evidence, ...]:
-    """What each witness shows. Left out is one that shows nothing: a write to a busy terminal burns CPU and never blocks."""
-    who, writing, blocked = f"pid {rank.pid}", _writing(case, seen), _blocked(case, rank)
-    shown = []
-    if writing:
-        told = f"{writing:.0%} of {seen.samples} samples"
-        shown.append(case.saw("stack", who, "prints or logs", told, "below 2 %"))
-    if blocked:
-        told = f"{blocked:.0%} of looks"
-        shown.append(case.saw("syscall", who, "blocked in write to stdout or stderr", told, "0 %"))
-    return tuple(shown)
 
 
 def _prints(case: Case, stack: Stack) -> bool:

@@ -23,6 +23,7 @@ from perfwatch.probes.readings import Network, Process, Stack, Thread
 from perfwatch.triage.absence import in_collective
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
+from perfwatch.triage.flows import SILENT_BYTES_PER_SECOND
 from perfwatch.triage.frames import collective_name, show
 from perfwatch.triage.gpu import POLLING_UNITS, polls, regimes
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal
@@ -35,8 +36,6 @@ from perfwatch.triage.waitgraph import wait_graph
 CAUSE = Cause("wedged_collective", "hung", "fabric", (Process, Thread, Stack, Network))
 
 SAME_FOOTPRINT = 0.02  # of the multiprocessors: ranks inside one collective are as alike (measured 0.182 and 0.182)
-# Bytes a second, all connections or interfaces together, that still count as nothing: NCCL's and gloo's own keep-alives.
-SILENT_BYTES_PER_SECOND = 50_000.0
 OUTAGE_SECONDS = 20.0  # seen to be sent again and again: a route or a bond that fails over has healed by then
 UNCOUNTED = 0.85  # neither RAS nor a recorder has confirmed that all are at the same call
 

@@ -1,0 +1,51 @@
+"""What the TCP connections of a process carry: the same sums read twice, whatever else the machine sends."""
+
+from dataclasses import dataclass
+
+from perfwatch.probes import readings as r
+from perfwatch.triage.history import History
+
+SHORTEST_SECONDS = (
+    12.0  # what is read every two seconds of a suspicion, and every ten of a calm job, was read twice then
+)
+# Bytes a second, all connections or interfaces together, that still count as nothing: NCCL's and gloo's own keep-alives.
+SILENT_BYTES_PER_SECOND = 50_000.0
+LOST = 2  # sent again so often: a single loss happens
+
+
+@dataclass(frozen=True)
+class Flow:
+    """What went over connections, both ways."""
+
+    bytes_per_second: float
+    queued_bytes: int  # written, and not confirmed by the other end
+    retransmits: int  # within the window
+
+    @property
+    def lost(self) -> bool:
+        """Whether what is sent does not reach the other end: the kernel sends it again and again."""
+        return self.queued_bytes > 0 and self.retransmits >= LOST
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing but keep-alives goes over them."""
+        return self.bytes_per_second <= SILENT_BYTES_PER_SECOND
+
+    def shown(self) -> str:
+        """For a line of evidence."""
+        parts = [f"{self.bytes_per_second / 1024:.1f} KiB/s"]
+        parts += [f"{self.queued_bytes:,} bytes written and not confirmed"] if self.queued_bytes else []
+        parts += [f"sent again {self.retransmits} times"] if self.retransmits else []
+        return ", ".join(parts)
+
+
+def flow(history: History, pid: int, seconds: float) -> Flow | None:
+    """Over the last ``seconds``; None where the same connections were not read twice."""
+    looks = history.series(r.Traffic, pid, seconds=max(seconds, SHORTEST_SECONDS))
+    if len(looks) < 2 or looks[0].reading.connections != looks[-1].reading.connections:
+        return None
+    first, last = looks[0].reading, looks[-1].reading
+    moved = last.received_bytes - first.received_bytes + last.sent_bytes - first.sent_bytes
+    return Flow(
+        max(0, moved) / (looks[-1].at - looks[0].at), last.queued_bytes, max(0, last.retransmits - first.retransmits)
+    )
