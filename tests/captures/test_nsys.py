@@ -225,6 +225,24 @@ case $2 in --help) printf '  --trace=\\n  --session-new=\\n';; *) shift 3; CUDA_
 """
 
 
+def test_a_session_that_does_not_come_up_is_shut_down_and_tried_once_more(tmp_path: Path) -> None:
+    """Nsys' agent fails now and then; its session may be there all the same, and would stay."""
+    asked = tmp_path / "asked"
+    fails_once = LAUNCHES.replace("*) shift 3;", f"*) [ -e {asked} ] || {{ echo $3 > {asked}; exit 1; }}; shift 3;")
+    shut = tmp_path / "shut"
+    text = fails_once.replace("launch)", f"shutdown) echo $2 >> {shut};; launch)", 1)
+    stop = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    environment = {"PERFWATCH_NSYS": str(program(tmp_path / "nsys", text)), "PATH": os.environ["PATH"]}
+
+    given = nsys_session.arm(environment, tmp_path, run_program, launcher=stop.pid)
+    stop.communicate()
+
+    assert given["CUDA_INJECTION64_PATH"] == "/nsys.so"
+    (session,) = shut.read_text().splitlines()
+    assert session.startswith("--session=perfwatch-nsys-")
+    assert session != f"--session={read_armed(tmp_path)['nsys']['session']}"
+
+
 def test_one_launcher_for_each_rank_makes_one_session_for_all(tmp_path: Path) -> None:
     """The second joins that of the first; where the first failed, the second is told at once."""
     stop = subprocess.Popen(["cat"], stdin=subprocess.PIPE)

@@ -156,7 +156,11 @@ def test_the_worker_of_a_rank_on_another_host_is_named_in_a_real_job(repository:
     os.close(listener)
     verdict = said["verdict"]
 
-    assert (code, verdict["state"], verdict["cause"]) == (30, "hung", "stalled_collective"), verdict["summary"]
+    assert (code, verdict["state"], verdict["cause"]) == (30, "hung", "stalled_collective"), (
+        verdict["summary"],
+        verdict["missing"],
+        said["hosts"],
+    )
     assert verdict["coverage"] == {"ranks_seen": RANKS, "world_size": RANKS}
     assert {(one["rank"], one["host"]) for one in verdict["culprits"]} == {(CULPRIT, "node-b")}
     assert all(one["worker_pid"] for one in verdict["culprits"])

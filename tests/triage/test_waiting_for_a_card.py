@@ -2,8 +2,9 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame, GpuActivity, GpuBinding, GpuProcess, Process, Stack, Thread, Wait
+from perfwatch.probes.readings import Frame, GpuActivity, GpuBinding, GpuProcess, Process, Stack, Thread, Traffic, Wait
 from perfwatch.triage.case import Case
+from perfwatch.triage.devices import served
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.verdict import Verdict
 from tests.cards import UUID, bound, history_until
@@ -109,6 +110,22 @@ def test_ranks_that_are_not_seen_may_be_what_the_kernel_waits_for() -> None:
 
     assert verdict.cause != "stuck_kernel"
     assert any(one.witness == "ranks" for one in verdict.missing)
+
+
+@pytest.mark.parametrize(("mebibytes", "carries"), [(40, True), (0, False), (None, False)])
+def test_a_card_that_only_polls_serves_its_rank_while_data_comes(mebibytes: int | None, carries: bool) -> None:
+    """A slow network makes a long collective, and no hang; without data, or a witness of it, the card says nothing."""
+    job = Training()
+    for at in (3, 8, 13) if mebibytes is not None else ():
+        received = (mebibytes or 0) * 2**20 * at
+        job.history.at = float(at)
+        job.add(Traffic(pid=PID, connections=2, received_bytes=received, sent_bytes=0, queued_bytes=0, retransmits=0))
+    job.history.at = 0.0
+    job.goes_on(14, [READS_LOSS], load="all_reduce_over_sockets")
+
+    said = served(job.history, PID, PID, job.case().job)
+
+    assert said == ((True, "gpu 0 waits for data, which comes: 40960.0 KiB/s") if carries else None)
 
 
 def test_without_the_cards_counters_a_hang_is_less_sure() -> None:
