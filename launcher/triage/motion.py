@@ -16,6 +16,7 @@ WINDOW_SECONDS = (
 )
 FROZEN_RUN_SHARE = 0.002  # of a core; measured < 0.001 on blocked threads
 FROZEN_SWITCHES_PER_SECOND = 1.5  # measured < 1 on blocked threads, 193 on waiters for the GIL
+FAR_APART = 3.0  # times the window: on a crowded machine two looks at a thread lie seconds apart
 SIGHTING_SECONDS = 0.9  # two looks count as two only so far apart
 MOVED_SECONDS = 0.003  # of run time between two looks; a poll that times out uses 0.1 to 0.5 ms
 MOVED_SHARE = 0.008  # of a core; a thread that waits for the GIL uses 0.6 %
@@ -95,8 +96,9 @@ def motion(history: History, pid: int, tid: int, seconds: float = WINDOW_SECONDS
 
 
 def _motion(history: History, pid: int, tid: int, seconds: float) -> Motion:
-    threads = history.series(r.Thread, pid, tid, seconds=seconds) or history.series(r.Thread, pid, tid)[-1:]
-    stacks = history.series(r.Stack, pid, tid, seconds=seconds)
+    threads = _two_looks(history, pid, tid, seconds)
+    reach = max(seconds, history.at - threads[0].at) if threads else seconds
+    stacks = _stands(history, pid, tid, seconds, threads)
     weights: Counter[tuple[tuple[str, str, int], ...]] = Counter()
     for one in stacks:
         if one.reading.frames:
@@ -115,14 +117,28 @@ def _motion(history: History, pid: int, tid: int, seconds: float) -> Motion:
         samples=samples,
         distinct=len(common) if samples else 0,
         steady_share=max(weights.values()) / samples if samples else 0.0,
-        run_share=_rate(history, pid, tid, "run_seconds", seconds),
-        delay_share=_rate(history, pid, tid, "run_delay_seconds", seconds),
-        switches_per_second=_rate(history, pid, tid, "voluntary_switches", seconds),
+        run_share=_rate(history, pid, tid, "run_seconds", reach),
+        delay_share=_rate(history, pid, tid, "run_delay_seconds", reach),
+        switches_per_second=_rate(history, pid, tid, "voluntary_switches", reach),
         ran_ago_seconds=ran_ago,
         io_calls=_io_calls(threads),
         state=last.reading.state if last else None,
         woken=any(_woken(earlier.reading, later.reading) for earlier, later in pairwise(threads)),
     )
+
+
+def _two_looks(history: History, pid: int, tid: int, seconds: float) -> list[Seen[r.Thread]]:
+    """What was seen of a thread over the last seconds; where looks are far apart, the last two all the same."""
+    recent = history.series(r.Thread, pid, tid, seconds=seconds)
+    return recent if len(recent) >= 2 else history.series(r.Thread, pid, tid, seconds=FAR_APART * seconds)[-2:]
+
+
+def _stands(history: History, pid: int, tid: int, seconds: float, threads: list[Seen[r.Thread]]) -> list[Seen[r.Stack]]:
+    """The stacks of the last seconds, and the older ones since which the thread has not run: it stands there yet."""
+    last = threads[-1] if threads else None
+    if last is not None and last.reading.ran_ago_seconds is not None and last.reading.state != "R":
+        seconds = max(seconds, history.at - last.at + last.reading.ran_ago_seconds)
+    return history.series(r.Stack, pid, tid, seconds=seconds)
 
 
 @dataclass(frozen=True)
