@@ -21,6 +21,7 @@ WAITING_SHARE = 0.2  # of the training thread's time; healthy loops with prefetc
 BOTTLENECK_SHARE, NEVER_IDLE = 0.11, 0.9  # less waiting is enough where the workers never wait for work themselves
 SURE_SHARE = 0.4
 CARD_WAITS = 0.05  # a card that has nothing to do meanwhile is a second witness
+OTHERS_UNSEEN = 0.75
 FEW_SAMPLES = 20
 WINDOW_SECONDS = 20.0
 WORKING_SHARE = 0.4  # of the looks at workers: those of a starved loop are busy nearly all the time
@@ -101,7 +102,7 @@ class Starving:
             cause=cause.name,
             state="slow",
             summary=summary,
-            confidence=round(min(ceiling, confidence + (CARD_WAITS if waiting else 0.0)), 2),
+            confidence=round(min(ceiling, self._ceiling(case), confidence + (CARD_WAITS if waiting else 0.0)), 2),
             owner=cause.owner,
             culprits=tuple(self._culprit(pid, tid, show(seen.top_line())) for pid, tid, seen in self.profiles(case)),
             evidence=(waits, *evidence, *(_idles(case, card) for card in waiting)),
@@ -109,6 +110,11 @@ class Starving:
             next=next,
             lost_share=round(self.waiting, 3),
         )
+
+    def _ceiling(self, case: Case) -> float:
+        """While another rank was hardly looked at, it may be waiting for this one, which is then a straggler."""
+        others = [rank for rank in case.ranks if rank.pid != self.rank.pid]
+        return OTHERS_UNSEEN if any(case.profile(one, WINDOW_SECONDS).samples < FEW_SAMPLES for one in others) else 1.0
 
     def _culprit(self, pid: int, tid: int, frame: str | None) -> Culprit:
         worker = pid if pid != self.rank.pid else None

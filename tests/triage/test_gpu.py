@@ -21,6 +21,7 @@ KINDS = {
     "starved": "wait",
     "idle_context": "idle",
     "stalled_all_reduce": "spin",
+    "all_reduce_over_sockets": "work",
     "late_peer": "work",
     "big_all_reduce": "work",
 }

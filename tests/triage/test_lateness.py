@@ -6,6 +6,7 @@ from pathlib import Path
 from msgspec import structs
 
 from perfwatch.gauntlet.recorded import expected_of
+from perfwatch.gauntlet.score import CONFIDENT
 from perfwatch.probes.readings import GpuBinding, GpuSample, Thread
 from perfwatch.recording import Record, Recording, load
 from perfwatch.triage.case import Case
@@ -85,3 +86,11 @@ def test_a_rank_that_is_kept_from_its_cpus_is_told_so() -> None:
     assert why.owner == "node"
     assert "waits for a CPU 50%" in why.words
     assert (why.culprit.frame or "").startswith("prepare_batch")
+
+
+def test_a_rank_that_starves_is_no_sure_verdict_while_the_other_was_hardly_looked_at() -> None:
+    """Four samples of rank 0: it may be waiting for this one, which makes the name of the fault another."""
+    verdict = judged("../../starved_by_transforms/fires/other_rank_hardly_seen")
+
+    assert (verdict.cause, verdict.culprits[0].rank) == ("starved_by_transforms", 1)
+    assert verdict.confidence < CONFIDENT

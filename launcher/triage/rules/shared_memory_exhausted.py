@@ -19,6 +19,7 @@ from collections import Counter
 from perfwatch.probes.readings import Frame, Host
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import user_frame
+from perfwatch.triage.motion import TORN_SHARE
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.progress import besides_training
 from perfwatch.triage.rule import Cause
@@ -67,7 +68,11 @@ def judge(case: Case) -> Outcome:
 def _writer(case: Case, seen: Profile) -> Frame | None:
     """The busiest line of the function that takes most time, of those that write: its opening and syncing of files counts."""
     at = [(frame, one.reading) for one in seen.sights if (frame := user_frame(one.reading)) is not None]
-    writers = {_function(frame) for frame, stack in at if saves(case, stack)}
+    saving: Counter[tuple[str, str]] = Counter()
+    for frame, stack in at:
+        if saves(case, stack):
+            saving[_function(frame)] += stack.samples
+    writers = {function for function, samples in saving.items() if samples > TORN_SHARE * saving.total()}
     spent: Counter[tuple[str, str]] = Counter()
     for frame, stack in at:
         if _function(frame) in writers:

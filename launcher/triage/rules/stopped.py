@@ -14,10 +14,13 @@ What to do next
     ``kill -CONT PID``, or end the tracer, or thaw the group.
 """
 
+from itertools import takewhile
+
 from perfwatch.probes.readings import Cgroup, ProcessUsage, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.hang import DECISIVE_SECONDS, hung, who
+from perfwatch.triage.history import Seen
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Finding, Outcome
 
@@ -50,15 +53,16 @@ def judge(case: Case) -> Outcome:
     return None
 
 
+def _is_stopped(look: Seen[Thread]) -> bool:
+    return look.reading.state in ("T", "t")
+
+
 def _finding(case: Case, chain: Chain) -> Finding:
     node = chain.end.node
-    stopped_since = [
-        one.at for one in case.history.series(Thread, node.pid, node.tid) if one.reading.state in ("T", "t")
-    ]
+    looks = list(takewhile(_is_stopped, reversed(case.history.series(Thread, node.pid, node.tid))))
     usage = case.history.latest(ProcessUsage, node.pid)
     tracer = usage.reading.tracer_pid if usage else 0
-    silent = max(chain.end.silent_seconds or 0.0, node.motion.ran_ago_seconds or 0.0)
-    seen_for = case.at - stopped_since[0] if stopped_since else 0.0
+    seen_for = case.at - looks[-1].at if looks else 0.0
     by = f" by process {tracer}" if tracer else ""
     return hung(
         case,
@@ -67,13 +71,13 @@ def _finding(case: Case, chain: Chain) -> Finding:
         owner=CAUSE.owner,
         summary=f"{who(chain)} is {'traced' if node.state == 't' or tracer else 'stopped'}{by} (state {node.state})",
         patience=DECISIVE_SECONDS,
-        silent=max(seen_for, silent if silent >= DECISIVE_SECONDS else 0.0),
+        silent=max(seen_for, node.motion.ran_ago_seconds or 0.0),  # it ran until it was stopped, in one line or in many
         evidence=(
             case.saw(
                 "state",
                 f"pid {node.pid}",
                 "is stopped",
-                f"state {node.state} in {len(stopped_since)} looks, TracerPid {tracer}",
+                f"state {node.state} in {len(looks)} looks, TracerPid {tracer}",
                 "R or S",
             ),
         ),
