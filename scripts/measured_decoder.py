@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 WIDTH, HEADS, LAYERS, BATCH, LENGTH, WORDS = 768, 12, 6, 16, 512, 8192
 SAID_EVERY_SECONDS = 0.25
+AGREED_EVERY = 50  # steps
 
 
 class Block(nn.Module):
@@ -60,6 +61,17 @@ def join() -> int:
     return rank
 
 
+def over(late: bool, steps: int) -> bool:
+    """Whether to stop after this step: of several ranks the first says so, and now and then, so that all stop after the same one."""
+    if not dist.is_initialized():
+        return late
+    if steps % AGREED_EVERY:
+        return False
+    said = torch.tensor([late], device="cuda")
+    dist.broadcast(said, 0)
+    return bool(said.item())
+
+
 def main(seconds: float, sick: bool) -> None:
     """Train for so long."""
     rank = join()
@@ -73,7 +85,8 @@ def main(seconds: float, sick: bool) -> None:
     loader: Any = DataLoader(TensorDataset(tokens), BATCH, shuffle=True, num_workers=workers, pin_memory=not sick)
     began, steps, total = time.monotonic(), 0, 0.0
     said = began
-    while time.monotonic() - began < seconds:
+    done = False
+    while not done:
         for (batch,) in loader:
             on_card = batch.to("cuda", non_blocking=not sick)
             with torch.autocast("cuda", torch.bfloat16, enabled=not sick):
@@ -89,7 +102,8 @@ def main(seconds: float, sick: bool) -> None:
                 usage = resource.getrusage(resource.RUSAGE_SELF)
                 line = {"at": now, "steps": steps, "cpu_seconds": usage.ru_utime + usage.ru_stime}
                 print(json.dumps(line), flush=True)
-            if now - began > seconds:
+            done = over(now - began > seconds, steps)
+            if done:
                 break
     torch.cuda.synchronize()
     if dist.is_initialized():
