@@ -262,6 +262,12 @@ _LOOP: tuple[Drill, ...] = (
         Culprit("main", "persistently"),
     ),
     _slow(
+        "retrying-workers",
+        "retrying_workers",
+        "the workers' object store sends most requests away: they back off and ask again",
+        Culprit("worker", "download"),
+    ),
+    _slow(
         "restart_loop",
         "restart_loop",
         "torchrun restarts a training that fails after a few steps, every time",

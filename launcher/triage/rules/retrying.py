@@ -5,7 +5,8 @@ What it means
 
 How it is recognised
     The training thread is often in a retry loop: a sleep whose enclosing loop also connects, or one that follows on a ``try`` that
-    failed, or retry libraries' frames. Or ranks end and new ones of the same number take their places.
+    failed, or retry libraries' frames. Or the workers that it waits for are in one. Or ranks end and new ones of the same
+    number take their places.
 
 What it is mistaken for
     ``blocked_network``: one call that never returns. A helper thread that retries: training does not wait for it.
@@ -15,35 +16,29 @@ What to do next
 """
 
 from perfwatch.probes.readings import Stack, Thread
+from perfwatch.triage.backing_off import retries
 from perfwatch.triage.case import Case
-from perfwatch.triage.code import calling_line, names
-from perfwatch.triage.frames import show, tags
+from perfwatch.triage.frames import show
 from perfwatch.triage.job import Member
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.restarts import restarts
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import FEW_SAMPLES, WINDOW_SECONDS, slow, worst
+from perfwatch.triage.starving import starving
 from perfwatch.triage.verdict import Alternative, Culprit, Finding, Outcome
 
 CAUSE = Cause("retrying", "slow", "network", (Stack, Thread))
 
+MOSTLY = 0.5  # of what the workers do
 ONLY = 0.9  # of the samples: it does nothing but back off
 LONG_ENOUGH_SECONDS = 4.0  # of samples
 RESTARTS = 2  # separate tries; generations of one rank
 LOOP, ONCE = 0.92, 0.7  # more than one restart; a single one may have been the last
-CONNECTING = frozenset("connect create_connection urlopen urlretrieve request recv fetch download".split())
-ASKING = frozenset("get post put head send execute query read open call".split())  # of something remote, by its name:
-# Tries that only ask whether something is there yet, or take a lock: their waits have other names.
-ASKS = frozenset(
-    "get get_nowait put put_nowait acquire poll wait join recv accept select open flock lockf fcntl mkdir symlink link touch"
-    " stat result print info debug warning error exception format str int len sleep".split()
-)
-REMOTE = ("request", "session", "client", "http", "conn", "s3", "bucket", "redis", "cursor", "service", "api", "sock")
 
 
 def judge(case: Case) -> Outcome:
-    """Fires on ranks that are restarted, or on a training thread that backs off again and again."""
-    return _restarts(case) or _backs_off(case)
+    """Fires on ranks that are restarted, or where a training thread, or those who make its data, back off again and again."""
+    return _restarts(case) or _backs_off(case) or _workers_back_off(case)
 
 
 def _restarts(case: Case) -> Finding | None:
@@ -98,30 +93,40 @@ def _backs_off(case: Case) -> Finding | None:
     )
 
 
+def _workers_back_off(case: Case) -> Finding | None:
+    found = starving(case)
+    if found is None:
+        return None
+    at_work = found.profiles(case)
+    tries = sum(seen.share_where(lambda stack: retries(case, stack)) * seen.samples for _, _, seen in at_work)
+    share = tries / max(1, sum(seen.samples for _, _, seen in at_work))
+    if share < MOSTLY or not any(_wakes(case, pid, tid) for pid, tid, _ in at_work):
+        return None
+    return found.finding(
+        case,
+        CAUSE,
+        summary=found.summary(case, f"back off and retry {share:.0%} of the time"),
+        evidence=(case.saw("stack", found.kind, "sleep between tries", f"{share:.0%} of their samples", "0 %"),),
+        alternatives=(
+            Alternative(cause="starved_by_network", refuted_by="they sleep between two tries: no answer is under way"),
+        ),
+        next=(f"look at what {found.line(case)} calls: who refuses, and why?",),
+        ceiling=LOOP,
+    )
+
+
+def _wakes(case: Case, pid: int, tid: int) -> bool:
+    """Whether a thread came back from its sleep while we watched: a single long one may be anything."""
+    woke = case.history.growth(Thread, pid, tid, of=lambda thread: thread.voluntary_switches)
+    return woke is not None and woke[0] >= RESTARTS
+
+
 def _only_retries(case: Case) -> tuple[Member, Profile, float] | None:
     """A rank that does nothing else: no step between the tries, and it woke for the next one while we watched."""
     for rank in case.ranks:
         seen = case.profile(rank, WINDOW_SECONDS)
         share = seen.share_where(lambda stack: retries(case, stack))
         if seen.samples >= FEW_SAMPLES and share >= ONLY and seen.seconds >= LONG_ENOUGH_SECONDS:
-            woke = case.history.growth(
-                Thread, rank.pid, case.progress[rank.pid].thread, of=lambda t: t.voluntary_switches
-            )
-            if woke is not None and woke[0] >= RESTARTS:
+            if _wakes(case, rank.pid, case.progress[rank.pid].thread):
                 return rank, seen, share
     return None
-
-
-def retries(case: Case, stack: Stack) -> bool:
-    """Whether a stack sleeps inside a loop that tries to reach something."""
-    if "retry" in tags(stack):
-        return True
-    line = calling_line(case.history, stack)
-    if line is None or "sleep" not in names(line.calls):
-        return False
-    return any(_connects(call) for call in line.loop_calls) or bool(names(line.retried_calls) - ASKS)
-
-
-def _connects(call: str) -> bool:
-    owner, _, name = call.rpartition(".")
-    return name in CONNECTING or (name in ASKING and any(word in owner.lower() for word in REMOTE))
