@@ -18,6 +18,7 @@ What to do next
 """
 
 from perfwatch.probes.readings import Stack, Thread
+from perfwatch.triage.backing_off import retries
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import any_tag, show
@@ -28,7 +29,6 @@ from perfwatch.triage.motion import bursts, moves
 from perfwatch.triage.polling import only_asks
 from perfwatch.triage.profile import TRAINING_TAGS, profile
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.rules.retrying import retries
 from perfwatch.triage.verdict import Abstention, Alternative, Missing, Outcome
 
 CAUSE = Cause("endless_python", "hung", "user_code", (Thread, Stack))
