@@ -26,6 +26,7 @@ _POLLING = frozenset(
 )
 
 _Loop = ast.For | ast.AsyncFor | ast.While
+_With = ast.With | ast.AsyncWith
 _Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
@@ -105,7 +106,10 @@ def describe(text: str, file: str, line: int) -> SourceLine:
         tree = ast.parse(text)
     except SyntaxError as error:
         raise ValueError(f"it is not Python {sys.version_info[0]}.{sys.version_info[1]}: {error.msg}") from error
-    scope, loops = _find(tree, line)
+    around = _around(tree, line)
+    scope = next((one for one in around if isinstance(one, _Scope)), tree)
+    here = around[: around.index(scope)] if scope in around else around
+    loops = [one for one in here if isinstance(one, _Loop)]
     loop = loops[0] if loops else None
     return SourceLine(
         file=file,
@@ -114,15 +118,16 @@ def describe(text: str, file: str, line: int) -> SourceLine:
         calls=_called(scope, line),
         loop_calls=_with_helpers(tree, _called(loop)) if loop else (),
         loops=tuple("while" if isinstance(one, ast.While) or _counts_for_ever(one) else "for" for one in loops),
+        within=tuple(_entered(item.context_expr) for one in here if isinstance(one, _With) for item in one.items),
         retried_calls=_retried(tree, loop, line) if loop else (),
         loop_is_endless=loop is not None and _is_endless(loop),
     )
 
 
-def _find(tree: ast.AST, line: int) -> "tuple[ast.AST, list[_Loop]]":
-    """The innermost function, class or module that covers a line, and the loops in it that do, innermost first."""
-    scope, node = tree, tree
-    loops: list[_Loop] = []
+def _around(tree: ast.AST, line: int) -> list[ast.AST]:
+    """Every statement that covers a line, innermost first."""
+    found: list[ast.AST] = []
+    node = tree
     while True:
         covering = (
             child
@@ -131,12 +136,17 @@ def _find(tree: ast.AST, line: int) -> "tuple[ast.AST, list[_Loop]]":
         )
         below = next(covering, None)
         if below is None:
-            return scope, loops
-        if isinstance(below, _Scope):
-            scope, loops = below, []
-        elif isinstance(below, _Loop):
-            loops.insert(0, below)
+            return found
+        found.insert(0, below)
         node = below
+
+
+def _entered(context: ast.expr) -> str:
+    """What a ``with`` enters: the name that is called, and the names of its arguments, never their values."""
+    if not isinstance(context, ast.Call):
+        return _dotted(context)
+    given = ["*"] * len(context.args) + [keyword.arg or "**" for keyword in context.keywords]
+    return f"{_dotted(context.func)}({', '.join(given)})"
 
 
 def _first_line(node: ast.AST, default: int = 1 << 30) -> int:

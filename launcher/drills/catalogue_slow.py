@@ -229,6 +229,18 @@ _LOOP: tuple[Drill, ...] = (
         Culprit("main"),
         (),
     ),
+    _slow(
+        "debug_apis_on-around",
+        "debug_profiler_around",
+        "the whole training runs inside torch's profiler, which has no schedule",
+        Culprit("main"),
+        (),
+    ),
+    healthy(
+        "profiled_now_and_then",
+        "debug_apis_on",
+        "torch's profiler with a schedule: two steps out of some thousand are recorded",
+    ),
     healthy(
         "many_small_ops",
         "debug_apis_on",

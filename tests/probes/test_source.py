@@ -207,3 +207,28 @@ def test_a_process_in_a_container_is_read_through_its_root(tmp_path: Path) -> No
     [reading] = SourceProbe(Inline(), Filesystem(proc=tmp_path)).look(41, "/app/t.py", 1)
 
     assert (reading.file, reading.calls) == ("/app/t.py", ("inside",))
+
+
+PROFILED = """\
+def fit(loader, path):
+    with profile(activities=[CPU], record_shapes=secret()) as recorder, open(path, "w") as log:
+        for batch in loader:
+            with torch.no_grad():
+                step(batch)
+        def later():
+            upload(log)
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "within"),
+    [
+        (1, ()),
+        (3, ("profile(activities, record_shapes)", "open(*, *)")),
+        (5, ("torch.no_grad()", "profile(activities, record_shapes)", "open(*, *)")),
+        (7, ()),
+    ],
+)
+def test_what_a_line_stands_within_is_told_without_the_values(line: int, within: tuple[str, ...]) -> None:
+    """Innermost first, of its own function: a function that is only defined there runs elsewhere."""
+    assert describe(PROFILED, "train.py", line).within == within

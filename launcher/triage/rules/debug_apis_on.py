@@ -5,7 +5,7 @@ What it means
 
 How it is recognised
     Frames that format a stack below forward code (anomaly detection), profiler frames in every step, CUDA_LAUNCH_BLOCKING in the
-    environment, or a tracer attached to the process.
+    environment, a tracer attached to the process, or a loop inside ``with torch.profiler.profile(...)`` without a schedule.
 
 What it is mistaken for
     Logging of a traceback: not below forward code. Our own looks: py-spy attaches no tracer.
@@ -14,9 +14,10 @@ What to do next
     Take ``set_detect_anomaly``, the profiler or the variable out.
 """
 
-from perfwatch.probes.readings import ProcessUsage, Stack
+from perfwatch.probes.readings import Frame, ProcessUsage, Stack
 from perfwatch.triage.case import Case
-from perfwatch.triage.frames import show, tags
+from perfwatch.triage.code import line_of
+from perfwatch.triage.frames import show, tags, user_frames
 from perfwatch.triage.gpu import regimes
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
@@ -27,6 +28,9 @@ CAUSE = Cause("debug_apis_on", "slow", "user_code", (Stack,))
 
 STACKS_SHARE = 0.08  # of samples in the formatting of stacks: a healthy loop formats none
 PROFILER_SHARE = 0.1
+PROFILERS_OWN = frozenset("activities record_shapes profile_memory with_stack with_flops with_modules".split())
+RESTS = frozenset({"schedule", "enabled", "**"})
+SEEN, UNWEIGHED = 0.85, 0.75  # nobody can tell from outside what a profiler costs whose frames are never seen
 BLOCKING = "CUDA_LAUNCH_BLOCKING"
 
 
@@ -64,6 +68,10 @@ def judge(case: Case) -> Outcome:
             lost = max(
                 lost, *(card.waiting for card in cards), 0.0
             )  # each launch waits for its kernel, and the card for the next
+        if always := _recorded(case, seen):
+            evidence.append(
+                case.saw("source", show(always) or "", "the loop runs inside torch's profiler", "no schedule", "none")
+            )
         usage = case.history.latest(ProcessUsage, rank.pid)
         if usage is not None and usage.reading.tracer_pid:
             evidence.append(
@@ -84,17 +92,40 @@ def judge(case: Case) -> Outcome:
             CAUSE,
             rank,
             lost=lost,
-            confidence=max(0.85, certainty(lost)),
-            frame=frame,
+            confidence=max(SEEN if lost or not always else UNWEIGHED, certainty(lost)),
+            frame=frame or always,
             summary=f"a debugging aid is on: {evidence[0].claim} ({evidence[0].observed})"
             + (f" at {show(frame)}" if frame else ""),
             evidence=tuple(evidence),
             alternatives=(
-                Alternative(cause="host_bound_python", refuted_by="the time goes into the debugging aid's own frames"),
+                Alternative(
+                    cause="host_bound_python",
+                    refuted_by="the time goes into the debugging aid's own frames"
+                    if lost
+                    else "it is on, whatever it costs",
+                ),
             ),
             next=("take torch.autograd.set_detect_anomaly, the profiler or the variable out",),
         )
     return None
+
+
+def _recorded(case: Case, seen: Profile) -> Frame | None:
+    """The line of the training thread that stands inside a profiler which records every step."""
+    for one in reversed(seen.sights):
+        for frame in user_frames(one.reading):
+            line = line_of(case.history, frame)
+            if line is not None and any(_profiles_all(entered) for entered in line.within):
+                return frame
+    return None
+
+
+def _profiles_all(entered: str) -> bool:
+    """Whether a ``with`` enters torch's profiler for good: a schedule, the second argument, lets it rest between windows."""
+    name, _, given = entered.rstrip(")").partition("(")
+    words = given.split(", ")
+    known = "profiler" in name or bool(PROFILERS_OWN & set(words))
+    return name.rpartition(".")[2] == "profile" and known and words.count("*") < 2 and not RESTS & set(words)
 
 
 def _formats(seen: Profile) -> float:
