@@ -102,7 +102,7 @@ class Capturing:
             self._waiting = state
             return ""
         scene = self._scene()
-        for capture in ruled(state):
+        for capture in ruled(state, scene):
             request = request_for(capture, scene, "rule")
             try:
                 capture.available(request, scene)

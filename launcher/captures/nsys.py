@@ -6,6 +6,7 @@ is to sample the machine: the counters of every GPU and the CPUs' call stacks, o
 """
 
 import contextlib
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,7 +34,7 @@ USES = frozenset({CUPTI})
 TRIGGERED_BY = "timeline"
 OVER_NCCL = "over-nccl"
 OPTIONS: Mapping[str, str] = {
-    OVER_NCCL: "also where ranks talk over NCCL: one job was traced so, and one of its ranks crashed"
+    OVER_NCCL: "also where ranks talk over NCCL: of ten windows there one ended a rank with signal 11"
 }
 
 DEFAULT_SECONDS = 2.0
@@ -42,6 +43,7 @@ START_SECONDS = 30.0
 STOP_SECONDS = 90.0  # 4 s with the import of a 2 s window on an H200; 98 s is what osrt made of it
 _VERSION = re.compile(r"\d+")
 _VIEWER = "nsys-ui"
+_OWN_SESSION = "perfwatch-machine"
 _PRIVATE = (
     "nsys writes the environment of every process that it may read into its report: look for keys before you pass it on"
 )
@@ -52,10 +54,9 @@ def available(request: Request, scene: Scene) -> None:
     """An armed session, or a machine that may be sampled as a whole."""
     if NAME in scene.armed:
         if OVER_NCCL not in request.options and talks_over_nccl(scene):
-            # Seen once, with the nsys 2025.3.1 of an Nsight Compute install on two H200; over gloo four windows harmed nobody.
+            # One of ten, with the nsys 2025.3.1 of an Nsight Compute install on two H200; over gloo four windows harmed nobody.
             raise CaptureRefused(
-                "the ranks talk over NCCL, and the one such job that was traced by nsys lost a rank to signal 11 as the "
-                "window opened",
+                "the ranks talk over NCCL, and of ten windows that nsys opened on such jobs one ended a rank with signal 11",
                 "perfwatch capture torch  # the same kernels, of every rank; or take the risk: --over-nccl",
             )
         return
@@ -85,7 +86,7 @@ def command(request: Request, scene: Scene, folder: Path) -> tuple[tuple[str, ..
     if NAME in scene.armed:
         tool, session = _session(scene)
         return start_command(tool, session, folder), stop_command(tool, session)
-    return (machine_command(Tool("nsys", "nsys", ()), frozenset(), _seconds(request), folder, sample=True),)
+    return (machine_command(Tool("nsys", "nsys", ()), frozenset(), _seconds(request), folder, _OWN_SESSION),)
 
 
 def collect(request: Request, scene: Scene, window: Window) -> Collected:
@@ -128,14 +129,17 @@ def stop_command(tool: Tool, session: str) -> tuple[str, ...]:
     return (tool.path, "stop", f"--session={session}")
 
 
-def machine_command(tool: Tool, listed: frozenset[str], seconds: float, folder: Path, sample: bool) -> tuple[str, ...]:
+def machine_command(
+    tool: Tool, listed: frozenset[str], seconds: float, folder: Path, session: str, sample: bool = True
+) -> tuple[str, ...]:
     """Sample the machine as a whole for so long: no program is started, none is traced; pure.
 
-    ``listed``: the options of this version; the one for GPU metrics has changed its name.
+    ``listed``: the options of this version; the one for GPU metrics has changed its name. ``session``: with a name it can be
+    shut down; its agent is a process that nsys lets loose, and would stay and sample if only nsys were killed (tried).
     """
     metrics = "--gpu-metrics-device=all" if "--gpu-metrics-device" in listed else "--gpu-metrics-devices=all"
     return (
-        tool.path, "profile", f"--duration={max(1, round(seconds))}", "--trace=none", metrics,
+        tool.path, "profile", f"--session-new={session}", f"--duration={max(1, round(seconds))}", "--trace=none", metrics,
         f"--sample={'system-wide' if sample else 'none'}", "--cpuctxsw=none", "--force-overwrite=true",
         f"--output={folder / 'machine'}",
     )  # fmt: skip
@@ -150,11 +154,17 @@ def _of_the_machine(request: Request, scene: Scene, window: Window) -> Collected
         )
     sample = _may_sample(scene.proc)
     seconds = _seconds(request)
+    session = f"{_OWN_SESSION}-{os.getpid()}"
+    profile = machine_command(tool, listed, seconds, window.folder, session, sample)
     window.opened()
-    finished = window.run(
-        machine_command(tool, listed, seconds, window.folder, sample), seconds + STOP_SECONDS, scene.environment
-    )
-    window.closed()
+    ended = False
+    try:
+        finished = window.run(profile, seconds + STOP_SECONDS, scene.environment)
+        ended = finished.returncode == 0
+    finally:
+        window.closed()
+        if not ended:
+            window.run((tool.path, "shutdown", f"--session={session}"), START_SECONDS, scene.environment)
     if denied := refused(finished.errors + finished.output.decode(errors="replace")):
         raise denied
     if finished.returncode != 0 and not _brought(window.folder):

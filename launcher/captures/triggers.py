@@ -20,12 +20,15 @@ def signalled(what: str, scene: Scene) -> Capture | None:
     return next((one for one in CAPTURES if one.TRIGGERED_BY == what and one.NAME in scene.armed), None)
 
 
-def ruled(state: str) -> tuple[Capture, ...]:
-    """The captures that help with a verdict of this state, best first."""
+def ruled(state: str, scene: Scene) -> tuple[Capture, ...]:
+    """The captures that help with a verdict of this state, best first: those that the job is armed for, then the others.
+
+    An unarmed nsys can sample the machine alone, and shows no kernel.
+    """
     from perfwatch.captures.catalogue import named
 
-    found = (named(name) for name in RULED.get(state, ()))
-    return tuple(one for one in found if one is not None)
+    found = [one for name in RULED.get(state, ()) if (one := named(name)) is not None]
+    return tuple(sorted(found, key=lambda one: bool(one.TRIGGERED_BY) and one.NAME not in scene.armed))
 
 
 def states(text: str) -> tuple[str, ...]:

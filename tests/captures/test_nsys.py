@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -187,6 +188,31 @@ def test_a_job_that_was_only_attached_to_gets_the_machine_and_its_right_name(tmp
     assert {"--gpu-metrics-devices=all", "--duration=1", "--sample=none", "--trace=none"} <= set(window.commands[-1])
     assert brought.notes[0].startswith("system-wide: GPU counters of everything on this machine")
     assert "perf_event_paranoid" in brought.notes[-1]
+
+
+@pytest.mark.parametrize("returncode", [None, 1, 0])
+def test_a_window_of_the_machine_that_does_not_end_is_shut_down(tmp_path: Path, returncode: int | None) -> None:
+    """Killing nsys would leave its agent, which samples on: it is told by the name of the session."""
+    help_of_2025 = (Path(__file__).parents[1] / "nsight" / "nsys_2025.3_profile_help.txt").read_text()
+
+    def answer(command: tuple[str, ...], environment: Mapping[str, str]) -> Finished:
+        if "--version" in command:
+            return finished(0, "NVIDIA Nsight Systems version 2025.3.1.90")
+        if "--help" in command:
+            return finished(0, help_of_2025)
+        if command[1] == "profile":
+            writes(tmp_path / "w", "machine.nsys-rep")
+            return replace(finished(), returncode=returncode)
+        return finished()
+
+    (tmp_path / "nsys").touch()
+    window = RecordedWindow(tmp_path / "w", answer)
+    nsys.collect(REQUEST, scene(proc=tmp_path, environment={"PERFWATCH_NSYS": str(tmp_path / "nsys")}), window)
+
+    (profile,) = (one for one in window.commands if one[1] == "profile" and "--help" not in one)
+    named = next(word for word in profile if word.startswith("--session-new=")).partition("=")[2]
+    shut = [one for one in window.commands if one[1] == "shutdown"]
+    assert shut == ([] if returncode == 0 else [(str(tmp_path / "nsys"), "shutdown", f"--session={named}")])
 
 
 def program(path: Path, text: str) -> Path:

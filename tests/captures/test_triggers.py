@@ -5,7 +5,7 @@ import pytest
 from perfwatch.captures import torch_profiler
 from perfwatch.captures.capture import Request
 from perfwatch.captures.catalogue import CAPTURES
-from perfwatch.captures.triggers import COOLDOWN_SECONDS, MOST_BY_RULE, Limits, request_for, signalled, states
+from perfwatch.captures.triggers import COOLDOWN_SECONDS, MOST_BY_RULE, Limits, request_for, ruled, signalled, states
 from perfwatch.errors import CaptureRefused, CaptureUnavailable, UsageError
 from tests.captures.stages import scene, subject
 
@@ -89,3 +89,18 @@ def test_every_capture_says_what_it_is_and_what_it_disturbs(capture: object) -> 
     for name in ("NAME", "SUMMARY", "DISTURBS"):
         assert getattr(capture, name)
     assert callable(getattr(capture, "collect", None))
+
+
+@pytest.mark.parametrize(
+    ("state", "armed", "first"),
+    [
+        ("slow", ("torch",), "torch"),
+        ("slow", ("nsys",), "nsys"),
+        ("slow", ("nsys", "torch"), "nsys"),
+        ("hung", ("torch",), "stacks"),
+        ("hung", (), "stacks"),
+    ],
+)
+def test_a_verdict_asks_the_profiler_that_the_job_is_armed_for(state: str, armed: tuple[str, ...], first: str) -> None:
+    """Nsys that happens to be installed could only sample the machine, for a minute and without a kernel."""
+    assert ruled(state, scene(armed={name: {} for name in armed}))[0].NAME == first
