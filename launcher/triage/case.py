@@ -8,6 +8,7 @@ from perfwatch.probes import readings as r
 from perfwatch.recording import Event
 from perfwatch.session import Session
 from perfwatch.triage.chain import Chain, follow
+from perfwatch.triage.devices import unmonitored
 from perfwatch.triage.history import History, Seen
 from perfwatch.triage.job import Job, Member, read_job
 from perfwatch.triage.motion import moves
@@ -122,7 +123,7 @@ class Case:
             if seen is not None and seen.reading.outcome not in ("ok", "absent"):
                 alike = (seen.reading.probe, PID.sub("pid", seen.reading.reason))
                 found.setdefault(alike, []).append(seen.reading)
-        return tuple(
+        refused = tuple(
             Missing(
                 witness=calls[0].probe,
                 reason=calls[0].reason + (f" (and {len(calls) - 1} more alike)" if len(calls) > 1 else ""),
@@ -130,6 +131,7 @@ class Case:
             )
             for calls in found.values()
         )
+        return (*refused, *unmonitored(self.history, [rank.pid for rank in self.ranks]))
 
     def lacks(self, witness: str) -> Missing | None:
         """Why a witness is missing, or None when it is not known to be."""

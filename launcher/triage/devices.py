@@ -18,6 +18,7 @@ from perfwatch.triage.kernels import kernels
 from perfwatch.triage.motion import Motion, motion, stacks_of
 from perfwatch.triage.neighbours import shared
 from perfwatch.triage.node import End, Node, node_of
+from perfwatch.triage.verdict import Missing
 
 Found = tuple[str, tuple[Node, ...], End | None]
 
@@ -185,6 +186,21 @@ def served(history: History, pid: int, tid: int, job: Job) -> tuple[bool, str] |
     if seen.since_seconds >= UNBROKEN_SECONDS:
         return False, f"it waits for {name}, whose kernel has not ended for {seen.since_seconds:.1f} s"
     return None
+
+
+def unmonitored(history: History, pids: Iterable[int]) -> tuple[Missing, ...]:
+    """What is not seen of cards older than Hopper, once for each kind of card that these processes use."""
+    cards = (history.latest(r.Gpu, uuid) for pid in pids for uuid in cards_of(history, pid).uuids)
+    names = dict.fromkeys(card.reading.name for card in cards if card is not None and card.reading.gpm is False)
+    return tuple(
+        Missing(
+            witness="gpm",
+            reason=f"{name} has no performance monitoring (Hopper and newer have): what its multiprocessors, tensor cores and "
+            "memory do is not seen",
+            advice="perfwatch capture torch shows its kernels",
+        )
+        for name in names
+    )
 
 
 def _is_autograd(node: Node) -> bool:

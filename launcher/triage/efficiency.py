@@ -54,7 +54,7 @@ def _efficiency(case: Case) -> Efficiency:
 def _card(case: Case, uuid: str, rank: int | None, seconds: float) -> CardFigures | None:
     seen = case.history.latest(Gpu, uuid)
     looks = case.history.series(GpuActivity, uuid, seconds=seconds)
-    if seen is None or len(looks) < FEW_LOOKS:
+    if seen is None or (len(looks) < FEW_LOOKS and seen.reading.gpm is not False):
         return None
     card = seen.reading
     samples = case.history.series(GpuSample, uuid, seconds=seconds + 5.0)

@@ -1,0 +1,46 @@
+"""Cards older than Hopper have no performance monitoring: every verdict says so, and none is surer for it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from perfwatch.gauntlet.recorded import blamed, cases, expected_of
+from perfwatch.gauntlet.score import CONFIDENT
+from perfwatch.probes.readings import Gpu, GpuActivity
+from perfwatch.recording import Recording, load
+from perfwatch.triage.diagnose import diagnose
+
+RECORDINGS = Path(__file__).parent / "recordings"
+WITH_A_CARD = [
+    str(case.relative_to(RECORDINGS))
+    for case in cases(RECORDINGS)
+    if case.parent.name == "fires" and '"type":"Gpu"' in (case / "readings.jsonl").read_text()
+]
+
+
+def older(recording: Recording) -> Recording:
+    """The same, as a card without performance monitoring would have shown it."""
+    kept = []
+    for record in recording.records:
+        if isinstance(record.reading, Gpu):
+            kept.append(structs.replace(record, reading=structs.replace(record.reading, gpm=False)))
+        elif not isinstance(record.reading, GpuActivity):
+            kept.append(record)
+    return replace(recording, records=tuple(kept))
+
+
+@pytest.mark.parametrize("case", WITH_A_CARD)
+def test_a_verdict_about_an_older_card_says_what_is_not_seen(case: str) -> None:
+    """The same cause at most as surely; or, of many ranks, the same culprit under its own cause; or nothing with confidence."""
+    recording, at = load(RECORDINGS / case), expected_of(RECORDINGS / case).at
+    seen, unseen = diagnose(recording, at), diagnose(older(recording), at)
+
+    assert unseen.state == "gone" or "gpm" in {
+        one.witness for one in unseen.missing
+    }  # of an ended job no card is watched
+    if unseen.cause == seen.cause:
+        assert unseen.confidence <= seen.confidence
+    else:
+        assert unseen.confidence < CONFIDENT or (unseen.state, blamed(unseen)) == (seen.state, blamed(seen))
