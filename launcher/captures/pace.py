@@ -16,12 +16,16 @@ NOISE = 0.02  # a job's own pace drifts by so much
 
 @dataclass(frozen=True)
 class Pace:
-    """At one moment: ``counts`` by pid; ``seconds`` between steps, the median over recent ones; None where none was made."""
+    """At one moment: ``counts`` by pid; ``seconds`` between steps, the median over recent ones; None where none was made.
+
+    mean_seconds: of the same; far from the median where batches come in bursts.
+    """
 
     at: float
     counts: dict[int, int]
     seconds: float | None
     ago_seconds: float | None  # since any rank's newest step
+    mean_seconds: float | None = None
 
     @property
     def stepping(self) -> bool:
@@ -29,6 +33,12 @@ class Pace:
         return (
             self.seconds is not None and self.ago_seconds is not None and self.ago_seconds < max(2.0, 5 * self.seconds)
         )
+
+
+def as_fast(now: Pace, before: Pace, most_times: float) -> bool:
+    """Whether steps take at most so many times as long as before, by the median or by the mean."""
+    pairs = ((now.seconds, before.seconds), (now.mean_seconds, before.mean_seconds))
+    return any(one is not None and was is not None and one <= most_times * was for one, was in pairs)
 
 
 class Pacer:
@@ -64,7 +74,11 @@ class Pacer:
             if steps.step_ago_seconds is not None:
                 ago.append(steps.step_ago_seconds)
         return Pace(
-            self._clock(), counts, statistics.median(intervals) if intervals else None, max(ago) if ago else None
+            self._clock(),
+            counts,
+            statistics.median(intervals) if intervals else None,
+            max(ago) if ago else None,
+            statistics.fmean(intervals) if intervals else None,
         )
 
 

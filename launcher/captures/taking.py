@@ -11,7 +11,7 @@ from pathlib import Path
 
 from perfwatch.captures.capture import Capture, Collected, File, Outcome, Request, Scene, Subject
 from perfwatch.captures.guard import alive, held, preflight
-from perfwatch.captures.pace import Pace, Pacer, cost
+from perfwatch.captures.pace import Pace, Pacer, as_fast, cost
 from perfwatch.captures.running import run_program
 from perfwatch.errors import CaptureFailed, PerfwatchError
 from perfwatch.probes.external import Finished
@@ -107,7 +107,7 @@ def _recovered(
     while clock() < ends:
         after = pacer.look()
         fresh = all(after.counts.get(pid, 0) >= count + FRESH_STEPS for pid, count in first.counts.items())
-        if fresh and (after.seconds or 0.0) <= SLOWER * before.seconds:
+        if fresh and as_fast(after, before, SLOWER):
             return after, ""
         gone = len(subjects) - len(alive(subjects, proc))
         if gone:

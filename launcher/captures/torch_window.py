@@ -79,7 +79,7 @@ class TorchWindow:
         subjects = self.reached(subjects)
         pacer = Pacer(self._scene.place, subjects)
         pace = pacer.look()
-        self.usual_seconds = pace.seconds if pace.stepping else None
+        self.usual_seconds = max(pace.seconds or 0.0, pace.mean_seconds or 0.0) if pace.stepping else None
         if self._request.options.get("stacks") and pace.counts and not pace.stepping:
             raise CaptureRefused(
                 "the job has made steps and makes none now: it may hang, and a trace with Python stacks would hang with it",

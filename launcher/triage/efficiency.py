@@ -149,7 +149,7 @@ def in_words(card: CardFigures) -> tuple[str, str, str]:
     )
     capped = ""
     if (card.power_capped or 0.0) >= MOSTLY_CAPPED and card.at_most_tflops is not None:
-        capped = f"its power cap holds the clock down, which is known to some 5 % then (at most {card.at_most_tflops:,.0f} TFLOP/s)"
+        capped = f"its power cap holds the clock down, which is known to some 9 % then (at most {card.at_most_tflops:,.0f} TFLOP/s)"
     return "achieved, in dense 16-bit arithmetic", "; ".join(filter(None, (rate, memory, capped))), ""
 
 

@@ -1,0 +1,42 @@
+"""What a window cost, told by the steps before, in and after it."""
+
+import pytest
+
+from perfwatch.captures.pace import Pace, as_fast, cost
+
+
+def pace(at: float, steps: int, seconds: float, mean: float | None = None) -> Pace:
+    """One rank that has made so many steps, a moment ago."""
+    return Pace(
+        at=at, counts={7: steps}, seconds=seconds, ago_seconds=0.1, mean_seconds=seconds if mean is None else mean
+    )
+
+
+def test_a_window_costs_what_the_job_would_have_made_meanwhile() -> None:
+    """Ten steps a second before; two seconds in which five were made, and a second as before."""
+    said = cost(pace(0.0, 100, 0.1), pace(10.0, 200, 0.1), pace(12.0, 205, 0.4), pace(13.0, 215, 0.1))
+
+    assert said.startswith("a step took 100 ms before, 400 ms in the window and 100 ms after")
+    assert said.endswith("the job lost 1.5 s meanwhile")
+
+
+def test_a_window_that_changed_nothing_says_so() -> None:
+    """Less than a step is no news."""
+    said = cost(pace(0.0, 100, 0.1), pace(10.0, 200, 0.1), pace(12.0, 220, 0.1), pace(13.0, 230, 0.1))
+
+    assert said.endswith("the job lost nothing that shows meanwhile")
+
+
+def test_without_steps_it_says_that_it_cannot_be_said() -> None:
+    """No agent, or a job that stands."""
+    still = Pace(at=0.0, counts={}, seconds=None, ago_seconds=None)
+
+    assert "cannot be said" in cost(still, None, None, still)
+
+
+@pytest.mark.parametrize(
+    ("median", "mean", "back"), [(0.1, 0.1, True), (0.3, 0.17, True), (0.1, 0.4, True), (0.3, 0.4, False)]
+)
+def test_batches_that_come_in_bursts_are_compared_by_their_mean(median: float, mean: float, back: bool) -> None:
+    """Before: mostly 0.1 s, now and then a long one, 0.17 s on the average."""
+    assert as_fast(pace(9.0, 300, median, mean), pace(0.0, 100, 0.1, 0.17), 1.2) is back
