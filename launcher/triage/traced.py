@@ -127,6 +127,8 @@ def _full_precision(trace: TorchTrace) -> Said | None:
 
 
 def _starves(trace: TorchTrace) -> Said | None:
+    if trace.gpu_busy_share is None:
+        return _waits_for_data(trace)
     share = trace.idle.get("data", 0.0)
     if share < NO_DATA:
         return None
@@ -134,6 +136,19 @@ def _starves(trace: TorchTrace) -> Said | None:
         "the card is idle while the training thread waits for the DataLoader",
         f"{share:.0%} of {_window(trace)}",
         "below 2 %",
+        "",
+    )
+
+
+def _waits_for_data(trace: TorchTrace) -> Said | None:
+    """Of a training on the CPU: by the steps themselves."""
+    share = trace.phases.get("data", 0.0) / trace.step_seconds if trace.step_seconds else 0.0
+    if share < NO_DATA:
+        return None
+    return (
+        "the training thread waits for the DataLoader",
+        f"{share:.0%} of a step in {_window(trace)}",
+        "below 5 %",
         "",
     )
 

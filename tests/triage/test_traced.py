@@ -42,7 +42,8 @@ SAYS: dict[str, tuple[dict[str, Any], str]] = {
         },
         "ampere_sgemm_128x64_nn",
     ),
-    "starved_by_transforms": ({"idle": {"data": 0.5}}, ""),
+    "starved_by_transforms": ({"gpu_busy_share": 0.5, "idle": {"data": 0.5}}, ""),
+    "starved_by_storage": ({"step_seconds": 0.2, "phases": {"data": 0.13, "forward": 0.05}}, ""),  # on the CPU
 }
 
 
