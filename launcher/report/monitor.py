@@ -97,6 +97,8 @@ COLUMNS: tuple[Column, ...] = (
     Column("corrected", "e", ("ecc", "corr"), 4, _errors("corrected")),
     Column("uncorrected", "e", ("ecc", "unc"), 3, _errors("uncorrected")),
     Column("remapped_rows_uncorrected", "e", ("rows", "rmap"), 4, _errors("remapped_rows_uncorrected")),
+    Column("remap_pending", "E", ("rmap", "pend"), 4, _errors("remap_pending")),
+    Column("remap_failed", "E", ("rmap", "fail"), 4, _errors("remap_failed")),
     Column("pcie_replays", "e", ("pcie", "rply"), 4, _sample("pcie_replays")),
     Column("nvlink_errors", "e", ("nvl", "err"), 3, _errors("nvlink_errors")),
     Column("xids", "e", ("xid", ""), 5, lambda row: " ".join(str(xid) for xid in row.xids) or None),
