@@ -15,16 +15,29 @@ from perfwatch.probes.gpu import GpuProbe
 from perfwatch.probes.nvml_layer import Listed
 from perfwatch.triage.verdict import Verdict
 from perfwatch.watch import Watch
-from tests.nvml_layer import machine
+from tests.nvml_layer import FakeCard, FakeNvml, machine
 from tests.sessions import session
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 40.0
 WORKING = """
 import time
 while True:
     sum(range(30_000))
     time.sleep(0.01)
 """
+
+
+STANDS = "import threading; threading.Event().wait()"
+
+
+class Blocking(FakeNvml):
+    """A driver whose calls do not come back once a file is there: it lives in a process of its own, as the real one does."""
+
+    blocked: Path
+
+    def _reach(self, card: FakeCard, call: str) -> FakeCard:
+        card.blocks_in = call if self.blocked.exists() else ""
+        return super()._reach(card, call)
 
 
 class Recorded:
@@ -109,3 +122,27 @@ def test_a_calm_job_gets_one_sample_a_second(watched: Callable[[bool], tuple[Wat
 
     assert watch.suspicious is False
     assert times[-1] - times[0] > 0.8 * (len(times) - 1)
+
+
+def test_a_driver_that_stops_answering_beside_a_job_that_stands_is_named_and_the_watch_goes_on(tmp_path: Path) -> None:
+    """The blocked call is in a child; the watcher keeps looking, and says for how long nobody has answered."""
+    program = subprocess.Popen([sys.executable, "-c", STANDS])
+    (tmp_path / "nvidiactl").touch()
+    nvml = Blocking(machine(1).cards)
+    nvml.blocked = tmp_path / "blocked"
+    nvml.cards[0].processes = {"compute": [Listed(program.pid, 2**30)]}
+    recorded = Recorded()
+    probe = GpuProbe(lambda: nvml, Filesystem(dev=tmp_path))
+    watch = Watch([program.pid], session(root_pids=(program.pid,)), recorder=recorded, eager=True, gpus=probe)
+    try:
+        tick_until(watch, lambda: len(recorded.of(r.GpuSample)) >= 3 and bool(recorded.of(r.GpuBinding)))
+        nvml.blocked.touch()
+        tick_until(watch, lambda: watch.verdict().cause == "driver_unresponsive")
+        looks = len(recorded.of(r.Thread))
+        tick_until(watch, lambda: len(recorded.of(r.Thread)) > looks)
+    finally:
+        watch.close()
+        program.kill()
+        program.wait()
+
+    assert any("does not come back" in one.claim for one in watch.verdict().evidence)
