@@ -77,8 +77,11 @@ _RANDOM_BITS = 4.2
 def redact(text: str) -> str:
     """The same text, with ``[redacted]`` for everything that looks like a secret. Twice is the same as once.
 
+    What is not UTF-8 in a command line reaches Python as lone surrogates, which no JSON can hold: each becomes ``?``.
     Cost: 70 us for a path, 0.1 us when it was seen lately.
     """
+    if not text.isascii():
+        text = text.encode("utf-8", "replace").decode()
     return _remembered(text) if len(text) <= LONGEST_REMEMBERED else _redact(text)
 
 

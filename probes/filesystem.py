@@ -64,12 +64,12 @@ class Filesystem:
         return _guarded(_read_all, path)
 
     def read_text(self, path: str | Path) -> str:
-        """The whole file; bytes that are not UTF-8 are kept as surrogate escapes."""
-        return self.read_bytes(path).decode("utf-8", "surrogateescape")
+        """The whole file; bytes that are not UTF-8 become U+FFFD, for no recording could hold them."""
+        return self.read_bytes(path).decode("utf-8", "replace")
 
     def readlink(self, path: str | Path) -> str:
-        """The text of a symbolic link; the thing that it names is not touched."""
-        return _guarded(os.readlink, path)
+        """The text of a symbolic link, not UTF-8 as in ``read_text``; the thing that it names is not touched."""
+        return os.fsencode(_guarded(os.readlink, path)).decode("utf-8", "replace")
 
     def listdir(self, path: str | Path) -> list[str]:
         """Names in a folder, in no order."""

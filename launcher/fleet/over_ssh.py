@@ -18,6 +18,10 @@ from perfwatch.fleet.wire import DATA_CHARACTERS, LONGEST_ANSWER_BYTES
 AT_ONCE = 256
 INSTALL = "python -m pip install 'perfwatch[fleet]'"
 LONGEST_LINE_BYTES = 2 * DATA_CHARACTERS  # no line of an answer is as long
+# ClusterShell brings its Slurm groups as an example that nobody reads unless it is copied (tried with 1.9).
+SLURM_GROUPS = (
+    "cd /etc/clustershell/groups.conf.d && cp slurm.conf.example slurm.conf  # or: perfwatch fleet --slurm JOBID"
+)
 MOST_COMPLAINTS = 20  # lines of stderr kept of one host
 # ClusterShell ends the shell that is late, and not what that has started: ``timeout`` ends ssh soon after.
 _CUT = f'timeout "$0" ssh "$@" | head -c {LONGEST_ANSWER_BYTES + 1} | fold -b -w {LONGEST_LINE_BYTES}'
@@ -50,7 +54,8 @@ class OverSsh:
             self.hosts: tuple[str, ...] = tuple(str(host) for host in NodeSet(hosts))
         except (GroupResolverError, GroupSourceError):
             raise UsageError(
-                f"--hosts {hosts}: no such group of hosts", "nodeset --list-all shows the groups"
+                f"--hosts {hosts}: no such group of hosts",
+                SLURM_GROUPS if hosts.startswith("@slurm") else "nodeset --list-all shows the groups",
             ) from None
         except NodeSetException as error:
             raise UsageError(f"--hosts {hosts}: {error}", "perfwatch fleet --hosts 'node-a,node-b[1-4]'") from None

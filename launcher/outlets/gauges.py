@@ -9,6 +9,7 @@ from typing import Any
 from perfwatch.outlets.own_cost import own_cost
 from perfwatch.outlets.snapshot import STEP_BUCKETS, Card, RankSteps, Snapshot
 from perfwatch.probes import readings as r
+from perfwatch.report.plain import clean
 from perfwatch.session import Session
 from perfwatch.summary import Recorder
 from perfwatch.triage.gpu import regime
@@ -99,7 +100,7 @@ class Gauges:
             session=self._name,
             mode=self._session.mode,
             root_pid=self._session.root_pids[0] if self._session.root_pids else 0,
-            command=" ".join(self._session.command)[:LONGEST_COMMAND],
+            command=clean(" ".join(self._session.command))[:LONGEST_COMMAND],
             looked=round(self._wall(), 3),
             state=verdict.state if verdict else "",
             cause=(verdict.cause if verdict else None) or "",

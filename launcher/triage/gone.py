@@ -47,9 +47,15 @@ def _returns(case: Case, rank: Member) -> bool:
 
 
 def traceback_of(case: Case) -> r.Traceback | None:
-    """The first traceback that the agent kept of a process that is gone: the others followed from it."""
+    """The first traceback that the agent kept of a process that is gone: the others followed from it.
+
+    Of ranks that were restarted, of the newest generation: the launcher got over the errors before.
+    """
+    kept = []
     for seen in case.history.every(r.Traceback):
         member = case.job.members.get(seen.reading.pid)
         if member is None or not member.alive or member.role != "worker":
-            return seen.reading
-    return None
+            kept.append(seen.reading)
+    newest = {rank.pid for rank in case.job.ranks}
+    of_newest = [one for one in kept if (m := case.job.members.get(one.pid)) is not None and m.rank_pid in newest]
+    return next(iter(of_newest or kept), None)

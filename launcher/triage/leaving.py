@@ -53,8 +53,10 @@ def left_over(case: Case, chain: Chain) -> list[Node]:
 def left_early(case: Case) -> Outcome:
     """Some ranks have made their last call, the others wait in one more: all stand still, and nobody is anywhere else."""
     leaving = [chain for chain in case.still_chains if leaves(chain)]
+    if not leaving:
+        return None
     waiting = [chain for chain in case.chains.values() if not leaves(chain) and _stands(case, chain)]
-    if not leaving or not waiting or len(leaving) + len(waiting) < len(case.ranks) or not case.job.covered:
+    if not waiting or len(leaving) + len(waiting) < len(case.ranks) or not case.job.covered:
         return None
     if any(chain.end.kind not in WAITS for chain in waiting):
         return None

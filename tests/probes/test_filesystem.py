@@ -1,6 +1,7 @@
 """The rooted filesystem: what comes back, and what each refusal is called."""
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -50,8 +51,11 @@ def test_other_errors_keep_the_kernels_words() -> None:
     assert error.reason == "/proc/7/environ cannot be read: Input/output error"
 
 
-def test_bytes_that_are_no_text_survive(tmp_path: Path) -> None:
-    """The name of a thread may hold any bytes."""
-    (tmp_path / "comm").write_bytes(b"\xff\xfe\n")
+def test_bytes_that_are_no_text_can_be_recorded(tmp_path: Path) -> None:
+    """The names of threads and files may hold any bytes."""
+    (tmp_path / "comm").write_bytes(b"a\xff\n")
+    os.symlink(os.fsdecode(b"/data/caf\xe9.bin"), tmp_path / "fd")
+    filesystem = Filesystem(proc=tmp_path)
 
-    assert Filesystem(proc=tmp_path).read_text(tmp_path / "comm").encode("utf-8", "surrogateescape") == b"\xff\xfe\n"
+    assert filesystem.read_text(tmp_path / "comm") == "a\ufffd\n"
+    assert filesystem.readlink(tmp_path / "fd") == "/data/caf\ufffd.bin"

@@ -48,8 +48,12 @@ def _restarts(case: Case) -> Finding | None:
     return Finding(
         cause="restart_loop",
         state="slow",
-        summary=f"the launcher restarts the ranks again and again: {found.processes} processes of rank {found.rank} "
-        f"in {found.seconds:.0f} s",
+        summary=(
+            f"the launcher restarts the ranks again and again: {found.processes} processes of rank {found.rank} "
+            if found.processes > RESTARTS
+            else f"the launcher has restarted the ranks once: a second process of rank {found.rank} "
+        )
+        + f"in {found.seconds:.0f} s",
         confidence=LOOP if found.processes > RESTARTS else ONCE,
         lost_share=1.0,
         owner="user_code",
