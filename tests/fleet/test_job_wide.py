@@ -105,7 +105,7 @@ def test_the_work_grows_with_the_ranks_and_no_faster() -> None:
         return counted
 
     calls(1)  # fills the caches of what a frame means
-    assert calls(32) / calls(4) < 9
+    assert calls(128) / calls(16) < 8.5  # 7.9; a list searched for each rank makes 12.5
 
 
 def test_a_host_that_is_silent_is_to_blame_where_everybody_waits_for_its_ranks() -> None:
