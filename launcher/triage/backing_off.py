@@ -4,6 +4,7 @@ from perfwatch.probes.readings import Stack
 from perfwatch.triage.case import Case
 from perfwatch.triage.code import calling_line, names
 from perfwatch.triage.frames import tags
+from perfwatch.triage.starving import STEP_CALLS
 
 CONNECTING = frozenset("connect create_connection urlopen urlretrieve request recv fetch download".split())
 ASKING = frozenset("get post put head send execute query read open call".split())  # of something remote, by its name:
@@ -22,7 +23,9 @@ def retries(case: Case, stack: Stack) -> bool:
     line = calling_line(case.history, stack)
     if line is None or "sleep" not in names(line.calls):
         return False
-    return any(_connects(call) for call in line.loop_calls) or bool(names(line.retried_calls) - ASKS)
+    # The training's own loop is no loop of tries, whatever else it calls now and then.
+    tries = not names(line.loop_calls) & STEP_CALLS and any(_connects(call) for call in line.loop_calls)
+    return tries or bool(names(line.retried_calls) - ASKS)
 
 
 def _connects(call: str) -> bool:
