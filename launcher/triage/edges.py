@@ -126,9 +126,7 @@ def _behind(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descri
     if file.kind == "socket" and file.socket is not None:
         return _socket(history, job, node, wait, file, file.socket)
     if wait.kind == "lock":
-        return ending(
-            "file_lock", node, f"a lock on {file.target}", descriptor=file, others=file.lock_holders, detail=file.target
-        )
+        return _lock(node, file, file.lock_holders)
     if wait.kind in ("read", "write", "sync", "stat") and file.kind in ("file", "directory"):
         return ending(
             "storage",
@@ -138,6 +136,13 @@ def _behind(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descri
             detail=file.target,
         )
     return None
+
+
+def _lock(node: Node, file: r.Descriptor, owners: tuple[int, ...]) -> Edge:
+    held = f", which pid {', '.join(map(str, owners))} holds" if owners else ""
+    return ending(
+        "file_lock", node, f"a lock on {file.target}{held}", descriptor=file, others=owners, detail=file.target
+    )
 
 
 def _socket(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descriptor, socket: r.Socket) -> Edge | None:
@@ -252,9 +257,7 @@ def _by_call(history: History, job: Job, node: Node) -> Edge | None:
     if wait is not None and wait.kind == "sleep":
         locked = polling.locked_by_others(history, node)
         if locked is not None:
-            owners = tuple(pid for pid in locked.lock_holders if pid != node.pid)
-            what = f"a lock on {locked.target}"
-            return ending("file_lock", node, what, descriptor=locked, others=owners, detail=locked.target)
+            return _lock(node, locked, tuple(pid for pid in locked.lock_holders if pid != node.pid))
         if polling.polls_a_file(history, node):
             return ending("file_poll", node, "a file to appear", detail=polling.path_of(history, node))
         if polling.supervises(history, node) and (others := _supervised(history, job, node)):

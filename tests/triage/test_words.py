@@ -139,3 +139,9 @@ def test_a_key_that_is_awaited_after_all_have_met_is_no_missing_rank() -> None:
     verdict = diagnose(load(RECORDINGS / "stalled_collective/fires/key_of_the_store"))
 
     assert [one.cause for one in verdict.findings if one.cause == "blocked_rendezvous"] == []
+
+
+@pytest.mark.parametrize("case", ["waiting_for_file-flock-masked", "waiting_for_file-database"])
+def test_a_chain_that_ends_at_a_lock_on_a_file_says_who_holds_it(case: str) -> None:
+    """Also where the verdict is another, as of ranks that wait for the one that waits for the lock."""
+    assert "which pid" in judged(f"waiting_for_file/fires/{case}").wait_chain[-1].waits_for
