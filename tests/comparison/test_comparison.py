@@ -1,12 +1,19 @@
 """Two runs side by side: the differences, how sure they are, and whether the runs may be compared at all."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
+from msgspec import structs
 
 from perfwatch.comparison.comparison import Comparison, Difference, compare
 from perfwatch.comparison.gate import gate
-from perfwatch.recording import Recording
+from perfwatch.probes.readings import Gpu
+from perfwatch.recording import Recording, load
 from tests.comparison.runs import run, step_times
 from tests.sessions import session
+
+RECORDINGS = Path(__file__).parents[1] / "triage" / "recordings"
 
 
 def difference(comparison: Comparison, name: str) -> Difference:
@@ -130,3 +137,36 @@ def test_an_empty_recording_is_said_to_be_empty() -> None:
 
     assert "it is empty: nothing was read" in both.b.missing
     assert both.steps == ()
+
+
+def test_two_real_runs_on_a_gpu_differ_in_verdict_clock_and_what_the_card_did() -> None:
+    """A decoder that fills its card, and a loop that launches too slowly, as they were recorded on one H200."""
+    a, b = (
+        load(RECORDINGS / name)
+        for name in ("gpu_bound/fires/gpu_bound-run", "host_bound_python/fires/host_bound_python")
+    )
+    both = compare(a, b)
+
+    assert ((both.a.state, both.a.cause), (both.b.state, both.b.cause)) == (
+        ("healthy", "gpu_bound"),
+        ("slow", "host_bound_python"),
+    )
+    assert both.verdict_changed
+    assert {"SM clock", "command line", "world size"} <= {one.name for one in both.unlike}
+    tensor, resident = difference(both, "tensor cores active"), difference(both, "a kernel is resident")
+    assert [tensor.a, tensor.b, resident.a, resident.b] == pytest.approx([0.546, 0.0, 1.0, 0.137], abs=0.01)
+
+
+def test_a_card_of_another_kind_or_driver_is_said_before_the_figures() -> None:
+    """The same recording as another card under another driver would have given it."""
+    a = load(RECORDINGS / "gpu_bound/fires/gpu_bound-run")
+    older = tuple(
+        structs.replace(one, reading=structs.replace(one.reading, name="NVIDIA A100", driver_version="535.1"))
+        if isinstance(one.reading, Gpu)
+        else one
+        for one in a.records
+    )
+    unlike = {one.name: (one.a, one.b) for one in compare(a, replace(a, records=older)).unlike}
+
+    assert unlike["GPUs"] == ("1 x NVIDIA H200", "1 x NVIDIA A100")
+    assert unlike["GPU driver"][1] == "535.1"
