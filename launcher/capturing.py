@@ -23,6 +23,7 @@ class Capturing:
         folder: the session's; None when no disk takes it, and then nothing can be captured.
         scene: the job now.
         done: told each outcome with its request.
+        begun: told each request that is at work from now on.
         clock: monotonic seconds.
     """
 
@@ -31,9 +32,11 @@ class Capturing:
         folder: Path | None,
         scene: Callable[[], Scene],
         done: Callable[[Request, Outcome], None],
+        begun: Callable[[Request], None] = lambda request: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folder, self._scene, self._done, self._clock = folder, scene, done, clock
+        self._told_begun = begun
         self._limits = Limits(clock)
         self._helper: Helper | None = None
         self._number = 0
@@ -84,6 +87,7 @@ class Capturing:
         except OSError as error:
             raise CaptureRefused(f"no helper can be started: {error.strerror or error}") from None
         self._number += 1
+        self._told_begun(request)
         return self._number
 
     def signalled(self, what: str) -> str:

@@ -35,6 +35,11 @@ _OUTSPOKEN = r.Process | r.Descriptor | r.FileGrowth | r.SourceLine | r.Tracebac
 _STACK_READINGS = r.Stack | r.StackFailure | r.NativeProfile
 
 
+CAPTURE_BEGUN = (
+    "capture_begun"  # the kind of the event between whose time and that of the next ``capture`` one is at work
+)
+
+
 class Record(msgspec.Struct, frozen=True):
     """One line of ``readings`` or ``stacks``: seconds since the session began, unix time, and the reading."""
 
@@ -46,7 +51,8 @@ class Record(msgspec.Struct, frozen=True):
 class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     """Something that perfwatch said or that happened to the job as a whole; one line of ``events.jsonl``.
 
-    kind: suspicion, verdict, retraction, signal, outcome, shed, note. Unknown kinds of newer versions are kept.
+    kind: suspicion, verdict, retraction, signal, outcome, shed, note, capture_begun, capture. Unknown kinds of newer versions
+    are kept.
     """
 
     at: float

@@ -7,9 +7,10 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from perfwatch.errands import Errands
+from perfwatch.errands import LONGEST_SECONDS, USUAL_SECONDS, Errands
 from perfwatch.follow import Follower
 from perfwatch.keyboard import ESCAPE, Keyboard
+from perfwatch.recording import CAPTURE_BEGUN
 from perfwatch.report.board import Board, board
 from perfwatch.report.board_pages import Page, stacks_page, verdict_page
 from perfwatch.report.board_view import Screen
@@ -95,11 +96,18 @@ class Viewer:
         if self._board is None:
             return Text("reading the recording ...")
         if self._page == "board":
-            return Screen(
-                self._board, self._status(), self._errands.said(self._clock()), self._errands.at_work(self._clock())
-            )
+            at_work = self._errands.at_work(self._clock()) or self._capturing()
+            return Screen(self._board, self._status(), self._errands.said(self._clock()), at_work)
         inner = stacks_page(self._case) if self._page == "stacks" else verdict_page(self._verdict)
         return Page(self._page, inner, self._top, self._errands.said(self._clock()))
+
+    def _capturing(self) -> tuple[str, float] | None:
+        """What a capture that somebody else has begun does, and how much of the usual time has passed."""
+        newest = next((one for one in reversed(self._follower.events) if one.kind.startswith("capture")), None)
+        if newest is None or newest.kind != CAPTURE_BEGUN or self._follower.ended is not None:
+            return None
+        passed = max(0.0, self._wall() - newest.wall)
+        return None if passed > LONGEST_SECONDS else (newest.text, min(0.99, passed / USUAL_SECONDS))
 
     def _status(self) -> str:
         ended, wall = self._follower.ended, self._wall()

@@ -29,7 +29,7 @@ from perfwatch.news import News
 from perfwatch.outlets.outlets import Outlets, open_metrics, open_notifier
 from perfwatch.probes import readings as r
 from perfwatch.probes.deadline import KillableChild
-from perfwatch.recording import Recorder
+from perfwatch.recording import CAPTURE_BEGUN, Recorder
 from perfwatch.redaction import redact_command
 from perfwatch.report.plain import clean
 from perfwatch.request import Request
@@ -101,6 +101,7 @@ class _Watcher:
             self._recorder.folder if self._recorder else None,
             lambda: scene_of(self._watch.case(), self._watch.last, place.folder, os.environ),
             self._captured,
+            self._capture_begun,
         )
 
     def serve(self) -> None:
@@ -186,6 +187,10 @@ class _Watcher:
         else:
             self._say(f"{news.kind}: {news.text}")
             self._said.append(f"{news.kind}: {news.text}")
+
+    def _capture_begun(self, request: CaptureRequest) -> None:
+        """Whoever follows the recording sees what is at work."""
+        self._tally.event(self._watch.at, CAPTURE_BEGUN, f"{request.kind} capture, asked by a {request.asked_by}")
 
     def _captured(self, request: CaptureRequest, outcome: Outcome) -> None:
         """Keep what a capture says, as evidence and as an event; tell whoever did not ask for it in words."""

@@ -88,9 +88,7 @@ class Board:
 def board(case: Case, verdict: Verdict | None) -> Board:
     """Gather it. ``verdict``: the newest one, None while none has been made."""
     session = case.session
-    captures = [
-        event for event in case.events if event.kind.startswith("capture") and case.at - event.at < LATELY_SECONDS
-    ]
+    captures = [event for event in case.events if event.kind == "capture" and case.at - event.at < LATELY_SECONDS]
     return Board(
         command=_short(" ".join(session.command)),
         where=_short(f"{session.mode} on {session.machine.name}"),

@@ -151,6 +151,7 @@ def test_both_ranks_record_the_same_steps(ranks: Running, folder: Path) -> None:
     assert [one["steps"] for one in answer.report["report"]["ranks"]] == [5, 5]
     events = [json.loads(line) for line in (folder / "s" / "events.jsonl").read_text().splitlines()]
     assert [event["facts"]["exit_code"] for event in events if event["kind"] == "capture"] == [0]
+    assert [event["kind"] for event in events if event["kind"].startswith("capture")] == ["capture_begun", "capture"]
 
 
 def test_window_of_time_with_stacks_and_shapes(ranks: Running, folder: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from perfwatch.errands import Errands
 from perfwatch.follow import Follower
 from perfwatch.probes.readings import Steps
-from perfwatch.recording import Record
+from perfwatch.recording import CAPTURE_BEGUN, Event, Record
 from perfwatch.report.console import console
 from perfwatch.viewing import Viewer
 from tests import hostile, simulated_hour
@@ -103,6 +103,31 @@ def test_a_recording_that_grows_is_followed(tmp_path: Path) -> None:
             file.write(line[:30])
             file.write(line[30:])
         window.until(lambda screen: any("987,654" in line for line in screen))
+
+
+def test_a_capture_that_somebody_else_has_begun_is_shown_until_it_is_done(tmp_path: Path) -> None:
+    """By a rule, a signal or a command in another terminal: the recording says so, and a bar what of its usual time has passed."""
+    folder = simulated_hour.write(tmp_path / "session", 70.0)
+    begun = Event(69.0, simulated_hour.CREATED + 69.0, CAPTURE_BEGUN, "torch capture, asked by a rule")
+    done = Event(79.0, simulated_hour.CREATED + 79.0, "capture", "torch: a window of 1.2 s brought window.json.gz")
+
+    def screen(seconds: float) -> str:
+        stream = io.StringIO()
+        made = console(stream)
+        made.width, made.height = 100, 30
+        now = simulated_hour.CREATED + seconds
+        made.print(Viewer(Follower(folder), made, Errands(None, ""), wall=lambda: now).once(), end="")
+        return stream.getvalue()
+
+    with (folder / "events.jsonl").open("ab") as file:
+        file.write(msgspec.json.encode(begun) + b"\n")
+    at_work = screen(74.0)
+    with (folder / "events.jsonl").open("ab") as file:
+        file.write(msgspec.json.encode(done) + b"\n")
+
+    assert "torch capture, asked by a rule" in at_work
+    assert "asked by a rule" not in screen(80.0)
+    assert "brought window.json.gz" in screen(80.0)
 
 
 @with_tmux
