@@ -36,6 +36,9 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
     absent: bool = False
 
 
+_late: set[int] = (
+    set()
+)  # killed, and slow to go: the memory of a large process takes its time; reaped by the next errand
 _ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Answer)
 
 
@@ -63,6 +66,7 @@ class Errand:
         self._deadline_seconds = deadline_seconds
         self.began = clock()
         self._answer = bytearray()
+        _late.difference_update([pid for pid in _late if _reaped(pid) is not None])
         readable, writable = os.pipe()
         parent = os.getpid()
         try:
@@ -111,11 +115,10 @@ class Errand:
             poll.register(self._handle, select.POLLIN)
             poll.poll(DYING_MILLISECONDS)
             os.close(self._handle)
-        try:
-            _, _, usage = os.wait4(self._pid, os.WNOHANG)
-            self.cpu_seconds = usage.ru_utime + usage.ru_stime
-        except ChildProcessError:
-            pass  # somebody else reaped it
+        used = _reaped(self._pid)
+        if used is None:
+            _late.add(self._pid)
+        self.cpu_seconds = used or 0.0
 
     def _complete(self) -> bool:
         return len(self._answer) >= _LENGTH.size
@@ -160,3 +163,12 @@ def _answered(ask: Callable[[], Iterable[Reading]]) -> Answer:
 def _mapped_bytes() -> int:
     with open("/proc/self/statm") as sizes:
         return int(sizes.read().split()[0]) * resource.getpagesize()
+
+
+def _reaped(pid: int) -> float | None:
+    """CPU seconds of a child that has ended; 0 where somebody else reaped it, None while it is there."""
+    try:
+        ended, _, usage = os.wait4(pid, os.WNOHANG)
+    except ChildProcessError:
+        return 0.0
+    return usage.ru_utime + usage.ru_stime if ended else None
