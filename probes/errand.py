@@ -36,9 +36,8 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
     absent: bool = False
 
 
-_late: set[int] = (
-    set()
-)  # killed, and slow to go: the memory of a large process takes its time; reaped by the next errand
+# Killed, and slow to go: the memory of a large process takes its time. Reaped by the next errand.
+_late: set[int] = set()
 _ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Answer)
 
 

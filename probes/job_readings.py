@@ -179,13 +179,12 @@ class SourceLine(Reading, frozen=True, kw_only=True):
     loop_calls: tuple[str, ...] = ()
     # Kinds of the enclosing loops in its function, innermost first: "for", or "while", which a ``for`` that never ends is, too.
     loops: tuple[str, ...] = ()
-    within: tuple[
-        str, ...
-    ] = ()  # calls of the ``with`` statements around it in its function: ``profile(activities, record_shapes)``
+    # Calls of the ``with`` statements around it in its function: ``profile(activities, record_shapes)``.
+    within: tuple[str, ...] = ()
     retried_calls: tuple[str, ...] = ()  # what that loop tries, where this line is what it does when the try has failed
-    loop_is_endless: bool = (
-        False  # ``while True`` / ``while 1`` without break, or the line is in a ``while`` loop that only polls
-    )
+    asked_calls: tuple[str, ...] = ()  # what that loop asks, where this line only waits because of the answer
+    # ``while True`` / ``while 1`` without break, or the line is in a ``while`` loop that only polls.
+    loop_is_endless: bool = False
 
 
 class NativeProfile(Reading, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ import ast
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.filesystem import Filesystem
@@ -24,6 +24,8 @@ _POLLING = frozenset(
     "sleep poll is_set isfile isdir exists is_file is_dir empty qsize is_alive is_completed query test done ready "
     "monotonic time perf_counter time_ns monotonic_ns len bool print info debug warning".split()
 )
+
+_TELLING = frozenset("print log debug info warning error exception".split())
 
 _Loop = ast.For | ast.AsyncFor | ast.While
 _With = ast.With | ast.AsyncWith
@@ -120,6 +122,7 @@ def describe(text: str, file: str, line: int) -> SourceLine:
         loops=tuple("while" if isinstance(one, ast.While) or _counts_for_ever(one) else "for" for one in loops),
         within=tuple(_entered(item.context_expr) for one in here if isinstance(one, _With) for item in one.items),
         retried_calls=_retried(tree, loop, line) if loop else (),
+        asked_calls=_asked(tree, loop, line) if loop else (),
         loop_is_endless=loop is not None and _is_endless(loop),
     )
 
@@ -205,7 +208,32 @@ def _retried(tree: ast.AST, loop: "_Loop", line: int) -> tuple[str, ...]:
     return ()
 
 
-def _covers(node: ast.ExceptHandler, line: int) -> bool:
+def _asked(tree: ast.AST, loop: "_Loop", line: int) -> tuple[str, ...]:
+    """What the loop asks before this line: a test of the answer has not left it, and nothing but waiting comes after the test."""
+    for at, test in enumerate(loop.body):
+        if not isinstance(test, ast.If) or test.orelse or not isinstance(test.body[-1], ast.Return | ast.Break):
+            continue
+        before, after = loop.body[:at], loop.body[at + 1 :]
+        answers = _names(before, ast.Store) & _names([test.test], ast.Load)
+        if any(_covers(one, line) for one in after) and answers and not any(_uses(one, answers) for one in after):
+            called = [name for part in [*before, test.test] for name in _called(part)]
+            return tuple(dict.fromkeys(_with_helpers(tree, tuple(called))))
+    return ()
+
+
+def _names(nodes: Sequence[ast.AST], context: type[ast.expr_context]) -> set[str]:
+    inside = (part for node in nodes for part in ast.walk(node))
+    return {part.id for part in inside if isinstance(part, ast.Name) and isinstance(part.ctx, context)}
+
+
+def _uses(statement: ast.stmt, answers: set[str]) -> bool:
+    """Whether a statement works on one of these names, or does a step of its own; to tell of one in a log is no work."""
+    told = isinstance(statement, ast.Expr) and any(name.rpartition(".")[2] in _TELLING for name in _called(statement))
+    hands_out = any(isinstance(part, ast.Yield | ast.YieldFrom) for part in ast.walk(statement))
+    return hands_out or (not told and bool(_names([statement], ast.Load) & answers))
+
+
+def _covers(node: ast.stmt | ast.ExceptHandler, line: int) -> bool:
     return node.lineno <= line <= (node.end_lineno or 0)
 
 

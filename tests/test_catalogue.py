@@ -16,7 +16,7 @@ from perfwatch.triage.rules import RULES
 from perfwatch.triage.verdict import OWNERS, STATES
 
 HEADINGS = ("What it means", "How it is recognised", "What it is mistaken for", "What to do next")
-NOT_PROGRAMS = {"__init__", "drill", "stage"}
+NOT_PROGRAMS = {"__init__", "describing", "drill", "stage"}
 CAUSES = [rule.CAUSE.name for rule in RULES]
 FILES = [cast(ModuleType, rule).__name__.rpartition(".")[2] for rule in RULES]
 

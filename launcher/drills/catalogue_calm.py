@@ -1,23 +1,12 @@
-"""The drills that are busy or healthy on their own account, and how a healthy look-alike of a fault is described."""
+"""The drills that are busy or healthy on their own account."""
 
+from perfwatch.drills.describing import healthy
 from perfwatch.drills.drill import Drill
 
 
 def _busy(name: str, program: str, lookalike_of: str, summary: str, needs: tuple[str, ...] = ()) -> Drill:
     """Describe a long phase that is as it should be; its cause is the part of ``name`` before a hyphen."""
     return Drill(name, f"{program}.py", summary, "busy", (name.split("-")[0],), lookalike_of, needs=needs)
-
-
-def healthy(
-    program: str,
-    lookalike_of: str,
-    summary: str,
-    ranks: int = 1,
-    needs: tuple[str, ...] = (),
-    causes: tuple[str, ...] = ("cpu_training", "balanced"),
-) -> Drill:
-    """Describe a run with nothing to blame; it is called what its file is called."""
-    return Drill(program, f"{program}.py", summary, "healthy", causes, lookalike_of, (), ranks, needs)
 
 
 _BUSY: tuple[Drill, ...] = (

@@ -94,9 +94,8 @@ def _opened(
     try:
         given = _environment(folder, started)
     except CaptureUnavailable:
-        run(
-            (tool.path, "shutdown", f"--session={session}"), LAUNCH_SECONDS, None
-        )  # its agent may have come up after all
+        # Its agent may have come up after all.
+        run((tool.path, "shutdown", f"--session={session}"), LAUNCH_SECONDS, None)
         if again:
             raise
         return _opened(environment, place, run, by, again=True)  # seen once: "Local Endpoint is not available"

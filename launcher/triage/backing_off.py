@@ -4,7 +4,6 @@ from perfwatch.probes.readings import Stack
 from perfwatch.triage.case import Case
 from perfwatch.triage.code import calling_line, names
 from perfwatch.triage.frames import tags
-from perfwatch.triage.starving import STEP_CALLS
 
 CONNECTING = frozenset("connect create_connection urlopen urlretrieve request recv fetch download".split())
 ASKING = frozenset("get post put head send execute query read open call".split())  # of something remote, by its name:
@@ -17,15 +16,14 @@ REMOTE = ("request", "session", "client", "http", "conn", "s3", "bucket", "redis
 
 
 def retries(case: Case, stack: Stack) -> bool:
-    """Whether a stack sleeps inside a loop that tries to reach something."""
+    """Whether a stack sleeps because what its loop tries has failed, or because the answer was a refusal."""
     if "retry" in tags(stack):
         return True
     line = calling_line(case.history, stack)
     if line is None or "sleep" not in names(line.calls):
         return False
-    # The training's own loop is no loop of tries, whatever else it calls now and then.
-    tries = not names(line.loop_calls) & STEP_CALLS and any(_connects(call) for call in line.loop_calls)
-    return tries or bool(names(line.retried_calls) - ASKS)
+    # A loop that asks and then rests may only be polite: the text must say that the sleep follows on a try that failed.
+    return bool(names(line.retried_calls) - ASKS) or any(_connects(call) for call in line.asked_calls)
 
 
 def _connects(call: str) -> bool:

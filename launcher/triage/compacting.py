@@ -37,10 +37,8 @@ WAITS_FOR_OTHERS = ("collective", "rendezvous")
 MOST_OF_SUSPECTS = {r.Thread: 24, r.Stack: 40, r.Descriptor: 4, r.FileGrowth: 6, r.ProcessUsage: 6, r.Steps: 12}
 MOST_OF_VICTIMS = {r.Thread: 16, r.Stack: 12, r.Steps: 3, r.Descriptor: 1}
 MOST_OF_OTHERS_OF_VICTIMS = 2
-LOADING, MOST_OF_WORKERS = (
-    0.1,
-    6,
-)  # a rank that goes on and waits for data so much of the time: its workers may tell why it is last
+# A rank that goes on and waits for data so much of the time: its workers may tell why it is last.
+LOADING, MOST_OF_WORKERS = 0.1, 6
 # Kept thread by thread, or of no use where nothing is suspected of the process itself.
 NOT_OF_VICTIMS = (
     *(r.Process, r.ProcessEnded, r.Thread, r.Stack),

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from perfwatch.probes import readings as r
 from perfwatch.triage.history import History
 
-SHORTEST_SECONDS = (
-    12.0  # what is read every two seconds of a suspicion, and every ten of a calm job, was read twice then
-)
+# What is read every two seconds of a suspicion, and every ten of a calm job, was read twice then.
+SHORTEST_SECONDS = 12.0
 # Bytes a second, all connections or interfaces together, that still count as nothing: NCCL's and gloo's own keep-alives.
 SILENT_BYTES_PER_SECOND = 50_000.0
 LOST = 2  # sent again so often: a single loss happens

@@ -11,9 +11,8 @@ from perfwatch.probes import readings as r
 from perfwatch.triage.frames import any_tag, is_user, short_name, tags
 from perfwatch.triage.history import History, Seen
 
-WINDOW_SECONDS = (
-    5.0  # the trailing time over which a thread must be flat (measured: the first 0.3 s after onset still drain)
-)
+# The trailing time over which a thread must be flat (measured: the first 0.3 s after onset still drain).
+WINDOW_SECONDS = 5.0
 FROZEN_RUN_SHARE = 0.002  # of a core; measured < 0.001 on blocked threads
 FROZEN_SWITCHES_PER_SECOND = 1.5  # measured < 1 on blocked threads, 193 on waiters for the GIL
 FAR_APART = 3.0  # times the window: on a crowded machine two looks at a thread lie seconds apart

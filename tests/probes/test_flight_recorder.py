@@ -1,30 +1,17 @@
-"""torch's flight recorder: what a dump says, that it is asked for through a pipe, and that a hostile one does no harm."""
+"""torch's flight recorder: what a dump says, and that a hostile one does no harm."""
 
 import json
-import os
 import pickle
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from perfwatch.probes.errand import Errand
-from perfwatch.probes.filesystem import Absent
 from perfwatch.probes.flight_record import parse
-from perfwatch.probes.flight_recorder import MEMORY_BYTES, FlightRecorderProbe, Rank, dump_paths, ring
 from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.readings import ProbeCall, Reading, RecordedGroup
-
-RECORDED = Path(__file__).parent / "nccl"
-
-
-def dump(rank: int) -> bytes:
-    """What rank 0 or 1 wrote on an H200, torch 2.11, while rank 1 slept; the newest 70 entries."""
-    return (RECORDED / f"fr_torch2.11_hung_rank{rank}.pickle").read_bytes()
+from tests.probes.flight_dumps import Bomb, dump
 
 
 def test_a_dump_says_how_far_a_rank_has_come_in_each_group() -> None:
@@ -67,13 +54,6 @@ def test_the_programs_own_lines_are_kept() -> None:
     (group,) = parse(pickle.dumps({"version": "2.10", "entries": [entry]}), 9, 1, "pipe")
 
     assert [(frame.function, frame.line) for frame in group.operations[0].frames] == [("average", 23)]
-
-
-class Bomb:
-    """A pickle that would run a command."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.system, ("touch /tmp/perfwatch-was-here",)
 
 
 def test_a_pickle_that_asks_for_code_is_refused_before_anything_runs() -> None:
@@ -150,155 +130,3 @@ def test_it_agrees_with_torchs_own_analyzer(tmp_path: Path) -> None:
     assert f"nccl:{waits.name}" == name
     assert f"[[{waits.input_sizes}]]" == sizes
     assert sorted(rank for rank, one in ours.items() if (one.enqueued or 0) < waits.sequence) == missing
-
-
-RANK_PROGRAM = """
-import os, sys
-path, dump, target = sys.argv[1:]
-os.mkfifo(path, 0o666)
-pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-keep = os.open(path, os.O_WRONLY)
-print("ready", flush=True)
-import select
-while True:
-    select.select([pipe], [], [])
-    os.read(pipe, 10)
-    content = open(dump, "rb").read()
-    with open(target, "wb") as out:
-        out.write(content[: len(content) // 2])
-        out.flush()
-        out.write(content[len(content) // 2 :])
-"""
-Start = Callable[[int, bytes], int]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts a stand-in for a rank: a byte in its pipe, and it writes its dump."""
-    started: list[subprocess.Popen[str]] = []
-
-    def begin(rank: int, content: bytes) -> int:
-        (tmp_path / f"content{rank}").write_bytes(content)
-        process = subprocess.Popen(
-            [sys.executable, "-c", RANK_PROGRAM, f"{tmp_path}/pipe_{rank}.pipe", f"{tmp_path}/content{rank}",
-             f"{tmp_path}/fr_{rank}"],
-            env={"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{tmp_path}/pipe_", "TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/fr_"},
-            stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        started.append(process)
-        assert process.stdout is not None
-        assert process.stdout.readline()
-        return process.pid
-
-    yield begin
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def ask(ranks: list[Rank], by_pipe: bool = True) -> list[Reading]:
-    """As the watcher does: in a process of its own with little memory."""
-    errand = Errand(lambda: FlightRecorderProbe().look(ranks, by_pipe), 20.0, MEMORY_BYTES)
-    while (found := errand.poll()) is None:
-        time.sleep(0.01)
-    return found
-
-
-def test_ranks_are_asked_through_their_pipes(start: Start) -> None:
-    """And asked again they write anew."""
-    ranks = [Rank(start(rank, dump(rank)), rank) for rank in (0, 1)]
-    for _ in range(2):
-        found = ask(ranks)
-
-        assert sorted((g.rank, g.enqueued, g.origin) for g in found if isinstance(g, RecordedGroup)) == [
-            (0, 3217, "pipe"),
-            (1, 3198, "pipe"),
-        ]
-
-
-def test_one_rank_that_can_be_read_is_read_where_seven_cannot(start: Start, tmp_path: Path) -> None:
-    """Each of the others says why; nothing is made up for them."""
-    (tmp_path / "pipe_1.pipe").write_text("a file, not a pipe")
-    hostile = pickle.dumps({"version": "2.10", "entries": [Bomb()]})
-    ranks = [Rank(start(0, dump(0)), 0), Rank(start(2, hostile), 2)]
-    ranks += [Rank(ranks[0].pid, number) for number in (1, 3, 4, 5, 6, 7)]
-    found = ask(ranks)
-
-    assert [one.rank for one in found if isinstance(one, RecordedGroup)] == [0]
-    refused = {one.entity: one.reason for one in found if isinstance(one, ProbeCall)}
-    assert set(refused) == {f"rank {number}" for number in range(1, 8)}
-    assert "no pipe" in refused["rank 1"]
-    assert (tmp_path / "pipe_1.pipe").read_text() == "a file, not a pipe"
-    assert "system" in refused["rank 2"]
-
-
-def test_a_dump_that_a_rank_wrote_by_itself_is_found(tmp_path: Path, start: Start) -> None:
-    """On a watchdog's timeout; one from before the process began is another run's."""
-    pid = start(0, b"")
-    (tmp_path / "fr_0").write_bytes(dump(0))
-    (group,) = ask([Rank(pid, 0, age_seconds=60.0)], by_pipe=False)
-
-    assert isinstance(group, RecordedGroup)
-    assert (group.origin, group.enqueued) == ("file", 3217)
-    os.utime(tmp_path / "fr_0", (time.time() - 600, time.time() - 600))
-    with pytest.raises(Absent):
-        ask([Rank(pid, 0, age_seconds=60.0)], by_pipe=False)
-
-
-def test_a_dump_of_100_mib_is_not_read(tmp_path: Path, start: Start) -> None:
-    """Its size is looked at first."""
-    pid = start(0, b"")
-    with (tmp_path / "fr_0").open("wb") as file:
-        file.truncate(100 * 2**20)
-    with pytest.raises(Unavailable, match="100 MiB"):
-        ask([Rank(pid, 0, age_seconds=60.0)], by_pipe=False)
-
-
-def test_a_pickle_that_eats_memory_takes_only_its_own_process(start: Start, tmp_path: Path) -> None:
-    """Opcodes of one byte become gigabytes of lists."""
-    pid = start(0, b"")
-    (tmp_path / "fr_0").write_bytes(b"\x80\x04" + b"](" + b"]" * (4 * 2**20))
-    with pytest.raises(Unavailable):
-        ask([Rank(pid, 0, age_seconds=60.0)], by_pipe=False)
-
-
-def test_a_pickle_nested_too_deep_takes_only_its_own_process(start: Start, tmp_path: Path) -> None:
-    """As a key of a dict it is hashed, level by level."""
-    pid = start(0, b"")
-    deep = b"\x80\x04}" + b")" + b"\x85" * 2_000_000 + b"K\x01s."
-    (tmp_path / "fr_0").write_bytes(deep)
-    with pytest.raises(Unavailable):
-        ask([Rank(pid, 0, age_seconds=60.0)], by_pipe=False)
-
-
-def test_a_job_that_was_not_armed_is_told_how(tmp_path: Path) -> None:
-    """Nothing in its environment, no pipe."""
-    ours = subprocess.Popen(["sleep", "60"], env={"PATH": os.environ["PATH"]})
-    try:
-        with pytest.raises(Unavailable, match="no pipe") as raised:
-            ask([Rank(ours.pid, 0)])
-    finally:
-        ours.kill()
-        ours.wait()
-    assert "perfwatch run" in raised.value.advice
-
-
-def test_nothing_is_written_into_a_link_or_a_file(tmp_path: Path) -> None:
-    """Whoever plants one gets nothing."""
-    (tmp_path / "victim").write_text("")
-    (tmp_path / "link").symlink_to(tmp_path / "victim")
-    for name in ("victim", "link"):
-        with pytest.raises(Unavailable):
-            ring(tmp_path / name)
-    assert (tmp_path / "victim").read_text() == ""
-
-
-def test_dumps_are_looked_for_where_the_environment_says_first() -> None:
-    """Then where torch writes by default, new and old."""
-    environment = {"HOME": "/home/me", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/scratch/fr_"}
-
-    assert dump_paths(environment, 3) == [
-        "/scratch/fr_3",
-        "/home/me/.cache/torch/comm_lib_trace_rank_3",
-        "/tmp/nccl_trace_rank_3",
-    ]

@@ -7,7 +7,7 @@ from perfwatch.probes.nvml_sampler import Sampler
 from perfwatch.probes.readings import Gpu, GpuActivity, GpuProcess, GpuSample
 from tests.nvml_layer import FakeNvml, machine
 from tests.nvml_replay import Recording, Replayed
-from tests.probes.test_nvml_sampler import Clock, of
+from tests.probes.nvml_watching import Clock, of
 
 H200 = Path(__file__).parent / "nvml_h200.json"
 

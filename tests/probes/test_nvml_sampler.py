@@ -1,15 +1,10 @@
 """What becomes of what the driver says, and of what it does not say. No GPU is needed: the layer is a stand-in."""
 
-from collections.abc import Iterable
-from typing import TypeVar
-
 import pytest
 
-from perfwatch.probes.nvml_gpm import REFRESH_SECONDS
 from perfwatch.probes.nvml_layer import (
     DRIVER_NOT_LOADED,
     FUNCTION_NOT_FOUND,
-    IN_USE,
     LIBRARY_NOT_FOUND,
     NO_PERMISSION,
     NOT_SUPPORTED,
@@ -18,52 +13,10 @@ from perfwatch.probes.nvml_layer import (
     Refused,
 )
 from perfwatch.probes.nvml_sampler import NO_CARDS, RARE_SECONDS, SLOW_SECONDS, Sampler
-from perfwatch.probes.nvml_thinning import Timed
 from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.readings import (
-    Gpu,
-    GpuActivity,
-    GpuErrors,
-    GpuEvent,
-    GpuProcess,
-    GpuSample,
-    ProbeCall,
-    Reading,
-)
-from tests.nvml_layer import IDLE, NOTHING, FakeCard, FakeNvml, answers, machine
-
-R = TypeVar("R", bound=Reading)
-
-
-class Clock:
-    """Stands still until it is told to move."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        """Seconds."""
-        return self.now
-
-
-class Watched:
-    """A sampler with full detail, on a clock of its own."""
-
-    def __init__(self, nvml: FakeNvml) -> None:
-        self.clock = Clock()
-        self.sampler = Sampler(nvml, self.clock, wall=self.clock)
-        self.sampler.attend()
-        self.described = self.sampler.start()
-
-    def after(self, seconds: float = REFRESH_SECONDS) -> list[Timed]:
-        """The next round, so much later."""
-        self.clock.now += seconds
-        return self.sampler.round()
-
-
-def of(kind: type[R], readings: Iterable[Timed]) -> list[R]:
-    """Those of one kind."""
-    return [one for _, one in readings if isinstance(one, kind)]
+from perfwatch.probes.readings import Gpu, GpuActivity, GpuEvent, GpuProcess, GpuSample, ProbeCall
+from tests.nvml_layer import FakeCard, FakeNvml, answers, machine
+from tests.probes.nvml_watching import HALF, Clock, Watched, of
 
 
 def test_a_card_says_what_it_is() -> None:
@@ -164,22 +117,6 @@ def test_an_older_driver_is_asked_by_the_older_names() -> None:
     assert of(Gpu, watched.described)[0].architecture is None
 
 
-def test_a_card_without_gpm_is_read_without_it() -> None:
-    """Ampere: the card says so, and nothing is reported as missing again and again."""
-    card = FakeCard("GPU-a", answers=answers(nvmlGpmQueryDeviceSupport={"isSupportedDevice": 0}))
-    card.answers["nvmlDeviceGetCudaComputeCapability",] = (8, 0)
-    card.answers["nvmlDeviceGetNumGpuCores",] = 6912
-    watched = Watched(FakeNvml([card]))
-    readings = [*watched.after(), *watched.after(), *watched.after()]
-
-    (gpu,) = of(Gpu, watched.described)
-    assert (gpu.gpm, gpu.sms) == (False, 108)
-    assert len(of(GpuSample, readings)) == 3
-    assert not of(GpuActivity, readings)
-    assert of(GpuSample, watched.after(SLOW_SECONDS))[0].pcie_received_bytes == 2000
-    assert not of(ProbeCall, readings)
-
-
 def test_an_unknown_card_has_an_unknown_number_of_multiprocessors() -> None:
     """Never assumed from a neighbour in the table."""
     card = FakeCard("GPU-a", answers=answers(nvmlDeviceGetCudaComputeCapability=(99, 0), nvmlDeviceGetArchitecture=77))
@@ -187,98 +124,6 @@ def test_an_unknown_card_has_an_unknown_number_of_multiprocessors() -> None:
     (gpu,) = of(Gpu, Watched(FakeNvml([card])).described)
 
     assert (gpu.sms, gpu.architecture) == (None, None)
-
-
-def test_all_zero_within_one_refresh_is_no_reading() -> None:
-    """The next look then spans more than a refresh, and tells of the whole time."""
-    nvml = machine(1)
-    watched = Watched(nvml)
-    watched.after()
-    nvml.cards[0].activity = NOTHING
-    missed = of(GpuActivity, watched.after())
-    nvml.cards[0].activity = HALF
-    (found,) = of(GpuActivity, watched.after())
-
-    assert missed == []
-    assert found.interval_seconds == pytest.approx(0.2)
-    assert found.graphics == 0.5
-
-
-def test_all_zero_over_several_refreshes_is_an_idle_card() -> None:
-    """An idle card is a reading, or idleness could never be seen."""
-    nvml = machine(1, activity=NOTHING)
-    watched = Watched(nvml)
-    found = [one for _ in range(5) for one in of(GpuActivity, watched.after())]
-
-    assert [one.graphics for one in found] == [0.0]
-    assert found[0].interval_seconds == pytest.approx(0.3)
-
-
-def test_all_zero_with_something_that_is_no_number_is_no_reading() -> None:
-    """However long it lasts: the counters were not there."""
-    nvml = machine(1, activity=NOTHING | {10: float("nan")})
-    watched = Watched(nvml)
-    torn = [one for _ in range(5) for one in of(GpuActivity, watched.after())]
-    nvml.cards[0].activity = HALF
-
-    assert torn == []
-    assert [one.graphics for one in of(GpuActivity, watched.after())] == [0.5]
-
-
-def test_a_little_traffic_shows_that_the_counters_were_refreshed() -> None:
-    """An idle card answers its observer over PCIe: that is enough to believe the zeros."""
-    watched = Watched(machine(1, activity=IDLE))
-    watched.after()
-
-    (found,) = of(GpuActivity, watched.after())
-
-    assert (found.graphics, found.pcie_sent_mib_per_second) == (0.0, 1.4)
-
-
-def test_looks_that_come_too_fast_are_not_compared() -> None:
-    """Two looks within a refresh tell nothing of each other."""
-    watched = Watched(machine(1))
-    watched.after()
-
-    assert of(GpuActivity, watched.after(0.02)) == []
-    assert len(of(GpuActivity, watched.after(0.08))) == 1
-
-
-def test_a_metric_that_a_card_lacks_is_none() -> None:
-    """NVLink on a PCIe card, or something that is not a number."""
-    nvml = machine(1, activity=HALF | {60: None, 61: float("nan")})
-    watched = Watched(nvml)
-    watched.after()
-
-    (found,) = of(GpuActivity, watched.after())
-
-    assert found.nvlink_received_mib_per_second is found.nvlink_sent_mib_per_second is None
-    assert found.graphics == 0.5
-
-
-def test_gpm_in_other_hands_is_said_once_and_comes_back() -> None:
-    """Everything else goes on."""
-    nvml = machine(1, gpm_refusal=IN_USE)
-    watched = Watched(nvml)
-    before = [*watched.after(), *watched.after(), *watched.after(RARE_SECONDS)]
-    nvml.cards[0].gpm_refusal = None
-    after = [*watched.after(RARE_SECONDS), *watched.after(), *watched.after()]
-
-    (call,) = of(ProbeCall, before)
-    assert (call.probe, call.entity, call.outcome) == ("gpm", "GPU-00000000", "unavailable")
-    assert "dcgmi" in call.advice
-    assert len(of(GpuSample, before)) == 3
-    assert [one.outcome for one in of(ProbeCall, after)] == ["ok"]
-    assert of(GpuActivity, after)
-
-
-def test_gpm_for_administrators_only_is_said_with_its_own_fix() -> None:
-    """Nobody holds the counters; we may not read them."""
-    watched = Watched(machine(1, gpm_refusal=NO_PERMISSION))
-
-    (call,) = of(ProbeCall, watched.after())
-
-    assert "NVreg_RestrictProfilingToAdminUsers=0" in call.advice
 
 
 def test_a_card_that_is_lost_is_said_once_and_the_others_go_on() -> None:
@@ -328,19 +173,6 @@ def test_the_parts_of_a_card_are_cards_of_their_own() -> None:
     assert (small.uuid, small.sms) == ("MIG-x", 16)
     assert [(one.uuid, one.graphics) for one in of(GpuActivity, readings)] == [("MIG-x", 0.5)]
     assert [(one.uuid, one.pid, one.memory_bytes) for one in of(GpuProcess, readings)] == [("MIG-x", 41, None)]
-
-
-def test_counters_that_wrap_go_on_growing() -> None:
-    """PCIe bytes are counted in 32 bits by some drivers; a driver that was loaded anew counts from zero."""
-    nvml = machine(1)
-    card = nvml.cards[0]
-    watched = Watched(nvml)
-    seen = []
-    for counted in (4_294_960_000, 4_294_967_000, 5_000, 9_000, 100):
-        card.fields[198] = counted
-        seen += [one.pcie_received_bytes for one in of(GpuSample, watched.after(RARE_SECONDS))]
-
-    assert seen == [4_294_960_000, 4_294_967_000, 2**32 + 5_000, 2**32 + 9_000, 2**32 + 9_100]
 
 
 def test_processes_come_and_go() -> None:
@@ -403,27 +235,6 @@ def test_an_xid_is_told_when_it_happens() -> None:
     assert [(one.uuid, one.xid, one.source) for one in found] == [("GPU-00000000", 79, "nvml")]
 
 
-def test_error_counters_are_told_when_they_change() -> None:
-    """At the start, and when one has grown."""
-    nvml = machine(1)
-    watched = Watched(nvml)
-    first = of(GpuErrors, watched.after())
-    again = of(GpuErrors, watched.after(RARE_SECONDS))
-    nvml.cards[0].fields[4] = 2
-    grown = of(GpuErrors, watched.after(RARE_SECONDS))
-
-    assert (len(first), again, [one.uncorrected for one in grown]) == (1, [], [2])
-
-
-def test_a_counter_that_was_not_read_is_none() -> None:
-    """Expensive ones are read now and then; the same number again would look like a counter that stands still."""
-    watched = Watched(machine(1))
-    read, not_read = (of(GpuSample, watched.after())[0] for _ in range(2))
-
-    assert (read.pcie_received_bytes, read.pcie_width) == (2000, 16)
-    assert (not_read.pcie_received_bytes, not_read.pcie_width) == (None, 16)
-
-
 def test_a_calm_job_gets_one_reading_a_second_and_the_past_when_it_becomes_suspect() -> None:
     """The second's mean; and of the last half minute every sample."""
     nvml = machine(1)
@@ -446,21 +257,6 @@ def test_a_calm_job_gets_one_reading_a_second_and_the_past_when_it_becomes_suspe
     assert {one.power_watts for one in past} == {100.0, 300.0}
 
 
-def test_while_calm_one_card_at_a_time_has_its_units_compared() -> None:
-    """That is what costs most: it is spread over the second."""
-    nvml = machine(8)
-    clock = Clock()
-    sampler = Sampler(nvml, clock)
-    sampler.start()
-    told = []
-    for _ in range(30):
-        clock.now += 0.1
-        told.append(len(of(GpuActivity, sampler.round())))
-
-    assert max(told) == 1
-    assert sum(told) == pytest.approx(8 * 3, abs=4)
-
-
 def test_a_permanent_refusal_of_all_fields_is_remembered() -> None:
     """A driver before field values existed."""
     nvml = machine(1)
@@ -470,6 +266,3 @@ def test_a_permanent_refusal_of_all_fields_is_remembered() -> None:
     (sample,) = of(GpuSample, watched.after())
 
     assert (sample.power_watts, sample.nvlink_sent_kib) == (648.0, None)
-
-
-HALF = IDLE | {1: 50.0, 2: 40.0}

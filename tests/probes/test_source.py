@@ -142,6 +142,49 @@ def test_line_that_follows_on_a_failed_try_tells_what_was_tried(line: int, retri
     assert set(describe(RETRIES, "/t.py", line).retried_calls) == set(retried)
 
 
+ASKS = """
+def refused(link, wait):
+    while True:
+        link.request("GET", "/tile")
+        reply = link.getresponse()
+        if reply.status == 200:
+            return reply.read()
+        log.warning("status %s", reply.status)
+        time.sleep(wait)
+        wait *= 2
+def polite(session, urls):
+    for url in urls:
+        page = session.get(url)
+        if page is None:
+            break
+        store.append(page)
+        time.sleep(1)
+def generous(session):
+    while True:
+        page = session.get(URL)
+        if not page:
+            return
+        yield 1
+        time.sleep(1)
+def counted(session, limit):
+    while True:
+        session.get(URL)
+        if limit.reached():
+            return
+        time.sleep(1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "asked"), [(9, ("link.request", "link.getresponse")), (7, ()), (17, ()), (24, ()), (30, ())]
+)
+def test_sleep_after_an_answer_that_did_not_end_the_loop_tells_what_was_asked(
+    line: int, asked: tuple[str, ...]
+) -> None:
+    """Nothing but waiting may come after the test: who uses the answer, or hands something out, rests on purpose."""
+    assert describe(ASKS, "/t.py", line).asked_calls == asked
+
+
 def test_for_loop_that_never_ends_counts_as_while() -> None:
     """Over ``itertools.count()`` or ``cycle()``, even enumerated; the name alone says nothing."""
     assert describe(RETRIES, "/t.py", 35).loops == ("while", "while")

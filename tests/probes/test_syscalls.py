@@ -1,7 +1,6 @@
 """Blocked system calls, decoded from recorded text and recorded memory, on both architectures."""
 
 import struct
-from collections.abc import Callable
 
 import pytest
 
@@ -9,44 +8,14 @@ from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import PolledFile, Wait
 from perfwatch.probes.syscall_names import KINDS, NAMES
 from perfwatch.probes.syscalls import decode
+from tests.probes.syscall_lines import MONOTONIC, POINTER, line, x86
 
-POINTER = 0x7FFF42330DB0
 FOREVER = (1 << 64) - 1  # -1 as the kernel prints it
-MONOTONIC, REALTIME = 1, 0
-
-
-def line(number: int, *arguments: int) -> str:
-    """The text of a syscall file."""
-    words = [*arguments, *[0] * (6 - len(arguments))]
-    return f"{number} {' '.join(f'{word:#x}' for word in words)} 0x7fff42330d98 0x7f26d1556503\n"
-
-
-def clock(number: int) -> float:
-    """Both clocks stand still."""
-    return {MONOTONIC: 1000.0, REALTIME: 5000.0}[number]
 
 
 def denied(address: int, size: int) -> bytes:
     """A process whose memory we may not read."""
     raise Unavailable("denied")
-
-
-def memory(content: dict[int, bytes]) -> Callable[[int, int], bytes]:
-    """A memory with something at some addresses."""
-
-    def read(address: int, size: int) -> bytes:
-        if address not in content:
-            raise Unavailable("unmapped")
-        return content[address][:size]
-
-    return read
-
-
-def x86(text: str, content: dict[int, bytes] | None = None, **known: object) -> Wait:
-    """Decode on x86_64; it must be a wait."""
-    wait = decode(text, memory(content or {}), machine="x86_64", now=clock, **known)  # type: ignore[arg-type]
-    assert wait is not None
-    return wait
 
 
 def test_absolute_sleep_tells_when_it_ends() -> None:
@@ -172,45 +141,6 @@ def test_epoll_names_its_own_descriptor() -> None:
     )
     assert x86(line(281, 11, POINTER, 64, FOREVER)).forever
     assert x86(line(441, 11, POINTER, 64, 64), {64: struct.pack("qq", 3, 0)}).remaining_seconds == 3
-
-
-@pytest.mark.parametrize(
-    ("text", "descriptor"),
-    [
-        (line(2, POINTER, 0), None),
-        (line(257, (1 << 64) - 100, POINTER, 0), None),
-        (line(257, 5, POINTER, 0), 5),
-        (line(4, POINTER, 0), None),
-        (line(262, 0xFFFFFF9C, POINTER, 0), None),
-        (line(332, 0xFFFFFF9C, POINTER, 0), None),
-    ],
-)
-def test_calls_on_a_path(text: str, descriptor: int | None) -> None:
-    """The path that is being opened or looked at, and the folder that it is relative to, if any."""
-    wait = x86(text, {POINTER: b"/data/shard-000.tar\0garbage"})
-
-    assert (wait.path, wait.fd) == ("/data/shard-000.tar", descriptor)
-    assert wait.kind in ("open", "stat")
-
-
-@pytest.mark.parametrize(
-    ("text", "writes"),
-    [
-        (line(2, POINTER, 0), False),
-        (line(2, POINTER, 1), True),
-        (line(257, (1 << 64) - 100, POINTER, 0o100001), True),
-        (line(257, (1 << 64) - 100, POINTER, 2), False),
-        (line(4, POINTER, 1), False),
-    ],
-)
-def test_open_for_writing_alone_is_told(text: str, writes: bool) -> None:
-    """A FIFO that is opened so waits for a reader; a ``stat`` opens nothing."""
-    assert x86(text, {POINTER: b"/run/events\0"}).writes is writes
-
-
-def test_reading_a_folder_has_a_descriptor() -> None:
-    """getdents64 works on an open folder: there is no path to read."""
-    assert x86(line(217, 6, POINTER, 32768)).fd == 6
 
 
 @pytest.mark.parametrize(

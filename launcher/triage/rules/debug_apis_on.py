@@ -14,6 +14,8 @@ What to do next
     Take ``set_detect_anomaly``, the profiler or the variable out.
 """
 
+from collections import Counter
+
 from perfwatch.probes.readings import Frame, ProcessUsage, Stack
 from perfwatch.triage.case import Case
 from perfwatch.triage.code import line_of
@@ -28,9 +30,11 @@ CAUSE = Cause("debug_apis_on", "slow", "user_code", (Stack,))
 
 STACKS_SHARE = 0.08  # of samples in the formatting of stacks: a healthy loop formats none
 PROFILER_SHARE = 0.1
+PROFILERS = frozenset(("torch.profiler.profile", "torch.autograd.profiler.profile", "autograd.profiler.profile"))
 PROFILERS_OWN = frozenset("activities record_shapes profile_memory with_stack with_flops with_modules".split())
 RESTS = frozenset({"schedule", "enabled", "**"})
 SEEN, UNWEIGHED = 0.85, 0.75  # nobody can tell from outside what a profiler costs whose frames are never seen
+MOSTLY = 0.5  # of the samples: a few profiled steps before a long run are no matter
 BLOCKING = "CUDA_LAUNCH_BLOCKING"
 
 
@@ -111,20 +115,22 @@ def judge(case: Case) -> Outcome:
 
 
 def _recorded(case: Case, seen: Profile) -> Frame | None:
-    """The line of the training thread that stands inside a profiler which records every step."""
-    for one in reversed(seen.sights):
+    """The line of the training thread that mostly stands inside a profiler which records every step."""
+    inside: Counter[Frame] = Counter()
+    for one in seen.sights:
         for frame in user_frames(one.reading):
             line = line_of(case.history, frame)
             if line is not None and any(_profiles_all(entered) for entered in line.within):
-                return frame
-    return None
+                inside[frame] += one.reading.samples
+                break
+    return inside.most_common(1)[0][0] if inside.total() >= MOSTLY * seen.samples and inside else None
 
 
 def _profiles_all(entered: str) -> bool:
     """Whether a ``with`` enters torch's profiler for good: a schedule, the second argument, lets it rest between windows."""
     name, _, given = entered.rstrip(")").partition("(")
     words = given.split(", ")
-    known = "profiler" in name or bool(PROFILERS_OWN & set(words))
+    known = name in PROFILERS or bool(PROFILERS_OWN & set(words))  # a trainer's own profiler has a ``profile`` as well
     return name.rpartition(".")[2] == "profile" and known and words.count("*") < 2 and not RESTS & set(words)
 
 

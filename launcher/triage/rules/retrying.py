@@ -4,12 +4,13 @@ What it means
     A service, a store or a node refuses; the code backs off and retries, or the launcher restarts the ranks, over and over.
 
 How it is recognised
-    The training thread is often in a retry loop: a sleep whose enclosing loop also connects, or one that follows on a ``try`` that
-    failed, or retry libraries' frames. Or the workers that it waits for are in one. Or ranks end and new ones of the same
-    number take their places.
+    The training thread is often in a retry loop: a sleep that follows on a ``try`` that failed, or on a test of an answer that
+    did not end the loop, or retry libraries' frames. Or the workers that it waits for are in one. Or ranks end and new
+    ones of the same number take their places.
 
 What it is mistaken for
-    ``blocked_network``: one call that never returns. A helper thread that retries: training does not wait for it.
+    ``blocked_network``: one call that never returns. A worker that rests after each answer, on purpose: it uses them.
+    A helper thread that retries: training does not wait for it.
 
 What to do next
     Look at what the named line calls, and at the ranks' own error output.

@@ -1,0 +1,135 @@
+"""The drills whose own loop costs the time: memory, checkpoints, compiling, output, debugging aids, tries, ranks."""
+
+from perfwatch.drills.describing import healthy, slow
+from perfwatch.drills.drill import Culprit, Drill
+
+LOOP_DRILLS: tuple[Drill, ...] = (
+    slow(
+        "garbage_collection",
+        "garbage_collection",
+        "a large heap, and gc.collect() called again and again to free memory",
+        Culprit("main", "free_memory"),
+    ),
+    healthy(
+        "rare_garbage_collection",
+        "garbage_collection",
+        "gc.collect() once in two hundred steps on a small heap",
+    ),
+    slow(
+        "slow_checkpoint",
+        "slow_checkpoint",
+        "a full checkpoint with fsync every 25 steps",
+        Culprit("main", "save_checkpoint"),
+    ),
+    healthy("rare_checkpoint", "slow_checkpoint", "a small checkpoint every few hundred steps"),
+    slow(
+        "recompiling",
+        "recompiling",
+        "torch.compile meets shapes that never repeat and compiles in the middle of training",
+        Culprit("main"),
+    ),
+    healthy("compiled_once", "recompiling", "torch.compile warmed up in the first steps and never again"),
+    slow(
+        "slow_output",
+        "slow_output",
+        "the loop prints whole tensors to a pipe whose reader is slow",
+        Culprit("main"),
+    ),
+    healthy("fast_output", "slow_output", "prints on every step to a reader that keeps up"),
+    slow("debug_apis_on", "debug_apis_on", "anomaly detection was left on", Culprit("main")),
+    slow(
+        "debug_apis_on-profiler",
+        "debug_profiler_on",
+        "the autograd profiler with stacks was left on",
+        Culprit("main"),
+        (),
+    ),
+    slow(
+        "debug_apis_on-around",
+        "debug_profiler_around",
+        "the whole training runs inside torch's profiler, which has no schedule",
+        Culprit("main"),
+        (),
+    ),
+    healthy(
+        "profiled_now_and_then",
+        "debug_apis_on",
+        "torch's profiler with a schedule: two steps out of some thousand are recorded",
+    ),
+    healthy(
+        "own_profiler",
+        "debug_apis_on",
+        "torch's profiler saw the first steps; since then the trainer times its actions with one of its own",
+    ),
+    healthy(
+        "many_small_ops",
+        "debug_apis_on",
+        "hundreds of small operations in each forward pass, no debugging switched on",
+    ),
+    slow(
+        "skipping_steps",
+        "skipping_steps",
+        "gradients overflow and the GradScaler skips every optimizer step",
+        None,
+        (),
+    ),
+    slow(
+        "skipping_steps-guard",
+        "skipping_steps_guard",
+        "a guard throws away every update, for no gradient is finite any more",
+        Culprit("main", "update"),
+        (),
+    ),
+    healthy("accumulating_gradients", "skipping_steps", "one optimizer step for sixteen backward passes, on purpose"),
+    slow(
+        "retrying",
+        "retrying",
+        "every batch comes from a service that refuses most connections: backoff, again and again",
+        Culprit("main", "fetch"),
+    ),
+    slow(
+        "retrying-helper",
+        "retrying_helper",
+        "a call that mostly fails goes through a helper that tries anything again, after a while",
+        Culprit("main", "persistently"),
+    ),
+    slow(
+        "retrying-workers",
+        "retrying_workers",
+        "the workers' object store sends most requests away: they back off and ask again",
+        Culprit("worker", "download"),
+    ),
+    Drill(
+        "polite_workers",
+        "polite_workers.py",
+        "the workers rest after each answer of a store, so as not to load it: nobody refuses anything",
+        "slow",
+        ("starved_by_transforms", "starved_by_network"),
+        "retrying",
+    ),
+    slow(
+        "restart_loop",
+        "restart_loop",
+        "torchrun restarts a training that fails after a few steps, every time",
+        None,
+        (),
+        also=("retrying", "crashed"),
+    ),
+    healthy("one_retry", "retrying", "a metrics thread cannot reach its server and retries; training does not care"),
+    slow(
+        "straggling_rank",
+        "straggling_rank",
+        "rank 1 prepares its batches far more slowly than rank 0, which waits in every all_reduce",
+        Culprit("rank", "prepare_batch", rank=1),
+        ranks=2,
+    ),
+    healthy(
+        "uneven_ranks",
+        "straggling_rank",
+        "random sequence lengths: now this rank is later, now that one",
+        ranks=2,
+    ),
+    healthy("ranks_in_step", "stalled_collective", "two ranks that meet in an all_reduce on every step", ranks=2),
+    slow("regressed", "regressed", "halfway through, the sequences grow and every step takes longer", from_start=True),
+    healthy("varying_lengths", "regressed", "steps of very different length from the start, in no order"),
+)

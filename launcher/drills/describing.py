@@ -1,0 +1,47 @@
+"""How a fault that costs time, and a healthy run that looks like one, are described.
+
+A fault carries the name of its cause, with a suffix for a further way to make it. A program that only looks like
+a fault is called what its file is called; ``lookalike_of`` says which verdict would be wrong.
+"""
+
+from perfwatch.drills.drill import STRENGTHS, Culprit, Drill
+
+
+def slow(
+    name: str,
+    program: str,
+    summary: str,
+    culprit: Culprit | None = None,
+    strengths: tuple[str, ...] = STRENGTHS,
+    also: tuple[str, ...] = (),
+    ranks: int = 1,
+    needs: tuple[str, ...] = (),
+    from_start: bool = False,
+) -> Drill:
+    """Describe a slow run; its cause is the part of ``name`` before a hyphen, ``also`` are right as well."""
+    cause = name.split("-")[0]
+    return Drill(
+        name,
+        f"{program}.py",
+        summary,
+        "slow",
+        (cause, *also),
+        None,
+        strengths,
+        ranks,
+        needs,
+        culprit,
+        from_start=from_start,
+    )
+
+
+def healthy(
+    program: str,
+    lookalike_of: str,
+    summary: str,
+    ranks: int = 1,
+    needs: tuple[str, ...] = (),
+    causes: tuple[str, ...] = ("cpu_training", "balanced"),
+) -> Drill:
+    """Describe a run with nothing to blame; it is called what its file is called."""
+    return Drill(program, f"{program}.py", summary, "healthy", causes, lookalike_of, (), ranks, needs)
