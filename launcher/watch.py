@@ -26,6 +26,7 @@ from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
 from perfwatch.triage.job import Job, Member
 from perfwatch.triage.verdict import Verdict
+from perfwatch.turns import Turns
 
 WELL = ("", "healthy")  # what was told of a job, if anything
 
@@ -79,6 +80,7 @@ class Watch:
         self._groups = Groups(self._append, self.look.filesystem, clock)
         self._groups.invited = eager
         self._read_texts: set[int] = set()
+        self._turns = Turns()
 
     @property
     def at(self) -> float:
@@ -257,11 +259,12 @@ class Watch:
 
     def _sample(self, case: Case) -> None:
         """Of a calm job that is well the ranks alone: whether they wait says whether the others are of interest."""
-        ranks = {rank.pid for rank in case.ranks}
+        near = [pid for pid in nearest(case, self.look.known, cadence.MOST_SWEPT) if self.look.known[pid].python]
+        ranks = [rank.pid for rank in case.ranks if rank.pid in near]
         alone = not self.suspicious and self._teller.state in WELL
-        for pid in nearest(case, self.look.known, cadence.MOST_SAMPLED):
-            if self.look.known[pid].python and (pid in ranks or not alone):
-                self.look.record(pid, cadence.RECORD_SECONDS)
+        most = max(0, cadence.MOST_SAMPLED - len(self.look.records))
+        for pid in self._turns.take(ranks, [] if alone else near, most, self.at):
+            self.look.record(pid, cadence.RECORD_SECONDS)
 
     def _native(self, case: Case) -> None:
         """Where a running thread is in native code: asked only when the stacks alone explain nothing."""

@@ -6,8 +6,11 @@ gauntlet. One small program per file; the catalogues say what each must be calle
 
 from perfwatch.drills.catalogue_gpu import GPU_DRILLS
 from perfwatch.drills.catalogue_hung import HUNG_DRILLS
+from perfwatch.drills.catalogue_many import with_more_ranks
 from perfwatch.drills.catalogue_ranks import RANK_DRILLS
 from perfwatch.drills.catalogue_slow import SLOW_DRILLS
 from perfwatch.drills.drill import Drill
 
-DRILLS: tuple[Drill, ...] = HUNG_DRILLS + SLOW_DRILLS + GPU_DRILLS + RANK_DRILLS
+_EACH = HUNG_DRILLS + SLOW_DRILLS + GPU_DRILLS + RANK_DRILLS
+
+DRILLS: tuple[Drill, ...] = _EACH + with_more_ranks(_EACH)

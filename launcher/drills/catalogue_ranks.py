@@ -46,6 +46,20 @@ _GLOO: tuple[Drill, ...] = (
     _fault("stalled_collective-four", "stalled_collective_sleep", "one of four ranks sleeps", 4, SLEEPER),
     _fault("stalled_collective-eight", "stalled_collective_sleep", "one of eight ranks sleeps", 8, SLEEPER),
     _fault(
+        "blocked_rendezvous-four",
+        "blocked_rendezvous_absent",
+        "three ranks of four wait in init_process_group for the last one",
+        3,
+        Culprit("rank", "meet"),
+    ),
+    _fault(
+        "blocked_rendezvous-eight",
+        "blocked_rendezvous_absent",
+        "seven ranks of eight wait in init_process_group for the last one",
+        7,
+        Culprit("rank", "meet"),
+    ),
+    _fault(
         "stalled_collective-groups",
         "stalled_collective_groups",
         "pairs and halves of four ranks wait for each other, and all in the end for one that sleeps",

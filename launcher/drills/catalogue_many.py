@@ -1,0 +1,63 @@
+"""The drills of two ranks again with four and with eight: most ranks are bystanders then, and some wait for other victims.
+
+Over gloo on any machine; over NCCL with four GPUs. They run once, loud: how strong a fault must be is tried with two ranks.
+Eight that compute need cores of their own, so of those that are slow or healthy only they are here that mostly sleep.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from perfwatch.drills.drill import Drill
+
+WITH_FOUR = frozenset((
+    "stalled_collective-loader",
+    "mismatched_collective",
+    "mismatched_collective-order",
+    "wedged_collective",
+    "stopped-rank",
+    "straggling_rank-loader",
+    "exposed_communication",
+    "straggling_rank_sleep",
+    "busy_rank_zero_saves",
+    "busy_rank_zero_evaluates",
+    "busy_rank_compiles",
+    "uneven_last_batch",
+    "stalled_collective-nccl-loader",
+    "stopped-nccl",
+    "mismatched_collective-nccl",
+    "mismatched_collective-nccl-order",
+    "mismatched_collective-nccl-sizes",
+    "wedged_collective-nccl",
+    "straggling_rank-nccl",
+    "exposed_communication-nccl",
+    "straggling_rank_sleep-nccl",
+    "busy_rank_zero_saves-nccl",
+    "busy_rank_zero_evaluates-nccl",
+    "uneven_last_batch-nccl",
+    "ranks_in_step-nccl",
+))  # fmt: skip
+WITH_EIGHT = frozenset((
+    "stalled_collective-loader",
+    "mismatched_collective",
+    "mismatched_collective-order",
+    "wedged_collective",
+    "stopped-rank",
+    "straggling_rank_sleep",
+    "busy_rank_zero_saves",
+    "busy_rank_zero_evaluates",
+))  # fmt: skip
+
+
+def with_more_ranks(drills: Iterable[Drill]) -> tuple[Drill, ...]:
+    """Those of these drills that are made with four and with eight ranks as well."""
+    pairs = list(drills)
+    four = [_of(drill, 4, "four") for drill in pairs if drill.name in WITH_FOUR]
+    eight = [_of(drill, 8, "eight") for drill in pairs if drill.name in WITH_EIGHT]
+    return tuple(four + eight)
+
+
+def _of(drill: Drill, ranks: int, word: str) -> Drill:
+    """The same program with more ranks; where it needs GPUs, each rank has one of its own."""
+    needs = tuple(need.replace("two_gpus", f"{word}_gpus") for need in drill.needs)
+    name, summary = f"{drill.name}-{word}", f"{drill.summary}; {word} ranks"
+    return replace(drill, name=name, summary=summary, strengths=(), ranks=ranks, needs=needs)

@@ -1,0 +1,31 @@
+"""Whose stacks are sampled next, where a job has more processes than may be sampled at once."""
+
+from collections.abc import Sequence
+
+FRESH_SECONDS = (
+    8.0  # half of the time that slowness is judged by: every rank is in it, and its workers have their turns
+)
+
+
+class Turns:
+    """Remembers who was sampled when: first the ranks that were not lately, then who works for them, the longest ago first.
+
+    A job of eight ranks on one host is looked at whole within two turns; one that fits into a turn is in each of them.
+    """
+
+    def __init__(self) -> None:
+        self._sampled_at: dict[int, float] = {}
+
+    def take(self, ranks: Sequence[int], others: Sequence[int], most: int, at: float) -> list[int]:
+        """The next ones, at most so many; ranks and others come nearest first, ``at`` is now (seconds)."""
+        known = [*ranks, *(pid for pid in others if pid not in ranks)]
+        self._sampled_at = {pid: when for pid, when in self._sampled_at.items() if pid in known}
+        chosen = sorted(known, key=lambda pid: (self._is_fresh(pid, at), pid not in ranks, self._last(pid)))[:most]
+        self._sampled_at.update(dict.fromkeys(chosen, at))
+        return chosen
+
+    def _last(self, pid: int) -> float:
+        return self._sampled_at.get(pid, float("-inf"))
+
+    def _is_fresh(self, pid: int, at: float) -> bool:
+        return at - self._last(pid) < FRESH_SECONDS
