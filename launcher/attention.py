@@ -7,6 +7,8 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.gpu import lost_cards, name_of, regimes
 from perfwatch.triage.history import median
 from perfwatch.triage.kernels import kernels
+from perfwatch.triage.slowness import WINDOW_SECONDS
+from perfwatch.triage.verdict import Verdict
 from perfwatch.triage.xids import HARDWARE, announced
 
 SHIFT_RATIO = 1.3  # the newest steps against the ones before: a calm job that slows down so much is looked at
@@ -15,6 +17,7 @@ EARLIER_STEPS = 24
 ERROR_SECONDS = 30.0  # after it was announced: by then the job stands, or does not care
 SILENCE_SECONDS = 3.0  # one reading a second while it lasts
 SPUN_SECONDS = 3.0
+WAITS_FOR_DATA = 0.1  # of the time
 
 
 class Schedule:
@@ -52,6 +55,21 @@ def nearest(case: Case, alive: Iterable[int], most: int) -> list[int]:
     order += [pid for pid in alive if pid not in members or members[pid].role != "service"]
     living = set(alive)
     return [pid for pid in dict.fromkeys(order) if pid in living][:most]
+
+
+def asks_for_more(case: Case, verdict: Verdict) -> bool:
+    """Whether samples of the ranks alone call for a look at the others: a loss was seen, or nobody knows who makes their data."""
+    if verdict.state == "slow":
+        return True
+    waits = (case.profile(rank, WINDOW_SECONDS).share("loader_wait") for rank in case.ranks)
+    return verdict.state == "inconclusive" and any(share >= WAITS_FOR_DATA for share in waits)
+
+
+def leaves_open(verdict: Verdict | None) -> bool:
+    """Whether the stacks alone have not explained where the time of a running thread goes."""
+    if verdict is None or verdict.state in ("inconclusive", "healthy"):
+        return True
+    return verdict.cause in ("contended_cpu", "serial_loading", "regressed")
 
 
 def alarm(case: Case) -> str:

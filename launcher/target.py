@@ -22,6 +22,7 @@ LAUNCHERS = frozenset(
     " flux-shell".split()
 )
 _SPAWNED = re.compile(r"multiprocessing\.(?:spawn|forkserver)|--multiprocessing-fork")
+OUR_HELPERS = "perfwatch-"
 LIST_ADVICE = "perfwatch ps lists the training jobs of this machine"
 
 
@@ -55,6 +56,8 @@ def find_job(filesystem: Filesystem, pid: int, child: Caller, exists: Callable[[
     PermissionDenied when /proc hides the process.
     """
     asked = _asked(filesystem, pid, child, exists)
+    if asked.name.startswith(OUR_HELPERS):
+        raise NotATrainingJob(f"process {pid} ({asked.name}) is a helper of perfwatch itself", LIST_ADVICE)
     root = asked
     while (above := _above(filesystem, root, child)) is not None:
         root = above

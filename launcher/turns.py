@@ -1,10 +1,19 @@
 """Whose stacks are sampled next, where a job has more processes than may be sampled at once."""
 
 from collections.abc import Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
 
 FRESH_SECONDS = (
     8.0  # half of the time that slowness is judged by: every rank is in it, and its workers have their turns
 )
+
+
+def turn(everybody: Sequence[T], number: int, most: int) -> list[T]:
+    """Some of all, others the next time: of ranks, one that stops stops them all."""
+    first = number * most % max(1, len(everybody))
+    return [*everybody[first:], *everybody[:first]][:most]
 
 
 class Turns:

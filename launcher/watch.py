@@ -11,7 +11,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from perfwatch import cadence
-from perfwatch.attention import Schedule, alarm, nearest
+from perfwatch.attention import Schedule, alarm, asks_for_more, leaves_open, nearest
 from perfwatch.forgetting import forget
 from perfwatch.groups import Groups
 from perfwatch.look import Look
@@ -22,11 +22,12 @@ from perfwatch.recording import AT_DECIMALS
 from perfwatch.session import Session
 from perfwatch.sources import Sources
 from perfwatch.triage.case import Case
+from perfwatch.triage.devices import engine_threads
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
-from perfwatch.triage.job import Job, Member
+from perfwatch.triage.job import Job
 from perfwatch.triage.verdict import Verdict
-from perfwatch.turns import Turns
+from perfwatch.turns import Turns, turn
 
 WELL = ("", "healthy")  # what was told of a job, if anything
 
@@ -214,25 +215,26 @@ class Watch:
 
     def _glance(self, case: Case, sampled: bool) -> None:
         """Look at a calm job: does anything ask for more? A sample of stacks now and then is judged when it is there."""
-        for rank in self._turn(case.ranks):
-            self.look.threads(rank.pid, [case.progress[rank.pid].thread])
+        self._glances += 1
+        for rank in turn(case.ranks, self._glances, cadence.MOST_GLANCED):
+            engine = engine_threads(self._history, rank.pid)
+            self.look.threads(rank.pid, [case.progress[rank.pid].thread, *engine])
         why = alarm(case)
         if why or not self.look.known:
             self._suspect()
-        elif sampled and self._teller.state in WELL and self.verdict().state == "slow":
+        elif sampled and self._teller.state in WELL and asks_for_more(case, self.verdict()):
             self._suspect()  # only the ranks were sampled: who keeps them waiting shows in the others
         elif sampled:
             self._judge()
-        elif self.at > cadence.CALM_SECONDS and self._schedule.due("calm_sample", cadence.CALM_SAMPLE_SECONDS):
-            self.look.dump([rank.pid for rank in case.ranks][: cadence.MOST_SAMPLED])
+        elif self.at > cadence.CALM_SECONDS and self._schedule.due(
+            "calm_sample", cadence.calm_sample(self._teller.state)
+        ):
+            ranks = [rank.pid for rank in case.ranks][: cadence.MOST_SAMPLED]
+            for pid in ranks:
+                self.look.threads(pid)
+            self.look.dump(ranks)
             self._sources.of_threads(self._history)
             self._sample(case)
-
-    def _turn(self, ranks: Sequence[Member]) -> Sequence[Member]:
-        """Some ranks, others the next time: one that stops stops them all."""
-        first = self._glances * cadence.MOST_GLANCED % max(1, len(ranks))
-        self._glances += 1
-        return [*ranks[first:], *ranks[:first]][: cadence.MOST_GLANCED]
 
     def _suspect(self) -> None:
         self.suspicious = True
@@ -268,12 +270,7 @@ class Watch:
 
     def _native(self, case: Case) -> None:
         """Where a running thread is in native code: asked only when the stacks alone explain nothing."""
-        unclear = (
-            self.last is None
-            or self.last.state in ("inconclusive", "healthy")
-            or self.last.cause in ("contended_cpu", "serial_loading", "regressed")
-        )
-        for rank in case.ranks[:1] if unclear else ():
+        for rank in case.ranks[:1] if leaves_open(self.last) else ():
             tid = case.progress[rank.pid].thread
             seen = self._history.latest(r.Thread, rank.pid, tid)
             if seen is not None and seen.reading.state == "R" and self._schedule.due("native", cadence.NATIVE_SECONDS):

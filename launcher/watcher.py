@@ -195,6 +195,8 @@ class _Watcher:
     def _captured(self, request: CaptureRequest, outcome: Outcome) -> None:
         """Keep what a capture says, as evidence and as an event; tell whoever did not ask for it in words."""
         self._watch.take([msgspec.convert(one, r.ANY_READING) for one in outcome.readings])
+        if outcome.readings:
+            self._watch.attend()  # a calm job would be judged by it in a minute
         facts = msgspec.to_builtins(msgspec.structs.replace(outcome, readings=()))
         self._tally.event(self._watch.at, "capture", headline(outcome), facts=facts)
         if request.asked_by != "command":

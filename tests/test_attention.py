@@ -1,9 +1,17 @@
 """What makes a calm job suspect: its cards and their driver speak before the steps are late."""
 
+from pathlib import Path
+
+import msgspec
 import pytest
 
-from perfwatch.attention import alarm
+from perfwatch.attention import alarm, asks_for_more
+from perfwatch.cadence import calm_sample
 from perfwatch.probes.readings import GpuEvent, GpuSilence, Reading
+from perfwatch.recording import load
+from perfwatch.triage.case import Case
+from perfwatch.triage.diagnose import judge
+from perfwatch.triage.history import History
 from tests.cards import UUID, h200
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, READS_LOSS, Training
 
@@ -58,3 +66,29 @@ def test_kernels_that_do_not_end_are_an_alarm_before_the_step_is_late() -> None:
     job.goes_on(4, [READS_LOSS], load="one_spinning_kernel").steps(12, *[10.0] * 12, ago=4.0)
 
     assert "has not ended" in alarm(job.case())
+
+
+FETCHES = Path(__file__).parent / "triage/recordings/starved_by_transforms/fires/starved_by_transforms"
+
+
+def test_a_rank_that_waits_for_data_nobody_knows_about_asks_for_a_look_at_its_workers() -> None:
+    """A run that is slow from its first step: of a calm job only the ranks are sampled, and that names no cause."""
+    recording = load(FETCHES)
+    case = Case(History(recording.records, recording.end), recording.session)
+    unexplained = msgspec.structs.replace(judge(case), state="inconclusive", cause=None)
+
+    assert asks_for_more(case, unexplained)
+
+
+def test_a_run_that_is_well_is_left_alone_until_its_next_sample() -> None:
+    """Nothing asks for more, not even where no cause has a name."""
+    case = calm().case()
+    well = judge(case)
+
+    assert not asks_for_more(case, well)
+    assert not asks_for_more(case, msgspec.structs.replace(well, state="inconclusive", cause=None))
+
+
+def test_a_job_of_which_nothing_is_known_yet_is_sampled_again_before_long() -> None:
+    """It was just begun, and imports its modules."""
+    assert calm_sample("") < 10.0 < calm_sample("healthy")

@@ -180,6 +180,17 @@ def test_nothing_python_is_no_training_job(tmp_path: Path) -> None:
     assert error.value.exit_code == 3
 
 
+def test_a_helper_of_perfwatch_is_no_job(tmp_path: Path) -> None:
+    """Each stands beside the job in a list of processes."""
+    machine = Machine(tmp_path)
+    machine.add(50, 1, "perfwatch-watch", command="python perfwatch run", executable="/usr/bin/python3")
+
+    with pytest.raises(NotATrainingJob, match="a helper of perfwatch itself") as error:
+        machine.find(50)
+
+    assert error.value.exit_code == 3
+
+
 @pytest.mark.parametrize(
     ("wait_status", "denied", "says"),
     [(9, False, "killed by signal 9"), (3 << 8, False, "exit code 3"), (0, True, "how is not visible")],

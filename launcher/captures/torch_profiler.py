@@ -4,6 +4,7 @@ One trace per rank, gzip'd, all ranks in the same window: the same steps where t
 otherwise. Opened by Perfetto and TensorBoard. Nothing is run: the profiler is in the job already, asleep.
 """
 
+import gzip
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ import msgspec
 
 from perfwatch.captures.capture import CUPTI, Collected, File, Request, Scene, Window
 from perfwatch.captures.kineto_link import check
-from perfwatch.captures.torch_files import packed
+from perfwatch.captures.torch_files import CHUNK_BYTES, packed
 from perfwatch.captures.torch_window import MOST_SECONDS, SECONDS, names, torch_window
 from perfwatch.errors import CaptureRefused, CaptureUnavailable, TraceUnreadable
 from perfwatch.probes.readings import TorchTrace
@@ -30,6 +31,8 @@ OPTIONS: Mapping[str, str] = {
     "memory": "with what each operation allocates",
 }
 
+CARD_STANDS = frozenset({"stuck_kernel", "driver_unresponsive"})
+ALLOCATION = b'"[memory]"'  # the name of each such event in a trace
 # A launch-bound loop on an H200 wrote 87 MB of JSON a second, which gzip makes a tenth of.
 BYTES_A_SECOND = 90 * 2**20
 SLOWED = 1.25  # times the usual step: beyond it that is worth a word
@@ -43,6 +46,11 @@ def available(request: Request, scene: Scene) -> None:
     if without:
         raise CaptureUnavailable(f"{names(without)} has not imported torch", "try again once it trains")
     check(scene, subjects)
+    if scene.cause in CARD_STANDS:
+        raise CaptureRefused(
+            f"the job hangs ({scene.cause}): the profiler waits for the card before it writes, and would hang as well",
+            "perfwatch capture stacks shows where everybody is",
+        )
     if scene.may_be_hung and request.options.get("stacks"):
         raise CaptureRefused(
             "the job hangs, or may: a trace with Python stacks waits for the GIL and would hang as well",
@@ -78,7 +86,12 @@ def collect(request: Request, scene: Scene, window: Window) -> Collected:
     return Collected(
         files=files,
         window_seconds=round(traces[0].window_seconds, 4) if traces else None,
-        notes=(*recorded.notes, *unread, *_slowed(traces, recorded.usual_seconds)),
+        notes=(
+            *recorded.notes,
+            *unread,
+            *_slowed(traces, recorded.usual_seconds),
+            *(_no_allocations(files) if request.options.get("memory") else ()),
+        ),
         summary="\n".join(summary(traces)),
         report={"ranks": [msgspec.to_builtins(trace) for trace in traces]},
         readings=tuple(msgspec.to_builtins(trace) for trace in traces),
@@ -93,6 +106,20 @@ def _slowed(traces: list[TorchTrace], usual_seconds: float | None) -> list[str]:
     return [
         f"the profiler made steps {inside / usual_seconds:.1f} times as long as usual: the card is busier without it, and less "
         "of the time is idle than the trace shows"
+    ]
+
+
+def _no_allocations(files: tuple[File, ...]) -> list[str]:
+    """Torch 2.11 and 2.13 tell allocations only to a profiler that the program itself has begun."""
+    for file in files:
+        before = b""
+        with gzip.open(file.path) as trace:
+            while chunk := trace.read(CHUNK_BYTES):
+                if ALLOCATION in before[-len(ALLOCATION) :] + chunk:
+                    return []
+                before = chunk
+    return [
+        "there are no allocations in it: this torch tells them to a profiler of the program's own alone; perfwatch capture memory"
     ]
 
 

@@ -25,7 +25,7 @@ POLLS = 2.0
 STUCK_SECONDS = 5.0  # without a step (and ten usual steps): the window of steps is given up
 REST_SECONDS = 4.0  # what a profiler may take to come to rest after its last window
 BEGUN_SECONDS = 5.0  # after the end of the window: a rank that has no file by then never began
-WRITE_SECONDS = 90.0  # for a trace of the largest kind
+WRITE_SECONDS, HUNG_WRITE_SECONDS = 90.0, 20.0  # for a trace of the largest kind, and for one in which nothing happens
 LOOK_SECONDS = 0.25
 
 
@@ -222,26 +222,41 @@ class TorchWindow:
         """Wait for the traces: each is renamed to its name when it is complete."""
         self._window.tell("waiting for the traces to be written")
         began = self._window.clock()
+        patience = HUNG_WRITE_SECONDS if self._scene.may_be_hung else WRITE_SECONDS
         found: dict[int, Path] = {}
-        while self._window.clock() < began + WRITE_SECONDS:
+        begun: list[Subject] = []
+        while self._window.clock() < began + patience:
             found |= {one.pid: path for one in subjects if (path := self._folder.trace_of(one)) is not None}
             for pid in found:
                 exits.release(pid)
             waiting = [one for one in subjects if one.pid not in found]
-            late = self._window.clock() > began + BEGUN_SECONDS
-            if not waiting or (late and not any(self._folder.begun(one) for one in waiting)):
+            begun = [one for one in waiting if self._folder.begun(one)]
+            if not waiting or (self._window.clock() > began + BEGUN_SECONDS and not begun):
                 break
             self._wait(LOOK_SECONDS)
         if not found:
-            raise CaptureFailed(
-                "no rank has written a trace: the job profiles itself and that comes first, or it cannot write to "
-                f"{self._folder.path.parent}",
-                "a job that profiles itself has its own trace; try again when it is done",
-            )
+            raise self._without_trace(begun, patience)
         missing = [one for one in subjects if one.pid not in found]
         if missing:
             self.notes.append(f"{names(missing)} wrote no trace")
         return [(one, found[one.pid]) for one in subjects if one.pid in found]
+
+    def _without_trace(self, begun: list[Subject], patience: float) -> CaptureFailed:
+        if not begun:
+            return CaptureFailed(
+                "no rank has written a trace: the job profiles itself and that comes first, or it cannot write to "
+                f"{self._folder.path.parent}",
+                "a job that profiles itself has its own trace; try again when it is done",
+            )
+        why = (
+            "the job hangs, and its profiler with it: it waits for the card before it writes"
+            if self._scene.may_be_hung
+            else "its card has work that does not end, or the trace is very large"
+        )
+        return CaptureFailed(
+            f"{names(begun)} began a trace and has not ended it within {patience:.0f} s: {why}",
+            "perfwatch attach says whether the job hangs; perfwatch capture stacks works all the same",
+        )
 
     def _wait(self, seconds: float) -> None:
         if seconds > 0:

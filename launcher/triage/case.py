@@ -12,7 +12,7 @@ from perfwatch.triage.devices import unmonitored
 from perfwatch.triage.history import History, Seen
 from perfwatch.triage.job import Job, Member, read_job
 from perfwatch.triage.motion import moves
-from perfwatch.triage.profile import Profile, profile
+from perfwatch.triage.profile import Profile, lasting
 from perfwatch.triage.progress import RECENT_SECONDS, Progress, StepClock, progress, step_clock
 from perfwatch.triage.verdict import Evidence, Missing
 
@@ -83,11 +83,11 @@ class Case:
 
     def profile(self, rank: Member, seconds: float | None = None) -> Profile:
         """Where the training thread of a rank spends its time."""
-        return profile(self.history, rank.pid, self.progress[rank.pid].thread, seconds)
+        return lasting(self.history, rank.pid, self.progress[rank.pid].thread, seconds)
 
     def worker_profiles(self, rank: Member, seconds: float | None = None) -> dict[int, Profile]:
         """By pid: where the main threads of a rank's DataLoader workers spend theirs (sampled ones only)."""
-        found = {w.pid: profile(self.history, w.pid, w.pid, seconds) for w in self.job.workers(rank.pid) if w.alive}
+        found = {w.pid: lasting(self.history, w.pid, w.pid, seconds) for w in self.job.workers(rank.pid) if w.alive}
         return {pid: one for pid, one in found.items() if one.samples}
 
     def steps(self, rank: Member, seconds: float = RECENT_SECONDS) -> StepClock | None:

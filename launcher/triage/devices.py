@@ -154,12 +154,16 @@ def autograd_thread(history: History, job: Job, node: Node) -> Node | None:
 
 def engine_share(history: History, pid: int, seconds: float) -> float:
     """Of a core, what the threads of torch's engine use: the backward pass does not run in the thread that asks for it."""
-    tids = [
+    return sum(_used(motion(history, pid, tid, seconds)) for tid in engine_threads(history, pid))
+
+
+def engine_threads(history: History, pid: int) -> list[int]:
+    """The threads in which torch's engine runs the backward pass of a process, those that were seen."""
+    return [
         key[1]
         for key in history.of(r.Thread, pid)
         if (seen := history.latest(r.Thread, *key)) and seen.reading.name.startswith(AUTOGRAD_THREADS)
     ]
-    return sum(_used(motion(history, pid, tid, seconds)) for tid in tids)
 
 
 def _used(moved: Motion) -> float:

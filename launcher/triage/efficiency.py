@@ -43,12 +43,12 @@ def _efficiency(case: Case) -> Efficiency:
     cards: list[CardFigures] = []
     for rank in case.ranks:
         warm = trained_for(case, rank) - WARM_UP_SECONDS
-        seconds = min(WINDOW_SECONDS, warm if warm > WARM_UP_SECONDS else WINDOW_SECONDS)
+        seconds = min(WINDOW_SECONDS, max(warm, WARM_UP_SECONDS))  # before the first steps the card had nothing to do
         for uuid in cards_of(case.history, rank.pid).uuids:
             figures = _card(case, uuid, rank.rank, seconds)
             if figures is not None and all(one.uuid != uuid for one in cards):
                 cards.append(figures)
-    return Efficiency(cards=tuple(cards), model=_model(case, tuple(cards)))
+    return Efficiency(cards=tuple(cards), model=_model(case))
 
 
 def _card(case: Case, uuid: str, rank: int | None, seconds: float) -> CardFigures | None:
@@ -93,7 +93,7 @@ def _card(case: Case, uuid: str, rank: int | None, seconds: float) -> CardFigure
     )
 
 
-def _model(case: Case, cards: tuple[CardFigures, ...]) -> ModelFigures | None:
+def _model(case: Case) -> ModelFigures | None:
     """Model FLOPs utilisation, where the user has said what the model is, the agent counts steps, and the cards are known."""
     told = {name: case.session.conditions.get(name) for name in CONDITIONS}
     params, tokens, layers, hidden, sequence = (
@@ -103,11 +103,9 @@ def _model(case: Case, cards: tuple[CardFigures, ...]) -> ModelFigures | None:
         return None
     clocks = [clock for rank in case.ranks if (clock := case.steps(rank)) is not None]
     intervals = [interval for clock in clocks[:1] for interval in clock.intervals if interval > 0.0]
-    peaks = [
-        data_sheet_tflops(seen.reading) or card.peak_tflops
-        for card in cards
-        if (seen := case.history.latest(Gpu, card.uuid)) is not None
-    ]
+    uuids = dict.fromkeys(uuid for rank in case.ranks for uuid in cards_of(case.history, rank.pid).uuids)
+    cards = [seen.reading for uuid in uuids if (seen := case.history.latest(Gpu, uuid)) is not None]
+    peaks = [data_sheet_tflops(card) or tensor_tflops_at(card, card.sm_clock_max_mhz) for card in cards]
     known = [peak for peak in peaks if peak is not None]
     if len(intervals) < FEW_STEPS:
         return ModelFigures(missing="no step times: start the job with perfwatch run")
@@ -157,7 +155,7 @@ def headline(figures: Efficiency, case: Case) -> str:
     """The figures of the first card, as the end of a sentence; empty where there are none."""
     for card in figures.cards[:1]:
         if card.tensor_tflops is not None and card.hfu_at_boost is not None:
-            if card.hfu_at_boost.p50 < UNUSED_TENSOR:
+            if card.hfu_at_boost.p95 < UNUSED_TENSOR:
                 return "its tensor cores are not used"
             text = f"{name_of(case.history, card.uuid)} {card.tensor_tflops.p50:,.0f} TFLOP/s, HFU {card.hfu_at_boost.p50:.0%}"
             return text + (f", DRAM {card.dram_share.p50:.0%}" if card.dram_share is not None else "")

@@ -27,23 +27,27 @@ class Work:
     sockets: float
     bytes_per_second: float  # from the block layer, all workers together
     where: str  # the commonest mount or peer
+    measured: bool  # whether how much they run is known: it takes two looks at one that runs
 
     @property
     def mostly(self) -> str:
-        """``files``, ``sockets``, ``computing``, or ``waiting`` for something else."""
+        """``files``, ``sockets``, ``computing``, or ``waiting`` for something else; ``unknown`` before the second look."""
         reads = max(self.files, self.sockets)
         hard = self.bytes_per_second >= HARD_READS and self.files >= HARD_SHARE
         if hard or reads >= max(READING_SHARE, self.runs):
             return "files" if self.files > self.sockets else "sockets"
+        if not self.measured:
+            return "unknown"
         return "computing" if self.wants >= WANTING_SHARE else "waiting"
 
 
 def work(case: Case, found: Starving) -> Work:
     """What the workers of a starving rank do, from their counters, their blocked calls and their stacks."""
-    runs, wants, looks, files, sockets, rate = [], [], 0, 0, 0, 0.0
+    runs, wants, looks, files, sockets, rate, running = [], [], 0, 0, 0, 0.0, False
     places: Counter[str] = Counter()
     for pid, tid in found.producers:
         moved = motion(case.history, pid, tid, WINDOW_SECONDS)
+        running = running or moved.state == "R"
         own = case.history.rate(r.Thread, pid, tid, of=lambda t: t.read_bytes, seconds=WINDOW_SECONDS) or 0.0
         rate += own
         if moved.run_share is not None:
@@ -62,7 +66,7 @@ def work(case: Case, found: Starving) -> Work:
     if rate > BLOCK_READS:
         in_files = max(in_files, 1.0 - in_sockets - wanted)
     where = places.most_common(1)[0][0] if places else ""
-    return Work(median(runs) or 0.0, wanted, in_files, in_sockets, rate, where)
+    return Work(median(runs) or 0.0, wanted, in_files, in_sockets, rate, where, bool(runs) or not running)
 
 
 def _in_kernel(case: Case, pid: int, tid: int) -> float:

@@ -12,6 +12,7 @@ from perfwatch.probes import readings as r
 from perfwatch.triage.frames import any_tag, show, tags, user_frame
 from perfwatch.triage.history import History, Seen
 
+HOLD_SECONDS = 75.0  # a calm job is sampled once a minute
 # Kinds of work that only a training (or evaluating) thread does.
 TRAINING_TAGS = ("backward", "optimizer", "forward", "loader", "scaler", "collective")
 
@@ -95,6 +96,19 @@ class Profile:
 def profile(history: History, pid: int, tid: int, seconds: float | None = None) -> Profile:
     """The samples of one thread over the last ``seconds`` (default: all that there are)."""
     return history.once(("profile", pid, tid, seconds), lambda: _profile(history, pid, tid, seconds))
+
+
+def lasting(history: History, pid: int, tid: int, seconds: float | None = None) -> Profile:
+    """The same, but of a job that was calm since and at which nobody looked, those of the last look: they hold until the next."""
+    newest = history.once(("newest stack",), lambda: _newest(history))
+    if seconds is None or newest is None or not seconds < history.at - newest < HOLD_SECONDS:
+        return profile(history, pid, tid, seconds)
+    return profile(history, pid, tid, history.at - newest + seconds)
+
+
+def _newest(history: History) -> float | None:
+    seen = (history.latest(r.Stack, *key) for key in history.entities(r.Stack))
+    return max((one.at for one in seen if one is not None), default=None)
 
 
 def _profile(history: History, pid: int, tid: int, seconds: float | None) -> Profile:

@@ -8,7 +8,7 @@ from perfwatch.triage.frames import any_tag, tags
 from perfwatch.triage.history import History, median, quantile
 from perfwatch.triage.job import Job, Member
 from perfwatch.triage.motion import motion, python_threads, stack_key, was_at
-from perfwatch.triage.profile import TRAINING_TAGS, Profile, profile
+from perfwatch.triage.profile import TRAINING_TAGS, Profile, lasting, profile
 
 STEP_GRACE = 5.0  # a rank is late when it made no step for so many times its usual longest ...
 STEP_GRACE_SECONDS = 3.0  # ... and at least for so long
@@ -97,13 +97,20 @@ def progress(history: History, rank: Member, job: Job) -> Progress:
     steady = moved.samples >= STILL_SAMPLES and moved.steady_share >= STILL_SHARE and moved.seconds >= 0.9
     if steady and not _steps_between(recent):
         return Progress("still", f"one stack in {moved.steady_share:.0%} of {moved.samples} samples", tid, steps)
-    if recent.samples < STILL_SAMPLES:
-        return Progress("unknown", "too few looks at the training thread", tid, steps)
     late = steps is not None and steps.ago_seconds is not None
-    at_work = sum(one.reading.samples for one in recent.sights if trains(one.reading))
-    if not late and at_work >= STEPS_SEEN and len(recent.lines()) + len(recent.sights) > 3:
+    if recent.samples < STILL_SAMPLES:
+        if not late and _steps_seen(lasting(history, rank.pid, tid, LATELY_SECONDS)):
+            return Progress("moving", "it runs, as when steps were last looked at", tid, steps)
+        return Progress("unknown", "too few looks at the training thread", tid, steps)
+    if not late and _steps_seen(recent):
         return Progress("moving", f"{len(recent.sights)} different stacks in training code", tid, steps)
     return Progress("busy", f"{len(recent.sights)} different stacks, no step seen", tid, steps)
+
+
+def _steps_seen(seen: Profile) -> bool:
+    """Whether the samples are of steps that go on: much of it training code, at several places."""
+    at_work = sum(one.reading.samples for one in seen.sights if trains(one.reading))
+    return at_work >= STEPS_SEEN and len(seen.lines()) + len(seen.sights) > 3
 
 
 def trains(stack: r.Stack) -> bool:

@@ -13,7 +13,7 @@ from perfwatch.triage.frames import any_tag, show, tags, user_frames
 from perfwatch.triage.gpu import Regime, name_of, regimes, saturated
 from perfwatch.triage.job import Member
 from perfwatch.triage.motion import motion, moves, python_threads, tags_seen, was_at
-from perfwatch.triage.profile import Profile, profile
+from perfwatch.triage.profile import Profile, lasting
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding
 
@@ -55,7 +55,7 @@ class Starving:
         """(pid, tid, samples) of each while it works at data, the one with most first."""
         found = []
         for pid, tid in self.producers:
-            seen = profile(case.history, pid, tid, WINDOW_SECONDS)
+            seen = lasting(case.history, pid, tid, WINDOW_SECONDS)
             busy = Profile(tuple(one for one in seen.sights if works(one.reading)), seen.seconds)
             if busy.samples:
                 found.append((pid, tid, busy))
@@ -205,7 +205,7 @@ def _stands(case: Case, rank: Member, seen: Profile) -> bool:
 
 def _working_share(case: Case, makers: tuple[tuple[int, int], ...]) -> float:
     """Share of the looks at workers in which they work at data; 0 where they were not looked at."""
-    seen = [profile(case.history, pid, tid, WINDOW_SECONDS) for pid, tid in makers]
+    seen = [lasting(case.history, pid, tid, WINDOW_SECONDS) for pid, tid in makers]
     looks = sum(one.samples for one in seen)
     return sum(one.share_where(works) * one.samples for one in seen) / looks if looks else 0.0
 
@@ -255,5 +255,5 @@ def _pickling(case: Case, workers: list[int]) -> tuple[tuple[int, int], ...]:
         if tid != pid and "feeder" in tags_seen(case.history, pid, tid, WINDOW_SECONDS)
     )
     return tuple(
-        key for key in feeders if profile(case.history, *key, WINDOW_SECONDS).share_where(works) >= WORKING_SHARE
+        key for key in feeders if lasting(case.history, *key, WINDOW_SECONDS).share_where(works) >= WORKING_SHARE
     )

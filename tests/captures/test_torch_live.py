@@ -156,7 +156,9 @@ def test_both_ranks_record_the_same_steps(ranks: Running, folder: Path) -> None:
 
 def test_window_of_time_with_stacks_and_shapes(ranks: Running, folder: Path) -> None:
     """A second capture of the same processes, of one rank: as long as asked for, with Python frames and dimensions."""
-    answer = capture("--session", str(folder / "s"), "--seconds", "0.3", "--rank", "1", "--stacks", "--shapes")
+    answer = capture(
+        "--session", str(folder / "s"), "--seconds", "0.3", "--rank", "1", "--stacks", "--shapes", "--memory"
+    )
     (file,) = answer.report["files"]
     with gzip.open(file["path"]) as packed:
         text = packed.read().decode()
@@ -166,6 +168,8 @@ def test_window_of_time_with_stacks_and_shapes(ranks: Running, folder: Path) -> 
     assert '"python_function"' in text
     assert '"Input Dims"' in text
     assert answer.report["report"]["ranks"][0]["stacks"] is True
+    # No torch that was tried tells allocations to a trace on demand; one that does needs no such word.
+    assert ('"[memory]"' in text) != any("no allocations" in note for note in answer.report["notes"])
 
 
 def test_ten_triggers_in_a_second_are_one_capture_and_a_second_request_is_refused(ranks: Running, folder: Path) -> None:

@@ -77,6 +77,15 @@ def test_python_stacks_are_never_taken_of_a_job_that_may_hang(state: dict[str, s
         torch_profiler.available(Request(kind="torch", steps=5), stage)
 
 
+@pytest.mark.parametrize("cause", ["stuck_kernel", "driver_unresponsive"])
+def test_no_trace_is_begun_that_would_wait_for_a_card_that_stands(cause: str) -> None:
+    """The profiler collects what the card did, and that never comes."""
+    with pytest.raises(CaptureRefused, match=cause):
+        torch_profiler.available(
+            Request(kind="torch", seconds=2.0), scene(armed={"torch": {}}, state="hung", cause=cause)
+        )
+
+
 def test_process_without_torch_is_told_at_once() -> None:
     """Nobody waits for a profiler that cannot be there."""
     with pytest.raises(CaptureUnavailable, match="has not imported torch"):

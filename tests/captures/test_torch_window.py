@@ -1,0 +1,78 @@
+"""A window of torch.profiler whose ranks do not write: how long is waited for them, and what is told."""
+
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from perfwatch.captures.capture import Request
+from perfwatch.captures.kineto_link import Asking
+from perfwatch.captures.torch_files import TraceFolder
+from perfwatch.captures.torch_window import TorchWindow
+from perfwatch.errors import CaptureFailed
+from tests.captures.stages import scene
+from tests.captures.windows import RecordedWindow
+
+
+class TakenLink:
+    """Every profiler asks, takes the window, and is not heard of again; time passes when somebody waits."""
+
+    poll_seconds = 1.0
+
+    def __init__(self, window: RecordedWindow, *pids: int) -> None:
+        self._window, self._pids, self._given = window, pids, itertools.count()
+
+    def asking(self) -> dict[int, Asking]:
+        """All of them."""
+        return {pid: Asking(pid=pid, idle=True, ago_seconds=0.0, given=next(self._given)) for pid in self._pids}
+
+    def offer(self, texts: Mapping[int, str], seconds: float) -> None:
+        """Taken."""
+
+    def wait(self, seconds: float) -> None:
+        """Passed."""
+        self._window.wait(seconds)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def failure(tmp_path: Path, state: str, begun: bool) -> tuple[str, float]:
+    """What is told of a window of which nothing comes, and for how long it was waited."""
+    stage = scene(armed={"torch": {"traces": str(tmp_path / "r" / "traces")}}, state=state)
+    (tmp_path / "r").mkdir(mode=0o700)
+    window = RecordedWindow(tmp_path / "w")
+    folder = TraceFolder(stage, stage.subjects)
+    pid = stage.subjects[0].pid
+    if begun:
+        (folder.path / f"trace_{pid}.json.tmp").touch()
+    recorded = TorchWindow(Request(kind="torch", seconds=2.0), stage, window, TakenLink(window, pid), folder)
+    began = window.now
+    with pytest.raises(CaptureFailed) as failed:
+        recorded.record(stage.subjects)
+    return failed.value.message, window.now - began
+
+
+def test_a_hung_jobs_trace_that_does_not_end_is_given_up_soon(tmp_path: Path) -> None:
+    """On an H200 with a kernel that never ends the profiler waited for the card, and we for it: 97 s, and a wrong reason."""
+    message, seconds = failure(tmp_path, "hung", begun=True)
+
+    assert "rank 0 began a trace and has not ended it within 20 s: the job hangs" in message
+    assert seconds < 30.0
+
+
+def test_a_large_trace_has_its_time(tmp_path: Path) -> None:
+    """Of a job that goes on."""
+    message, seconds = failure(tmp_path, "slow", begun=True)
+
+    assert "the trace is very large" in message
+    assert seconds > 90.0
+
+
+def test_a_rank_that_never_began_is_not_waited_for(tmp_path: Path) -> None:
+    """Its own profiler was first, or it cannot write."""
+    message, seconds = failure(tmp_path, "slow", begun=False)
+
+    assert "the job profiles itself" in message
+    assert seconds < 15.0
