@@ -8,6 +8,8 @@ import msgspec
 from perfwatch.probes.job_readings import Frame
 from perfwatch.probes.reading import Reading
 
+UNANSWERED = "did not answer"  # ends the reason of a ProbeCall: RAS is there, and its thread does not come to run
+
 
 class GroupMember(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One rank of a communicator. ``rank`` counts within it; ``pid`` is as we see it where ``local``, else its own host's."""

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from perfwatch.probes.group_readings import UNANSWERED
 from perfwatch.probes.probe import Unavailable
 
 REPORT_SECONDS = 3  # what the service itself may take to hear from its peers
@@ -60,7 +61,7 @@ def greeted(address: tuple[str, int], seconds: float = LINE_SECONDS) -> Iterator
     except ConnectionRefusedError:
         raise Refused(f"nothing listens on {where} any more") from None
     except TimeoutError:
-        raise (Unavailable if greeting else Silent)(f"NCCL's RAS service at {where} did not answer") from None
+        raise (Unavailable if greeting else Silent)(f"NCCL's RAS service at {where} {UNANSWERED}") from None
     except OSError as error:
         raise Unavailable(f"NCCL's RAS service at {where} broke off: {error.strerror or error}") from None
 

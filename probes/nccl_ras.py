@@ -98,11 +98,12 @@ class NcclRasProbe:
             f"NCCL's RAS service at {address[0]}:{address[1]} is shared with other jobs, and no connection came to this one",
             OWN_PORT_ADVICE,
         )
-        asked, patience_seconds = 0, FIRST_LINE_SECONDS
+        asked, patience_seconds, others = 0, FIRST_LINE_SECONDS, False
         for _ in range(CONNECTIONS):
             try:
                 with greeted(address, patience_seconds) as client:
                     ours = acceptors.ours(client.connection) if acceptors else True
+                    others = others or ours is False
                     if ours is not False:
                         asked += 1
                         return list(belonging(parse(client.report()), job, certain=ours is True))
@@ -110,7 +111,7 @@ class NcclRasProbe:
                 raise
             except Silent as silent:
                 patience_seconds = min(LINE_SECONDS, 2 * patience_seconds)
-                if whole:
+                if whole or not others:
                     trouble = silent
             except Unavailable as unavailable:
                 trouble = unavailable

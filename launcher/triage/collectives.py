@@ -8,8 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
+from perfwatch.probes.group_readings import UNANSWERED
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import R, Seen
+from perfwatch.triage.verdict import Evidence
 
 APART_SECONDS = 1.5  # between two looks that are compared
 ROUND_SECONDS = 3.0  # ranks that were asked together answer so far apart at most
@@ -67,6 +69,15 @@ def growing(case: Case) -> bool:
         if len(series) >= 2 and _counts(series[-1].reading) != _counts(series[-2].reading):
             return True
     return False
+
+
+def unanswered(case: Case) -> tuple[Evidence, ...]:
+    """RAS listens and greets nobody, as long as it was asked lately: its process is stopped, or has no time to run."""
+    call = case.history.latest(r.ProbeCall, "nccl_ras", "job")
+    if call is None or case.at - call.at > STALE_SECONDS or not call.reading.reason.endswith(UNANSWERED):
+        return ()
+    said = f"no greeting: {call.reading.reason}"
+    return (case.saw("nccl_ras", "job", "the job's own RAS service is silent", said, "it greets within 1 ms", call.at),)
 
 
 def _counted(case: Case) -> list[list[Seen[r.Communicator]]]:

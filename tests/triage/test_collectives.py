@@ -16,14 +16,17 @@ from perfwatch.probes.readings import (
     GpuActivity,
     GroupMember,
     Operation,
+    ProbeCall,
     Process,
     RecordedGroup,
     Thread,
 )
 from perfwatch.recording import load
 from perfwatch.triage.agreement import disagreement
+from perfwatch.triage.case import Case
 from perfwatch.triage.collectives import growing, standings
 from perfwatch.triage.diagnose import diagnose, judge
+from perfwatch.triage.history import History
 from perfwatch.triage.verdict import Verdict
 from perfwatch.triage.waitgraph import wait_graph
 from tests.triage.group_looks import PIDS, RECORDED, case, records, report
@@ -246,3 +249,20 @@ def test_a_card_in_another_kernel_is_not_called_a_wedge() -> None:
     assert whole.cause == "wedged_collective"
     assert changed.cause != "wedged_collective"
     assert changed.state != "hung"
+
+
+def test_a_service_that_greets_nobody_is_evidence_beside_a_stopped_rank() -> None:
+    """Its thread is stopped with the process; of a rank that only waits it answers."""
+    recording = load(Path(__file__).parent / "recordings" / "stopped" / "fires" / "stopped-nccl")
+    history = History(recording.records, recording.end + 1.0)
+    before = judge(Case(history, recording.session))
+    reason = "NCCL's RAS service at localhost:28028 did not answer"
+    history.add(
+        recording.end,
+        ProbeCall(probe="nccl_ras", entity="job", duration_seconds=3.0, outcome="unavailable", reason=reason),
+    )
+    after = judge(Case(history, recording.session))
+
+    assert (after.state, after.cause) == (before.state, before.cause) == ("hung", "stopped")
+    assert "nccl_ras" not in {one.witness for one in before.evidence}
+    assert [one.observed for one in after.evidence if one.witness == "nccl_ras"] == [f"no greeting: {reason}"]

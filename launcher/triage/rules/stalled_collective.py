@@ -23,6 +23,7 @@ from perfwatch.probes.readings import Process, Stack, Thread
 from perfwatch.triage.absence import call, elsewhere, ended, in_collective, listed, rank_of, waits_as, way
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
+from perfwatch.triage.collectives import unanswered
 from perfwatch.triage.frames import show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
 from perfwatch.triage.leaving import leaves, left_over, over
@@ -132,7 +133,8 @@ def _absent(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitGr
                 "returns within a step",
             )
             for chain in waiting[:3]
-        ),
+        )
+        + unanswered(case),
         alternatives=(
             Alternative(
                 cause="straggling_rank", refuted_by="neither the waiting ranks nor the absent one moved meanwhile"

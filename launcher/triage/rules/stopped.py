@@ -19,6 +19,7 @@ from itertools import takewhile
 from perfwatch.probes.readings import Cgroup, ProcessUsage, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
+from perfwatch.triage.collectives import unanswered
 from perfwatch.triage.hang import DECISIVE_SECONDS, hung, who
 from perfwatch.triage.history import Seen
 from perfwatch.triage.rule import Cause
@@ -80,6 +81,7 @@ def _finding(case: Case, chain: Chain) -> Finding:
                 f"state {node.state} in {len(looks)} looks, TracerPid {tracer}",
                 "R or S",
             ),
+            *unanswered(case),
         ),
         next=(f"kill -CONT {node.pid}" if not tracer else f"ps -o pid,user,args -p {tracer}",),
     )
