@@ -10,7 +10,8 @@ state=${PERFWATCH_STATE:-/var/lib/perfwatch/slurm}
 
 folder=$state/$SLURM_JOB_ID
 mkdir -p "$folder" && chmod 0711 "$state" && chmod 0700 "$folder" || exit 0
-setsid "$perfwatch" daemon --directory "$folder" --user "$SLURM_JOB_USER" --disk-budget "${PERFWATCH_DISK_GIB:-1}" \
-    ${PERFWATCH_OPTIONS:-} </dev/null >/dev/null 2>"$folder/log" &
-echo $! >"$folder/.pid"
+# slurmd kills what a prolog leaves in its process group: the daemon begins in a session of its own, before this one ends.
+setsid sh -c '"$@" </dev/null >/dev/null 2>"$0/log" & echo $! >"$0/.pid"' "$folder" \
+    "$perfwatch" daemon --directory "$folder" --user "$SLURM_JOB_USER" --disk-budget "${PERFWATCH_DISK_GIB:-1}" \
+    ${PERFWATCH_OPTIONS:-}
 exit 0

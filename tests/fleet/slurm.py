@@ -51,15 +51,16 @@ def why_not() -> str:
 
 
 @contextlib.contextmanager
-def cluster() -> Iterator[dict[str, str] | None]:
+def cluster(*configured: str) -> Iterator[dict[str, str] | None]:
     """The environment in which Slurm's programs find it; None where its daemons do not come up on this machine.
 
-    It lives in a pid namespace of its own: with the first process of that, every daemon, step and task ends.
+    ``configured`` are further lines of slurm.conf. It lives in a pid namespace of its own: with the first process of that,
+    every daemon, step and task ends.
     """
     with tempfile.TemporaryDirectory(prefix="slurm-", ignore_cleanup_errors=True) as place:
         folder = Path(place)
         names = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf"), "PATH": SBIN}
-        _prepare(folder)
+        _prepare(folder, configured)
         munge = f"munged --force --key-file={folder}/munge.key --socket={folder}/munge.socket " + " ".join(
             f"--{what}-file={folder}/munge.{what}" for what in ("pid", "log", "seed")
         )
@@ -78,7 +79,7 @@ def cluster() -> Iterator[dict[str, str] | None]:
             running.wait()
 
 
-def _prepare(folder: Path) -> None:
+def _prepare(folder: Path, configured: tuple[str, ...]) -> None:
     key = folder / "munge.key"
     key.touch(0o600)
     key.write_bytes(secrets.token_bytes(1024))
@@ -87,7 +88,13 @@ def _prepare(folder: Path) -> None:
         listeners = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
         ports = [listener.getsockname()[1] for listener in listeners]
     text = CONFIGURATION.format(host=socket.gethostname(), folder=folder, ports=ports)
-    (folder / "slurm.conf").write_text(text)
+    (folder / "slurm.conf").write_text("\n".join((text, *configured, "")))
+
+
+def submit(names: dict[str, str], *options: str) -> str:
+    """Hand a job in; its number."""
+    command = ["sbatch", "--parsable", "--output=/dev/null", *options]
+    return subprocess.run(command, env=names, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def _idle(names: dict[str, str], running: "subprocess.Popen[bytes]") -> bool:

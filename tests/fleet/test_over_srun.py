@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.conftest import PATIENCE_SECONDS, until
-from tests.fleet.slurm import cluster, why_not
+from tests.fleet.slurm import cluster, submit, why_not
 
 FAKE = Path(__file__).parent / "fake_host.py"
 
@@ -22,8 +22,7 @@ def allocation() -> Iterator[tuple[dict[str, str], str]]:
     with cluster() as names:
         if names is None:
             pytest.skip("Slurm's daemons do not come up on this machine")
-        submit = ["sbatch", "--parsable", "--nodes=2", "--output=/dev/null", "--wrap=srun sleep 600"]
-        job = subprocess.run(submit, env=names, check=True, capture_output=True, text=True).stdout.strip()
+        job = submit(names, "--nodes=2", "--wrap=srun sleep 600")
 
         def steps() -> int:
             show = ["squeue", "--steps", "-h", "-j", job, "-o", "%i"]
