@@ -72,6 +72,15 @@ def test_ranks_under_mpirun_are_one_job(machine: FakeMachine) -> None:
     assert (job.pid, len(job.ranks)) == (100, 2)
 
 
+def test_a_launcher_with_torch_in_it_is_not_what_trains(machine: FakeMachine) -> None:
+    """``accelerate launch`` with one process loads torch itself, and waits for the program that it has started."""
+    machine.process(100, 50, "python /env/bin/accelerate launch train.py")
+    machine.process(110, 100, "python train.py")
+
+    (job,) = listed(machine).jobs
+    assert (job.pid, [rank.pid for rank in job.ranks]) == (100, [110])
+
+
 def test_two_scripts_of_one_shell_are_two_jobs(machine: FakeMachine) -> None:
     """Oldest first."""
     machine.process(100, 50)

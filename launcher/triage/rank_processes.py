@@ -124,7 +124,8 @@ def _descend(sights: Sights, process: r.Process, processes: dict[int, r.Process]
     heavy = [child for child in children if child.torch_loaded]
     trains = len(heavy) == 1 and any_tag(sights.of(heavy[0].pid), *TRAINING)
     joins = trains and "mp_join" in sights.of_main(process.pid)
-    if len(heavy) == 1 and (process.torch_loaded is False or joins or _only_launches(sights, process.pid)):
+    above = process.torch_loaded is False or joins or launches(process) or _only_launches(sights, process.pid)
+    if len(heavy) == 1 and above:
         return _descend(sights, heavy[0], processes)
     return {process.pid: None}
 

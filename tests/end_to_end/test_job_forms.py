@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.conftest import PATIENCE_SECONDS, PERFWATCH, Attach, StartJob
+from perfwatch.probes.group_variables import free_port
+from tests.end_to_end.conftest import PATIENCE_SECONDS, PERFWATCH, Attach, StartJob, until
 
 pytestmark = pytest.mark.end_to_end
 
@@ -80,3 +82,47 @@ def test_ranks_under_mpirun_have_their_numbers(library: Path, tmp_path: Path) ->
 
     assert [(rank["rank"], rank["pid"]) for rank in found["ranks"]] == [(0, pids[0]), (1, pids[1])]
     assert found["world_size"] == 2
+
+
+@contextmanager
+def under_accelerate(processes: int, program: Path, *words: str) -> Iterator[int]:
+    """A real ``accelerate launch`` of some processes without a GPU; yields its pid. Ended with all that it has started."""
+    several = ("--multi_gpu",) if processes > 1 else ("--cpu",)
+    counts = ("--num_machines", "1", "--num_processes", str(processes), "--main_process_port", str(free_port()))
+    settled = ("--mixed_precision", "no", "--dynamo_backend", "no")  # it asks nothing then
+    launch = (sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch", *several, *counts, *settled)
+    with subprocess.Popen(
+        [*launch, str(program), *words],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as job:
+        try:
+            yield job.pid
+        finally:
+            os.killpg(job.pid, signal.SIGKILL)
+
+
+def test_ranks_under_accelerate_are_numbered_and_the_one_that_does_not_come_is_named(repository: Path) -> None:
+    """From the launcher's pid to rank 1 and its line."""
+    drill = repository / "launcher" / "drills" / "stalled_collective_sleep.py"
+    with under_accelerate(2, drill) as pid:
+        until(lambda: any(job["pid"] == pid and len(job["ranks"]) == 2 for job in listed()))
+        done = subprocess.run(
+            [*PERFWATCH, "attach", str(pid), "--json"], capture_output=True, text=True, timeout=PATIENCE_SECONDS
+        )
+    said = json.loads(done.stdout)
+
+    assert (said["state"], said["cause"]) == ("hung", "stalled_collective"), said["summary"]
+    assert [culprit["rank"] for culprit in said["culprits"]] == [1]
+    assert "refresh_curriculum" in said["culprits"][0]["frame"]
+
+
+def test_the_program_below_accelerate_is_what_ps_lists(repository: Path) -> None:
+    """One process: the launcher waits for it, and is not what trains."""
+    with under_accelerate(1, repository / "launcher" / "drills" / "cpu_training.py") as pid:
+
+        def trains() -> list[int]:
+            return [rank["pid"] for job in listed() if job["pid"] == pid for rank in job["ranks"] if rank["pid"] != pid]
+
+        until(lambda: len(trains()) == 1)
