@@ -2,6 +2,8 @@
 
 import io
 import os
+import re
+import shutil
 import subprocess
 import sys
 import time
@@ -17,9 +19,11 @@ from perfwatch.recording import CAPTURE_BEGUN, Event, Record
 from perfwatch.report.console import console
 from perfwatch.viewing import Viewer
 from tests import hostile, simulated_hour
+from tests.end_to_end.conftest import needs_root
 from tests.terminals import EVERY_SECONDS, PATIENCE_SECONDS, TMUX, environment, terminal
 
 SECONDS = 90.0
+RECORDINGS = Path(__file__).parents[1] / "triage" / "recordings"
 KEYS = "s stacks  v verdict  c capture  q quit"
 with_tmux = pytest.mark.skipif(TMUX is None, reason="tmux is not installed")
 
@@ -32,11 +36,16 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def expected(folder: Path, columns: int, lines: int) -> list[str]:
     """The screen of this size, as it is rendered without a terminal."""
+    return [line.rstrip() for line in shown(folder, columns, lines).splitlines()]
+
+
+def shown(folder: Path, columns: int, lines: int) -> str:
+    """One screen of a session."""
     stream = io.StringIO()
     screen = console(stream)
     screen.width, screen.height = columns, lines
     screen.print(Viewer(Follower(folder), screen, Errands(None, "")).once(), end="")
-    return [line.rstrip() for line in stream.getvalue().splitlines()]
+    return stream.getvalue()
 
 
 def once(*arguments: str, **changes: str) -> "subprocess.CompletedProcess[str]":
@@ -128,6 +137,40 @@ def test_a_capture_that_somebody_else_has_begun_is_shown_until_it_is_done(tmp_pa
     assert "torch capture, asked by a rule" in at_work
     assert "asked by a rule" not in screen(80.0)
     assert "brought window.json.gz" in screen(80.0)
+
+
+def test_the_patience_of_a_suspicion_runs_out_before_ones_eyes() -> None:
+    """Two of three ranks wait for the third, since a quarter of a minute: that may be a hang."""
+    screen = shown(RECORDINGS / "starting" / "lookalike" / "two_of_three_ranks", 100, 30)
+
+    assert re.search(r"suspected hung \(blocked_rendezvous\) \S+ +silent 14 s, decides in 46 s", screen)
+
+
+@with_tmux
+@needs_root()
+def test_the_session_of_another_user_is_shown_and_left_alone(tmp_path: Path, session: Path) -> None:
+    """Its watcher is not asked for anything: that is said instead."""
+    theirs = tmp_path / "theirs"
+    shutil.copytree(session, theirs)
+    os.chown(theirs, 65534, 65534)
+    with terminal(tmp_path, 100, 30, "top", str(theirs)) as window:
+        window.until(lambda screen: screen[-1].startswith(KEYS))
+        window.keys("c")
+        window.until(lambda screen: "not your session: read-only" in screen[-1])
+        window.keys("q")
+        window.until(lambda screen: screen[0] == "ended with 0")
+
+
+def test_a_recording_of_a_newer_version_is_refused_with_the_way_out(tmp_path: Path, session: Path) -> None:
+    """What this version does not know is not guessed at."""
+    newer = tmp_path / "newer"
+    shutil.copytree(session, newer)
+    text = (newer / "session.json").read_text()
+    (newer / "session.json").write_text(text.replace("perfwatch.session/1", "perfwatch.session/9"))
+    done = once(str(newer))
+
+    assert done.returncode == 2
+    assert "perfwatch.session/9" in done.stderr
 
 
 @with_tmux
