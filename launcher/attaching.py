@@ -114,15 +114,16 @@ class Attached:
         """Look until the verdict is clear; who leaves gets what is known. A terminal ``stream`` shows a countdown."""
         shot = OneShot()
         judged = None
-        while not self._leaving.wait(self._tick(stream)):
+        while True:
+            pause = self._tick(stream)
             verdict = self._watch.last
-            if verdict is None or verdict is judged:
-                continue
-            judged = verdict
-            if shot.done(verdict, self._watch.at):
-                return self._final(verdict)
-            countdown(shot, verdict, self._watch.at, stream)
-        return self._final(self._watch.verdict())
+            if verdict is not None and verdict is not judged:
+                judged = verdict
+                if shot.done(verdict, self._watch.at):
+                    return self._final(verdict)  # at once: after a hang was told the next round is seconds away
+                countdown(shot, verdict, self._watch.at, stream)
+            if self._leaving.wait(pause):
+                return self._final(self._watch.verdict())
 
     def stay(self, stream: IO[str]) -> Verdict:
         """Report every change on ``stream`` until the job ends or the user leaves; returns the last verdict."""

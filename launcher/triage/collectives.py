@@ -28,6 +28,7 @@ class Seat:
     reached: int  # operations that it has called
     host: str = ""
     state: str = "running"
+    launched: tuple[tuple[str, int], ...] = ()  # by kind, where RAS tells: those it has called at all
 
     @property
     def name(self) -> str:
@@ -152,6 +153,7 @@ def _seat(case: Case, member: r.GroupMember, whole: bool, here: bool) -> Seat:
         rank=rank,
         pid=known.pid if known is not None else None,
         reached=sum(member.launched.values()),
+        launched=tuple((_snake(kind), count) for kind, count in member.launched.items() if count),
         host="" if here else member.host,
         state=member.state,
     )

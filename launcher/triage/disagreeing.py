@@ -1,7 +1,11 @@
 """What is said of ranks that the flight recorders show in different calls, or in the same calls in opposite order."""
 
+from collections import Counter
+from collections.abc import Sequence
+
 import msgspec
 
+from perfwatch.probes.readings import Operation
 from perfwatch.triage.absence import rank_of, way
 from perfwatch.triage.agreement import Disagreement, disagreement
 from perfwatch.triage.case import Case
@@ -23,9 +27,14 @@ def by_records(case: Case) -> Outcome:
     found = disagreement(case)
     if found is None:
         return None
-    parts = "; ".join(f"rank {rank}: {shown(one)}{_from(one)}" for rank, _, one in found.calls[:SHOWN])
+    alike = Counter(_meant(one) for _, _, one in found.calls)
+    odd_first = sorted(found.calls, key=lambda call: alike[_meant(call[2])])
+    parts = "; ".join(f"rank {rank}: {shown(one)}{_from(one)}" for rank, _, one in odd_first[:SHOWN])
+    fewest = min(alike.values())
+    odd = [call for call in odd_first if alike[_meant(call[2])] == fewest and 2 * fewest < len(odd_first)]
     culprits = tuple(
-        Culprit(pid=pid, rank=rank, frame=show(one.frames[0]) if one.frames else None) for rank, pid, one in found.calls
+        Culprit(pid=pid, rank=rank, frame=show(one.frames[0]) if one.frames else None)
+        for rank, pid, one in odd or odd_first
     )
     if found.over and any(one.kind == "still" for one in case.progress.values()):
         return None  # it stands for another reason, which the rules about hangs know better
@@ -77,7 +86,7 @@ def in_a_ring(case: Case) -> Outcome:
     parts = "; ".join(
         f"rank {rank} is in {graph.calls.get(rank, 'a collective')}"
         + (f" at {show(graph.frames[rank])}" if rank in graph.frames else "")
-        + f" and waits for rank {', '.join(map(str, graph.edges[rank][:SHOWN]))}"
+        + f" and waits for {_named(graph.edges[rank][:SHOWN])}"
         for rank in graph.cycle[:SHOWN]
     )
     result = hung(
@@ -105,6 +114,14 @@ def in_a_ring(case: Case) -> Outcome:
         culprits=culprits,
         wait_chain=tuple(link for chain in chains for link in way(case, chain, graph.calls.get(rank_of(chain), ""))),
     )
+
+
+def _meant(one: Operation) -> tuple[str, str, int]:
+    return one.name, one.dtypes, one.input_elements
+
+
+def _named(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
 def _from(operation: object) -> str:

@@ -8,6 +8,7 @@ import msgspec
 from perfwatch.triage.absence import in_collective, listed, rank_of, waits_as, way
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
+from perfwatch.triage.collectives import Standing, standings
 from perfwatch.triage.frames import any_tag, show, tags
 from perfwatch.triage.gpu import polls
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal
@@ -15,7 +16,7 @@ from perfwatch.triage.motion import WINDOW_SECONDS
 from perfwatch.triage.node import Node
 from perfwatch.triage.threads import other_threads
 from perfwatch.triage.traffic import carried
-from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.triage.verdict import Alternative, Evidence, Outcome
 
 CAUSE = "mismatched_collective"
 MOST_NAMED = 3  # of threads that are left over
@@ -63,14 +64,17 @@ def left_early(case: Case) -> Outcome:
     silent = min(chain.end.silent_seconds or 0.0 for chain in (*leaving, *waiting))
     seen = all(in_collective(case, chain) or polls(case.history, chain.start.pid) for chain in waiting)
     left = ", ".join(f"rank {rank_of(chain)} at {show(chain.start.frame)}" for chain in leaving[:3])
-    stands = show(waiting[0].start.frame)
+    left += " destroys its process group" if len(leaving) == 1 else " destroy their process group"
+    stands = f"{listed([rank_of(chain) for chain in waiting])} {{}}, at {show(waiting[0].start.frame)}"
+    crossed = next((one for one in standings(case) if one.crossed), None)
+    waiting.sort(key=lambda chain: _calls_fewer(crossed, chain))
     found = hung(
         case,
         CAUSE,
         leaving[0],
         owner="user_code",
-        summary=f"the ranks have made unequal numbers of calls: {left} destroys its process group, while "
-        f"{listed([rank_of(chain) for chain in waiting])} in one more, at {stands}",
+        summary=f"the ranks have made unequal numbers of calls: {left}, while "
+        + (f"{stands.format('in different calls')}: {counts(crossed)}" if crossed else stands.format("in one more")),
         patience=STRUCTURAL_SECONDS if seen and not _may_talk(case, waiting) else temporal(case),
         silent=silent,
         evidence=tuple(
@@ -82,17 +86,35 @@ def left_early(case: Case) -> Outcome:
                 "all ranks in the same call",
             )
             for chain in (*leaving[:2], *waiting[:2])
-        ),
+        )
+        + (_counted(case, crossed) if crossed else ()),
         alternatives=(Alternative(cause="hung_at_exit", refuted_by="training is not over in every rank"),),
         next=("compare how many batches each rank gets: who has fewer, or leaves its loop earlier?",),
     )
+    blamed = (*waiting, *leaving) if crossed else (*leaving, *waiting)
     return msgspec.structs.replace(
         found,
-        culprits=tuple(one for chain in (*leaving, *waiting) for one in chain.culprits()),
+        culprits=tuple(one for chain in blamed for one in chain.culprits()),
         wait_chain=tuple(
             link for chain in (*leaving, *waiting) for link in (chain.links if leaves(chain) else way(case, chain))
         ),
     )
+
+
+def counts(standing: Standing) -> str:
+    """``rank 0: 42 all_reduce; rank 1: 40 all_reduce, 1 all_gather``."""
+    told = [seat for seat in standing.seats if seat.launched][:MOST_NAMED]
+    return "; ".join(f"{seat.name}: {', '.join(f'{count} {kind}' for kind, count in seat.launched)}" for seat in told)
+
+
+def _counted(case: Case, standing: Standing) -> tuple[Evidence, ...]:
+    same = "the same calls in every rank"
+    return (case.saw("nccl_ras", standing.group, "the waiting ranks' calls", counts(standing), same, standing.at),)
+
+
+def _calls_fewer(crossed: Standing | None, chain: Chain) -> int:
+    """Who has called most comes first: what it waits in is what the others never call."""
+    return -next((seat.reached for seat in crossed.seats if seat.pid == chain.start.pid), 0) if crossed else 0
 
 
 def _stands(case: Case, chain: Chain) -> bool:

@@ -266,3 +266,25 @@ def test_a_service_that_greets_nobody_is_evidence_beside_a_stopped_rank() -> Non
     assert (after.state, after.cause) == (before.state, before.cause) == ("hung", "stopped")
     assert "nccl_ras" not in {one.witness for one in before.evidence}
     assert [one.observed for one in after.evidence if one.witness == "nccl_ras"] == [f"no greeting: {reason}"]
+
+
+FIRES = Path(__file__).parent / "recordings" / "mismatched_collective" / "fires"
+
+
+def test_of_four_ranks_the_one_whose_tensor_is_of_another_size_is_named_alone() -> None:
+    """Three agree; of two nobody could say which is wrong."""
+    recording = load(FIRES / "nccl-sizes-four")
+    verdict = judge(Case(History(recording.records, recording.end), recording.session))
+
+    assert [culprit.rank for culprit in verdict.culprits] == [1]
+    assert "operation 46: rank 1: all_reduce 46 of Float 900" in verdict.summary
+
+
+def test_ranks_that_wait_in_different_calls_are_not_said_to_wait_in_the_same_one() -> None:
+    """Two of four have left already; RAS counts what the other two have called."""
+    recording = load(FIRES / "nccl-four")
+    verdict = judge(Case(History(recording.records, recording.end), recording.session))
+
+    assert verdict.culprits[0].rank == 0
+    assert "wait in different calls" in verdict.summary
+    assert "rank 0: 42 all_reduce; rank 1: 1 all_gather, 40 all_reduce" in verdict.summary
