@@ -49,6 +49,18 @@ def test_no_rule_fails_on_a_case(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", FIRES)
+def test_whoever_is_told_of_a_fault_is_told_what_to_do_about_it(case: str) -> None:
+    """One action, and at most one more; where nothing is wrong, nothing is to be done."""
+    verdict = diagnose(recording(case), expected_of(RECORDINGS / case).at)
+
+    if verdict.state in ("hung", "slow") or verdict.cause in ("killed", "crashed", "out_of_memory"):
+        assert 1 <= len(verdict.next) <= 2
+        assert all(verdict.next)
+    if verdict.cause in ("cpu_training", "balanced", "finished"):
+        assert verdict.next == ()
+
+
+@pytest.mark.parametrize("case", FIRES)
 def test_without_a_witness_it_abstains_and_never_guesses(case: str) -> None:
     """For each kind of reading left out: the same cause, another that made it slow too, or nothing said with confidence.
 
