@@ -87,6 +87,8 @@ def _verdict(case: Case, findings: list[Finding], missing: tuple[Missing, ...]) 
         for f in others
         if f.state == chosen.state
     )
+    seen_too = {one.cause for one in also}  # what was seen as well is not refuted
+    refuted = tuple(one for one in chosen.alternatives if one.cause not in seen_too)
     onset = None if chosen.silent_seconds is None else _clock(case, case.at - chosen.silent_seconds)
     return msgspec.structs.replace(
         _resting_on(case, chosen, missing),
@@ -96,7 +98,7 @@ def _verdict(case: Case, findings: list[Finding], missing: tuple[Missing, ...]) 
         confidence=chosen.confidence,
         summary=chosen.summary,
         onset=onset,
-        alternatives=(chosen.alternatives + also)[:SHOWN],
+        alternatives=(refuted + also)[:SHOWN],
         findings=tuple(others[:SHOWN]),
     )
 
