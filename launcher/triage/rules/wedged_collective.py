@@ -37,6 +37,7 @@ CAUSE = Cause("wedged_collective", "hung", "fabric", (Process, Thread, Stack, Ne
 
 SAME_FOOTPRINT = 0.02  # of the multiprocessors: ranks inside one collective are as alike (measured 0.182 and 0.182)
 OUTAGE_SECONDS = 20.0  # seen to be sent again and again: a route or a bond that fails over has healed by then
+UNSIZED = 0.78  # RAS counts calls: that all mean the same size, which NCCL does not check, only the recorders tell
 UNCOUNTED = 0.85  # neither RAS nor a recorder has confirmed that all are at the same call
 
 
@@ -91,10 +92,15 @@ def judge(case: Case) -> Outcome:
                 "gradients travel in each step",
             ),
         ),
-        ceiling=1.0 if graph is not None else UNCOUNTED,
+        ceiling=1.0 if recorded else UNSIZED if on_cards else UNCOUNTED,
         alternatives=(
             Alternative(cause="stalled_collective", refuted_by="every rank is in the same call at the same line"),
-            Alternative(cause="mismatched_collective", refuted_by="the calls are the same as far as can be seen"),
+            Alternative(
+                cause="mismatched_collective",
+                refuted_by="the recorders show the same calls"
+                if recorded
+                else "the calls are the same as far as can be seen; their sizes only the recorders tell",
+            ),
         ),
         next=(
             "dmesg | grep -iE 'nvlink|mlx5|link|xid'; ss -tni",
