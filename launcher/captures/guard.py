@@ -18,6 +18,7 @@ from perfwatch.probes.probe import Unavailable
 MEMORY_BYTES = 256 * 2**20  # of each rank that is traced
 INJECTED = b"CUDA_INJECTION64_PATH="
 INJECTION_LIBRARY = b"ToolsInjection"  # of nsys and ncu
+DCGM_NAMES, DCGM_PROFILING = ("nv-hostengine", "dcgm-exporter"), b"libdcgmmoduleprofiling"
 LONGEST_MAPS_BYTES = 16 * 2**20
 
 
@@ -36,6 +37,11 @@ def preflight(capture: Capture, request: Request, scene: Scene, folder: Path) ->
         raise CaptureRefused(
             "the job is writing a checkpoint: a window would stretch it and show nothing of the training",
             f"perfwatch capture {capture.NAME}, once it is written",
+        )
+    if COUNTERS in capture.USES and (other_pid := dcgm_profiles(scene.proc)) is not None:
+        raise CaptureRefused(
+            f"DCGM (pid {other_pid}) reads the cards' profiling counters, and only one tool can",
+            "dcgmi profile --pause, then this, then dcgmi profile --resume",
         )
     _disk(capture, request, scene, folder)
     if tracing:
@@ -113,6 +119,22 @@ def injected(pid: int, proc: Path = Path("/proc")) -> str:
     except OSError:
         pass
     return ""
+
+
+def dcgm_profiles(proc: Path = Path("/proc")) -> int | None:
+    """The pid of a DCGM that has begun to collect profiling metrics; None also where we may not look into it.
+
+    It loads its modules when they are first used (DCGM user guide, modularity), in its engine or in an exporter that embeds it.
+    """
+    for entry in proc.iterdir():
+        try:
+            if entry.name.isdecimal() and (entry / "comm").read_text().strip() in DCGM_NAMES:
+                with (entry / "maps").open("rb") as maps:
+                    if DCGM_PROFILING in maps.read(LONGEST_MAPS_BYTES):
+                        return int(entry.name)
+        except OSError:
+            continue
+    return None
 
 
 @contextmanager

@@ -103,6 +103,22 @@ def test_rank_under_another_profiler_is_left_to_it(tmp_path: Path) -> None:
     assert injected(7, tmp_path / "proc") == "libToolsInjection64.so"
 
 
+@pytest.mark.parametrize(("module", "refused"), [("profiling", True), ("health", False)])
+def test_counters_that_dcgm_collects_are_left_to_it(tmp_path: Path, module: str, refused: bool) -> None:
+    """Its engine loads the module when somebody watches such a metric; a trace without counters does not mind."""
+    folder = tmp_path / "proc" / "900"
+    folder.mkdir(parents=True)
+    (folder / "comm").write_text("nv-hostengine\n")
+    (folder / "maps").write_text(f"7f0000-7f1000 r-xp 0 0:0 1 /usr/lib/libdcgmmodule{module}.so.4\n")
+    (tmp_path / "proc" / "meminfo").write_text("MemAvailable: 64000000 kB\n")
+    stage = scene(proc=tmp_path / "proc")
+    counting = taken(tmp_path, fake(uses=frozenset({"counters"})), stage=stage)
+    tracing = take(fake(), Request(kind="fake"), stage, tmp_path / "c" / "002", home(tmp_path))
+
+    assert ("dcgmi profile --pause" in counting.advice) is refused
+    assert "DCGM" not in tracing.error
+
+
 def test_two_captures_of_one_rank_exclude_each_other(tmp_path: Path) -> None:
     """Whoever asks for them; what they do not share does not."""
     with held(fake(), (subject(),), home(tmp_path)):
