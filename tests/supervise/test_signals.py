@@ -1,8 +1,11 @@
 """Which signals reach the job, which are triggers, and that each arrives once."""
 
+import importlib.util
 import os
 import signal
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -87,6 +90,24 @@ def test_sigusr2_goes_to_the_rank_when_only_the_rank_catches_it(launch: Launch) 
     os.kill(run.pid, signal.SIGUSR2)
 
     assert run.line() == "SIGUSR2"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+def test_a_requeue_handler_in_a_rank_under_torchrun_runs_once_and_torchrun_lives(
+    launch: Launch, tmp_path: Path
+) -> None:
+    """torchrun has no handler for SIGUSR1 and would die of it; the rank has one, and gets the signal."""
+    program = tmp_path / "rank.py"
+    program.write_text(COUNTER)
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1")
+    run = launch(*torchrun, str(program), "SIGUSR1", options=("--quiet",))
+    assert run.line() == "ready"
+    os.kill(run.pid, signal.SIGUSR1)
+    assert run.line() == "SIGUSR1"
+    os.kill(run.pid, signal.SIGTERM)
+
+    assert run.line() == "SIGTERM"
+    assert run.rest()[0] == ""
 
 
 def test_real_time_trigger_gives_a_verdict_and_never_reaches_the_child(launch: Launch) -> None:
