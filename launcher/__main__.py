@@ -13,7 +13,6 @@ from pathlib import Path
 
 from perfwatch.outlets.wanted import Wanted, parse_metrics, parse_url
 from perfwatch.request import Request
-from perfwatch.supervise import run
 
 _SWITCHES = {
     "--agent": ("agent", True),
@@ -27,6 +26,8 @@ def main() -> None:
     """Do what the command line of this process says; does not return."""
     request = plain_run(sys.argv[1:])
     if request is not None:
+        from perfwatch.supervise import run  # the other commands do without
+
         run(request, os.environ)
     from perfwatch.cli import main as command_line
 

@@ -227,7 +227,7 @@ class Watch:
         elif sampled:
             self._judge()
         elif self.at > cadence.CALM_SECONDS and self._schedule.due(
-            "calm_sample", cadence.calm_sample(self._teller.state)
+            "calm_sample", cadence.calm_sample(self._teller.state, self.at)
         ):
             ranks = [rank.pid for rank in case.ranks][: cadence.MOST_SAMPLED]
             for pid in ranks:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
-from perfwatch.probes.group_readings import UNANSWERED
+from perfwatch.probes.readings import UNANSWERED
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import R, Seen
 from perfwatch.triage.verdict import Evidence
