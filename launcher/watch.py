@@ -144,6 +144,7 @@ class Watch:
 
     def ended(self, exit_code: int | None, signal: int | None) -> Verdict:
         """The child of ``run`` is gone: how it ended is known for certain. Judge once more."""
+        self.look.ended()  # a launcher may end well after its ranks did not
         for pid in self.roots[:1]:
             seen = self._history.latest(r.Process, pid)
             process = self.look.known.get(pid) or (seen.reading if seen else None)

@@ -1,11 +1,19 @@
 """The drills that end: finished, crashed, killed by somebody, killed for lack of memory."""
 
-from perfwatch.drills.drill import Drill
+from perfwatch.drills.drill import Culprit, Drill
 
 GONE_DRILLS: tuple[Drill, ...] = (
     Drill("finished", "finished.py", "the run ends with exit code 0", "gone", ("finished",)),
     Drill("crashed", "crashed_traceback.py", "the run ends with a traceback", "gone", ("crashed",)),
     Drill("killed", "killed.py", "somebody sends SIGKILL to the run", "gone", ("killed",)),
+    Drill(
+        "killed-rank",
+        "stalled_collective_dead.py",
+        "rank 1 of two is killed; the other raises because gloo has lost it, and who started them does not mind",
+        "gone",
+        ("killed",),
+        culprit=Culprit("rank", rank=1),
+    ),
     Drill(
         "out_of_memory",
         "out_of_memory.py",

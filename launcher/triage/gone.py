@@ -1,8 +1,13 @@
 """How the job ended, if it did: shared by the rules about jobs that are gone."""
 
+import signal
+
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
 from perfwatch.triage.job import Member
+
+ASKED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+LOOKS_APART_SECONDS = 2.0  # an end is noticed so much later than an error at most
 
 
 def ending(case: Case) -> r.ProcessEnded | None:
@@ -44,6 +49,19 @@ def _returns(case: Case, rank: Member) -> bool:
         and rank.ended is not None
         and rank.ended.exit_code != 0
     )
+
+
+def killed_first(case: Case, end: r.ProcessEnded, words: r.Traceback) -> bool:
+    """Whether an error only followed: another rank had been killed outright by then, and raised nothing itself.
+
+    A launcher that ends the others after an error asks them first (SIGTERM).
+    """
+    if end.signal in (None, *ASKED) or end.pid not in {rank.pid for rank in case.job.ranks} or words.pid == end.pid:
+        return False
+    seen = case.history.latest(r.ProcessEnded, end.pid)
+    raised = [one.at for one in case.history.every(r.Traceback)]
+    silent = end.pid not in {one.reading.pid for one in case.history.every(r.Traceback)}
+    return silent and seen is not None and bool(raised) and seen.at <= min(raised) + LOOKS_APART_SECONDS
 
 
 def traceback_of(case: Case) -> r.Traceback | None:

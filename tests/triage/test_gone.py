@@ -1,9 +1,13 @@
 """Whose words are quoted when a job has ended."""
 
+import pytest
+
 from perfwatch.probes.readings import Process, ProcessEnded, Traceback
 from perfwatch.triage.case import Case
+from perfwatch.triage.diagnose import judge
 from perfwatch.triage.gone import traceback_of
 from perfwatch.triage.history import History
+from perfwatch.triage.verdict import Verdict
 from tests.sessions import session
 
 
@@ -37,3 +41,58 @@ def test_of_restarted_ranks_the_newest_generation_is_quoted() -> None:
 
     assert found is not None
     assert (found.pid, found.text) == (20, "ValueError")
+
+
+def lost(signal: int, ended_at: float, raised_at: float) -> Verdict:
+    """Of two ranks one ended by a signal and the other raised; their launcher ended with 0 in any case."""
+    history = History()
+    history.add(
+        0.0, Process(pid=1, start_ticks=1, parent_pid=0, name="python", command=("python", "all.py"), python=True)
+    )
+    for rank in (0, 1):
+        history.add(0.0, Process(pid=10 + rank, start_ticks=9, parent_pid=1, name="python", command=("python", "train.py"),
+                                 python=True, torch_loaded=True, rank=rank, world_size=2))  # fmt: skip
+    words = "RuntimeError: Connection reset by peer"
+    history.add(ended_at, ProcessEnded(pid=11, start_ticks=9, signal=signal))
+    history.add(raised_at, Traceback(pid=10, exception="RuntimeError", text=words))
+    history.add(30.0, ProcessEnded(pid=10, start_ticks=9))
+    history.add(30.0, ProcessEnded(pid=1, start_ticks=1, exit_code=0))
+    history.at = 30.0
+    return judge(Case(history, session(root_pids=(1,))))
+
+
+def test_a_rank_that_was_killed_is_named_before_the_error_that_followed() -> None:
+    """The other rank raised because it lost its peer."""
+    verdict = lost(9, 20.0, 20.5)
+
+    assert (verdict.state, verdict.cause) == ("gone", "killed")
+    assert [culprit.rank for culprit in verdict.culprits] == [1]
+    assert verdict.summary.endswith("was ended by SIGKILL; the job itself ended with exit code 0")
+
+
+@pytest.mark.parametrize(("signal", "ended_at"), [(15, 20.0), (9, 29.0)])
+def test_a_rank_that_was_ended_after_an_error_is_not_named_for_it(signal: int, ended_at: float) -> None:
+    """A launcher asks the others to end, and later makes them."""
+    verdict = lost(signal, ended_at, 20.5)
+
+    assert (verdict.state, verdict.cause) == ("gone", "crashed")
+    assert [culprit.rank for culprit in verdict.culprits] == [0]
+
+
+def test_a_launcher_of_its_own_kind_does_not_vouch_for_its_ranks() -> None:
+    """Attached, without anybody's last words: it ended with 0, and how the ranks ended was not seen."""
+    history = History()
+    history.add(
+        0.0, Process(pid=1, start_ticks=1, parent_pid=0, name="python", command=("python", "all.py"), python=True)
+    )
+    for rank in (0, 1):
+        history.add(0.0, Process(pid=10 + rank, start_ticks=9, parent_pid=1, name="python", command=("python", "train.py"),
+                                 python=True, torch_loaded=True, rank=rank, world_size=2))  # fmt: skip
+        history.add(30.0, ProcessEnded(pid=10 + rank, start_ticks=9))
+    history.add(30.0, ProcessEnded(pid=1, start_ticks=1, exit_code=0))
+    history.at = 30.0
+    verdict = judge(Case(history, session(root_pids=(1,))))
+
+    assert verdict.cause == "finished"
+    assert verdict.confidence < 0.8
+    assert "how its ranks ended was not seen" in verdict.summary

@@ -7,7 +7,8 @@ How it is recognised
     An exit code other than 0 (``run`` and zombies tell it), or the last traceback that the agent kept.
 
 What it is mistaken for
-    ``killed`` (a signal) and ``out_of_memory``. When one rank crashes, its launcher kills the others: the first to go is named.
+    ``killed`` (a signal) and ``out_of_memory``. When one rank crashes, its launcher ends the others: the first to go
+    is named. When one is killed, the others raise because they lost it: that is ``killed``.
 
 What to do next
     Read the traceback, its last line first.
@@ -18,7 +19,7 @@ import re
 from perfwatch.probes.readings import Frame, ProcessEnded, Traceback
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import show
-from perfwatch.triage.gone import ending, traceback_of
+from perfwatch.triage.gone import ending, killed_first, traceback_of
 from perfwatch.triage.gpu import cards_of
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Culprit, Finding, Outcome
@@ -38,7 +39,7 @@ def judge(case: Case) -> Outcome:
     words = traceback_of(case)
     if end.exit_code in (0, None) and words is None:
         return None
-    if end.signal and words is None:
+    if end.signal and (words is None or killed_first(case, end, words)):
         return None
     pid = words.pid if words is not None else end.pid
     last = _last_words(words) if words is not None else ""

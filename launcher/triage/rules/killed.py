@@ -42,7 +42,7 @@ def judge(case: Case) -> Outcome:
     return Finding(
         cause=CAUSE.name,
         state="gone",
-        summary=f"pid {end.pid} was ended by {name}",
+        summary=f"pid {end.pid} was ended by {name}" + _of_the_whole(case, end),
         confidence=UNSEEN_SENDER if number == signal.SIGKILL else SURE,
         owner=CAUSE.owner,
         culprits=(Culprit(pid=end.pid, rank=case.job.rank_of(end.pid)),),
@@ -54,3 +54,12 @@ def judge(case: Case) -> Outcome:
         ),
         next=("dmesg | tail -50", "sacct -j JOBID (or the scheduler's own log)"),
     )
+
+
+def _of_the_whole(case: Case, end: ProcessEnded) -> str:
+    """How the launcher ended, where it is not the one that was killed: some care little for their ranks."""
+    for pid in case.session.root_pids[:1]:
+        top = case.history.latest(ProcessEnded, pid)
+        if top is not None and pid != end.pid and top.reading.exit_code is not None:
+            return f"; the job itself ended with exit code {top.reading.exit_code}"
+    return ""
