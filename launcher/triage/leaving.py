@@ -19,7 +19,7 @@ from perfwatch.triage.traffic import carried
 from perfwatch.triage.verdict import Alternative, Evidence, Outcome
 
 CAUSE = "mismatched_collective"
-MOST_NAMED = 3  # of threads that are left over
+MOST_NAMED = 3  # of ranks, and of threads that are left over
 # Where no GPU can be asked, a wait for it is seen as a native call that does not return.
 WAITS = ("collective", "gpu", "native")
 
@@ -63,9 +63,6 @@ def left_early(case: Case) -> Outcome:
         return None
     silent = min(chain.end.silent_seconds or 0.0 for chain in (*leaving, *waiting))
     seen = all(in_collective(case, chain) or polls(case.history, chain.start.pid) for chain in waiting)
-    left = ", ".join(f"rank {rank_of(chain)} at {show(chain.start.frame)}" for chain in leaving[:3])
-    left += " destroys its process group" if len(leaving) == 1 else " destroy their process group"
-    stands = f"{listed([rank_of(chain) for chain in waiting])} {{}}, at {show(waiting[0].start.frame)}"
     crossed = next((one for one in standings(case) if one.crossed), None)
     waiting.sort(key=lambda chain: _calls_fewer(crossed, chain))
     found = hung(
@@ -73,8 +70,7 @@ def left_early(case: Case) -> Outcome:
         CAUSE,
         leaving[0],
         owner="user_code",
-        summary=f"the ranks have made unequal numbers of calls: {left}, while "
-        + (f"{stands.format('in different calls')}: {counts(crossed)}" if crossed else stands.format("in one more")),
+        summary=f"the ranks have made unequal numbers of calls: {_leave(leaving)}, while {_wait(waiting, crossed)}",
         patience=STRUCTURAL_SECONDS if seen and not _may_talk(case, waiting) else temporal(case),
         silent=silent,
         evidence=tuple(
@@ -87,7 +83,7 @@ def left_early(case: Case) -> Outcome:
             )
             for chain in (*leaving[:2], *waiting[:2])
         )
-        + (_counted(case, crossed) if crossed else ()),
+        + (_told_by_ras(case, crossed) if crossed else ()),
         alternatives=(Alternative(cause="hung_at_exit", refuted_by="training is not over in every rank"),),
         next=("compare how many batches each rank gets: who has fewer, or leaves its loop earlier?",),
     )
@@ -107,7 +103,17 @@ def counts(standing: Standing) -> str:
     return "; ".join(f"{seat.name}: {', '.join(f'{count} {kind}' for kind, count in seat.launched)}" for seat in told)
 
 
-def _counted(case: Case, standing: Standing) -> tuple[Evidence, ...]:
+def _leave(leaving: list[Chain]) -> str:
+    where = ", ".join(f"rank {rank_of(chain)} at {show(chain.start.frame)}" for chain in leaving[:MOST_NAMED])
+    return f"{where} {'destroys its' if len(leaving) == 1 else 'destroy their'} process group"
+
+
+def _wait(waiting: list[Chain], crossed: Standing | None) -> str:
+    who, at = listed([rank_of(chain) for chain in waiting]), show(waiting[0].start.frame)
+    return f"{who} in one more, at {at}" if crossed is None else f"{who} in different calls, at {at}: {counts(crossed)}"
+
+
+def _told_by_ras(case: Case, standing: Standing) -> tuple[Evidence, ...]:
     same = "the same calls in every rank"
     return (case.saw("nccl_ras", standing.group, "the waiting ranks' calls", counts(standing), same, standing.at),)
 
