@@ -1,12 +1,17 @@
 """``perfwatch top`` in a real terminal: three sizes, resized, its keys, a recording that grows, hostile names, no colour."""
 
+import contextlib
+import fcntl
 import io
 import os
+import pty
 import re
+import select
 import shutil
+import struct
 import subprocess
 import sys
-import time
+import termios
 from pathlib import Path
 
 import msgspec
@@ -20,9 +25,10 @@ from perfwatch.report.console import console
 from perfwatch.viewing import Viewer
 from tests import hostile, simulated_hour
 from tests.end_to_end.conftest import needs_root
-from tests.terminals import EVERY_SECONDS, PATIENCE_SECONDS, TMUX, environment, terminal
+from tests.terminals import PATIENCE_SECONDS, TMUX, environment, terminal
 
 SECONDS = 90.0
+HOME, CLEAR, ALTERNATE_SCREEN = b"\x1b[H", b"\x1b[2J", b"\x1b[?1049h"
 RECORDINGS = Path(__file__).parents[1] / "triage" / "recordings"
 KEYS = "s stacks  v verdict  c capture  q quit"
 with_tmux = pytest.mark.skipif(TMUX is None, reason="tmux is not installed")
@@ -233,49 +239,24 @@ def test_a_process_that_is_not_there_is_told_as_by_attach() -> None:
     assert "4194303" in done.stderr
 
 
-@pytest.mark.end_to_end
-def test_a_job_that_nobody_watches_is_watched_while_the_screen_is_open(tmp_path: Path) -> None:
-    """A screen of it comes, the recording stays, and no watcher of ours is left."""
-    job = subprocess.Popen(
-        [sys.executable, "-c", "import time\nprint('ready', flush=True)\ntime.sleep(60)"],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert job.stdout is not None
-        assert job.stdout.readline() == "ready\n"
-        done = once(str(job.pid), "--once", PERFWATCH_DIR=str(tmp_path), COLUMNS="100", LINES="30")
-    finally:
-        job.kill()
-        job.wait()
+def test_a_screen_is_drawn_over_the_one_before_and_never_cleared(session: Path) -> None:
+    """Over ssh a screen that is cleared first flickers."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    command = [sys.executable, "-m", "perfwatch", "top", str(session)]
+    with subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env={**environment(), "TERM": "xterm"}
+    ) as top:
+        os.close(theirs)
+        drawn = b""
+        while drawn.count(HOME) < 3:
+            assert select.select([ours], [], [], PATIENCE_SECONDS)[0], drawn[-200:]
+            drawn += os.read(ours, 65536)
+        os.write(ours, b"q")
+        while top.poll() is None:
+            with contextlib.suppress(OSError):  # the other end is closed
+                drawn += os.read(ours, 65536)
+    os.close(ours)
 
-    assert done.returncode == 0
-    assert "attach on" in done.stdout
-    (folder,) = tmp_path.iterdir()
-    assert (folder / "session.json").exists()
-
-
-@pytest.mark.end_to_end
-def test_a_job_that_is_watched_is_seen_through_its_watchers_recording(tmp_path: Path) -> None:
-    """No second watcher, no second recording."""
-    program = "import time\nprint('ready', flush=True)\ntime.sleep(60)"
-    run = subprocess.Popen(
-        [sys.executable, "-m", "perfwatch", "run", "--quiet", "--", sys.executable, "-c", program],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**environment(), "PERFWATCH_DIR": str(tmp_path)},
-    )
-    try:
-        assert run.stdout is not None
-        assert run.stdout.readline() == "ready\n"
-        ends = time.monotonic() + PATIENCE_SECONDS
-        while not list(tmp_path.glob("*/readings*.jsonl")) and time.monotonic() < ends:
-            time.sleep(EVERY_SECONDS)
-        done = once(str(run.pid), PERFWATCH_DIR=str(tmp_path), COLUMNS="100", LINES="30")
-    finally:
-        run.terminate()
-        run.wait()
-
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "run on" in done.stdout
-    assert len(list(tmp_path.iterdir())) == 1
+    assert CLEAR not in drawn
+    assert drawn.count(ALTERNATE_SCREEN) == 1
