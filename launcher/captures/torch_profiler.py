@@ -28,7 +28,7 @@ TRIGGERED_BY = "timeline"
 OPTIONS: Mapping[str, str] = {
     "stacks": "with the Python stack of each operation (needs the GIL: never on a job that may be hung)",
     "shapes": "with the shapes of each operation's inputs",
-    "memory": "with what each operation allocates",
+    "memory": "with what each operation allocates, where torch tells (2.11 and 2.13 do not; capture memory takes a snapshot)",
 }
 
 CARD_STANDS = frozenset({"stuck_kernel", "driver_unresponsive"})
