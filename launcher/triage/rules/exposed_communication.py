@@ -10,7 +10,8 @@ How it is recognised
 
 What it is mistaken for
     ``straggling_rank``: one rank hardly waits, the others wait for it. ``memory_bound_gpu``: the card's own memory is at its
-    ceiling. A healthy data-parallel run: its cards compute while the gradients travel.
+    ceiling. A healthy data-parallel run: its cards compute while the gradients travel. ``oversubscribed_threads``: the ranks'
+    own threads leave each other no CPU, and those of the communication neither.
 
 What to do next
     Accumulate gradients, larger batches, ``gradient_as_bucket_view``, bf16 gradients (a communication hook), sharding (FSDP).
@@ -19,6 +20,7 @@ What to do next
 from perfwatch.probes.readings import Process, Stack
 from perfwatch.triage.case import Case
 from perfwatch.triage.collectives import growing
+from perfwatch.triage.cpu import crowds_itself
 from perfwatch.triage.gpu import Regime, cards_of, name_of, regimes
 from perfwatch.triage.job import Member
 from perfwatch.triage.lateness import waiting_share
@@ -37,6 +39,7 @@ BUSY_LINK_BYTES_PER_SECOND = 20 * MEBIBYTE  # that something travels at all: glo
 # Measured on two H200 while 1 GiB is reduced in each step: 250 GiB/s over NVLink with tensor 0, DRAM 24 % and SM 26 %; with an
 # optimizer beside it 175 GiB/s, tensor 3 %, DRAM 50 %, SM 50 %. A healthy data-parallel run: 16 GiB/s.
 BUSY_NVLINK_MIB_PER_SECOND = 60 * 1024.0
+CROWDED = 0.5  # of the waiting, where the job's own threads crowd the CPUs: gloo's wait for one too
 TAKEN, TENSOR, DRAM, SM = 0.8, 0.1, 0.55, 0.65
 SURE = 0.9
 
@@ -100,7 +103,8 @@ def _by_stacks(case: Case, ranks: tuple[Member, ...]) -> Outcome:
     )
     how = f"every rank waits {min(waits):.0%} of the time or more for {moved / MEBIBYTE:,.0f} MiB/s of gradients"
     sure = certainty(min(waits)) if min(waits) >= MOST_OF_IT else min(HALF_SURE, certainty(min(waits)))
-    return _found(case, ranks[0], min(waits), how, evidence, sure)
+    lost = CROWDED * min(waits) if crowds_itself(case, ranks[0].pid) else min(waits)
+    return _found(case, ranks[0], lost, how, evidence, sure)
 
 
 def _found(
