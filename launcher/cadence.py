@@ -11,7 +11,7 @@ USAGE_SECONDS, CALM_USAGE_SECONDS = 1.0, 10.0
 MACHINE_SECONDS, CALM_MACHINE_SECONDS = 2.0, 10.0
 JUDGE_SECONDS = 1.0
 CALM_SAMPLE_SECONDS, FIRST_SAMPLES_SECONDS = 60.0, 8.0  # slowness shows in stacks, not in counters
-BEGINNING_SECONDS = 120.0  # of a watch
+STARTING_SECONDS, BEGINNING_SECONDS = 45.0, 120.0  # of a watch
 RECORD_SECONDS = 3.0
 MOST_SAMPLED = 6  # processes sampled at once
 MOST_GLANCED = 8  # ranks of a calm job looked at in one second
@@ -31,5 +31,6 @@ def dump_seconds(dumps: int, certain: bool) -> float:
 
 
 def calm_sample(told: str, at: float) -> float:
-    """How soon a calm job is sampled again; one that has begun just now, and of which nothing is known yet, before long."""
-    return CALM_SAMPLE_SECONDS if told or at > BEGINNING_SECONDS else FIRST_SAMPLES_SECONDS
+    """How soon a calm job is sampled again; one that has begun just now, or of which nothing is known yet, before long."""
+    soon = at <= (STARTING_SECONDS if told else BEGINNING_SECONDS)
+    return FIRST_SAMPLES_SECONDS if soon else CALM_SAMPLE_SECONDS

@@ -16,6 +16,7 @@ What to do next
 from perfwatch.probes.readings import ProcessUsage, Stack, Thread
 from perfwatch.triage.busy import MOVES_SHARE, phases
 from perfwatch.triage.case import Case
+from perfwatch.triage.frames import tags
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.rules.recompiling import stepped
 from perfwatch.triage.verdict import Outcome
@@ -30,7 +31,7 @@ COMPILERS = ("cc1plus", "cc1", "gcc", "g++", "clang", "ptxas", "nvcc", "ld", "as
 def judge(case: Case) -> Outcome:
     """Fires on a rank whose training thread is in the compiler."""
     for phase in phases(case, moving=True):
-        share = phase.profile.share("compile")
+        share = phase.profile.share_where(_compiles)
         steps = case.progress[phase.rank.pid].kind == "moving"
         if share < (NEARLY_ALL if steps else COMPILING_SHARE):
             continue
@@ -68,3 +69,9 @@ def judge(case: Case) -> Outcome:
             ),
         )
     return None
+
+
+def _compiles(stack: Stack) -> bool:
+    """In the compiler, not in the import of it, which the first optimizer step of any program makes."""
+    found = tags(stack)
+    return "compile" in found and "import" not in found

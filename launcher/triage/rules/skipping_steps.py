@@ -19,6 +19,7 @@ What to do next
 from perfwatch.probes.readings import Stack
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import any_tag, short_name, tags, tags_of
+from perfwatch.triage.progress import StepClock
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import WINDOW_SECONDS, slow
 from perfwatch.triage.verdict import Alternative, Outcome
@@ -29,6 +30,11 @@ FEW_SAMPLES = 40
 BACKWARD_SHARE = 0.05
 BACKWARD_TURNS = 6  # separate backward passes without one optimizer step
 NO_STEP_SECONDS = 5.0  # by the agent's count
+FEW_STEPS, UNKNOWN_PACE_SECONDS, LONGER = (
+    3,
+    60.0,
+    2.5,
+)  # before so many steps nobody knows how long one takes; times the longest
 COMPANIONS = 3  # samples of what costs at most half a step: a step that is made would be missed with e**-6
 CLEARING = 0.25  # weight of a sample in zero_grad: for SGD without momentum it is the dearer of the two
 EACH_LOSS = frozenset({"scale", "apply_scale", "_lazy_init_scale_growth_tracker"})  # of the scaler: once per backward
@@ -46,7 +52,7 @@ def judge(case: Case) -> Outcome:
         turns = seen.turns(lambda stack: "backward" in tags(stack))
         beside = round((seen.share_where(accompanies) + CLEARING * seen.share_where(clears)) * seen.samples)
         if steps is not None:
-            skipped = steps.ago_seconds is None or steps.ago_seconds > NO_STEP_SECONDS
+            skipped = (steps.ago_seconds or 0.0) > _usual(steps)
         else:
             skipped = seen.share_where(updates) == 0.0 and beside >= COMPANIONS
         if turns < BACKWARD_TURNS or not skipped:
@@ -77,6 +83,13 @@ def judge(case: Case) -> Outcome:
             next=("look at the loss: it is NaN or infinite", "lower the learning rate, or find the first bad batch"),
         )
     return None
+
+
+def _usual(steps: StepClock) -> float:
+    """How long a step may take here, by those that were made: gradients may be accumulated over many passes."""
+    if steps.count < FEW_STEPS:
+        return UNKNOWN_PACE_SECONDS
+    return max(NO_STEP_SECONDS, LONGER * max(steps.intervals, default=0.0))
 
 
 def updates(stack: Stack) -> bool:

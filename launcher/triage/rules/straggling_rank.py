@@ -38,12 +38,13 @@ RATIO = 3.0  # victims wait so many times as long as the straggler
 TAKEN = 0.9
 FREE = 0.6
 CAME_BACK = 2  # once may be the step that never ended
+OVERDUE_SECONDS, OVERDUE = 3.0, 2.5  # times the longest step
 WOKEN = 3  # that often: less may be what led up to a hang
 
 
 def judge(case: Case) -> Outcome:
     """Fires when one rank hardly waits and the others do."""
-    if not _go_on(case):
+    if not _go_on(case) or _overdue(case):
         return None
     ranks = [(rank, case.profile(rank, WINDOW_SECONDS)) for rank in case.ranks]
     if len(ranks) < 2 or not case.job.covered or any(seen.samples < FEW_SAMPLES for _, seen in ranks):
@@ -108,6 +109,12 @@ def _go_on(case: Case) -> bool:
     return any(go_on) and all(
         goes or wakes_soon(case, case.chains[rank.pid].end) for rank, goes in zip(case.ranks, go_on, strict=True)
     )
+
+
+def _overdue(case: Case) -> bool:
+    """Whether the count of steps stands still for far longer than steps take: late is not the word then."""
+    clocks = [clock for rank in case.ranks if (clock := case.steps(rank)) is not None and clock.intervals]
+    return any((one.ago_seconds or 0.0) > max(OVERDUE_SECONDS, OVERDUE * max(one.intervals)) for one in clocks)
 
 
 def _comes_back(case: Case, rank: Member) -> bool:

@@ -1,0 +1,30 @@
+"""Whether a run has only just begun: what its start cost is still in the windows by which slowness is judged."""
+
+from perfwatch.probes import readings as r
+from perfwatch.triage.case import Case
+from perfwatch.triage.job import Member
+
+# After the first step: what imports, the first allocations and the crowd of the start have cost is out of the windows then.
+SETTLED_SECONDS = 12.0
+# Of a process that was watched from its start and has made no step that anybody counts.
+YOUNG_SECONDS = 30.0
+
+
+def beginning(case: Case) -> bool:
+    """Whether some rank makes its first steps now, or none yet; only who has watched it from its start can tell."""
+    return any(_begins(case, rank) for rank in case.ranks)
+
+
+def _begins(case: Case, rank: Member) -> bool:
+    counted = case.history.series(r.Steps, rank.pid)
+    if not counted:
+        return case.session.mode == "run" and _age_seconds(case, rank) < YOUNG_SECONDS
+    first = counted[0]
+    if first.reading.count > len(first.reading.interval_seconds) + 1:
+        return False  # it had made more steps before than were seen
+    return case.at - first.at + sum(first.reading.interval_seconds) < SETTLED_SECONDS
+
+
+def _age_seconds(case: Case, rank: Member) -> float:
+    seen = case.history.latest(r.Process, rank.pid)
+    return 0.0 if seen is None else (seen.reading.age_seconds or 0.0) + case.at - seen.at

@@ -1,0 +1,64 @@
+"""A run that has only just begun is not called slow: what its start cost is still in every window."""
+
+from pathlib import Path
+
+import pytest
+
+from perfwatch.probes.readings import Frame, Process, Stack, Steps
+from perfwatch.recording import load
+from perfwatch.triage.beginning import SETTLED_SECONDS, beginning
+from perfwatch.triage.case import Case
+from perfwatch.triage.diagnose import diagnose
+from perfwatch.triage.history import History
+from perfwatch.triage.rules.compiling import _compiles
+from tests.sessions import session
+
+RECORDED = Path(__file__).parent / "recordings" / "starved_by_transforms" / "fires" / "between_two_samples"
+
+
+def stepped(mode: str, count: int, intervals: tuple[float, ...], now: float) -> Case:
+    """A process whose steps were first read two seconds after the watch began."""
+    history = History(at=now)
+    history.add(
+        0.0,
+        Process(pid=7, start_ticks=1, parent_pid=1, name="python", command=("python", "train.py"), python=True,
+                torch_loaded=True, age_seconds=1.0),
+    )  # fmt: skip
+    if count:
+        history.add(2.0, Steps(pid=7, tid=7, count=count, interval_seconds=intervals))
+    return Case(history, session(mode=mode, root_pids=(7,)))
+
+
+@pytest.mark.parametrize(
+    ("mode", "count", "intervals", "now", "begins"),
+    [
+        ("run", 3, (0.5, 0.5), 5.0, True),
+        ("run", 3, (0.5, 0.5), 2.0 + SETTLED_SECONDS, False),
+        ("attach", 900, (0.5,) * 64, 5.0, False),  # it has long been training: nobody saw its start
+        ("run", 0, (), 5.0, True),
+        ("run", 0, (), 60.0, False),  # a loop whose steps cannot be counted
+        ("attach", 0, (), 5.0, False),
+    ],
+)
+def test_only_who_saw_the_first_steps_knows_that_they_were_the_first(
+    mode: str, count: int, intervals: tuple[float, ...], now: float, begins: bool
+) -> None:
+    """By the count of the agent, and by the age of the process where nothing was counted."""
+    assert beginning(stepped(mode, count, intervals, now)) is begins
+
+
+def test_a_run_that_is_slow_from_its_first_step_is_told_so_once_its_start_is_over() -> None:
+    """Neither slow nor healthy before: the same workers compute all the time, and the model waits."""
+    recording = load(RECORDED)
+
+    assert {diagnose(recording, at).state for at in (6.0, 9.0, 12.0)} <= {"inconclusive", "busy"}
+    assert (diagnose(recording, 55.0).state, diagnose(recording, 55.0).cause) == ("slow", "starved_by_transforms")
+
+
+@pytest.mark.parametrize(("importing", "compiles"), [(False, True), (True, False)])
+def test_the_import_of_the_compiler_is_no_compilation(importing: bool, compiles: bool) -> None:
+    """The first optimizer step of any program imports torch._dynamo."""
+    inside = Frame("compile_inner", "/venv/lib/python3.12/site-packages/torch/_dynamo/convert_frame.py", 700)
+    imports = (Frame("_find_and_load", "<frozen importlib._bootstrap>", 1360),) if importing else ()
+
+    assert _compiles(Stack(pid=7, tid=7, frames=(inside, *imports, Frame("main", "/app/train.py", 31)))) is compiles
