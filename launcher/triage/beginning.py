@@ -8,6 +8,7 @@ from perfwatch.triage.job import Member
 SETTLED_SECONDS = 12.0
 # Of a process that was watched from its start and has made no step that anybody counts.
 YOUNG_SECONDS = 30.0
+BEFORE_SECONDS = 2.0  # a job is started a moment before its watch
 
 
 def beginning(case: Case) -> bool:
@@ -26,5 +27,9 @@ def _begins(case: Case, rank: Member) -> bool:
 
 
 def _age_seconds(case: Case, rank: Member) -> float:
+    """Of a process that began when the watch did, or later; of any other it does not matter."""
     seen = case.history.latest(r.Process, rank.pid)
-    return 0.0 if seen is None else (seen.reading.age_seconds or 0.0) + case.at - seen.at
+    age = None if seen is None else seen.reading.age_seconds
+    if seen is None or age is None or age > seen.at + BEFORE_SECONDS:
+        return YOUNG_SECONDS
+    return age + case.at - seen.at
