@@ -55,9 +55,8 @@ class Groups:
         self.invited = False
         self._asked, self._asked_at = 0, 0.0
         self._failed: dict[str, str] = {}
-        self._absent: dict[
-            str, float
-        ] = {}  # how long it was waited before the last question that nobody was there to answer
+        # How long it was waited before the last question that nobody was there to answer.
+        self._absent: dict[str, float] = {}
         self._nccl = self._answered = False
         self._suspected_at: float | None = None
 

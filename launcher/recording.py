@@ -35,9 +35,8 @@ _OUTSPOKEN = r.Process | r.Descriptor | r.FileGrowth | r.SourceLine | r.Tracebac
 _STACK_READINGS = r.Stack | r.StackFailure | r.NativeProfile
 
 
-CAPTURE_BEGUN = (
-    "capture_begun"  # the kind of the event between whose time and that of the next ``capture`` one is at work
-)
+# The kind of the event between whose time and that of the next ``capture`` one is at work.
+CAPTURE_BEGUN = "capture_begun"
 
 
 class Record(msgspec.Struct, frozen=True):

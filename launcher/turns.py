@@ -5,9 +5,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-FRESH_SECONDS = (
-    8.0  # half of the time that slowness is judged by: every rank is in it, and its workers have their turns
-)
+# Half of the time that slowness is judged by: every rank is in it, and its workers have their turns.
+FRESH_SECONDS = 8.0
 
 
 def turn(everybody: Sequence[T], number: int, most: int) -> list[T]:

@@ -26,11 +26,9 @@ def addresses(filesystem: Filesystem, pids: Collection[int]) -> list[tuple[tuple
     held = _held(filesystem, pids)
     wanted = [_split(address) for address in named]
     found = [(one, _whole(open_ports, one[1], held)) for one in wanted if any(_port(c) == one[1] for c in open_ports)]
+    # The program may have set NCCL_RAS_ADDR itself: no environment shows that, its sockets do.
     own = [(one, whole) for one, whole in found if whole is not None] or [
-        (("localhost", port), _whole(open_ports, port, held) is True)
-        for port in _shared(
-            open_ports, held
-        )  # the program may have set NCCL_RAS_ADDR itself: no environment shows that
+        (("localhost", port), _whole(open_ports, port, held) is True) for port in _shared(open_ports, held)
     ]
     if own:
         mine = [connection.local for connection in open_ports if connection.inode in held]

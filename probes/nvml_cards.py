@@ -32,9 +32,8 @@ def open_card(
     handle = nvml.card(index)
     asking = Asking(nvml, handle)
     gpu = describe(asking, index, driver_version)
-    units = (
-        Gpm(nvml, handle, gpu.uuid) if gpu.gpm and not gpu.mig else None
-    )  # of a card that is cut up: its parts have them
+    # Of a card that is cut up its parts have them.
+    units = Gpm(nvml, handle, gpu.uuid) if gpu.gpm and not gpu.mig else None
     whole = Card(nvml, handle, gpu, to_local, wall)
     places = (asking.number("nvmlDeviceGetMaxMigDeviceCount") or 0) if gpu.mig else 0
     return [(whole, units), *(_part(nvml, handle, part, gpu, to_local, wall) for part in _parts(nvml, handle, places))]

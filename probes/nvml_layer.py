@@ -14,9 +14,8 @@ NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, DRIVER_NOT_LOADED, TIMEOUT = 3, 4, 6, 9
 INVALID_ARGUMENT, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND, LOST, RESET_REQUIRED, VERSION_MISMATCH, IN_USE = (
     2, 12, 13, 15, 16, 18, 19,
 )  # fmt: skip
-NEVER = frozenset(
-    {NOT_SUPPORTED, INVALID_ARGUMENT, FUNCTION_NOT_FOUND}
-)  # this card or driver will not tell later either
+# This card or driver will not tell later either.
+NEVER = frozenset({NOT_SUPPORTED, INVALID_ARGUMENT, FUNCTION_NOT_FOUND})
 UNREACHABLE = frozenset({LOST, RESET_REQUIRED})  # the card itself is the trouble
 
 ALL_LINKS = 0xFFFFFFFF  # scope of a field that is a sum over all NVLinks

@@ -61,9 +61,8 @@ class Recorded:
         self.pid, self._seconds, self._rate_hz, self._stacks, self._clock = pid, seconds, rate_hz, stacks, clock
         self.cpu_seconds: float | None = None
         self._interrupted = False
-        self._memory = os.memfd_create(
-            "perfwatch-record"
-        )  # no disk that could hang, nothing left behind if we are killed
+        # No disk that could hang, nothing left behind if we are killed.
+        self._memory = os.memfd_create("perfwatch-record")
         command = [
             *(stacks.command, "record", "--nonblocking", "--idle", "--threads", "--format", "chrometrace"),
             *("--rate", str(rate_hz), "--duration", str(max(1, math.ceil(seconds))), "--full-filenames"),

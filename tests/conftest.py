@@ -1,9 +1,12 @@
-"""What every test may use: the root of the repository, and the programs of drills that it must not leave behind."""
+"""What every test may use: the root of the repository, and a webhook."""
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.webhook import Webhook
 
 # A shell that starts the suite in the background, or nohup, makes it ignore these; the programs that tests start would too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -14,3 +17,11 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 def repository() -> Path:
     """The root of the checkout."""
     return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def webhook() -> Iterator[Webhook]:
+    """One that answers 200 until it is told otherwise."""
+    hook = Webhook()
+    yield hook
+    hook.close()

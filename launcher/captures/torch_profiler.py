@@ -33,6 +33,7 @@ OPTIONS: Mapping[str, str] = {
 
 CARD_STANDS = frozenset({"stuck_kernel", "driver_unresponsive"})
 ALLOCATION = b'"[memory]"'  # the name of each such event in a trace
+SEARCHED_CHUNKS = 512  # of a trace: some seconds; nothing is said of a longer one
 # A launch-bound loop on an H200 wrote 87 MB of JSON a second, which gzip makes a tenth of.
 BYTES_A_SECOND = 90 * 2**20
 SLOWED = 1.25  # times the usual step: beyond it that is worth a word
@@ -114,10 +115,15 @@ def _no_allocations(files: tuple[File, ...]) -> list[str]:
     for file in files:
         before = b""
         with gzip.open(file.path) as trace:
-            while chunk := trace.read(CHUNK_BYTES):
+            for _ in range(SEARCHED_CHUNKS):
+                chunk = trace.read(CHUNK_BYTES)
                 if ALLOCATION in before[-len(ALLOCATION) :] + chunk:
                     return []
+                if not chunk:
+                    break
                 before = chunk
+            else:
+                return []
     return [
         "there are no allocations in it: this torch tells them to a profiler of the program's own alone; perfwatch capture memory"
     ]

@@ -66,9 +66,8 @@ class Node:
         self._scanner, self._terms, self._budget, self._child, self._say = scanner, terms, budget_bytes, child, say
         self._metrics, self._notifier, self._watched_by, self._clock = metrics, notifier, watched_by, clock
         self.wards: dict[Key, Ward] = {}
-        self._candidates: set[Key] = (
-            set()
-        )  # seen once: a job that ends at once, or one that a ``run`` is about to watch
+        # Seen once: a job that ends at once, or one that a ``run`` is about to watch.
+        self._candidates: set[Key] = set()
         self._failures: dict[Key, _Failure] = {}
         self._over: set[Key] = set()
         self._shown: dict[str, float] = {}

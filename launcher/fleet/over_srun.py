@@ -40,9 +40,8 @@ class OverSrun:
                 f"--slurm needs {', '.join(missing)} on PATH", "perfwatch fleet --hosts a,b[1-4] goes by ssh"
             )
         self._job = job
-        self.job = (
-            slurm_job(job) if job.isdecimal() else ""
-        )  # ranks of an array or a heterogeneous job bear another number
+        # Ranks of an array or a heterogeneous job bear another number.
+        self.job = slurm_job(job) if job.isdecimal() else ""
         self._command = list(command) if command is not None else here()
         nodes = _said(["squeue", "--noheader", "--jobs", job, "--states", "RUNNING", "--format", "%N"])
         names = _said(["scontrol", "show", "hostnames", nodes]) if nodes else ""

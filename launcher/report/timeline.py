@@ -66,9 +66,8 @@ def timeline(story: Story, lanes: Sequence[Lane]) -> dict[str, Any]:
     for plot in plots:
         # One crosshair for all: what happened at the same moment is found at a glance.
         plot.add_tools(CrosshairTool(overlay=upright, visible=False), *_tools())
-    plots[-1].add_tools(
-        ZoomInTool(dimensions="width"), ZoomOutTool(dimensions="width"), ResetTool()
-    )  # one range: of all
+    # One range: of all.
+    plots[-1].add_tools(ZoomInTool(dimensions="width"), ZoomOutTool(dimensions="width"), ResetTool())
     overview = _overview(story, begun, end, span)
     grid = gridplot(
         [[plot] for plot in (*plots, overview)],

@@ -9,6 +9,8 @@ SETTLED_SECONDS = 12.0
 # Of a process that was watched from its start and has made no step that anybody counts.
 YOUNG_SECONDS = 30.0
 BEFORE_SECONDS = 2.0  # a job is started a moment before its watch
+# Slow causes that hold however young a run is: events and states, not shares of a window. Restarted ranks always begin.
+NOT_BY_SHARES = frozenset({"restart_loop", "mismatched_collective", "degraded_link", "shared_memory_exhausted"})
 
 
 def beginning(case: Case) -> bool:

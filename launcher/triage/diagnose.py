@@ -8,7 +8,7 @@ import msgspec
 
 from perfwatch.probes import readings as r
 from perfwatch.recording import Recording
-from perfwatch.triage.beginning import beginning
+from perfwatch.triage.beginning import NOT_BY_SHARES, beginning
 from perfwatch.triage.case import Case
 from perfwatch.triage.efficiency import efficiency
 from perfwatch.triage.hang import wakes_soon, who
@@ -65,8 +65,9 @@ def judge(case: Case, rules: Sequence[Rule] = RULES) -> Verdict:
             findings.append(_of_rank(case, sharpened(case, outcome)))
         elif isinstance(outcome, Abstention):
             missing.extend(outcome.missing)
-    if any(one.state == "slow" for one in findings) and beginning(case):  # a start is slow by nature: nobody knows yet
-        findings = [one for one in findings if one.state not in MOVING]
+    slow = [one for one in findings if one.state == "slow" and one.cause not in NOT_BY_SHARES]
+    if slow and beginning(case):  # a start is slow by nature: nobody knows yet
+        findings = [one for one in findings if one.state not in MOVING or one.cause in NOT_BY_SHARES]
     return _verdict(case, findings, tuple(dict.fromkeys(missing)))
 
 

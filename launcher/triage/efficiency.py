@@ -157,9 +157,8 @@ def headline(figures: Efficiency, case: Case) -> str:
         if card.tensor_tflops is not None and card.hfu_at_boost is not None:
             if card.hfu_at_boost.p95 < UNUSED_TENSOR:
                 return "its tensor cores are not used"
-            rate = (
-                f"{card.tensor_tflops.p50:,.0f} TFLOP/s if 16-bit"  # TF32 does half as many: which it is cannot be seen
-            )
+            # TF32 does half as many: which of the two it is cannot be seen.
+            rate = f"{card.tensor_tflops.p50:,.0f} TFLOP/s if 16-bit"
             text = f"{name_of(case.history, card.uuid)} {rate}, HFU {card.hfu_at_boost.p50:.0%}"
             return text + (f", DRAM {card.dram_share.p50:.0%}" if card.dram_share is not None else "")
         return card.unknown

@@ -40,9 +40,8 @@ def wakes_soon(case: Case, end: End) -> bool:
 def witnesses(case: Case, chain: Chain) -> tuple[Evidence, ...]:
     """What shows that the end does not move, one piece for each independent kind of witness."""
     end = chain.end
-    node = (
-        chain.start if end.kind == "dead" else end.node
-    )  # of something dead, what is left is the one that waits for it
+    # Of something dead, what is left is the one that waits for it.
+    node = chain.start if end.kind == "dead" else end.node
     entity = f"pid {node.pid}" if node.tid == node.pid else f"pid {node.pid} thread {node.tid}"
     found: list[Evidence] = []
     if node.motion.samples >= 2 and node.motion.distinct <= 1:

@@ -27,9 +27,8 @@ class Sights:
     def __init__(self, history: History) -> None:
         self.all: dict[int, set[str]] = {}  # tags of all its threads' newest stacks
         self.main: dict[int, r.Stack] = {}
-        self.in_group: set[int] = (
-            set()
-        )  # belongs to a process group, by its stacks or by a thread that torch made for one
+        # Belongs to a process group, by its stacks or by a thread that torch made for one.
+        self.in_group: set[int] = set()
         for pid, tid in history.entities(r.Stack):
             seen = history.latest(r.Stack, pid, tid)
             if seen is None:

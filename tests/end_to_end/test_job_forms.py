@@ -40,24 +40,18 @@ def under_mpirun(library: Path, ranks: int, tmp_path: Path) -> Iterator[list[int
     program = tmp_path / "rank.py"
     program.write_text(
         "import os, runpy, sys\n"
-        "print(os.environ['OMPI_COMM_WORLD_RANK'], os.getpid(), flush=True)\n"
-        f"read, write = os.pipe(); os.dup2(read, 0)\nsys.argv = ['trainer.py', {str(library)!r}, '0']\n"
+        "read, write = os.pipe(); os.dup2(read, 0)\n"
+        f"sys.stdout = open({str(tmp_path)!r} + '/said-' + os.environ['OMPI_COMM_WORLD_RANK'], 'w')\n"
+        f"sys.argv = ['trainer.py', {str(library)!r}, '0']\n"
         f"runpy.run_path({str(library / 'trainer.py')!r}, run_name='__main__')\n"
     )
     command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), sys.executable, str(program)]
     names = {**os.environ, "OMPI_MCA_btl": "self,vader", "OMPI_MCA_plm": "isolated"}
-    job = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=names)
+    said = [tmp_path / f"said-{rank}" for rank in range(ranks)]  # mpirun may mix what they print
+    job = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=names)
     try:
-        pids: dict[int, int] = {}
-        trains: set[int] = set()
-        assert job.stdout is not None
-        while len(trains) < ranks:
-            words = [int(word) for word in job.stdout.readline().split()]
-            if len(words) == 2:
-                pids[words[0]] = words[1]
-            else:
-                trains.add(words[0])
-        yield [pid for _, pid in sorted(pids.items())]
+        until(lambda: all(one.is_file() and one.read_text().endswith("\n") for one in said))
+        yield [int(one.read_text()) for one in said]
     finally:
         job.terminate()
         job.wait(PATIENCE_SECONDS)
@@ -126,3 +120,27 @@ def test_the_program_below_accelerate_is_what_ps_lists(repository: Path) -> None
             return [rank["pid"] for job in listed() if job["pid"] == pid for rank in job["ranks"] if rank["pid"] != pid]
 
         until(lambda: len(trains()) == 1)
+
+
+def test_torchrun_vouches_for_ranks_that_ended_well(repository: Path, tmp_path: Path) -> None:
+    """Nobody else sees how they end; its exit code is theirs."""
+    command = (
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--master-port",
+        str(free_port()),
+    )
+    subprocess.run(
+        [*PERFWATCH, "run", "--session", str(tmp_path / "s"), "--", *command, str(repository / "launcher/drills/finished.py")],
+        check=True, capture_output=True, timeout=PATIENCE_SECONDS,
+    )  # fmt: skip
+    judged = subprocess.run(
+        [*PERFWATCH, "replay", str(tmp_path / "s"), "--final", "--json"], capture_output=True, timeout=PATIENCE_SECONDS
+    )
+    verdict = json.loads(judged.stdout)
+
+    assert (verdict["state"], verdict["cause"]) == ("gone", "finished")
+    assert verdict["confidence"] > 0.9

@@ -15,8 +15,8 @@ from perfwatch.outlets.metrics import MetricsServer
 from perfwatch.outlets.snapshot import Snapshot
 from perfwatch.probes import readings as r
 from perfwatch.triage.verdict import Suspect
-from tests.outlets.conftest import PATIENCE_SECONDS
 from tests.sessions import CREATED, session, verdict
+from tests.webhook import PATIENCE_SECONDS
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 from perfwatch.outlets.announcer import Change
 from perfwatch.outlets.notification import notification
 from perfwatch.outlets.notifier import Notifier, Policy
-from tests.outlets.conftest import PATIENCE_SECONDS, Webhook
 from tests.sessions import session, verdict
+from tests.webhook import PATIENCE_SECONDS, Webhook
 
 QUICK = Policy(waits_seconds=(0.0, 0.01, 0.02), deadline_seconds=0.3, last_seconds=2.0)
 PATIENT = Policy(waits_seconds=(0.0, 0.01, 0.02), deadline_seconds=PATIENCE_SECONDS, last_seconds=PATIENCE_SECONDS)

@@ -117,9 +117,10 @@ def test_it_agrees_with_torchs_own_analyzer(tmp_path: Path) -> None:
     paths = [tmp_path / str(rank) for rank in (0, 1)]
     for rank, path in enumerate(paths):
         path.write_bytes(dump(rank))
+    # In a process of its own: one that has torch loaded looks like a job.
     theirs = subprocess.run(
         [sys.executable, "-c", ANALYZER, *map(str, paths)], capture_output=True, text=True, timeout=120
-    )  # in a process of its own: one that has torch loaded looks like a job
+    )
     if "ModuleNotFoundError" in theirs.stderr:
         pytest.skip("this torch has no analyzer, or there is none: 2.9 and newer")
     sequence, name, sizes, missing = json.loads(theirs.stdout.splitlines()[-1])

@@ -1,17 +1,14 @@
 """``run`` with metrics and a webhook: whatever these do, the job is started, fed and ended as always."""
 
-import json
 import select
 import socket
 import subprocess
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from queue import Queue
 
 import pytest
 
 from tests.supervise.conftest import PATIENCE_SECONDS, Launch, Launched, python
+from tests.webhook import Webhook
 
 CRASH = python("print('ready', flush=True); input(); raise SystemExit(3)")
 
@@ -47,30 +44,12 @@ def test_a_taken_port_and_a_webhook_that_hangs_do_not_concern_the_job(launch: La
     assert not [path for path in (tmp_path / "s").iterdir() if b"SECRETpath" in path.read_bytes()]
 
 
-def test_the_end_of_a_job_is_posted_though_nobody_watches_any_more(launch: Launch) -> None:
+def test_the_end_of_a_job_is_posted_though_nobody_watches_any_more(launch: Launch, webhook: Webhook) -> None:
     """A crash is posted once, with the cause; its command line is on record, the webhook's address is not."""
-    posts: Queue[bytes] = Queue()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            posts.put(self.rfile.read(int(self.headers["Content-Length"])))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        url = f"http://127.0.0.1:{server.server_port}/hook"
-        run = launch(*CRASH, options=("--metrics-port", "0", "--notify", url), stdin=subprocess.PIPE)
-        assert "metrics are served on http://127.0.0.1:" in _crash_after_a_word(run)
-        assert run.end() == 3
-        found = json.loads(posts.get(timeout=PATIENCE_SECONDS))
-    finally:
-        server.shutdown()
-        server.server_close()
+    run = launch(*CRASH, options=("--metrics-port", "0", "--notify", webhook.url), stdin=subprocess.PIPE)
+    assert "metrics are served on http://127.0.0.1:" in _crash_after_a_word(run)
+    assert run.end() == 3
+    found = webhook.next()
 
     assert found["perfwatch"]["state"] == "gone"
     assert "exit code 3" in found["text"]

@@ -43,22 +43,29 @@ def test_of_restarted_ranks_the_newest_generation_is_quoted() -> None:
     assert (found.pid, found.text) == (20, "ValueError")
 
 
-def lost(signal: int, ended_at: float, raised_at: float) -> Verdict:
-    """Of two ranks one ended by a signal and the other raised; their launcher ended with 0 in any case."""
+def by_hand(*ends: tuple[float, ProcessEnded | Traceback], command: tuple[str, ...] = ("python", "all.py")) -> Verdict:
+    """Two ranks whose launcher ends with 0 in any case, by what was seen of their ends."""
     history = History()
-    history.add(
-        0.0, Process(pid=1, start_ticks=1, parent_pid=0, name="python", command=("python", "all.py"), python=True)
-    )
+    python = command[0] == "python"
+    history.add(0.0, Process(pid=1, start_ticks=1, parent_pid=0, name=command[0], command=command, python=python))
     for rank in (0, 1):
         history.add(0.0, Process(pid=10 + rank, start_ticks=9, parent_pid=1, name="python", command=("python", "train.py"),
                                  python=True, torch_loaded=True, rank=rank, world_size=2))  # fmt: skip
-    words = "RuntimeError: Connection reset by peer"
-    history.add(ended_at, ProcessEnded(pid=11, start_ticks=9, signal=signal))
-    history.add(raised_at, Traceback(pid=10, exception="RuntimeError", text=words))
+    for at, end in ends:
+        history.add(at, end)
     history.add(30.0, ProcessEnded(pid=10, start_ticks=9))
     history.add(30.0, ProcessEnded(pid=1, start_ticks=1, exit_code=0))
     history.at = 30.0
     return judge(Case(history, session(root_pids=(1,))))
+
+
+def lost(signal: int, ended_at: float, raised_at: float) -> Verdict:
+    """Of two ranks one ended by a signal and the other raised."""
+    words = "RuntimeError: Connection reset by peer"
+    return by_hand(
+        (ended_at, ProcessEnded(pid=11, start_ticks=9, signal=signal)),
+        (raised_at, Traceback(pid=10, exception="RuntimeError", text=words)),
+    )
 
 
 def test_a_rank_that_was_killed_is_named_before_the_error_that_followed() -> None:
@@ -79,20 +86,19 @@ def test_a_rank_that_was_ended_after_an_error_is_not_named_for_it(signal: int, e
     assert [culprit.rank for culprit in verdict.culprits] == [0]
 
 
-def test_a_launcher_of_its_own_kind_does_not_vouch_for_its_ranks() -> None:
-    """Attached, without anybody's last words: it ended with 0, and how the ranks ended was not seen."""
-    history = History()
-    history.add(
-        0.0, Process(pid=1, start_ticks=1, parent_pid=0, name="python", command=("python", "all.py"), python=True)
-    )
-    for rank in (0, 1):
-        history.add(0.0, Process(pid=10 + rank, start_ticks=9, parent_pid=1, name="python", command=("python", "train.py"),
-                                 python=True, torch_loaded=True, rank=rank, world_size=2))  # fmt: skip
-        history.add(30.0, ProcessEnded(pid=10 + rank, start_ticks=9))
-    history.add(30.0, ProcessEnded(pid=1, start_ticks=1, exit_code=0))
-    history.at = 30.0
-    verdict = judge(Case(history, session(root_pids=(1,))))
+@pytest.mark.parametrize(
+    ("command", "vouches"),
+    [
+        (("python", "all.py"), False),
+        (("python", "-m", "torch.distributed.run", "train.py"), True),
+        (("python", "/venv/bin/accelerate", "launch", "train.py"), True),
+        (("mpirun", "-n", "2", "python", "train.py"), True),
+    ],
+)
+def test_only_a_known_launcher_vouches_for_ranks_whose_ends_nobody_saw(command: tuple[str, ...], vouches: bool) -> None:
+    """It ended with 0, and nobody's last words were kept; a program of one's own may not look how its ranks end."""
+    verdict = by_hand((30.0, ProcessEnded(pid=11, start_ticks=9)), command=command)
 
     assert verdict.cause == "finished"
-    assert verdict.confidence < 0.8
-    assert "how its ranks ended was not seen" in verdict.summary
+    assert (verdict.confidence > 0.9) is vouches
+    assert ("how its ranks ended was not seen" in verdict.summary) is not vouches

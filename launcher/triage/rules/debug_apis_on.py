@@ -69,9 +69,8 @@ def judge(case: Case) -> Outcome:
         if case.job.members[rank.pid].process.environment.get(BLOCKING) == "1":
             evidence.append(case.saw("environment", f"pid {rank.pid}", f"{BLOCKING} is set", "1", "unset"))
             cards = regimes(case.history, rank.pid, WINDOW_SECONDS)
-            lost = max(
-                lost, *(card.waiting for card in cards), 0.0
-            )  # each launch waits for its kernel, and the card for the next
+            # Each launch waits for its kernel, and the card for the next.
+            lost = max(lost, *(card.waiting for card in cards), 0.0)
         if always := _recorded(case, seen):
             evidence.append(
                 case.saw("source", show(always) or "", "the loop runs inside torch's profiler", "no schedule", "none")

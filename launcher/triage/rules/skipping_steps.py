@@ -30,11 +30,9 @@ FEW_SAMPLES = 40
 BACKWARD_SHARE = 0.05
 BACKWARD_TURNS = 6  # separate backward passes without one optimizer step
 NO_STEP_SECONDS = 5.0  # by the agent's count
-FEW_STEPS, UNKNOWN_PACE_SECONDS, LONGER = (
-    3,
-    60.0,
-    2.5,
-)  # before so many steps nobody knows how long one takes; times the longest
+FEW_STEPS = 3  # before so many nobody knows how long one takes
+UNKNOWN_PACE_SECONDS = 60.0
+LONGER = 2.5  # times the longest step so far
 COMPANIONS = 3  # samples of what costs at most half a step: a step that is made would be missed with e**-6
 CLEARING = 0.25  # weight of a sample in zero_grad: for SGD without momentum it is the dearer of the two
 EACH_LOSS = frozenset({"scale", "apply_scale", "_lazy_init_scale_growth_tracker"})  # of the scaler: once per backward

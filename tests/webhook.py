@@ -2,12 +2,9 @@
 
 import json
 import threading
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from queue import Empty, Queue
 from typing import Any
-
-import pytest
 
 PATIENCE_SECONDS = 30.0  # a deadline for broken code, never a wait
 
@@ -60,11 +57,3 @@ class Webhook:
         self._released.set()
         self._server.shutdown()
         self._server.server_close()
-
-
-@pytest.fixture
-def webhook() -> Iterator[Webhook]:
-    """One that answers 200 until it is told otherwise."""
-    hook = Webhook()
-    yield hook
-    hook.close()
