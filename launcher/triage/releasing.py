@@ -6,12 +6,21 @@ from perfwatch.triage.chain import Chain
 from perfwatch.triage.hang import silent_seconds
 from perfwatch.triage.motion import motion
 from perfwatch.triage.node import Node, node_of
-from perfwatch.triage.threads import A_LOCK, LONG_SLEEP_SECONDS, awaited, nearest, releasers, sharers
+from perfwatch.triage.threads import (
+    A_LOCK,
+    LONG_SLEEP_SECONDS,
+    awaited,
+    nearest,
+    other_threads,
+    releasers,
+    sharers,
+)
 from perfwatch.triage.workers import idle
 
 ROUNDS = 3  # a thread that has rested and come back so often meanwhile does not release it the next time either
 MARGIN_SECONDS = 1.0  # from the end of a rest to the release
 WORKING_SHARE = 0.2  # of a core
+EVENT_LOOP = "asyncio"  # tag of its frames
 HELD_UP = (A_LOCK, "a semaphore", "room in a queue")  # who waits for an item or an event may have nothing to do
 
 
@@ -50,3 +59,13 @@ def blocked_beside(case: Case, chain: Chain) -> list[Node]:
         return []
     nodes = [node_of(case.history, case.job, end.node.pid, tid) for tid in end.others]
     return [n for n in nearest(case.history, end.node, nodes) if not idle(n) and awaited(n) in HELD_UP]
+
+
+def idle_loops(case: Case, chain: Chain) -> list[Node]:
+    """Threads of the process in an event loop that has nothing due: no timer and no task that could run; only news from outside.
+
+    asyncio asks its selector without a timeout then (CPython, asyncio/base_events.py, ``_run_once``).
+    """
+    others = other_threads(case.history, case.job, chain.end.node)
+    waiting = [n for n in others if n.wait is not None and n.wait.kind == "poll" and n.wait.forever]
+    return [n for n in waiting if EVENT_LOOP in n.inner and n.motion.frozen]

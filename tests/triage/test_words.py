@@ -145,3 +145,31 @@ def test_a_key_that_is_awaited_after_all_have_met_is_no_missing_rank() -> None:
 def test_a_chain_that_ends_at_a_lock_on_a_file_says_who_holds_it(case: str) -> None:
     """Also where the verdict is another, as of ranks that wait for the one that waits for the lock."""
     assert "which pid" in judged(f"waiting_for_file/fires/{case}").wait_chain[-1].waits_for
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        (
+            "deadlocked_locks/fires/event_loop_with_nothing_due",
+            "thread crawler at <lambda> (crawler.py:29) is in an event",
+        ),
+        ("dead_worker/fires/semaphore_taken_along", "processes 7598, 7601 are gone"),
+    ],
+)
+def test_who_would_have_let_it_go_on_is_named(case: str, words: str) -> None:
+    """An asyncio feeder all of whose tasks wait for each other; actors that ended with a slot of a semaphore."""
+    assert words in judged(case).summary
+
+
+def test_a_peer_that_the_job_started_itself_is_no_matter_of_the_network() -> None:
+    """It is talked to over TCP, and is a child of the one that waits."""
+    assert judged("blocked_network/fires/own_child_over_tcp").owner == "user_code"
+    assert judged("blocked_network/fires/blocked_network").owner == "network"
+
+
+def test_a_child_that_nobody_reads_is_to_be_read() -> None:
+    """It writes into a pipe that only its parent could empty, which waits for its end."""
+    (advice,) = judged("blocked_child/fires/writes_to_its_waiting_parent").next
+
+    assert "communicate()" in advice

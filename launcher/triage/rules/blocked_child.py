@@ -65,8 +65,16 @@ def _finding(case: Case, chain: Chain, child: Member, patience: float, dozing: b
         evidence=_asleep(case, chain, child) if dozing else (),
         ceiling=GUESSED if dozing or chain.end.detail == OTHERS_MOVE else 1.0,
         alternatives=(Alternative(cause="dead_worker", refuted_by=f"process {child.pid} is alive"),),
-        next=(f"ps -o pid,stat,wchan:30,args -p {chain.end.node.pid}", "give subprocess.run a timeout"),
+        next=_next(chain),
     )
+
+
+def _next(chain: Chain) -> tuple[str, ...]:
+    """Of a child that writes into a pipe which only its waiting parent could empty, the way out is known."""
+    wait = _last(chain).waits_for
+    if chain.end.kind == "cycle" and " to read " in f" {wait} ":
+        return ("read the child's output while it runs (communicate()), or send it to a file",)
+    return (f"ps -o pid,stat,wchan:30,args -p {chain.end.node.pid}", "give subprocess.run a timeout")
 
 
 def _asleep(case: Case, chain: Chain, child: Member) -> tuple[Evidence, ...]:

@@ -72,7 +72,7 @@ def _served_by_the_job(case: Case, chain: Chain) -> Outcome:
         case,
         CAUSE.name,
         chain,
-        owner=CAUSE.owner,
+        owner="user_code",
         summary=f"pid {chain.start.pid} at {show(chain.start.frame)} waits for {chain.links[0].waits_for}; "
         f"there {who(chain)} waits for {chain.awaited}",
         patience=STRUCTURAL_SECONDS if outlasts(case, chain.end) else temporal(case),

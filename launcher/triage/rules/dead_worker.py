@@ -17,12 +17,14 @@ What to do next
     ``dmesg`` for the OOM killer, the worker's own log for a crash; ``concurrent.futures.ProcessPoolExecutor`` raises instead.
 """
 
+import msgspec
+
 from perfwatch.probes.readings import Process, ProcessEnded, Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.hang import DECISIVE_SECONDS, STRUCTURAL_SECONDS, hung, temporal, who
 from perfwatch.triage.job import youngest_start_gap_seconds
-from perfwatch.triage.node import node_of, silence
+from perfwatch.triage.node import culprit, node_of, silence
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.threads import OTHERS_MOVE
 from perfwatch.triage.verdict import Alternative, Evidence, Outcome
@@ -32,6 +34,7 @@ CAUSE = Cause("dead_worker", "hung", "user_code", (Process, Thread, Stack))
 
 REPLACED_SECONDS = 0.5  # workers of one pool start within milliseconds of each other
 INFERRED = 0.9
+SHOWN = 3  # processes that are gone
 GUESSED = 0.7  # the pool is idle, but no worker is known to have died
 
 
@@ -112,18 +115,25 @@ def _dead_beside(case: Case, chain: Chain) -> tuple[int, ...]:
 
 
 def _orphaned_lock(case: Case, chain: Chain, dead: tuple[int, ...]) -> Outcome:
-    return hung(
+    """Whoever lives and shares the lock waits too: one that has ended took it along, or one of its slots."""
+    gone = f"process {dead[-1]} is" if len(dead) == 1 else f"processes {', '.join(map(str, dead[-SHOWN:]))} are"
+    kept = "it" if len(dead) == 1 else "one of them"
+    found = hung(
         case,
         CAUSE.name,
         chain,
         owner=CAUSE.owner,
-        summary=f"process {dead[-1]} is gone and {who(chain)} waits for a lock between processes that nobody holds any more",
+        summary=f"{gone} gone, and {who(chain)} waits for a lock between processes that {kept} never gave back",
         patience=STRUCTURAL_SECONDS if chain.end.detail != OTHERS_MOVE else temporal(case),
         evidence=(case.saw("process", f"pid {dead[-1]}", "is gone", "ended, or a zombie", "alive"),),
         ceiling=INFERRED,
-        alternatives=(Alternative(cause="stuck_worker", refuted_by="no process that is alive holds the lock"),),
-        next=(f"dmesg | grep -i {dead[-1]}",),
+        alternatives=(
+            Alternative(cause="stuck_worker", refuted_by="whoever lives and may hold the lock waits itself"),
+        ),
+        next=(f"dmesg | grep -i {dead[-1]}", "release it on every way out: with lock: ..."),
     )
+    lost = tuple(culprit(node_of(case.history, case.job, pid)) for pid in dead[-SHOWN:])
+    return msgspec.structs.replace(found, culprits=(*lost, *found.culprits))
 
 
 def _waiter(chain: Chain) -> str:

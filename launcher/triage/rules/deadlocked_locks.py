@@ -24,7 +24,7 @@ from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import any_tag, show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal, who
 from perfwatch.triage.node import Node, culprit, node_of
-from perfwatch.triage.releasing import blocked_beside, somebody_works, until_released
+from perfwatch.triage.releasing import blocked_beside, idle_loops, somebody_works, until_released
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.threads import OTHERS_MOVE, awaited
 from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Finding, Missing, Outcome
@@ -68,6 +68,7 @@ def _finding(case: Case, chain: Chain) -> Finding:
     moving = end.detail == OTHERS_MOVE
     elsewhere = bool(end.node.wait and end.node.wait.shared and end.others)
     partners = blocked_beside(case, chain) if moving else _partners(case, chain)
+    loops = idle_loops(case, chain) if moving and not partners else []
     evidence: tuple[Evidence, ...] = tuple(
         case.saw(
             "thread",
@@ -85,8 +86,10 @@ def _finding(case: Case, chain: Chain) -> Finding:
         told = f"; pid {pids} may hold it" + ("" if moving else " and waits for ever as well")
     elif moving:
         beside = " and ".join(f"{_named(p, end.node.pid)} waits for {awaited(p)}" for p in partners[:3])
+        loop = " and ".join(_named(p, end.node.pid) for p in loops[:3])
         told = f"; {beside} as well, and no other thread" if beside else "; no thread"
         told += " was seen to release it"
+        told += f"; {loop} is in an event loop in which nothing is due" if loop else ""
     else:
         told = f"; {too} {with_whom}" if with_whom else "; no thread is left that would release it"
     lock = _turn(chain) if end.kind == "cycle" else awaited(end.node)
@@ -102,7 +105,7 @@ def _finding(case: Case, chain: Chain) -> Finding:
         alternatives=(Alternative(cause="endless_python", refuted_by="the thread does not run"),),
         next=(f"py-spy dump --nonblocking --locals --pid {end.node.pid}",),
     )
-    suspects = [node_of(case.history, case.job, pid) for pid in end.others] if elsewhere else partners
+    suspects = [node_of(case.history, case.job, pid) for pid in end.others] if elsewhere else [*partners, *loops]
     culprits = (culprit(end.node), *(culprit(p) for p in suspects))
     return msgspec.structs.replace(found, culprits=culprits)
 
