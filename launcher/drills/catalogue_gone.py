@@ -14,6 +14,18 @@ GONE_DRILLS: tuple[Drill, ...] = (
         ("killed",),
         culprit=Culprit("rank", rank=1),
     ),
+    *(
+        Drill(
+            f"killed-rank-{word}",
+            "stalled_collective_dead.py",
+            f"rank 1 of {word} is killed; the others raise because gloo has lost it, and who started them does not mind",
+            "gone",
+            ("killed",),
+            culprit=Culprit("rank", rank=1),
+            arguments=("--ranks", number),
+        )
+        for word, number in (("four", "4"), ("eight", "8"))
+    ),
     Drill(
         "out_of_memory",
         "out_of_memory.py",

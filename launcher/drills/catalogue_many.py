@@ -1,7 +1,7 @@
 """The drills of two ranks again with four and with eight: most ranks are bystanders then, and some wait for other victims.
 
 Over gloo on any machine; over NCCL with four GPUs. They run once, loud: how strong a fault must be is tried with two ranks.
-Eight that compute need cores of their own, so of those that are slow or healthy only they are here that mostly sleep.
+Eight that compute need cores of their own; where there are two, only they are tried that mostly sleep.
 """
 
 from collections.abc import Iterable
@@ -46,6 +46,12 @@ WITH_EIGHT = frozenset((
     "busy_rank_zero_saves",
     "busy_rank_zero_evaluates",
 ))  # fmt: skip
+WITH_EIGHT_AT_WORK = frozenset((
+    "straggling_rank-loader",
+    "exposed_communication",
+    "uneven_last_batch",
+    "busy_rank_compiles",
+))  # fmt: skip
 
 
 def with_more_ranks(drills: Iterable[Drill]) -> tuple[Drill, ...]:
@@ -53,11 +59,12 @@ def with_more_ranks(drills: Iterable[Drill]) -> tuple[Drill, ...]:
     pairs = list(drills)
     four = [_of(drill, 4, "four") for drill in pairs if drill.name in WITH_FOUR]
     eight = [_of(drill, 8, "eight") for drill in pairs if drill.name in WITH_EIGHT]
-    return tuple(four + eight)
+    busy = [_of(drill, 8, "eight", ("ten_cores",)) for drill in pairs if drill.name in WITH_EIGHT_AT_WORK]
+    return tuple(four + eight + busy)
 
 
-def _of(drill: Drill, ranks: int, word: str) -> Drill:
+def _of(drill: Drill, ranks: int, word: str, more_needs: tuple[str, ...] = ()) -> Drill:
     """The same program with more ranks; where it needs GPUs, each rank has one of its own."""
-    needs = tuple(need.replace("two_gpus", f"{word}_gpus") for need in drill.needs)
+    needs = tuple(need.replace("two_gpus", f"{word}_gpus") for need in drill.needs) + more_needs
     name, summary = f"{drill.name}-{word}", f"{drill.summary}; {word} ranks"
     return replace(drill, name=name, summary=summary, strengths=(), ranks=ranks, needs=needs)

@@ -60,6 +60,13 @@ _GLOO: tuple[Drill, ...] = (
         Culprit("rank", "meet"),
     ),
     _fault(
+        "blocked_rendezvous-ports",
+        "blocked_rendezvous_ports",
+        "two ranks that were started by hand look for each other at different ports",
+        1,
+        Culprit("rank", "train"),
+    ),
+    _fault(
         "stalled_collective-groups",
         "stalled_collective_groups",
         "pairs and halves of four ranks wait for each other, and all in the end for one that sleeps",

@@ -19,11 +19,12 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def arguments(description: str | None = None) -> argparse.Namespace:
-    """Read the command line of every drill: ``--strength``, ``--steps`` and, of several ranks, ``--backend``."""
+    """Read the command line of every drill: ``--strength``, ``--steps`` and, of several ranks, ``--backend`` and ``--ranks``."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--strength", choices=("loud", "quiet", "masked"), default="loud")
     parser.add_argument("--steps", type=int, default=20, help="healthy steps before the fault begins")
     parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo", help="nccl: one GPU for each rank")
+    parser.add_argument("--ranks", type=int, default=2, help="of a program that starts them itself")
     return parser.parse_args()
 
 

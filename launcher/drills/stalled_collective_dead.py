@@ -50,4 +50,4 @@ if __name__ == "__main__":
     if "RANK" in os.environ:
         train(options)
     else:
-        start_all(2)
+        start_all(options.ranks)

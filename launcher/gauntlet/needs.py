@@ -76,6 +76,11 @@ def _gpus(count: int, devices: Path = Path("/dev")) -> str | None:
     return None if found >= count else f"needs {count} NVIDIA GPUs: {found or 'none'} among the device files"
 
 
+def _ten_cores() -> str | None:
+    usable = len(os.sched_getaffinity(0))
+    return None if usable >= 10 else f"needs 10 CPUs, for eight ranks and who watches them: may use {usable}"
+
+
 NEEDS: dict[str, Callable[[], str | None]] = {
     "root": _root,
     "fuse": _fuse,
@@ -86,6 +91,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "mount": _mount_namespace,
     "pty": _pty,
     "compiler": _compiler,
+    "ten_cores": _ten_cores,
     "gpu": _gpu,
     "two_gpus": lambda: _gpus(2),
     "four_gpus": lambda: _gpus(4),

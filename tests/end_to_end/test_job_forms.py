@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +94,10 @@ def under_accelerate(processes: int, program: Path, *words: str) -> Iterator[int
         try:
             yield job.pid
         finally:
-            os.killpg(job.pid, signal.SIGKILL)
+            job.terminate()  # its ranks have sessions of their own, and it ends them
+            job.wait(PATIENCE_SECONDS)
+            with suppress(ProcessLookupError):
+                os.killpg(job.pid, signal.SIGKILL)  # what it started in its own
 
 
 def test_ranks_under_accelerate_are_numbered_and_the_one_that_does_not_come_is_named(repository: Path) -> None:

@@ -173,3 +173,14 @@ def test_a_child_that_nobody_reads_is_to_be_read() -> None:
     (advice,) = judged("blocked_child/fires/writes_to_its_waiting_parent").next
 
     assert "communicate()" in advice
+
+
+def test_ranks_that_are_all_here_are_not_told_to_start() -> None:
+    """Each looks for the others at a port of its own: that is said, and which."""
+    verdict = judged("blocked_rendezvous/fires/at_different_ports")
+
+    assert (
+        "all 2 ranks are here, and they look for each other at different places: rank 0 at 127.0.0.1:"
+        in verdict.summary
+    )
+    assert verdict.next == ("compare MASTER_ADDR, MASTER_PORT and WORLD_SIZE of every rank",)

@@ -51,7 +51,7 @@ def judge(case: Case) -> Outcome:
             CAUSE.name,
             chain,
             owner="user_code" if late else CAUSE.owner,
-            summary=_kept_away(case, late[0]) if late else f"{who(chain)} waits for the other ranks to appear{absent}",
+            summary=_kept_away(case, late[0]) if late else f"{who(chain)} waits for {_awaited(case, chain)}{absent}",
             patience=temporal(case),
             silent=max(silent_seconds(case, chain), open_for or 0.0),
             ceiling=1.0 if absent else INFERRED,
@@ -66,9 +66,7 @@ def judge(case: Case) -> Outcome:
                 *_since(case, open_for),
             ),
             alternatives=(Alternative(cause="starting", refuted_by="no further rank appeared meanwhile"),),
-            next=(f"py-spy dump --nonblocking --pid {late[0].end.node.pid}",)
-            if late
-            else ("start the missing rank", "compare MASTER_ADDR, MASTER_PORT and WORLD_SIZE of every rank"),
+            next=(f"py-spy dump --nonblocking --pid {late[0].end.node.pid}",) if late else _next(case, chain),
         )
         return _blaming(found, late) if late else found
     return None
@@ -85,6 +83,32 @@ def _kept_away(case: Case, late: Chain) -> str:
     return (
         f"rank {rank_of(late)} has not come to the rendezvous: {who(late)} waits for {late.awaited}; {victims} for it"
     )
+
+
+def _awaited(case: Case, chain: Chain) -> str:
+    """What a rank waits for, where none is seen to stand elsewhere."""
+    if chain.end.detail == "store":
+        return "a key in the store that nobody has set"
+    if not _whole(case):
+        return "the other ranks to appear"
+    places: dict[str, int | None] = {}
+    for rank in case.ranks:
+        names = rank.process.environment
+        places.setdefault(f"{names.get('MASTER_ADDR', '?')}:{names.get('MASTER_PORT', '?')}", rank.rank)
+    apart = ", ".join(f"rank {rank} at {place}" for place, rank in list(places.items())[:MOST_NAMED])
+    told = f", and they look for each other at different places: {apart}" if len(places) > 1 else ""
+    return f"the others, though all {len(case.ranks)} ranks are here{told}"
+
+
+def _whole(case: Case) -> bool:
+    return case.job.world_size is not None and len(case.ranks) >= case.job.world_size
+
+
+def _next(case: Case, chain: Chain) -> tuple[str, ...]:
+    if chain.end.detail == "store":
+        return ("find the rank that should have set the key: perfwatch capture stacks shows where each is",)
+    compare = "compare MASTER_ADDR, MASTER_PORT and WORLD_SIZE of every rank"
+    return (compare,) if _whole(case) else ("start the missing rank", compare)
 
 
 def _blaming(found: Finding, late: list[Chain]) -> Finding:
