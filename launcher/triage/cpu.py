@@ -8,6 +8,7 @@ from perfwatch.triage.motion import motion
 
 WINDOW_SECONDS = 15.0
 DELAYED_SHARE = 0.25  # of the training thread's time, runnable but not running
+BUSY_PER_CPU = 1.5  # threads of the job that want a CPU, per CPU: more, and one, wait for each other
 CROWD_PER_CPU = 3.0  # busy threads for each CPU: so many crowd it whatever others do
 WANTS_SHARE = 0.25  # run time plus run delay, of a core: above it a thread wants a CPU most of the time
 
@@ -58,7 +59,7 @@ def crowds_itself(case: Case, pid: int) -> bool:
     """Whether the job's own threads are so many for each CPU that whatever it waits for waits for one first."""
     cpus, wanted = allowed_cpus(case, pid), demand(case)
     delayed = (delay_share(case, pid) or 0.0) >= DELAYED_SHARE
-    return cpus is not None and wanted is not None and delayed and wanted.threads >= CROWD_PER_CPU * cpus
+    return cpus is not None and wanted is not None and delayed and wanted.threads >= BUSY_PER_CPU * cpus + 1
 
 
 def own_cores(case: Case, on: frozenset[int] | None = None) -> float:

@@ -1,6 +1,7 @@
 """How close the job is to what its hardware can do: tensor TFLOP/s, hardware and model FLOPs utilisation, memory bandwidth.
 
-Achieved = share of cycles in which the tensor cores were busy x clock x FLOPs per clock: nothing is asked of the job. All rates
+Achieved = share of cycles in which the tensor cores were busy x clock x FLOPs per clock x what such a cycle was measured to bring:
+nothing is asked of the job. All rates
 are for dense 16-bit arithmetic (TF32 does half as much in a busy cycle, fp8 twice). The first steps are left out, and middle and
 extreme values are given, never a bare mean.
 """
@@ -16,8 +17,8 @@ from perfwatch.triage.hardware import (
     TERA,
     data_sheet_tflops,
     dram_peak_bytes_per_second,
-    real_clock_mhz,
     tensor_tflops_at,
+    tensor_yield,
     unknown,
 )
 from perfwatch.triage.history import quantile
@@ -59,20 +60,19 @@ def _card(case: Case, uuid: str, rank: int | None, seconds: float) -> CardFigure
     card = seen.reading
     samples = case.history.series(GpuSample, uuid, seconds=seconds + 5.0)
     times = [one.at for one in samples]
-    tflops, as_told, at_clock, at_boost, capped = [], [], [], [], 0
+    tflops, at_clock, at_boost, capped = [], [], [], 0
     for one in looks:
         place = bisect.bisect_right(times, one.at) - 1
         sample = samples[place].reading if place >= 0 else None
-        clock = None if sample is None else real_clock_mhz(card, sample.sm_clock_mhz, sample.reasons)
-        now = tensor_tflops_at(card, clock)
+        now = tensor_tflops_at(card, sample.sm_clock_mhz if sample is not None else None)
         most = tensor_tflops_at(card, card.sm_clock_max_mhz)
         if one.reading.tensor is None or now is None or most is None:
             continue
         capped += sample is not None and bool((sample.reasons or 0) & POWER_CAP)
-        tflops.append(one.reading.tensor * now)
-        as_told.append(one.reading.tensor * (tensor_tflops_at(card, sample.sm_clock_mhz if sample else None) or now))
-        at_clock.append(one.reading.tensor)
-        at_boost.append(one.reading.tensor * now / most)
+        used = one.reading.tensor * tensor_yield(card, one.reading.graphics)
+        tflops.append(used * now)
+        at_clock.append(used)
+        at_boost.append(used * now / most)
     dram = [one.reading.dram for one in looks if one.reading.dram is not None]
     peak = dram_peak_bytes_per_second(card)
     return CardFigures(
@@ -86,7 +86,6 @@ def _card(case: Case, uuid: str, rank: int | None, seconds: float) -> CardFigure
         hfu_at_boost=spread(at_boost, 4),
         hfu_at_clock=spread(at_clock, 4),
         power_capped=round(capped / len(tflops), 2) if tflops else None,
-        at_most_tflops=round(quantile(as_told, 0.5) or 0.0, 1) if capped else None,
         dram_share=spread(dram, 4),
         dram_gb_per_second=None if peak is None else spread([share * peak / 1e9 for share in dram]),
         dram_peak_gb_per_second=None if peak is None else round(peak / 1e9, 1),
@@ -145,9 +144,7 @@ def in_words(card: CardFigures) -> tuple[str, str, str]:
         f"{card.tensor_tflops.p50:,.0f} TFLOP/s in the tensor cores (p95 {card.tensor_tflops.p95:,.0f}), "
         f"{card.hfu_at_boost.p50:.1%} of {card.peak_tflops or 0:,.0f} at boost, {card.hfu_at_clock.p50:.1%} at the actual clock"
     )
-    capped = ""
-    if (card.power_capped or 0.0) >= MOSTLY_CAPPED and card.at_most_tflops is not None:
-        capped = f"its power cap holds the clock down, which is known to some 9 % then (at most {card.at_most_tflops:,.0f} TFLOP/s)"
+    capped = "its power cap holds the clock down" if (card.power_capped or 0.0) >= MOSTLY_CAPPED else ""
     return "achieved, in dense 16-bit arithmetic", "; ".join(filter(None, (rate, memory, capped))), ""
 
 

@@ -10,7 +10,7 @@ import re
 from perfwatch.probes.readings import Gpu
 
 # compute capability: dense 16-bit floating-point operations (a fused multiply-add is two) per clock and multiprocessor, with
-# accumulation in fp32. Measured on 9.0: tensor 93.6 % x 132 x 1.47 GHz x 4096 = 744 TFLOP/s where the loop counted 750.
+# accumulation in fp32.
 TENSOR_FLOPS: dict[tuple[int, int], int] = {
     (7, 0): 1024,  # Volta: 8 tensor cores x 64 fused multiply-adds
     (7, 2): 1024,  # Xavier
@@ -44,10 +44,16 @@ DATA_SHEET: tuple[tuple[str, float], ...] = (
     (r"GB200", 2500.0),
     (r"B200", 2250.0),
 )
-# Under its power cap (clocks-event reason 0x4) a card's clock is told too high: on one H200, driver 580, the clock that a kernel
-# counted itself was 0.89 to 0.95 of what NVML told (fourteen loads; without the cap 0.96 to 1.00), on another 1.01.
+# What a Hopper card's tensor cores bring of tensor-active x clock x operations, by how busy it is. Nothing but such kernels one
+# after the other: 0.87 to 0.92, whether the power cap (clocks-event reason 0x4) holds the clock down or not; busy half of the
+# time 0.90 to 0.95, a quarter 0.96 to 1.05; a decoder's training 0.96. On five H200, driver 580, against loops that count their
+# own FLOPs: products of 1,024 to 12,288 in bf16, fp16, TF32 and fp8, a convolution, cuDNN's attention. The driver tells the
+# clock rightly then (0.97 to 1.00 of what a kernel counts right afterwards): either the units rest within cycles that count as
+# active, or the clock skips under load. On a sixth card such a cycle brought all that it can (0.99).
+# Kernels of Ampere's mma.sync (FlashAttention 2) are active for half as long again as their arithmetic needs.
 POWER_CAP = 0x4
-CAPPED_CLOCK: dict[tuple[int, int], float] = {(9, 0): 0.918}
+SUSTAINED: dict[tuple[int, int], float] = {(9, 0): 0.918}
+RESTED_BUSY, SUSTAINED_BUSY = 0.25, 0.6  # shares of the time with a kernel resident
 DATA_RATE = 2  # transfers per cycle of the memory clock that NVML tells (checked: T4, A10, A100, L40S, H200, RTX 4090)
 MHZ = 1e6
 TERA = 1e12
@@ -70,11 +76,11 @@ def tensor_tflops_at(card: Gpu, clock_mhz: float | None) -> float | None:
     return None if per_clock is None or clock_mhz is None else per_clock * clock_mhz * MHZ / TERA
 
 
-def real_clock_mhz(card: Gpu, told_mhz: float | None, reasons: int | None) -> float | None:
-    """The clock that the multiprocessors run at, as far as it is known: NVML's, corrected under the power cap."""
-    if told_mhz is None or card.compute_capability is None or not (reasons or 0) & POWER_CAP:
-        return told_mhz
-    return told_mhz * CAPPED_CLOCK.get(card.compute_capability, 1.0)
+def tensor_yield(card: Gpu, busy: float | None) -> float:
+    """What is really computed of tensor-active x clock x operations, 0..1; ``busy``: share of the time with a kernel resident."""
+    sustained = SUSTAINED.get(card.compute_capability, 1.0) if card.compute_capability is not None else 1.0
+    weight = 1.0 if busy is None else (busy - RESTED_BUSY) / (SUSTAINED_BUSY - RESTED_BUSY)
+    return 1.0 - (1.0 - sustained) * min(1.0, max(0.0, weight))
 
 
 def data_sheet_tflops(card: Gpu) -> float | None:

@@ -133,11 +133,16 @@ def _two_looks(history: History, pid: int, tid: int, seconds: float) -> list[See
 
 
 def _stands(history: History, pid: int, tid: int, seconds: float, threads: list[Seen[r.Thread]]) -> list[Seen[r.Stack]]:
-    """The stacks of the last seconds, and the older ones since which the thread has not run: it stands there yet."""
+    """The stacks of the last seconds, and the older ones since which the thread has not run: it stands there yet.
+
+    Of an older one every sample must be of the time since: in its first the thread may have come to where it stands.
+    """
     last = threads[-1] if threads else None
-    if last is not None and last.reading.ran_ago_seconds is not None and last.reading.state != "R":
-        seconds = max(seconds, history.at - last.at + last.reading.ran_ago_seconds)
-    return history.series(r.Stack, pid, tid, seconds=seconds)
+    if last is None or last.reading.ran_ago_seconds is None or last.reading.state == "R":
+        return history.series(r.Stack, pid, tid, seconds=seconds)
+    ran_at = last.at - last.reading.ran_ago_seconds
+    seen = history.series(r.Stack, pid, tid, seconds=max(seconds, history.at - ran_at))
+    return [one for one in seen if one.at >= history.at - seconds or one.at - one.reading.span_seconds >= ran_at]
 
 
 @dataclass(frozen=True)

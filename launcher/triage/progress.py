@@ -7,7 +7,7 @@ from perfwatch.triage.devices import served
 from perfwatch.triage.frames import any_tag, tags
 from perfwatch.triage.history import History, median, quantile
 from perfwatch.triage.job import Job, Member
-from perfwatch.triage.motion import motion, python_threads, stack_key, was_at
+from perfwatch.triage.motion import WINDOW_SECONDS, motion, python_threads, stack_key, was_at
 from perfwatch.triage.profile import TRAINING_TAGS, Profile, lasting, profile
 
 STEP_GRACE = 5.0  # a rank is late when it made no step for so many times its usual longest ...
@@ -50,12 +50,17 @@ class Progress:
 
 
 def step_clock(history: History, pid: int, seconds: float = RECENT_SECONDS) -> StepClock | None:
-    """The agent's count in one process over the last ``seconds``; None where there is no agent."""
+    """The agent's count in one process over the last ``seconds``; None where there is no agent, or steps are out of its sight.
+
+    Those inside of a CUDA graph are: the optimizer is called when the graph is captured, and then never again.
+    """
     series = history.series(r.Steps, pid, seconds=seconds) or history.series(r.Steps, pid)[-1:]
     if not series:
         return None
     last = series[-1]
     ago = None if last.reading.step_ago_seconds is None else last.reading.step_ago_seconds + (history.at - last.at)
+    if ago is not None and ago > WINDOW_SECONDS and was_at(history, pid, last.reading.tid or pid, "graph_replay"):
+        return None
     intervals = tuple(value for one in series for value in one.reading.interval_seconds)
     warm_up = min(len(intervals) // 10, 10)  # the first steps compile, allocate and autotune
     return StepClock(last.reading.count, ago, intervals[warm_up:], last.reading.count - series[0].reading.count)

@@ -122,8 +122,7 @@ class CardFigures(_Part, frozen=True, kw_only=True):
     """How close one card is to what it can do. Shares are 0 to 1; rates are for dense 16-bit arithmetic in the tensor cores.
 
     unknown: why no peak can be given, empty where it is. hfu: hardware FLOPs utilisation, of the peak at the highest clock, and
-    of the peak at the clock that the card really runs at. power_capped: share of the looks under the power cap, where the
-    driver tells the clock too high: the rates are corrected for it, and at_most_tflops is what they would be without.
+    of the peak at the clock that the card runs at. power_capped: share of the looks under the power cap.
     """
 
     uuid: str
@@ -136,7 +135,6 @@ class CardFigures(_Part, frozen=True, kw_only=True):
     hfu_at_boost: Spread | None = None
     hfu_at_clock: Spread | None = None
     power_capped: float | None = None
-    at_most_tflops: float | None = None
     dram_share: Spread | None = None
     dram_gb_per_second: Spread | None = None
     dram_peak_gb_per_second: float | None = None

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.readings import Frame, Process, Stack, Steps
+from perfwatch.probes.readings import Frame, NativeProfile, Process, Stack, Steps
 from perfwatch.recording import load
 from perfwatch.triage.beginning import SETTLED_SECONDS, beginning
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.history import History
+from perfwatch.triage.native import native_profile
 from perfwatch.triage.rules.compiling import _compiles
 from tests.sessions import session
 
@@ -62,3 +63,14 @@ def test_the_import_of_the_compiler_is_no_compilation(importing: bool, compiles:
     imports = (Frame("_find_and_load", "<frozen importlib._bootstrap>", 1360),) if importing else ()
 
     assert _compiles(Stack(pid=7, tid=7, frames=(inside, *imports, Frame("main", "/app/train.py", 31)))) is compiles
+
+
+@pytest.mark.parametrize(("taken_at", "tells"), [(6.0, False), (14.0, True)])
+def test_a_native_profile_of_the_imports_says_nothing_of_training(taken_at: float, tells: bool) -> None:
+    """They collect garbage for a quarter of their time; the first step ended at 10 s."""
+    case = stepped("run", 0, (), 20.0)
+    for at, count in ((10.0, 1), (20.0, 21)):
+        case.history.add(at, Steps(pid=7, tid=7, count=count, interval_seconds=(0.5,) * min(20, count - 1)))
+    case.history.add(taken_at, NativeProfile(pid=7, tid=7, shares={"gc_collect_main": 0.25}, samples=100))
+
+    assert (native_profile(case, case.ranks[0]) is not None) is tells

@@ -39,11 +39,11 @@ def training() -> History:
 
 
 def test_the_achieved_rate_is_what_the_training_counted_itself() -> None:
-    """Within 5 %: 239 TFLOP/s by 6 N T, beside which attention counts a little."""
+    """239 TFLOP/s by 6 N T. Of six cards the one whose busy cycles brought all they can: it is told 6 % low."""
     card = efficiency(trained(training())).cards[0]
 
     assert card.tensor_tflops is not None
-    assert card.tensor_tflops.p50 == pytest.approx(239.0, rel=0.05)
+    assert card.tensor_tflops.p50 == pytest.approx(239.0, rel=0.08)
 
 
 def test_model_flops_utilisation_is_told_against_the_data_sheet() -> None:
@@ -127,7 +127,7 @@ def test_an_unknown_card_has_bandwidth_but_no_peak() -> None:
 
 
 def test_a_matrix_product_on_a_power_capped_card_is_told_at_both_clocks() -> None:
-    """94 % of what it can do at 1,470 MHz is 70 % of what it could do at 1,980."""
+    """Its tensor cores are busy for 94 % of the cycles, which bring 86 % of what it can do at 1,470 MHz, 64 % of that at 1,980."""
     history = History()
     under(history, "bf16_matmul", 0.0, 5.0)
     history.add(0.0, h200())
@@ -136,6 +136,6 @@ def test_a_matrix_product_on_a_power_capped_card_is_told_at_both_clocks() -> Non
     assert card.tensor_tflops is not None
     assert card.hfu_at_boost is not None
     assert card.hfu_at_clock is not None
-    assert card.tensor_tflops.p50 == pytest.approx(747, rel=0.01)
-    assert card.hfu_at_clock.p50 == pytest.approx(0.94)
-    assert card.hfu_at_boost.p50 == pytest.approx(0.94 * 1470 / 1980, rel=0.01)
+    assert card.tensor_tflops.p50 == pytest.approx(686, rel=0.01)
+    assert card.hfu_at_clock.p50 == pytest.approx(0.863, abs=0.005)
+    assert card.hfu_at_boost.p50 == pytest.approx(0.863 * 1470 / 1980, rel=0.01)

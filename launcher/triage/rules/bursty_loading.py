@@ -17,7 +17,7 @@ What to do next
 from perfwatch.probes.readings import Stack
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import tags
-from perfwatch.triage.history import median
+from perfwatch.triage.history import median, quantile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.starving import Starving, starving
 from perfwatch.triage.verdict import Alternative, Outcome
@@ -27,6 +27,7 @@ CAUSE = Cause("bursty_loading", "slow", "data", (Stack,))
 LONG_WAIT_SECONDS = 0.2
 FEW_WAITS = 3
 LONG_SHARE = 0.5  # of all the waiting: where short waits make up most of it, the loader is too slow on average
+LONGER = 2.0  # times the steps that do not wait: it waited
 STEPS_BETWEEN = 3.0  # turns of the loop for each long wait; two workers in lockstep are merely too slow
 
 
@@ -37,21 +38,22 @@ def judge(case: Case) -> Outcome:
         return None
     waits = [end - begin for begin, end in found.profile.runs(lambda stack: "loader_wait" in tags(stack))]
     long = [wait for wait in waits if wait >= LONG_WAIT_SECONDS]
-    steps = case.steps(found.rank)
-    turns = steps.advanced if steps is not None and steps.advanced else _optimizer_turns(found)
-    if len(long) < FEW_WAITS or turns < STEPS_BETWEEN * len(long) or sum(long) < LONG_SHARE * sum(waits):
+    if len(long) < FEW_WAITS or sum(long) < LONG_SHARE * sum(waits):
+        return None
+    between = _between(case, found, len(long))
+    if between < STEPS_BETWEEN:
         return None
     return found.finding(
         case,
         CAUSE,
         summary=f"batches come in bursts: {len(long)} waits of {median(long) or 0:.1f} s, "
-        f"and {turns / len(long):.0f} steps for each of them",
+        f"and {between:.0f} steps for each of them",
         evidence=(
             case.saw(
                 "stack",
                 f"pid {found.rank.pid}",
                 "few long waits",
-                f"{len(long)} waits of {median(long) or 0:.2f} s, {turns} steps",
+                f"{len(long)} waits of {median(long) or 0:.2f} s, {between:.1f} steps for each",
                 "waits of equal length",
             ),
         ),
@@ -60,6 +62,14 @@ def judge(case: Case) -> Outcome:
     )
 
 
-def _optimizer_turns(found: Starving) -> int:
-    """A lower bound of the steps: how often the thread came to its optimizer."""
-    return found.profile.turns(lambda stack: "optimizer" in tags(stack))
+def _between(case: Case, found: Starving, waits: int) -> float:
+    """Steps for each long one, from the first of these to the last: what was before they began is no burst.
+
+    Without an agent a lower bound: how often the thread came to its optimizer.
+    """
+    steps = case.steps(found.rank, found.profile.seconds)
+    if steps is None or not steps.intervals:
+        return found.profile.turns(lambda stack: "optimizer" in tags(stack)) / waits
+    least = LONGER * (quantile(steps.intervals, 0.25) or 0.0)
+    long = [index for index, interval in enumerate(steps.intervals) if interval >= least]
+    return (long[-1] - long[0]) / (len(long) - 1) if len(long) >= FEW_WAITS else 0.0

@@ -20,7 +20,8 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.frames import tags
 from perfwatch.triage.gpu import Regime, cards_of, name_of, regimes
 from perfwatch.triage.motion import motion
-from perfwatch.triage.own_work import native_python_share, own_work
+from perfwatch.triage.native import native_python_share
+from perfwatch.triage.own_work import own_work
 from perfwatch.triage.profile import TRAINING_TAGS
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.rules.serial_loading import NATIVE_SHARE, OWN_SHARE

@@ -14,11 +14,12 @@ What to do next
     ``gc.freeze()`` after setup, a higher ``gc.set_threshold``, no ``gc.collect()`` in the loop.
 """
 
-from perfwatch.probes.readings import NativeProfile, Stack
+from perfwatch.probes.readings import Stack
 from perfwatch.triage.case import Case
 from perfwatch.triage.code import calling_line
 from perfwatch.triage.frames import show, tags
 from perfwatch.triage.job import Member
+from perfwatch.triage.native import native_profile
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import WINDOW_SECONDS, slow, telling, worst
@@ -80,7 +81,7 @@ def _explicit(case: Case, seen: Profile) -> float:
 
 
 def _native(case: Case, rank: Member) -> float:
-    seen = case.history.latest(NativeProfile, rank.pid, case.progress[rank.pid].thread)
-    if seen is None or case.progress[rank.pid].kind != "moving" or seen.at < case.at - WINDOW_SECONDS:
+    seen = native_profile(case, rank, WINDOW_SECONDS)
+    if seen is None or case.progress[rank.pid].kind != "moving":
         return 0.0
-    return sum(share for symbol, share in seen.reading.shares.items() if symbol.lstrip("_").startswith(COLLECTOR))
+    return sum(share for symbol, share in seen.shares.items() if symbol.lstrip("_").startswith(COLLECTOR))

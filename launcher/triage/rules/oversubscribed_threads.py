@@ -18,7 +18,15 @@ What to do next
 
 from perfwatch.probes.readings import Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.cpu import CROWD_PER_CPU, DELAYED_SHARE, allowed_cpus, burnt_by_others, confined, demand
+from perfwatch.triage.cpu import (
+    BUSY_PER_CPU,
+    CROWD_PER_CPU,
+    DELAYED_SHARE,
+    allowed_cpus,
+    burnt_by_others,
+    confined,
+    demand,
+)
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import certainty, slow, working
 from perfwatch.triage.starving import starving
@@ -26,7 +34,6 @@ from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("oversubscribed_threads", "slow", "user_code", (Thread,))
 
-BUSY_PER_CPU = 1.5  # threads that want a CPU, per CPU
 # Of what is burnt on CPUs of its own: below it nobody else can have crowded them, and one thread too many will do.
 ALONE_SHARE = 0.3
 OTHERS_SHARE = 0.5  # of the burnt CPU time: above it the neighbours are to blame, unless the job alone is a crowd

@@ -24,7 +24,8 @@ from perfwatch.triage.frames import show, tags
 from perfwatch.triage.gpu import cards_of
 from perfwatch.triage.job import Member
 from perfwatch.triage.memory import computed
-from perfwatch.triage.own_work import native_python_share, own_python, own_work
+from perfwatch.triage.native import native_python_share
+from perfwatch.triage.own_work import own_python, own_work, rests
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import certainty, slow, working, worst
@@ -83,13 +84,17 @@ def _ceiling(case: Case, rank: Member, lost: float) -> float:
 
 
 def _own(case: Case) -> Outcome:
+
+    def works(stack: Stack) -> bool:
+        return own_work(stack) and not rests(case.history, stack)
+
     for rank, seen in working(case):
-        lost, python = seen.share_where(own_work), seen.share_where(lambda stack: own_python(case.history, stack))
+        lost, python = seen.share_where(works), seen.share_where(lambda stack: own_python(case.history, stack))
         native = native_python_share(case, rank)
         plain = python >= PYTHON_SHARE or (native is not None and native >= NATIVE_SHARE)
         if lost < OWN_SHARE or not plain or not (seen.seen("backward", "optimizer") or computed(case, rank)):
             continue
-        frame = seen.top_line(own_work)
+        frame = seen.top_line(works)
         return slow(
             case,
             CAUSE,

@@ -1,0 +1,140 @@
+"""How rightly the arithmetic rate of a card is told: loops that count their own FLOPs, beside what perfwatch makes of its counters.
+
+    python scripts/measured_arithmetic.py                     every load, at full speed and with pauses: two minutes on one card
+    python scripts/measured_arithmetic.py --seconds 5 --only 8192
+
+Each load runs alone. ``told`` is tensor-active x clock x operations, ``corrected`` is that times what such a cycle brings
+(``perfwatch.triage.hardware.tensor_yield``); both are held against what the loop counts over the same time. Needs a card with
+GPM (Hopper or newer), a Python in which perfwatch and a torch for that card are installed, and nothing else on the card.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import linear, scaled_dot_product_attention
+
+from perfwatch.probes.nvml_asking import Asking
+from perfwatch.probes.nvml_description import describe
+from perfwatch.probes.nvml_driver import DriverNvml
+from perfwatch.probes.nvml_gpm import Gpm
+from perfwatch.triage.hardware import TERA, tensor_tflops_at, tensor_yield
+from perfwatch.triage.history import median
+
+BURST_FLOPS = 2e12  # some 3 ms of an H200
+WARM_SECONDS = 0.6
+PAUSES = (0.0, 0.7)  # of the time
+SM_CLOCK = 1  # NVML_CLOCK_SM
+
+
+@dataclass(frozen=True)
+class Load:
+    """``burst`` runs ``flops`` operations; ``rate``: how many times as many of them a cycle does as of 16-bit ones."""
+
+    burst: Callable[[], object]
+    flops: float
+    rate: float = 1.0
+
+
+def product(rows: int, inner: int, columns: int, kind: torch.dtype = torch.bfloat16, rate: float = 1.0) -> Load:
+    """A linear layer."""
+    left, weight = (torch.randn(side, inner, device="cuda").to(kind) for side in (rows, columns))
+    once = 2.0 * rows * inner * columns
+    times = max(1, int(BURST_FLOPS / once))
+    return Load(lambda: [linear(left, weight) for _ in range(times)], times * once, rate)
+
+
+def batched(batch: int, rows: int, inner: int) -> Load:
+    """Many small products that memory bounds."""
+    left = torch.randn(batch, rows, inner, device="cuda", dtype=torch.bfloat16)
+    right = left.transpose(1, 2).contiguous()
+    once = 2.0 * batch * rows * inner * rows
+    times = max(1, int(BURST_FLOPS / once))
+    return Load(lambda: [torch.bmm(left, right) for _ in range(times)], times * once)
+
+
+def attention(kernel: SDPBackend, length: int = 4096, width: int = 128) -> Load:
+    """The forward pass of 64 heads, without a mask."""
+    shape = (4, 16, length, width)
+    query, key, value = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+
+    def burst() -> None:
+        with sdpa_kernel(kernel):
+            for _ in range(4):
+                scaled_dot_product_attention(query, key, value)
+
+    return Load(burst, 4 * 4.0 * 64 * length * length * width)
+
+
+LOADS: dict[str, Callable[[], Load]] = {
+    **{f"bf16 {side}": partial(product, side, side, side) for side in (1024, 2048, 4096, 8192, 12288)},
+    "bf16 8192x4096x14336": partial(product, 8192, 4096, 14336),
+    "bf16 2048x768x3072": partial(product, 2048, 768, 3072),
+    "bf16 64 x 1024x64x1024": partial(batched, 64, 1024, 64),
+    "fp16 4096": partial(product, 4096, 4096, 4096, torch.float16),
+    "tf32 4096": partial(product, 4096, 4096, 4096, torch.float32, 0.5),
+    "cuDNN attention": partial(attention, SDPBackend.CUDNN_ATTENTION),
+    "FlashAttention": partial(attention, SDPBackend.FLASH_ATTENTION),
+}
+
+
+def measure(load: Load, pause: float, seconds: float, nvml: DriverNvml) -> str:
+    """Run one load for a while; a line of the table."""
+    card = nvml.card(0)
+    gpu = describe(Asking(nvml, card), 0, "")
+    units = Gpm(nvml, card, gpu.uuid)
+
+    def bursts(until: float) -> tuple[int, list[float]]:
+        done, clocks = 0, []
+        while (began := time.monotonic()) < until:
+            load.burst()
+            torch.cuda.synchronize()
+            done += 1
+            clocks.append(float(nvml.number("nvmlDeviceGetClockInfo", card, SM_CLOCK)))
+            time.sleep((time.monotonic() - began) * pause / (1.0 - pause))
+        return done, clocks
+
+    bursts(time.monotonic() + WARM_SECONDS)
+    began = time.monotonic()
+    units.look(began)
+    done, clocks = bursts(began + seconds)
+    ended = time.monotonic()
+    seen = units.look(ended)
+    own = done * load.flops / (ended - began) / TERA
+    peak = tensor_tflops_at(gpu, median(clocks))
+    if seen is None or seen.tensor is None or peak is None:
+        return "this card or its driver does not tell"
+    told = seen.tensor * peak * load.rate
+    corrected = told * tensor_yield(gpu, seen.graphics)
+    return (
+        f"counts {own:7.1f}  told {told:7.1f} ({told / own - 1:+6.1%})  corrected {corrected:7.1f} "
+        f"({corrected / own - 1:+6.1%})  busy {seen.graphics or 0:.0%}, tensor {seen.tensor:.0%}"
+    )
+
+
+def main() -> None:
+    """Print a table, in TFLOP/s."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
+    parser.add_argument("--only", default="", help="loads with this in their name")
+    options = parser.parse_args()
+    torch.backends.cuda.matmul.allow_tf32 = True
+    nvml = DriverNvml()
+    nvml.start()
+    for name, make in LOADS.items():
+        if options.only not in name:
+            continue
+        load = make()
+        for pause in PAUSES:
+            line = measure(load, pause, options.seconds, nvml)
+            print(f"{name:24}{'with pauses' if pause else '':12}{line}", flush=True)
+        del load
+        torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()
