@@ -6,18 +6,20 @@ be spread over phases in which the card worked. Phases are mixed differently fro
 them apart: for every line the share of its time in which the card idles is the one that best explains all intervals together
 (expectation maximisation; each round hands every interval's idle and busy time out again). What is handed out is what was
 measured, no more and no less. Where phases are much shorter than the intervals, all intervals look alike and a line's share is
-little more than its share of the time: ``told_apart`` says how far that is so.
+little more than its share of the time: ``told_apart`` says how far that is so. A look at the card is late, and taken to be as late
+as explains most.
 """
 
 import bisect
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import is_user, short_name
 from perfwatch.triage.gpu import cards_of, index_of, told
+from perfwatch.triage.handing_out import Mixed, explained
 from perfwatch.triage.history import History, Seen
 
 RECENT_SECONDS = 300.0  # before the verdict; further back where less than ENOUGH_SECONDS of that was sampled
@@ -27,8 +29,10 @@ MOST_RANKS = 16
 LONGEST_INTERVAL_SECONDS = 3.0  # of a card without its units: two looks further apart say nothing of what was between
 REACH_SECONDS = 0.1  # before and after a sample for which it stands at most: records have 20 a second
 KNOWN = 0.6  # of an interval must be known
-ROUNDS, SETTLED = 60, 0.002
-PRIOR_SECONDS = 0.2  # a line that was hardly seen idles like the whole, until its own samples say otherwise
+# A look tells of what was some time before: counters are refreshed every 100 ms (GPM) or 200 ms, and 0.10 to 0.15 s fitted best on
+# an H200. Which of these it is, the intervals themselves show.
+LATE_SECONDS = (0.0, 0.05, 0.1, 0.15, 0.2)
+CLEARLY = 0.05  # so much more must be explained before looks are taken to be late
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,10 @@ class _Interval:
         """Its length."""
         return self.ended - self.begun
 
+    def earlier(self, seconds: float) -> "_Interval":
+        """The same, of some time before."""
+        return _Interval(self.begun - seconds, self.ended - seconds, self.idle)
+
 
 @dataclass(frozen=True)
 class _Cell:
@@ -90,18 +98,13 @@ class _Cell:
     frames: tuple[r.Frame, ...]
 
 
-@dataclass
-class _Mixed:
-    """One interval and the share of its samples by line."""
-
-    seconds: float
-    idle_seconds: float
-    shares: dict[Hashable, float]
-
-
 def off_gpu(case: Case) -> OffGpu | None:
     """Of all ranks whose card is known; None where no card was looked at while stacks were sampled."""
-    parts = [part for rank in case.ranks[:MOST_RANKS] if (part := _of_rank(case, rank.pid, rank.rank)) is not None]
+    parts: list[OffGpu] = []
+    late: float | None = None
+    for rank in case.ranks[:MOST_RANKS]:
+        part, late = _of_rank(case, rank.pid, rank.rank, late)
+        parts += [part] if part is not None else []
     if not parts:
         return None
     return OffGpu(
@@ -117,46 +120,69 @@ def off_gpu(case: Case) -> OffGpu | None:
     )
 
 
-def _of_rank(case: Case, pid: int, rank: int | None) -> OffGpu | None:
+def _of_rank(case: Case, pid: int, rank: int | None, late: float | None) -> tuple[OffGpu | None, float | None]:
+    """What its card waited for; and how late looks are, which the first rank tells for all: they come from one driver."""
     history = case.history
-    thread = case.progress[pid].thread
     cards = cards_of(history, pid)
-    stacks = history.series(r.Stack, pid, thread)
+    stacks = history.series(r.Stack, pid, case.progress[pid].thread)
     if not cards.certain or not stacks:
-        return None
+        return None, late
     uuid = cards.uuids[0]
     intervals, source = _intervals(history, uuid)
-    cells, chosen = _chosen(intervals, stacks, case.at)
-    ends = [cell.ended for cell in cells]
-    mixed: list[_Mixed] = []
-    within: dict[Hashable, dict[tuple[r.Frame, ...], float]] = defaultdict(lambda: defaultdict(float))
-    for one in chosen:
-        parts = _overlaps(one, cells, ends)
-        seen = sum(part for _, part in parts)
-        shares: dict[Hashable, float] = defaultdict(float)
-        for cell, part in parts:
-            key = _line(cell.frames)
-            shares[key] += part / seen
-            within[key][cell.frames] += one.seconds * part / seen
-        mixed.append(_Mixed(one.seconds, one.idle * one.seconds, shares))
-    if not mixed:
-        return None
-    idle, told_apart = _explained(mixed)
-    awaited = []
-    for key, by_stack in within.items():
-        total = sum(by_stack.values())
-        awaited += [Awaited(rank, frames, idle[key] * part / total, part) for frames, part in by_stack.items()]
+    tried = LATE_SECONDS if late is None else (late,)
+    fitted = {late: _Fit.of([one.earlier(late) for one in intervals], stacks, case.at) for late in tried}
+    best = max(fitted, key=lambda late: fitted[late].told_apart)
+    late = best if fitted[best].told_apart >= fitted[tried[0]].told_apart + CLEARLY else tried[0]
+    chosen = fitted[late]
+    if not chosen.mixed:
+        return None, None
     index = index_of(history, uuid)
-    return OffGpu(
-        awaited=tuple(awaited),
-        measured_seconds=sum(one.seconds for one in mixed),
-        idle_seconds=sum(one.idle_seconds for one in mixed),
+    found = OffGpu(
+        awaited=tuple(chosen.awaited(rank)),
+        measured_seconds=sum(one.seconds for one in chosen.mixed),
+        idle_seconds=sum(one.idle_seconds for one in chosen.mixed),
         all_measured_seconds=sum(one.seconds for one in intervals),
         all_idle_seconds=sum(one.idle * one.seconds for one in intervals),
         source=source,
         cards=() if index is None else (index,),
-        told_apart=told_apart,
+        told_apart=chosen.told_apart,
     )
+    return found, late
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """What the intervals say of each line, if they were of that time."""
+
+    mixed: tuple[Mixed, ...]
+    within: Mapping[Hashable, Mapping[tuple[r.Frame, ...], float]]  # seconds by line and stack
+    idle: Mapping[Hashable, float]
+    told_apart: float
+
+    @classmethod
+    def of(cls, intervals: Sequence[_Interval], stacks: Sequence[Seen[r.Stack]], at: float) -> "_Fit":
+        """Look up what was sampled in each interval, and hand its idle time out."""
+        cells, chosen = _chosen(intervals, stacks, at)
+        ends = [cell.ended for cell in cells]
+        mixed: list[Mixed] = []
+        within: dict[Hashable, dict[tuple[r.Frame, ...], float]] = defaultdict(lambda: defaultdict(float))
+        for one in chosen:
+            parts = _overlaps(one, cells, ends)
+            seen = sum(part for _, part in parts)
+            shares: dict[Hashable, float] = defaultdict(float)
+            for cell, part in parts:
+                key = _line(cell.frames)
+                shares[key] += part / seen
+                within[key][cell.frames] += one.seconds * part / seen
+            mixed.append(Mixed(one.seconds, one.idle * one.seconds, shares))
+        return cls(tuple(mixed), within, *explained(mixed))
+
+    def awaited(self, rank: int | None) -> Iterator[Awaited]:
+        """The idle time of each line, by the stacks in which it was seen."""
+        for key, by_stack in self.within.items():
+            total = sum(by_stack.values())
+            for frames, part in by_stack.items():
+                yield Awaited(rank, frames, self.idle[key] * part / total, part)
 
 
 def _intervals(history: History, uuid: str) -> tuple[list[_Interval], str]:
@@ -233,46 +259,3 @@ def _line(frames: tuple[r.Frame, ...]) -> Hashable:
             called = short_name(frames[place - 1].function) if place else ""
             return frame.file, frame.line, called
     return (frames[0].file, short_name(frames[0].function), "") if frames else ("", 0, "")
-
-
-def _explained(mixed: Sequence[_Mixed]) -> tuple[dict[Hashable, float], float]:
-    """By line: seconds in which the card idled, which sum to those of all intervals; and how far they explain each one's."""
-    total = sum(one.seconds for one in mixed)
-    overall = sum(one.idle_seconds for one in mixed) / total if total else 0.0
-    keys = dict.fromkeys(key for one in mixed for key in one.shares)
-    plain_idle, plain_busy = dict.fromkeys(keys, 0.0), dict.fromkeys(keys, 0.0)  # of intervals with a single line
-    several = []
-    for one in mixed:
-        if len(one.shares) > 1:
-            several.append(one)
-            continue
-        (key,) = one.shares
-        plain_idle[key] += one.idle_seconds
-        plain_busy[key] += one.seconds - one.idle_seconds
-    rates = dict.fromkeys(keys, 0.5)
-    for _ in range(ROUNDS):
-        idle, busy = dict(plain_idle), dict(plain_busy)
-        for one in several:
-            _hand_out(one.idle_seconds, one.shares, rates, idle)
-            _hand_out(one.seconds - one.idle_seconds, one.shares, {key: 1 - rates[key] for key in one.shares}, busy)
-        before = rates
-        known = {key: idle[key] + busy[key] + PRIOR_SECONDS for key in keys}
-        rates = {key: (idle[key] + PRIOR_SECONDS * overall) / known[key] for key in keys}
-        if max(abs(rates[key] - before[key]) for key in keys) < SETTLED:
-            break
-    varied = sum((one.idle_seconds - overall * one.seconds) ** 2 for one in mixed)
-    left = sum(
-        (one.idle_seconds - one.seconds * sum(share * rates[key] for key, share in one.shares.items())) ** 2
-        for one in mixed
-    )
-    return idle, max(0.0, 1.0 - left / varied) if varied > 0 else 0.0
-
-
-def _hand_out(
-    seconds: float, shares: dict[Hashable, float], rates: dict[Hashable, float], into: dict[Hashable, float]
-) -> None:
-    """Seconds of an interval to the lines that were seen in it, by how likely each of them is to have had them."""
-    weights = {key: share * rates[key] for key, share in shares.items()}
-    total = sum(weights.values())
-    for key, weight in weights.items():
-        into[key] += seconds * (weight / total if total > 0 else shares[key])
