@@ -79,14 +79,27 @@ def watching_cores(case: Case) -> float:
 
 def burnt_by_others(case: Case, pid: int) -> float | None:
     """Of what is computed on the CPUs that a rank may use, the share that is neither the job's own nor ours; None: not known."""
-    on, seconds = confined(case, pid), WINDOW_SECONDS
-    if on is None:
-        busy = case.history.rate(r.Host, of=lambda h: h.user_seconds + h.system_seconds, seconds=seconds)
-    else:
-        busy = case.history.rate(r.Affinity, pid, of=lambda a: a.busy_seconds, seconds=seconds)
+    busy = _busy_cores(case, pid)
     if busy is None or busy <= 0:
         return None
-    return max(0.0, 1.0 - (own_cores(case, on) + watching_cores(case)) / busy)
+    return max(0.0, 1.0 - (own_cores(case, confined(case, pid)) + watching_cores(case)) / busy)
+
+
+def taken_by_others(case: Case, pid: int) -> float:
+    """Of the CPUs that a rank may use, the share that others take, on this machine or below it; 0 where it is not known.
+
+    Who shares a core's units, its clock, the caches and the memory with others is slower, and waits for no CPU.
+    """
+    others, busy, cpus = burnt_by_others(case, pid), _busy_cores(case, pid), allowed_cpus(case, pid)
+    burnt = others * busy / cpus if others is not None and busy is not None and cpus else 0.0
+    return burnt + (steal_share(case) or 0.0)
+
+
+def _busy_cores(case: Case, pid: int) -> float | None:
+    """CPU seconds per second of everybody, on the CPUs that a rank may use."""
+    if confined(case, pid) is None:
+        return case.history.rate(r.Host, of=lambda h: h.user_seconds + h.system_seconds, seconds=WINDOW_SECONDS)
+    return case.history.rate(r.Affinity, pid, of=lambda a: a.busy_seconds, seconds=WINDOW_SECONDS)
 
 
 def spare_cores(case: Case, pid: int) -> float | None:

@@ -24,6 +24,7 @@ CARD_WAITS = 0.05  # a card that has nothing to do meanwhile is a second witness
 OTHERS_UNSEEN = 0.75
 FEW_SAMPLES = 20
 WINDOW_SECONDS = 20.0
+LATELY_SECONDS, STEPS_LATE = 5.0, 3.0  # the last step was so long ago at most, or so many times the longest: they go on
 WORKING_SHARE = 0.4  # of the looks at workers: those of a starved loop are busy nearly all the time
 OWN_WAITS = ("mp_queue_get", "queue_get", "pool_wait", "futures_wait", "mp_receive")  # of a loop without a DataLoader
 STEP_TAGS = frozenset({"backward", "optimizer"})
@@ -182,10 +183,13 @@ def starving(case: Case) -> Starving | None:
 def for_training(case: Case, rank: Member, seen: Profile) -> bool:
     """Whether steps are what the data is for: a pool or queue may as well serve a preparation, which is no slow training.
 
-    A DataLoader says so itself. Else steps were counted or seen, or the loop around the wait makes them.
+    A DataLoader says so itself. Else steps are counted, lately, or were seen, or the loop around the wait makes them.
     """
-    if seen.seen("loader_wait") or case.progress[rank.pid].steps is not None:
+    if seen.seen("loader_wait"):
         return True
+    steps = case.progress[rank.pid].steps
+    if steps is not None and steps.ago_seconds is not None:
+        return steps.ago_seconds <= max(LATELY_SECONDS, STEPS_LATE * max(steps.intervals, default=0.0))
     if was_at(case.history, rank.pid, case.progress[rank.pid].thread, *STEP_TAGS):
         return True
     waits = next((one.reading for one in reversed(seen.sights) if awaits_data(one.reading)), None)

@@ -5,7 +5,7 @@ What it means
 
 How it is recognised
     The agent's step times show one lasting shift: the median after it is well above the one before, and the two hardly overlap.
-    The thread was sampled since, and it does not wait for a CPU.
+    The thread was sampled since, and it does not wait for a CPU. Where others take much of the machine it is a suspicion only.
 
 What it is mistaken for
     Steps of very different length all along. Single long steps (checkpoints): the median does not move.
@@ -16,7 +16,7 @@ What to do next
 
 from perfwatch.probes.readings import Steps
 from perfwatch.triage.case import Case
-from perfwatch.triage.cpu import delay_share
+from perfwatch.triage.cpu import delay_share, taken_by_others
 from perfwatch.triage.history import median, quantile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import slow
@@ -29,6 +29,8 @@ FEW_STEPS = 12  # on each side of the change
 RATIO = 1.2
 LOOKS = 60  # three seconds of samples since the change, in which no other cause was found
 CROWDED_SHARE = 0.15  # waiting for a CPU: then the machine is slower, not the run
+TAKEN_SHARE = 0.3  # of the CPUs, by others: then they may be what makes it slower
+SURE, BESIDE_OTHERS = 0.85, 0.55
 OVERLAP = 0.25  # the slower quarter before and the faster quarter after must not overlap
 
 
@@ -51,7 +53,7 @@ def judge(case: Case) -> Outcome:
             rank,
             lost=1.0 - before / after,
             explains=0.0,
-            confidence=0.85,
+            confidence=SURE if taken_by_others(case, rank.pid) < TAKEN_SHARE else BESIDE_OTHERS,
             summary=f"steps became {after / before:.2f} times as long about {ago:.0f} s ago: "
             f"{before * 1e3:.0f} ms before, {after * 1e3:.0f} ms now",
             evidence=(
