@@ -100,11 +100,17 @@ def under_accelerate(processes: int, program: Path, *words: str) -> Iterator[int
                 os.killpg(job.pid, signal.SIGKILL)  # what it started in its own
 
 
+def _rests(pid: int, number: int) -> bool:
+    """Whether a rank of a job sleeps already."""
+    ranks = [rank["pid"] for job in listed() if job["pid"] == pid for rank in job["ranks"] if rank["rank"] == number]
+    return bool(ranks) and "nanosleep" in Path(f"/proc/{ranks[0]}/wchan").read_text()
+
+
 def test_ranks_under_accelerate_are_numbered_and_the_one_that_does_not_come_is_named(repository: Path) -> None:
     """From the launcher's pid to rank 1 and its line."""
     drill = repository / "launcher" / "drills" / "stalled_collective_sleep.py"
     with under_accelerate(2, drill) as pid:
-        until(lambda: any(job["pid"] == pid and len(job["ranks"]) == 2 for job in listed()))
+        until(lambda: _rests(pid, 1))
         done = subprocess.run(
             [*PERFWATCH, "attach", str(pid), "--json"], capture_output=True, text=True, timeout=PATIENCE_SECONDS
         )
