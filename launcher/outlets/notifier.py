@@ -99,14 +99,20 @@ class _Post:
             self._said.add(why)
             self._channel.send({"say": f"a change of the verdict was not posted: {why}"})
 
+    @property
+    def _late(self) -> str:
+        return f"the webhook did not answer within {self._policy.deadline_seconds:g} s"
+
     def _try(self, content: dict[str, Any], seconds: float) -> tuple[str, bool, float]:
         """Why it was not taken (empty: it was), whether to try again, and for how long the other side asks to wait."""
         try:
             status, asked = self._caller.call(send, self._url, content, seconds, deadline_seconds=seconds)
         except Unavailable:
-            return f"the webhook did not answer within {self._policy.deadline_seconds:g} s", True, 0.0
+            return self._late, True, 0.0
         except Exception as error:  # refused, no such name, a certificate that nobody signed
             reason = getattr(error, "reason", error)
+            if isinstance(reason, TimeoutError):  # whose clock is first: the child's, or that for the child
+                return self._late, True, 0.0
             return (
                 f"the webhook cannot be reached: {getattr(reason, 'strerror', None) or type(reason).__name__}",
                 True,
