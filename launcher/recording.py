@@ -31,7 +31,7 @@ LONGEST_SESSION_BYTES = 2**20
 AT_DECIMALS = 4  # 0.1 ms: finer than any probe, and it keeps lines short
 
 # Text in these readings comes from the job's command lines, files and logs: it may hold secrets.
-_OUTSPOKEN = r.Process | r.Descriptor | r.FileGrowth | r.SourceLine | r.Traceback | r.KernelMessage
+_OUTSPOKEN = r.Process | r.Descriptor | r.FileGrowth | r.SourceLine | r.Traceback | r.ThreadError | r.KernelMessage
 _STACK_READINGS = r.Stack | r.StackFailure | r.NativeProfile
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from perfwatch import cadence
 from perfwatch.attention import Schedule, alarm, asks_for_more, leaves_open, nearest
+from perfwatch.departed import departed
 from perfwatch.forgetting import forget
 from perfwatch.groups import Groups
 from perfwatch.look import Look
@@ -211,6 +212,7 @@ class Watch:
             self._append(self.look.gpus.bind(ranks, self.look.known))
         if self.suspicious and self._schedule.due("sweep", self._pace):
             found = [thread for pid in swept for thread in self.look.threads(pid)]
+            self._append(departed(self._history, self.look.filesystem, swept))
             if self._schedule.due("descriptors", 2 * self._pace):
                 self.look.behind(found)
 

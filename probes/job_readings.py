@@ -111,7 +111,7 @@ class Thread(Reading, frozen=True, kw_only=True):
     tid: int
     name: str
     start_ticks: int | None = None  # stat field 22, clock ticks after boot, as for a process
-    state: str  # R running, S sleeping, D uninterruptible, T stopped, t traced, Z zombie
+    state: str  # R running, S sleeping, D uninterruptible, T stopped, t traced, Z zombie; X: looked for in vain, it has ended
     cpu_seconds: float
     system_seconds: float | None = None  # the part of it that was spent in the kernel (stime)
     run_seconds: float | None = None  # schedstat field 1
@@ -217,6 +217,15 @@ class Traceback(Reading, frozen=True, kw_only=True):
     """The last words of a rank, kept by the agent's excepthook. ``text`` is redacted and cut to 16 KiB."""
 
     pid: int
+    exception: str
+    text: str
+
+
+class ThreadError(Reading, frozen=True, kw_only=True):
+    """The error with which one thread ended while its process went on, kept by the agent. ``text`` as of ``Traceback``."""
+
+    pid: int
+    tid: int
     exception: str
     text: str
 

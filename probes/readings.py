@@ -29,6 +29,7 @@ from perfwatch.probes.job_readings import (
     StackFailure,
     Steps,
     Thread,
+    ThreadError,
     Traceback,
     Wait,
 )
@@ -63,6 +64,7 @@ ANY_READING = (
     | SourceLine
     | NativeProfile
     | Steps
+    | ThreadError
     | Traceback
     | Host
     | Cgroup
@@ -131,6 +133,7 @@ __all__ = [
     "Steps",
     "SyncPoint",
     "Thread",
+    "ThreadError",
     "TorchTrace",
     "Traceback",
     "Traffic",

@@ -1,8 +1,9 @@
 """Optimizer steps, and the last traceback, as the agent inside each rank leaves them in the agent's folder.
 
-The layout of ``steps-PID`` and ``crash-PID.txt`` is in the docstring of ``launcher/agent/sitecustomize.py``. In short:
-a page of 64 bytes of header and a ring of (when, thread, number) per step, written by the rank without lock or system
-call while we read it: the slot under the pen is the oldest of 168, and at most the newest 64 intervals are told.
+The layout of ``steps-PID``, ``crash-PID.txt`` and ``thread-PID-TID.txt`` is in the docstring of
+``launcher/agent/sitecustomize.py``. In short: a page of 64 bytes of header and a ring of (when, thread, number) per step,
+written by the rank without lock or system call while we read it: the slot under the pen is the oldest of 168, and at most
+the newest 64 intervals are told.
 
 Steps are a hint: several optimizers, an optimizer fused into backward and skipped steps of a GradScaler bend the count.
 """
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.readings import Reading, Steps, Traceback
+from perfwatch.probes.readings import Reading, Steps, ThreadError, Traceback
 
 MAGIC = b"PWSTEPS1"
 HEADER = struct.Struct("<8sIIQQ32x")
@@ -26,7 +27,7 @@ PAGE_BYTES = 4096
 MOST_INTERVALS = 64
 LONGEST_TRACEBACK_BYTES = 16 * 1024
 _PAGE_NAME = re.compile(r"steps-(\d+)$")
-_CRASH_NAME = re.compile(r"crash-(\d+)\.txt$")
+_CRASH_NAME = re.compile(r"(?:crash-(\d+)|thread-(\d+)-(\d+))\.txt$")
 _EXCEPTION = re.compile(r"^([A-Za-z_][\w.]*)(?::|$)", re.M)
 _HEADING = "Traceback (most recent call last)"
 
@@ -66,7 +67,7 @@ class StepCounter:
         self._told: set[tuple[str, int]] = set()
 
     def look(self) -> list[Reading]:
-        """One Steps per living rank (and a last one for a rank that has ended), and each crash once.
+        """One Steps per living rank (and a last one for a rank that has ended), and each error once.
 
         Raises Unavailable when no process has left anything.
         """
@@ -96,15 +97,14 @@ class StepCounter:
             self._counts[identity] = steps.count
             yield steps
 
-    def _crashes(self, names: list[str]) -> Iterator[Traceback]:
+    def _crashes(self, names: list[str]) -> Iterator[Traceback | ThreadError]:
         for name in names:
             try:
                 path = self._folder / name
                 key = (name, path.stat().st_mtime_ns)
                 if key in self._told:
                     continue
-                pid = int(name.partition("-")[2].partition(".")[0])
-                yield parse_crash(pid, path.read_bytes()[-LONGEST_TRACEBACK_BYTES:], self._redact)
+                yield parse_crash(name, path.read_bytes()[-LONGEST_TRACEBACK_BYTES:], self._redact)
             except (OSError, ValueError):
                 continue  # being written
             self._told.add(key)
@@ -154,13 +154,19 @@ def count_steps(page: Page, now_ns: int, count_before: int = 0) -> Steps:
     )
 
 
-def parse_crash(pid: int, content: bytes, redact: Callable[[str], str]) -> Traceback:
-    """The content of ``crash-PID.txt``; ``exception`` names the last of the chain (the first line after its frames).
+def parse_crash(file: str, content: bytes, redact: Callable[[str], str]) -> Traceback | ThreadError:
+    """The content of such a file of errors; ``exception`` names the last of the chain (the first line after its frames).
 
-    Raises ValueError when nothing is written yet.
+    Raises ValueError when nothing is written yet, and for any other file's name.
     """
+    named = _CRASH_NAME.match(file)
+    if named is None:
+        raise ValueError(f"no file of errors: {file}")
     text = content.decode(errors="replace")
     if not text.strip():
         raise ValueError("the traceback is not written yet")
-    name = _EXCEPTION.search(text.rpartition(_HEADING)[2].partition("\n")[2] if _HEADING in text else text)
-    return Traceback(pid=pid, exception=name[1] if name else "", text=redact(text))
+    found = _EXCEPTION.search(text.rpartition(_HEADING)[2].partition("\n")[2] if _HEADING in text else text)
+    exception, text = found[1] if found else "", redact(text)
+    if named[1]:
+        return Traceback(pid=int(named[1]), exception=exception, text=text)
+    return ThreadError(pid=int(named[2]), tid=int(named[3]), exception=exception, text=text)

@@ -5,7 +5,8 @@ Standard library only (Python 3.8 to 3.14), nothing of perfwatch, no thread, no 
 the program. Without PERFWATCH_AGENT_DIR it only chains. What it does, and when:
 
 - at start: nothing, except where Yama restricts ptrace (PERFWATCH_TRACER_PID is set): declare that process as tracer;
-- when torch is first imported: chain ``sys.excepthook``, so that a crash leaves ``crash-PID.txt`` in that folder;
+- when torch is first imported: chain ``sys.excepthook`` and ``threading.excepthook``, so that a crash leaves ``crash-PID.txt``
+  in that folder, and a thread that ends with an error ``thread-PID-TID.txt`` (the first 16 of a process);
 - at exit, if a capture of this process has just opened a window (``window-PID`` is there): let it end first, for a
   process whose profiler records while it is torn down may crash (seen with torch 2.13: SIGSEGV after the last line);
 - when torch.optim is complete: register a global hook that runs after every ``Optimizer.step``;
@@ -34,7 +35,7 @@ offset   type   what
 
 A reader that looks while a slot is written may see an old N with a new time: leave out the oldest slot.
 
-``crash-PID.txt``: the traceback as Python prints it, cut to its last 16 KiB.
+``crash-PID.txt``, ``thread-PID-TID.txt``: the traceback as Python prints it, cut to its last 16 KiB.
 ``window-PID``: made by a capture: seconds of CLOCK_MONOTONIC until which an exit may be held up, as text.
 """
 
@@ -47,6 +48,7 @@ _HEADER_BYTES = 64
 _SLOT_BYTES = 24
 _SLOTS = (_PAGE_BYTES - _HEADER_BYTES) // _SLOT_BYTES
 _CRASH_BYTES = 16 * 1024
+_MOST_THREAD_ERRORS = 16
 _LONGEST_EXIT_SECONDS = 45.0  # of the longest window and its trace
 _PR_SET_PTRACER = 0x59616D61  # linux/prctl.h; not inherited by fork, kept by exec
 
@@ -144,7 +146,7 @@ def _keep_crashes(directory):
 
     def excepthook(kind, value, trace):
         try:
-            _write_crash(directory, kind, value, trace)
+            _write_error(directory, "crash-%d.txt" % os.getpid(), kind, value, trace)
         except BaseException:
             pass
         previous(kind, value, trace)
@@ -152,11 +154,30 @@ def _keep_crashes(directory):
     sys.excepthook = excepthook
 
 
-def _write_crash(directory, kind, value, trace):
+def _keep_errors_of_threads(directory):
+    """Chain ``threading.excepthook`` in the same way; a SystemExit ends a thread silently, and is none."""
+    import threading
+
+    previous = threading.excepthook
+    kept = []
+
+    def excepthook(args):
+        try:
+            if len(kept) < _MOST_THREAD_ERRORS and not issubclass(args.exc_type, SystemExit):
+                kept.append("thread-%d-%d.txt" % (os.getpid(), threading.get_native_id()))
+                _write_error(directory, kept[-1], args.exc_type, args.exc_value, args.exc_traceback)
+        except BaseException:
+            pass
+        previous(args)
+
+    threading.excepthook = excepthook
+
+
+def _write_error(directory, name, kind, value, trace):
     import traceback
 
     text = "".join(traceback.format_exception(kind, value, trace)).encode("utf-8", "backslashreplace")
-    path = os.path.join(directory, "crash-%d.txt" % os.getpid())
+    path = os.path.join(directory, name)
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o600)
     try:
@@ -207,6 +228,7 @@ class _TorchArrives:
         if name == "torch" and not cls.chained:
             cls.chained = True
             _keep_crashes(cls.directory)
+            _keep_errors_of_threads(cls.directory)
             import atexit
 
             atexit.register(_end_windows, cls.directory)

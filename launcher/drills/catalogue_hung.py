@@ -19,10 +19,22 @@ def _hung(
     also: tuple[str, ...] = (),
     ranks: int = 1,
     needs: tuple[str, ...] = (),
+    culprit_from_start: Culprit | None = None,
 ) -> Drill:
     """Describe a hang; its cause is the part of ``name`` before a hyphen, ``also`` are names that are right as well."""
     cause = name.split("-")[0]
-    return Drill(name, f"{program}.py", summary, "hung", (cause, *also), None, strengths, ranks, needs, culprit)
+    return Drill(
+        name,
+        f"{program}.py",
+        summary,
+        "hung",
+        (cause, *also),
+        strengths=strengths,
+        ranks=ranks,
+        needs=needs,
+        culprit=culprit,
+        culprit_from_start=culprit_from_start,
+    )
 
 
 HANGS: tuple[Drill, ...] = (
@@ -116,6 +128,14 @@ HANGS: tuple[Drill, ...] = (
         "deadlocked_locks_unreleased",
         "a thread died between acquire and release; the trainer waits for its lock",
         Culprit("main", "main"),
+        culprit_from_start=Culprit("thread", "upload"),
+    ),
+    _hung(
+        "deadlocked_locks-producer",
+        "deadlocked_locks_producer",
+        "a thread that reads ahead died of a bad shard; the trainer waits for its next batch",
+        Culprit("main", "<module>"),
+        culprit_from_start=Culprit("thread", "decode"),
     ),
     _hung(
         "held_gil",

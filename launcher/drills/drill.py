@@ -31,6 +31,7 @@ class Drill:
     ranks: 1 = plain python; >= 2 = the program is started under torchrun with so many ranks.
     needs: what the machine must have ("root", "fuse", "cgroup_v1_cpu", "pty", ...); the gauntlet says what it skipped.
     culprit: whom to name, or None where nobody in particular is to blame.
+    culprit_from_start: whom to name under ``run``, where who has watched from the start knows of another: one that is gone.
     from_start: only who has watched it from its start can tell, so it is always started under ``run``.
     """
 
@@ -46,6 +47,7 @@ class Drill:
     culprit: Culprit | None = None
     arguments: tuple[str, ...] = ()
     from_start: bool = False
+    culprit_from_start: Culprit | None = None
 
     @property
     def path(self) -> Path:

@@ -124,8 +124,9 @@ def judged(row: Row, drill: Drill, verdict: Verdict, root_pid: int, onset_pids: 
     """Fill in what perfwatch said, and whether it named the right one."""
     decided = verdict.timeline.decided
     named = None
-    if drill.culprit is not None and verdict.state != "inconclusive":
-        named = names(drill.culprit, verdict, root_pid, onset_pids)
+    expected = (drill.culprit_from_start if row.mode == "run" else None) or drill.culprit
+    if expected is not None and verdict.state != "inconclusive":
+        named = names(expected, verdict, root_pid, onset_pids)
     return msgspec.structs.replace(
         row,
         state=verdict.state,

@@ -11,6 +11,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.frames import show, user_frame
 from perfwatch.triage.history import History
+from perfwatch.triage.motion import has_ended
 from perfwatch.triage.verdict import Spread, Verdict
 
 ROLES = ("rank", "worker", "pool_worker", "compile", "child", "launcher", "service")
@@ -78,7 +79,7 @@ def threads(story: Story) -> list[ThreadLine]:
     lines = []
     for pid, tid in keys:
         member = job.members.get(pid)
-        if member is None or not member.alive:
+        if member is None or not member.alive or has_ended(history, pid, tid):
             continue
         thread, stack = history.latest(r.Thread, pid, tid), history.latest(r.Stack, pid, tid)
         frame = "" if stack is None else show(user_frame(stack.reading) or next(iter(stack.reading.frames), None)) or ""

@@ -42,7 +42,7 @@ LOADING, MOST_OF_WORKERS = 0.1, 6
 # Kept thread by thread, or of no use where nothing is suspected of the process itself.
 NOT_OF_VICTIMS = (
     *(r.Process, r.ProcessEnded, r.Thread, r.Stack),
-    *(r.ProcessUsage, r.FileGrowth, r.StackFailure, r.NativeProfile, r.Traceback),
+    *(r.ProcessUsage, r.FileGrowth, r.StackFailure, r.NativeProfile, r.Traceback, r.ThreadError),
 )
 MOST_OF_OTHER_THREADS = 4  # threads without Python
 MOST_BY_DEFAULT = 4

@@ -7,7 +7,7 @@ path, deadline). Names of wait channels differ between kernels and decide nothin
 from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
-from perfwatch.triage import devices, polling, rendezvous, threads, workers
+from perfwatch.triage import answering, devices, polling, rendezvous, threads, workers
 from perfwatch.triage.frames import any_tag, collective_name, show
 from perfwatch.triage.history import History
 from perfwatch.triage.job import Job
@@ -154,9 +154,9 @@ def _socket(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descri
         return Edge("socket", f"pid {far[0].pid} at the other end of a pipe", far) if far else None
     inside = tuple(pid for pid in socket.peer_pids if pid in job.members)
     if inside:
-        faces = threads.facing(history, job, socket, inside)
+        faces = answering.facing(history, job, socket, inside)
         if faces is not None:
-            answers = threads.answering(history, job, faces) or (faces,)
+            answers = answering.owing(history, job, faces) or (faces,)
             what = ", ".join(f"pid {one.pid} thread {one.name}" for one in answers)
             where = socket.local or socket.peer or f"a {socket.family} socket"
             return Edge("connection", f"{what} to send on {where}", answers)
@@ -182,7 +182,7 @@ def _serving(history: History, job: Job, pids: tuple[int, ...]) -> tuple[Node, .
         if any_tag(main.inner, *threads.LEADING_TAGS):
             others = tuple(threads.worked_for(history, threads.other_threads(history, job, main)))
         elif main.wait is not None and main.wait.kind == "accept":
-            others = threads.answering(history, job, main)
+            others = answering.owing(history, job, main)
             if not python_threads(history, main.pid):
                 continue  # without stacks nobody knows which of its threads has the visitor
         found += others or (main,)

@@ -1,9 +1,8 @@
 """How close the job is to what its hardware can do: tensor TFLOP/s, hardware and model FLOPs utilisation, memory bandwidth.
 
-Achieved = share of cycles in which the tensor cores were busy x clock x FLOPs per clock x what such a cycle was measured to bring:
-nothing is asked of the job. All rates
-are for dense 16-bit arithmetic (TF32 does half as much in a busy cycle, fp8 twice). The first steps are left out, and middle and
-extreme values are given, never a bare mean.
+Achieved = share of cycles in which the tensor cores were busy x clock x FLOPs per clock x what such a cycle was measured to
+bring: nothing is asked of the job. All rates are for dense 16-bit arithmetic (TF32 does half as much in a busy cycle, fp8 twice).
+The first steps are left out, and middle and extreme values are given, never a bare mean.
 """
 
 import bisect

@@ -32,6 +32,7 @@ KEYS: dict[type[r.Reading], tuple[str, ...]] = {
     r.NativeProfile: ("pid", "tid"),
     r.Steps: ("pid",),
     r.Traceback: ("pid",),
+    r.ThreadError: ("pid", "tid"),
     r.Cgroup: ("path",),
     r.Affinity: ("pid",),
     r.Disk: ("device",),

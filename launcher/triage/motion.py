@@ -222,8 +222,14 @@ def _io_calls(threads: list[Seen[r.Thread]]) -> int | None:
 
 
 def python_threads(history: History, pid: int) -> list[int]:
-    """Threads of a process in which Python frames were seen."""
-    return sorted(key[1] for key in history.of(r.Stack, pid))
+    """Threads of a process in which Python frames were seen, and that are still there as far as is known."""
+    return sorted(key[1] for key in history.of(r.Stack, pid) if not has_ended(history, *key))
+
+
+def has_ended(history: History, pid: int, tid: int) -> bool:
+    """Whether a thread was looked for in vain."""
+    seen = history.latest(r.Thread, pid, tid)
+    return seen is not None and seen.reading.state == "X"
 
 
 def tags_seen(history: History, pid: int, tid: int, seconds: float | None = None) -> frozenset[str]:

@@ -21,6 +21,7 @@ from perfwatch.triage.frames import is_user, short_name
 from perfwatch.triage.gpu import cards_of, index_of, told
 from perfwatch.triage.handing_out import Mixed, explained
 from perfwatch.triage.history import History, Seen
+from perfwatch.triage.job import Member
 
 RECENT_SECONDS = 300.0  # before the verdict; further back where less than ENOUGH_SECONDS of that was sampled
 ENOUGH_SECONDS = 3.0
@@ -100,11 +101,9 @@ class _Cell:
 
 def off_gpu(case: Case) -> OffGpu | None:
     """Of all ranks whose card is known; None where no card was looked at while stacks were sampled."""
-    parts: list[OffGpu] = []
-    late: float | None = None
-    for rank in case.ranks[:MOST_RANKS]:
-        part, late = _of_rank(case, rank.pid, rank.rank, late)
-        parts += [part] if part is not None else []
+    watched = [seen for rank in case.ranks[:MOST_RANKS] if (seen := _watched(case, rank)) is not None]
+    late = next((late for one in watched if (late := one.late(case)) is not None), LATE_SECONDS[0])
+    parts = [part for one in watched if (part := one.part(case, late)) is not None]
     if not parts:
         return None
     return OffGpu(
@@ -120,34 +119,54 @@ def off_gpu(case: Case) -> OffGpu | None:
     )
 
 
-def _of_rank(case: Case, pid: int, rank: int | None, late: float | None) -> tuple[OffGpu | None, float | None]:
-    """What its card waited for; and how late looks are, which the first rank tells for all: they come from one driver."""
-    history = case.history
-    cards = cards_of(history, pid)
-    stacks = history.series(r.Stack, pid, case.progress[pid].thread)
+@dataclass(frozen=True)
+class _Watched:
+    """A rank whose card is known: the looks at that card, and the stacks of the rank's training thread."""
+
+    pid: int
+    rank: int | None
+    uuid: str
+    intervals: Sequence[_Interval]
+    source: str
+    stacks: Sequence[Seen[r.Stack]]
+
+    def fit(self, case: Case, late: float) -> "_Fit":
+        """What the looks tell, if they are so late."""
+        earlier = [one.earlier(late) for one in self.intervals]
+        return case.history.once(("off_gpu", self.pid, late), lambda: _Fit.of(earlier, self.stacks, case.at))
+
+    def late(self, case: Case) -> float | None:
+        """How late looks are; None where nothing tells. One rank may speak for all: the looks come from one driver."""
+        fitted = {seconds: self.fit(case, seconds) for seconds in LATE_SECONDS}
+        if not any(one.mixed for one in fitted.values()):
+            return None
+        best, first = max(fitted, key=lambda seconds: fitted[seconds].told_apart), LATE_SECONDS[0]
+        return best if fitted[best].told_apart >= fitted[first].told_apart + CLEARLY else first
+
+    def part(self, case: Case, late: float) -> OffGpu | None:
+        """What its card waited for; None where none of the looks falls together with stacks."""
+        fit = self.fit(case, late)
+        if not fit.mixed:
+            return None
+        index = index_of(case.history, self.uuid)
+        return OffGpu(
+            awaited=tuple(fit.awaited(self.rank)),
+            measured_seconds=sum(one.seconds for one in fit.mixed),
+            idle_seconds=sum(one.idle_seconds for one in fit.mixed),
+            all_measured_seconds=sum(one.seconds for one in self.intervals),
+            all_idle_seconds=sum(one.idle * one.seconds for one in self.intervals),
+            source=self.source,
+            cards=() if index is None else (index,),
+            told_apart=fit.told_apart,
+        )
+
+
+def _watched(case: Case, rank: Member) -> _Watched | None:
+    cards = cards_of(case.history, rank.pid)
+    stacks = case.history.series(r.Stack, rank.pid, case.progress[rank.pid].thread)
     if not cards.certain or not stacks:
-        return None, late
-    uuid = cards.uuids[0]
-    intervals, source = _intervals(history, uuid)
-    tried = LATE_SECONDS if late is None else (late,)
-    fitted = {late: _Fit.of([one.earlier(late) for one in intervals], stacks, case.at) for late in tried}
-    best = max(fitted, key=lambda late: fitted[late].told_apart)
-    late = best if fitted[best].told_apart >= fitted[tried[0]].told_apart + CLEARLY else tried[0]
-    chosen = fitted[late]
-    if not chosen.mixed:
-        return None, None
-    index = index_of(history, uuid)
-    found = OffGpu(
-        awaited=tuple(chosen.awaited(rank)),
-        measured_seconds=sum(one.seconds for one in chosen.mixed),
-        idle_seconds=sum(one.idle_seconds for one in chosen.mixed),
-        all_measured_seconds=sum(one.seconds for one in intervals),
-        all_idle_seconds=sum(one.idle * one.seconds for one in intervals),
-        source=source,
-        cards=() if index is None else (index,),
-        told_apart=chosen.told_apart,
-    )
-    return found, late
+        return None
+    return _Watched(rank.pid, rank.rank, cards.uuids[0], *_intervals(case.history, cards.uuids[0]), stacks)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Does the training itself go on? Judged on the thread that runs the steps, never on the process as a whole."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.devices import served
@@ -15,6 +16,7 @@ STEP_GRACE_SECONDS = 3.0  # ... and at least for so long
 RECENT_SECONDS = 60.0  # of step times that count as usual
 LATELY_SECONDS = 12.0  # of stacks that tell what it is at; a crowded machine delays a record by seconds
 STEPS_SEEN = 2
+COUNTED_BETWEEN = 3  # looks at the count; the steps before another graph is captured fall into one or two
 STILL_SHARE = 0.95  # of the samples in one stack; a nonblocking dump tears about 3 %
 STILL_SAMPLES = 4
 
@@ -59,11 +61,24 @@ def step_clock(history: History, pid: int, seconds: float = RECENT_SECONDS) -> S
         return None
     last = series[-1]
     ago = None if last.reading.step_ago_seconds is None else last.reading.step_ago_seconds + (history.at - last.at)
-    if ago is not None and ago > WINDOW_SECONDS and was_at(history, pid, last.reading.tid or pid, "graph_replay"):
+    if ago is not None and ago > WINDOW_SECONDS and _in_graphs(history, pid, last.reading.tid or pid, ago):
         return None
     intervals = tuple(value for one in series for value in one.reading.interval_seconds)
     warm_up = min(len(intervals) // 10, 10)  # the first steps compile, allocate and autotune
     return StepClock(last.reading.count, ago, intervals[warm_up:], last.reading.count - series[0].reading.count)
+
+
+def _in_graphs(history: History, pid: int, tid: int, ago_seconds: float) -> bool:
+    """Whether graphs are replayed since the last step, and steps were not counted between replays (of their forward pass) before."""
+    replays = [
+        one.at - one.reading.span_seconds
+        for one in history.series(r.Stack, pid, tid)
+        if any_tag(tags(one.reading), "graph_replay")
+    ]
+    if not replays or replays[-1] < history.at - ago_seconds:
+        return False
+    steps = [one for one in history.series(r.Steps, pid) if one.at > replays[0]]
+    return sum(later.reading.count > earlier.reading.count for earlier, later in pairwise(steps)) < COUNTED_BETWEEN
 
 
 def training_thread(history: History, rank: Member) -> int:

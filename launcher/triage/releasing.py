@@ -3,6 +3,7 @@
 from perfwatch.probes.readings import Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
+from perfwatch.triage.frames import is_user
 from perfwatch.triage.hang import silent_seconds
 from perfwatch.triage.motion import motion
 from perfwatch.triage.node import Node, node_of
@@ -62,10 +63,11 @@ def blocked_beside(case: Case, chain: Chain) -> list[Node]:
 
 
 def idle_loops(case: Case, chain: Chain) -> list[Node]:
-    """Threads of the process in an event loop that has nothing due: no timer and no task that could run; only news from outside.
+    """Threads of the program's own in an event loop that has nothing due: no timer and no task that could run; only news from outside.
 
-    asyncio asks its selector without a timeout then (CPython, asyncio/base_events.py, ``_run_once``).
+    asyncio asks its selector without a timeout then (CPython, asyncio/base_events.py, ``_run_once``). Loops that a library keeps
+    for itself (fsspec's, a tracker's) mostly rest so.
     """
     others = other_threads(case.history, case.job, chain.end.node)
-    waiting = [n for n in others if n.wait is not None and n.wait.kind == "poll" and n.wait.forever]
-    return [n for n in waiting if EVENT_LOOP in n.inner and n.motion.frozen]
+    waiting = [n for n in others if n.wait is not None and n.wait.kind == "poll" and n.wait.forever and n.motion.frozen]
+    return [n for n in waiting if EVENT_LOOP in n.inner and n.stack is not None and any(map(is_user, n.stack.frames))]

@@ -16,6 +16,7 @@ from perfwatch.triage.motion import motion, moves, python_threads, tags_seen, wa
 from perfwatch.triage.profile import Profile, lasting
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding
+from perfwatch.triage.workers import between_tasks
 
 WAITING_SHARE = 0.2  # of the training thread's time; healthy loops with prefetch stay below 0.05
 BOTTLENECK_SHARE, NEVER_IDLE = 0.11, 0.9  # less waiting is enough where the workers never wait for work themselves
@@ -50,7 +51,7 @@ class Starving:
     def kind(self) -> str:
         """What they are, in words."""
         own = any(pid == self.rank.pid for pid, _ in self.producers)
-        return f"{self.workers} {'threads' if own else 'workers'}"
+        return f"{self.workers} {'thread' if own else 'worker'}{'' if self.workers == 1 else 's'}"
 
     def profiles(self, case: Case) -> list[tuple[int, int, Profile]]:
         """(pid, tid, samples) of each while it works at data, the one with most first."""
@@ -72,11 +73,10 @@ class Starving:
         return counted.most_common(1)[0][0] if counted else None
 
     def summary(self, case: Case, doing: str) -> str:
-        """``doing`` completes: the training thread waits for data so much of the time while 4 workers ..."""
-        line = self.line(case)
-        return f"the training thread waits for data {self.waiting:.0%} of the time while {self.kind} {doing}" + (
-            f", mostly at {line}" if line else ""
-        )
+        """``doing`` completes: the training thread waits for data so much of the time while 4 workers are ..."""
+        line, verb = self.line(case), "is" if self.workers == 1 else "are"
+        told = f"the training thread waits for data {self.waiting:.0%} of the time while {self.kind} {verb} {doing}"
+        return told + (f", mostly at {line}" if line else "")
 
     def finding(
         self,
@@ -143,15 +143,16 @@ def awaits_data(stack: r.Stack) -> bool:
 
 
 def works(stack: r.Stack) -> bool:
-    """Whether a worker works at data, rather than waits for its next task or for room in a queue."""
+    """Whether a worker works at data, rather than waits for its next task, for an item, or for room in a queue."""
     found = tags(stack)
     if "fetch" in found:
         return True
     if "feeder" in found:  # it pickles a batch, or has none to pickle
         return not any_tag(found, "thread_wait", "mp_send", "mp_lock")
     asks = any_tag(found, "mp_queue_get", "queue_get", "mp_lock")
-    idle = asks and any_tag(found, "worker", "pool_worker", "futures_worker")
-    return not (idle or imports(stack) or {"queue_put", "thread_wait"} <= found)
+    idle = asks and any_tag(found, "worker", "pool_worker", "futures_worker", "thread_wait")
+    waits = {"queue_put", "thread_wait"} <= found or between_tasks(stack)
+    return not (idle or waits or imports(stack))
 
 
 def imports(stack: r.Stack) -> bool:
@@ -246,6 +247,10 @@ def producers(case: Case, rank: Member) -> tuple[tuple[int, int], ...]:
         for tid in python_threads(case.history, rank.pid)
         if tid != trains and not any_tag(tags_seen(case.history, rank.pid, tid, WINDOW_SECONDS), *SERVICES)
     )
+    at_work = tuple(
+        key for key in threads if lasting(case.history, *key, WINDOW_SECONDS).share_where(works) >= WORKING_SHARE
+    )
+    threads = at_work or threads  # a writer of logs waits for items, too
     between = case.profile(rank, WINDOW_SECONDS).share("mp_queue_get", "mp_receive", "pool_wait") > 0.0
     return (children or threads) if between else (threads or children)
 

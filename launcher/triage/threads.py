@@ -1,5 +1,7 @@
 """Edges inside one process: locks, conditions, joins, and the GIL."""
 
+from collections.abc import Collection
+
 from perfwatch.probes import readings as r
 from perfwatch.triage.code import names
 from perfwatch.triage.frames import any_tag, inner_frames, short_name, tags
@@ -175,8 +177,12 @@ def _somebody_moves(history: History, node: Node, others: list[Node]) -> bool:
     """Whether a thread of the process runs, or rests for a while; a heartbeat that hands nothing over does not count."""
     if any(not waits_forever(other) and (not _ticks(other) or _hands_over(history, other)) for other in others):
         return True
-    known = {node.tid, *(other.tid for other in others)}
-    shares = (motion(history, *key).run_share for key in history.of(r.Thread, node.pid) if key[1] not in known)
+    return _unseen_runs(history, node.pid, [node.tid, *(other.tid for other in others)])
+
+
+def _unseen_runs(history: History, pid: int, known: Collection[int]) -> bool:
+    """Whether a thread beside these computes."""
+    shares = (motion(history, *key).run_share for key in history.of(r.Thread, pid) if key[1] not in known)
     return any(share is not None and share > UNSEEN_RUN_SHARE for share in shares)
 
 
@@ -187,10 +193,16 @@ def sharers(job: Job, node: Node) -> tuple[int, ...]:
 
 
 def stirs(history: History, job: Job, pid: int) -> bool:
-    """Whether any thread of a process runs, was seen to move, or waits for something that has an end."""
-    tids = {key[1] for key in history.of(r.Thread, pid)} | {pid}
-    nodes = (node_of(history, job, pid, tid) for tid in tids)
-    return any(n.motion.frozen is False or _comes_back(n) for n in nodes if not idle(n) and not _is_service(history, n))
+    """Whether any thread of a process runs, was seen to move, or waits for something that has an end.
+
+    Where its Python threads are known, another one counts only if it computes: a native one that looks up now and then
+    (Kineto's asks once a second whether it is to trace) holds no lock of Python's.
+    """
+    known = python_threads(history, pid)
+    nodes = (node_of(history, job, pid, tid) for tid in known or {key[1] for key in history.of(r.Thread, pid)} | {pid})
+    if any(n.motion.frozen is False or _comes_back(n) for n in nodes if not idle(n) and not _is_service(history, n)):
+        return True
+    return bool(known) and _unseen_runs(history, pid, known)
 
 
 def _comes_back(node: Node) -> bool:
@@ -246,45 +258,3 @@ def gil_waiters(history: History, job: Job, owner: Node) -> tuple[int, ...]:
         return ()
     others = (node_of(history, job, owner.pid, tid) for tid in python_threads(history, owner.pid) if tid != owner.tid)
     return tuple(other.tid for other in others if _asks_for_gil(other))
-
-
-def facing(history: History, job: Job, socket: r.Socket, pids: tuple[int, ...]) -> Node | None:
-    """The thread of these processes that waits to receive on the other end of a connection: it has nothing to answer."""
-    if not (socket.local and socket.peer) and socket.peer_inode is None:
-        return None  # of a socket without a name or a number the other end cannot be told
-    for pid, tid in history.entities(r.Thread):
-        seen = history.latest(r.Thread, pid, tid) if pid in pids else None
-        wait = seen.reading.wait if seen is not None else None
-        if wait is None or wait.fd is None or wait.kind not in ("recv", "read"):
-            continue
-        file = history.latest(r.Descriptor, pid, wait.fd)
-        if file is not None and _is_far_end(file.reading, socket):
-            return node_of(history, job, pid, tid)
-    return None
-
-
-def _is_far_end(file: r.Descriptor, socket: r.Socket) -> bool:
-    """Whether an open file is the other end of a connection: the same addresses the other way round, or that very inode."""
-    if socket.peer_inode is not None:
-        return file.inode == socket.peer_inode
-    other = file.socket
-    return other is not None and (other.local, other.peer) == (socket.peer, socket.local)
-
-
-def answering(history: History, job: Job, reader: Node) -> tuple[Node, ...]:
-    """Of a process whose thread waits for requests, the other threads that may owe an answer: at work, or stuck in it."""
-    receives = ("recv", "read", "accept", "poll")
-    others = [
-        other
-        for other in other_threads(history, job, reader)
-        if not any_tag(other.inner, *LEADING_TAGS) and (other.wait is None or other.wait.kind not in receives)
-    ]
-    at_work = [other for other in others if "queue_get" not in other.inner and not _parks(history, other)]
-    return tuple(worked_for(history, at_work or others))
-
-
-def _parks(history: History, node: Node) -> bool:
-    """Whether a thread only keeps its process alive: it sleeps in a loop without end that does nothing else."""
-    source = source_of(history, node)
-    sleeps = node.wait is not None and node.wait.kind == "sleep"
-    return sleeps and source is not None and bool(source.loops) and names(source.loop_calls) <= HEARTBEAT_CALLS

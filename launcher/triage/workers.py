@@ -76,7 +76,7 @@ def idle(worker: Node) -> bool:
     """A worker that waits for its next task has nothing to deliver."""
     if worker.state in ("T", "t", "D") or worker.stack is None:
         return False
-    asks = any_tag(worker.inner, *ASKS) or ("futures_worker" in worker.tags and _between_tasks(worker.stack))
+    asks = any_tag(worker.inner, *ASKS) or ("futures_worker" in worker.tags and between_tasks(worker.stack))
     return asks and "fetch" not in worker.tags and not _own_code_inside(worker.stack)
 
 
@@ -84,9 +84,12 @@ def _tags(frame: r.Frame) -> frozenset[str]:
     return tags_of(frame.function, frame.file)
 
 
-def _between_tasks(stack: r.Stack) -> bool:
+def between_tasks(stack: r.Stack) -> bool:
     """Whether a thread of an executor is in the loop itself, which asks a queue without a frame of its own."""
-    return stack.frames[0].file.endswith("concurrent/futures/thread.py") and "futures_worker" in _tags(stack.frames[0])
+    inner = stack.frames[0] if stack.frames else None
+    return (
+        inner is not None and inner.file.endswith("concurrent/futures/thread.py") and "futures_worker" in _tags(inner)
+    )
 
 
 def _own_code_inside(stack: r.Stack) -> bool:

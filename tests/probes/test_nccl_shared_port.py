@@ -60,7 +60,7 @@ def test_where_the_jobs_own_service_is_stopped_nobody_else_is_asked(service: Ser
     stopped(ours.pid)
     began = time.monotonic()
 
-    with pytest.raises(Unavailable, match="shared with other jobs|did not answer") as raised:
+    with pytest.raises(Unavailable, match=r"shared with other jobs|did not answer") as raised:
         NcclRasProbe(connecting_seconds=2.0).look(Job((ours.pid,)))
     assert time.monotonic() - began < 20.0
     assert "perfwatch run" in raised.value.advice or "did not answer" in raised.value.reason

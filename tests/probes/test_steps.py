@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.readings import Reading, Steps, Traceback
+from perfwatch.probes.readings import Reading, Steps, ThreadError, Traceback
 from perfwatch.probes.steps import StepCounter, count_steps, parse_crash, parse_page
 
 SLOTS = 168
@@ -107,6 +107,14 @@ def test_a_crash_is_told_once_and_redacted(tmp_path: Path) -> None:
     assert counter.look() == []
 
 
+def test_the_error_of_a_thread_is_told_with_its_thread(tmp_path: Path) -> None:
+    """It is no crash: its process goes on."""
+    (tmp_path / "thread-41-43.txt").write_text("Traceback (most recent call last):\n  File\nValueError: no\n")
+    text = "TRACEBACK (MOST RECENT CALL LAST):\n  FILE\nVALUEERROR: NO\n"
+
+    assert armed(tmp_path).look() == [ThreadError(pid=41, tid=43, exception="ValueError", text=text)]
+
+
 def test_of_chained_exceptions_the_last_one_counts() -> None:
     """Lines of a message that look like a name do not."""
     text = (
@@ -114,7 +122,7 @@ def test_of_chained_exceptions_the_last_one_counts() -> None:
         b"Traceback (most recent call last):\n  File\ntorch.OutOfMemoryError: CUDA out of memory\nTip: less\n"
     )
 
-    assert parse_crash(41, text, str).exception == "torch.OutOfMemoryError"
+    assert parse_crash("crash-41.txt", text, str).exception == "torch.OutOfMemoryError"
 
 
 def test_nothing_armed_is_unavailable(tmp_path: Path) -> None:

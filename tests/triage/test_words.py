@@ -184,3 +184,31 @@ def test_ranks_that_are_all_here_are_not_told_to_start() -> None:
         in verdict.summary
     )
     assert verdict.next == ("compare MASTER_ADDR, MASTER_PORT and WORLD_SIZE of every rank",)
+
+
+@pytest.mark.parametrize(
+    ("case", "told"),
+    [
+        ("producer_raised", "thread prefetch has ended at load (raises.py:9) with ValueError: bad shard 17"),
+        ("producer_ended", "thread Thread-1 (produce), last seen at produce (producer.py:9), has ended"),
+    ],
+)
+def test_who_waits_for_a_thread_that_has_ended_is_told_which_and_how(case: str, told: str) -> None:
+    """It would have brought what is waited for; with an error it is known where it ended."""
+    verdict = judged(f"deadlocked_locks/fires/{case}")
+
+    assert told in verdict.summary
+    assert (verdict.culprits[0].frame or "?") in told
+
+
+def test_an_event_loop_that_a_library_keeps_for_itself_is_not_blamed() -> None:
+    """It rests where nothing is asked of it, and the program has no line in it."""
+    verdict = judged("deadlocked_locks/fires/producer_ended_beside_a_librarys_loop")
+
+    assert "event loop" not in verdict.summary
+    assert all("selectors.py" not in (one.frame or "") for one in verdict.culprits)
+
+
+def test_threads_of_a_pool_without_a_task_are_no_partners_of_a_deadlock() -> None:
+    """They wait for ever, too, and hold nothing."""
+    assert "ThreadPoolExecutor" not in judged("deadlocked_locks/fires/producer_raised").summary

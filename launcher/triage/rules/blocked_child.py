@@ -21,7 +21,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon
 from perfwatch.triage.job import Member
-from perfwatch.triage.node import silence
+from perfwatch.triage.node import node_of, silence
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.threads import OTHERS_MOVE
 from perfwatch.triage.verdict import Alternative, Evidence, Link, Outcome
@@ -65,14 +65,15 @@ def _finding(case: Case, chain: Chain, child: Member, patience: float, dozing: b
         evidence=_asleep(case, chain, child) if dozing else (),
         ceiling=GUESSED if dozing or chain.end.detail == OTHERS_MOVE else 1.0,
         alternatives=(Alternative(cause="dead_worker", refuted_by=f"process {child.pid} is alive"),),
-        next=_next(chain),
+        next=_next(case, chain),
     )
 
 
-def _next(chain: Chain) -> tuple[str, ...]:
+def _next(case: Case, chain: Chain) -> tuple[str, ...]:
     """Of a child that writes into a pipe which only its waiting parent could empty, the way out is known."""
-    wait = _last(chain).waits_for
-    if chain.end.kind == "cycle" and " to read " in f" {wait} ":
+    last = _last(chain)
+    wait = node_of(case.history, case.job, last.pid, last.tid).wait
+    if chain.end.kind == "cycle" and wait is not None and wait.kind == "write":
         return ("read the child's output while it runs (communicate()), or send it to a file",)
     return (f"ps -o pid,stat,wchan:30,args -p {chain.end.node.pid}", "give subprocess.run a timeout")
 

@@ -14,19 +14,16 @@ What to do next
     Read the traceback, its last line first.
 """
 
-import re
-
-from perfwatch.probes.readings import Frame, ProcessEnded, Traceback
+from perfwatch.probes.readings import ProcessEnded
 from perfwatch.triage.case import Case
-from perfwatch.triage.frames import show
 from perfwatch.triage.gone import ending, killed_first, traceback_of
 from perfwatch.triage.gpu import cards_of
+from perfwatch.triage.last_words import last_words, raised_at
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Culprit, Finding, Outcome
 
 CAUSE = Cause("crashed", "gone", "user_code", (ProcessEnded,))
 
-_FRAME = re.compile(r'^ +File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)$', re.MULTILINE)
 SURE = 0.97
 WITHOUT_WORDS = 0.78  # of a job on a GPU: an exit code is all that its allocator's refusal leaves as well
 
@@ -42,7 +39,7 @@ def judge(case: Case) -> Outcome:
     if end.signal and (words is None or killed_first(case, end, words)):
         return None
     pid = words.pid if words is not None else end.pid
-    last = _last_words(words) if words is not None else ""
+    last = last_words(words) if words is not None else ""
     code = (
         f"exit code {end.exit_code}"
         if end.exit_code is not None
@@ -63,28 +60,12 @@ def judge(case: Case) -> Outcome:
             Culprit(
                 pid=pid,
                 rank=case.job.rank_of(pid),
-                frame=_raised_at(words) if words is not None else None,
+                frame=raised_at(words) if words is not None else None,
             ),
         ),
         evidence=tuple(evidence),
         next=("read the traceback in the job's own stderr",),
     )
-
-
-def _last_words(words: Traceback) -> str:
-    """The line that says what was raised; a message of several lines goes on below it."""
-    lines = words.text.strip().splitlines() or [""]
-    name = words.exception.partition(":")[0].rsplit(".", 1)[-1]
-    said = (line for line in reversed(lines) if name and name in line.partition(":")[0] and not line.startswith(" "))
-    return next(said, lines[-1])[:200]
-
-
-def _raised_at(words: Traceback) -> str | None:
-    """The innermost frame of the traceback, ``function (file:line)``."""
-    frames = [
-        show(Frame(match["function"], match["file"], int(match["line"]))) for match in _FRAME.finditer(words.text)
-    ]
-    return frames[-1] if frames else None
 
 
 def _used_a_gpu(case: Case) -> bool:

@@ -26,7 +26,7 @@ from perfwatch.triage.hang import DECISIVE_SECONDS, STRUCTURAL_SECONDS, hung, te
 from perfwatch.triage.job import youngest_start_gap_seconds
 from perfwatch.triage.node import culprit, node_of, silence
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.threads import OTHERS_MOVE
+from perfwatch.triage.threads import BEFORE_SECONDS, OTHERS_MOVE
 from perfwatch.triage.verdict import Alternative, Evidence, Outcome
 from perfwatch.triage.workers import pool_members
 
@@ -106,11 +106,17 @@ def _outlived(case: Case, chain: Chain) -> float:
 
 
 def _dead_beside(case: Case, chain: Chain) -> tuple[int, ...]:
-    """Python processes of this rank that have ended: one of them may have held the lock."""
+    """Python processes of this rank that ended not long before the wait began: one of them may have held the lock.
+
+    Not a DataLoader's workers: torch raises where one dies, and lets them go where an epoch ends.
+    """
+    began = case.at - (chain.end.silent_seconds or 0.0)
+    ends = {key[0]: case.history.series(ProcessEnded, *key)[0].at for key in case.history.entities(ProcessEnded)}
     return tuple(
         m.pid
         for m in case.job.members.values()
-        if not m.alive and m.process.python and m.rank_pid == chain.start.rank_pid
+        if not m.alive and m.process.python and m.role != "worker" and m.rank_pid == chain.start.rank_pid
+        if ends.get(m.pid, began) >= began - BEFORE_SECONDS
     )
 
 

@@ -1,12 +1,14 @@
 """Threads wait for locks that nobody will release.
 
 What it means
-    Two threads hold what the other one wants, a condition is never notified, or a lock was never released. It will not heal.
+    Two threads hold what the other one wants, a condition is never notified, a lock was never released, or the thread that
+    would have brought an item has ended. It will not heal.
 
 How it is recognised
     The wait chain ends in a futex without a timeout, and every other Python thread of the process that could release it waits
     in the same way (or there is none): a cycle, or a lock without an owner. Where a thread that rests, or another process that
     shares the lock, may still release it, the full patience applies, and at least until that thread has come back.
+    A thread that was seen before and is gone, or left an error behind, is named.
 
 What it is mistaken for
     A wait for a worker, child or peer that itself moves: the chain is followed first. A lock whose owner works: that thread
@@ -21,6 +23,7 @@ import msgspec
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
+from perfwatch.triage.ended_threads import ended_beside
 from perfwatch.triage.frames import any_tag, show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal, who
 from perfwatch.triage.node import Node, culprit, node_of
@@ -28,6 +31,7 @@ from perfwatch.triage.releasing import blocked_beside, idle_loops, somebody_work
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.threads import OTHERS_MOVE, awaited
 from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Finding, Missing, Outcome
+from perfwatch.triage.workers import idle
 
 CAUSE = Cause("deadlocked_locks", "hung", "user_code", (Thread, Stack))
 
@@ -69,6 +73,7 @@ def _finding(case: Case, chain: Chain) -> Finding:
     elsewhere = bool(end.node.wait and end.node.wait.shared and end.others)
     partners = blocked_beside(case, chain) if moving else _partners(case, chain)
     loops = idle_loops(case, chain) if moving and not partners else []
+    ended = ended_beside(case, chain) if end.kind == "lock" else []
     evidence: tuple[Evidence, ...] = tuple(
         case.saw(
             "thread",
@@ -92,6 +97,8 @@ def _finding(case: Case, chain: Chain) -> Finding:
         told += f"; {loop} is in an event loop in which nothing is due" if loop else ""
     else:
         told = f"; {too} {with_whom}" if with_whom else "; no thread is left that would release it"
+    if ended:
+        told += "; " + "; ".join(one.told for one in ended[:3])
     lock = _turn(chain) if end.kind == "cycle" else awaited(end.node)
     found = hung(
         case,
@@ -100,13 +107,16 @@ def _finding(case: Case, chain: Chain) -> Finding:
         owner=CAUSE.owner,
         summary=f"{who(chain)} waits for {lock} for ever{told}",
         patience=max(temporal(case) if moving or elsewhere else STRUCTURAL_SECONDS, until_released(case, chain)),
-        evidence=evidence,
+        evidence=(*evidence, *(one.evidence(case) for one in ended[:3])),
         ceiling=CEILING_OTHERS_MOVE if moving else CEILING_ELSEWHERE if elsewhere else 1.0,
         alternatives=(Alternative(cause="endless_python", refuted_by="the thread does not run"),),
         next=(f"py-spy dump --nonblocking --locals --pid {end.node.pid}",),
     )
     suspects = [node_of(case.history, case.job, pid) for pid in end.others] if elsewhere else [*partners, *loops]
-    culprits = (culprit(end.node), *(culprit(p) for p in suspects))
+    blamed = [culprit(p) for p in (end.node, *suspects)]
+    lost = [one.culprit for one in ended[:3]]
+    first = any(one.error is not None for one in ended) or (len(lost) == 1 and len(blamed) == 1)
+    culprits = (*lost, *blamed) if first else (*blamed, *lost)
     return msgspec.structs.replace(found, culprits=culprits)
 
 
@@ -123,7 +133,8 @@ def _partners(case: Case, chain: Chain) -> list[Node]:
     """Who waits together with the end: the threads on the cycle, or those of its process that wait for ever too."""
     end = chain.end
     if end.kind != "cycle":
-        return [node_of(case.history, case.job, end.node.pid, tid) for tid in end.others if not _shared(end.node)]
+        nodes = [node_of(case.history, case.job, end.node.pid, tid) for tid in end.others if not _shared(end.node)]
+        return [node for node in nodes if not idle(node)]
     on = dict.fromkeys((link.pid, link.tid) for link in chain.links if link.tid is not None)
     keys = [key for key in on if key not in ((end.node.pid, end.node.tid), (chain.start.pid, chain.start.tid))]
     start = (chain.start.pid, chain.start.tid)

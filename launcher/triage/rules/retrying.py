@@ -110,7 +110,7 @@ def _workers_back_off(case: Case) -> Finding | None:
     return found.finding(
         case,
         CAUSE,
-        summary=found.summary(case, f"back off and retry {share:.0%} of the time"),
+        summary=found.summary(case, f"backing off and retrying {share:.0%} of the time"),
         evidence=(case.saw("stack", found.kind, "sleep between tries", f"{share:.0%} of their samples", "0 %"),),
         alternatives=(
             Alternative(cause="starved_by_network", refuted_by="they sleep between two tries: no answer is under way"),

@@ -84,7 +84,6 @@ def _ceiling(case: Case, rank: Member, lost: float) -> float:
 
 
 def _own(case: Case) -> Outcome:
-
     def works(stack: Stack) -> bool:
         return own_work(stack) and not rests(case.history, stack)
 

@@ -36,7 +36,7 @@ def judge(case: Case) -> Outcome:
     return found.finding(
         case,
         CAUSE,
-        summary=found.summary(case, f"wait for the network{peer}"),
+        summary=found.summary(case, f"waiting for the network{peer}"),
         evidence=(
             case.saw(
                 "thread",

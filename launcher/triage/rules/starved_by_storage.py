@@ -36,7 +36,7 @@ def judge(case: Case) -> Outcome:
     return found.finding(
         case,
         CAUSE,
-        summary=found.summary(case, f"wait for file reads{where}"),
+        summary=found.summary(case, f"waiting for file reads{where}"),
         evidence=(
             case.saw(
                 "thread",

@@ -42,7 +42,7 @@ def judge(case: Case) -> Outcome:
         case,
         CAUSE,
         ceiling=0.95 if computes else UNEXPLAINED,
-        summary=found.summary(case, "compute" if computes else "wait in their own code"),
+        summary=found.summary(case, "computing" if computes else "waiting in code of their own"),
         evidence=(
             case.saw(
                 "thread",
