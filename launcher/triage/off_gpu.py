@@ -102,7 +102,7 @@ class _Cell:
 def off_gpu(case: Case) -> OffGpu | None:
     """Of all ranks whose card is known; None where no card was looked at while stacks were sampled."""
     watched = [seen for rank in case.ranks[:MOST_RANKS] if (seen := _watched(case, rank)) is not None]
-    late = next((late for one in watched if (late := one.late(case)) is not None), LATE_SECONDS[0])
+    late = next((late for one in watched if (late := one.late()) is not None), LATE_SECONDS[0])
     parts = [part for one in watched if (part := one.part(case, late)) is not None]
     if not parts:
         return None
@@ -121,23 +121,18 @@ def off_gpu(case: Case) -> OffGpu | None:
 
 @dataclass(frozen=True)
 class _Watched:
-    """A rank whose card is known: the looks at that card, and the stacks of the rank's training thread."""
+    """A rank whose card is known: the looks at that card, those of them that are told apart, and what was sampled then."""
 
-    pid: int
     rank: int | None
     uuid: str
     intervals: Sequence[_Interval]
     source: str
-    stacks: Sequence[Seen[r.Stack]]
+    chosen: Sequence[_Interval]
+    cells: Sequence[_Cell]
 
-    def fit(self, case: Case, late: float) -> "_Fit":
-        """What the looks tell, if they are so late."""
-        earlier = [one.earlier(late) for one in self.intervals]
-        return case.history.once(("off_gpu", self.pid, late), lambda: _Fit.of(earlier, self.stacks, case.at))
-
-    def late(self, case: Case) -> float | None:
+    def late(self) -> float | None:
         """How late looks are; None where nothing tells. One rank may speak for all: the looks come from one driver."""
-        fitted = {seconds: self.fit(case, seconds) for seconds in LATE_SECONDS}
+        fitted = {seconds: _Fit.of(self.chosen, self.cells, seconds) for seconds in LATE_SECONDS}
         if not any(one.mixed for one in fitted.values()):
             return None
         best, first = max(fitted, key=lambda seconds: fitted[seconds].told_apart), LATE_SECONDS[0]
@@ -145,7 +140,7 @@ class _Watched:
 
     def part(self, case: Case, late: float) -> OffGpu | None:
         """What its card waited for; None where none of the looks falls together with stacks."""
-        fit = self.fit(case, late)
+        fit = _Fit.of(self.chosen, self.cells, late)
         if not fit.mixed:
             return None
         index = index_of(case.history, self.uuid)
@@ -166,7 +161,8 @@ def _watched(case: Case, rank: Member) -> _Watched | None:
     stacks = case.history.series(r.Stack, rank.pid, case.progress[rank.pid].thread)
     if not cards.certain or not stacks:
         return None
-    return _Watched(rank.pid, rank.rank, cards.uuids[0], *_intervals(case.history, cards.uuids[0]), stacks)
+    intervals, source = _intervals(case.history, cards.uuids[0])
+    return _Watched(rank.rank, cards.uuids[0], intervals, source, *_chosen(intervals, stacks, case.at))
 
 
 @dataclass(frozen=True)
@@ -179,15 +175,16 @@ class _Fit:
     told_apart: float
 
     @classmethod
-    def of(cls, intervals: Sequence[_Interval], stacks: Sequence[Seen[r.Stack]], at: float) -> "_Fit":
-        """Look up what was sampled in each interval, and hand its idle time out."""
-        cells, chosen = _chosen(intervals, stacks, at)
+    def of(cls, chosen: Sequence[_Interval], cells: Sequence[_Cell], late: float) -> "_Fit":
+        """Look up what was sampled in each interval, if the looks are so late, and hand its idle time out."""
         ends = [cell.ended for cell in cells]
         mixed: list[Mixed] = []
         within: dict[Hashable, dict[tuple[r.Frame, ...], float]] = defaultdict(lambda: defaultdict(float))
         for one in chosen:
-            parts = _overlaps(one, cells, ends)
+            parts = _overlaps(one.earlier(late), cells, ends)
             seen = sum(part for _, part in parts)
+            if seen < KNOWN * one.seconds:
+                continue
             shares: dict[Hashable, float] = defaultdict(float)
             for cell, part in parts:
                 key = _line(cell.frames)
@@ -245,7 +242,7 @@ def _cells(stacks: Iterable[Seen[r.Stack]]) -> list[_Cell]:
 
 def _chosen(
     intervals: Sequence[_Interval], stacks: Sequence[Seen[r.Stack]], at: float
-) -> tuple[list[_Cell], list[_Interval]]:
+) -> tuple[list[_Interval], list[_Cell]]:
     """The newest intervals of which most is known, with their samples: lately if that is enough, else ever."""
     for since in (at - RECENT_SECONDS, 0.0):
         cells = _cells(one for one in stacks if one.at >= since)
@@ -257,7 +254,7 @@ def _chosen(
         ]
         if sum(one.seconds for one in known) >= ENOUGH_SECONDS:
             break
-    return cells, known[-MOST_INTERVALS:]
+    return known[-MOST_INTERVALS:], cells
 
 
 def _overlaps(one: _Interval, cells: Sequence[_Cell], ends: Sequence[float]) -> list[tuple[_Cell, float]]:

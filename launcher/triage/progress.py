@@ -70,15 +70,17 @@ def step_clock(history: History, pid: int, seconds: float = RECENT_SECONDS) -> S
 
 def _in_graphs(history: History, pid: int, tid: int, ago_seconds: float) -> bool:
     """Whether graphs are replayed since the last step, and steps were not counted between replays (of their forward pass) before."""
-    replays = [
-        one.at - one.reading.span_seconds
-        for one in history.series(r.Stack, pid, tid)
-        if any_tag(tags(one.reading), "graph_replay")
-    ]
-    if not replays or replays[-1] < history.at - ago_seconds:
+    since = history.at - ago_seconds
+    lately = history.series(r.Stack, pid, tid, seconds=ago_seconds)
+    if not any(one.at - one.reading.span_seconds >= since and _replays(one.reading) for one in lately):
         return False
-    steps = [one for one in history.series(r.Steps, pid) if one.at > replays[0]]
+    first = next(one.at for one in history.series(r.Stack, pid, tid) if _replays(one.reading))
+    steps = [one for one in history.series(r.Steps, pid) if one.at > first]
     return sum(later.reading.count > earlier.reading.count for earlier, later in pairwise(steps)) < COUNTED_BETWEEN
+
+
+def _replays(stack: r.Stack) -> bool:
+    return any_tag(tags(stack), "graph_replay")
 
 
 def training_thread(history: History, rank: Member) -> int:
