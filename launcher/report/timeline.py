@@ -12,6 +12,7 @@ from bokeh.embed import json_item
 from bokeh.layouts import gridplot
 from bokeh.models import (
     BoxZoomTool,
+    CDSView,
     ColumnDataSource,
     CrosshairTool,
     DataRange1d,
@@ -132,8 +133,8 @@ def _figure(title: str, span: Range1d, height: int, axis: str | None = None, **o
     return plot
 
 
-def _sources(lane: Lane, begun: float) -> list[tuple[ColumnDataSource, list[tuple[str, str]]]]:
-    """Lines that were read at the same moments share a source, and so a tooltip: (source, [(name, column)])."""
+def _sources(lane: Lane, begun: float) -> list[tuple[ColumnDataSource, CDSView, list[tuple[str, str]]]]:
+    """Lines that were read at the same moments share a source and its view, and so a tooltip: (source, view, [(name, column)])."""
     alike: dict[tuple[float, ...], list[Line]] = {}
     for line in lane.lines:
         alike.setdefault(tuple(at for at, _ in line.points), []).append(line)
@@ -143,7 +144,8 @@ def _sources(lane: Lane, begun: float) -> list[tuple[ColumnDataSource, list[tupl
             f"value{place}": _numbers([value for _, value in line.points], 32) for place, line in enumerate(lines)
         }
         columns["time"] = _numbers([(begun + at) * MILLISECONDS for at in times])
-        found.append((ColumnDataSource(columns), [(line.name, f"value{place}") for place, line in enumerate(lines)]))
+        named = [(line.name, f"value{place}") for place, line in enumerate(lines)]
+        found.append((ColumnDataSource(columns), CDSView(), named))
     return found
 
 
@@ -158,13 +160,14 @@ def _cards(lane: Lane, begun: float, span: Range1d) -> Any:
     plot = _figure(lane.name, span, CARD_HEIGHT, y_range=(0, 1.02))
     plot.yaxis[0].formatter = NumeralTickFormatter(format="0 %")
     plot.yaxis[0].ticker = [0, 0.5, 1]
-    for source, columns in _sources(lane, begun):
+    for source, view, columns in _sources(lane, begun):
         for name, column in columns:
             colour = CARD_COLOURS.get(name, INK)
             if name in FILLED:
                 area = VArea(x="time", y1=value(0.0), y2=column, fill_color=colour, fill_alpha=0.55)
-                plot.add_glyph(source, area)
-            drawn = plot.add_glyph(source, LineGlyph(x="time", y=column, line_color=colour, line_width=1.1))
+                plot.add_glyph(source, area, view=view)
+            line = LineGlyph(x="time", y=column, line_color=colour, line_width=1.1)
+            drawn = plot.add_glyph(source, line, view=view)
         plot.add_tools(_hover(drawn, columns, "{0.0 %}"))
     return plot
 
@@ -177,10 +180,10 @@ def _lines(lane: Lane, begun: float, span: Range1d) -> Any:
     }[lane.kind]  # fmt: skip
     plot.yaxis[0].formatter = NumeralTickFormatter(format=axis)
     colours = dict(zip((line.name for line in lane.lines), _cycle(len(lane.lines)), strict=True))
-    for source, columns in _sources(lane, begun):
+    for source, view, columns in _sources(lane, begun):
         for name, column in columns:
             line = LineGlyph(x="time", y=column, line_color=colours[name], line_width=1.4)
-            drawn = plot.add_glyph(source, line)
+            drawn = plot.add_glyph(source, line, view=view)
         plot.add_tools(_hover(drawn, columns, shown))
     return plot
 
@@ -257,16 +260,18 @@ def _overview(story: Story, begun: float, end: float, span: Range1d) -> Any:
     plot.title.visible = False
     plot.yaxis.visible = False
     plot.ygrid.grid_line_color = None
-    for stretch in states(story):
-        plot.hbar(
-            y=0.5,
-            left=(begun + stretch.begun) * MILLISECONDS,
-            right=(begun + stretch.ended) * MILLISECONDS,
-            height=1,
-            color=STATE_COLOURS.get(stretch.state, INK),
-            alpha=0.35,
-            line_color=None,
-        )
+    stretches = states(story)
+    bars = ColumnDataSource(
+        {
+            "from": [(begun + one.begun) * MILLISECONDS for one in stretches],
+            "to": [(begun + one.ended) * MILLISECONDS for one in stretches],
+            "colour": [STATE_COLOURS.get(one.state, INK) for one in stretches],
+        }
+    )
+    glyph = HBar(
+        y=value(0.5), left="from", right="to", height=value(1.0), fill_color="colour", fill_alpha=0.35, line_color=None
+    )
+    plot.add_glyph(bars, glyph)
     tool = RangeTool(x_range=span)
     tool.overlay.fill_color = INK
     tool.overlay.fill_alpha = 0.25
