@@ -8,6 +8,7 @@ from perfwatch.triage.gpu import lost_cards, name_of, regimes
 from perfwatch.triage.history import median
 from perfwatch.triage.kernels import kernels
 from perfwatch.triage.slowness import WINDOW_SECONDS
+from perfwatch.triage.starving import WAITING_SHARE, awaits_data
 from perfwatch.triage.verdict import Verdict
 from perfwatch.triage.xids import HARDWARE, announced
 
@@ -61,8 +62,8 @@ def asks_for_more(case: Case, verdict: Verdict) -> bool:
     """Whether samples of the ranks alone call for a look at the others: a loss was seen, or nobody knows who makes their data."""
     if verdict.state == "slow":
         return True
-    waits = (case.profile(rank, WINDOW_SECONDS).share("loader_wait") for rank in case.ranks)
-    return verdict.state == "inconclusive" and any(share >= WAITS_FOR_DATA for share in waits)
+    most = max((case.profile(rank, WINDOW_SECONDS).share_where(awaits_data) for rank in case.ranks), default=0.0)
+    return most >= {"inconclusive": WAITS_FOR_DATA, "healthy": WAITING_SHARE}.get(verdict.state, 1.0)
 
 
 def leaves_open(verdict: Verdict | None) -> bool:

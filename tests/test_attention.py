@@ -80,6 +80,14 @@ def test_a_rank_that_waits_for_data_nobody_knows_about_asks_for_a_look_at_its_wo
     assert asks_for_more(case, unexplained)
 
 
+def test_a_rank_that_waits_much_is_looked_at_more_closely_however_well_it_seems() -> None:
+    """Between its waits it computes, which alone would be healthy."""
+    recording = load(FETCHES)
+    case = Case(History(recording.records, recording.end), recording.session)
+
+    assert asks_for_more(case, msgspec.structs.replace(judge(case), state="healthy", cause="cpu_training"))
+
+
 def test_a_run_that_is_well_is_left_alone_until_its_next_sample() -> None:
     """Nothing asks for more, not even where no cause has a name."""
     case = calm().case()

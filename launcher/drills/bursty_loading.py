@@ -54,7 +54,7 @@ if __name__ == "__main__":
 
     def learn(picture):
         sgd.zero_grad()
-        projection(picture.expand(64, -1)).pow(2).mean().backward()
+        projection(picture.expand(256, -1)).pow(2).mean().backward()
         sgd.step()
 
     latency = multiprocessing.Value("d", 0.0)  # in proportion to what a step takes now: others may share the cores

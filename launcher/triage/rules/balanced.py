@@ -21,14 +21,13 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.gpu import Regime, cards_of, regimes
 from perfwatch.triage.profile import TRAINING_TAGS
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.starving import awaits_data
+from perfwatch.triage.starving import SURE_SHARE, awaits_data
 from perfwatch.triage.verdict import Finding, Outcome
 
 CAUSE = Cause("balanced", "healthy", "user_code", (Thread, Stack))
 
 FEW_SAMPLES = 15
 WINDOW_SECONDS = 15.0
-WAITING_SHARE = 0.4  # of samples, for data: whatever the reason, nobody would call that healthy
 IDLE_SHARE = 0.5  # of the time without a kernel: something holds the card back, though nobody can say what
 NO_BOTTLENECK = 0.75
 
@@ -41,7 +40,7 @@ def judge(case: Case) -> Outcome:
         seen = case.profile(rank, WINDOW_SECONDS)
         if seen.samples < FEW_SAMPLES or not seen.seen(*TRAINING_TAGS):
             return None
-        if seen.share_where(awaits_data) > WAITING_SHARE:
+        if seen.share_where(awaits_data) > SURE_SHARE:  # for whatever reason: nobody would call that healthy
             return None
         cards = regimes(case.history, rank.pid, WINDOW_SECONDS)
         if cards_of(case.history, rank.pid).certain and _too_soon_or_idle(cards):

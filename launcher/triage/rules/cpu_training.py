@@ -26,6 +26,7 @@ from perfwatch.triage.profile import TRAINING_TAGS
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.rules.serial_loading import NATIVE_SHARE, OWN_SHARE
 from perfwatch.triage.rules.skipping_steps import updates
+from perfwatch.triage.starving import SURE_SHARE, awaits_data
 from perfwatch.triage.verdict import Abstention, Finding, Missing, Outcome
 
 CAUSE = Cause("cpu_training", "healthy", "user_code", (Thread, Stack))
@@ -51,7 +52,7 @@ def judge(case: Case) -> Outcome:
     shares, runs = [], []
     for rank in case.ranks:
         seen = case.profile(rank, WINDOW_SECONDS)
-        if seen.samples < FEW_SAMPLES or not seen.seen(*TRAINING_TAGS):
+        if seen.samples < FEW_SAMPLES or not seen.seen(*TRAINING_TAGS) or seen.share_where(awaits_data) > SURE_SHARE:
             return None
         shares.append(1.0 - seen.share(*ELSEWHERE))
         runs.append(motion(case.history, rank.pid, case.progress[rank.pid].thread, WINDOW_SECONDS).run_share or 0.0)
