@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
-from perfwatch.triage.motion import motion
+from perfwatch.triage.motion import FAR_APART, motion
 
 WINDOW_SECONDS = 15.0
 DELAYED_SHARE = 0.25  # of the training thread's time, runnable but not running
@@ -33,7 +33,11 @@ def delay_share(case: Case, pid: int) -> float | None:
 def demand(case: Case) -> Demand | None:
     """Threads that run or wait for a CPU, over all processes that were swept; None when none was."""
     wanting = known = 0
+    since = case.at - FAR_APART * WINDOW_SECONDS  # of others nothing is known; in a calm job those are nearly all
     for pid, tid in case.history.entities(r.Thread):
+        seen = case.history.latest(r.Thread, pid, tid)
+        if seen is None or seen.at < since:
+            continue
         moved = motion(case.history, pid, tid, WINDOW_SECONDS)
         if moved.run_share is None:
             continue

@@ -14,6 +14,8 @@ from perfwatch.triage.node import Node, culprit, node_of
 from perfwatch.triage.verdict import Culprit, Evidence
 
 ENDED_SECONDS = 90.0  # before the wait began; a calm job's stacks are read once a minute
+LASTS_SECONDS = 5.0  # what a thread has put into a queue keeps the training going so long, when it has ended
+ONE_LOOK_SECONDS = 0.5  # the stacks of one look differ by so much
 
 
 @dataclass(frozen=True)
@@ -50,17 +52,24 @@ class EndedThread:
 
 
 def ended_beside(case: Case, chain: Chain) -> list[EndedThread]:
-    """Those of the waiting thread's process that ended when the wait began, or not long before."""
+    """Those of the waiting thread's process that ended when the wait began, or not long before.
+
+    One without an error must have been seen in the last look that was made well before the wait, or after it: one that had
+    ended by then ended as it should, for the job went on without it.
+    """
     end, history = chain.end.node, case.history
     if end.wait is not None and end.wait.shared:
         return []
-    since = case.at - (chain.end.silent_seconds or 0.0) - ENDED_SECONDS
+    began = case.at - (chain.end.silent_seconds or 0.0)
+    since = began - ENDED_SECONDS
+    looks = [one.at for one in history.series(Stack, end.pid, end.pid) if one.at < began - LASTS_SECONDS]
     stacks = {tid: history.series(Stack, end.pid, tid)[-1] for _, tid in history.of(Stack, end.pid)}
     errors = {tid: history.series(ThreadError, end.pid, tid)[-1] for _, tid in history.of(ThreadError, end.pid)}
     seen = [
         tid
         for tid, last in stacks.items()
         if tid not in errors and last.at >= since and any(map(is_user, last.reading.frames))
+        if not looks or last.at >= looks[-1] - ONE_LOOK_SECONDS
     ]
     raised = [tid for tid, error in errors.items() if error.at >= since]
     return [

@@ -84,6 +84,7 @@ class History:
     def __init__(self, records: Iterable[Record] = (), at: float = 0.0) -> None:
         self.at = at
         self._added: Counter[type[r.Reading]] = Counter()
+        self._newest: dict[type[r.Reading], float] = {}
         self._count = 0
         self._kept: tuple[tuple[float, int], dict[Hashable, Any]] = ((at, 0), {})
         self._index: dict[type[r.Reading], dict[tuple[Any, ...], list[Seen[Any]]]] = defaultdict(
@@ -98,6 +99,7 @@ class History:
         """Put one reading in its place; a stack record tells of the past, so order is by time, not by arrival."""
         kind = type(reading)
         self._added[kind] += 1
+        self._newest[kind] = max(at, self._newest.get(kind, at))
         self._count += 1
         key = _KEY_OF.get(kind, _no_key)(reading)
         series = self._index[kind][key]
@@ -112,6 +114,10 @@ class History:
     def added(self, *kinds: type[r.Reading]) -> int:
         """How many readings of these kinds were ever added: unchanged means that nothing is new."""
         return sum(self._added[kind] for kind in kinds)
+
+    def newest(self, kind: type[r.Reading]) -> float | None:
+        """When anything of this kind was last read."""
+        return self._newest.get(kind)
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """What ``make`` gives: asked for again, the same, until a reading is added or time goes on."""

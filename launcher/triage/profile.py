@@ -100,15 +100,10 @@ def profile(history: History, pid: int, tid: int, seconds: float | None = None) 
 
 def lasting(history: History, pid: int, tid: int, seconds: float | None = None) -> Profile:
     """The same, but of a job that was calm since and at which nobody looked, those of the last look: they hold until the next."""
-    newest = history.once(("newest stack",), lambda: _newest(history))
+    newest = history.newest(r.Stack)
     if seconds is None or newest is None or not seconds < history.at - newest < HOLD_SECONDS:
         return profile(history, pid, tid, seconds)
     return profile(history, pid, tid, history.at - newest + seconds)
-
-
-def _newest(history: History) -> float | None:
-    seen = (history.latest(r.Stack, *key) for key in history.entities(r.Stack))
-    return max((one.at for one in seen if one is not None), default=None)
 
 
 def _profile(history: History, pid: int, tid: int, seconds: float | None) -> Profile:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.probes.readings import GpuActivity, GpuSample
-from perfwatch.recording import load
+from perfwatch.probes.readings import Frame, GpuActivity, GpuSample, Stack, Thread
+from perfwatch.recording import Record, load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.verdict import Verdict
 
@@ -199,6 +199,23 @@ def test_who_waits_for_a_thread_that_has_ended_is_told_which_and_how(case: str, 
 
     assert told in verdict.summary
     assert (verdict.culprits[0].frame or "?") in told
+
+
+@pytest.mark.parametrize(("seen_at", "blamed"), [(9.0, True), (2.0, False)])
+def test_a_thread_that_had_ended_while_the_job_went_on_is_not_blamed(seen_at: float, blamed: bool) -> None:
+    """Between its last sighting and the wait there was a look in which it was missing already."""
+    recording = load(RECORDINGS / "deadlocked_locks/fires/producer_ended")
+    at = expected_of(RECORDINGS / "deadlocked_locks/fires/producer_ended").at
+    pid = recording.session.root_pids[0]
+    frames = (Frame("warm_up", "/home/user/producer.py", 3),)
+    more = (
+        Record(seen_at, 0.0, Stack(pid=pid, tid=999, thread="warm-up", frames=frames)),
+        Record(at, 0.0, Thread(pid=pid, tid=999, name="python", state="X", cpu_seconds=0.1)),
+    )
+
+    verdict = diagnose(replace(recording, records=(*recording.records, *more)), at)
+
+    assert ("warm_up" in verdict.summary) is blamed
 
 
 def test_an_event_loop_that_a_library_keeps_for_itself_is_not_blamed() -> None:
