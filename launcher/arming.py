@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from perfwatch.kineto.keeper import arm
@@ -12,11 +12,12 @@ from perfwatch.request import Request
 
 AGENT_FOLDER = Path(__file__).parent / "agent"
 DUMP_PREFIX = "fr_rank_"
+GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))  # NVIDIA, AMD, either of them in WSL
 YAMA_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 
 def equipped(
-    request: Request, environment: Mapping[str, str], place: Place
+    request: Request, environment: Mapping[str, str], place: Place, drivers: Sequence[Path] = GPU_DRIVERS
 ) -> tuple[tuple[str, ...], Mapping[str, str]]:
     """How the job of a request starts: its command and its environment.
 
@@ -24,15 +25,17 @@ def equipped(
         request: what the user asked for.
         environment: ours, as we got it.
         place: the job's place, where the agent and the profilers' endpoints have their folders.
+        drivers: files of which one is there where there is a GPU.
     """
     if request.agent:
         # Launchers of one job stand below one parent; whichever of them watches is its descendant.
         environment = armed(environment, place.folder, os.getppid() if place.shared else os.getpid())
     environment = armed_groups(environment, place.folder)
-    if request.arm == "torch":
-        return request.command, arm(environment, place.folder)
-    if request.arm == "none":
+    gpus = any(driver.exists() for driver in drivers)
+    if request.arm == "none" or (request.arm == "torch" and gpus and not request.agent):
         return request.command, environment
+    if request.arm == "torch":
+        return request.command, arm(environment, place.folder, later=gpus)
     from perfwatch.nsight.arming import prepare  # the launcher is small without it
 
     prepared = prepare(request.arm, request.command, environment, place.folder)

@@ -21,8 +21,8 @@ NAMESPACES = ("pid", "mnt", "net", "user", "cgroup")
 AGENT_VARIABLE = b"PERFWATCH_AGENT_DIR="
 # Offers of torch itself that a later capture can use, if the job's environment made them.
 ARMED_BY = {
-    "flight_recorder": (b"TORCH_NCCL_DEBUG_INFO_PIPE_FILE=", NOT_ARMED),
-    "torch.profiler": (b"KINETO_USE_DAEMON=", "start it with perfwatch run, or with KINETO_USE_DAEMON=1"),
+    "flight_recorder": (("TORCH_NCCL_DEBUG_INFO_PIPE_FILE",), NOT_ARMED),
+    "torch.profiler": (("KINETO_USE_DAEMON", "PERFWATCH_PROFILER"), "start it with perfwatch run"),
 }
 
 
@@ -103,11 +103,13 @@ def _armed(filesystem: Filesystem, pid: int, child: Caller) -> Iterator[Ability]
             "not started by perfwatch run: steps are not counted",
             "next time: perfwatch run -- COMMAND",
         )
-    for name, (variable, fix) in ARMED_BY.items():
-        if any(one.startswith(variable) for one in variables):
-            yield armed(name, f"{variable.decode().rstrip('=')} is set in the job")
+    names = {variable.partition(b"=")[0].decode(errors="replace") for variable in variables}
+    for name, (offers, fix) in ARMED_BY.items():
+        found = next((offer for offer in offers if offer in names), None)
+        if found is not None:
+            yield armed(name, f"{found} is set in the job")
         else:
-            yield denied(name, f"{variable.decode().rstrip('=')} is not set in the job", fix)
+            yield denied(name, f"{offers[0]} is not set in the job", fix)
 
 
 def _counted(filesystem: Filesystem, process: Process, child: Caller) -> Iterator[Ability]:

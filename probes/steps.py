@@ -1,9 +1,27 @@
 """Optimizer steps, and the last traceback, as the agent inside each rank leaves them in the agent's folder.
 
-The layout of ``steps-PID``, ``crash-PID.txt`` and ``thread-PID-TID.txt`` is in the docstring of
-``launcher/agent/sitecustomize.py``. In short: a page of 64 bytes of header and a ring of (when, thread, number) per step,
-written by the rank without lock or system call while we read it: the slot under the pen is the oldest of 168, and at most
-the newest 64 intervals are told.
+What each file is for stands in the docstring of ``launcher/agent/sitecustomize.py``. The page of steps is written by the rank
+without lock or system call while we read it: the slot under the pen is the oldest of 168, and at most the newest 64 intervals
+are told.
+
+The steps page: 4096 bytes, little-endian, mapped shared.
+
+=======  =====  =====================================================================================================
+offset   type   what
+=======  =====  =====================================================================================================
+0        8s     ``PWSTEPS1``, written last: without it the page is not ready
+8        u32    pid, as the process itself sees it (innermost PID namespace)
+12       u32    slots in the ring: 168
+16       u64    start time of the process, clock ticks after boot (field 22 of /proc/PID/stat): with pid, the identity
+24       u64    when the page was created, nanoseconds of CLOCK_MONOTONIC
+32       32x    zero
+64       ring   step number N (from 1) is in slot ``N % 168`` at ``64 + 24 * slot``:
++0       u64    when it ended, nanoseconds of CLOCK_MONOTONIC
++8       u64    thread that ran it (native id, innermost PID namespace)
++16      u64    N; 0: slot not used yet. The largest N in the ring is the number of steps so far
+=======  =====  =====================================================================================================
+
+While a slot is written it may show an old N with a new time: the oldest slot is left out.
 
 Steps are a hint: several optimizers, an optimizer fused into backward and skipped steps of a GradScaler bend the count.
 """

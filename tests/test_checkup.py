@@ -128,9 +128,10 @@ def of_job(machine: FakeMachine, pid: int = 100) -> dict[str, Ability]:
     return {one.name: one for one in examine_job(machine.filesystem, pid, Inline())}
 
 
-def test_a_job_that_perfwatch_started_is_armed(machine: FakeMachine) -> None:
-    """By the variable that ``run`` sets."""
-    machine.process(200, 1, environ="PERFWATCH_AGENT_DIR=/tmp/x KINETO_USE_DAEMON=1")
+@pytest.mark.parametrize("profiler", ["KINETO_USE_DAEMON", "PERFWATCH_PROFILER"])
+def test_a_job_that_perfwatch_started_is_armed(machine: FakeMachine, profiler: str) -> None:
+    """By the variable that ``run`` sets: the second one where there is a GPU."""
+    machine.process(200, 1, environ=f"PERFWATCH_AGENT_DIR=/tmp/x {profiler}=1")
 
     assert of_job(machine, 200)["steps"].status == "armed"
     assert of_job(machine, 200)["torch.profiler"].status == "armed"

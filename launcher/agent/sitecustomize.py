@@ -12,29 +12,14 @@ the program. Without PERFWATCH_AGENT_DIR it only chains. What it does, and when:
 - when torch.optim is complete: register a global hook that runs after every ``Optimizer.step``;
 - under ``perfwatch run --arm ncu`` (PERFWATCH_KERNEL_WINDOW is set): after a step, open a profiler's range
   (cudaProfilerStart) when ``kernels-PID`` has appeared in that folder, and close it when that is gone;
+- when a process begins to use CUDA (PERFWATCH_PROFILER is set): let its profiler ask the endpoint of ``perfwatch run``.
+  With KINETO_USE_DAEMON in the environment torch does so at its import, which initialises CUDA: children that a process
+  forks then could not use CUDA any more, even where it never does itself;
 - at the first step of a process: create ``steps-PID`` there (a DataLoader worker never steps, and so has none).
 
 Steps are a hint: several optimizers, one fused into backward, skips of a GradScaler and CUDA graphs bend the count.
 
-The steps page: 4096 bytes, little-endian, mapped shared; one ``struct.pack_into`` per step.
-
-=======  =====  =====================================================================================================
-offset   type   what
-=======  =====  =====================================================================================================
-0        8s     ``PWSTEPS1``, written last: without it the page is not ready
-8        u32    pid, as the process itself sees it (innermost PID namespace)
-12       u32    slots in the ring: 168
-16       u64    start time of the process, clock ticks after boot (field 22 of /proc/PID/stat): with pid, the identity
-24       u64    when the page was created, nanoseconds of CLOCK_MONOTONIC
-32       32x    zero
-64       ring   step number N (from 1) is in slot ``N % 168`` at ``64 + 24 * slot``:
-+0       u64    when it ended, nanoseconds of CLOCK_MONOTONIC
-+8       u64    thread that ran it (native id, innermost PID namespace)
-+16      u64    N; 0: slot not used yet. The largest N in the ring is the number of steps so far
-=======  =====  =====================================================================================================
-
-A reader that looks while a slot is written may see an old N with a new time: leave out the oldest slot.
-
+The steps page, mapped shared, one ``struct.pack_into`` per step: its layout is in the docstring of ``probes/steps.py``.
 ``crash-PID.txt``, ``thread-PID-TID.txt``: the traceback as Python prints it, cut to its last 16 KiB.
 ``window-PID``: made by a capture: seconds of CLOCK_MONOTONIC until which an exit may be held up, as text.
 """
@@ -186,6 +171,29 @@ def _write_error(directory, name, kind, value, trace):
         os.close(descriptor)
 
 
+def _arm_profiler():
+    """While CUDA is being initialised: what torch does at its import where KINETO_USE_DAEMON is set, which children must not inherit.
+
+    Not beside a profiler of the program's own, which has the same state in its hands.
+    """
+    try:
+        tracker = sys.modules["torch.autograd.profiler"].KinetoStepTracker
+        if "ProfilerStep" in tracker._step_dict or sys.modules["torch"]._C._autograd._profiler_enabled():
+            return
+        import ctypes
+
+        library = os.path.join(os.path.dirname(sys.modules["torch"].__file__), "lib", "libtorch_cpu.so")
+        arm = ctypes.CDLL(library)._ZN5torch18global_kineto_initEv
+        arm.restype = None
+        os.putenv("KINETO_USE_DAEMON", "1")
+        try:
+            arm()
+        finally:
+            os.unsetenv("KINETO_USE_DAEMON")
+    except Exception:  # another torch: its profiler is not asked
+        pass
+
+
 def _end_windows(directory):
     """At exit: while a capture records this process, go on stepping for it (a window may count steps), not for long."""
     import time
@@ -237,6 +245,8 @@ class _TorchArrives:
         if module is not None and hasattr(module, "Optimizer"):
             cls.hooked = True
             module.register_optimizer_step_post_hook(_step_hook(cls.directory))
+            if os.environ.get("PERFWATCH_PROFILER"):
+                sys.modules["torch.cuda"]._lazy_call(_arm_profiler)
             if os.environ.get("PERFWATCH_KERNEL_WINDOW"):
                 module.register_optimizer_step_post_hook(_window_hook(cls.directory))
 

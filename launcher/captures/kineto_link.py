@@ -31,7 +31,8 @@ FOLDER = "KINETO_IPC_SOCKET_DIR"
 TRACES = "KINETO_ONDEMAND_TRACE_DIR"
 ARM_ADVICE = (
     "start it with perfwatch run -- COMMAND, which arms it;\n"
-    "or set KINETO_USE_DAEMON=1 in its environment before torch is imported, and attach"
+    "or set KINETO_USE_DAEMON=1 in its environment before torch is imported, and attach (torch initialises CUDA at its import then: "
+    "children that the job forks cannot use it)"
 )
 
 

@@ -26,16 +26,20 @@ TURN_SECONDS = 0.5  # how often a server that does not serve asks whether it sho
 HOUSEKEEPING_SECONDS = 30.0
 POLL_SECONDS = 1  # how often the job's profilers ask
 SILENT = "5"  # of KINETO_LOG_LEVEL: its errors are 4. Without us a job would print two lines at each poll
+LATER = "PERFWATCH_PROFILER"  # asks the agent
 FOLDER = "k"  # in the job's place; short, for its path is
 ASK = "ask"  # the server's own socket in it, for captures
 
 
-def arm(environment: Mapping[str, str], place: Path) -> dict[str, str]:
+def arm(environment: Mapping[str, str], place: Path, later: bool = False) -> dict[str, str]:
     """Start the endpoint of a job that is about to start, and name it in the job's environment.
 
     Args:
         environment: of the job. Where the user has set anything of Kineto's, nothing is armed.
         place: the job's place; the endpoint goes into a folder there.
+        later: not at the import of torch, but by the agent when a process begins to use CUDA. Where there is an NVIDIA driver
+            torch would initialise CUDA at its import, and what such a process forks cannot use it (measured: torch 2.11,
+            cudaErrorInitializationError in the child).
 
     Returns the environment, changed only when the endpoint is served.
     """
@@ -52,7 +56,7 @@ def arm(environment: Mapping[str, str], place: Path) -> dict[str, str]:
     except OSError:
         return result  # no room in memory, or for a process: the job is what counts
     return result | {
-        "KINETO_USE_DAEMON": "1",
+        LATER if later else "KINETO_USE_DAEMON": "1",
         "KINETO_IPC_SOCKET_DIR": str(folder),
         "KINETO_CONFIG": str(folder / "config"),
         "KINETO_ONDEMAND_TRACE_DIR": str(traces),

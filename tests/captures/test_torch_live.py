@@ -6,6 +6,7 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from perfwatch.arming import AGENT_FOLDER
 
 if importlib.util.find_spec("torch") is None:  # not imported here: this process would look like a job
     pytest.skip("torch is not installed", allow_module_level=True)
@@ -229,6 +232,35 @@ def test_job_that_armed_itself_is_captured_without_run(folder: Path) -> None:
         assert len(spans(answer.report["files"][0])) > 0
         assert not (sockets / "dynolog").exists()
         assert run.end() == 0
+
+
+@pytest.mark.parametrize(("asked", "said"), [("1", "1 unset"), ("", "0 unset")])
+def test_profiler_that_is_armed_later_asks_the_endpoint_and_children_inherit_nothing(
+    folder: Path, asked: str, said: str
+) -> None:
+    """As under ``run`` where there is a GPU: the agent has torch do so when CUDA is initialised, and not where it is not asked to."""
+    fifo, sockets = folder / f"later{asked}", folder / f"l{asked}"
+    os.mkfifo(fifo)
+    sockets.mkdir(mode=0o700)
+    (folder / "config").write_text("ON_DEMAND_CONFIG_UPDATE_INTERVAL_SECS=1\n")
+    environment = {
+        "PYTHONPATH": str(AGENT_FOLDER),
+        "PERFWATCH_AGENT_DIR": str(folder),
+        "PERFWATCH_PROFILER": asked,
+        "KINETO_IPC_SOCKET_DIR": str(sockets),
+        "KINETO_CONFIG": str(folder / "config"),
+        "KINETO_LOG_LEVEL": "5",
+    }
+    command = ("sh", "-c", 'exec "$@" < "$0"', str(fifo), sys.executable, str(ALONE), "later")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as endpoint:
+        endpoint.bind(str(sockets / "dynolog"))
+        with start(folder, fifo, *command, **environment) as run:
+            assert run.line() == said
+            assert run.line() == "training"
+            if asked:
+                assert select.select([endpoint], [], [], PATIENCE_SECONDS)[0]
+            (sockets / "dynolog").unlink()
+            assert run.end() == 0
 
 
 def test_own_profiler_of_the_job_wins(folder: Path) -> None:

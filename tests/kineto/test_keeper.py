@@ -5,13 +5,18 @@ import random
 import select
 import signal
 import subprocess
+import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
+from perfwatch.arming import equipped
 from perfwatch.control import find_watcher
 from perfwatch.kineto.keeper import arm
+from perfwatch.lock import Place
+from perfwatch.request import Request
 from tests.supervise.conftest import PATIENCE_SECONDS, Launch, Launched, python
 
 KILLS = int(os.environ.get("PERFWATCH_TEST_KILLS", "3"))  # 200 before a release: scripts/kill_rounds
@@ -120,6 +125,30 @@ def test_what_the_user_has_set_stays(tmp_path: Path, name: str) -> None:
 
     assert arm(environment, tmp_path) == environment
     assert list(tmp_path.iterdir()) == []
+
+
+def test_where_there_is_a_gpu_the_agent_is_asked_instead_of_torch(tmp_path: Path) -> None:
+    """With KINETO_USE_DAEMON torch would initialise CUDA at its import, and what such a process forks could not use it."""
+    program = "import sys, pathlib; from perfwatch.kineto.keeper import arm; print(*arm({}, pathlib.Path(sys.argv[1]), later=True))"
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as place:
+        done = subprocess.run([sys.executable, "-c", program, place], capture_output=True, text=True, check=True)
+        gone_after(Path(place) / "k" / "dynolog")
+    names = done.stdout.split()
+
+    assert "PERFWATCH_PROFILER" in names
+    assert "KINETO_IPC_SOCKET_DIR" in names
+    assert "KINETO_USE_DAEMON" not in names
+
+
+def test_where_there_is_a_gpu_nothing_is_armed_without_the_agent(tmp_path: Path) -> None:
+    """Nobody else could do it later."""
+    driver = tmp_path / "nvidiactl"
+    driver.touch()
+    request = Request(("true",), agent=False)
+
+    _, environment = equipped(request, {}, Place(tmp_path, "root", shared=False), drivers=[driver])
+
+    assert not any(name.startswith(("KINETO_", "PERFWATCH_")) for name in environment)
 
 
 def test_folder_that_is_too_long_for_kineto_arms_nothing(tmp_path: Path) -> None:

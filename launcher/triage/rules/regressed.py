@@ -30,6 +30,13 @@ RATIO = 1.2
 LOOKS = 60  # three seconds of samples since the change, in which no other cause was found
 CROWDED_SHARE = 0.15  # waiting for a CPU: then the machine is slower, not the run
 TAKEN_SHARE = 0.3  # of the CPUs, by others: then they may be what makes it slower
+A_LITTLE, SHARED_SHARE = (
+    1.5,
+    0.1,
+)  # so little slower it may be where they take less (measured: 1.2 to 1.35 times at 0.16 to 0.24)
+BEFORE_SECONDS = (
+    2.0  # the pace before must have lasted: a GPU's queue takes in the first steps as fast as they are launched
+)
 SURE, BESIDE_OTHERS = 0.85, 0.55
 OVERLAP = 0.25  # the slower quarter before and the faster quarter after must not overlap
 
@@ -53,7 +60,9 @@ def judge(case: Case) -> Outcome:
             rank,
             lost=1.0 - before / after,
             explains=0.0,
-            confidence=SURE if taken_by_others(case, rank.pid) < TAKEN_SHARE else BESIDE_OTHERS,
+            confidence=SURE
+            if taken_by_others(case, rank.pid) < (TAKEN_SHARE if after >= A_LITTLE * before else SHARED_SHARE)
+            else BESIDE_OTHERS,
             summary=f"steps became {after / before:.2f} times as long about {ago:.0f} s ago: "
             f"{before * 1e3:.0f} ms before, {after * 1e3:.0f} ms now",
             evidence=(
@@ -79,7 +88,7 @@ def change_point(intervals: tuple[float, ...]) -> tuple[int, float, float] | Non
     for index in range(FEW_STEPS, len(intervals) - FEW_STEPS + 1, stride):
         before, after = intervals[:index], intervals[index:]
         low, high = median(before) or 0.0, median(after) or 0.0
-        if low <= 0 or high < RATIO * low:
+        if sum(before) < BEFORE_SECONDS or low <= 0 or high < RATIO * low:
             continue
         separated = (quantile(after, OVERLAP) or 0.0) - (quantile(before, 1 - OVERLAP) or 0.0)
         if separated > 0 and (best is None or separated > best[0]):
