@@ -19,6 +19,7 @@ ERROR_SECONDS = 30.0  # after it was announced: by then the job stands, or does 
 SILENCE_SECONDS = 3.0  # one reading a second while it lasts
 SPUN_SECONDS = 3.0
 WAITS_FOR_DATA = 0.1  # of the time
+LATE_TIMES = 3.0  # the longest step: an evaluation or a checkpoint belongs to some
 
 
 class Schedule:
@@ -71,6 +72,16 @@ def leaves_open(verdict: Verdict | None) -> bool:
     if verdict is None or verdict.state in ("inconclusive", "healthy"):
         return True
     return verdict.cause in ("contended_cpu", "serial_loading", "regressed")
+
+
+def late_seconds(case: Case) -> float:
+    """For how long no rank has made a step, where that is longer than the patience and than any that was seen; else 0."""
+    clocks = [
+        now.steps for now in case.progress.values() if now.steps is not None and now.steps.ago_seconds is not None
+    ]
+    ago = min((clock.ago_seconds or 0.0 for clock in clocks), default=0.0)
+    usual = max((max(clock.intervals, default=0.0) for clock in clocks), default=0.0)
+    return ago if ago > max(case.patience_seconds, LATE_TIMES * usual) else 0.0
 
 
 def alarm(case: Case) -> str:

@@ -52,15 +52,17 @@ class Teller:
         self._sink = sink
         self._on_news = on_news
 
-    def tell(self, verdict: Verdict, at: float) -> None:
-        """Tell a verdict if it is news."""
+    def tell(self, verdict: Verdict, at: float, late_seconds: float = 0.0) -> None:
+        """Tell a verdict if it is news; ``late_seconds``: no step was made for so long, which is told where nothing else is."""
         if (verdict.state, verdict.cause) == (self.state, self._cause):
             return
         kind, text = "verdict", verdict.summary
         if verdict.state == "inconclusive":
-            if self.state == "hung" or verdict.suspect is None or not lasts(verdict.suspect):
+            told = lasts(verdict.suspect) if verdict.suspect is not None else late_seconds > 0
+            if self.state == "hung" or not told:
                 return  # a hang that was told stands until the job moves: it is looked at less often now
             kind, text = "suspicion", verdict.summary.removeprefix("suspected: ")
+            text = text if verdict.suspect is not None else f"no step for {late_seconds:.0f} s; {text}"
         elif self.state in DOUBTED and verdict.state in MOVING:
             kind, text = "retraction", f"moves again: {verdict.summary}"
         self.state, self._cause = verdict.state, verdict.cause

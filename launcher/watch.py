@@ -11,7 +11,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from perfwatch import cadence
-from perfwatch.attention import Schedule, alarm, asks_for_more, leaves_open, nearest
+from perfwatch.attention import Schedule, alarm, asks_for_more, late_seconds, leaves_open, nearest
 from perfwatch.departed import departed
 from perfwatch.forgetting import forget
 from perfwatch.groups import Groups
@@ -297,4 +297,4 @@ class Watch:
                 self._schedule.due("calm_sample", cadence.CALM_SAMPLE_SECONDS)
         else:
             self._settled_at = None
-        self._teller.tell(verdict, self.at)
+        self._teller.tell(verdict, self.at, late_seconds(self.case()))

@@ -5,8 +5,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfwatch.attention import alarm, asks_for_more
+from perfwatch.attention import alarm, asks_for_more, late_seconds
 from perfwatch.cadence import calm_sample
+from perfwatch.news import News, Teller
 from perfwatch.probes.readings import GpuEvent, GpuSilence, Reading
 from perfwatch.recording import load
 from perfwatch.triage.case import Case
@@ -101,3 +102,29 @@ def test_a_job_of_which_nothing_is_known_yet_is_sampled_again_before_long() -> N
     """It was just begun, and imports its modules."""
     assert calm_sample("", 100.0) == calm_sample("healthy", 20.0) < 10.0 < calm_sample("healthy", 100.0)
     assert calm_sample("", 600.0) == calm_sample("healthy", 600.0)
+
+
+@pytest.mark.parametrize(("ago", "longest", "late"), [(70.0, 0.1, 70.0), (50.0, 0.1, 0.0), (70.0, 40.0, 0.0)])
+def test_steps_are_late_beyond_the_patience_and_beyond_the_longest_that_was_seen(
+    ago: float, longest: float, late: float
+) -> None:
+    """An evaluation now and then makes one step a long one."""
+    job = Training().goes_on(12, STEPS).steps(120, *[0.1] * 60, longest, ago=ago)
+
+    assert late_seconds(job.case()) == late
+
+
+def test_late_steps_are_told_once_where_nothing_else_is() -> None:
+    """Nobody is to read "nothing was suspected" of a job that stands for an hour."""
+    case = calm().case()
+    nothing = msgspec.structs.replace(
+        judge(case), state="inconclusive", cause=None, suspect=None, summary="no cause can be named"
+    )
+    told: list[News] = []
+    teller = Teller(case.session, None, told.append)
+
+    teller.tell(nothing, 10.0)
+    for at in (75.0, 80.0):
+        teller.tell(nothing, at, late_seconds=70.0)
+
+    assert [(one.kind, one.text) for one in told] == [("suspicion", "no step for 70 s; no cause can be named")]

@@ -30,6 +30,7 @@ from perfwatch.triage.verdict import (
     Verdict,
 )
 
+DOUBTFUL, CLEAR = 0.7, 0.9
 SURE = 0.6  # a finding below this is a suspicion, not a verdict
 SUSPECTED = 0.5  # of a finding's confidence that a mere suspicion of it has
 SHOWN = 4
@@ -113,9 +114,15 @@ def _efficiency(case: Case) -> Efficiency | None:
 
 
 def _choose(sure: list[Finding]) -> Finding | None:
-    """The first; but a slow run can be slow for several reasons at once, and the largest is named."""
-    if not sure or sure[0].state != "slow":
-        return sure[0] if sure else None
+    """The first; but a slow run can be slow for several reasons at once, and the largest is named.
+
+    What is busy for want of a better name gives way to a slow cause that is clear.
+    """
+    if not sure:
+        return None
+    clear = any(one.state == "slow" and one.confidence >= CLEAR for one in sure)
+    if sure[0].state != "slow" and not (sure[0].state == "busy" and sure[0].confidence < DOUBTFUL and clear):
+        return sure[0]
     return max((f for f in sure if f.state == "slow"), key=lambda f: f.lost_share or 0.0)
 
 

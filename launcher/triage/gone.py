@@ -1,11 +1,13 @@
 """How the job ended, if it did: shared by the rules about jobs that are gone."""
 
+import re
 import signal
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
 from perfwatch.triage.job import Member
 
+_SIGNALLED = re.compile(r"got signal: (\d+)")  # torch/distributed/elastic/multiprocessing/api.py
 ASKED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 LOOKS_APART_SECONDS = 2.0  # an end is noticed so much later than an error at most
 
@@ -62,6 +64,13 @@ def killed_first(case: Case, end: r.ProcessEnded, words: r.Traceback) -> bool:
     raised = [one.at for one in case.history.every(r.Traceback)]
     silent = end.pid not in {one.reading.pid for one in case.history.every(r.Traceback)}
     return silent and seen is not None and bool(raised) and seen.at <= min(raised) + LOOKS_APART_SECONDS
+
+
+def passed_on(case: Case) -> int | None:
+    """The signal that torchrun was ended by: it raises then, so as to end its ranks first."""
+    words = traceback_of(case)
+    found = _SIGNALLED.search(words.text) if words is not None and words.exception.endswith("SignalException") else None
+    return int(found[1]) if found else None
 
 
 def traceback_of(case: Case) -> r.Traceback | None:

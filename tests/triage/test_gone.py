@@ -102,3 +102,14 @@ def test_only_a_known_launcher_vouches_for_ranks_whose_ends_nobody_saw(command: 
     assert verdict.cause == "finished"
     assert (verdict.confidence > 0.9) is vouches
     assert ("how its ranks ended was not seen" in verdict.summary) is not vouches
+
+
+def test_a_launcher_that_raises_because_it_was_asked_to_end_did_not_crash() -> None:
+    """torchrun turns a SIGTERM into an exception, so as to end its ranks first."""
+    kind = "torch.distributed.elastic.multiprocessing.api.SignalException"
+    words = Traceback(pid=1, exception=kind, text=f"{kind}: Process 1 got signal: 15")
+
+    verdict = by_hand((29.0, ProcessEnded(pid=11, start_ticks=9, exit_code=1)), (29.0, words), command=("torchrun",))
+
+    assert (verdict.state, verdict.cause) == ("gone", "killed")
+    assert "SIGTERM" in verdict.summary

@@ -21,6 +21,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.gpu import Regime, cards_of, regimes
 from perfwatch.triage.profile import TRAINING_TAGS
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.rules.contended_lock import takes_a_lock
 from perfwatch.triage.starving import SURE_SHARE, awaits_data
 from perfwatch.triage.verdict import Finding, Outcome
 
@@ -40,8 +41,8 @@ def judge(case: Case) -> Outcome:
         seen = case.profile(rank, WINDOW_SECONDS)
         if seen.samples < FEW_SAMPLES or not seen.seen(*TRAINING_TAGS):
             return None
-        if seen.share_where(awaits_data) > SURE_SHARE:  # for whatever reason: nobody would call that healthy
-            return None
+        if max(seen.share_where(awaits_data), seen.share_where(lambda stack: takes_a_lock(case, stack))) > SURE_SHARE:
+            return None  # for whatever reason: nobody would call that healthy
         cards = regimes(case.history, rank.pid, WINDOW_SECONDS)
         if cards_of(case.history, rank.pid).certain and _too_soon_or_idle(cards):
             return None

@@ -1,4 +1,4 @@
-"""The training thread waits again and again for a lock that another thread holds while it works.
+"""The training thread waits again and again for a lock that another thread holds while it works or waits for something.
 
 What it means
     A background thread (a replay buffer, a logger, a cache, a checkpointer) does its work under a lock that the training loop
@@ -6,7 +6,8 @@ What it means
 
 How it is recognised
     The training thread stands, for a good part of the time, at a line of its own that takes a lock or waits for a condition,
-    asleep in a futex without a timeout, and goes on again and again; another Python thread of the process runs meanwhile.
+    asleep in a futex without a timeout, and goes on again and again; another Python thread of the process runs meanwhile, or
+    a single one rests in the midst of what the program has it do (a sleep, an answer from the network).
 
 What it is mistaken for
     ``deadlocked_locks``: there it never goes on. ``starved_by_transforms``: there it waits for data, in a queue.
@@ -18,7 +19,7 @@ What to do next
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.code import calling_line, names
-from perfwatch.triage.frames import show, tags
+from perfwatch.triage.frames import any_tag, is_user, show, tags
 from perfwatch.triage.job import Member
 from perfwatch.triage.motion import motion, moves, python_threads
 from perfwatch.triage.node import culprit, node_of
@@ -30,8 +31,19 @@ from perfwatch.triage.verdict import Alternative, Evidence, Outcome
 CAUSE = Cause("contended_lock", "slow", "user_code", (Thread, Stack))
 
 ASLEEP_SHARE = 0.5  # of the looks at the thread, for each share of samples at the line
+WAITS_FOR_OTHERS = (
+    "thread_wait",
+    "queue_get",
+    "queue_put",
+    "selector",
+    "mp_queue_get",
+    "serve",
+    "monitor",
+    "futures_worker",
+)
 WORKING_SHARE = 0.2  # of a core: the one that holds it
 TAKEN = 2  # times that it was seen to go on
+CEILING_RESTING = 0.77
 CEILING = 0.88  # who holds the lock is inferred: it is the thread that runs meanwhile
 
 
@@ -39,13 +51,14 @@ def judge(case: Case) -> Outcome:
     """Fires on a training thread that sleeps at its own lock while another thread runs, and goes on now and then."""
     for rank in case.ranks:
         seen = case.profile(rank, WINDOW_SECONDS)
-        lost = seen.share_where(lambda stack: _takes_a_lock(case, stack))
+        lost = seen.share_where(lambda stack: takes_a_lock(case, stack))
         if seen.samples < FEW_SAMPLES or lost < LOST_SHARE or not _sleeps_and_goes_on(case, rank, lost):
             continue
-        owner = _owner(case, rank)
+        worker = _owner(case, rank)
+        owner, works = (worker, True) if worker is not None else (_resting_owner(case, rank), False)
         if owner is None:
             continue
-        frame = seen.top_line(lambda stack: _takes_a_lock(case, stack))
+        frame = seen.top_line(lambda stack: takes_a_lock(case, stack))
         node = node_of(case.history, case.job, rank.pid, owner)
         return slow(
             case,
@@ -53,9 +66,9 @@ def judge(case: Case) -> Outcome:
             rank,
             lost=lost,
             frame=frame,
-            confidence=min(CEILING, certainty(lost)),
+            confidence=min(CEILING if works else CEILING_RESTING, certainty(lost)),
             summary=f"the training thread waits {lost:.0%} of the time at {show(frame)} for a lock while thread "
-            f"{node.name or owner} works at {show(node.frame)}",
+            f"{node.name or owner} {'works' if works else 'rests'} at {show(node.frame)}",
             evidence=_evidence(case, rank, seen, lost, owner),
             culprits=(culprit(node),),
             alternatives=(Alternative(cause="deadlocked_locks", refuted_by="it goes on again and again"),),
@@ -64,7 +77,7 @@ def judge(case: Case) -> Outcome:
     return None
 
 
-def _takes_a_lock(case: Case, stack: Stack) -> bool:
+def takes_a_lock(case: Case, stack: Stack) -> bool:
     """Whether a stack stands at a line of the program that takes a lock, or in a wait of ``threading``."""
     if "thread_wait" in tags(stack) and tags(stack) <= {"thread_wait"}:
         return True
@@ -91,6 +104,20 @@ def _owner(case: Case, rank: Member) -> int | None:
     shares = {tid: motion(case.history, rank.pid, tid, WINDOW_SECONDS).run_share or 0.0 for tid in others}
     busiest = max(shares, key=lambda tid: shares[tid], default=None)
     return busiest if busiest is not None and shares[busiest] >= WORKING_SHARE else None
+
+
+def _resting_owner(case: Case, rank: Member) -> int | None:
+    """The only other thread of the program's own that is in the midst of something, if that is no wait for others."""
+    others = [tid for tid in python_threads(case.history, rank.pid) if tid != case.progress[rank.pid].thread]
+    nodes = [node_of(case.history, case.job, rank.pid, tid) for tid in others]
+    amidst = [
+        node.tid
+        for node in nodes
+        if node.stack is not None
+        and any(map(is_user, node.stack.frames))
+        and not any_tag(node.inner, *WAITS_FOR_OTHERS)
+    ]
+    return amidst[0] if len(amidst) == 1 else None
 
 
 def _evidence(case: Case, rank: Member, seen: Profile, lost: float, owner: int) -> tuple[Evidence, ...]:

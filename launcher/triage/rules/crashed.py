@@ -16,7 +16,7 @@ What to do next
 
 from perfwatch.probes.readings import ProcessEnded
 from perfwatch.triage.case import Case
-from perfwatch.triage.gone import ending, killed_first, traceback_of
+from perfwatch.triage.gone import ending, killed_first, passed_on, traceback_of
 from perfwatch.triage.gpu import cards_of
 from perfwatch.triage.last_words import last_words, raised_at
 from perfwatch.triage.rule import Cause
@@ -36,7 +36,7 @@ def judge(case: Case) -> Outcome:
     words = traceback_of(case)
     if end.exit_code in (0, None) and words is None:
         return None
-    if end.signal and (words is None or killed_first(case, end, words)):
+    if (end.signal and (words is None or killed_first(case, end, words))) or passed_on(case):
         return None
     pid = words.pid if words is not None else end.pid
     last = last_words(words) if words is not None else ""

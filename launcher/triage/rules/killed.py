@@ -18,7 +18,7 @@ import signal
 
 from perfwatch.probes.readings import ProcessEnded
 from perfwatch.triage.case import Case
-from perfwatch.triage.gone import ending
+from perfwatch.triage.gone import ending, passed_on
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Culprit, Finding, Outcome
 
@@ -31,11 +31,7 @@ UNSEEN_SENDER = 0.79  # SIGKILL: without a kernel log the OOM killer of a group 
 def judge(case: Case) -> Outcome:
     """Fires on an end by signal."""
     end = ending(case)
-    number = (
-        end.signal or (end.exit_code - 128 if end.exit_code is not None and end.exit_code > 128 else None)
-        if end
-        else None
-    )
+    number = None if end is None else end.signal or _by_exit_code(end) or passed_on(case)
     if end is None or not number or number not in signal.valid_signals():
         return None
     name = signal.Signals(number).name
@@ -54,6 +50,10 @@ def judge(case: Case) -> Outcome:
         ),
         next=("dmesg | tail -50", "sacct -j JOBID (or the scheduler's own log)"),
     )
+
+
+def _by_exit_code(end: ProcessEnded) -> int | None:
+    return end.exit_code - 128 if end.exit_code is not None and end.exit_code > 128 else None
 
 
 def _of_the_whole(case: Case, end: ProcessEnded) -> str:

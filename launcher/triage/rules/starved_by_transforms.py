@@ -42,7 +42,7 @@ def judge(case: Case) -> Outcome:
         case,
         CAUSE,
         ceiling=0.95 if computes else UNEXPLAINED,
-        summary=found.summary(case, "computing" if computes else "waiting in code of their own"),
+        summary=found.summary(case, "computing" if computes else "waiting in the program's own code"),
         evidence=(
             case.saw(
                 "thread",
