@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
 from perfwatch.triage.code import line_of, names
-from perfwatch.triage.frames import any_tag, inner_tags, show, tags, user_frames
+from perfwatch.triage.frames import any_tag, inner_tags, is_user, show, tags, user_frames
 from perfwatch.triage.gpu import Regime, name_of, regimes, saturated
 from perfwatch.triage.job import Member
 from perfwatch.triage.motion import motion, moves, python_threads, tags_seen, was_at
@@ -151,8 +151,11 @@ def works(stack: r.Stack) -> bool:
         return not any_tag(found, "thread_wait", "mp_send", "mp_lock")
     asks = any_tag(found, "mp_queue_get", "queue_get", "mp_lock")
     idle = asks and any_tag(found, "worker", "pool_worker", "futures_worker", "thread_wait")
-    waits = any_tag(inner_tags(stack), "thread_wait", "selector") or between_tasks(stack)
-    return not (idle or waits or imports(stack))
+    loops = "selector" in found and not any(
+        map(is_user, stack.frames)
+    )  # of a library's own; the program's may await its data
+    waits = "thread_wait" in inner_tags(stack) or between_tasks(stack)
+    return not (idle or waits or loops or imports(stack))
 
 
 def imports(stack: r.Stack) -> bool:

@@ -37,6 +37,7 @@ HEARTBEAT_CALLS = frozenset(
 LEADING_TAGS = (
     "loader_wait pool_wait futures_wait thread_join mp_join spawn_join child_wait collective rendezvous file_lock prompt"
 ).split()
+AWAITS_WORKERS = ("loader_wait", "pool_wait", "mp_join")  # it looks up now and then, and gives nothing
 OWNER_LOOKS = 3  # the newest ones: on a crowded machine they are many seconds apart
 OWNER_SECONDS = 15.0  # only dumps tell the owner of the GIL, and they come every few seconds
 SERVICE_TAGS = ("feeder", "pool_service", "futures_service", "monitor", "pin_memory", "serve")
@@ -200,7 +201,8 @@ def stirs(history: History, job: Job, pid: int) -> bool:
     """
     known = python_threads(history, pid)
     nodes = (node_of(history, job, pid, tid) for tid in known or {key[1] for key in history.of(r.Thread, pid)} | {pid})
-    if any(n.motion.frozen is False or _comes_back(n) for n in nodes if not idle(n) and not _is_service(history, n)):
+    own = [n for n in nodes if not idle(n) and not _is_service(history, n) and not any_tag(n.inner, *AWAITS_WORKERS)]
+    if any(n.motion.frozen is False or _comes_back(n) for n in own):
         return True
     return bool(known) and _unseen_runs(history, pid, known)
 

@@ -26,7 +26,7 @@ from perfwatch.triage.chain import Chain
 from perfwatch.triage.ended_threads import ended_beside
 from perfwatch.triage.frames import any_tag, show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal, who
-from perfwatch.triage.node import Node, culprit, node_of
+from perfwatch.triage.node import End, Node, culprit, node_of
 from perfwatch.triage.releasing import blocked_beside, idle_loops, somebody_works, until_released
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.threads import OTHERS_MOVE, awaited
@@ -84,7 +84,8 @@ def _finding(case: Case, chain: Chain) -> Finding:
         )
         for p in partners[:4]
     )
-    with_whom = " and ".join(_named(p, end.node.pid) for p in partners[:3])
+    lock = _turn(chain) if end.kind == "cycle" else awaited(end.node)
+    with_whom = " and ".join(_waiting(p, end, lock) for p in partners[:3])
     too = "so do" if len(partners) > 1 else "so does"
     if elsewhere:
         pids = ", ".join(map(str, end.others[:3]))
@@ -99,7 +100,6 @@ def _finding(case: Case, chain: Chain) -> Finding:
         told = f"; {too} {with_whom}" if with_whom else "; no thread is left that would release it"
     if ended:
         told += "; " + "; ".join(one.told for one in ended[:3])
-    lock = _turn(chain) if end.kind == "cycle" else awaited(end.node)
     found = hung(
         case,
         CAUSE.name,
@@ -145,6 +145,12 @@ def _partners(case: Case, chain: Chain) -> list[Node]:
 
 def _shared(node: Node) -> bool:
     return node.wait is not None and node.wait.shared
+
+
+def _waiting(node: Node, end: End, lock: str) -> str:
+    """A partner, and what it waits for where that is not the same."""
+    own = awaited(node)
+    return _named(node, end.node.pid) + (f" for {own}" if end.kind == "lock" and own != lock else "")
 
 
 def _named(node: Node, pid: int) -> str:

@@ -46,13 +46,13 @@ def judge(case: Case) -> Outcome:
         rank,
         lost=lost,
         frame=frame,
-        summary=f"checkpoints take {lost:.0%} of the time: {len(stretches)} saves in {seen.seconds:.0f} s at {show(frame)}",
+        summary=f"checkpoints take {lost:.0%} of the time: at least {len(stretches)} saves in {seen.seconds:.0f} s, at {show(frame)}",
         evidence=(
             case.saw(
                 "stack",
                 f"pid {rank.pid}",
                 "saves again and again",
-                f"{len(stretches)} stretches, the longest {max(stretches):.1f} s, {lost:.0%} of {seen.samples} samples",
+                f"in {lost:.0%} of {seen.samples} samples, {len(stretches)} times with other work between",
                 "below 5 %",
             ),
         ),
