@@ -7,6 +7,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.gpu import lost_cards, name_of, regimes
 from perfwatch.triage.history import median
 from perfwatch.triage.kernels import kernels
+from perfwatch.triage.progress import LATELY_SECONDS
 from perfwatch.triage.slowness import WINDOW_SECONDS
 from perfwatch.triage.starving import WAITING_SHARE, awaits_data
 from perfwatch.triage.verdict import Verdict
@@ -19,6 +20,7 @@ ERROR_SECONDS = 30.0  # after it was announced: by then the job stands, or does 
 SILENCE_SECONDS = 3.0  # one reading a second while it lasts
 SPUN_SECONDS = 3.0
 WAITS_FOR_DATA = 0.1  # of the time
+WHOLE_SAMPLES = 20  # of a calm sample: three seconds bring some 60
 LATE_TIMES = 3.0  # the longest step: an evaluation or a checkpoint belongs to some
 
 
@@ -89,6 +91,8 @@ def alarm(case: Case) -> str:
     for rank in case.ranks:
         now = case.progress[rank.pid]
         name = f"rank {rank.rank}" if rank.rank is not None else f"pid {rank.pid}"
+        if now.kind == "busy" and now.steps is None and case.profile(rank, LATELY_SECONDS).samples < WHOLE_SAMPLES:
+            continue  # a sample has just begun: that none of its first stacks is of a step says nothing yet
         if now.kind in ("still", "busy") or (now.kind != "moving" and now.steps is not None and now.steps.count > 0):
             return f"{name}: {now.basis}"
         if now.steps is not None and _slower(now.steps.intervals):

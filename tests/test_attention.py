@@ -8,13 +8,13 @@ import pytest
 from perfwatch.attention import alarm, asks_for_more, late_seconds
 from perfwatch.cadence import calm_sample
 from perfwatch.news import News, Teller
-from perfwatch.probes.readings import GpuEvent, GpuSilence, Reading
+from perfwatch.probes.readings import Frame, GpuEvent, GpuSilence, Reading, Stack
 from perfwatch.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
 from tests.cards import UUID, h200
-from tests.training import BACKWARD, FORWARD, OPTIMIZER, READS_LOSS, Training
+from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, READS_LOSS, Training
 
 STEPS = [FORWARD, BACKWARD, OPTIMIZER]
 
@@ -42,6 +42,20 @@ def test_what_the_driver_says_or_fails_to_say_is_an_alarm(reading: Reading, word
     job.add(reading)
 
     assert words in alarm(job.case())
+
+
+@pytest.mark.parametrize(("samples", "raised"), [(6, False), (40, True)])
+def test_a_sample_that_has_just_begun_is_no_alarm_where_nothing_counts_steps(samples: int, raised: bool) -> None:
+    """Its first stacks need not be of a step; a whole one without any is looked into."""
+    job = Training(card=False)
+    for number in range(samples // 2):
+        lines = (Frame("prepare", "/app/train.py", 30 + number), Frame("train", "/app/train.py", 20))
+        job.add(Stack(pid=PID, tid=PID, frames=lines, samples=2, span_seconds=0.1))
+        job.history.at += 0.1
+    case = job.case()
+
+    assert case.progress[PID].kind == "busy"
+    assert bool(alarm(case)) is raised
 
 
 def test_a_corrected_error_is_no_alarm() -> None:
