@@ -245,10 +245,10 @@ class _TorchArrives:
         if module is not None and hasattr(module, "Optimizer"):
             cls.hooked = True
             module.register_optimizer_step_post_hook(_step_hook(cls.directory))
-            if os.environ.get("PERFWATCH_PROFILER"):
-                sys.modules["torch.cuda"]._lazy_call(_arm_profiler)
             if os.environ.get("PERFWATCH_KERNEL_WINDOW"):
                 module.register_optimizer_step_post_hook(_window_hook(cls.directory))
+            if os.environ.get("PERFWATCH_PROFILER"):
+                sys.modules["torch.cuda"]._lazy_call(_arm_profiler)
 
 
 def _permit_tracer(pid):

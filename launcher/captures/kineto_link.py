@@ -30,7 +30,7 @@ USE = "KINETO_USE_DAEMON"
 FOLDER = "KINETO_IPC_SOCKET_DIR"
 TRACES = "KINETO_ONDEMAND_TRACE_DIR"
 ARM_ADVICE = (
-    "start it with perfwatch run -- COMMAND, which arms it;\n"
+    "start it with perfwatch run -- COMMAND, which arms it (where there is a GPU, not with --no-agent);\n"
     "or set KINETO_USE_DAEMON=1 in its environment before torch is imported, and attach (torch initialises CUDA at its import then: "
     "children that the job forks cannot use it)"
 )

@@ -5,6 +5,7 @@ import threading
 import time
 
 import stage
+import surroundings
 import torch
 
 cfg = stage.arguments()
@@ -33,14 +34,7 @@ class Reader:
             self.seen.get()
 
 
-def heartbeat():
-    while True:
-        print(time.time(), flush=True)
-        time.sleep(0.4)
-
-
-if cfg.strength == "masked":
-    threading.Thread(target=heartbeat, daemon=True).start()
+surroundings.innocent_activity(cfg.strength)
 reader = Reader()
 scorer = torch.nn.Sequential(torch.nn.Linear(200, 200), torch.nn.Tanh(), torch.nn.Linear(200, 1))
 optimizer = torch.optim.AdamW(scorer.parameters())

@@ -1,10 +1,12 @@
-"""How a fault that costs time, and a healthy run that looks like one, are described.
+"""How a fault that hangs or costs time, and a healthy run that looks like one, are described.
 
 A fault carries the name of its cause, with a suffix for a further way to make it. A program that only looks like
 a fault is called what its file is called; ``lookalike_of`` says which verdict would be wrong.
 """
 
 from perfwatch.drills.drill import STRENGTHS, Culprit, Drill
+
+LOUD_AND_MASKED = ("loud", "masked")
 
 
 def slow(
@@ -32,6 +34,33 @@ def slow(
         needs,
         culprit,
         from_start=from_start,
+    )
+
+
+def hung(
+    name: str,
+    program: str,
+    summary: str,
+    culprit: Culprit,
+    strengths: tuple[str, ...] = LOUD_AND_MASKED,
+    also: tuple[str, ...] = (),
+    ranks: int = 1,
+    needs: tuple[str, ...] = (),
+    culprit_from_start: Culprit | None = None,
+) -> Drill:
+    """Describe a hang; its cause is the part of ``name`` before a hyphen, ``also`` are names that are right as well."""
+    cause = name.split("-")[0]
+    return Drill(
+        name,
+        f"{program}.py",
+        summary,
+        "hung",
+        (cause, *also),
+        strengths=strengths,
+        ranks=ranks,
+        needs=needs,
+        culprit=culprit,
+        culprit_from_start=culprit_from_start,
     )
 
 

@@ -7,7 +7,7 @@ What it means
 How it is recognised
     The training thread stands, for a good part of the time, at a line of its own that takes a lock or waits for a condition,
     asleep in a futex without a timeout, and goes on again and again; another Python thread of the process runs meanwhile, or
-    a single one rests in the midst of what the program has it do (a sleep, an answer from the network).
+    a single one rests (in a sleep, or for an answer from the network) within a ``with`` of a lock of that name.
 
 What it is mistaken for
     ``deadlocked_locks``: there it never goes on. ``starved_by_transforms``: there it waits for data, in a queue.
@@ -16,13 +16,13 @@ What to do next
     Do the slow part outside of the lock: copy under the lock, work on the copy.
 """
 
-from perfwatch.probes.readings import Stack, Thread
+from perfwatch.probes.readings import SourceLine, Stack, Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.code import calling_line, names
-from perfwatch.triage.frames import any_tag, is_user, show, tags
+from perfwatch.triage.code import calling_line, line_of, names
+from perfwatch.triage.frames import show, tags, user_frames
 from perfwatch.triage.job import Member
 from perfwatch.triage.motion import motion, moves, python_threads
-from perfwatch.triage.node import culprit, node_of
+from perfwatch.triage.node import Node, culprit, node_of
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import FEW_SAMPLES, LOST_SHARE, WINDOW_SECONDS, certainty, slow
@@ -31,16 +31,6 @@ from perfwatch.triage.verdict import Alternative, Evidence, Outcome
 CAUSE = Cause("contended_lock", "slow", "user_code", (Thread, Stack))
 
 ASLEEP_SHARE = 0.5  # of the looks at the thread, for each share of samples at the line
-WAITS_FOR_OTHERS = (
-    "thread_wait",
-    "queue_get",
-    "queue_put",
-    "selector",
-    "mp_queue_get",
-    "serve",
-    "monitor",
-    "futures_worker",
-)
 WORKING_SHARE = 0.2  # of a core: the one that holds it
 TAKEN = 2  # times that it was seen to go on
 CEILING_RESTING = 0.77
@@ -54,11 +44,11 @@ def judge(case: Case) -> Outcome:
         lost = seen.share_where(lambda stack: takes_a_lock(case, stack))
         if seen.samples < FEW_SAMPLES or lost < LOST_SHARE or not _sleeps_and_goes_on(case, rank, lost):
             continue
-        worker = _owner(case, rank)
-        owner, works = (worker, True) if worker is not None else (_resting_owner(case, rank), False)
+        frame = seen.top_line(lambda stack: takes_a_lock(case, stack))
+        works = _busiest(case, rank)
+        owner = works or _resting(case, rank, line_of(case.history, frame))
         if owner is None:
             continue
-        frame = seen.top_line(lambda stack: takes_a_lock(case, stack))
         node = node_of(case.history, case.job, rank.pid, owner)
         return slow(
             case,
@@ -69,7 +59,7 @@ def judge(case: Case) -> Outcome:
             confidence=min(CEILING if works else CEILING_RESTING, certainty(lost)),
             summary=f"the training thread waits {lost:.0%} of the time at {show(frame)} for a lock while thread "
             f"{node.name or owner} {'works' if works else 'rests'} at {show(node.frame)}",
-            evidence=_evidence(case, rank, seen, lost, owner),
+            evidence=_evidence(case, rank, seen, lost, node, works is not None),
             culprits=(culprit(node),),
             alternatives=(Alternative(cause="deadlocked_locks", refuted_by="it goes on again and again"),),
             next=(f"look at {show(node.frame)}: do the slow part outside of the lock",),
@@ -98,7 +88,7 @@ def _sleeps_and_goes_on(case: Case, rank: Member, lost: float) -> bool:
     return case.progress[rank.pid].kind == "moving" or (moved.times >= TAKEN and moved.recurrent)
 
 
-def _owner(case: Case, rank: Member) -> int | None:
+def _busiest(case: Case, rank: Member) -> int | None:
     """The other Python thread that runs most."""
     others = [tid for tid in python_threads(case.history, rank.pid) if tid != case.progress[rank.pid].thread]
     shares = {tid: motion(case.history, rank.pid, tid, WINDOW_SECONDS).run_share or 0.0 for tid in others}
@@ -106,26 +96,37 @@ def _owner(case: Case, rank: Member) -> int | None:
     return busiest if busiest is not None and shares[busiest] >= WORKING_SHARE else None
 
 
-def _resting_owner(case: Case, rank: Member) -> int | None:
-    """The only other thread of the program's own that is in the midst of something, if that is no wait for others."""
-    others = [tid for tid in python_threads(case.history, rank.pid) if tid != case.progress[rank.pid].thread]
-    nodes = [node_of(case.history, case.job, rank.pid, tid) for tid in others]
-    amidst = [
-        node.tid
-        for node in nodes
-        if node.stack is not None
-        and any(map(is_user, node.stack.frames))
-        and not any_tag(node.inner, *WAITS_FOR_OTHERS)
-    ]
-    return amidst[0] if len(amidst) == 1 else None
+def _resting(case: Case, rank: Member, line: SourceLine | None) -> int | None:
+    """The only other thread that stands inside of a ``with`` of a lock of the same name, beyond the line that takes it."""
+    lock = _taken(line) if line is not None else ""
+    held = []
+    for tid in python_threads(case.history, rank.pid) if lock else ():
+        stack = node_of(case.history, case.job, rank.pid, tid).stack
+        if tid == case.progress[rank.pid].thread or stack is None or takes_a_lock(case, stack):
+            continue
+        around = (line_of(case.history, frame) for frame in user_frames(stack))
+        if any(one is not None and lock in names(one.within) for one in around):
+            held.append(tid)
+    return held[0] if len(held) == 1 else None
 
 
-def _evidence(case: Case, rank: Member, seen: Profile, lost: float, owner: int) -> tuple[Evidence, ...]:
-    runs = motion(case.history, rank.pid, owner, WINDOW_SECONDS).run_share or 0.0
+def _taken(line: SourceLine) -> str:
+    """The last part of the name of the lock that a line takes: ``lock`` of ``with self.lock:`` or ``self.lock.acquire()``."""
+    asked = [call.rpartition(".")[0] for call in line.calls if call.endswith(".acquire")]
+    return next(iter(asked or line.within[:1]), "").rpartition(".")[2]
+
+
+def _evidence(case: Case, rank: Member, seen: Profile, lost: float, owner: Node, works: bool) -> tuple[Evidence, ...]:
     tid = case.progress[rank.pid].thread
     moved = moves(case.history, rank.pid, tid)
+    entity = f"pid {rank.pid} thread {owner.tid}"
+    runs = motion(case.history, rank.pid, owner.tid, WINDOW_SECONDS).run_share or 0.0
     return (
         case.saw("stack", f"pid {rank.pid}", "waits for a lock", f"{lost:.0%} of {seen.samples} samples", "below 2 %"),
         case.saw("thread", f"pid {rank.pid} thread {tid}", "goes on", f"{moved.times} times", "0 would mean a hang"),
-        case.saw("thread", f"pid {rank.pid} thread {owner}", "runs meanwhile", f"{runs:.0%} of a core"),
+        case.saw("thread", entity, "runs meanwhile", f"{runs:.0%} of a core")
+        if works
+        else case.saw(
+            "source", entity, "rests while it holds a lock of that name", f"at {show(owner.frame)}", "lets go first"
+        ),
     )
