@@ -26,6 +26,7 @@ from perfwatch.dumps import keep_dumps
 from perfwatch.errors import SessionUnwritable
 from perfwatch.lock import Place, roots
 from perfwatch.news import News
+from perfwatch.nsight.first_steps import FirstSteps
 from perfwatch.outlets.outlets import Outlets, open_metrics, open_notifier
 from perfwatch.probes import readings as r
 from perfwatch.probes.deadline import KillableChild
@@ -96,6 +97,7 @@ class _Watcher:
             agent_folder=place.folder if request.agent else None,
             on_news=self._news,
         )
+        self._first_steps = FirstSteps(place.folder)
         self._capture_on = request.capture_on
         self._capturing = Capturing(
             self._recorder.folder if self._recorder else None,
@@ -112,6 +114,7 @@ class _Watcher:
                 for root in roots(self._place.folder):
                     self._watch.add_root(root.pid)
                 pause = self._guarded(self._watch.tick, TURN_SECONDS)
+            self._say(self._first_steps.told(self._tally, self._watch.case))
             self._outlets.tick(self._recorder.lost if self._recorder else 0)
             poll = select.poll()
             for descriptor in (self._channel.fileno(), *self._server.filenos(), *self._capturing.filenos()):

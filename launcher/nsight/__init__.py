@@ -6,6 +6,7 @@
 - ``ncu_report``   a .ncu-rep file to a kernel table
 - ``nsys_session`` what ``run --arm nsys`` prepares, with ``placeholder``, which nsys launches in the job's stead
 - ``ncu_session``  what ``run --arm ncu`` prepares, with ``under_ncu``, which passes signals on to the job
+- ``first_steps``  what ncu costs such a job, measured on its first steps
 - ``second_run``   ``perfwatch ncu``, with ``choosing``, which takes the kernels from a capture
 - ``importer``     why nsys left a raw recording
 """
