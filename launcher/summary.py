@@ -17,7 +17,7 @@ from perfwatch.triage.verdict import Verdict
 WARM_UP_STEPS = 10
 # Buckets of 0.2 %: as fine as the three digits that are shown, and a run of any length needs a few thousand at most.
 BUCKET = math.log(1.002)
-MOST_SUSPICIONS = 8
+MOST_SAID = 8
 
 
 class Recorder(Protocol):
@@ -83,15 +83,15 @@ class Tally:
 class Summary:
     """The last words about one run.
 
-    Args of note: ``suspicions`` are the sentences said while it ran, oldest first; ``cost_seconds`` is CPU time of
-    perfwatch and its children.
+    Args of note: ``said`` are the sentences said while it ran, oldest first, each with what it was: suspected, told
+    or retracted; ``cost_seconds`` is CPU time of perfwatch and its children.
     """
 
     elapsed_seconds: float
     ending: str
     tally: Tally
     verdict: Verdict | None
-    suspicions: tuple[str, ...]
+    said: tuple[tuple[str, str], ...]
     cost_seconds: float
     session: str
     loss: str = ""
@@ -99,8 +99,7 @@ class Summary:
     def text(self) -> str:
         """Plain lines, each starting with what it is about."""
         rows = [("", f"{self.ending} after {duration(self.elapsed_seconds)}"), ("steps", self._steps())]
-        for suspicion in self.suspicions[-MOST_SUSPICIONS:] or ("nothing",):
-            rows.append(("suspected", suspicion))
+        rows += self.said[-MOST_SAID:] or (("suspected", "nothing"),)
         if self.verdict is not None and self.verdict.state not in ("healthy", "inconclusive"):
             rows.append(("verdict", self.verdict.summary))
         share = 100 * self.cost_seconds / max(self.elapsed_seconds, 0.001)

@@ -86,7 +86,7 @@ class _Watcher:
             open_notifier(request.outlets, self._say),
         )
         self._tally = Tally(self._outlets.sink)
-        self._said: deque[str] = deque(maxlen=MOST_SAID)
+        self._said: deque[tuple[str, str]] = deque(maxlen=MOST_SAID)
         self._failures: set[str] = set()
         self._suspended = False
         self._ended: Message | None = None
@@ -184,12 +184,14 @@ class _Watcher:
         if news.kind == "verdict" and news.verdict is not None:
             if news.verdict.state not in UNREMARKABLE:
                 self._say(_short(news.verdict))
-                self._said.append(f"{news.verdict.state}: {news.verdict.cause or 'no cause named'} ({news.text})")
+                self._said.append(
+                    ("told", f"{news.verdict.state}: {news.verdict.cause or 'no cause named'} ({news.text})")
+                )
             if news.verdict.state in self._capture_on:
                 self._say(self._capturing.ruled(news.verdict.state))
         else:
             self._say(f"{news.kind}: {news.text}")
-            self._said.append(f"{news.kind}: {news.text}")
+            self._said.append(("suspected" if news.kind == "suspicion" else "retracted", news.text))
 
     def _capture_begun(self, request: CaptureRequest) -> None:
         """Whoever follows the recording sees what is at work."""
@@ -215,7 +217,7 @@ class _Watcher:
             ending=ending,
             tally=self._tally,
             verdict=verdict,
-            suspicions=tuple(self._said),
+            said=tuple(self._said),
             cost_seconds=_cpu_seconds(),
             session=str(self._recorder.folder) if self._recorder else "",
             loss=self._recorder.loss if self._recorder else self._unrecorded,

@@ -22,7 +22,7 @@ def tallied(*readings: Steps) -> Tally:
 
 def text(tally: Tally, **other: object) -> list[str]:
     """The lines of a summary of a run of 100 s."""
-    fields = {"ending": "exit code 0", "verdict": None, "suspicions": (), "cost_seconds": 0.5, "session": "/s", **other}
+    fields = {"ending": "exit code 0", "verdict": None, "said": (), "cost_seconds": 0.5, "session": "/s", **other}
     return Summary(elapsed_seconds=100.0, tally=tally, **fields).text().splitlines()  # type: ignore[arg-type]
 
 
@@ -59,7 +59,7 @@ def test_cost_is_a_share_of_one_core() -> None:
 
 def test_text_from_the_job_cannot_steer_the_terminal() -> None:
     """A suspicion that quotes a file name with escape codes is shown harmless."""
-    assert "\x1b" not in "\n".join(text(tallied(), suspicions=("hung: at \x1b[2Jx.py",)))
+    assert "\x1b" not in "\n".join(text(tallied(), said=(("told", "hung: at \x1b[2Jx.py"),)))
 
 
 def test_summary_of_a_real_run_is_on_stderr_and_in_the_session(launch: Launch, tmp_path: Path) -> None:
@@ -93,3 +93,13 @@ def test_session_that_cannot_be_written_is_told_and_the_job_runs(launch: Launch,
 
     assert said.startswith("perfwatch: nothing is recorded: ")
     assert run.end() == 6
+
+
+def test_what_was_told_is_kept_apart_from_what_was_only_suspected() -> None:
+    """A hang that was told stays in the summary of a run that somebody then ended."""
+    lines = text(tallied(), said=(("suspected", "main waits"), ("told", "hung: stuck_worker (worker 7 stands)")))
+
+    assert lines[2:4] == [
+        "perfwatch: suspected: main waits",
+        "perfwatch: told:      hung: stuck_worker (worker 7 stands)",
+    ]
