@@ -33,6 +33,7 @@ _HEADER_BYTES = 64
 _SLOT_BYTES = 24
 _SLOTS = (_PAGE_BYTES - _HEADER_BYTES) // _SLOT_BYTES
 _CRASH_BYTES = 16 * 1024
+_MOST_STEPS_BEFORE = 100_000  # without CUDA: half a microsecond each
 _MOST_THREAD_ERRORS = 16
 _LONGEST_EXIT_SECONDS = 45.0  # of the longest window and its trace
 _PR_SET_PTRACER = 0x59616D61  # linux/prctl.h; not inherited by fork, kept by exec
@@ -190,8 +191,29 @@ def _arm_profiler():
             arm()
         finally:
             os.unsetenv("KINETO_USE_DAEMON")
+        _count_steps_for_profiler(tracker)
     except Exception:  # another torch: its profiler is not asked
         pass
+
+
+def _count_steps_for_profiler(tracker):
+    """A window of steps needs them counted: torch's own hook for that, and the steps that this process made before."""
+    from struct import iter_unpack
+
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+    from torch.profiler import _optimizer_post_hook
+
+    try:
+        with open(os.path.join(_TorchArrives.directory, "steps-%d" % os.getpid()), "rb") as file:
+            page = file.read(_PAGE_BYTES)
+        made = max(
+            number for _, _, number in iter_unpack("<QQQ", page[_HEADER_BYTES : _HEADER_BYTES + _SLOTS * _SLOT_BYTES])
+        )
+    except OSError:  # none
+        made = 0
+    for _ in range(min(made, _MOST_STEPS_BEFORE)):
+        tracker.increment_step("Optimizer")
+    register_optimizer_step_post_hook(_optimizer_post_hook)
 
 
 def _end_windows(directory):

@@ -1,7 +1,7 @@
 """One process that trains until its stdin ends. With ``profiled`` it profiles itself and says how many events that gave.
 
-With ``later`` it does first what torch does when a program begins to use CUDA, as far as the agent has asked for it, and says whether
-that started a thread and what its children find in their environment.
+With ``later`` it does, after some steps, what torch does when a program begins to use CUDA, as far as the agent has asked for it, and
+says whether that started a thread and what its children find in their environment.
 """
 
 import contextlib
@@ -24,8 +24,8 @@ def await_end() -> None:
     ended.set()
 
 
-threading.Thread(target=await_end, daemon=True).start()
-if "later" in sys.argv:
+def begin_to_use_cuda() -> None:
+    """What of the agent's is done then."""
     before = len(os.listdir("/proc/self/task"))
     for call, _ in torch.cuda._queued_calls:
         if call.__name__ == "_arm_profiler":
@@ -33,6 +33,9 @@ if "later" in sys.argv:
     started = len(os.listdir("/proc/self/task")) - before
     child = subprocess.run(["printenv", "KINETO_USE_DAEMON"], capture_output=True, text=True)
     print(f"{started} {child.stdout.strip() or 'unset'}", flush=True)
+
+
+threading.Thread(target=await_end, daemon=True).start()
 own = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) if "profiled" in sys.argv else None
 with own or contextlib.nullcontext():
     steps = 0
@@ -41,6 +44,8 @@ with own or contextlib.nullcontext():
         model(torch.randn(8, 64)).sum().backward()
         optimizer.step()
         steps += 1
+        if steps == 10 and "later" in sys.argv:
+            begin_to_use_cuda()
         if steps == 20:
             print("training", flush=True)
 if own is not None:
