@@ -115,8 +115,9 @@ class Summary:
         ranks = len(self.tally.steps)
         if not ranks:
             return "none counted"
-        most = max(self.tally.steps.values())
-        count = f"{most:,}" + (f" on each of {ranks} processes" if ranks > 1 else "")
+        fewest, most = min(self.tally.steps.values()), max(self.tally.steps.values())
+        count = f"{most:,}" if fewest == most else f"{fewest:,} to {most:,}"
+        count += "" if ranks == 1 else f" on each of {ranks} processes" if fewest == most else f" on {ranks} processes"
         p50, p95, p99 = (self.tally.quantile(share) for share in (0.50, 0.95, 0.99))
         if p50 is None or p95 is None or p99 is None:
             return f"{count}; too few for times (the first {WARM_UP_STEPS} are warm-up)"

@@ -7,6 +7,7 @@ through /proc/PID/root when the process has its own mount namespace: it is the j
 
 import ast
 import os
+import re
 import stat
 import sys
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,8 @@ from perfwatch.probes.readings import SourceLine
 LARGEST_SOURCE_BYTES = 2 * 2**20
 READ_DEADLINE_SECONDS = 0.5
 LONGEST_TEXT = 200
+LONGEST_FILE, MOST_FILES = 120, 4
+_FILE_NAME = re.compile(r"(?!.*//)[^\s:?&=%{}]*(/[^\s:?&=%{}]+|\w\.[A-Za-z]\w{0,7})")
 # Calls that do nothing but wait or ask: a ``while`` made of these alone polls.
 _POLLING = frozenset(
     "sleep poll is_set isfile isdir exists is_file is_dir empty qsize is_alive is_completed query test done ready "
@@ -124,6 +127,7 @@ def describe(text: str, file: str, line: int) -> SourceLine:
         retried_calls=_retried(tree, loop, line) if loop else (),
         asked_calls=_asked(tree, loop, line) if loop else (),
         loop_is_endless=loop is not None and _is_endless(loop),
+        loop_files=_files(loop) if loop is not None else (),
     )
 
 
@@ -169,6 +173,18 @@ def _called(node: ast.AST, line: int | None = None) -> tuple[str, ...]:
         if touches:
             waiting[:0] = [child for child in ast.iter_child_nodes(here) if not isinstance(child, _Scope)]
     return tuple(name for name in found if name)
+
+
+def _files(loop: "_Loop") -> tuple[str, ...]:
+    """Texts in a loop that look like names of files; parts of an f-string are no whole name, an address may hold a secret."""
+    pieces = {id(part) for node in ast.walk(loop) if isinstance(node, ast.JoinedStr) for part in node.values}
+    texts = (
+        node.value
+        for node in ast.walk(loop)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in pieces
+    )
+    named = (text for text in texts if len(text) <= LONGEST_FILE and _FILE_NAME.fullmatch(text))
+    return tuple(dict.fromkeys(named))[:MOST_FILES]
 
 
 def _with_helpers(tree: ast.AST, calls: tuple[str, ...]) -> tuple[str, ...]:

@@ -32,7 +32,9 @@ def without_a_batch(case: Case, chain: Chain) -> tuple[float, tuple[Evidence, ..
         f"{worker.samples} samples over {worker.seconds:.0f} s, most at {show(worker.top_line())}",
         "the next task within a step",
     )
-    silent = min(max(watched, remembered.seconds), since_output(case, chain))
+    steps = case.progress[chain.start.pid].steps
+    since_step = steps.ago_seconds if steps is not None and steps.ago_seconds is not None else float("inf")
+    silent = min(max(watched, remembered.seconds), since_output(case, chain), since_step)
     return silent, (*remembered.evidence, below, given_nothing(case, chain, silent))
 
 

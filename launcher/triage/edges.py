@@ -259,7 +259,8 @@ def _by_call(history: History, job: Job, node: Node) -> Edge | None:
         if locked is not None:
             return _lock(node, locked, tuple(pid for pid in locked.lock_holders if pid != node.pid))
         if polling.polls_a_file(history, node):
-            return ending("file_poll", node, "a file to appear", detail=polling.path_of(history, node))
+            path = polling.path_of(history, node)
+            return ending("file_poll", node, f"{path or 'a file'} to appear", detail=path)
         if polling.supervises(history, node) and (others := _supervised(history, job, node)):
             return Edge("supervised", f"pid {others[0].pid} thread {others[0].name}", others)
         left = "" if wait.remaining_seconds is None else f" (wakes in {wait.remaining_seconds:,.0f} s)"

@@ -230,6 +230,11 @@ def is_user(frame: Frame) -> bool:
     return not _LIBRARY.search(frame.file)
 
 
+def _is_written(frame: Frame) -> bool:
+    """The program's own and in a file: what was made by ``exec``, a manager's proxy say, nobody can look at."""
+    return is_named(frame) and not frame.file.startswith("<")
+
+
 def is_named(frame: Frame) -> bool:
     """Code of the program itself that has a name to be called by."""
     return is_user(frame) and short_name(frame.function) not in COMPREHENSIONS
@@ -243,6 +248,8 @@ def of_torch(frame: Frame) -> bool:
 def user_frames(stack: Stack) -> tuple[Frame, ...]:
     """The program's own frames, innermost first; where there is none, what ``user_frame`` takes instead."""
     own = tuple(frame for frame in own_frames(stack) if is_user(frame))
+    if any(map(_is_written, own)):
+        own = tuple(frame for frame in own if not frame.file.startswith("<"))
     instead = None if own else user_frame(stack)
     return own if instead is None else (instead,)
 
@@ -252,7 +259,7 @@ def user_frame(stack: Stack) -> Frame | None:
 
     A comprehension, to which older interpreters give a frame of its own, stands for the function around it.
     """
-    for takes in (is_named, is_user):
+    for takes in (_is_written, is_named, is_user):
         for frame in stack.frames:
             if takes(frame):
                 return frame

@@ -5,6 +5,7 @@ import signal
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
+from perfwatch.triage.history import History
 from perfwatch.triage.job import Member
 
 _SIGNALLED = re.compile(r"got signal: (\d+)")  # torch/distributed/elastic/multiprocessing/api.py
@@ -51,6 +52,17 @@ def _returns(case: Case, rank: Member) -> bool:
         and rank.ended is not None
         and rank.ended.exit_code != 0
     )
+
+
+def how_it_ended(history: History, pid: int) -> str:
+    """In words: ``killed by SIGKILL``, ``exited with code 3``; empty where nobody could tell."""
+    seen = history.latest(r.ProcessEnded, pid)
+    if seen is None:
+        return ""
+    number, code = seen.reading.signal, seen.reading.exit_code
+    if number in signal.valid_signals():
+        return f"killed by {signal.Signals(number).name}"
+    return "" if code is None else f"exited with code {code}"
 
 
 def killed_first(case: Case, end: r.ProcessEnded, words: r.Traceback) -> bool:

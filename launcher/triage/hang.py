@@ -3,6 +3,7 @@
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
+from perfwatch.triage.gone import how_it_ended
 from perfwatch.triage.motion import moves
 from perfwatch.triage.node import End
 from perfwatch.triage.verdict import Alternative, Evidence, Finding, Missing
@@ -105,7 +106,15 @@ def witnesses(case: Case, chain: Chain) -> tuple[Evidence, ...]:
         )
     if end.kind == "dead":
         pid = end.node.pid
-        found.append(case.saw("process", f"pid {pid}", "is gone", end.detail or "ended, or a zombie", "alive"))
+        found.append(
+            case.saw(
+                "process",
+                f"pid {pid}",
+                "is gone",
+                end.detail or how_it_ended(case.history, pid) or "ended, or a zombie",
+                "alive",
+            )
+        )
     steps = case.progress[chain.start.pid].steps if chain.start.pid in case.progress else None
     if steps is not None and steps.ago_seconds is not None:
         found.append(

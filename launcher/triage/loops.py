@@ -22,6 +22,7 @@ from perfwatch.triage.verdict import Evidence, Finding
 STAYS_SHARE = 0.9  # of the samples; a nonblocking sample tears in about 3 %
 GENERATOR_SHARE = 0.5  # of the samples: else the loop's body takes the time, and what it is given is another matter
 SECONDS = 30.0
+OWNED_LOOKS, MANY_SAMPLES, ALIKE_SHARE = 3, 100, 0.98  # a nonblocking sample may be torn
 TRAINS = frozenset({"backward", "step"})
 
 
@@ -45,6 +46,21 @@ def gets_nowhere(case: Case, node: Node) -> tuple[Evidence, ...]:
         return (stays,)
     entity = f"pid {node.pid} thread {node.tid}"
     return stays, case.saw("io", entity, "does no io", "0 calls", "reads or writes now and then", node.thread_at)
+
+
+def in_one_call(history: History, node: Node) -> bool:
+    """Whether a running thread stands in one call that keeps the GIL: every sample at one line, every dump saw it own the GIL.
+
+    So does a regular expression gone wild. A loop shows several lines; one that might show a single line is none of this.
+    """
+    source = source_of(history, node)
+    if source is None or source.loops:
+        return False
+    stacks = [seen.reading for seen in stacks_of(history, node.pid, node.tid, SECONDS)]
+    known = [stack.owns_gil for stack in stacks if stack.owns_gil is not None]
+    samples = sum(stack.samples for stack in stacks)
+    alike = Counter(stack.frames for stack in stacks for _ in range(stack.samples)).most_common(1)
+    return len(known) >= OWNED_LOOKS and all(known) and samples >= MANY_SAMPLES and alike[0][1] >= ALIKE_SHARE * samples
 
 
 def turning(history: History, node: Node) -> tuple[str, ...]:
@@ -71,6 +87,8 @@ def _look_at(frame: r.Frame) -> tuple[str, ...]:
 
 
 def _turning(history: History, node: Node) -> tuple[tuple[str, ...], r.Frame | None]:
+    if in_one_call(history, node):
+        return (), None
     staying = _staying(history, node)
     generator = _iterated(history, node, len(staying))
     for lines in reversed([*staying, generator] if generator else staying):

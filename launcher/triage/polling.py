@@ -75,10 +75,11 @@ def supervises(history: History, node: Node) -> bool:
 
 
 def path_of(history: History, node: Node) -> str:
-    """The path that it waits for, from the blocked call or from strings in the frame's locals; "" when unknown."""
+    """The path that it waits for, from the blocked call, its loop's text or strings in the frame's locals; "" when unknown."""
     if node.wait is not None and node.wait.path:
         return node.wait.path
-    texts = _texts(history, node)
+    source = source_of(history, node)
+    texts = (*(source.loop_files if source is not None else ()), *_texts(history, node))
     return next((text for text in texts if "/" in text), "") or next((t for t in texts if FILE_NAME.search(t)), "")
 
 

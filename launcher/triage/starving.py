@@ -5,6 +5,7 @@ Data is made by DataLoader workers, by a pool or processes of the program's own,
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import pairwise
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
@@ -14,6 +15,7 @@ from perfwatch.triage.gpu import Regime, name_of, regimes, saturated
 from perfwatch.triage.job import Member
 from perfwatch.triage.motion import motion, moves, python_threads, tags_seen, was_at
 from perfwatch.triage.profile import Profile, lasting
+from perfwatch.triage.progress import StepClock
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding
 from perfwatch.triage.workers import between_tasks
@@ -25,7 +27,7 @@ CARD_WAITS = 0.05  # a card that has nothing to do meanwhile is a second witness
 OTHERS_UNSEEN = 0.75
 FEW_SAMPLES = 20
 WINDOW_SECONDS = 20.0
-LATELY_SECONDS, STEPS_LATE = 5.0, 3.0  # the last step was so long ago at most, or so many times the longest: they go on
+LATELY_SECONDS, STEPS_LATE = 3.0, 3.0  # the last step was so long ago at most, or so many times the longest: they go on
 WORKING_SHARE = 0.4  # of the looks at workers: those of a starved loop are busy nearly all the time
 OWN_WAITS = ("mp_queue_get", "queue_get", "pool_wait", "futures_wait", "mp_receive")  # of a loop without a DataLoader
 STEP_TAGS = frozenset({"backward", "optimizer"})
@@ -193,7 +195,7 @@ def for_training(case: Case, rank: Member, seen: Profile) -> bool:
         return True
     steps = case.progress[rank.pid].steps
     if steps is not None and steps.ago_seconds is not None:
-        return steps.ago_seconds <= max(LATELY_SECONDS, STEPS_LATE * max(steps.intervals, default=0.0))
+        return not _is_late(steps, seen)
     if was_at(case.history, rank.pid, case.progress[rank.pid].thread, *STEP_TAGS):
         return True
     waits = next((one.reading for one in reversed(seen.sights) if awaits_data(one.reading)), None)
@@ -204,11 +206,26 @@ def for_training(case: Case, rank: Member, seen: Profile) -> bool:
 def _stands(case: Case, rank: Member, seen: Profile) -> bool:
     """Whether the training thread does not even come back from its wait now and then."""
     now = case.progress[rank.pid]
-    if now.kind != "still" or seen.seen("backward", "optimizer", "forward"):
+    if now.kind != "still":
+        return False
+    if _is_late(now.steps, seen):
+        return True
+    if seen.seen("backward", "optimizer", "forward"):
         return False
     if moves(case.history, rank.pid, now.thread).recurrent:
         return False  # rounds of a quarter of a minute: between two of them it rests, and was let go on each time
     return motion(case.history, rank.pid, now.thread).frozen is not False
+
+
+def _is_late(steps: StepClock | None, seen: Profile) -> bool:
+    """Whether no step came for longer than steps take here: by their count, or by the samples of training."""
+    if steps is not None and steps.ago_seconds is not None:
+        return steps.ago_seconds > max(LATELY_SECONDS, STEPS_LATE * max(steps.intervals, default=0.0))
+    trained = [one.at for one in seen.sights if any_tag(tags(one.reading), *STEP_TAGS)]
+    if not trained or not seen.sights:
+        return False
+    longest = max((after - before for before, after in pairwise(trained)), default=0.0)
+    return seen.sights[-1].at - trained[-1] > max(3 * LATELY_SECONDS, STEPS_LATE * longest)
 
 
 def _working_share(case: Case, makers: tuple[tuple[int, int], ...]) -> float:

@@ -275,3 +275,15 @@ def fit(loader, path):
 def test_what_a_line_stands_within_is_told_without_the_values(line: int, within: tuple[str, ...]) -> None:
     """Innermost first, of its own function: a function that is only defined there runs elsewhere."""
     assert describe(PROFILED, "train.py", line).within == within
+
+
+def test_the_files_that_a_loop_names_are_told() -> None:
+    """Whole names in its text; neither an address, which may hold a secret, nor a part of a name."""
+    text = """
+while not os.path.exists("/data/best.pt") and not flag("DONE.txt"):
+    get("https://user:secret@store/a.bin"); log("no checkpoint yet"); print(f"{folder}/last.pt"); other(key="a/b?token=1")
+    time.sleep(1)
+"""
+    reading = describe(text, "/home/user/train.py", 4)
+
+    assert reading.loop_files == ("/data/best.pt", "DONE.txt")

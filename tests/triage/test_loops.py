@@ -46,3 +46,19 @@ def test_a_generator_that_comes_and_goes_is_still_what_turns() -> None:
 def test_a_loop_that_is_mostly_in_its_own_body_is_not_its_generator() -> None:
     """What the worker does with each item takes the time: that is long work, until proved otherwise."""
     assert judged_with(1).state != "hung"
+
+
+def test_a_worker_that_stays_in_one_call_is_not_what_the_loop_around_it_says() -> None:
+    """A regular expression gone wild below a ``for`` loop; a call that lets the GIL go is long work, until proved otherwise."""
+    case = FILTERS.parent / "expression_gone_wild"
+    recording, at = load(case), expected_of(case).at
+
+    let_go = tuple(
+        structs.replace(one, reading=structs.replace(one.reading, owns_gil=False))
+        if isinstance(one.reading, Stack) and one.reading.owns_gil
+        else one
+        for one in recording.records
+    )
+
+    assert diagnose(recording, at).state == "hung"
+    assert diagnose(replace(recording, records=let_go), at).state != "hung"

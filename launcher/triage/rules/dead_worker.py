@@ -22,6 +22,8 @@ import msgspec
 from perfwatch.probes.readings import Process, ProcessEnded, Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
+from perfwatch.triage.frames import show
+from perfwatch.triage.gone import how_it_ended
 from perfwatch.triage.hang import DECISIVE_SECONDS, STRUCTURAL_SECONDS, hung, temporal, who
 from perfwatch.triage.job import youngest_start_gap_seconds
 from perfwatch.triage.node import culprit, node_of, silence
@@ -40,29 +42,37 @@ GUESSED = 0.7  # the pool is idle, but no worker is known to have died
 
 def judge(case: Case) -> Outcome:
     """Fires on a dead end, or on a pool of idle workers one of which is a replacement."""
+    for pid, chain in case.chains.items():
+        if chain.end.kind == "dead" and case.progress[pid].kind == "still":
+            return _gone(case, chain)
     for chain in case.still_chains:
-        if chain.end.kind == "dead":
-            pid = chain.end.node.pid
-            return hung(
-                case,
-                CAUSE.name,
-                chain,
-                owner=CAUSE.owner,
-                summary=f"process {pid} is gone and {_waiter(chain)} still waits for it",
-                patience=DECISIVE_SECONDS,
-                silent=_outlived(case, chain),
-                alternatives=(Alternative(cause="stuck_worker", refuted_by=f"process {pid} does not exist any more"),),
-                next=(
-                    f"dmesg | grep -i {pid}",
-                    "use concurrent.futures.ProcessPoolExecutor: it raises when a worker dies",
-                ),
-            )
         wait = chain.end.node.wait
         if chain.end.kind == "lock" and wait is not None and wait.shared and (dead := _dead_beside(case, chain)):
             return _orphaned_lock(case, chain, dead)
         if chain.end.kind == "idle" and "pool" in chain.through:
             return _lost_task(case, chain)
     return None
+
+
+def _gone(case: Case, chain: Chain) -> Outcome:
+    """The process that is waited for has ended. Where the waiting one went on now and then, it is given more time."""
+    pid = chain.end.node.pid
+    how, last = how_it_ended(case.history, pid), show(chain.end.node.frame)
+    who = f"process {pid}{f', last seen at {last},' if last else ''} is gone{f' ({how})' if how else ''}"
+    return hung(
+        case,
+        CAUSE.name,
+        chain,
+        owner=CAUSE.owner,
+        summary=f"{who} and {_waiter(chain)} still waits for it",
+        patience=DECISIVE_SECONDS if chain in case.still_chains else STRUCTURAL_SECONDS,
+        silent=_outlived(case, chain),
+        alternatives=(Alternative(cause="stuck_worker", refuted_by=f"process {pid} does not exist any more"),),
+        next=(
+            f"dmesg | grep -i {pid}",
+            "use concurrent.futures.ProcessPoolExecutor: it raises when a worker dies",
+        ),
+    )
 
 
 def _lost_task(case: Case, chain: Chain) -> Outcome:
