@@ -131,5 +131,13 @@ LOOP_DRILLS: tuple[Drill, ...] = (
     ),
     healthy("ranks_in_step", "stalled_collective", "two ranks that meet in an all_reduce on every step", ranks=2),
     slow("regressed", "regressed", "halfway through, the sequences grow and every step takes longer", from_start=True),
+    slow(
+        "regressed-growing",
+        "regressed_growing",
+        "each step goes through all losses so far, and takes longer than the one before",
+        Culprit("main", "rank"),
+        also=("serial_loading",),
+        from_start=True,
+    ),
     healthy("varying_lengths", "regressed", "steps of very different length from the start, in no order"),
 )

@@ -47,6 +47,13 @@ STUCK: tuple[Drill, ...] = (
         also=("endless_python",),
     ),
     hung(
+        "stuck_worker-expression",
+        "stuck_worker_expression",
+        "a DataLoader worker is in a regular expression that goes wild on one text",
+        Culprit("worker", "is_sentence"),
+        also=("endless_python", "held_gil"),
+    ),
+    hung(
         "stuck_pin_memory",
         "stuck_pin_memory",
         "a worker's queue feeder waits for a lock while it pickles the batch",

@@ -1,11 +1,13 @@
 """Steps have become slower than they were earlier in this very run.
 
 What it means
-    Something changed: longer inputs, a slower node, a leak. No other cause was recognised.
+    Something changed: longer inputs, a slower node. Or something grows: what each step goes through becomes longer with every
+    step. No other cause was recognised.
 
 How it is recognised
     The agent's step times show one lasting shift: the median after it is well above the one before, and the two hardly overlap.
     The thread was sampled since, and it does not wait for a CPU. Where others take much of the machine it is a suspicion only.
+    Steps that grow all along show no one shift; the line outside of training that takes most of the time is then named.
 
 What it is mistaken for
     Steps of very different length all along. Single long steps (checkpoints): the median does not move.
@@ -17,7 +19,11 @@ What to do next
 from perfwatch.probes.readings import Steps
 from perfwatch.triage.case import Case
 from perfwatch.triage.cpu import delay_share, taken_by_others
+from perfwatch.triage.frames import show
+from perfwatch.triage.growth import growing
 from perfwatch.triage.history import median, quantile
+from perfwatch.triage.job import Member
+from perfwatch.triage.own_work import own_work
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import slow
 from perfwatch.triage.verdict import Alternative, Outcome
@@ -38,6 +44,7 @@ BEFORE_SECONDS = (
     2.0  # the pace before must have lasted: a GPU's queue takes in the first steps as fast as they are launched
 )
 SURE, BESIDE_OTHERS = 0.85, 0.55
+OWN_SHARE = 0.15  # of the samples, outside of training: loops that log, count and move batches stay below
 OVERLAP = 0.25  # the slower quarter before and the faster quarter after must not overlap
 
 
@@ -47,8 +54,12 @@ def judge(case: Case) -> Outcome:
         steps = case.steps(rank, WINDOW_SECONDS)
         if steps is None or case.progress[rank.pid].kind != "moving":
             continue
+        if (delay_share(case, rank.pid) or 0.0) > CROWDED_SHARE:
+            continue
+        if (grown := growing(steps.intervals)) is not None and case.profile(rank).samples >= LOOKS:
+            return _grows(case, rank, *grown, len(steps.intervals))
         change = change_point(steps.intervals)
-        if change is None or (delay_share(case, rank.pid) or 0.0) > CROWDED_SHARE:
+        if change is None:
             continue
         index, before, after = change
         ago = sum(steps.intervals[index:])
@@ -60,9 +71,7 @@ def judge(case: Case) -> Outcome:
             rank,
             lost=1.0 - before / after,
             explains=0.0,
-            confidence=SURE
-            if taken_by_others(case, rank.pid) < (TAKEN_SHARE if after >= A_LITTLE * before else SHARED_SHARE)
-            else BESIDE_OTHERS,
+            confidence=_sure(case, rank, after / before),
             summary=f"steps became {after / before:.2f} times as long about {ago:.0f} s ago: "
             f"{before * 1e3:.0f} ms before, {after * 1e3:.0f} ms now",
             evidence=(
@@ -79,6 +88,38 @@ def judge(case: Case) -> Outcome:
             next=("perfwatch replay --at TIME shows the job before and after the change",),
         )
     return None
+
+
+def _sure(case: Case, rank: Member, times: float) -> float:
+    shared = taken_by_others(case, rank.pid) >= (TAKEN_SHARE if times >= A_LITTLE else SHARED_SHARE)
+    return BESIDE_OTHERS if shared else SURE
+
+
+def _grows(case: Case, rank: Member, first: float, last: float, count: int) -> Outcome:
+    """Steps that take longer and longer, and the line outside of training where most of that time goes."""
+    seen = case.profile(rank)
+    own = seen.share_where(own_work)
+    frame = seen.top_line(own_work) if own >= OWN_SHARE else None
+    where = f", {own:.0%} of the time outside of training, mostly at {show(frame)}" if frame is not None else ""
+    shift = f"{first * 1e3:.1f} ms at first, {last * 1e3:.1f} ms now, and in order between, over {count} steps"
+    return slow(
+        case,
+        CAUSE,
+        rank,
+        lost=1.0 - first / last,
+        explains=own if frame is not None else 0.0,
+        frame=frame,
+        culprits=None if frame is not None else (),
+        confidence=_sure(case, rank, last / first),
+        summary=f"steps take longer and longer: {first * 1e3:.0f} ms at first, {last * 1e3:.0f} ms now{where}",
+        evidence=(case.saw("steps", f"pid {rank.pid}", "the median grows", shift, "one median"),),
+        alternatives=(Alternative(cause="serial_loading", refuted_by="the same work took less time before"),),
+        next=(
+            f"look at what {show(frame)} goes through: does it become longer with every step?"
+            if frame is not None
+            else "look for what becomes longer with every step: inputs, a list, a graph that is kept",
+        ),
+    )
 
 
 def change_point(intervals: tuple[float, ...]) -> tuple[int, float, float] | None:
