@@ -43,7 +43,8 @@ GUESSED = 0.7  # the pool is idle, but no worker is known to have died
 def judge(case: Case) -> Outcome:
     """Fires on a dead end, or on a pool of idle workers one of which is a replacement."""
     for pid, chain in case.chains.items():
-        if chain.end.kind == "dead" and case.progress[pid].kind == "still":
+        alone = chain.end.node.pid == pid  # a rank that has ended waits for nobody
+        if chain.end.kind == "dead" and not alone and case.progress[pid].kind == "still":
             return _gone(case, chain)
     for chain in case.still_chains:
         wait = chain.end.node.wait
