@@ -43,6 +43,7 @@ UNREMARKABLE = ("healthy", "busy")  # nobody needs to be told, unless it takes s
 TURN_SECONDS = 1.0  # how often a launcher that does not watch asks whether it should now
 LONGEST_TEXT = 8192  # what a terminal takes at once; the rest is in the session
 RELAY_SECONDS = 5.0
+LET_END_SECONDS = 5.0  # a job that is asked to end does so in some order: ranks that go first are no fault
 MOST_SAID = 64  # of which the summary shows the last few
 
 T = TypeVar("T")
@@ -89,6 +90,7 @@ class _Watcher:
         self._said: deque[tuple[str, str]] = deque(maxlen=MOST_SAID)
         self._failures: set[str] = set()
         self._suspended = False
+        self._ending_until = 0.0
         self._ended: Message | None = None
         self._watch = Watch(
             [child],
@@ -110,7 +112,7 @@ class _Watcher:
         """Until the child has ended or the launcher is gone."""
         while self._ended is None and not self._channel.closed:
             pause = TURN_SECONDS
-            if not self._suspended:
+            if not self._suspended and time.monotonic() >= self._ending_until:
                 for root in roots(self._place.folder):
                     self._watch.add_root(root.pid)
                 pause = self._guarded(self._watch.tick, TURN_SECONDS)
@@ -136,6 +138,7 @@ class _Watcher:
             self._say(self._trigger(str(message["trigger"]), message.get("signal")))
         elif "terminating" in message:
             self._tally.event(self._watch.at, "signal", "asked to terminate", self._guarded(self._watch.verdict, None))
+            self._ending_until = time.monotonic() + LET_END_SECONDS
             self._channel.send({"snapshot": True})
         elif "ended" in message:
             self._ended = message["ended"]

@@ -14,22 +14,19 @@ What to do next
     Wait; if it is often in the way, save asynchronously or less often.
 """
 
-import re
 from functools import partial
 
 from perfwatch.probes.readings import Host, Stack, Thread
 from perfwatch.triage.busy import MOVES_SHARE, Phase, phases
 from perfwatch.triage.case import Case
 from perfwatch.triage.code import calling_line, names
-from perfwatch.triage.frames import short_name, user_frames
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.rules.slow_checkpoint import saves, writes_much
+from perfwatch.triage.rules.slow_checkpoint import comes_back, is_named_so, saves, writes_much
 from perfwatch.triage.verdict import Outcome
 
 CAUSE = Cause("checkpointing", "busy", "user_code", (Thread, Stack))
 
 SAVING_SHARE = 0.5
-SAVING_NAME = re.compile(r"(^|_)(save|ckpt|checkpoint|snapshot)")
 NAMED_BYTES = 2**18  # that its thread writes meanwhile: a log beside it grows in a run that hangs, too
 SEEN, NAMED = 0.92, 0.82
 SYNCS = frozenset({"fsync", "fdatasync"})
@@ -44,11 +41,11 @@ def judge(case: Case) -> Outcome:
         syncing = wait is not None and wait.kind == "sync"
         confidence = SEEN
         if share < SAVING_SHARE and not (syncing and phase.grown_bytes(case) >= NAMED_BYTES):
-            share, confidence = phase.profile.share_where(_is_named_so), NAMED
+            share, confidence = phase.profile.share_where(is_named_so), NAMED
             if share < SAVING_SHARE or phase.written_bytes(case) < NAMED_BYTES:
                 continue
         moved = _moved(case, phase, syncing)
-        if not moved:
+        if not moved or comes_back(case, phase.profile):
             continue
         return phase.finding(
             CAUSE,
@@ -66,11 +63,6 @@ def judge(case: Case) -> Outcome:
             ),
         )
     return None
-
-
-def _is_named_so(stack: Stack) -> bool:
-    """Whether a function of the program's own says by its name that it saves: people pack or encrypt checkpoints themselves."""
-    return any(SAVING_NAME.search(short_name(frame.function).lower()) for frame in user_frames(stack))
 
 
 def _saves(case: Case, stack: Stack) -> bool:

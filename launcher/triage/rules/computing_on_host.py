@@ -24,7 +24,7 @@ from perfwatch.triage.gpu import cards_of, regimes
 from perfwatch.triage.lateness import in_collective
 from perfwatch.triage.leaving import leaves
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.rules.slow_checkpoint import SYNCS
+from perfwatch.triage.rules.slow_checkpoint import SYNCS, comes_back
 from perfwatch.triage.verdict import Outcome
 
 CAUSE = Cause("computing_on_host", "busy", "user_code", (Thread, Stack))
@@ -49,6 +49,7 @@ def judge(case: Case) -> Outcome:
             or phase.profile.seen("loader_wait", "collective")
             or phase.profile.share("forward") > MODEL_SHARE
             or _drives_a_card(case, phase)
+            or comes_back(case, phase.profile)
         ):
             continue
         cpu = case.history.rate(ProcessUsage, phase.rank.pid, of=lambda u: u.cpu_seconds, seconds=6.0) or 0.0

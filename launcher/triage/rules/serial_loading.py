@@ -28,6 +28,7 @@ from perfwatch.triage.native import native_python_share
 from perfwatch.triage.own_work import own_python, own_work, rests
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.rules.slow_checkpoint import is_named_so
 from perfwatch.triage.slowness import certainty, slow, working, worst
 from perfwatch.triage.verdict import Alternative, Evidence, Outcome
 
@@ -85,11 +86,14 @@ def _ceiling(case: Case, rank: Member, lost: float) -> float:
 
 def _own(case: Case) -> Outcome:
     def works(stack: Stack) -> bool:
-        return own_work(stack) and not rests(case.history, stack)
+        return own_work(stack) and not rests(case.history, stack) and not is_named_so(stack)
 
     for rank, seen in working(case):
         lost, python = seen.share_where(works), seen.share_where(lambda stack: own_python(case.history, stack))
         native = native_python_share(case, rank)
+        now = case.progress[rank.pid]
+        if now.kind == "busy" and now.steps is not None:
+            continue  # steps are late: one long phase is no part of each step
         plain = python >= PYTHON_SHARE or (native is not None and native >= NATIVE_SHARE)
         if lost < OWN_SHARE or not plain or not (seen.seen("backward", "optimizer") or computed(case, rank)):
             continue

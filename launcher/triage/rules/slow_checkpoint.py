@@ -4,8 +4,8 @@ What it means
     Steps are as fast as ever, but every so often the training thread stops to save.
 
 How it is recognised
-    Stretches of save frames or fsync come back between steps and add up to a good part of the time; where steps are counted, the
-    median is unchanged and a few intervals are many times longer.
+    Stretches of save frames or fsync (or of a function that says by its name that it saves) come back between steps, in twenty
+    seconds or in two minutes, and add up to a good part of the time.
 
 What it is mistaken for
     ``checkpointing``: one long save. ``regressed``: the median moved.
@@ -14,16 +14,25 @@ What to do next
     Save less often, asynchronously (``torch.distributed.checkpoint.async_save``), or to a faster disk.
 """
 
+import re
+from functools import partial
+
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.code import calling_line, names
-from perfwatch.triage.frames import show, tags
+from perfwatch.triage.frames import short_name, show, tags, user_frames
+from perfwatch.triage.job import Member
+from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.slowness import slow, worst
+from perfwatch.triage.slowness import LOST_SHARE, certainty, slow, working
 from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("slow_checkpoint", "slow", "storage", (Stack,))
 
+LONG_SECONDS = 120.0  # in which saves of a quarter of a minute come back
+NAMED = 0.82  # told by a name alone
+SAVING_NAME = re.compile(r"(^|_)(save|ckpt|checkpoint|snapshot)")
+MOSTLY = 0.5  # of a phase
 COMES_BACK = 2  # separate saves within the window
 SAVES = frozenset("save save_file savez dump".split())
 SYNCS = frozenset("fsync fdatasync sync".split())
@@ -32,33 +41,56 @@ MUCH_BYTES = 2**18  # per second: an audit trail or a log that is synced line by
 
 def judge(case: Case) -> Outcome:
     """Fires when saves come back between steps and cost a good part of the time."""
-    found = worst(case, lambda rank, seen: seen.share_where(lambda stack: saves(case, stack)))
-    if found is None:
+    for rank, seen in working(case):
+        found = _found(case, rank, seen) or _found(case, rank, case.profile(rank, LONG_SECONDS))
+        if found is not None:
+            return found
+    return None
+
+
+def _found(case: Case, rank: Member, seen: Profile) -> Outcome:
+    """Separate saves in these samples: a short window shows many small ones, a long one a few that take most of a minute."""
+    saving = partial(in_save, case)
+    lost = seen.share_where(saving)
+    times = len(seen.runs(saving))
+    if lost < LOST_SHARE or times < COMES_BACK or not seen.seen("backward", "optimizer", "forward"):
         return None
-    rank, seen, lost = found
-    stretches = [end - begin for begin, end in seen.runs(lambda stack: saves(case, stack))]
-    if len(stretches) < COMES_BACK or not seen.seen("backward", "optimizer", "forward"):
-        return None
-    frame = seen.top_line(lambda stack: saves(case, stack))
+    frame = seen.top_line(saving)
     return slow(
         case,
         CAUSE,
         rank,
         lost=lost,
         frame=frame,
-        summary=f"checkpoints take {lost:.0%} of the time: at least {len(stretches)} saves in {seen.seconds:.0f} s, at {show(frame)}",
+        confidence=certainty(lost) if seen.share_where(partial(saves, case)) >= LOST_SHARE else NAMED,
+        summary=f"checkpoints take {lost:.0%} of the time: at least {times} saves in {seen.seconds:.0f} s, at {show(frame)}",
         evidence=(
             case.saw(
                 "stack",
                 f"pid {rank.pid}",
                 "saves again and again",
-                f"in {lost:.0%} of {seen.samples} samples, {len(stretches)} times with other work between",
+                f"in {lost:.0%} of {seen.samples} samples, {times} times with other work between",
                 "below 5 %",
             ),
         ),
         alternatives=(Alternative(cause="regressed", refuted_by="the time goes into saves, not into the steps"),),
         next=("save less often, or asynchronously",),
     )
+
+
+def comes_back(case: Case, seen: Profile) -> bool:
+    """Whether a phase that is mostly a save is one of several that are told as what they cost."""
+    return seen.share_where(partial(in_save, case)) >= MOSTLY and judge(case) is not None
+
+
+def in_save(case: Case, stack: Stack) -> bool:
+    """Whether a stack is in a save, by what it calls or by the name of a function of the program's own."""
+    return saves(case, stack) or is_named_so(stack)
+
+
+def is_named_so(stack: Stack) -> bool:
+    """Whether a function of the program's own says by its name that it saves: people pack or encrypt checkpoints themselves."""
+    return any(SAVING_NAME.search(short_name(frame.function).lower()) for frame in user_frames(stack))
 
 
 def saves(case: Case, stack: Stack) -> bool:

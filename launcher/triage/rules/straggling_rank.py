@@ -16,6 +16,8 @@ What to do next
     Look at the named rank: its own line says what it does while the others wait.
 """
 
+from functools import partial
+
 import msgspec
 
 from perfwatch.probes.readings import Process, Stack
@@ -27,6 +29,7 @@ from perfwatch.triage.lateness import in_collective, own_cause, resident_share, 
 from perfwatch.triage.motion import moves
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.rules.slow_checkpoint import in_save
 from perfwatch.triage.slowness import FEW_SAMPLES, WINDOW_SECONDS, certainty, slow
 from perfwatch.triage.verdict import Alternative, Evidence, Outcome
 
@@ -37,6 +40,7 @@ RATIO = 3.0  # victims wait so many times as long as the straggler
 # Measured on H200 with one rank late in each step: the cards of the others were taken 100 % of the time, its own 1 %.
 TAKEN = 0.9
 FREE = 0.6
+SAVING = 0.5  # of what the late rank does besides waiting
 CAME_BACK = 2  # once may be the step that never ended
 OVERDUE_SECONDS, OVERDUE = 3.0, 2.5  # times the longest step
 WOKEN = 3  # that often: less may be what led up to a hang
@@ -85,6 +89,8 @@ def _by_cards(case: Case, ranks: list[tuple[Member, Profile]]) -> Outcome:
 
 
 def _late(case: Case, late: Member, seen: Profile, lost: float, how: str, evidence: tuple[Evidence, ...]) -> Outcome:
+    if seen.share_where(partial(in_save, case)) >= SAVING * (1.0 - seen.share_where(in_collective)):
+        return None  # the others wait for its checkpoint
     why = own_cause(case, late, seen)
     counted = "every rank moves" + (", and RAS sees the counts grow" if growing(case) else "")
     found = slow(
