@@ -73,7 +73,7 @@ def find_ranks(sights: Sights, processes: dict[int, r.Process]) -> Found:
         told = {pid: place for pid, one in candidates.items() if (place := placement(one)) is not None}
     if told:
         return _placed(sights, told, processes)
-    roots = [p for p in processes.values() if p.python and not is_service(p) and not _python_above(p, processes)]
+    roots = [p for p in processes.values() if p.python and not is_service(p) and _nearest_python(p, processes) is None]
     found: Ranks = {}
     for root in sorted(roots, key=lambda p: p.start_ticks):
         found.update(_descend(sights, root, processes))
@@ -103,7 +103,7 @@ def _descend(sights: Sights, process: r.Process, processes: dict[int, r.Process]
     children = [
         p
         for p in processes.values()
-        if p.parent_pid == process.pid and p.python and not is_service(p) and not is_worker(sights, p)
+        if p.python and _nearest_python(p, processes) == process.pid and not is_service(p) and not is_worker(sights, p)
     ]
     grouped = [child for child in children if child.pid in sights.in_group]
     supervises = any_tag(sights.of_main(process.pid), "spawn_join", "mp_join") or process.pid not in sights.in_group
@@ -158,13 +158,14 @@ def _inherits(pid: int, told: dict[int, Placement], processes: dict[int, r.Proce
     return False
 
 
-def _python_above(process: r.Process, processes: dict[int, r.Process]) -> bool:
+def _nearest_python(process: r.Process, processes: dict[int, r.Process]) -> int | None:
+    """The Python process that this one descends from, with nothing between but shells, profilers and services."""
     above = processes.get(process.parent_pid)
     while above is not None:
         if above.python and not is_service(above):
-            return True
+            return above.pid
         above = processes.get(above.parent_pid)
-    return False
+    return None
 
 
 def is_service(process: r.Process) -> bool:

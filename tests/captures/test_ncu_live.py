@@ -1,0 +1,42 @@
+"""``capture ncu`` finds the rank below ncu, its shell script and the process that passes signals on; a script stands for ncu."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.captures.test_torch_live import ALONE, start
+
+if importlib.util.find_spec("torch") is None:
+    pytest.skip("torch is not installed", allow_module_level=True)
+
+HELP = Path(__file__).parents[1] / "nsight" / "ncu_2025.3_help.txt"
+NCU = f"""#!/bin/sh
+case "$1" in
+--version) echo "NVIDIA (R) Nsight Compute Command Line Profiler"; echo "Version 2025.3.1.0 (build 1)"; exit 0 ;;
+--help) cat {HELP}; exit 0 ;;
+esac
+while [ "$1" != sh ]; do shift; done
+"$@"
+"""
+
+
+def test_the_window_opens_in_the_rank_below_ncu(tmp_path: Path) -> None:
+    """And not in what stands above it, which makes no steps."""
+    fake, fifo = tmp_path / "ncu", tmp_path / "fifo"
+    fake.write_text(NCU)
+    fake.chmod(0o755)
+    os.mkfifo(fifo)
+    job = ("sh", "-c", 'exec "$@" < "$0"', str(fifo), sys.executable, str(ALONE))
+    run = (sys.executable, "-m", "perfwatch", "run", "--arm", "ncu", "--session", str(tmp_path / "s"), "--", *job)
+    with start(tmp_path, fifo, *run, PERFWATCH_NCU=str(fake)) as running:
+        assert running.line() == "training"
+        asked = (sys.executable, "-m", "perfwatch", "capture", "ncu", "--session", str(tmp_path / "s"))
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=120, check=False)
+
+        assert done.returncode == 0, done.stderr
+        assert "a step took" in done.stdout
+        assert running.end() == 0
