@@ -37,7 +37,8 @@ from perfwatch.probes.thread import threads
 from perfwatch.redaction import redact
 
 RECORD_HZ = 20
-MOST_THREADS = 64  # of one process in a full sweep; beyond, only those with a Python stack and those that run
+MOST_THREADS = 64  # of one process in a full sweep: pools of native threads come first, where there are many cores
+MOST_PYTHON_THREADS = 256  # those with a Python stack are among them, however late they began
 
 
 class Look:
@@ -83,6 +84,7 @@ class Look:
         self.gpus = Gpus(gpus or GpuProbe(filesystem=self.filesystem, clock=clock), bindings, sink, clock)
         self._novelty = Novelty(clock)
         self._failed: dict[tuple[str, str], str] = {}
+        self._python: dict[int, set[int]] = {}  # by pid: threads of which a Python stack was read
 
     def take(self, probe: str, entity: str, read: Callable[[], Iterable[r.Reading]]) -> list[r.Reading]:
         """One call of one probe: its readings, and how it went. A failure is recorded when it is new."""
@@ -112,6 +114,7 @@ class Look:
     def processes(self, roots: Iterable[int]) -> list[int]:
         """Follow the tree(s): identify new processes, notice ended ones; returns the pids that live."""
         self.take("process", "job", lambda: self._family.follow(roots))
+        self._python = {pid: tids for pid, tids in self._python.items() if pid in self.known}
         return list(self.known)
 
     def expect(self, process: r.Process) -> None:
@@ -155,7 +158,13 @@ class Look:
             tids = sorted(self.filesystem.tasks(pid))
         except Unavailable:
             return [pid]
-        return [pid, *(tid for tid in tids if tid != pid)][:MOST_THREADS]
+        python = [tid for tid in tids if tid in self._python.get(pid, ())][:MOST_PYTHON_THREADS]
+        return list(dict.fromkeys([pid, *python, *tids]))[: max(MOST_THREADS, 1 + len(python))]
+
+    def _remember(self, found: Iterable[r.Reading]) -> None:
+        for one in found:
+            if isinstance(one, r.Stack):
+                self._python.setdefault(one.pid, set()).add(one.tid)
 
     def behind(self, found: Iterable[r.Thread]) -> None:
         """The open files that blocked threads wait on, and the paths that they open."""
@@ -166,6 +175,7 @@ class Look:
         before = self.stacks.cpu_seconds
         found = self.take("stacks", f"{len(pids)} processes", lambda: self.stacks.dump(pids, texts=texts))
         self._charge("stacks", self.stacks.cpu_seconds - before)
+        self._remember(found)
         return found
 
     def record(self, pid: int, seconds: float) -> None:
@@ -195,6 +205,7 @@ class Look:
             self.records.remove(one)
             self._charge("stack_record", one.cpu_seconds or 0.0)
             found += [(0.0, done)] if isinstance(done, r.NativeProfile) else done
+        self._remember(reading for _, reading in found)
         return found
 
     def machine(self, pids: Sequence[int]) -> None:

@@ -116,7 +116,8 @@ class TorchWindow:
             self._wait(LOOK_SECONDS)
         if not there:
             raise CaptureFailed(
-                f"no rank's profiler has asked for work for {FIRST_POLL_SECONDS:.0f} s: torch is not imported yet, or was "
+                f"no rank's profiler has asked for work for {FIRST_POLL_SECONDS:.0f} s: torch is not imported yet, the job "
+                "profiled itself when it began to use CUDA, or torch was "
                 "built without Kineto",
                 "try again once it trains: python -c 'import torch; print(torch.profiler.kineto_available())'",
             )
