@@ -20,6 +20,7 @@ ERROR_SECONDS = 30.0  # after it was announced: by then the job stands, or does 
 SILENCE_SECONDS = 3.0  # one reading a second while it lasts
 SPUN_SECONDS = 3.0
 WAITS_FOR_DATA = 0.1  # of the time
+MORE_WAITING = 0.1  # of the time, than when it was last looked at closely
 WHOLE_SAMPLES = 20  # of a calm sample: three seconds bring some 60
 LATE_TIMES = 3.0  # the longest step: an evaluation or a checkpoint belongs to some
 
@@ -61,12 +62,29 @@ def nearest(case: Case, alive: Iterable[int], most: int) -> list[int]:
     return [pid for pid in dict.fromkeys(order) if pid in living][:most]
 
 
-def asks_for_more(case: Case, verdict: Verdict) -> bool:
-    """Whether samples of the ranks alone call for a look at the others: a loss was seen, or nobody knows who makes their data."""
-    if verdict.state == "slow":
-        return True
-    most = max((case.profile(rank, WINDOW_SECONDS).share_where(awaits_data) for rank in case.ranks), default=0.0)
-    return most >= {"inconclusive": WAITS_FOR_DATA, "healthy": WAITING_SHARE}.get(verdict.state, 1.0)
+class Interest:
+    """Whether samples of the ranks alone call for a look at the others: a loss was seen, or nobody knows who makes their data.
+
+    What a close look has answered is not asked again until the ranks wait for data more than they did then.
+    """
+
+    def __init__(self) -> None:
+        self._answered = 0.0
+
+    def asks(self, case: Case, verdict: Verdict) -> bool:
+        """Whether to look closely now."""
+        if verdict.state == "slow":
+            return True
+        enough = {"inconclusive": WAITS_FOR_DATA, "healthy": WAITING_SHARE}.get(verdict.state)
+        return enough is not None and _waits_for_data(case) >= max(enough, self._answered)
+
+    def answered(self, case: Case) -> None:
+        """A close look has ended: what the ranks wait now is no riddle."""
+        self._answered = _waits_for_data(case) + MORE_WAITING
+
+
+def _waits_for_data(case: Case) -> float:
+    return max((case.profile(rank, WINDOW_SECONDS).share_where(awaits_data) for rank in case.ranks), default=0.0)
 
 
 def leaves_open(verdict: Verdict | None) -> bool:

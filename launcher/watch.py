@@ -11,7 +11,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from perfwatch import cadence
-from perfwatch.attention import Schedule, alarm, asks_for_more, late_seconds, leaves_open, nearest
+from perfwatch.attention import Interest, Schedule, alarm, late_seconds, leaves_open, nearest
 from perfwatch.departed import departed
 from perfwatch.forgetting import forget
 from perfwatch.groups import Groups
@@ -73,8 +73,7 @@ class Watch:
         self._history = History()
         self._schedule = Schedule(lambda: self.at)
         self._suspected_at = 0.0
-        self._dumps = 0
-        self._glances = 0
+        self._dumps = self._glances = 0
         self._known_job: Job | None = None
         self._revision = -1
         self._settled_at: float | None = None
@@ -82,7 +81,7 @@ class Watch:
         self._groups = Groups(self._append, self.look.filesystem, clock)
         self._groups.invited = eager
         self._read_texts: set[int] = set()
-        self._turns = Turns()
+        self._turns, self._interest = Turns(), Interest()
 
     @property
     def at(self) -> float:
@@ -225,7 +224,7 @@ class Watch:
         why = alarm(case)
         if why or not self.look.known:
             self._suspect()
-        elif sampled and self._teller.state in WELL and asks_for_more(case, self.verdict()):
+        elif sampled and self._teller.state in WELL and self._interest.asks(case, self.verdict()):
             self._suspect()  # only the ranks were sampled: who keeps them waiting shows in the others
         elif sampled:
             self._judge()
@@ -294,6 +293,7 @@ class Watch:
             self._settled_at = self.at if self._settled_at is None else self._settled_at
             if self.at - self._settled_at > cadence.CALM_AFTER_SECONDS:
                 self.suspicious = False
+                self._interest.answered(self.case())
                 self._schedule.due("calm_sample", cadence.CALM_SAMPLE_SECONDS)
         else:
             self._settled_at = None
