@@ -89,8 +89,7 @@ class _Watcher:
         self._tally = Tally(self._outlets.sink)
         self._said: deque[tuple[str, str]] = deque(maxlen=MOST_SAID)
         self._failures: set[str] = set()
-        self._suspended = False
-        self._ending_until = 0.0
+        self._suspended, self._ending_until = False, 0.0
         self._ended: Message | None = None
         self._watch = Watch(
             [child],
@@ -187,9 +186,8 @@ class _Watcher:
         if news.kind == "verdict" and news.verdict is not None:
             if news.verdict.state not in UNREMARKABLE:
                 self._say(_short(news.verdict))
-                self._said.append(
-                    ("told", f"{news.verdict.state}: {news.verdict.cause or 'no cause named'} ({news.text})")
-                )
+                cause = news.verdict.cause or "no cause named"
+                self._said.append(("told", f"{news.verdict.state}: {cause} ({news.text})"))
             if news.verdict.state in self._capture_on:
                 self._say(self._capturing.ruled(news.verdict.state))
         else:
@@ -199,10 +197,12 @@ class _Watcher:
     def _capture_begun(self, request: CaptureRequest) -> None:
         """Whoever follows the recording sees what is at work."""
         self._tally.event(self._watch.at, CAPTURE_BEGUN, f"{request.kind} capture, asked by a {request.asked_by}")
+        self._watch.take([r.CaptureWindow(kind=request.kind, at_work=True)])
 
     def _captured(self, request: CaptureRequest, outcome: Outcome) -> None:
         """Keep what a capture says, as evidence and as an event; tell whoever did not ask for it in words."""
-        self._watch.take([msgspec.convert(one, r.ANY_READING) for one in outcome.readings])
+        ended = r.CaptureWindow(kind=request.kind, at_work=False)
+        self._watch.take([ended, *(msgspec.convert(one, r.ANY_READING) for one in outcome.readings)])
         if outcome.readings:
             self._watch.attend()  # a calm job would be judged by it in a minute
         facts = msgspec.to_builtins(msgspec.structs.replace(outcome, readings=()))

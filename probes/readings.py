@@ -49,7 +49,7 @@ from perfwatch.probes.surrounding_readings import (
     Socket,
     Traffic,
 )
-from perfwatch.probes.trace_readings import HostShare, KernelShare, SyncPoint, TorchTrace
+from perfwatch.probes.trace_readings import CaptureWindow, HostShare, KernelShare, SyncPoint, TorchTrace
 
 ANY_READING = (
     Process
@@ -86,6 +86,7 @@ ANY_READING = (
     | RecordedGroup
     | ProbeCall
     | Coverage
+    | CaptureWindow
     | TorchTrace
 )
 
@@ -93,6 +94,7 @@ __all__ = [
     "ANY_READING",
     "UNANSWERED",
     "Affinity",
+    "CaptureWindow",
     "Cgroup",
     "Communicator",
     "Coverage",

@@ -9,6 +9,13 @@ import msgspec
 from perfwatch.probes.reading import Reading
 
 
+class CaptureWindow(Reading, frozen=True, kw_only=True):
+    """A capture of ours has begun or ended; the job may stand still for it. Source: ``perfwatch capture``."""
+
+    kind: str  # torch, nsys, ncu, ...
+    at_work: bool
+
+
 class KernelShare(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One kernel in one pass of the step. ``family``: gemm, attention, norm, elementwise, reduce, copy, collective ..."""
 

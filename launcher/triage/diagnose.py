@@ -13,6 +13,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.efficiency import efficiency
 from perfwatch.triage.hang import wakes_soon, who
 from perfwatch.triage.history import History
+from perfwatch.triage.measured import measured_by
 from perfwatch.triage.motion import moves
 from perfwatch.triage.rule import Rule
 from perfwatch.triage.rules import RULES
@@ -66,6 +67,8 @@ def judge(case: Case, rules: Sequence[Rule] = RULES) -> Verdict:
             findings.append(_of_rank(case, sharpened(case, outcome)))
         elif isinstance(outcome, Abstention):
             missing.extend(outcome.missing)
+    if measured_by(case):
+        findings = [one for one in findings if one.state == "gone"]
     slow = [one for one in findings if one.state == "slow" and one.cause not in NOT_BY_SHARES]
     if slow and beginning(case):  # a start is slow by nature: nobody knows yet
         findings = [one for one in findings if one.state not in MOVING or one.cause in NOT_BY_SHARES]
@@ -159,6 +162,9 @@ def _inconclusive(case: Case, findings: list[Finding], waiting: list[Finding], m
 
 def _as_seen(case: Case, verdict: Verdict) -> Verdict:
     """Where things stand, when not even a suspicion can be named: somebody who knows the program may see more in it."""
+    if kind := measured_by(case):
+        measured = f"{kind} measures the job, which stands still for it: nothing else can be told meanwhile"
+        return msgspec.structs.replace(verdict, summary=measured)
     rank, chain = next(iter(case.chains.items()), (0, None))
     if chain is None:
         return verdict

@@ -50,6 +50,7 @@ KEYS: dict[type[r.Reading], tuple[str, ...]] = {
     r.Communicator: ("communicator",),
     r.RecordedGroup: ("pid", "group"),
     r.ProbeCall: ("probe", "entity"),
+    r.CaptureWindow: ("kind",),
     r.TorchTrace: ("pid",),
 }
 

@@ -133,9 +133,17 @@ def worked_for(history: History, others: list[Node]) -> list[Node]:
 
 
 def other_threads(history: History, job: Job, node: Node) -> list[Node]:
-    """The Python threads of the process but this one, and without the library's own servants."""
+    """The Python threads of the process but this one, and without the library's own servants.
+
+    A thread that Python knows and that has no frame (autograd's engine between two passes) holds nothing of Python's.
+    """
     others = [node_of(history, job, node.pid, tid) for tid in python_threads(history, node.pid) if tid != node.tid]
-    return [other for other in others if not _is_service(history, other)]
+    return [other for other in others if not (_is_service(history, other) or _is_frameless(history, other))]
+
+
+def _is_frameless(history: History, node: Node) -> bool:
+    seen = history.latest(r.Stack, node.pid, node.tid)
+    return node.stack is None and seen is not None and not seen.reading.frames
 
 
 def _leads_on(history: History, node: Node) -> bool:

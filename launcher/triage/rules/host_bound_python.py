@@ -22,6 +22,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.frames import show
 from perfwatch.triage.links import traffic_mib_per_second
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.rules.slow_checkpoint import in_save
 from perfwatch.triage.slowness import LOST_SHARE, certainty
 from perfwatch.triage.verdict import Alternative, Outcome
 
@@ -46,7 +47,7 @@ def judge(case: Case) -> Outcome:
             continue
         lost = min(one.card.waiting, launching)
         moved = traffic_mib_per_second(case.history, one.card) or 0.0
-        frame = show(seen.top_line())
+        frame = show(seen.top_line(lambda stack: not in_save(case, stack)))
         return slow_on_gpu(
             case,
             CAUSE,

@@ -36,6 +36,7 @@ LONGER = 2.5  # times the longest step so far
 COMPANIONS = 3  # samples of what costs at most half a step: a step that is made would be missed with e**-6
 CLEARING = 0.25  # weight of a sample in zero_grad: for SGD without momentum it is the dearer of the two
 EACH_LOSS = frozenset({"scale", "apply_scale", "_lazy_init_scale_growth_tracker"})  # of the scaler: once per backward
+NO_UPDATE = frozenset("zero_grad __init__ add_param_group state_dict load_state_dict".split())
 COUNTED, SAMPLED = 0.92, 0.85
 
 
@@ -91,9 +92,9 @@ def _usual(steps: StepClock) -> float:
 
 
 def updates(stack: Stack) -> bool:
-    """Whether a stack is in an optimizer's update, not merely in zero_grad."""
+    """Whether a stack is in an optimizer's update, not merely in zero_grad, or where the optimizer is made."""
     names = _names(stack, "optimizer")
-    return bool(names) and "zero_grad" not in names
+    return bool(names) and not names & NO_UPDATE
 
 
 def accompanies(stack: Stack) -> bool:

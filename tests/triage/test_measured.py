@@ -1,0 +1,32 @@
+"""While ncu measures the job, which stands still for it, perfwatch does not call that a hang."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from perfwatch.gauntlet.recorded import expected_of
+from perfwatch.probes.readings import CaptureWindow
+from perfwatch.recording import Record, load
+from perfwatch.triage.diagnose import diagnose
+
+DEADLOCK = next((Path(__file__).parent / "recordings" / "deadlocked_locks" / "fires").glob("*/expected.json")).parent
+
+
+@pytest.mark.parametrize(
+    ("kind", "at_work", "ago_seconds", "state"),
+    [
+        ("ncu", True, 30.0, "inconclusive"),
+        ("ncu", False, 5.0, "inconclusive"),
+        ("ncu", False, 15.0, "hung"),
+        ("torch", True, 30.0, "hung"),
+    ],
+)
+def test_a_job_that_ncu_measures_is_not_called_hung(kind: str, at_work: bool, ago_seconds: float, state: str) -> None:
+    """Nor for some seconds after it; a window of torch's own profiler stops nobody."""
+    recording, at = load(DEADLOCK), expected_of(DEADLOCK).at
+    window = Record(at=at - ago_seconds, wall=0.0, reading=CaptureWindow(kind=kind, at_work=at_work))
+    verdict = diagnose(replace(recording, records=(window, *recording.records)), at)
+
+    assert verdict.state == state
+    assert ("ncu measures the job" in verdict.summary) == (state == "inconclusive")
