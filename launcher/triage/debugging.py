@@ -1,0 +1,65 @@
+"""What shows that a debugging aid is on: frames, lines of the program, and the processes above it."""
+
+from collections import Counter
+
+from perfwatch.probes.readings import Frame, Stack
+from perfwatch.triage.case import Case
+from perfwatch.triage.code import line_of
+from perfwatch.triage.frames import tags, user_frames
+from perfwatch.triage.job import Member
+from perfwatch.triage.profile import Profile
+
+PROFILERS = frozenset(("torch.profiler.profile", "torch.autograd.profiler.profile", "autograd.profiler.profile"))
+PROFILERS_OWN = frozenset("activities record_shapes profile_memory with_stack with_flops with_modules".split())
+RESTS = frozenset({"schedule", "enabled", "**"})
+MOSTLY = 0.5  # of the samples: a few profiled steps before a long run are no matter
+TOOLS = {  # by comm, which is cut to 15
+    "ncu": "Nsight Compute (ncu)",
+    "compute-sanitiz": "compute-sanitizer",
+    "cuda-gdb": "cuda-gdb",
+}
+
+
+def tool_above(case: Case, rank: Member) -> str:
+    """The tool, among the processes that started the rank, through which every one of its CUDA calls passes."""
+    above = case.job.members.get(rank.process.parent_pid)
+    while above is not None:
+        if above.process.name in TOOLS:
+            return TOOLS[above.process.name]
+        above = case.job.members.get(above.process.parent_pid)
+    return ""
+
+
+def recorded_for_good(case: Case, seen: Profile) -> Frame | None:
+    """The line of the training thread that mostly stands inside a profiler which records every step."""
+    inside: Counter[Frame] = Counter()
+    for one in seen.sights:
+        for frame in user_frames(one.reading):
+            line = line_of(case.history, frame)
+            if line is not None and any(_profiles_all(entered) for entered in line.within):
+                inside[frame] += one.reading.samples
+                break
+    return inside.most_common(1)[0][0] if inside.total() >= MOSTLY * seen.samples and inside else None
+
+
+def _profiles_all(entered: str) -> bool:
+    """Whether a ``with`` enters torch's profiler for good: a schedule, the second argument, lets it rest between windows."""
+    name, _, given = entered.rstrip(")").partition("(")
+    words = given.split(", ")
+    known = name in PROFILERS or bool(PROFILERS_OWN & set(words))  # a trainer's own profiler has a ``profile`` as well
+    return name.rpartition(".")[2] == "profile" and known and words.count("*") < 2 and not RESTS & set(words)
+
+
+def formats_stacks(seen: Profile) -> float:
+    """Share of the samples in which a stack is formatted for an operation, as anomaly detection does."""
+    return seen.share("format_stack", "anomaly")
+
+
+def profiles(stack: Stack) -> bool:
+    """Whether a stack is in a profiler's own frames (not in a record_function that is part of every optimizer step)."""
+    names = {
+        frame.function.rsplit(".", 1)[-1]
+        for frame in stack.frames
+        if "profiler" in tags(Stack(pid=0, tid=0, frames=(frame,)))
+    }
+    return bool(names - {"__enter__", "__exit__", "__init__", "record_function"}) or "_parse_kineto_results" in names
