@@ -20,7 +20,7 @@ What to do next
 from perfwatch.probes.readings import Stack
 from perfwatch.triage.case import Case
 from perfwatch.triage.cpu import spare_cores
-from perfwatch.triage.frames import show, tags
+from perfwatch.triage.frames import is_user, show, tags, tags_of
 from perfwatch.triage.gpu import cards_of
 from perfwatch.triage.job import Member
 from perfwatch.triage.memory import computed
@@ -51,7 +51,8 @@ def judge(case: Case) -> Outcome:
     if found is None:
         return _own(case)
     rank, seen, lost = found
-    frame = seen.top_line(_fetches)
+    own = seen.share_where(_in_own_code)
+    frame = seen.top_line(_in_own_code if own >= MOSTLY * lost else _fetches)
     saw = case.saw(
         "stack",
         f"pid {rank.pid}",
@@ -121,6 +122,16 @@ def _evidence(case: Case, rank: Member, seen: Profile, lost: float, native: floa
     if native is not None:
         found.append(case.saw("native", who, "is not in torch's code", f"{native:.0%} of the native profile", "little"))
     return tuple(found)
+
+
+def _in_own_code(stack: Stack) -> bool:
+    """Whether the program's own data set or collate function is at work below the loader's fetch, not the library's collate."""
+    for frame in stack.frames:
+        if is_user(frame):
+            return _fetches(stack)
+        if tags_of(frame.function, frame.file) & LOADER:
+            return False
+    return False
 
 
 def _fetches(stack: Stack) -> bool:
