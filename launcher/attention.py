@@ -75,8 +75,12 @@ class Interest:
         """Whether to look closely now."""
         if verdict.state == "slow":
             return True
+        waits = _waits_for_data(case)
+        self._answered = min(
+            self._answered, waits + MORE_WAITING
+        )  # what is well again may be worth a look the next time
         enough = {"inconclusive": WAITS_FOR_DATA, "healthy": WAITING_SHARE}.get(verdict.state)
-        return enough is not None and _waits_for_data(case) >= max(enough, self._answered)
+        return enough is not None and waits >= max(enough, self._answered)
 
     def answered(self, case: Case) -> None:
         """A close look has ended: what the ranks wait now is no riddle."""

@@ -37,8 +37,10 @@ from perfwatch.probes.thread import threads
 from perfwatch.redaction import redact
 
 RECORD_HZ = 20
-MOST_THREADS = 64  # of one process in a full sweep: pools of native threads come first, where there are many cores
-MOST_PYTHON_THREADS = 256  # those with a Python stack are among them, however late they began
+MOST_THREADS = (
+    64  # of one process in a full sweep: the main one, those with a Python stack, then the rest, oldest first
+)
+MOST_PYTHON_THREADS = 256  # of those with a Python stack, where they alone are more than that
 
 
 class Look:
@@ -158,7 +160,8 @@ class Look:
             tids = sorted(self.filesystem.tasks(pid))
         except Unavailable:
             return [pid]
-        python = [tid for tid in tids if tid in self._python.get(pid, ())][:MOST_PYTHON_THREADS]
+        self._python[pid] = self._python.get(pid, set()).intersection(tids)
+        python = sorted(self._python[pid])[:MOST_PYTHON_THREADS]
         return list(dict.fromkeys([pid, *python, *tids]))[: max(MOST_THREADS, 1 + len(python))]
 
     def _remember(self, found: Iterable[r.Reading]) -> None:

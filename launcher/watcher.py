@@ -115,7 +115,7 @@ class _Watcher:
                 for root in roots(self._place.folder):
                     self._watch.add_root(root.pid)
                 pause = self._guarded(self._watch.tick, TURN_SECONDS)
-            self._say(self._first_steps.told(self._tally, self._watch.case))
+            self._say(self._guarded(lambda: self._first_steps.told(self._tally, self._watch.case), ""))
             self._outlets.tick(self._recorder.lost if self._recorder else 0)
             poll = select.poll()
             for descriptor in (self._channel.fileno(), *self._server.filenos(), *self._capturing.filenos()):

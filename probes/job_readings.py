@@ -185,7 +185,7 @@ class SourceLine(Reading, frozen=True, kw_only=True):
     asked_calls: tuple[str, ...] = ()  # what that loop asks, where this line only waits because of the answer
     # ``while True`` / ``while 1`` without break, or the line is in a ``while`` loop that only polls.
     loop_is_endless: bool = False
-    loop_files: tuple[str, ...] = ()  # literal file names in that loop
+    loop_files: tuple[str, ...] = ()  # literal names of files that the loop tests
 
 
 class NativeProfile(Reading, frozen=True, kw_only=True):

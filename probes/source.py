@@ -21,6 +21,9 @@ LARGEST_SOURCE_BYTES = 2 * 2**20
 READ_DEADLINE_SECONDS = 0.5
 LONGEST_TEXT = 200
 LONGEST_FILE, MOST_FILES = 120, 4
+_FILE_TESTS = frozenset(
+    "exists isfile isdir is_file is_dir stat lstat access glob iglob listdir scandir getsize getmtime".split()
+)
 _FILE_NAME = re.compile(r"(?!.*//)[^\s:?&=%{}]*(/[^\s:?&=%{}]+|\w\.[A-Za-z]\w{0,7})")
 # Calls that do nothing but wait or ask: a ``while`` made of these alone polls.
 _POLLING = frozenset(
@@ -176,11 +179,14 @@ def _called(node: ast.AST, line: int | None = None) -> tuple[str, ...]:
 
 
 def _files(loop: "_Loop") -> tuple[str, ...]:
-    """Texts in a loop that look like names of files; parts of an f-string are no whole name, an address may hold a secret."""
+    """Names of files that a loop tests; parts of an f-string are no whole name, an address may hold a secret."""
     pieces = {id(part) for node in ast.walk(loop) if isinstance(node, ast.JoinedStr) for part in node.values}
+    asked = (node for node in ast.walk(loop) if isinstance(node, ast.Call))
+    tests = (call for call in asked if _dotted(call.func).rpartition(".")[2] in _FILE_TESTS)
     texts = (
         node.value
-        for node in ast.walk(loop)
+        for call in tests
+        for node in ast.walk(call)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in pieces
     )
     named = (text for text in texts if len(text) <= LONGEST_FILE and _FILE_NAME.fullmatch(text))

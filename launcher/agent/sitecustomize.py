@@ -17,8 +17,6 @@ the program. Without PERFWATCH_AGENT_DIR it only chains. What it does, and when:
   forks then could not use CUDA any more, even where it never does itself;
 - at the first step of a process: create ``steps-PID`` there (a DataLoader worker never steps, and so has none).
 
-Steps are a hint: several optimizers, one fused into backward, skips of a GradScaler and CUDA graphs bend the count.
-
 The steps page, mapped shared, one ``struct.pack_into`` per step: its layout is in the docstring of ``probes/steps.py``.
 ``crash-PID.txt``, ``thread-PID-TID.txt``: the traceback as Python prints it, cut to its last 16 KiB.
 ``window-PID``: made by a capture: seconds of CLOCK_MONOTONIC until which an exit may be held up, as text.
@@ -27,14 +25,11 @@ The steps page, mapped shared, one ``struct.pack_into`` per step: its layout is 
 import os
 import sys
 
-_MAGIC = b"PWSTEPS1"
-_PAGE_BYTES = 4096
-_HEADER_BYTES = 64
-_SLOT_BYTES = 24
+_MAGIC, _PAGE_BYTES = b"PWSTEPS1", 4096
+_HEADER_BYTES, _SLOT_BYTES = 64, 24
 _SLOTS = (_PAGE_BYTES - _HEADER_BYTES) // _SLOT_BYTES
-_CRASH_BYTES = 16 * 1024
-_MOST_STEPS_BEFORE = 100_000  # without CUDA: half a microsecond each
-_MOST_THREAD_ERRORS = 16
+_MOST_STEPS_BEFORE = 100_000  # made before CUDA began; to count one takes half a microsecond
+_CRASH_BYTES, _MOST_THREAD_ERRORS = 16 * 1024, 16
 _LONGEST_EXIT_SECONDS = 45.0  # of the longest window and its trace
 _PR_SET_PTRACER = 0x59616D61  # linux/prctl.h; not inherited by fork, kept by exec
 
@@ -126,37 +121,29 @@ def _window_hook(directory):
     return hook
 
 
-def _keep_crashes(directory):
-    """Chain ``sys.excepthook``: write the last words, then let Python print them as ever."""
-    previous = sys.excepthook
-
-    def excepthook(kind, value, trace):
-        try:
-            _write_error(directory, "crash-%d.txt" % os.getpid(), kind, value, trace)
-        except BaseException:
-            pass
-        previous(kind, value, trace)
-
-    sys.excepthook = excepthook
-
-
-def _keep_errors_of_threads(directory):
-    """Chain ``threading.excepthook`` in the same way; a SystemExit ends a thread silently, and is none."""
+def _keep_errors(directory):
+    """Chain ``sys.excepthook`` and ``threading.excepthook``: write the last words, then let Python print them as ever."""
     import threading
 
-    previous = threading.excepthook
-    kept = []
+    previous, of_threads, kept = sys.excepthook, threading.excepthook, []
 
-    def excepthook(args):
+    def write(name, *error):
         try:
-            if len(kept) < _MOST_THREAD_ERRORS and not issubclass(args.exc_type, SystemExit):
-                kept.append("thread-%d-%d.txt" % (os.getpid(), threading.get_native_id()))
-                _write_error(directory, kept[-1], args.exc_type, args.exc_value, args.exc_traceback)
+            _write_error(directory, name, *error)
         except BaseException:
             pass
-        previous(args)
 
-    threading.excepthook = excepthook
+    def excepthook(*error):
+        write("crash-%d.txt" % os.getpid(), *error)
+        previous(*error)
+
+    def thread_excepthook(args):
+        if len(kept) < _MOST_THREAD_ERRORS and not issubclass(args.exc_type, SystemExit):  # that one ends it silently
+            kept.append("thread-%d-%d.txt" % (os.getpid(), threading.get_native_id()))
+            write(kept[-1], args.exc_type, args.exc_value, args.exc_traceback)
+        of_threads(args)
+
+    sys.excepthook, threading.excepthook = excepthook, thread_excepthook
 
 
 def _write_error(directory, name, kind, value, trace):
@@ -173,10 +160,7 @@ def _write_error(directory, name, kind, value, trace):
 
 
 def _arm_profiler():
-    """While CUDA is being initialised: what torch does at its import where KINETO_USE_DAEMON is set, which children must not inherit.
-
-    Not beside a profiler of the program's own, which has the same state in its hands.
-    """
+    """What torch does at its import where KINETO_USE_DAEMON is set; not beside a profiler of the program's own."""
     try:
         tracker = sys.modules["torch.autograd.profiler"].KinetoStepTracker
         if "ProfilerStep" in tracker._step_dict or sys.modules["torch"]._C._autograd._profiler_enabled():
@@ -186,7 +170,7 @@ def _arm_profiler():
         library = os.path.join(os.path.dirname(sys.modules["torch"].__file__), "lib", "libtorch_cpu.so")
         arm = ctypes.CDLL(library)._ZN5torch18global_kineto_initEv
         arm.restype = None
-        os.putenv("KINETO_USE_DAEMON", "1")
+        os.putenv("KINETO_USE_DAEMON", "1")  # for this call alone: no child inherits it
         try:
             arm()
         finally:
@@ -200,20 +184,17 @@ def _count_steps_for_profiler(tracker):
     """A window of steps needs them counted: torch's own hook for that, and the steps that this process made before."""
     from struct import iter_unpack
 
-    from torch.optim.optimizer import register_optimizer_step_post_hook
     from torch.profiler import _optimizer_post_hook
 
     try:
         with open(os.path.join(_TorchArrives.directory, "steps-%d" % os.getpid()), "rb") as file:
-            page = file.read(_PAGE_BYTES)
-        made = max(
-            number for _, _, number in iter_unpack("<QQQ", page[_HEADER_BYTES : _HEADER_BYTES + _SLOTS * _SLOT_BYTES])
-        )
+            slots = file.read(_PAGE_BYTES)[_HEADER_BYTES : _HEADER_BYTES + _SLOTS * _SLOT_BYTES]
+        made = max(number for _, _, number in iter_unpack("<QQQ", slots))
     except OSError:  # none
         made = 0
     for _ in range(min(made, _MOST_STEPS_BEFORE)):
         tracker.increment_step("Optimizer")
-    register_optimizer_step_post_hook(_optimizer_post_hook)
+    sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(_optimizer_post_hook)
 
 
 def _end_windows(directory):
@@ -240,8 +221,7 @@ class _TorchArrives:
     """
 
     directory = None
-    hooked = False
-    chained = False
+    hooked = chained = False
 
     @classmethod
     def find_spec(cls, name, path=None, target=None):
@@ -257,8 +237,7 @@ class _TorchArrives:
     def _look(cls, name):
         if name == "torch" and not cls.chained:
             cls.chained = True
-            _keep_crashes(cls.directory)
-            _keep_errors_of_threads(cls.directory)
+            _keep_errors(cls.directory)
             import atexit
 
             atexit.register(_end_windows, cls.directory)

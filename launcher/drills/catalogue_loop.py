@@ -136,7 +136,6 @@ LOOP_DRILLS: tuple[Drill, ...] = (
         "regressed_growing",
         "each step goes through all losses so far, and takes longer than the one before",
         Culprit("main", "rank"),
-        also=("serial_loading",),
         from_start=True,
     ),
     healthy("varying_lengths", "regressed", "steps of very different length from the start, in no order"),

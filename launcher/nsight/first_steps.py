@@ -1,7 +1,8 @@
 """What running under Nsight Compute costs a job, measured on its first steps.
 
 A kernel that no window measures runs as fast as ever under ncu; what costs is the host's time around each call. So a step
-without ncu can be no shorter than the time for which kernels are resident in a step with it, and ncu costs at most the rest.
+without ncu can be no shorter than the time for which kernels are resident in a step with it, and ncu costs at most the rest
+(where the job has its cards to itself).
 """
 
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from perfwatch.triage.gpu import regimes
 from perfwatch.triage.history import History
 
 MEASURED_STEPS = 20
-LOOKED_SECONDS = 5.0  # over which the card's looks must reach
+LOOKED_SECONDS = 5.0  # of looks at the card; half of that is enough where the steps began late in it
 PATIENCE_SECONDS = 30.0  # for a card that does not tell
 
 

@@ -60,8 +60,8 @@ def how_it_ended(history: History, pid: int) -> str:
     if seen is None:
         return ""
     number, code = seen.reading.signal, seen.reading.exit_code
-    if number in signal.valid_signals():
-        return f"killed by {signal.Signals(number).name}"
+    if number:
+        return f"killed by {signal.Signals(number).name if number in set(signal.Signals) else f'signal {number}'}"
     return "" if code is None else f"exited with code {code}"
 
 

@@ -22,7 +22,8 @@ from perfwatch.triage.verdict import Evidence, Finding
 STAYS_SHARE = 0.9  # of the samples; a nonblocking sample tears in about 3 %
 GENERATOR_SHARE = 0.5  # of the samples: else the loop's body takes the time, and what it is given is another matter
 SECONDS = 30.0
-OWNED_LOOKS, MANY_SAMPLES, ALIKE_SHARE = 3, 100, 0.98  # a nonblocking sample may be torn
+EXPRESSIONS = frozenset("match fullmatch search findall finditer sub subn split".split())
+OWNED_LOOKS, MANY_SAMPLES, ALIKE_SHARE = 3, 100, 0.95  # a nonblocking sample tears in about 3 %
 TRAINS = frozenset({"backward", "step"})
 
 
@@ -49,12 +50,12 @@ def gets_nowhere(case: Case, node: Node) -> tuple[Evidence, ...]:
 
 
 def in_one_call(history: History, node: Node) -> bool:
-    """Whether a running thread stands in one call that keeps the GIL: every sample at one line, every dump saw it own the GIL.
+    """Whether a running thread stands in one call of a regular expression: every sample at that line, every dump saw it own the GIL.
 
-    So does a regular expression gone wild. A loop shows several lines; one that might show a single line is none of this.
+    Such a call may go wild and never return. A loop shows several lines; other calls that keep the GIL may take their time.
     """
     source = source_of(history, node)
-    if source is None or source.loops:
+    if source is None or source.loops or not names(source.calls) & EXPRESSIONS:
         return False
     stacks = [seen.reading for seen in stacks_of(history, node.pid, node.tid, SECONDS)]
     known = [stack.owns_gil for stack in stacks if stack.owns_gil is not None]
@@ -87,8 +88,6 @@ def _look_at(frame: r.Frame) -> tuple[str, ...]:
 
 
 def _turning(history: History, node: Node) -> tuple[tuple[str, ...], r.Frame | None]:
-    if in_one_call(history, node):
-        return (), None
     staying = _staying(history, node)
     generator = _iterated(history, node, len(staying))
     for lines in reversed([*staying, generator] if generator else staying):

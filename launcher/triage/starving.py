@@ -5,7 +5,6 @@ Data is made by DataLoader workers, by a pool or processes of the program's own,
 
 from collections import Counter
 from dataclasses import dataclass
-from itertools import pairwise
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
@@ -195,7 +194,7 @@ def for_training(case: Case, rank: Member, seen: Profile) -> bool:
         return True
     steps = case.progress[rank.pid].steps
     if steps is not None and steps.ago_seconds is not None:
-        return not _is_late(steps, seen)
+        return not _is_late(steps)
     if was_at(case.history, rank.pid, case.progress[rank.pid].thread, *STEP_TAGS):
         return True
     waits = next((one.reading for one in reversed(seen.sights) if awaits_data(one.reading)), None)
@@ -208,7 +207,7 @@ def _stands(case: Case, rank: Member, seen: Profile) -> bool:
     now = case.progress[rank.pid]
     if now.kind != "still":
         return False
-    if _is_late(now.steps, seen):
+    if _is_late(now.steps):
         return True
     if seen.seen("backward", "optimizer", "forward"):
         return False
@@ -217,15 +216,11 @@ def _stands(case: Case, rank: Member, seen: Profile) -> bool:
     return motion(case.history, rank.pid, now.thread).frozen is not False
 
 
-def _is_late(steps: StepClock | None, seen: Profile) -> bool:
-    """Whether no step came for longer than steps take here: by their count, or by the samples of training."""
-    if steps is not None and steps.ago_seconds is not None:
-        return steps.ago_seconds > max(LATELY_SECONDS, STEPS_LATE * max(steps.intervals, default=0.0))
-    trained = [one.at for one in seen.sights if any_tag(tags(one.reading), *STEP_TAGS)]
-    if not trained or not seen.sights:
+def _is_late(steps: StepClock | None) -> bool:
+    """Whether no step came for longer than steps take here, by their count."""
+    if steps is None or steps.ago_seconds is None:
         return False
-    longest = max((after - before for before, after in pairwise(trained)), default=0.0)
-    return seen.sights[-1].at - trained[-1] > max(3 * LATELY_SECONDS, STEPS_LATE * longest)
+    return steps.ago_seconds > max(LATELY_SECONDS, STEPS_LATE * max(steps.intervals, default=0.0))
 
 
 def _working_share(case: Case, makers: tuple[tuple[int, int], ...]) -> float:

@@ -263,24 +263,6 @@ def test_profiler_that_is_armed_later_asks_the_endpoint_and_children_inherit_not
             assert run.end() == 0
 
 
-def test_steps_are_counted_for_a_profiler_that_was_armed_after_some_of_them(folder: Path) -> None:
-    """Torch counts them by itself only where it was armed at its import: five steps were a window of half a second otherwise."""
-    fifo = folder / "late"
-    os.mkfifo(fifo)
-    armed_late = ("env", "-u", "KINETO_USE_DAEMON", "PERFWATCH_PROFILER=1")
-    command = (*armed_late, "sh", "-c", 'exec "$@" < "$0"', str(fifo), sys.executable, str(ALONE), "later")
-    with start(
-        folder, fifo, sys.executable, "-m", "perfwatch", "run", "--session", str(folder / "t"), "--", *command
-    ) as run:
-        assert run.line() == "1 unset"
-        assert run.line() == "training"
-        answer = capture("--session", str(folder / "t"), "--steps", "5")
-
-        assert answer.code == 0, answer.err
-        assert len(spans(answer.report["files"][0])) == 5
-        assert run.end() == 0
-
-
 def test_own_profiler_of_the_job_wins(folder: Path) -> None:
     """The capture is refused, or fails when it comes to it, and says why; the job's own trace is whole."""
     fifo = folder / "own"

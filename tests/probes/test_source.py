@@ -278,10 +278,10 @@ def test_what_a_line_stands_within_is_told_without_the_values(line: int, within:
 
 
 def test_the_files_that_a_loop_names_are_told() -> None:
-    """Whole names in its text; neither an address, which may hold a secret, nor a part of a name."""
+    """Whole names that it tests; neither an address, which may hold a secret, nor a part of a name, nor any other text."""
     text = """
-while not os.path.exists("/data/best.pt") and not flag("DONE.txt"):
-    get("https://user:secret@store/a.bin"); log("no checkpoint yet"); print(f"{folder}/last.pt"); other(key="a/b?token=1")
+while not os.path.exists("/data/best.pt") and not Path("DONE.txt").is_file():
+    exists("https://user:secret@store/a.bin"); isfile(f"{folder}/last.pt"); writer.add_scalar("wait/seconds", 1)
     time.sleep(1)
 """
     reading = describe(text, "/home/user/train.py", 4)

@@ -5,7 +5,7 @@ import pytest
 from perfwatch.probes.readings import Process, ProcessEnded, Traceback
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
-from perfwatch.triage.gone import traceback_of
+from perfwatch.triage.gone import how_it_ended, traceback_of
 from perfwatch.triage.history import History
 from perfwatch.triage.verdict import Verdict
 from tests.sessions import session
@@ -113,3 +113,21 @@ def test_a_launcher_that_raises_because_it_was_asked_to_end_did_not_crash() -> N
 
     assert (verdict.state, verdict.cause) == ("gone", "killed")
     assert "SIGTERM" in verdict.summary
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        ({"signal": 9}, "killed by SIGKILL"),
+        ({"signal": 42}, "killed by signal 42"),
+        ({"exit_code": 3}, "exited with code 3"),
+        ({}, ""),
+    ],
+)
+def test_how_a_process_ended_is_told_as_far_as_it_is_known(end: dict[str, int], words: str) -> None:
+    """A real-time signal has a number and no name."""
+    history = History()
+    history.add(1.0, ProcessEnded(pid=7, start_ticks=1, **end))  # type: ignore[arg-type]
+
+    assert how_it_ended(history, 7) == words
+    assert how_it_ended(history, 8) == ""

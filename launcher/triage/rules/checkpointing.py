@@ -45,7 +45,7 @@ def judge(case: Case) -> Outcome:
             if share < SAVING_SHARE or phase.written_bytes(case) < NAMED_BYTES:
                 continue
         moved = _moved(case, phase, syncing)
-        if not moved or comes_back(case, phase.profile):
+        if not moved or comes_back(case, phase.rank, phase.profile):
             continue
         return phase.finding(
             CAUSE,

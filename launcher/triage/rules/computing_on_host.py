@@ -49,7 +49,7 @@ def judge(case: Case) -> Outcome:
             or phase.profile.seen("loader_wait", "collective")
             or phase.profile.share("forward") > MODEL_SHARE
             or _drives_a_card(case, phase)
-            or comes_back(case, phase.profile)
+            or comes_back(case, phase.rank, phase.profile)
         ):
             continue
         cpu = case.history.rate(ProcessUsage, phase.rank.pid, of=lambda u: u.cpu_seconds, seconds=6.0) or 0.0

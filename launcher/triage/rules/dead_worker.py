@@ -43,7 +43,7 @@ GUESSED = 0.7  # the pool is idle, but no worker is known to have died
 def judge(case: Case) -> Outcome:
     """Fires on a dead end, or on a pool of idle workers one of which is a replacement."""
     for pid, chain in case.chains.items():
-        alone = chain.end.node.pid == pid  # a rank that has ended waits for nobody
+        alone = chain.end.node.pid == pid and not chain.end.detail  # a rank that has ended waits for nobody
         if chain.end.kind == "dead" and not alone and case.progress[pid].kind == "still":
             return _gone(case, chain)
     for chain in case.still_chains:
@@ -59,13 +59,13 @@ def _gone(case: Case, chain: Chain) -> Outcome:
     """The process that is waited for has ended. Where the waiting one went on now and then, it is given more time."""
     pid = chain.end.node.pid
     how, last = how_it_ended(case.history, pid), show(chain.end.node.frame)
-    who = f"process {pid}{f', last seen at {last},' if last else ''} is gone{f' ({how})' if how else ''}"
+    lost = f"process {pid}{f', last seen at {last},' if last else ''} is gone{f' ({how})' if how else ''}"
     return hung(
         case,
         CAUSE.name,
         chain,
         owner=CAUSE.owner,
-        summary=f"{who} and {_waiter(chain)} still waits for it",
+        summary=f"{lost} and {_waiter(chain)} still waits for it",
         patience=DECISIVE_SECONDS if chain in case.still_chains else STRUCTURAL_SECONDS,
         silent=_outlived(case, chain),
         alternatives=(Alternative(cause="stuck_worker", refuted_by=f"process {pid} does not exist any more"),),

@@ -22,13 +22,14 @@ from perfwatch.triage.frames import show, tags
 from perfwatch.triage.gpu import regimes
 from perfwatch.triage.job import Member
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.slowness import FEW_SAMPLES, WINDOW_SECONDS, certainty, slow, working
-from perfwatch.triage.verdict import Alternative, Evidence, Outcome
+from perfwatch.triage.slowness import FEW_SAMPLES, LOST_SHARE, WINDOW_SECONDS, certainty, slow, working
+from perfwatch.triage.verdict import Alternative, Evidence, Finding, Outcome
 
 CAUSE = Cause("debug_apis_on", "slow", "user_code", (Stack,))
 
 STACKS_SHARE = 0.08  # of samples in the formatting of stacks: a healthy loop formats none
 PROFILER_SHARE = 0.1
+RESIDUE = 0.6  # a cause that says what the host waits for is the better answer; that Python is slow is not
 SEEN, UNWEIGHED = 0.85, 0.75  # nobody can tell from outside what a profiler costs whose frames are never seen
 BLOCKING = "CUDA_LAUNCH_BLOCKING"
 
@@ -64,9 +65,6 @@ def judge(case: Case) -> Outcome:
         if case.job.members[rank.pid].process.environment.get(BLOCKING) == "1":
             evidence.append(case.saw("environment", f"pid {rank.pid}", f"{BLOCKING} is set", "1", "unset"))
             lost = max(lost, _waiting(case, rank))  # each launch waits for its kernel, and the card for the next
-        if tool := tool_above(case, rank):
-            evidence.append(case.saw("process", f"pid {rank.pid}", f"it runs under {tool}", "every CUDA call", "none"))
-            lost = max(lost, _waiting(case, rank))
         if always := recorded_for_good(case, seen):
             evidence.append(
                 case.saw("source", show(always) or "", "the loop runs inside torch's profiler", "no schedule", "none")
@@ -83,7 +81,11 @@ def judge(case: Case) -> Outcome:
                     usage.at,
                 )
             )
-        if not evidence or seen.samples < FEW_SAMPLES:
+        if seen.samples < FEW_SAMPLES:
+            continue
+        if not evidence:
+            if (tool := tool_above(case, rank)) and _waiting(case, rank) >= LOST_SHARE:
+                return _under(case, rank, tool)
             continue
         frame = seen.top_line(lambda stack: "format_stack" in tags(stack) or profiles(stack))
         return slow(
@@ -104,9 +106,27 @@ def judge(case: Case) -> Outcome:
                     else "it is on, whatever it costs",
                 ),
             ),
-            next=("take torch.autograd.set_detect_anomaly, the profiler, the variable or the tool out",),
+            next=("take torch.autograd.set_detect_anomaly, the profiler or the variable out",),
         )
     return None
+
+
+def _under(case: Case, rank: Member, tool: str) -> Finding:
+    """Each CUDA call of the rank passes through a tool, and its card waits for that, if for nothing else that is known."""
+    lost = _waiting(case, rank)
+    return slow(
+        case,
+        CAUSE,
+        rank,
+        lost=lost,
+        explains=RESIDUE * lost,
+        confidence=min(SEEN, certainty(lost)),
+        culprits=(),
+        summary=f"the job runs under {tool}, through which every CUDA call passes; its GPU waits for the host {lost:.0%} of the time",
+        evidence=(case.saw("process", f"pid {rank.pid}", f"runs under {tool}", "a process above it", "none"),),
+        alternatives=(Alternative(cause="host_bound_python", refuted_by=f"what the host does passes through {tool}"),),
+        next=(f"start it without {tool}, and look again",),
+    )
 
 
 def _waiting(case: Case, rank: Member) -> float:

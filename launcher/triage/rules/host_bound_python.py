@@ -47,7 +47,7 @@ def judge(case: Case) -> Outcome:
             continue
         lost = min(one.card.waiting, launching)
         moved = traffic_mib_per_second(case.history, one.card) or 0.0
-        frame = show(seen.top_line(lambda stack: not in_save(case, stack)))
+        frame = show(seen.top_line(lambda stack: not in_save(case, stack)) or seen.top_line())
         return slow_on_gpu(
             case,
             CAUSE,

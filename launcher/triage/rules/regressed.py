@@ -45,18 +45,20 @@ BEFORE_SECONDS = (
 )
 SURE, BESIDE_OTHERS = 0.85, 0.55
 OWN_SHARE = 0.15  # of the samples, outside of training: loops that log, count and move batches stay below
+CARRIED = 0.5  # of the growth: what the work outside of training can account for at least, where its line is named
+LATELY_SECONDS = 60.0  # of samples, of what the steps are now
 OVERLAP = 0.25  # the slower quarter before and the faster quarter after must not overlap
 
 
 def judge(case: Case) -> Outcome:
-    """Fires on one lasting shift of the step time."""
+    """Fires on one lasting shift of the step time, or on steps that grow all along."""
     for rank in case.ranks:
         steps = case.steps(rank, WINDOW_SECONDS)
         if steps is None or case.progress[rank.pid].kind != "moving":
             continue
         if (delay_share(case, rank.pid) or 0.0) > CROWDED_SHARE:
             continue
-        if (grown := growing(steps.intervals)) is not None and case.profile(rank).samples >= LOOKS:
+        if (grown := growing(steps.intervals)) is not None and case.profile(rank, LATELY_SECONDS).samples >= LOOKS:
             return _grows(case, rank, *grown, len(steps.intervals))
         change = change_point(steps.intervals)
         if change is None:
@@ -97,11 +99,12 @@ def _sure(case: Case, rank: Member, times: float) -> float:
 
 def _grows(case: Case, rank: Member, first: float, last: float, count: int) -> Outcome:
     """Steps that take longer and longer, and the line outside of training where most of that time goes."""
-    seen = case.profile(rank)
+    seen = case.profile(rank, LATELY_SECONDS)
     own = seen.share_where(own_work)
-    frame = seen.top_line(own_work) if own >= OWN_SHARE else None
+    carries = own >= OWN_SHARE and own * last >= CARRIED * (last - first)
+    frame = seen.top_line(own_work) if carries else None
     where = f", {own:.0%} of the time outside of training, mostly at {show(frame)}" if frame is not None else ""
-    shift = f"{first * 1e3:.1f} ms at first, {last * 1e3:.1f} ms now, and in order between, over {count} steps"
+    shift = f"{first * 1e3:.3g} ms at first, {last * 1e3:.3g} ms now, mostly in order between, over {count} steps"
     return slow(
         case,
         CAUSE,
@@ -111,9 +114,9 @@ def _grows(case: Case, rank: Member, first: float, last: float, count: int) -> O
         frame=frame,
         culprits=None if frame is not None else (),
         confidence=_sure(case, rank, last / first),
-        summary=f"steps take longer and longer: {first * 1e3:.0f} ms at first, {last * 1e3:.0f} ms now{where}",
+        summary=f"steps take longer and longer: {first * 1e3:.3g} ms at first, {last * 1e3:.3g} ms now{where}",
         evidence=(case.saw("steps", f"pid {rank.pid}", "the median grows", shift, "one median"),),
-        alternatives=(Alternative(cause="serial_loading", refuted_by="the same work took less time before"),),
+        alternatives=(Alternative(cause="serial_loading", refuted_by="steps took less time before"),),
         next=(
             f"look at what {show(frame)} goes through: does it become longer with every step?"
             if frame is not None

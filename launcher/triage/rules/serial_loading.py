@@ -28,7 +28,7 @@ from perfwatch.triage.native import native_python_share
 from perfwatch.triage.own_work import own_python, own_work, rests
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.rules.slow_checkpoint import is_named_so
+from perfwatch.triage.rules.slow_checkpoint import in_save
 from perfwatch.triage.slowness import certainty, slow, working, worst
 from perfwatch.triage.verdict import Alternative, Evidence, Outcome
 
@@ -87,7 +87,7 @@ def _ceiling(case: Case, rank: Member, lost: float) -> float:
 
 def _own(case: Case) -> Outcome:
     def works(stack: Stack) -> bool:
-        return own_work(stack) and not rests(case.history, stack) and not is_named_so(stack)
+        return own_work(stack) and not rests(case.history, stack) and not in_save(case, stack)
 
     for rank, seen in working(case):
         lost, python = seen.share_where(works), seen.share_where(lambda stack: own_python(case.history, stack))

@@ -89,7 +89,8 @@ def _by_cards(case: Case, ranks: list[tuple[Member, Profile]]) -> Outcome:
 
 
 def _late(case: Case, late: Member, seen: Profile, lost: float, how: str, evidence: tuple[Evidence, ...]) -> Outcome:
-    if seen.share_where(partial(in_save, case)) >= SAVING * (1.0 - seen.share_where(in_collective)):
+    saving = seen.share_where(partial(in_save, case))
+    if saving > 0.0 and saving >= SAVING * (1.0 - seen.share_where(in_collective)):
         return None  # the others wait for its checkpoint
     why = own_cause(case, late, seen)
     counted = "every rank moves" + (", and RAS sees the counts grow" if growing(case) else "")

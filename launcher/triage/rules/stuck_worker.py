@@ -23,7 +23,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
-from perfwatch.triage.loops import blamed, turning
+from perfwatch.triage.loops import blamed, in_one_call, turning
 from perfwatch.triage.motion import bursts
 from perfwatch.triage.node import silence
 from perfwatch.triage.polling import only_asks
@@ -99,11 +99,13 @@ def _finding(case: Case, chain: Chain) -> Outcome:
     evidence: tuple[Evidence, ...] = ()
     patience = STRUCTURAL_SECONDS if certain else temporal(case)
     ceiling = CEILING_UNSEEN if end.kind == "unknown" else 1.0
+    wild = False
     if running:
         silent, evidence = without_a_batch(case, chain)
         loops = turning(case.history, end.node)
         ceiling = CEILING_RUNNING if "while" in loops else CEILING_GUESSED
-        counts = end.kind == "native" or (bool(loops) and "while" not in loops)
+        wild = in_one_call(case.history, end.node)
+        counts = end.kind == "native" or (bool(loops) and "while" not in loops and not wild)
         patience *= COUNTED_LOOP if counts else 1.0
         if counts and silent < patience:
             return None  # long work, until proved otherwise
@@ -132,7 +134,7 @@ def _finding(case: Case, chain: Chain) -> Outcome:
             *(("set DataLoader(timeout=...) so that it raises instead",) if "loader" in chain.through else ()),
         ),
     )
-    return blamed(case.history, end.node, found) if running else found
+    return blamed(case.history, end.node, found) if running and not wild else found
 
 
 def _all_wait(chain: Chain) -> str:

@@ -1,0 +1,22 @@
+"""Steps that grow are told from steps that shift once, and from those of every length."""
+
+import random
+
+from perfwatch.triage.growth import growing
+
+
+def test_steps_that_grow_are_told_by_their_first_and_last_eighth() -> None:
+    """From a tenth of a second to three tenths."""
+    first, last = growing([0.1 + 0.002 * step for step in range(100)]) or (0.0, 0.0)
+
+    assert 0.1 <= first <= 0.12
+    assert 0.28 <= last <= 0.3
+
+
+def test_a_shift_and_a_mixture_are_no_growth() -> None:
+    """Nor are too few steps."""
+    mixed = random.Random(3)
+
+    assert growing([0.1] * 50 + [0.3] * 50) is None
+    assert growing([mixed.uniform(0.1, 0.3) for _ in range(200)]) is None
+    assert growing([0.1 + 0.002 * step for step in range(40)]) is None
