@@ -1,0 +1,62 @@
+"""What counts as saves that come back, and what grows: told apart from programs that only look like it."""
+
+import pytest
+
+from perfwatch.probes.readings import Frame
+from perfwatch.triage.rules import regressed, slow_checkpoint
+from perfwatch.triage.verdict import Finding
+from tests.training import BACKWARD, FORWARD, OPTIMIZER, TORCH, TRAIN, Training
+
+STEP = (FORWARD, BACKWARD, OPTIMIZER)
+SAVE = (Frame("save", f"{TORCH}/serialization.py", 900), Frame("keep", TRAIN, 30))
+GATHER = (Frame("keep", TRAIN, 31),)
+ACTIVATIONS = (*FORWARD[:1], Frame("checkpoint", "/app/util.py", 120), Frame("train", TRAIN, 12))
+OWN = (Frame("ranked", "/app/history.py", 9), Frame("train", TRAIN, 15))
+
+
+def found(job: Training, rule: object = slow_checkpoint) -> Finding | None:
+    """What one rule says."""
+    outcome = rule.judge(job.case())  # type: ignore[attr-defined]
+    return outcome if isinstance(outcome, Finding) else None
+
+
+def test_saves_with_training_between_them_come_back() -> None:
+    """Four seconds of each ten."""
+    job = Training(card=False)
+    for _ in range(3):
+        job.goes_on(6, STEP).goes_on(4, [SAVE])
+
+    assert found(job) is not None
+
+
+@pytest.mark.parametrize("minutes_later", [False, True])
+def test_one_checkpoint_of_two_files_is_one(minutes_later: bool) -> None:
+    """The model, then what is copied to the host, then the optimizer's state: while it is written and afterwards."""
+    job = Training(card=False).goes_on(20, STEP).goes_on(4, [SAVE]).goes_on(1, [GATHER]).goes_on(4, [SAVE])
+
+    assert found(job.goes_on(25, STEP) if minutes_later else job) is None
+
+
+def test_activation_checkpointing_is_no_save() -> None:
+    """A function of the program's own that is called so calls the model again and again."""
+    assert found(Training(card=False).goes_on(20, [ACTIVATIONS, BACKWARD, ACTIVATIONS, OPTIMIZER])) is None
+
+
+@pytest.mark.parametrize(("stacks", "line"), [([*STEP, OWN, OWN, OWN], "ranked (history.py:9)"), (STEP, None)])
+def test_a_line_is_blamed_for_growth_where_it_can_carry_it(stacks: list[tuple[Frame, ...]], line: str | None) -> None:
+    """Half of the time outside of training, or all of it in the model."""
+    job = Training(card=False).goes_on(24, stacks)
+    grown = found(job.steps(200, *(0.05 + 0.0008 * step for step in range(120))), regressed)
+
+    assert grown is not None
+    assert "longer and longer" in grown.summary
+    assert [one.frame for one in grown.culprits] == ([line] if line else [])
+
+
+def test_a_small_constant_line_is_not_blamed_for_growth_elsewhere() -> None:
+    """A fifth of the time in work of the program's own, which the growth of the model left behind."""
+    job = Training(card=False).goes_on(24, [FORWARD, BACKWARD, FORWARD, OPTIMIZER, OWN])
+    grown = found(job.steps(200, *(0.05 + 0.0008 * step for step in range(120))), regressed)
+
+    assert grown is not None
+    assert grown.culprits == ()
