@@ -10,6 +10,7 @@ from perfwatch.session import Session
 from perfwatch.triage.verdict import Suspect, Verdict
 
 TELL_AFTER_SHARE = 0.25  # of the patience: every long step begins like a hang
+SURE_END = 0.7  # of a verdict "gone" under ``run``: below it the launcher's own word is waited for
 PIN_SECONDS = 30.0  # of the recording before a verdict: what it rests on
 MOST_EVENTS = 64  # in memory
 INCIDENTS = ("hung", "slow", "gone")  # how it came to that is worth keeping
@@ -54,7 +55,7 @@ class Teller:
 
     def tell(self, verdict: Verdict, at: float, late_seconds: float = 0.0) -> None:
         """Tell a verdict if it is news; ``late_seconds``: no step was made for so long, which is told where nothing else is."""
-        if (verdict.state, verdict.cause) == (self.state, self._cause):
+        if (verdict.state, verdict.cause) == (self.state, self._cause) or self._is_told_soon(verdict):
             return
         kind, text = "verdict", verdict.summary
         if verdict.state == "inconclusive":
@@ -72,6 +73,10 @@ class Teller:
             self._sink.event(at, kind, text, verdict)
             self._sink.pin(max(0.0, at - PIN_SECONDS), at, verdict.state in INCIDENTS)
         self._on_news(News(kind, at, text, verdict))
+
+    def _is_told_soon(self, verdict: Verdict) -> bool:
+        """Whether a run seems to have ended and nobody can say how: its launcher is about to."""
+        return verdict.state == "gone" and verdict.confidence < SURE_END and self._session.mode == "run"
 
 
 def lasts(suspect: Suspect) -> bool:

@@ -154,3 +154,14 @@ def test_what_a_close_look_has_answered_is_not_asked_again() -> None:
 
     interest.answered(case)
     assert not interest.asks(case, well)
+
+
+@pytest.mark.parametrize(("mode", "confidence", "told"), [("run", 0.6, 0), ("run", 0.79, 1), ("attach", 0.6, 1)])
+def test_an_end_that_nobody_can_explain_is_left_to_the_launcher_of_run(mode: str, confidence: float, told: int) -> None:
+    """It knows how the job ended a moment later; who only attached hears nothing better."""
+    case = calm().case()
+    gone = msgspec.structs.replace(judge(case), state="gone", cause="finished", confidence=confidence)
+    news: list[News] = []
+    Teller(msgspec.structs.replace(case.session, mode=mode), None, news.append).tell(gone, 10.0)
+
+    assert len(news) == told

@@ -78,11 +78,6 @@ def armed_command(tool: Tool, choice: Choice, report: Path, log: Path, program: 
     )  # fmt: skip
 
 
-def attach_command(tool: Tool, pid: int, choice: Choice, report: Path, log: Path) -> tuple[str, ...]:
-    """Measure kernels of a running process: from 2026.2 on; pure."""
-    return (tool.path, "--mode", "attach", "--process-id", str(pid), *_common(choice), *_written(report, log))
-
-
 def can_attach(listed: frozenset[str]) -> bool:
     """Whether this version attaches to a PID."""
     return "--process-id" in listed

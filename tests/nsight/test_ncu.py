@@ -15,7 +15,7 @@ from perfwatch.captures.running import run_program
 from perfwatch.errors import CaptureFailed, CaptureUnavailable, PermissionDenied, TraceUnreadable, UsageError
 from perfwatch.nsight.choosing import longest
 from perfwatch.nsight.finding import Tool
-from perfwatch.nsight.ncu_command import Choice, armed_command, attach_command, can_attach, function_name, run_command
+from perfwatch.nsight.ncu_command import Choice, armed_command, can_attach, function_name, run_command
 from perfwatch.nsight.ncu_report import read_report
 from perfwatch.nsight.second_run import measure
 
@@ -60,9 +60,8 @@ def test_clocks_and_caches_are_left_alone_and_the_run_is_bounded() -> None:
         TOOL, Choice(skip=7, count=9), Path("/r.ncu-rep"), Path("/l"), ("python", "train.py"), kill=True
     )
     armed = armed_command(TOOL, Choice(), Path("/r.ncu-rep"), Path("/l"), ("python", "train.py"))
-    attached = attach_command(TOOL, 42, Choice(), Path("/r.ncu-rep"), Path("/l"))
 
-    for command in (second, armed, attached):
+    for command in (second, armed):
         text = " ".join(command)
         assert "--clock-control none --cache-control none" in text
         assert "--log-file /l" in text
