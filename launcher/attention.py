@@ -76,9 +76,7 @@ class Interest:
         if verdict.state == "slow":
             return True
         waits = _waits_for_data(case)
-        self._answered = min(
-            self._answered, waits + MORE_WAITING
-        )  # what is well again may be worth a look the next time
+        self._answered = min(self._answered, waits + MORE_WAITING)  # what is well again may be asked again
         enough = {"inconclusive": WAITS_FOR_DATA, "healthy": WAITING_SHARE}.get(verdict.state)
         return enough is not None and waits >= max(enough, self._answered)
 

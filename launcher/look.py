@@ -37,9 +37,8 @@ from perfwatch.probes.thread import threads
 from perfwatch.redaction import redact
 
 RECORD_HZ = 20
-MOST_THREADS = (
-    64  # of one process in a full sweep: the main one, those with a Python stack, then the rest, oldest first
-)
+# Of one process in a full sweep: the main one, those with a Python stack, then the rest, oldest first.
+MOST_THREADS = 64
 MOST_PYTHON_THREADS = 256  # of those with a Python stack, where they alone are more than that
 
 

@@ -35,6 +35,10 @@ class StepClock:
         """The usual step time."""
         return median(self.intervals)
 
+    def is_overdue(self, seconds: float, times: float) -> bool:
+        """Whether no step came for so long, and for so many times the longest that was seen."""
+        return (self.ago_seconds or 0.0) > max(seconds, times * max(self.intervals, default=0.0))
+
     @property
     def long_seconds(self) -> float | None:
         """The 95th percentile."""

@@ -14,7 +14,6 @@ from perfwatch.triage.gpu import Regime, name_of, regimes, saturated
 from perfwatch.triage.job import Member
 from perfwatch.triage.motion import motion, moves, python_threads, tags_seen, was_at
 from perfwatch.triage.profile import Profile, lasting
-from perfwatch.triage.progress import StepClock
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding
 from perfwatch.triage.workers import between_tasks
@@ -152,9 +151,8 @@ def works(stack: r.Stack) -> bool:
         return not any_tag(found, "thread_wait", "mp_send", "mp_lock")
     asks = any_tag(found, "mp_queue_get", "queue_get", "mp_lock")
     idle = asks and any_tag(found, "worker", "pool_worker", "futures_worker", "thread_wait")
-    loops = "selector" in found and not any(
-        map(is_user, stack.frames)
-    )  # of a library's own; the program's may await its data
+    # A selector of a library's own; the program's may await its data.
+    loops = "selector" in found and not any(map(is_user, stack.frames))
     waits = "thread_wait" in inner_tags(stack) or between_tasks(stack)
     return not (idle or waits or loops or imports(stack))
 
@@ -194,7 +192,7 @@ def for_training(case: Case, rank: Member, seen: Profile) -> bool:
         return True
     steps = case.progress[rank.pid].steps
     if steps is not None and steps.ago_seconds is not None:
-        return not _is_late(steps)
+        return not steps.is_overdue(LATELY_SECONDS, STEPS_LATE)
     if was_at(case.history, rank.pid, case.progress[rank.pid].thread, *STEP_TAGS):
         return True
     waits = next((one.reading for one in reversed(seen.sights) if awaits_data(one.reading)), None)
@@ -207,20 +205,13 @@ def _stands(case: Case, rank: Member, seen: Profile) -> bool:
     now = case.progress[rank.pid]
     if now.kind != "still":
         return False
-    if _is_late(now.steps):
+    if now.steps is not None and now.steps.is_overdue(LATELY_SECONDS, STEPS_LATE):
         return True
     if seen.seen("backward", "optimizer", "forward"):
         return False
     if moves(case.history, rank.pid, now.thread).recurrent:
         return False  # rounds of a quarter of a minute: between two of them it rests, and was let go on each time
     return motion(case.history, rank.pid, now.thread).frozen is not False
-
-
-def _is_late(steps: StepClock | None) -> bool:
-    """Whether no step came for longer than steps take here, by their count."""
-    if steps is None or steps.ago_seconds is None:
-        return False
-    return steps.ago_seconds > max(LATELY_SECONDS, STEPS_LATE * max(steps.intervals, default=0.0))
 
 
 def _working_share(case: Case, makers: tuple[tuple[int, int], ...]) -> float:

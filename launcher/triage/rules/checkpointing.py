@@ -21,7 +21,7 @@ from perfwatch.triage.busy import MOVES_SHARE, Phase, phases
 from perfwatch.triage.case import Case
 from perfwatch.triage.code import calling_line, names
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.rules.slow_checkpoint import comes_back, is_named_so, saves, writes_much
+from perfwatch.triage.saving import comes_back, is_named_so, saves, writes_much
 from perfwatch.triage.verdict import Outcome
 
 CAUSE = Cause("checkpointing", "busy", "user_code", (Thread, Stack))

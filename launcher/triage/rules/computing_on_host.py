@@ -24,7 +24,7 @@ from perfwatch.triage.gpu import cards_of, regimes
 from perfwatch.triage.lateness import in_collective
 from perfwatch.triage.leaving import leaves
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.rules.slow_checkpoint import SYNCS, comes_back
+from perfwatch.triage.saving import SYNCS, comes_back
 from perfwatch.triage.verdict import Outcome
 
 CAUSE = Cause("computing_on_host", "busy", "user_code", (Thread, Stack))

@@ -22,7 +22,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.frames import show
 from perfwatch.triage.links import traffic_mib_per_second
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.rules.slow_checkpoint import in_save
+from perfwatch.triage.saving import in_save
 from perfwatch.triage.slowness import LOST_SHARE, certainty
 from perfwatch.triage.verdict import Alternative, Outcome
 

@@ -36,13 +36,10 @@ RATIO = 1.2
 LOOKS = 60  # three seconds of samples since the change, in which no other cause was found
 CROWDED_SHARE = 0.15  # waiting for a CPU: then the machine is slower, not the run
 TAKEN_SHARE = 0.3  # of the CPUs, by others: then they may be what makes it slower
-A_LITTLE, SHARED_SHARE = (
-    1.5,
-    0.1,
-)  # so little slower it may be where they take less (measured: 1.2 to 1.35 times at 0.16 to 0.24)
-BEFORE_SECONDS = (
-    2.0  # the pace before must have lasted: a GPU's queue takes in the first steps as fast as they are launched
-)
+# So little slower it may be where they take less (measured: 1.2 to 1.35 times at 0.16 to 0.24).
+A_LITTLE, SHARED_SHARE = 1.5, 0.1
+# The pace before must have lasted: a GPU's queue takes in the first steps as fast as they are launched.
+BEFORE_SECONDS = 2.0
 SURE, BESIDE_OTHERS = 0.85, 0.55
 OWN_SHARE = 0.15  # of the samples, outside of training: loops that log, count and move batches stay below
 CARRIED = 0.5  # of the growth: what the work outside of training can account for at least, where its line is named

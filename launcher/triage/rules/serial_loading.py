@@ -28,7 +28,7 @@ from perfwatch.triage.native import native_python_share
 from perfwatch.triage.own_work import own_python, own_work, rests
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.rules.slow_checkpoint import in_save
+from perfwatch.triage.saving import in_save
 from perfwatch.triage.slowness import certainty, slow, working, worst
 from perfwatch.triage.verdict import Alternative, Evidence, Outcome
 

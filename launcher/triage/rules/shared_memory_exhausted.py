@@ -23,7 +23,7 @@ from perfwatch.triage.motion import TORN_SHARE
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.progress import besides_training
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.rules.slow_checkpoint import saves
+from perfwatch.triage.saving import saves
 from perfwatch.triage.slowness import FEW_SAMPLES, WINDOW_SECONDS, slow
 from perfwatch.triage.verdict import Alternative, Outcome
 

@@ -24,7 +24,7 @@ from perfwatch.triage.job import Member
 from perfwatch.triage.motion import motion
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.rules.slow_checkpoint import syncs_little
+from perfwatch.triage.saving import syncs_little
 from perfwatch.triage.slowness import WINDOW_SECONDS, slow, telling, worst
 from perfwatch.triage.verdict import Alternative, Outcome
 

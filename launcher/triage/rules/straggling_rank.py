@@ -29,7 +29,7 @@ from perfwatch.triage.lateness import in_collective, own_cause, resident_share, 
 from perfwatch.triage.motion import moves
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.rules.slow_checkpoint import in_save
+from perfwatch.triage.saving import in_save
 from perfwatch.triage.slowness import FEW_SAMPLES, WINDOW_SECONDS, certainty, slow
 from perfwatch.triage.verdict import Alternative, Evidence, Outcome
 
@@ -121,7 +121,7 @@ def _go_on(case: Case) -> bool:
 def _overdue(case: Case) -> bool:
     """Whether the count of steps stands still for far longer than steps take: late is not the word then."""
     clocks = [clock for rank in case.ranks if (clock := case.steps(rank)) is not None and clock.intervals]
-    return any((one.ago_seconds or 0.0) > max(OVERDUE_SECONDS, OVERDUE * max(one.intervals)) for one in clocks)
+    return any(one.is_overdue(OVERDUE_SECONDS, OVERDUE) for one in clocks)
 
 
 def _comes_back(case: Case, rank: Member) -> bool:

@@ -1,0 +1,102 @@
+"""When a thread saves, and saves that come back between steps: shared by the rules about checkpoints and those that must not blame them."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from perfwatch.probes.readings import Stack, Thread
+from perfwatch.triage.case import Case
+from perfwatch.triage.code import calling_line, names
+from perfwatch.triage.frames import any_tag, short_name, tags, user_frames
+from perfwatch.triage.job import Member
+from perfwatch.triage.profile import TRAINING_TAGS, Profile
+from perfwatch.triage.slowness import LOST_SHARE, WINDOW_SECONDS, working
+
+LONG_SECONDS = 120.0  # in which saves of a quarter of a minute come back
+SAVING_NAME = re.compile(r"(^|_)(save|ckpt|checkpoint|snapshot)")
+MOSTLY = 0.5  # of a phase
+STEPS = ("backward", "optimizer", "forward")
+COMES_BACK = 2  # separate saves within the window
+SAVES = frozenset("save save_file savez dump".split())
+SYNCS = frozenset("fsync fdatasync sync".split())
+MUCH_BYTES = 2**18  # per second: an audit trail or a log that is synced line by line stays far below
+
+
+@dataclass(frozen=True)
+class Saves:
+    """Separate saves within a window of samples, and the share of its time that they took."""
+
+    seen: Profile
+    times: int
+    lost: float
+
+
+def recurrent_saves(case: Case, rank: Member, seen: Profile) -> Saves | None:
+    """Saves that come back and cost a good part of the time: many small ones in a short window, or a few long ones in two minutes."""
+    for window in (seen, case.profile(rank, LONG_SECONDS)):
+        saving = partial(in_save, case)
+        lost = min(window.share_where(saving), _share_of_time(window, saving))
+        times = _separate(window, saving)
+        if lost >= LOST_SHARE and times >= COMES_BACK:
+            return Saves(window, times, lost)
+    return None
+
+
+def comes_back(case: Case, rank: Member, phase: Profile) -> bool:
+    """Whether a phase of a rank that is mostly a save is one of several that are told as what they cost."""
+    if phase.share_where(partial(in_save, case)) < MOSTLY:
+        return False
+    return any(one.pid == rank.pid and recurrent_saves(case, one, seen) is not None for one, seen in working(case))
+
+
+def _separate(seen: Profile, saving: Callable[[Stack], bool]) -> int:
+    """How many saves there were: a sample of training lies between two of them. One checkpoint may have many files."""
+    times, trained = 0, True
+    for one in seen.sights:
+        if saving(one.reading):
+            times += trained
+            trained = False
+        elif any_tag(tags(one.reading), *STEPS):
+            trained = True
+    return times if seen.seen(*STEPS) else 0
+
+
+def _share_of_time(seen: Profile, saving: Callable[[Stack], bool]) -> float:
+    """Share of the window that saves were seen to take: a job whose steps are late is sampled more than one that is well."""
+    if seen.seconds < WINDOW_SECONDS:
+        return 1.0
+    return sum(one.reading.span_seconds for one in seen.sights if saving(one.reading)) / seen.seconds
+
+
+def in_save(case: Case, stack: Stack) -> bool:
+    """Whether a stack is in a save, by what it calls or by the name of a function of the program's own."""
+    return saves(case, stack) or (is_named_so(stack) and writes_much(case, stack))
+
+
+def is_named_so(stack: Stack) -> bool:
+    """Whether a function of the program's own says by its name that it saves: people pack or encrypt checkpoints themselves."""
+    if any_tag(tags(stack), *TRAINING_TAGS, "fetch"):
+        return False  # activation checkpointing; a function that trains and saves
+    return any(SAVING_NAME.search(short_name(frame.function).lower()) for frame in user_frames(stack))
+
+
+def saves(case: Case, stack: Stack) -> bool:
+    """Whether a stack is in a save: library frames, or a line of the program that calls save or fsync."""
+    if "save" in tags(stack):
+        return True
+    line = calling_line(case.history, stack)
+    called = names(line.calls) if line is not None else frozenset()
+    return bool(called & SAVES) or (bool(called & SYNCS) and writes_much(case, stack))
+
+
+def writes_much(case: Case, stack: Stack) -> bool:
+    """Whether a thread writes as much as a checkpoint has; what is not known may be much."""
+    rate = case.history.rate(Thread, stack.pid, stack.tid, of=lambda thread: thread.written_chars)
+    return rate is None or rate >= MUCH_BYTES
+
+
+def syncs_little(case: Case, stack: Stack) -> bool:
+    """Whether a stack is in a line that forces a little to the disk."""
+    line = calling_line(case.history, stack)
+    return line is not None and bool(names(line.calls) & SYNCS) and not writes_much(case, stack)
