@@ -42,10 +42,19 @@ def test_activation_checkpointing_is_no_save() -> None:
     assert found(Training(card=False).goes_on(20, [ACTIVATIONS, BACKWARD, ACTIVATIONS, OPTIMIZER])) is None
 
 
-@pytest.mark.parametrize(("stacks", "line"), [([*STEP, OWN, OWN, OWN], "ranked (history.py:9)"), (STEP, None)])
-def test_a_line_is_blamed_for_growth_where_it_can_carry_it(stacks: list[tuple[Frame, ...]], line: str | None) -> None:
-    """Half of the time outside of training, or all of it in the model."""
-    job = Training(card=False).goes_on(24, stacks)
+@pytest.mark.parametrize(
+    ("older", "newer", "line"),
+    [
+        ([*STEP, OWN], [*STEP, OWN, OWN, OWN], "ranked (history.py:9)"),
+        ([*STEP, OWN, OWN, OWN], [*STEP, OWN, OWN], None),
+        (STEP, STEP, None),
+    ],
+)
+def test_a_line_is_blamed_for_growth_where_its_share_grows(
+    older: list[tuple[Frame, ...]], newer: list[tuple[Frame, ...]], line: str | None
+) -> None:
+    """A constant augmentation takes less and less of steps whose model takes longer, however much it takes."""
+    job = Training(card=False).goes_on(18, older).goes_on(18, newer)
     grown = found(job.steps(200, *(0.05 + 0.0008 * step for step in range(120))), regressed)
 
     assert grown is not None

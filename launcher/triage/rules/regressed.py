@@ -20,10 +20,10 @@ from perfwatch.probes.readings import Steps
 from perfwatch.triage.case import Case
 from perfwatch.triage.cpu import delay_share, taken_by_others
 from perfwatch.triage.frames import show
-from perfwatch.triage.growth import growing
-from perfwatch.triage.history import median, quantile
+from perfwatch.triage.growth import change_point, growing
 from perfwatch.triage.job import Member
 from perfwatch.triage.own_work import own_work
+from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import slow
 from perfwatch.triage.verdict import Alternative, Outcome
@@ -31,20 +31,15 @@ from perfwatch.triage.verdict import Alternative, Outcome
 CAUSE = Cause("regressed", "slow", "unknown", (Steps,))
 
 WINDOW_SECONDS = 600.0
-FEW_STEPS = 12  # on each side of the change
-RATIO = 1.2
 LOOKS = 60  # three seconds of samples since the change, in which no other cause was found
 CROWDED_SHARE = 0.15  # waiting for a CPU: then the machine is slower, not the run
 TAKEN_SHARE = 0.3  # of the CPUs, by others: then they may be what makes it slower
 # So little slower it may be where they take less (measured: 1.2 to 1.35 times at 0.16 to 0.24).
 A_LITTLE, SHARED_SHARE = 1.5, 0.1
-# The pace before must have lasted: a GPU's queue takes in the first steps as fast as they are launched.
-BEFORE_SECONDS = 2.0
 SURE, BESIDE_OTHERS = 0.85, 0.55
 OWN_SHARE = 0.15  # of the samples, outside of training: loops that log, count and move batches stay below
 CARRIED = 0.5  # of the growth: what the work outside of training can account for at least, where its line is named
 LATELY_SECONDS = 60.0  # of samples, of what the steps are now
-OVERLAP = 0.25  # the slower quarter before and the faster quarter after must not overlap
 
 
 def judge(case: Case) -> Outcome:
@@ -98,7 +93,7 @@ def _grows(case: Case, rank: Member, first: float, last: float, count: int) -> O
     """Steps that take longer and longer, and the line outside of training where most of that time goes."""
     seen = case.profile(rank, LATELY_SECONDS)
     own = seen.share_where(own_work)
-    carries = own >= OWN_SHARE and own * last >= CARRIED * (last - first)
+    carries = own >= OWN_SHARE and own * last >= CARRIED * (last - first) and _share_grows(seen)
     frame = seen.top_line(own_work) if carries else None
     where = f", {own:.0%} of the time outside of training, mostly at {show(frame)}" if frame is not None else ""
     shift = f"{first * 1e3:.3g} ms at first, {last * 1e3:.3g} ms now, mostly in order between, over {count} steps"
@@ -122,16 +117,8 @@ def _grows(case: Case, rank: Member, first: float, last: float, count: int) -> O
     )
 
 
-def change_point(intervals: tuple[float, ...]) -> tuple[int, float, float] | None:
-    """Where the median shifts upward for good: (index, median before, median after); None when it does not."""
-    best: tuple[float, int, float, float] | None = None
-    stride = max(1, len(intervals) // 64)
-    for index in range(FEW_STEPS, len(intervals) - FEW_STEPS + 1, stride):
-        before, after = intervals[:index], intervals[index:]
-        low, high = median(before) or 0.0, median(after) or 0.0
-        if sum(before) < BEFORE_SECONDS or low <= 0 or high < RATIO * low:
-            continue
-        separated = (quantile(after, OVERLAP) or 0.0) - (quantile(before, 1 - OVERLAP) or 0.0)
-        if separated > 0 and (best is None or separated > best[0]):
-            best = (separated, index, low, high)
-    return best[1:] if best else None
+def _share_grows(seen: Profile) -> bool:
+    """Whether work outside of training takes more of the newer samples than of the older ones: what is constant takes less."""
+    middle = len(seen.sights) // 2
+    older, newer = Profile(seen.sights[:middle], seen.seconds), Profile(seen.sights[middle:], seen.seconds)
+    return newer.share_where(own_work) > older.share_where(own_work)
