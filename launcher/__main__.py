@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from perfwatch.outlets.wanted import Wanted, parse_metrics, parse_url
-from perfwatch.request import Request
+from perfwatch.request import ARMS, Request
 
 _SWITCHES = {
     "--agent": ("agent", True),
@@ -65,11 +65,13 @@ def plain_run(arguments: Sequence[str]) -> Request | None:
                 return None
         elif name == "--trigger-signal" and value in ("all", "rt"):
             fields["trigger_signals"] = value
-        elif name == "--arm" and value in ("torch", "nsys", "ncu", "none"):
+        elif name == "--arm" and value in ARMS:
             fields["arm"] = value
         else:
             return None
     fields["outlets"] = outlets
+    if str(fields.get("arm")).startswith("ncu") and fields.get("agent") is False:
+        return None
     return Request(**fields) if fields["command"] else None  # type: ignore[arg-type]
 
 

@@ -7,6 +7,7 @@ from perfwatch.checkup import Ability, denied, possible
 from perfwatch.errors import PerfwatchError
 from perfwatch.nsight.finding import Run, find, options
 from perfwatch.nsight.importer import missing_libraries
+from perfwatch.nsight.ncu_command import can_attach
 from perfwatch.nsight.ncu_session import check_age
 from perfwatch.nsight.permission import check_counters
 
@@ -42,10 +43,12 @@ def _nsys(environment: Mapping[str, str], run: Run, root: Path) -> Ability:
 def _ncu(environment: Mapping[str, str], run: Run, proc: Path, root: Path) -> Ability:
     try:
         tool = find("ncu", environment, run, root)
-        check_age(tool, options(tool, run))
+        listed = options(tool, run)
+        check_age(tool, listed)
         check_counters(proc)
     except PerfwatchError as error:
         return denied("ncu", error.message, error.advice)
+    attaches = "; it attaches to a job of perfwatch run --arm ncu-attach" if can_attach(listed) else ""
     return possible(
-        "ncu", f"{tool.version_text} at {tool.path}, and the counters may be read: perfwatch ncu -- COMMAND"
+        "ncu", f"{tool.version_text} at {tool.path}, and the counters may be read: perfwatch ncu -- COMMAND{attaches}"
     )

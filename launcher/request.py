@@ -5,6 +5,8 @@ from pathlib import Path
 
 from perfwatch.outlets.wanted import Wanted
 
+ARMS = ("torch", "nsys", "ncu", "ncu-attach", "none")
+
 
 @dataclass(frozen=True)
 class Request:

@@ -1,1 +1,1 @@
-"""The one file that runs inside training (``sitecustomize.py``), put first on PYTHONPATH by ``perfwatch run``."""
+"""What runs inside training (``sitecustomize.py``), put first on PYTHONPATH by ``perfwatch run``."""

@@ -1,4 +1,4 @@
-"""The one file of perfwatch that runs inside training. ``perfwatch run`` puts its folder first on PYTHONPATH.
+"""What of perfwatch runs inside training. ``perfwatch run`` puts its folder first on PYTHONPATH.
 
 Python imports ``sitecustomize`` by itself at start. This one does its own part, then runs the one that it shadows.
 Standard library only (Python 3.8 to 3.14), nothing of perfwatch, no thread, no output; no failure of its own reaches
@@ -10,8 +10,8 @@ the program. Without PERFWATCH_AGENT_DIR it only chains. What it does, and when:
 - at exit, if a capture of this process has just opened a window (``window-PID`` is there): let it end first, for a
   process whose profiler records while it is torn down may crash (seen with torch 2.13: SIGSEGV after the last line);
 - when torch.optim is complete: register a global hook that runs after every ``Optimizer.step``;
-- under ``perfwatch run --arm ncu`` (PERFWATCH_KERNEL_WINDOW is set): after a step, open a profiler's range
-  (cudaProfilerStart) when ``kernels-PID`` has appeared in that folder, and close it when that is gone;
+- under ``perfwatch run --arm ncu`` or ``--arm ncu-attach`` (PERFWATCH_KERNEL_WINDOW is set): open windows for Nsight Compute
+  between two steps; for the latter load its library (PERFWATCH_KERNEL_LIBRARY) here. That is in ``kernel_window.py``;
 - when a process begins to use CUDA (PERFWATCH_PROFILER is set): let its profiler ask the endpoint of ``perfwatch run``.
   With KINETO_USE_DAEMON in the environment torch does so at its import, which initialises CUDA: children that a process
   forks then could not use CUDA any more, even where it never does itself;
@@ -102,23 +102,17 @@ def _step_hook(directory):
     return hook
 
 
-def _window_hook(directory):
-    """Make the hook that opens and closes a profiler's range between two steps: one ``stat`` a step (2 us)."""
-    opened = False
+def _kernel_window(directory):
+    """The hook that opens windows for Nsight Compute; None where its library cannot be loaded."""
+    from importlib.util import module_from_spec, spec_from_file_location
 
-    def hook(_optimizer, _args, _kwargs):
-        nonlocal opened
-        try:
-            wanted = os.path.exists(os.path.join(directory, "kernels-%d" % os.getpid()))
-            if wanted != opened:
-                opened = wanted
-                runtime = sys.modules["torch"].cuda.cudart()
-                (runtime.cudaProfilerStart if wanted else runtime.cudaProfilerStop)()
-        except Exception:  # no GPU, no such call: the window stays shut
-            pass
-
-    hook._torchdynamo_disable = True
-    return hook
+    spec = spec_from_file_location(
+        "_perfwatch_kernel_window", os.path.join(os.path.dirname(__file__), "kernel_window.py")
+    )
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    library = os.environ.get("PERFWATCH_KERNEL_LIBRARY")
+    return module.by_library(directory, library) if library else module.by_range(directory)
 
 
 def _keep_errors(directory):
@@ -247,7 +241,9 @@ class _TorchArrives:
             cls.hooked = True
             module.register_optimizer_step_post_hook(_step_hook(cls.directory))
             if os.environ.get("PERFWATCH_KERNEL_WINDOW"):
-                module.register_optimizer_step_post_hook(_window_hook(cls.directory))
+                window = _kernel_window(cls.directory)
+                if window is not None:
+                    module.register_optimizer_step_post_hook(window)
             if os.environ.get("PERFWATCH_PROFILER"):
                 sys.modules["torch.cuda"]._lazy_call(_arm_profiler)
 

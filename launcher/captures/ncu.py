@@ -1,25 +1,24 @@
 """``capture ncu``: the kernels of a few steps of one rank, measured by Nsight Compute, on a job that ``run --arm ncu`` started.
 
 The agent opens the window (cudaProfilerStart) at the end of a step and closes it at the end of a later one; in between
-every kernel runs several times over, so these steps are slow, and the other ranks wait. A job that was not started so
-cannot be measured by this ncu; from 2026.2 on ncu attaches to a process that loaded its library at the start.
+every kernel runs several times over, so these steps are slow, and the other ranks wait. A job that was started with
+``run --arm ncu-attach`` is measured in ``ncu_attached``; one that was not started for ncu cannot be measured by it.
 """
 
 import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 
-import msgspec
-
-from perfwatch.captures.capture import COUNTERS, CUPTI, Collected, File, Request, Scene, Subject, Window
+from perfwatch.captures import ncu_attached
+from perfwatch.captures.capture import COUNTERS, CUPTI, Collected, Request, Scene, Subject, Window
+from perfwatch.captures.ncu_files import NAME as REPORT
+from perfwatch.captures.ncu_files import brought, last_error, log_text, measured
 from perfwatch.captures.pace import Pacer
 from perfwatch.captures.running import run_program
 from perfwatch.errors import CaptureFailed, CaptureRefused, CaptureUnavailable, PerfwatchError
-from perfwatch.nsight.finding import Tool, find, options
+from perfwatch.nsight.finding import find, options
 from perfwatch.nsight.ncu_command import WARNING, can_attach
-from perfwatch.nsight.ncu_report import read_report
 from perfwatch.nsight.permission import refused
-from perfwatch.report.kernels import told_in_short
 
 NAME = "ncu"
 SUMMARY = "Nsight Compute: what each kernel of a step did to the card, as a kernel table"
@@ -35,7 +34,6 @@ _LOOK_SECONDS = 0.2
 _SECOND_RUN = (
     "measure a second run: perfwatch ncu -- COMMAND; or start the job with: perfwatch run --arm ncu -- COMMAND"
 )
-MOST_ROWS = 60  # of the kernel table that go into the recording; the file has all of them
 
 
 def available(request: Request, scene: Scene) -> None:
@@ -69,8 +67,10 @@ def collect(request: Request, scene: Scene, window: Window) -> Collected:
     pacer = Pacer(scene.place, (subject,), window.clock)
     if subject.pid not in pacer.look().counts:
         raise CaptureFailed(f"pid {subject.pid} has made no optimizer step, and the window opens at one", _SECOND_RUN)
+    if facts.get("attaches"):
+        return ncu_attached.collect(facts, subject, scene.place, steps, window)
     log = Path(facts["log"])
-    before = len(_words(log))
+    before = len(log_text(log))
     began = window.clock()
     try:
         door.touch(mode=0o600)
@@ -83,41 +83,29 @@ def collect(request: Request, scene: Scene, window: Window) -> Collected:
             door.unlink()
     _step_after(pacer, subject, steps, window, began, first)
     window.closed()
-    said = _words(log)[before:]
+    said = log_text(log)[before:]
     if denied := refused(said):
         raise denied
-    measured = said.count(_PROFILING)
-    if error := _last_error(said):
+    if error := last_error(said):
         raise CaptureFailed(f"ncu measured nothing in the window: {error}", _SECOND_RUN)
-    return _collected(facts, window, subject, measured, window.clock() - began, request.most_bytes)
-
-
-_PROFILING = "==PROF== Profiling"
+    return _collected(facts, window, subject, measured(said), window.clock() - began, request.most_bytes)
 
 
 def _collected(
-    facts: Mapping[str, str], window: Window, subject: Subject, measured: int, seconds: float, most_bytes: int
+    facts: Mapping[str, str],
+    window: Window,
+    subject: Subject,
+    notes: tuple[str, ...],
+    seconds: float,
+    most_bytes: int,
 ) -> Collected:
     report = Path(facts["report"])
-    notes = [f"{measured:,} kernels were measured"] if measured > 0 else []
     if not report.is_file() or report.stat().st_size > most_bytes:
-        notes.append(f"ncu writes its report when the job ends: then perfwatch kernels {report}")
-        return Collected((), seconds, tuple(notes))
-    target = window.folder / "kernels.ncu-rep"
+        later = f"ncu writes its report when the job ends: then perfwatch kernels {report}"
+        return Collected((), seconds, (*notes, later))
+    target = window.folder / REPORT
     target.write_bytes(report.read_bytes())
-    target.chmod(0o600)
-    file = File(
-        path=str(target), size_bytes=target.stat().st_size, pid=subject.pid, rank=subject.rank, opens_with="ncu-ui"
-    )
-    try:
-        version = tuple(int(part) for part in facts["version"].split("."))
-        table = read_report(target, {}, window.run, Tool("ncu", facts["ncu"], version))
-    except PerfwatchError as error:
-        notes.append(f"the report is there, but could not be read: {error.message}")
-        return Collected((file,), seconds, tuple(notes))
-    longest = msgspec.structs.replace(table, rows=table.rows[:MOST_ROWS])
-    report_of_it = {"kernels": msgspec.to_builtins(longest)}
-    return Collected((file,), seconds, tuple(notes), summary=told_in_short(table), report=report_of_it)
+    return brought(target, facts, subject, window, seconds, notes)
 
 
 def _step_after(
@@ -149,21 +137,8 @@ def _attaching(scene: Scene) -> str:
         tool = find("ncu", scene.environment, run_program)
         if can_attach(options(tool, run_program)):
             return (
-                f"; ncu {tool.version_text} attaches to a process that has loaded its library before CUDA started "
-                "(ncu --list-injection-path-64), and this one has not"
+                f", nor so that ncu {tool.version_text} could attach to it (perfwatch run --arm ncu-attach -- COMMAND)"
             )
     except PerfwatchError:
         pass
     return ""
-
-
-def _words(log: Path) -> str:
-    try:
-        return log.read_text(errors="replace")
-    except OSError:
-        return ""
-
-
-def _last_error(said: str) -> str:
-    errors = [line for line in said.splitlines() if line.startswith("==ERROR==")]
-    return errors[-1].removeprefix("==ERROR==").strip()[:200] if errors else ""

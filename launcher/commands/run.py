@@ -34,7 +34,8 @@ def run(
     arm: Annotated[
         str,
         typer.Option(
-            metavar="torch|nsys|ncu|none", help="The profiler that the job is prepared for, asleep until asked."
+            metavar="torch|nsys|ncu|ncu-attach|none",
+            help="The profiler that the job is prepared for, asleep until asked.",
         ),
     ] = "torch",
     capture_on: Annotated[
@@ -61,12 +62,14 @@ def run(
 
     from perfwatch import supervise
     from perfwatch.errors import UsageError
-    from perfwatch.request import Request
+    from perfwatch.request import ARMS, Request
 
     if trigger_signal not in ("all", "rt"):
         raise UsageError(f"--trigger-signal {trigger_signal}: it is all or rt", "leave it out, or --trigger-signal rt")
-    if arm not in ("torch", "nsys", "ncu", "none"):
-        raise UsageError(f"--arm {arm}: it is torch, nsys, ncu or none", "leave it out, or --arm none")
+    if arm not in ARMS:
+        raise UsageError(f"--arm {arm}: it is {', '.join(ARMS[:-1])} or none", "leave it out, or --arm none")
+    if arm.startswith("ncu") and not agent:
+        raise UsageError(f"--arm {arm}: it is the agent that opens the window", "leave out --no-agent")
     if capture_on:  # parsed here alone: the launcher does without the captures
         from perfwatch.captures.triggers import states
 

@@ -1,4 +1,4 @@
-"""What ``run --arm nsys`` and ``run --arm ncu`` prepare before the job starts. What cannot be prepared never costs the job its start."""
+"""What ``run --arm nsys``, ``ncu`` and ``ncu-attach`` prepare before the job starts. What cannot be prepared costs no job its start."""
 
 import sys
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from perfwatch.captures.running import run_program
 from perfwatch.errors import PerfwatchError
-from perfwatch.nsight import ncu_session, nsys_session
+from perfwatch.nsight import ncu_attach, ncu_session, nsys_session
 from perfwatch.nsight.ncu_command import WARNING
 
 
@@ -24,7 +24,7 @@ def prepare(kind: str, command: tuple[str, ...], environment: Mapping[str, str],
     """Prepare a profiler for a job that is about to start; without one it starts as ever, and that is said.
 
     Args:
-        kind: ``nsys`` or ``ncu``.
+        kind: ``nsys``, ``ncu`` or ``ncu-attach``.
         command: what the user typed.
         environment: with which the job would start.
         place: the job's place.
@@ -32,6 +32,9 @@ def prepare(kind: str, command: tuple[str, ...], environment: Mapping[str, str],
     try:
         if kind == "nsys":
             return Prepared(command, nsys_session.arm(environment, place, run_program, sys.executable))
+        if kind == "ncu-attach":
+            attachable = ncu_attach.arm(environment, place, run_program)
+            return Prepared(command, attachable, (f"perfwatch: --arm ncu-attach: {ncu_attach.WARNING}",))
         wrapped = ncu_session.arm(command, environment, place, run_program)
         return Prepared(wrapped, {**environment, ncu_session.DOOR: "1"}, (f"perfwatch: --arm ncu: {WARNING}",))
     except (PerfwatchError, OSError) as error:

@@ -28,7 +28,8 @@ class FirstSteps:
     """
 
     def __init__(self, place: Path) -> None:
-        self._due = KIND in read_armed(place)
+        facts = read_armed(place).get(KIND)
+        self._due = facts is not None and "attaches" not in facts  # ncu comes for a window alone
         self._since: float | None = None
 
     def told(self, tally: Tally, look: Callable[[], Case]) -> str:

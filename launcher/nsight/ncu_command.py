@@ -78,9 +78,14 @@ def armed_command(tool: Tool, choice: Choice, report: Path, log: Path, program: 
     )  # fmt: skip
 
 
+def attach_command(path: str, pid: int, choice: Choice, report: Path, log: Path) -> tuple[str, ...]:
+    """Measure a process that has ncu's library and has begun a window (``by_library`` of the agent); ends with the window; pure."""
+    return (path, "--mode", "attach", "--process-id", str(pid), *_common(choice), *_written(report, log))
+
+
 def can_attach(listed: frozenset[str]) -> bool:
-    """Whether this version attaches to a PID."""
-    return "--process-id" in listed
+    """Whether this version attaches to a process by its PID: from 2026.2.1 on (NVIDIA's release notes)."""
+    return {"--process-id", "--list-injection-path-64"} <= listed
 
 
 def function_name(name: str) -> str:

@@ -21,6 +21,7 @@ PLAIN = [
     ["--session", "/tmp/x", "--patience", "5", "--trigger-signal", "rt", "--", "true"],
     ["--metrics-port", "9123", "--notify", "https://h/x", "--", "true"],
     ["--metrics-port=[::]:0", "--notify=http://h/x", "--", "true"],
+    ["--arm", "ncu-attach", "--", "true"],
     ["--session=/tmp/x", "--patience=120", "--trigger-signal=all", "--", "true"],
 ]
 UNUSUAL = [
@@ -33,6 +34,8 @@ UNUSUAL = [
     ["run", "--patience", "0", "--", "true"],
     ["run", "--trigger-signal", "usr", "--", "true"],
     ["run", "--session", "--", "true"],
+    ["run", "--arm", "gdb", "--", "true"],
+    ["run", "--arm", "ncu-attach", "--no-agent", "--", "true"],
     ["run", "--metrics-port", "http", "--", "true"],
     ["run", "--notify", "ftp://h", "--", "true"],
     ["attach", "--", "1"],
@@ -52,6 +55,7 @@ def read_by_the_library(words: list[str]) -> Request:
         patience_seconds=read["patience"],
         trigger_signals=read["trigger_signal"],
         outlets=wanted(read["metrics_port"], read["notify"]),
+        arm=read["arm"],
     )
 
 
@@ -76,7 +80,14 @@ def test_command_without_the_double_dash_runs_too(tmp_path: Path) -> None:
     assert done.returncode == 6
 
 
-@pytest.mark.parametrize("words", [["run", "--"], ["run", "--trigger-signal", "usr", "--", "true"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "--"],
+        ["run", "--trigger-signal", "usr", "--", "true"],
+        ["run", "--arm", "ncu", "--no-agent", "--", "true"],
+    ],
+)
 def test_senseless_line_is_a_usage_error(words: list[str]) -> None:
     """Exit code 2 and a sentence on stderr, nothing on stdout."""
     done = subprocess.run([sys.executable, "-m", "perfwatch", *words], capture_output=True, text=True)

@@ -48,6 +48,17 @@ def test_both_are_there_and_may(machine: Path) -> None:
     assert statuses(machine) == {"nsys": ("possible", ""), "ncu": ("possible", "")}
 
 
+def test_an_ncu_that_attaches_is_said_to(machine: Path) -> None:
+    """With the option that prepares a job for it."""
+
+    def newer(command: Sequence[str], seconds: float, environment: Mapping[str, str] | None) -> Finished:
+        more = "\n  --process-id arg\n  --list-injection-path-64\n"
+        return finished(0, HELP + more) if "--help" in command else asked(command, seconds, environment)
+
+    of_ncu = examine_profilers({}, newer, machine / "proc", machine)[1]
+    assert "perfwatch run --arm ncu-attach" in of_ncu.finding
+
+
 def test_counters_that_are_kept_for_administrators_are_a_denial_with_its_fix(machine: Path) -> None:
     """Before somebody starts a long run for it."""
     (machine / "proc/self/status").write_text("CapEff:\t0000000000000000\n")

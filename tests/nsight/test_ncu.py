@@ -71,7 +71,7 @@ def test_clocks_and_caches_are_left_alone_and_the_run_is_bounded() -> None:
     assert "--profile-from-start off" in " ".join(armed)
     assert armed[-2:] == second[-2:] == ("python", "train.py")
     assert not can_attach(frozenset({"--mode"}))
-    assert can_attach(frozenset({"--mode", "--process-id"}))
+    assert can_attach(frozenset({"--mode", "--process-id", "--list-injection-path-64"}))
 
 
 def test_the_function_of_a_kernel_is_found_in_every_spelling() -> None:
