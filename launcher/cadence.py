@@ -6,7 +6,8 @@ CALM_SECONDS = 1.0
 CERTAIN_SECONDS, CERTAIN_DUMP_SECONDS = 2.0, 15.0  # after a hang was told
 COLLECT_SECONDS = 0.2  # how soon a finished record is noticed
 CALM_ENDED_SECONDS = 2.0  # a process that ended is noticed so late at most
-TREE_SECONDS, CALM_TREE_SECONDS = 1.0, 5.0  # a scan of /proc costs 60 us a process of the machine
+# A scan of /proc costs 17 us a process of the machine. Who is new in a job that has been calm for long is no news for a while.
+TREE_SECONDS, CALM_TREE_SECONDS, SETTLED_TREE_SECONDS = 1.0, 5.0, 10.0
 USAGE_SECONDS, CALM_USAGE_SECONDS = 1.0, 10.0
 MACHINE_SECONDS, CALM_MACHINE_SECONDS = 2.0, 10.0
 JUDGE_SECONDS = 1.0
@@ -21,6 +22,13 @@ CALM_AFTER_SECONDS = 12.0  # of a healthy or slow verdict
 GPU_DETAIL_SECONDS = 60.0  # of a suspicion: ten looks a second at eight cards are 4 MB a minute
 NATIVE_AFTER_SECONDS, NATIVE_SECONDS = 4.0, 120.0  # a native profile costs a second of CPU: late and seldom
 REMEMBER_SECONDS = 600.0  # in memory; the recording keeps what its disk budget allows
+
+
+def tree_seconds(suspicious: bool, at: float) -> float:
+    """How soon the job's processes are looked for again."""
+    if suspicious:
+        return TREE_SECONDS
+    return CALM_TREE_SECONDS if at <= BEGINNING_SECONDS else SETTLED_TREE_SECONDS
 
 
 def dump_seconds(dumps: int, certain: bool) -> float:

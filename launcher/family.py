@@ -4,14 +4,15 @@ Identity is pid plus start time: when a pid is reused, the process that we knew 
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from perfwatch.probes import readings as r
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.process import children_of, ended, identify, read_stat, tree
+from perfwatch.probes.process import children_of, ended, identify, read_stat, scan, tree
 from perfwatch.probes.software import software
+from perfwatch.probes.stat import Stat
 from perfwatch.redaction import redact
 
 SETTLED_SECONDS = 30.0  # after its start: exec done, torch imported (measured: 2 to 8 s on a busy machine)
@@ -48,9 +49,10 @@ class Family:
 
     def follow(self, roots: Iterable[int]) -> list[r.Reading]:
         """Scan the tree(s): those who are new, and those who have ended."""
-        children = children_of(self._filesystem)
+        stats = scan(self._filesystem)
+        children = children_of(stats)
         self._zombies.intersection_update(pid for pids in children.values() for pid in pids)
-        found: list[r.Reading] = [*self.ended()]
+        found: list[r.Reading] = [*self.ended(stats)]
         pids = dict.fromkeys(pid for root in roots for pid in self._tree(root, children))
         orphans = [pid for pid in self.known if pid not in pids]  # their parent died; they are still the job's
         for pid in [*pids, *orphans]:
@@ -68,13 +70,16 @@ class Family:
                     break
         return []
 
-    def ended(self) -> list[r.ProcessEnded]:
-        """Those who have ended since the last look: one read per known process."""
-        return [gone for process in list(self.known.values()) if (gone := self._gone(process)) is not None]
+    def ended(self, stats: Mapping[int, Stat] | None = None) -> list[r.ProcessEnded]:
+        """Those who have ended since the last look: one read per known process that ``stats``, of a scan just made, has not."""
+        seen = stats or {}
+        return [
+            one for known in list(self.known.values()) if (one := self._gone(known, seen.get(known.pid))) is not None
+        ]
 
-    def _gone(self, process: r.Process) -> r.ProcessEnded | None:
+    def _gone(self, process: r.Process, seen: Stat | None = None) -> r.ProcessEnded | None:
         try:
-            gone = ended(self._filesystem, process)
+            gone = ended(self._filesystem, process, seen)
         except Unavailable:
             return None  # hidden from us: the next scan of the tree decides
         if gone is not None:

@@ -10,7 +10,7 @@ from perfwatch.probes import readings as r
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.filesystem import Absent, Denied, Filesystem
 from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.process import children_of, ended, identify, tree
+from perfwatch.probes.process import ended, identify, tree
 from perfwatch.probes.stat import parse_pairs
 from perfwatch.redaction import redact
 from perfwatch.triage.placement import launches
@@ -62,7 +62,7 @@ def find_job(filesystem: Filesystem, pid: int, child: Caller, exists: Callable[[
     while (above := _above(filesystem, root, child)) is not None:
         root = above
     try:
-        members = tree(filesystem, root.pid, children_of(filesystem))
+        members = tree(filesystem, root.pid)
     except Unavailable:
         members = []
     if not any(_is_python(filesystem, one, child) for one in members):

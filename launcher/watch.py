@@ -114,7 +114,7 @@ class Watch:
         """Do what is due; returns the seconds until something is due again."""
         sampled = self._collect()
         self._gpus()
-        if self._schedule.due("tree", cadence.TREE_SECONDS if self.suspicious else cadence.CALM_TREE_SECONDS):
+        if self._schedule.due("tree", cadence.tree_seconds(self.suspicious, self.at)):
             self.look.processes(self.roots)
         elif self.suspicious or self._schedule.due("ended", cadence.CALM_ENDED_SECONDS):
             self.look.ended()
@@ -205,9 +205,7 @@ class Watch:
             if self.suspicious:
                 self.look.output(ranks[: cadence.MOST_SAMPLED])
                 self.look.traffic(ranks[: cadence.MOST_GLANCED])
-        if self.look.gpus.known and self._schedule.due(
-            "bindings", cadence.TREE_SECONDS if self.suspicious else cadence.CALM_TREE_SECONDS
-        ):
+        if self.look.gpus.known and self._schedule.due("bindings", cadence.tree_seconds(self.suspicious, self.at)):
             self._append(self.look.gpus.bind(ranks, self.look.known))
         if self.suspicious and self._schedule.due("sweep", self._pace):
             found = [thread for pid in swept for thread in self.look.threads(pid)]

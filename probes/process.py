@@ -36,14 +36,22 @@ def _since_boot() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def children_of(filesystem: Filesystem) -> dict[int, list[int]]:
-    """Children by parent, of every process that can be seen; one that ends meanwhile is left out."""
-    children: dict[int, list[int]] = {}
+def scan(filesystem: Filesystem) -> dict[int, Stat]:
+    """Every process that can be seen; one that ends meanwhile is left out."""
+    found: dict[int, Stat] = {}
     for pid in filesystem.processes():
         try:
-            children.setdefault(read_stat(filesystem, pid).parent_pid, []).append(pid)
+            found[pid] = read_stat(filesystem, pid)
         except Unavailable:
             continue
+    return found
+
+
+def children_of(stats: Mapping[int, Stat]) -> dict[int, list[int]]:
+    """Children by parent; pure."""
+    children: dict[int, list[int]] = {}
+    for pid, stat in stats.items():
+        children.setdefault(stat.parent_pid, []).append(pid)
     return children
 
 
@@ -53,10 +61,10 @@ def tree(filesystem: Filesystem, root: int, children: Mapping[int, Sequence[int]
     Args:
         filesystem: where /proc is.
         root: the process at the top.
-        children: a scan made before, to share it between several roots.
+        children: of a scan made before, to share it between several roots.
     """
     read_stat(filesystem, root)
-    known = children_of(filesystem) if children is None else children
+    known = children_of(scan(filesystem)) if children is None else children
     found, seen = [root], {root}
     for pid in found:  # grows while we walk
         fresh = [child for child in known.get(pid, ()) if child not in seen]  # a reused pid could make a cycle
@@ -164,15 +172,15 @@ def usage(filesystem: Filesystem, pid: int, runnable_threads: int | None = None)
     )
 
 
-def ended(filesystem: Filesystem, known: Process) -> ProcessEnded | None:
-    """How a process that we knew ended; None while it lives.
+def ended(filesystem: Filesystem, known: Process, seen: Stat | None = None) -> ProcessEnded | None:
+    """How a process that we knew ended; None while it lives. ``seen``: of a scan made just now, instead of another look.
 
     Raises Unavailable where the kernel hides the process from us (hidepid). A pid with another start time is another
     process: ours is gone. A zombie's exit code is field 52 of stat, which the kernel shows as 0 to those who may not
     ptrace it: then it is not known. A dead main thread whose other threads live is not an end.
     """
     try:
-        stat: Stat | None = read_stat(filesystem, known.pid)
+        stat: Stat | None = seen or read_stat(filesystem, known.pid)
     except Absent:
         stat = None
     if stat is None or stat.start_ticks != known.start_ticks:

@@ -13,7 +13,7 @@ from perfwatch.probes.deadline import Inline, KillableChild
 from perfwatch.probes.filesystem import Absent, Denied, Filesystem
 from perfwatch.probes.private import parse_command, parse_environment
 from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.process import children_of, ended, identify, redact_words, tree, usage
+from perfwatch.probes.process import children_of, ended, identify, redact_words, scan, tree, usage
 from perfwatch.probes.readings import Process, ProcessEnded
 from perfwatch.probes.stat import PAGE_BYTES, TICKS_PER_SECOND
 
@@ -75,7 +75,7 @@ def test_scan_leaves_out_what_ends_meanwhile(tmp_path: Path) -> None:
     (tmp_path / "12").mkdir()
     (tmp_path / "12" / "stat").write_text("")
 
-    assert children_of(Filesystem(proc=tmp_path)) == {1: [10]}
+    assert children_of(scan(Filesystem(proc=tmp_path))) == {1: [10]}
 
 
 def test_identity_of_a_recorded_rank(recorded: Filesystem) -> None:
