@@ -196,7 +196,7 @@ def test_zombie_tells_how_it_ended(
         "print('ready', flush=True)\n"
         "os.read(os.pipe()[0], 1)\n"
     )
-    (pid,) = children_of(LIVE)[parent]
+    (pid,) = children_of(scan(LIVE))[parent]
     before = identify(LIVE, pid, Inline(), keep)
     assert ended(LIVE, before) is None
 
