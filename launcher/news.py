@@ -14,8 +14,8 @@ SURE_END = 0.7  # of a verdict "gone" under ``run``: below it the launcher's own
 PIN_SECONDS = 30.0  # of the recording before a verdict: what it rests on
 MOST_EVENTS = 64  # in memory
 INCIDENTS = ("hung", "slow", "gone")  # how it came to that is worth keeping
-DOUBTED = ("hung", "inconclusive")
 MOVING = ("healthy", "slow", "busy")
+WELL = ("healthy", "busy")  # what was suspected of a job that is slow was not for nothing
 
 
 class Sink(Protocol):
@@ -64,7 +64,9 @@ class Teller:
                 return  # a hang that was told stands until the job moves: it is looked at less often now
             kind, text = "suspicion", verdict.summary.removeprefix("suspected: ")
             text = text if verdict.suspect is not None else f"no step for {late_seconds:.0f} s; {text}"
-        elif self.state in DOUBTED and verdict.state in MOVING:
+        elif (self.state == "hung" and verdict.state in MOVING) or (
+            self.state == "inconclusive" and verdict.state in WELL
+        ):
             kind, text = "retraction", f"moves again: {verdict.summary}"
         self.state, self._cause = verdict.state, verdict.cause
         self.events.append(Event(at, self._session.created + at, kind, text, verdict))

@@ -18,7 +18,8 @@ def turn(everybody: Sequence[T], number: int, most: int) -> list[T]:
 class Turns:
     """Remembers who was sampled when: first the ranks that were not lately, then who works for them, the longest ago first.
 
-    A job of eight ranks on one host is looked at whole within two turns; one that fits into a turn is in each of them.
+    A job of eight ranks on one host is looked at whole within two turns; one that fits into a turn is in each of them, and so are
+    a few ranks among many others: what they are at decides.
     """
 
     def __init__(self) -> None:
@@ -28,7 +29,11 @@ class Turns:
         """The next ones, at most so many; ranks and others come nearest first, ``at`` is now (seconds)."""
         known = [*ranks, *(pid for pid in others if pid not in ranks)]
         self._sampled_at = {pid: when for pid, when in self._sampled_at.items() if pid in known}
-        chosen = sorted(known, key=lambda pid: (self._is_fresh(pid, at), pid not in ranks, self._last(pid)))[:most]
+        always = set(ranks) if 2 * len(ranks) <= most else set()
+        order = sorted(
+            known, key=lambda pid: (pid not in always, self._is_fresh(pid, at), pid not in ranks, self._last(pid))
+        )
+        chosen = order[:most]
         self._sampled_at.update(dict.fromkeys(chosen, at))
         return chosen
 

@@ -129,8 +129,9 @@ class Watch:
                 self._judge()
         else:
             self._glance(case, sampled)
-        pause = self._pace if self.suspicious else cadence.CALM_SECONDS
-        return min(pause, cadence.COLLECT_SECONDS) if self.look.records or awaited else pause
+        if not self.suspicious:
+            return cadence.CALM_SECONDS  # nothing that is under way then is urgent
+        return min(self._pace, cadence.COLLECT_SECONDS) if self.look.records or awaited else self._pace
 
     def verdict(self) -> Verdict:
         """Judge now, from memory."""
@@ -262,6 +263,7 @@ class Watch:
     def _sample(self, case: Case) -> None:
         """Of a calm job that is well the ranks alone: whether they wait says whether the others are of interest."""
         near = [pid for pid in nearest(case, self.look.known, cadence.MOST_SWEPT) if self.look.known[pid].python]
+        near = [pid for pid in near if pid not in case.job.members or case.job.members[pid].role != "compile"]
         ranks = [rank.pid for rank in case.ranks if rank.pid in near]
         alone = not self.suspicious and self._teller.state in WELL
         most = max(0, cadence.MOST_SAMPLED - len(self.look.records))

@@ -28,6 +28,14 @@ def test_eight_ranks_are_seen_within_two_turns_and_their_workers_after_them() ->
     assert turns[2] == [105, 106, 107, 108, 109, 110]
 
 
+def test_a_few_ranks_are_in_every_turn() -> None:
+    """However many work for them, and those have their turns all the same."""
+    turns = taken(2, 20, 6)
+
+    assert all({1, 2} <= set(turn) for turn in turns)
+    assert len({pid for turn in turns for pid in turn}) == 22
+
+
 def test_no_rank_is_left_out_for_long() -> None:
     """Whoever was not sampled lately comes before any worker."""
     seen: dict[int, list[float]] = {}

@@ -9,166 +9,22 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from perfwatch.probes.readings import Frame, Stack
-
-COLLECTIVES = frozenset(
-    "all_reduce reduce broadcast all_gather all_gather_into_tensor all_gather_object gather gather_object scatter "
-    "scatter_object_list reduce_scatter reduce_scatter_tensor all_to_all all_to_all_single barrier monitored_barrier "
-    "broadcast_object_list all_gather_coalesced all_reduce_coalesced send recv isend irecv batch_isend_irecv "
-    "wait_tensor _verify_params_across_processes _sync_module_states _broadcast_coalesced".split()
-)
+from perfwatch.triage.vocabulary import VOCABULARY
 
 COMPREHENSIONS = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>")
 
-# tag, pattern on the end of the file's path, functions (None: any). Read from torch 2.13 and CPython 3.10 to 3.13.
-_VOCABULARY: tuple[tuple[str, str, str | None], ...] = (
-    ("loader_wait", r"torch/utils/data/dataloader\.py", "_try_get_data _get_data"),
-    ("loader", r"torch/utils/data/dataloader\.py", None),
-    ("loader_start", r"torch/utils/data/dataloader\.py", "__init__ _get_iterator _reset"),
-    ("loader_stop", r"torch/utils/data/dataloader\.py", "_shutdown_workers __del__"),
-    ("worker", r"torch/utils/data/_utils/worker\.py", "_worker_loop"),
-    ("fetch", r"torch/utils/data/_utils/fetch\.py", "fetch"),
-    ("collate", r"torch/utils/data/_utils/collate\.py", None),
-    ("pin_memory", r"torch/utils/data/_utils/pin_memory\.py", None),
-    ("feeder", r"multiprocessing/queues\.py", "_feed"),
-    ("pool_wait", r"multiprocessing/pool\.py", "get wait next join map starmap apply imap"),
-    ("pool_worker", r"multiprocessing/pool\.py", "worker"),
-    ("serve", r"multiprocessing/resource_sharer\.py", "_serve"),
-    ("pool_service", r"multiprocessing/pool\.py", "_handle_workers _handle_tasks _handle_results _wait_for_updates"),
-    ("futures_wait", r"concurrent/futures/_base\.py", "result wait as_completed exception result_iterator"),
-    ("futures_worker", r"concurrent/futures/(thread|process)\.py", "_worker _process_worker"),
-    (
-        "futures_service",
-        r"concurrent/futures/process\.py",
-        "wait_result_broken_or_wakeup add_call_item_to_queue _queue_management_worker",
-    ),
-    ("mp_queue_get", r"multiprocessing/queues\.py", "get"),
-    ("mp_queue_put", r"multiprocessing/queues\.py", "put"),
-    ("mp_receive", r"multiprocessing/connection\.py", "recv recv_bytes _recv _recv_bytes poll wait"),
-    ("mp_send", r"multiprocessing/connection\.py", "send send_bytes _send _send_bytes"),
-    ("mp_join", r"multiprocessing/(process|popen_\w+)\.py", "join wait poll"),
-    ("spawn_join", r"torch/multiprocessing/spawn\.py", "join start_processes spawn"),
-    ("mp_lock", r"multiprocessing/synchronize\.py", None),
-    ("thread_join", r"threading\.py", "join _wait_for_tstate_lock"),
-    ("thread_wait", r"threading\.py", "wait wait_for acquire __enter__"),
-    ("queue_get", r"/queue\.py", "get"),
-    ("queue_put", r"/queue\.py", "put"),
-    (
-        "child_wait",
-        r"/subprocess\.py",
-        "wait _wait _try_wait communicate _communicate run call check_call check_output",
-    ),
-    (
-        "collective",
-        r"torch/distributed/(distributed_c10d|_functional_collectives|utils)\.py",
-        " ".join(sorted(COLLECTIVES)),
-    ),
-    ("collective", r"torch/nn/parallel/distributed\.py", "_sync_buffers _sync_module_states _sync_params"),
-    ("rendezvous", r"torch/distributed/rendezvous\.py", None),
-    ("rendezvous", r"torch/distributed/elastic/rendezvous/.*\.py", None),
-    (
-        "rendezvous",
-        r"torch/distributed/distributed_c10d\.py",
-        "init_process_group _new_process_group_helper _store_based_barrier new_group _new_group_with_tag",
-    ),
-    ("group_destroy", r"torch/distributed/distributed_c10d\.py", "destroy_process_group _shutdown_backend"),
-    ("elastic_agent", r"torch/distributed/(elastic/agent|launcher|run)\b.*\.py", None),
-    ("backward", r"torch/autograd/(graph|__init__)\.py", "_engine_run_backward backward grad"),
-    ("backward", r"torch/_tensor\.py", "backward"),
-    ("optimizer", r"torch/optim/\w+\.py", None),
-    ("clip", r"torch/nn/utils/clip_grad\.py", None),
-    ("scaler", r"torch/amp/grad_scaler\.py", None),
-    ("forward", r"torch/nn/modules/\w+\.py", "_call_impl _wrapped_call_impl forward"),
-    ("anomaly", r"torch/autograd/anomaly_mode\.py|torch/fx/traceback\.py", None),
-    (
-        "format_stack",
-        r"/traceback\.py",
-        "format_stack extract_stack extract walk_stack _extract_from_extended_frame_gen",
-    ),
-    ("profiler", r"torch/(profiler|autograd)/(profiler|profiler_util|_memory_profiler)\.py|/c?[pP]rofile\.py", None),
-    ("save", r"torch/serialization\.py", "save _save _legacy_save __exit__ write_record"),
-    ("save", r"torch/distributed/checkpoint/.*\.py", None),
-    ("save", r"safetensors/\w+\.py", "save_file save save_model"),
-    ("save", r"numpy/lib/_?npyio(_impl)?\.py", "save savez _savez savez_compressed"),
-    ("load", r"torch/serialization\.py", "load _load _legacy_load persistent_load load_tensor"),
-    ("load", r"safetensors/\w+\.py", "load_file load load_model"),
-    ("load", r"transformers/modeling_utils\.py", "from_pretrained _load_pretrained_model"),
-    ("init", r"torch/nn/init\.py", None),
-    ("init", r"torch/nn/modules/\w+\.py", "reset_parameters _reset_parameters"),
-    ("import", r"<frozen importlib\._bootstrap(_external)?>", None),
-    # what runs a compiled function (eval_frame, runtime_wrappers, output_code) is not here: that is training
-    (
-        "compile",
-        r"torch/_dynamo/(convert_frame|symbolic_convert|output_graph|guards|bytecode_\w+|variables/\w+)\.py",
-        None,
-    ),
-    (
-        "compile",
-        r"torch/_inductor/(compile_fx|graph|scheduler|lowering|ir|async_compile|codecache|cpp_builder|cpu_vec_isa"
-        r"|select_algorithm|pattern_matcher|fx_passes/\w+|codegen/.*)\.py|torch/fx/experimental/.*\.py|triton/(compiler|backends)/.*\.py",
-        None,
-    ),
-    (
-        "compile",
-        r"torch/_functorch/_aot_autograd/(graph_\w+|dispatch_and_compile_graph|traced_function_transforms|collect_\w+"
-        r"|jit_compile_runtime_wrappers|functional_utils)\.py",
-        None,
-    ),
-    ("compile_worker", r"torch/_inductor/compile_worker/.*\.py", None),
-    ("autotune", r"triton/(runtime/autotuner|testing)\.py", "run _bench do_bench do_bench_cudagraph benchmark bench"),
-    (
-        "autotune",
-        r"torch/_inductor/(autotune_process|runtime/(triton_heuristics|benchmarking|coordinate_descent_tuner))\.py",
-        "autotune_to_one_config benchmark_all_configs bench benchmark benchmark_gpu benchmark_in_sub_process autotune",
-    ),
-    ("device_sync", r"torch/(cuda|accelerator)/(__init__|streams|graphs)\.py", "synchronize"),
-    ("graph_replay", r"torch/cuda/graphs\.py", "replay"),
-    ("device_sync", r"torch/_tensor\.py", "__format__ __repr__ __contains__ __reversed__ __array__"),
-    ("device_sync", r"torch/_tensor_str\.py", None),
-    ("device_copy", r"accelerate/utils/operations\.py", "send_to_device"),
-    ("device_copy", r"(lightning|pytorch_lightning)/.*\.py", "move_data_to_device batch_to transfer_batch_to_device"),
-    ("empty_cache", r"torch/(cuda|accelerator)/memory\.py", "empty_cache"),
-    ("attention", r"torch/nn/(modules/activation|attention/\w+)\.py", "forward"),
-    ("attention", r"transformers/.*\.py", "sdpa_attention_forward flash_attention_forward"),
-    ("eager_attention", r"transformers/.*\.py", "eager_attention_forward"),
-    ("log", r"logging/__init__\.py", "emit flush handle callHandlers"),
-    ("log", r"tqdm/(std|utils)\.py", "write display refresh status_printer print_status fp_write"),
-    ("log", r"rich/console\.py", "print _write_buffer"),
-    ("tracker", r"(wandb/.*|mlflow/.*|tensorboardX/\w+|torch/utils/tensorboard/\w+|comet_ml/.*|clearml/.*)\.py", None),
-    ("exit", r"/threading\.py", "_shutdown"),
-    ("exit", r"multiprocessing/util\.py", "_exit_function"),
-    ("exit", r"concurrent/futures/thread\.py", "_python_exit"),
-    ("exit", r"/weakref\.py", "_exitfunc"),
-    ("exit", r"multiprocessing/process\.py", "_exit_function"),
-    ("debugger", r"/(pdb|bdb|cmd|ipdb|pudb)(/__main__)?\.py|/IPython/.*debugger\.py|/debugpy/.*\.py", None),
-    (
-        "prompt",
-        r"/(cmd|pdb|ipdb|pudb|code|debugger|interactiveshell)\.py",
-        "cmdloop _cmdloop interaction interact mainloop",
-    ),
-    ("prompt", r"/debugpy/.*\.py", "do_wait_suspend _do_wait_suspend wait_for_client"),
-    ("manager", r"multiprocessing/managers\.py", "serve_forever serve_client accepter"),
-    ("file_lock", r"(filelock/\w+|portalocker/\w+|fasteners/\w+)\.py", None),
-    ("file_lock", r"torch/utils/file_baton\.py", "wait"),
-    ("retry", r"(tenacity/\w+|backoff/\w+|-packages/retrying|urllib3/util/retry|-packages/retry/\w+)\.py", None),
-    (
-        "http",
-        r"(urllib/request|http/client|urllib3/\w+|requests/\w+|aiohttp/\w+|httpx/.*|fsspec/.*|botocore/\w+)\.py",
-        None,
-    ),
-    ("ssl", r"/(ssl|socket)\.py", None),
-    ("gc", r"/gc\.py", None),
-    ("selector", r"/selectors\.py", "select"),
-    ("asyncio", r"asyncio/\w+\.py", None),
-    ("monitor", r"tqdm/_monitor\.py|torch/distributed/elastic/timer/.*\.py|ray/.*\.py|wandb/.*\.py", None),
-)
 _TABLE = tuple(
     (tag, re.compile(rf"(?:^|/)?(?:{pattern})$"), frozenset(functions.split()) if functions else None)
-    for tag, pattern, functions in _VOCABULARY
+    for tag, pattern, functions in VOCABULARY
 )
 
 # CPython's library, packages, and code without a file.
 _LIBRARY = re.compile(r"/lib(64)?/python\d|/(site|dist)-packages/|^<(frozen|built|__array)|^$")
 _TORCH = re.compile(r"-packages/torch/|/pytorch/torch/")
+_TENSORS = re.compile(
+    r"-packages/(torchvision/(ops|models)|torchmetrics|torch_\w+|einops|kornia/(geometry|losses|metrics)|gpytorch|botorch|pyro"
+    r"|torchdiffeq|e3nn|timm/(models|layers|loss)|transformers/models|diffusers/(models|schedulers)|monai/(losses|networks|metrics))/"
+)
 _STANDARD = re.compile(r"/lib(64)?/python3?[\d.]*/(?!site-packages|dist-packages)|^<(frozen|built|__array)|^$")
 
 
@@ -243,6 +99,11 @@ def is_named(frame: Frame) -> bool:
 def of_torch(frame: Frame) -> bool:
     """Code of torch itself."""
     return _TORCH.search(frame.file) is not None
+
+
+def of_tensors(frame: Frame) -> bool:
+    """Code of torch, or of a library that is written in its operations: what takes time there may run on a GPU."""
+    return of_torch(frame) or _TENSORS.search(frame.file) is not None
 
 
 def user_frames(stack: Stack) -> tuple[Frame, ...]:

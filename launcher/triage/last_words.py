@@ -3,7 +3,7 @@
 import re
 
 from perfwatch.probes.readings import Frame, ThreadError, Traceback
-from perfwatch.triage.frames import show
+from perfwatch.triage.frames import is_user, show
 
 _FRAME = re.compile(r'^ +File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)$', re.MULTILINE)
 LONGEST = 200
@@ -18,8 +18,7 @@ def last_words(words: Traceback | ThreadError) -> str:
 
 
 def raised_at(words: Traceback | ThreadError) -> str | None:
-    """The innermost frame of the traceback, ``function (file:line)``."""
-    frames = [
-        show(Frame(match["function"], match["file"], int(match["line"]))) for match in _FRAME.finditer(words.text)
-    ]
-    return frames[-1] if frames else None
+    """The innermost frame of the program's own in the traceback, or else of any, ``function (file:line)``."""
+    frames = [Frame(match["function"], match["file"], int(match["line"])) for match in _FRAME.finditer(words.text)]
+    own = [frame for frame in frames if is_user(frame)]
+    return show((own or frames)[-1]) if frames else None

@@ -8,7 +8,7 @@ import re
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.code import calling_line, line_of, names
-from perfwatch.triage.frames import COMPREHENSIONS, is_user, of_torch, short_name, tags
+from perfwatch.triage.frames import COMPREHENSIONS, is_user, of_tensors, short_name, tags
 from perfwatch.triage.history import History
 
 # A comprehension of a list, dict or set: from Python 3.12 on (PEP 709) it has no frame of its own.
@@ -32,6 +32,6 @@ def own_python(history: History, stack: r.Stack) -> bool:
         return False
     inner = stack.frames[0]
     if not is_user(inner):
-        return not of_torch(inner)
+        return not of_tensors(inner)
     line = line_of(history, inner)
     return short_name(inner.function) in COMPREHENSIONS or (line is not None and bool(_INLINED.search(line.text)))

@@ -3,7 +3,7 @@
 from perfwatch.probes.readings import Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
-from perfwatch.triage.frames import is_user
+from perfwatch.triage.frames import is_user, show
 from perfwatch.triage.hang import silent_seconds
 from perfwatch.triage.motion import motion
 from perfwatch.triage.node import Node, node_of
@@ -60,6 +60,33 @@ def blocked_beside(case: Case, chain: Chain) -> list[Node]:
         return []
     nodes = [node_of(case.history, case.job, end.node.pid, tid) for tid in end.others]
     return [n for n in nearest(case.history, end.node, nodes) if not idle(n) and awaited(n) in HELD_UP]
+
+
+def partners(case: Case, chain: Chain) -> list[Node]:
+    """Who waits together with the end: the threads on the cycle, or those of its process that wait for ever too."""
+    end = chain.end
+    if end.kind != "cycle":
+        shared = end.node.wait is not None and end.node.wait.shared
+        nodes = [node_of(case.history, case.job, end.node.pid, tid) for tid in end.others if not shared]
+        return [node for node in nodes if not idle(node)]
+    on = dict.fromkeys((link.pid, link.tid) for link in chain.links if link.tid is not None)
+    start, last = (chain.start.pid, chain.start.tid), (end.node.pid, end.node.tid)
+    keys = [key for key in on if key not in (last, start)]
+    if start in on and start != last and not keys:
+        keys = [start]
+    return [node_of(case.history, case.job, pid, tid) for pid, tid in keys]
+
+
+def held_up(end: Node, beside: list[Node]) -> list[Node]:
+    """Of those that wait beside a thread, who keeps it waiting: it waits for what they would bring, they wait for a lock."""
+    return [] if awaited(end) in HELD_UP else [one for one in beside if awaited(one) in HELD_UP]
+
+
+def named(node: Node, pid: int) -> str:
+    """A thread with its line, as seen from process ``pid``: ``thread reader at read (data.py:7)``."""
+    where = "" if node.pid == pid else f" of pid {node.pid}"
+    thread = f"thread {node.name or node.tid}" if node.tid != node.pid else "the main thread"
+    return f"{thread}{where} at {show(node.frame)}"
 
 
 def idle_loops(case: Case, chain: Chain) -> list[Node]:

@@ -4,7 +4,8 @@ What it means
     The first step, or the first of a new shape, is being compiled. It can take minutes and happens once.
 
 How it is recognised
-    The training thread is in the compiler's frames and runs, or waits there while compile workers or a C++ compiler burn CPU.
+    The training thread is in the compiler's frames and runs, or waits there, or in a backward pass without end, while compile
+    workers or a C++ compiler burn CPU.
 
 What it is mistaken for
     ``recompiling``: there steps go on and the compiler comes back again and again.
@@ -30,20 +31,22 @@ COMPILERS = ("cc1plus", "cc1", "gcc", "g++", "clang", "ptxas", "nvcc", "ld", "as
 
 def judge(case: Case) -> Outcome:
     """Fires on a rank whose training thread is in the compiler."""
+    helpers = [
+        m.pid
+        for m in case.job.members.values()
+        if m.alive
+        and (m.role == "compile" or m.process.name in COMPILERS)
+        and (case.history.rate(ProcessUsage, m.pid, of=lambda u: u.cpu_seconds, seconds=6.0) or 0.0) > MOVES_SHARE
+    ]
     for phase in phases(case, moving=True):
-        share = phase.profile.share_where(_compiles)
         steps = case.progress[phase.rank.pid].kind == "moving"
+        # What a backward pass needs is compiled in autograd's own thread, for which the training thread waits there.
+        awaits = bool(helpers) and not steps
+        share = phase.profile.share_where(lambda stack: _compiles(stack) or (awaits and "backward" in tags(stack)))  # noqa: B023
         if share < (NEARLY_ALL if steps else COMPILING_SHARE):
             continue
         if steps and (phase.profile.seen("optimizer") or stepped(case.profile(phase.rank))):
             continue  # ``recompiling``
-        helpers = [
-            m.pid
-            for m in case.job.members.values()
-            if m.alive
-            and (m.role == "compile" or m.process.name in COMPILERS)
-            and (case.history.rate(ProcessUsage, m.pid, of=lambda u: u.cpu_seconds, seconds=6.0) or 0.0) > MOVES_SHARE
-        ]
         ran_compiler = any(m.process.name in COMPILERS for m in case.job.members.values())
         if phase.runs < MOVES_SHARE and not helpers and not ran_compiler:
             continue
@@ -55,7 +58,7 @@ def judge(case: Case) -> Outcome:
                 case.saw(
                     "stack",
                     f"pid {phase.rank.pid}",
-                    "is in the compiler",
+                    "is in the compiler, or waits for it",
                     f"{share:.0%} of {phase.profile.samples} samples",
                     "training code",
                 ),

@@ -43,6 +43,7 @@ MANY_PASSES = 8
 FEW_SAMPLES = 15
 WINDOW_SECONDS = 15.0
 CARD_IDLES = 0.7
+LATELY_SECONDS = 2.0  # a card that was given work a moment ago has idled for most of the window
 
 
 def judge(case: Case) -> Outcome:
@@ -59,7 +60,8 @@ def judge(case: Case) -> Outcome:
     if min(shares) < COMPUTING_SHARE or min(runs) < RUNNING_SHARE:
         return None
     cards = [card for rank in case.ranks for card in regimes(case.history, rank.pid, WINDOW_SECONDS)]
-    if any(card.kind != "idle" for card in cards if not _of_others(case, card)):
+    lately = [card for rank in case.ranks for card in regimes(case.history, rank.pid, LATELY_SECONDS)]
+    if any(card.kind != "idle" for card in (*cards, *lately) if not _of_others(case, card)):
         return None  # judged by its cards
     unread = [rank for rank in case.ranks if cards_of(case.history, rank.pid).uuids and not cards]
     if unread:

@@ -25,6 +25,10 @@ from perfwatch.triage.verdict import Culprit, Finding, Outcome
 CAUSE = Cause("crashed", "gone", "user_code", (ProcessEnded,))
 
 SURE = 0.97
+LATE_WORDS = (
+    "a CUDA error is raised at a later call than the one that failed: CUDA_LAUNCH_BLOCKING=1 shows which, and the "
+    "device's own words (an assertion, an index) stand in stderr above",
+)
 WITHOUT_WORDS = 0.78  # of a job on a GPU: an exit code is all that its allocator's refusal leaves as well
 
 
@@ -64,7 +68,7 @@ def judge(case: Case) -> Outcome:
             ),
         ),
         evidence=tuple(evidence),
-        next=("read the traceback in the job's own stderr",),
+        next=("read the traceback in the job's own stderr", *(LATE_WORDS if "CUDA error" in last else ())),
     )
 
 

@@ -27,11 +27,18 @@ from perfwatch.triage.ended_threads import ended_beside
 from perfwatch.triage.frames import any_tag, show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal, who
 from perfwatch.triage.node import End, Node, culprit, node_of
-from perfwatch.triage.releasing import blocked_beside, idle_loops, somebody_works, until_released
+from perfwatch.triage.releasing import (
+    blocked_beside,
+    held_up,
+    idle_loops,
+    named,
+    partners,
+    somebody_works,
+    until_released,
+)
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.threads import OTHERS_MOVE, awaited
 from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Finding, Missing, Outcome
-from perfwatch.triage.workers import idle
 
 CAUSE = Cause("deadlocked_locks", "hung", "user_code", (Thread, Stack))
 
@@ -71,8 +78,8 @@ def _finding(case: Case, chain: Chain) -> Finding:
     end = chain.end
     moving = end.detail == OTHERS_MOVE
     elsewhere = bool(end.node.wait and end.node.wait.shared and end.others)
-    partners = blocked_beside(case, chain) if moving else _partners(case, chain)
-    loops = idle_loops(case, chain) if moving and not partners else []
+    beside = blocked_beside(case, chain) if moving else partners(case, chain)
+    loops = idle_loops(case, chain) if moving and not beside else []
     ended = ended_beside(case, chain) if end.kind == "lock" else []
     evidence: tuple[Evidence, ...] = tuple(
         case.saw(
@@ -82,18 +89,18 @@ def _finding(case: Case, chain: Chain) -> Finding:
             f"{p.wait.call if p.wait else '?'} without a timeout",
             "one of them runs",
         )
-        for p in partners[:4]
+        for p in beside[:4]
     )
     lock = _turn(chain) if end.kind == "cycle" else awaited(end.node)
-    with_whom = " and ".join(_waiting(p, end, lock) for p in partners[:3])
-    too = "so do" if len(partners) > 1 else "so does"
+    with_whom = " and ".join(_waiting(p, end, lock) for p in beside[:3])
+    too = "so do" if len(beside) > 1 else "so does"
     if elsewhere:
         pids = ", ".join(map(str, end.others[:3]))
         told = f"; pid {pids} may hold it" + ("" if moving else " and waits for ever as well")
     elif moving:
-        beside = " and ".join(f"{_named(p, end.node.pid)} waits for {awaited(p)}" for p in partners[:3])
-        loop = " and ".join(_named(p, end.node.pid) for p in loops[:3])
-        told = f"; {beside} as well, and no other thread" if beside else "; no thread"
+        who_too = " and ".join(f"{named(p, end.node.pid)} waits for {awaited(p)}" for p in beside[:3])
+        loop = " and ".join(named(p, end.node.pid) for p in loops[:3])
+        told = f"; {who_too} as well, and no other thread" if beside else "; no thread"
         told += " was seen to release it"
         told += f"; {loop} is in an event loop in which nothing is due" if loop else ""
     else:
@@ -112,8 +119,9 @@ def _finding(case: Case, chain: Chain) -> Finding:
         alternatives=(Alternative(cause="endless_python", refuted_by="the thread does not run"),),
         next=(f"py-spy dump --nonblocking --locals --pid {end.node.pid}",),
     )
-    suspects = [node_of(case.history, case.job, pid) for pid in end.others] if elsewhere else [*partners, *loops]
-    blamed = [culprit(p) for p in (end.node, *suspects)]
+    suspects = [node_of(case.history, case.job, pid) for pid in end.others] if elsewhere else [*beside, *loops]
+    first_of_all = held_up(end.node, beside) if end.kind == "lock" and not elsewhere else []
+    blamed = [culprit(p) for p in dict.fromkeys((*first_of_all, end.node, *suspects))]
     lost = [one.culprit for one in ended[:3]]
     first = any(one.error is not None for one in ended) or (len(lost) == 1 and len(blamed) == 1)
     culprits = (*lost, *blamed) if first else (*blamed, *lost)
@@ -129,31 +137,7 @@ def _turn(chain: Chain) -> str:
     return told[-1] if told and node.wait is not None and node.wait.kind in CONNECTED else "its turn"
 
 
-def _partners(case: Case, chain: Chain) -> list[Node]:
-    """Who waits together with the end: the threads on the cycle, or those of its process that wait for ever too."""
-    end = chain.end
-    if end.kind != "cycle":
-        nodes = [node_of(case.history, case.job, end.node.pid, tid) for tid in end.others if not _shared(end.node)]
-        return [node for node in nodes if not idle(node)]
-    on = dict.fromkeys((link.pid, link.tid) for link in chain.links if link.tid is not None)
-    keys = [key for key in on if key not in ((end.node.pid, end.node.tid), (chain.start.pid, chain.start.tid))]
-    start = (chain.start.pid, chain.start.tid)
-    if start in on and start != (end.node.pid, end.node.tid) and not keys:
-        keys = [start]
-    return [node_of(case.history, case.job, pid, tid) for pid, tid in keys]
-
-
-def _shared(node: Node) -> bool:
-    return node.wait is not None and node.wait.shared
-
-
 def _waiting(node: Node, end: End, lock: str) -> str:
     """A partner, and what it waits for where that is not the same."""
     own = awaited(node)
-    return _named(node, end.node.pid) + (f" for {own}" if end.kind == "lock" and own != lock else "")
-
-
-def _named(node: Node, pid: int) -> str:
-    where = "" if node.pid == pid else f" of pid {node.pid}"
-    thread = f"thread {node.name or node.tid}" if node.tid != node.pid else "the main thread"
-    return f"{thread}{where} at {show(node.frame)}"
+    return named(node, end.node.pid) + (f" for {own}" if end.kind == "lock" and own != lock else "")

@@ -21,13 +21,14 @@ from perfwatch.probes.readings import Process, Stack
 from perfwatch.triage.case import Case
 from perfwatch.triage.collectives import growing
 from perfwatch.triage.cpu import crowds_itself
+from perfwatch.triage.frames import any_tag, inner_tags, show, tags
 from perfwatch.triage.gpu import Regime, cards_of, name_of, regimes
 from perfwatch.triage.job import Member
 from perfwatch.triage.lateness import waiting_share
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import FEW_SAMPLES, WINDOW_SECONDS, certainty, slow
 from perfwatch.triage.traffic import MEBIBYTE, travelling
-from perfwatch.triage.verdict import Alternative, Evidence, Outcome
+from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Outcome
 
 CAUSE = Cause("exposed_communication", "slow", "fabric", (Process, Stack))
 
@@ -49,6 +50,8 @@ def judge(case: Case) -> Outcome:
     ranks = case.ranks
     if len(ranks) < 2 or any(one.kind == "still" for one in case.progress.values()):
         return None
+    if any(_computes(card) for rank in ranks for card in _own(case, rank)):
+        return None  # whatever the host waits in meanwhile costs nothing
     return _by_cards(case, ranks) or _by_stacks(case, ranks)
 
 
@@ -82,6 +85,10 @@ def _only_sends(card: Regime) -> bool:
     )
 
 
+def _computes(card: Regime) -> bool:
+    return (card.graphics or 0.0) >= TAKEN and card.sm_active is not None and card.sm_active > SM
+
+
 def _by_stacks(case: Case, ranks: tuple[Member, ...]) -> Outcome:
     profiles = [(rank, case.profile(rank, WINDOW_SECONDS)) for rank in ranks]
     if not case.job.covered or any(seen.samples < FEW_SAMPLES for _, seen in profiles):
@@ -107,9 +114,15 @@ def _by_stacks(case: Case, ranks: tuple[Member, ...]) -> Outcome:
     return _found(case, ranks[0], lost, how, evidence, sure)
 
 
+def _is_called(stack: Stack) -> bool:
+    """Whether the program calls a collective itself, and not a wrapper (DDP, FSDP) for it."""
+    return "collective" in inner_tags(stack) and not any_tag(tags(stack), "backward", "forward", "optimizer")
+
+
 def _found(
     case: Case, rank: Member, lost: float, how: str, evidence: tuple[Evidence, ...], confidence: float
 ) -> Outcome:
+    calls = case.profile(rank, WINDOW_SECONDS).top_line(_is_called)
     counted = " and RAS sees their counts grow" if growing(case) else ""
     return slow(
         case,
@@ -118,13 +131,18 @@ def _found(
         lost=lost,
         summary=f"communication is not hidden behind computing: {how}",
         evidence=evidence,
-        culprits=(),
+        culprits=() if calls is None else (Culprit(pid=rank.pid, frame=show(calls)),),
         confidence=confidence,
         alternatives=(
             Alternative(cause="straggling_rank", refuted_by=f"all ranks wait about equally long{counted}"),
             Alternative(cause="memory_bound_gpu", refuted_by="what is moved goes to the other ranks"),
         ),
         next=(
+            *(
+                ()
+                if calls is None
+                else (f"DistributedDataParallel sends while the backward pass computes: {show(calls)} does not",)
+            ),
             "accumulate gradients or enlarge the batch; a bf16 communication hook halves the bytes",
             "torch.distributed.fsdp, or DistributedDataParallel(gradient_as_bucket_view=True, bucket_cap_mb=...)",
         ),

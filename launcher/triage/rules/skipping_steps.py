@@ -7,7 +7,8 @@ What it means
 How it is recognised
     Backward passes go on and no optimizer step is made. The agent's count stands still; without an agent, what touches each
     gradient once and costs no more than a step (the scaler, gradient clipping, ``zero_grad``) is seen again and again, and
-    the step itself never. A loop of which neither is seen is not judged: its steps may be too short to be sampled.
+    the step itself never. A loop of which neither is seen is not judged: its steps may be too short to be sampled, as they
+    are on a GPU.
 
 What it is mistaken for
     ``evaluating``: no backward either. Gradient accumulation: a step comes after some backward passes.
@@ -19,6 +20,7 @@ What to do next
 from perfwatch.probes.readings import Stack
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import any_tag, short_name, tags, tags_of
+from perfwatch.triage.gpu import regimes
 from perfwatch.triage.progress import StepClock
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import WINDOW_SECONDS, slow
@@ -52,6 +54,8 @@ def judge(case: Case) -> Outcome:
         beside = round((seen.share_where(accompanies) + CLEARING * seen.share_where(clears)) * seen.samples)
         if steps is not None:
             skipped = (steps.ago_seconds or 0.0) > _usual(steps)
+        elif regimes(case.history, rank.pid):
+            continue  # clipping and scaling wait for a card, an update only starts its kernels: it is not seen for that
         else:
             skipped = seen.share_where(updates) == 0.0 and beside >= COMPANIONS
         if turns < BACKWARD_TURNS or not skipped:

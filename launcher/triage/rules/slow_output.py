@@ -1,11 +1,11 @@
 """The training thread spends its time writing output.
 
 What it means
-    Printing, logging or a progress bar on every step, to a terminal, a pipe or a file that takes it slowly.
+    Printing, logging, a progress bar or pictures on every step, to a terminal, a pipe or a file that takes it slowly.
 
 How it is recognised
-    The training thread's samples are in logging or progress-bar frames, at a line that prints, or blocked in writes to its
-    stdout or stderr, and the loop goes on.
+    The training thread's samples are in logging or progress-bar frames, in a library that encodes a picture for a file, at a
+    line that prints, or blocked in writes to its stdout or stderr, and the loop goes on.
 
 What it is mistaken for
     ``blocked_pipe``: nobody reads, and nothing moves any more. ``slow_checkpoint``: writes in save frames.
@@ -35,6 +35,7 @@ WRITING = frozenset({"write", "flush", "writelines"})
 STREAMS = frozenset({"stdout", "stderr", "__stdout__", "__stderr__"})
 LOGGING = frozenset("info debug warning error critical exception log".split())
 STANDARD_OUTPUTS = (1, 2)
+HALF = 0.5
 
 
 def judge(case: Case) -> Outcome:
@@ -44,13 +45,14 @@ def judge(case: Case) -> Outcome:
         return None
     rank, seen, lost = found
     frame = seen.top_line(lambda stack: _prints(case, stack)) or seen.top_line()
+    pictures = seen.share("picture") >= HALF * lost
     return slow(
         case,
         CAUSE,
         rank,
         lost=lost,
         frame=frame,
-        summary=f"the training thread writes output {lost:.0%} of the time at {show(frame)}",
+        summary=f"the training thread writes {'pictures' if pictures else 'output'} {lost:.0%} of the time at {show(frame)}",
         evidence=telling(
             case,
             f"pid {rank.pid}",
@@ -60,14 +62,16 @@ def judge(case: Case) -> Outcome:
         alternatives=(Alternative(cause="blocked_pipe", refuted_by="the writes go through, slowly"),),
         next=(
             "write every hundredth step",
-            "redirect the output to a file, and leave it to the kernel when that goes to the disk",
+            "hand pictures to a thread or a process that encodes them"
+            if pictures
+            else "redirect the output to a file, and leave it to the kernel when that goes to the disk",
         ),
     )
 
 
 def _prints(case: Case, stack: Stack) -> bool:
     found = tags(stack)
-    if any_tag(found, "log", "tracker") or syncs_little(case, stack):
+    if any_tag(found, "log", "tracker", "picture") or syncs_little(case, stack):
         return True
     frame = user_frame(stack)
     if _for_device(case, stack):

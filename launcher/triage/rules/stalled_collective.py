@@ -30,8 +30,9 @@ from perfwatch.triage.leaving import leaves, left_over, over
 from perfwatch.triage.motion import moves
 from perfwatch.triage.node import Node, culprit
 from perfwatch.triage.profile import TRAINING_TAGS
+from perfwatch.triage.releasing import held_up, named, partners
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.threads import OTHERS_MOVE
+from perfwatch.triage.threads import OTHERS_MOVE, awaited
 from perfwatch.triage.verdict import Abstention, Alternative, Finding, Missing, Outcome
 from perfwatch.triage.waitgraph import WaitGraph, wait_graph
 
@@ -110,6 +111,7 @@ def _absent(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitGr
     victims = listed([rank_of(chain) for chain in waiting])
     op, calls = call(case, graph, waiting), graph.calls if graph is not None else {}
     left = left_over(case, first)
+    roots = held_up(first.end.node, partners(case, first)) if first.end.kind == "lock" and not left else []
     certain = (
         over(first) or (first.end.kind in CERTAIN_ENDS and first.end.detail != OTHERS_MOVE) or outlasts(case, first.end)
     )
@@ -119,7 +121,7 @@ def _absent(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitGr
         CAUSE.name,
         first,
         owner=CAUSE.owner,
-        summary=f"rank {first.start.rank} never joined {op}: {_why(first, left)}; {victims} for it",
+        summary=f"rank {first.start.rank} never joined {op}: {_why(first, left, roots)}; {victims} for it",
         patience=STRUCTURAL_SECONDS if certain else temporal(case),
         silent=max(silent, first.end.silent_seconds or 0.0) if certain else silent,
         ceiling=1.0 if first.end.still else INFERRED,
@@ -145,13 +147,17 @@ def _absent(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitGr
     links = (
         tuple(link for chain in waiting for link in way(case, chain, calls.get(rank_of(chain), op))) + found.wait_chain
     )
-    culprits = tuple(culprit(one) for one in left) or tuple(one for chain in absent for one in chain.culprits())
+    culprits = tuple(culprit(one) for one in left) or (
+        *(culprit(one) for one in roots),
+        *(one for chain in absent for one in chain.culprits()),
+    )
     return msgspec.structs.replace(found, wait_chain=links, culprits=culprits)
 
 
-def _why(absent: Chain, left: list[Node]) -> str:
-    """What keeps a rank away: a wait, or that it is done and its process only waits for threads of its own."""
+def _why(absent: Chain, left: list[Node], roots: list[Node]) -> str:
+    """What keeps a rank away: a wait, of others too, or that it is done and its process only waits for threads of its own."""
     if not over(absent):
-        return f"{who(absent)} waits for {absent.awaited}"
+        also = "".join(f", and {named(one, absent.end.node.pid)} for {awaited(one)}" for one in roots[:2])
+        return f"{who(absent)} waits for {absent.awaited}{also}"
     until = f"thread {left[0].name or left[0].tid} at {show(left[0].frame)} to end" if left else absent.awaited
     return f"its program is over, and {who(absent)} waits for {until}"
