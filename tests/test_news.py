@@ -1,0 +1,51 @@
+"""What is told when a verdict follows another: news once, and a retraction only where a job goes on as it should."""
+
+import pytest
+
+from perfwatch.news import News, Teller
+from perfwatch.triage.verdict import Suspect, Verdict
+from tests.sessions import session, verdict
+
+SUSPECTED = Suspect(state="hung", cause="stalled_collective", silent_seconds=30.0, decides_in_seconds=30.0)
+
+
+def said(state: str, cause: str | None, suspect: Suspect | None = None) -> Verdict:
+    """A verdict of this state."""
+    return verdict(state=state, cause=cause, summary=f"it is {state}", suspect=suspect)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kind", "text"),
+    [
+        (said("inconclusive", None, SUSPECTED), said("slow", "straggling_rank"), "verdict", "it is slow"),
+        (
+            said("inconclusive", None, SUSPECTED),
+            said("healthy", "balanced"),
+            "retraction",
+            "moves again: it is healthy",
+        ),
+        (said("hung", "endless_python"), said("slow", "straggling_rank"), "retraction", "moves again: it is slow"),
+        (said("slow", "synchronising"), said("slow", "straggling_rank"), "verdict", "it is slow"),
+        (said("slow", "synchronising"), said("hung", "endless_python"), "verdict", "it is hung"),
+    ],
+)
+def test_what_was_suspected_is_taken_back_by_a_job_that_is_well(
+    before: Verdict, after: Verdict, kind: str, text: str
+) -> None:
+    """One that is slow confirms that something was wrong; one that hung and goes on has moved, however slowly."""
+    told: list[News] = []
+    teller = Teller(session(), None, told.append)
+    teller.tell(before, 10.0)
+    teller.tell(after, 20.0)
+
+    assert [(one.kind, one.text) for one in told[1:]] == [(kind, text)]
+
+
+def test_the_same_verdict_is_told_once() -> None:
+    """However often it is found."""
+    told: list[News] = []
+    teller = Teller(session(), None, told.append)
+    for at in (1.0, 2.0, 3.0):
+        teller.tell(said("slow", "synchronising"), at)
+
+    assert [one.at for one in told] == [1.0]
