@@ -12,7 +12,7 @@ from perfwatch.captures.armed import read_armed
 from perfwatch.nsight.ncu_session import KIND
 from perfwatch.summary import WARM_UP_STEPS, Tally
 from perfwatch.triage.case import Case
-from perfwatch.triage.gpu import regimes
+from perfwatch.triage.gpu import cards_of, regimes
 from perfwatch.triage.history import History
 
 MEASURED_STEPS = 20
@@ -49,7 +49,13 @@ class FirstSteps:
 
 
 def _resident(history: History, tally: Tally, seconds: float) -> float | None:
-    """Share of the time in which a kernel was resident on the busiest card of the job; None as long as it is not known."""
+    """Share of the time in which a kernel was resident on the busiest card of the job; None as long as it is not known.
+
+    Nor is it where ranks share a card: the kernels of one hide how long the other's step is without any.
+    """
+    used = [uuid for pid in tally.steps for uuid in cards_of(history, pid).uuids]
+    if len(tally.steps) > 1 and len(set(used)) < len(used):
+        return None
     cards = [card for pid in tally.steps for card in regimes(history, pid, seconds)]
     known = [card.graphics for card in cards if card.graphics is not None and card.seconds >= LOOKED_SECONDS / 2]
     return max(known, default=None)

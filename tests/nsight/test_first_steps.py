@@ -62,6 +62,17 @@ def test_a_card_that_does_not_tell_leaves_the_pace_after_a_while(armed: FirstSte
     )
 
 
+def test_nothing_is_reckoned_from_a_card_that_two_ranks_share(armed: FirstSteps) -> None:
+    """Only the pace is told, and that after a while."""
+    two = tally(40)
+    two.append(0.0, [Steps(pid=701, tid=701, count=40, interval_seconds=(0.062,) * 40)])
+
+    assert armed.told(two, lambda: looked_at(6.0)) == ""
+    assert armed.told(two, lambda: looked_at(6.0 + PATIENCE_SECONDS)) == (
+        "under ncu a step takes 62 ms (p50 of 30 steps), until the job ends"
+    )
+
+
 def test_a_job_without_ncu_is_told_nothing(tmp_path: Path) -> None:
     """Nor is its history asked for."""
 
