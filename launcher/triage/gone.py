@@ -5,6 +5,7 @@ import signal
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
+from perfwatch.triage.gpu import cards_of
 from perfwatch.triage.history import History
 from perfwatch.triage.job import Member
 
@@ -98,3 +99,8 @@ def traceback_of(case: Case) -> r.Traceback | None:
     newest = {rank.pid for rank in case.job.ranks}
     of_newest = [one for one in kept if (m := case.job.members.get(one.pid)) is not None and m.rank_pid in newest]
     return next(iter(of_newest or kept), None)
+
+
+def used_a_gpu(case: Case) -> bool:
+    """Whether a rank of the job had a card: there many a failure leaves the same exit code or signal."""
+    return any(cards_of(case.history, rank.pid).uuids for rank in case.job.ranks)

@@ -238,7 +238,9 @@ def test_no_gpu_rule_speaks_of_a_job_without_a_gpu() -> None:
 def test_a_card_that_was_given_work_a_moment_ago_is_not_called_idle() -> None:
     """Most of what was looked at was before training began."""
     job = (
-        Training().goes_on(28, STEPS, load="idle_context", samples=10).goes_on(0.5, STEPS, load="bf16_matmul", samples=10)
+        Training()
+        .goes_on(28, STEPS, load="idle_context", samples=10)
+        .goes_on(0.5, STEPS, load="bf16_matmul", samples=10)
     )
 
     assert job.steps(100, *[0.1] * 60).verdict().cause != "cpu_training"

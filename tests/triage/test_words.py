@@ -102,12 +102,12 @@ def test_words_in_the_variables_of_whoever_polls_are_told() -> None:
     assert "waiter" in [one.witness for one in verdict.evidence]
 
 
-def test_beside_a_heartbeat_the_thread_that_stopped_in_its_work_is_named_too() -> None:
+def test_beside_a_heartbeat_the_thread_that_stopped_in_its_work_is_named_first() -> None:
     """The trainer waits for a buffer, the producer for the semaphore that the trainer forgot to release."""
     verdict = judged("deadlocked_locks/fires/semaphore_never_released")
 
     assert "thread producer at put (molecules.py:19) waits for a semaphore as well" in verdict.summary
-    assert [one.thread for one in verdict.culprits] == ["MainThread", "producer"]
+    assert [one.thread for one in verdict.culprits] == ["producer", "MainThread"]
 
 
 def test_of_a_socketpair_the_thread_that_owes_the_answer_is_named() -> None:

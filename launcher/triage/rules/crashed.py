@@ -16,8 +16,7 @@ What to do next
 
 from perfwatch.probes.readings import ProcessEnded
 from perfwatch.triage.case import Case
-from perfwatch.triage.gone import ending, killed_first, passed_on, traceback_of
-from perfwatch.triage.gpu import cards_of
+from perfwatch.triage.gone import ending, killed_first, passed_on, traceback_of, used_a_gpu
 from perfwatch.triage.last_words import last_words, raised_at
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Culprit, Finding, Outcome
@@ -58,7 +57,7 @@ def judge(case: Case) -> Outcome:
         cause=CAUSE.name,
         state="gone",
         summary=f"pid {pid} crashed ({code})" + (f": {last}" if last else ""),
-        confidence=SURE if words is not None or not _used_a_gpu(case) else WITHOUT_WORDS,
+        confidence=SURE if words is not None or not used_a_gpu(case) else WITHOUT_WORDS,
         owner=CAUSE.owner,
         culprits=(
             Culprit(
@@ -70,7 +69,3 @@ def judge(case: Case) -> Outcome:
         evidence=tuple(evidence),
         next=("read the traceback in the job's own stderr", *(LATE_WORDS if "CUDA error" in last else ())),
     )
-
-
-def _used_a_gpu(case: Case) -> bool:
-    return any(cards_of(case.history, rank.pid).uuids for rank in case.job.ranks)

@@ -18,13 +18,14 @@ import signal
 
 from perfwatch.probes.readings import ProcessEnded
 from perfwatch.triage.case import Case
-from perfwatch.triage.gone import ending, passed_on
+from perfwatch.triage.gone import ending, passed_on, used_a_gpu
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Culprit, Finding, Outcome
 
 CAUSE = Cause("killed", "gone", "unknown", (ProcessEnded,))
 
 SURE = 0.95
+BY_ITSELF = 0.78  # SIGABRT of a job on a GPU: torch aborts for a CUDA error, whose words were not kept
 UNSEEN_SENDER = 0.79  # SIGKILL: without a kernel log the OOM killer of a group above ours looks the same
 
 
@@ -39,7 +40,7 @@ def judge(case: Case) -> Outcome:
         cause=CAUSE.name,
         state="gone",
         summary=f"pid {end.pid} was ended by {name}" + _of_the_whole(case, end),
-        confidence=UNSEEN_SENDER if number == signal.SIGKILL else SURE,
+        confidence=_confidence(case, number),
         owner=CAUSE.owner,
         culprits=(Culprit(pid=end.pid, rank=case.job.rank_of(end.pid)),),
         evidence=(case.saw("process", f"pid {end.pid}", "ended by a signal", name, "exit code 0"),),
@@ -50,6 +51,12 @@ def judge(case: Case) -> Outcome:
         ),
         next=("dmesg | tail -50", "sacct -j JOBID (or the scheduler's own log)"),
     )
+
+
+def _confidence(case: Case, number: int) -> float:
+    if number == signal.SIGABRT and used_a_gpu(case):
+        return BY_ITSELF
+    return UNSEEN_SENDER if number == signal.SIGKILL else SURE
 
 
 def _by_exit_code(end: ProcessEnded) -> int | None:
