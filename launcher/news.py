@@ -49,6 +49,7 @@ class Teller:
         self.events: list[Event] = []
         self.state = ""  # of the last verdict that was told
         self._cause: str | None = None
+        self._told_of: tuple[int, str] | None = None
         self._session = session
         self._sink = sink
         self._on_news = on_news
@@ -57,6 +58,8 @@ class Teller:
         """Tell a verdict if it is news; ``late_seconds``: no step was made for so long, which is told where nothing else is."""
         if (verdict.state, verdict.cause) == (self.state, self._cause) or self._is_told_soon(verdict):
             return
+        if verdict.state == self.state == "hung" and _blamed(verdict) == self._told_of:
+            return  # two rules that name the same line take turns
         kind, text = "verdict", verdict.summary
         if verdict.state == "inconclusive":
             told = lasts(verdict.suspect) if verdict.suspect is not None else late_seconds > 0
@@ -68,7 +71,7 @@ class Teller:
             self.state == "inconclusive" and verdict.state in WELL
         ):
             kind, text = "retraction", f"moves again: {verdict.summary}"
-        self.state, self._cause = verdict.state, verdict.cause
+        self.state, self._cause, self._told_of = verdict.state, verdict.cause, _blamed(verdict)
         self.events.append(Event(at, self._session.created + at, kind, text, verdict))
         del self.events[1:-MOST_EVENTS]  # the first one says when it began
         if self._sink is not None:
@@ -79,6 +82,12 @@ class Teller:
     def _is_told_soon(self, verdict: Verdict) -> bool:
         """Whether a run seems to have ended and nobody can say how: its launcher is about to."""
         return verdict.state == "gone" and verdict.confidence < SURE_END and self._session.mode == "run"
+
+
+def _blamed(verdict: Verdict) -> tuple[int, str] | None:
+    """The process and the function that are named first; None where none is."""
+    first = verdict.culprits[0] if verdict.culprits else None
+    return (first.pid, first.frame.partition(" ")[0]) if first is not None and first.frame else None
 
 
 def lasts(suspect: Suspect) -> bool:

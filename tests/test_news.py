@@ -3,15 +3,16 @@
 import pytest
 
 from perfwatch.news import News, Teller
-from perfwatch.triage.verdict import Suspect, Verdict
+from perfwatch.triage.verdict import Culprit, Suspect, Verdict
 from tests.sessions import session, verdict
 
 SUSPECTED = Suspect(state="hung", cause="stalled_collective", silent_seconds=30.0, decides_in_seconds=30.0)
 
 
-def said(state: str, cause: str | None, suspect: Suspect | None = None) -> Verdict:
-    """A verdict of this state."""
-    return verdict(state=state, cause=cause, summary=f"it is {state}", suspect=suspect)
+def said(state: str, cause: str | None, suspect: Suspect | None = None, frame: str | None = None) -> Verdict:
+    """A verdict of this state, about this line."""
+    culprits = (Culprit(pid=700, frame=frame),) if frame else ()
+    return verdict(state=state, cause=cause, summary=f"it is {state}", suspect=suspect, culprits=culprits)
 
 
 @pytest.mark.parametrize(
@@ -49,3 +50,14 @@ def test_the_same_verdict_is_told_once() -> None:
         teller.tell(said("slow", "synchronising"), at)
 
     assert [one.at for one in told] == [1.0]
+
+
+def test_a_hang_at_one_place_is_told_once_whatever_rule_explains_it() -> None:
+    """And again, when it is another place."""
+    told: list[News] = []
+    teller = Teller(session(), None, told.append)
+    teller.tell(said("hung", "endless_python", frame="negative (mining.py:15)"), 1.0)
+    teller.tell(said("hung", "stalled_collective", frame="negative (mining.py:16)"), 2.0)
+    teller.tell(said("hung", "stalled_collective", frame="read (store.py:9)"), 3.0)
+
+    assert [one.at for one in told] == [1.0, 3.0]
