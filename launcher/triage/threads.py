@@ -15,6 +15,7 @@ from perfwatch.triage.workers import idle
 GIL_WAIT_SECONDS = 0.02  # CPython re-asks every 5 ms (sys.getswitchinterval); remaining time measured 1-2 ms
 GIL_SWITCHES_PER_SECOND = (60.0, 400.0)  # measured 193/s at the default switch interval
 A_LOCK = "a lock"
+A_TASK = "a task of its event loop that could run"  # asyncio asks its selector without a timeout when no timer is set
 # CPython 3.8 to 3.13: a plain lock is C and has no frame; what has one is written in Python.
 ENTERED = {
     "wait": "a condition or an event",
@@ -79,6 +80,9 @@ def without_gil(history: History, node: Node) -> bool:
 
 def waits(history: History, job: Job, node: Node) -> tuple[str, tuple[Node, ...], End | None]:
     """A thread in a futex (or asleep in a selector): which other thread could let it go on?"""
+    feeders = _feeders(history, job, node) if "feeder_join" in node.inner else ()
+    if feeders:
+        return f"thread {feeders[0].name or feeders[0].tid} to hand over what was put into a queue", feeders, None
     others = other_threads(history, job, node)
     polls = node.wait is not None and node.wait.kind == "poll"
     if any_tag(node.inner, "thread_join", "futures_wait") or polls:
@@ -116,11 +120,13 @@ def waits(history: History, job: Job, node: Node) -> tuple[str, tuple[Node, ...]
 
 
 def awaited(node: Node) -> str:
-    """What a thread asks for in a futex, by the function of CPython's library that it entered."""
+    """What a thread asks for in a futex or an event loop, by the function of CPython's library that it entered."""
     if "queue_get" in node.inner:
         return "an item in a queue"
     if "queue_put" in node.inner:
         return "room in a queue"
+    if "asyncio" in node.inner and node.wait is not None and node.wait.kind == "poll":
+        return A_TASK
     frames = inner_frames(node.stack) if node.stack is not None else ()
     entered = [short_name(frame.function) for frame in frames if frame.file.endswith("/threading.py")]
     return ENTERED.get(entered[-1], A_LOCK) if entered else A_LOCK
@@ -139,6 +145,12 @@ def other_threads(history: History, job: Job, node: Node) -> list[Node]:
     """
     others = [node_of(history, job, node.pid, tid) for tid in python_threads(history, node.pid) if tid != node.tid]
     return [other for other in others if not (_is_service(history, other) or _is_frameless(history, other))]
+
+
+def _feeders(history: History, job: Job, node: Node) -> tuple[Node, ...]:
+    """The threads that write what was put into queues between processes, which a process joins before it ends."""
+    nodes = [node_of(history, job, node.pid, tid) for tid in python_threads(history, node.pid) if tid != node.tid]
+    return tuple(one for one in nodes if "feeder" in one.tags and one.wait is not None and one.wait.kind == "write")
 
 
 def _is_frameless(history: History, node: Node) -> bool:

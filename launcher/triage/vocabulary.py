@@ -21,6 +21,7 @@ VOCABULARY: tuple[tuple[str, str, str | None], ...] = (
     ("collate", r"torch/utils/data/_utils/collate\.py", None),
     ("pin_memory", r"torch/utils/data/_utils/pin_memory\.py", None),
     ("feeder", r"multiprocessing/queues\.py", "_feed"),
+    ("feeder_join", r"multiprocessing/queues\.py", "_finalize_join"),
     ("pool_wait", r"multiprocessing/pool\.py", "get wait next join map starmap apply imap"),
     ("pool_worker", r"multiprocessing/pool\.py", "worker"),
     ("serve", r"multiprocessing/resource_sharer\.py", "_serve"),

@@ -37,7 +37,7 @@ from perfwatch.triage.releasing import (
     until_released,
 )
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.threads import OTHERS_MOVE, awaited
+from perfwatch.triage.threads import A_TASK, OTHERS_MOVE, awaited
 from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Finding, Missing, Outcome
 
 CAUSE = Cause("deadlocked_locks", "hung", "user_code", (Thread, Stack))
@@ -46,6 +46,9 @@ ELSEWHERE = frozenset({"loader", "pool", "gil"})  # chains that have a rule of t
 ASKED = frozenset({"child", "join_process", "supervised"})  # so has a cycle through a child: ``blocked_child``
 CONNECTED = frozenset("read write recv send poll accept connect".split())  # calls on a pipe or a connection
 CEILING_OTHERS_MOVE = 0.78
+SILENT_TASKS = (
+    "a task that ended with an error tells nobody before it is awaited: asyncio.TaskGroup, or add_done_callback on each"
+)
 CEILING_ELSEWHERE = 0.8  # a process that waits for ever may hold it: who lets that one go on is not known
 
 
@@ -101,7 +104,7 @@ def _finding(case: Case, chain: Chain) -> Finding:
         who_too = " and ".join(f"{named(p, end.node.pid)} waits for {awaited(p)}" for p in beside[:3])
         loop = " and ".join(named(p, end.node.pid) for p in loops[:3])
         told = f"; {who_too} as well, and no other thread" if beside else "; no thread"
-        told += " was seen to release it"
+        told += " was seen to wake it" if lock == A_TASK else " was seen to release it"
         told += f"; {loop} is in an event loop in which nothing is due" if loop else ""
     else:
         told = f"; {too} {with_whom}" if with_whom else "; no thread is left that would release it"
@@ -117,7 +120,7 @@ def _finding(case: Case, chain: Chain) -> Finding:
         evidence=(*evidence, *(one.evidence(case) for one in ended[:3])),
         ceiling=CEILING_OTHERS_MOVE if moving else CEILING_ELSEWHERE if elsewhere else 1.0,
         alternatives=(Alternative(cause="endless_python", refuted_by="the thread does not run"),),
-        next=(f"py-spy dump --nonblocking --locals --pid {end.node.pid}",),
+        next=(SILENT_TASKS if lock == A_TASK else f"py-spy dump --nonblocking --locals --pid {end.node.pid}",),
     )
     suspects = [node_of(case.history, case.job, pid) for pid in end.others] if elsewhere else [*beside, *loops]
     first_of_all = held_up(end.node, beside) if end.kind == "lock" and not elsewhere else []

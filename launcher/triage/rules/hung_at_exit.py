@@ -30,6 +30,8 @@ from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("hung_at_exit", "hung", "user_code", (Thread, Stack))
 
+UNREAD = "whoever reads that queue stopped before it was empty: let it read on, or queue.cancel_join_thread()"
+
 
 def judge(case: Case) -> Outcome:
     """Fires on a main thread in the interpreter's shutdown whose chain ends in something still."""
@@ -53,6 +55,7 @@ def judge(case: Case) -> Outcome:
             patience=_patience(case, chain),
             alternatives=(Alternative(cause="checkpointing", refuted_by="no save frame and no io on the chain"),),
             next=(
+                *((UNREAD,) if "feeder" in chain.end.node.tags else ()),
                 *(("end that thread before the program ends, or start it with daemon=True",) if left else ()),
                 f"py-spy dump --nonblocking --pid {rank.pid}",
             ),
@@ -72,5 +75,6 @@ def finalising(stack: Stack | None) -> bool:
 
 
 def _patience(case: Case, chain: Chain) -> float:
-    certain = chain.end.kind in ("lock", "cycle") or outlasts(case, chain.end)
+    unread = chain.end.kind == "pipe_full" and not chain.end.others  # only this process could read it, and it is over
+    certain = chain.end.kind in ("lock", "cycle") or unread or outlasts(case, chain.end)
     return STRUCTURAL_SECONDS if certain else temporal(case)

@@ -158,6 +158,14 @@ def _why(absent: Chain, left: list[Node], roots: list[Node]) -> str:
     """What keeps a rank away: a wait, of others too, or that it is done and its process only waits for threads of its own."""
     if not over(absent):
         also = "".join(f", and {named(one, absent.end.node.pid)} for {awaited(one)}" for one in roots[:2])
-        return f"{who(absent)} waits for {absent.awaited}{also}"
+        return f"{who(absent)} waits for {absent.awaited}{also}{_around(absent)}"
     until = f"thread {left[0].name or left[0].tid} at {show(left[0].frame)} to end" if left else absent.awaited
     return f"its program is over, and {who(absent)} waits for {until}"
+
+
+def _around(absent: Chain) -> str:
+    """Of a cycle through another process: that the one who is waited for waits as well, and for what."""
+    others = [link for link in absent.links if link.pid != absent.end.node.pid]
+    if absent.end.kind != "cycle" or not others:
+        return ""
+    return f", which waits at {others[0].frame or '?'} for {others[0].waits_for}"

@@ -14,11 +14,14 @@ What to do next
     If the owner is gone, remove the named file; else look at the owner.
 """
 
+import msgspec
+
 from perfwatch.probes.readings import ProcessUsage, Stack, Thread
 from perfwatch.triage.case import Case
+from perfwatch.triage.frames import show
 from perfwatch.triage.hang import hung, silent_seconds, temporal, who
 from perfwatch.triage.memory import Lull, lull
-from perfwatch.triage.node import End
+from perfwatch.triage.node import End, Node, culprit, node_of
 from perfwatch.triage.polling import texts_near
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
@@ -42,13 +45,16 @@ def judge(case: Case) -> Outcome:
             or (end.kind == "file_poll" and any(works(case, pid) for pid in started_by(case, rank.pid)))
         ):
             continue
-        holders = ", ".join(f"pid {pid}" for pid in end.others[:3])
+        inside = [node_of(case.history, case.job, pid) for pid in end.others if pid in case.job.members]
+        holders = ", ".join(
+            [*map(_holder, inside), *(f"pid {pid}" for pid in end.others if pid not in case.job.members)][:3]
+        )
         owner = f"held by {holders}" if holders else "nobody is known to hold it"
         watched, patience = silent_seconds(case, chain), temporal(case)
         polls = end.kind == "file_poll"
         lasts = lull(case, rank, watched, patience, chain.start) if polls else Lull(watched, (), 1.0)
         near = texts_near(case.history, end.node) if polls and not end.detail else ()
-        return hung(
+        found = hung(
             case,
             CAUSE.name,
             chain,
@@ -63,7 +69,14 @@ def judge(case: Case) -> Outcome:
             alternatives=(Alternative(cause="endless_python", refuted_by=_refuted(end)),),
             next=(f"ls -l {end.detail}; fuser -v {end.detail}" if end.detail else "cat /proc/locks",),
         )
+        return msgspec.structs.replace(found, culprits=(*map(culprit, inside), *found.culprits))
     return None
+
+
+def _holder(node: Node) -> str:
+    """A process of the job, and where it is meanwhile."""
+    name = f"rank {node.rank} (pid {node.pid})" if node.rank is not None else f"pid {node.pid}"
+    return f"{name}, at {show(node.frame)}" if node.frame is not None else name
 
 
 def _refuted(end: End) -> str:
