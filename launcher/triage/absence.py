@@ -4,9 +4,9 @@ import msgspec
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
-from perfwatch.triage.collectives import Seat
 from perfwatch.triage.gpu import cards_of, regime
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, silent_seconds, temporal
+from perfwatch.triage.standing import Seat
 from perfwatch.triage.verdict import Culprit, Finding, Link, Outcome
 from perfwatch.triage.waitgraph import WaitGraph
 

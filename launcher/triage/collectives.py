@@ -5,58 +5,18 @@ that have stood still over two looks are compared, and always within one group: 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
 from perfwatch.probes.readings import UNANSWERED
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import R, Seen
+from perfwatch.triage.standing import APART_SECONDS, Seat, Standing
+from perfwatch.triage.unmoved import unmoved_since
 from perfwatch.triage.verdict import Evidence
 
-APART_SECONDS = 1.5  # between two looks that are compared
 ROUND_SECONDS = 3.0  # ranks that were asked together answer so far apart at most
-STALE_SECONDS = 40.0  # an older answer is not about now
+STALE_SECONDS = 40.0  # an older answer is not about now, unless nothing has moved since
 LONGEST_APART = 10_000  # sequence numbers of one group that are further apart are not of one group
-
-
-@dataclass(frozen=True)
-class Seat:
-    """One rank's place in one group. ``rank`` is that of the whole job, where it can be told; ``pid`` is ours to look at."""
-
-    rank: int | None
-    pid: int | None
-    reached: int  # operations that it has called
-    host: str = ""
-    state: str = "running"
-    launched: tuple[tuple[str, int], ...] = ()  # by kind, where RAS tells: those it has called at all
-
-    @property
-    def name(self) -> str:
-        """As a person would say it."""
-        where = "" if self.pid is not None or not self.host else f" on {self.host}"
-        return f"rank {self.rank}{where}" if self.rank is not None else f"a rank{where}"
-
-
-@dataclass(frozen=True)
-class Standing:
-    """A group whose members have not gone on for ``seconds``. ``behind`` and ``ahead`` are empty where all are level."""
-
-    group: str
-    source: str  # nccl_ras or flight_recorder
-    at: float
-    seconds: float
-    seats: tuple[Seat, ...]
-    behind: tuple[Seat, ...] = ()
-    ahead: tuple[Seat, ...] = ()
-    operation: str = ""  # what those ahead wait in, where it is known
-    frame: r.Frame | None = None  # from where it was called
-    lost: tuple[Seat, ...] = ()  # members that the service cannot reach any more
-    crossed: bool = False  # some are ahead in one kind of collective, others in another
-
-    @property
-    def reach(self) -> str:
-        """``rank 0 at 3212, rank 1 at 3193``."""
-        return ", ".join(f"{seat.name} at {seat.reached}" for seat in self.seats[:8])
 
 
 def standings(case: Case) -> list[Standing]:
@@ -91,7 +51,7 @@ def _counted(case: Case) -> list[list[Seen[r.Communicator]]]:
     return [
         series
         for series in found
-        if _fresh(series, case.at) and (series[-1].reading.source == "json" or newest - series[-1].at < APART_SECONDS)
+        if _fresh(case, series) and (series[-1].reading.source == "json" or newest - series[-1].at < APART_SECONDS)
     ]
 
 
@@ -114,7 +74,8 @@ def _ras_standing(case: Case, seen: Seen[r.Communicator], seconds: float) -> Sta
     told = [member for member in communicator.members if member.launched]
     behind: dict[int, int] = {}
     ahead: dict[int, int] = {}
-    operation, crossed = "", False
+    late_in: list[str] = []
+    crossed = False
     for kind in kinds:
         counts = {member.rank: member.launched[kind] for member in told if kind in member.launched}
         most = max(counts.values(), default=0)
@@ -125,7 +86,7 @@ def _ras_standing(case: Case, seen: Seen[r.Communicator], seconds: float) -> Sta
         crossed = crossed or any(rank in ahead for rank in late) or any(rank in behind for rank in first)
         behind |= {rank: counts[rank] for rank in late}
         ahead |= dict.fromkeys(first, most)
-        operation = operation or f"{_snake(kind)} {min(counts.values()) + 1}"
+        late_in.append(_snake(kind))
     whole = case.job.world_size is not None and communicator.size == case.job.world_size
     hosts = {member.host for member in communicator.members if member.local}
     seats = {member.rank: _seat(case, member, whole, member.host in hosts) for member in communicator.members}
@@ -134,14 +95,22 @@ def _ras_standing(case: Case, seen: Seen[r.Communicator], seconds: float) -> Sta
         group=communicator.communicator,
         source="nccl_ras",
         at=seen.at,
-        seconds=seconds,
+        seconds=seconds + _since(case, seen.at),
+        looks_seconds=seconds,
         seats=tuple(seats.values()),
         behind=tuple(seats[rank] for rank in sorted(behind)),
         ahead=tuple(seats[rank] for rank in sorted(ahead)),
-        operation=operation,
+        operation=_next_call(late_in, [seats[rank].reached for rank in behind], crossed),
         lost=lost,
         crossed=crossed,
     )
+
+
+def _next_call(kinds: list[str], reached: list[int], crossed: bool) -> str:
+    """The first call that those behind lack, numbered as torch does it: over all kinds that a group has called."""
+    if not kinds or crossed:
+        return kinds[0] if kinds else ""
+    return f"{' or '.join(kinds)} {min(reached) + 1}"
 
 
 def _seat(case: Case, member: r.GroupMember, whole: bool, here: bool) -> Seat:
@@ -163,7 +132,7 @@ def recorded_groups(case: Case) -> dict[str, list[Seen[r.RecordedGroup]]]:
     """By group, the newest dump of each rank in it, in rank order."""
     groups: dict[str, list[Seen[r.RecordedGroup]]] = {}
     for pid, group in case.history.entities(r.RecordedGroup):
-        series = _fresh(case.history.series(r.RecordedGroup, pid, group), case.at)
+        series = _fresh(case, case.history.series(r.RecordedGroup, pid, group))
         member = case.job.members.get(pid)
         if series and (member is None or member.alive):
             groups.setdefault(group, []).append(series[-1])
@@ -177,8 +146,16 @@ def _of_one_round(dumps: list[Seen[r.RecordedGroup]]) -> list[Seen[r.RecordedGro
 
 
 def stood_seconds(case: Case, dumps: list[Seen[r.RecordedGroup]]) -> float:
-    """For how long no rank's sequence number in a group has changed: two dumps of each, or one that was written on a timeout."""
-    return min((_unchanged_seconds(case, one) for one in dumps), default=0.0)
+    """For how long no rank's sequence number in a group has changed.
+
+    Two dumps of each tell, or one that was written on a timeout, or one since which nothing has moved.
+    """
+    return min((_unchanged_seconds(case, one) + _since(case, one.at) for one in dumps), default=0.0)
+
+
+def _since(case: Case, at: float) -> float:
+    """How long ago a look was, if nothing has moved since: what it showed is so yet."""
+    return case.at - at if unmoved_since(case, at) and not growing(case) else 0.0
 
 
 def _recorded(case: Case) -> Iterable[Standing]:
@@ -188,7 +165,8 @@ def _recorded(case: Case) -> Iterable[Standing]:
         seconds = stood_seconds(case, told)
         if len(told) < 2 or len(told) < len(told[0].reading.members) or seconds < APART_SECONDS:
             continue
-        yield _recorded_standing(group, told, seconds)
+        looks = min(_unchanged_seconds(case, one) for one in told)
+        yield _recorded_standing(group, told, seconds, looks)
 
 
 def _unchanged_seconds(case: Case, last: Seen[r.RecordedGroup]) -> float:
@@ -204,7 +182,7 @@ def _unchanged_seconds(case: Case, last: Seen[r.RecordedGroup]) -> float:
     return last.at - since
 
 
-def _recorded_standing(group: str, dumps: list[Seen[r.RecordedGroup]], seconds: float) -> Standing:
+def _recorded_standing(group: str, dumps: list[Seen[r.RecordedGroup]], seconds: float, looks: float) -> Standing:
     reached = {one.reading.rank: one.reading.enqueued or 0 for one in dumps}
     least, most = min(reached.values()), max(reached.values())
     seats = {one.reading.rank: Seat(one.reading.rank, one.reading.pid, reached[one.reading.rank]) for one in dumps}
@@ -224,6 +202,7 @@ def _recorded_standing(group: str, dumps: list[Seen[r.RecordedGroup]], seconds: 
         source="flight_recorder",
         at=max(one.at for one in dumps),
         seconds=seconds,
+        looks_seconds=looks,
         seats=tuple(seats[rank] for rank in sorted(seats)),
         behind=tuple(seats[rank] for rank in sorted(reached) if apart and reached[rank] == least),
         ahead=tuple(seats[rank] for rank in sorted(ahead)),
@@ -238,8 +217,11 @@ def shown(operation: r.Operation) -> str:
     return f"{operation.name} {operation.sequence}{of[:80]}"
 
 
-def _fresh(series: list[Seen[R]], at: float) -> list[Seen[R]]:
-    return [one for one in series if at - one.at <= STALE_SECONDS]
+def _fresh(case: Case, series: list[Seen[R]]) -> list[Seen[R]]:
+    """The newest answer and those shortly before it, as long as it is about now."""
+    if not series or (case.at - series[-1].at > STALE_SECONDS and not unmoved_since(case, series[-1].at)):
+        return []
+    return [one for one in series if series[-1].at - one.at <= STALE_SECONDS]
 
 
 def _counts(communicator: r.Communicator) -> tuple[tuple[int, tuple[tuple[str, int], ...]], ...]:

@@ -1,4 +1,4 @@
-"""What is said of ranks that the flight recorders show in different calls, or in the same calls in opposite order."""
+"""What is said of ranks that the flight recorders show in different calls, or in a ring of calls to which the next one has not come."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -86,7 +86,7 @@ def in_a_ring(case: Case) -> Outcome:
     parts = "; ".join(
         f"rank {rank} is in {graph.calls.get(rank, 'a collective')}"
         + (f" at {show(graph.frames[rank])}" if rank in graph.frames else "")
-        + f" and waits for {_named(graph.edges[rank][:SHOWN])}"
+        + f", to which {_named(graph.edges[rank][:SHOWN])} {'has' if len(graph.edges[rank]) == 1 else 'have'} not come"
         for rank in graph.cycle[:SHOWN]
     )
     result = hung(
@@ -94,7 +94,8 @@ def in_a_ring(case: Case) -> Outcome:
         CAUSE,
         chains[0],
         owner="user_code",
-        summary=f"the ranks call their groups in different order and wait for each other in a ring: {parts}",
+        summary="the ranks wait for each other in a ring, for one makes a call more than the next, or in another order: "
+        f"{parts}",
         patience=STRUCTURAL_SECONDS,
         silent=graph.seconds,
         ceiling=1.0 if graph.source == "flight_recorder" else COUNTED,

@@ -8,12 +8,13 @@ import msgspec
 from perfwatch.triage.absence import in_collective, listed, rank_of, waits_as, way
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
-from perfwatch.triage.collectives import Standing, standings
+from perfwatch.triage.collectives import standings
 from perfwatch.triage.frames import any_tag, show, tags
 from perfwatch.triage.gpu import polls
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal
 from perfwatch.triage.motion import WINDOW_SECONDS
 from perfwatch.triage.node import Node
+from perfwatch.triage.standing import Standing
 from perfwatch.triage.threads import other_threads
 from perfwatch.triage.traffic import carried
 from perfwatch.triage.verdict import Alternative, Evidence, Outcome

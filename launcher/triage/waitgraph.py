@@ -8,16 +8,9 @@ from dataclasses import dataclass, field
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
-from perfwatch.triage.collectives import (
-    APART_SECONDS,
-    Seat,
-    Standing,
-    recorded_groups,
-    shown,
-    standings,
-    stood_seconds,
-)
+from perfwatch.triage.collectives import recorded_groups, shown, standings, stood_seconds
 from perfwatch.triage.history import Seen
+from perfwatch.triage.standing import APART_SECONDS, Seat, Standing
 from perfwatch.triage.verdict import Evidence
 
 SHOWN = 3
@@ -78,7 +71,7 @@ class WaitGraph:
                 "its ranks have not called equally often, and none goes on"
                 if one.behind
                 else "none of its ranks goes on",
-                f"{one.reach}, unchanged for {one.seconds:.1f} s",
+                f"{one.reach}, {one.unchanged(case.at)}",
                 "counts grow",
                 one.at,
             )
@@ -88,7 +81,7 @@ class WaitGraph:
 
 def wait_graph(case: Case) -> WaitGraph | None:
     """The ranks that wait for each other now; None where nothing stands still, or nobody could tell."""
-    return case.history.once(("wait_graph",), lambda: _by_records(case) or _by_counts(case))
+    return case.history.once(("wait_graph",), lambda: _by_records(case) or _by_counts(standings(case)))
 
 
 def _by_records(case: Case) -> WaitGraph | None:
@@ -122,8 +115,14 @@ def _by_records(case: Case) -> WaitGraph | None:
         frames={rank: operation.frames[0] for rank, (_, operation) in oldest.items() if operation.frames},
         standings=tuple(standings(case)),
         source="flight_recorder",
-        seconds=stood_seconds(case, dumps),
+        seconds=max(stood_seconds(case, dumps), _counted_seconds(case, edges)),
     )
+
+
+def _counted_seconds(case: Case, edges: dict[int, tuple[int, ...]]) -> float:
+    """For how long RAS has counted what the recorders show: the same ranks wait for the same ones."""
+    counted = _by_counts([one for one in standings(case) if one.source == "nccl_ras"])
+    return counted.seconds if counted is not None and edges and counted.edges == edges else 0.0
 
 
 def _dead(case: Case) -> dict[int, Seat]:
@@ -161,8 +160,7 @@ def _has_come(there: r.RecordedGroup | None, operation: r.Operation, busy: Call 
     return busy is None or (busy[0].group, busy[1].sequence) == (group.group, operation.sequence)
 
 
-def _by_counts(case: Case) -> WaitGraph | None:
-    still = standings(case)
+def _by_counts(still: list[Standing]) -> WaitGraph | None:
     if not still:
         return None
     edges: dict[int, tuple[int, ...]] = {}

@@ -38,7 +38,7 @@ def test_counts_that_stand_still_name_the_laggard() -> None:
 
     assert [seat.rank for seat in one.behind] == [1]
     assert [seat.rank for seat in one.ahead] == [0]
-    assert one.operation == "all_reduce 3194"
+    assert one.operation == "all_reduce 3199"  # under the number that the recorders give the same call
 
 
 def test_unequal_counts_that_grow_are_a_healthy_job() -> None:

@@ -67,7 +67,7 @@ def test_a_process_with_one_thread_is_not_said_to_have_others() -> None:
 @pytest.mark.parametrize(
     ("case", "waits"),
     [
-        ("stalled_collective/fires/stalled_collective-nccl", "its GPU, in all_reduce 21"),
+        ("stalled_collective/fires/stalled_collective-nccl", "its GPU, in all_reduce 26"),
         ("mismatched_collective/fires/mismatched_collective-nccl-early", "its GPU, in a collective"),
     ],
 )
