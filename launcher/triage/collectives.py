@@ -16,6 +16,7 @@ from perfwatch.triage.verdict import Evidence
 
 ROUND_SECONDS = 3.0  # ranks that were asked together answer so far apart at most
 STALE_SECONDS = 40.0  # an older answer is not about now, unless nothing has moved since
+MEANWHILE = 2  # steps that a rank made while a group's counts stood: it makes its steps without that group
 LONGEST_APART = 10_000  # sequence numbers of one group that are further apart are not of one group
 
 
@@ -30,6 +31,13 @@ def growing(case: Case) -> bool:
         if len(series) >= 2 and _counts(series[-1].reading) != _counts(series[-2].reading):
             return True
     return False
+
+
+def never_called(case: Case) -> bool:
+    """Whether RAS has answered for every group, and no rank has ever called a collective in any of them."""
+    newest = [series[-1].reading for series in _counted(case) if series[-1].reading.source == "json"]
+    counts = [count for one in newest for member in one.members for count in member.launched.values()]
+    return bool(counts) and not any(counts)
 
 
 def unanswered(case: Case) -> tuple[Evidence, ...]:
@@ -65,7 +73,26 @@ def _by_ras(case: Case) -> Iterable[Standing]:
             since = one.at
         if last.at - since < APART_SECONDS or not _counts(last.reading):
             continue
-        yield _ras_standing(case, last, last.at - since)
+        found = _ras_standing(case, last, last.at - since)
+        if found.behind or found.lost or _speaks(case, found):
+            yield found
+
+
+def _speaks(case: Case, level: Standing) -> bool:
+    """Whether the silence of a group in which all are level means anything.
+
+    What is not called does not grow: RAS does not count what two ranks send each other, and not every group is used in each step.
+    """
+    if not any(seat.reached for seat in level.seats):
+        return False
+    meanwhile = level.at - level.looks_seconds
+    for rank in case.ranks:
+        counts = [
+            one.reading.count for one in case.history.series(r.Steps, rank.pid) if meanwhile <= one.at <= level.at
+        ]
+        if counts and counts[-1] - counts[0] >= MEANWHILE:
+            return False
+    return True
 
 
 def _ras_standing(case: Case, seen: Seen[r.Communicator], seconds: float) -> Standing:

@@ -12,6 +12,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.collectives import shown
 from perfwatch.triage.frames import show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung
+from perfwatch.triage.point_to_point import ways
 from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding, Outcome
 from perfwatch.triage.waitgraph import wait_graph
 
@@ -89,15 +90,17 @@ def in_a_ring(case: Case) -> Outcome:
         + f", to which {_named(graph.edges[rank][:SHOWN])} {'has' if len(graph.edges[rank]) == 1 else 'have'} not come"
         for rank in graph.cycle[:SHOWN]
     )
+    why = ways([graph.calls.get(rank, "") for rank in graph.cycle])
+    why = why or "one makes a call more than the next, or in another order"
+    stood = min(chain.end.silent_seconds or 0.0 for chain in chains)
     result = hung(
         case,
         CAUSE,
         chains[0],
         owner="user_code",
-        summary="the ranks wait for each other in a ring, for one makes a call more than the next, or in another order: "
-        f"{parts}",
+        summary=f"the ranks wait for each other in a ring, for {why}: {parts}",
         patience=STRUCTURAL_SECONDS,
-        silent=graph.seconds,
+        silent=max(graph.seconds, stood if graph.source == "flight_recorder" else 0.0),
         ceiling=1.0 if graph.source == "flight_recorder" else COUNTED,
         evidence=graph.evidence(case),
         alternatives=(

@@ -10,6 +10,7 @@ from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
 from perfwatch.triage.collectives import recorded_groups, shown, standings, stood_seconds
 from perfwatch.triage.history import Seen
+from perfwatch.triage.point_to_point import awaited, pending
 from perfwatch.triage.standing import APART_SECONDS, Seat, Standing
 from perfwatch.triage.verdict import Evidence
 
@@ -101,12 +102,12 @@ def _by_records(case: Case) -> WaitGraph | None:
         for rank, (group, operation) in oldest.items()
         if not operation.point_to_point
     }
-    edges = {rank: targets for rank, targets in edges.items() if targets}
+    edges = _ring(edges, awaited(oldest, by_place)) or {rank: targets for rank, targets in edges.items() if targets}
     known = {one.reading.rank: one.reading for one in dumps}
     seats = {rank: Seat(rank, reading.pid, reading.enqueued or 0) for rank, reading in known.items()}
-    awaited = {rank for targets in edges.values() for rank in targets}
-    seats |= {rank: seat for rank, seat in _dead(case).items() if rank in awaited}
-    if awaited - set(seats):
+    missed = {rank for targets in edges.values() for rank in targets}
+    seats |= {rank: seat for rank, seat in _dead(case).items() if rank in missed}
+    if missed - set(seats):
         return None  # of a rank whose recorder was not read nobody knows whether it has come
     return WaitGraph(
         edges=edges,
@@ -117,6 +118,16 @@ def _by_records(case: Case) -> WaitGraph | None:
         source="flight_recorder",
         seconds=max(stood_seconds(case, dumps), _counted_seconds(case, edges)),
     )
+
+
+def _ring(edges: dict[int, tuple[int, ...]], sends: dict[int, tuple[int, ...]]) -> dict[int, tuple[int, ...]]:
+    """Both kinds of waiting, where each rank that is waited for waits itself: then nobody is at the end, and no time heals it.
+
+    A stage of a pipeline that waits for its neighbour is nothing by itself: without a ring sends and receives are left out.
+    """
+    both = {rank: targets for rank, targets in {**edges, **sends}.items() if targets}
+    missed = {rank for targets in both.values() for rank in targets}
+    return both if sends and missed <= both.keys() else {}
 
 
 def _counted_seconds(case: Case, edges: dict[int, tuple[int, ...]]) -> float:
@@ -139,14 +150,8 @@ Call = tuple[r.RecordedGroup, r.Operation]
 
 def _oldest(dumps: list[Seen[r.RecordedGroup]], rank: int) -> Call | None:
     """The oldest call of a rank that is not over, over all its groups."""
-    pending = [
-        (one.reading, operation)
-        for one in dumps
-        if one.reading.rank == rank
-        for operation in one.reading.operations
-        if operation.state != "completed"
-    ]
-    return min(pending, key=lambda call: call[1].order, default=None)
+    calls = [(one.reading, call) for one in dumps if one.reading.rank == rank for call in pending(one.reading)]
+    return min(calls, key=lambda call: call[1].order, default=None)
 
 
 def _has_come(there: r.RecordedGroup | None, operation: r.Operation, busy: Call | None, group: r.RecordedGroup) -> bool:

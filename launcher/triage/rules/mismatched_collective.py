@@ -7,8 +7,8 @@ What it means
 How it is recognised
     All ranks of the job are seen, all stand still in collectives, and the collectives' names or the program's lines differ.
     The flight recorders tell it directly: one sequence number of one group means different operations, sizes or dtypes; or
-    ranks wait for each other in a ring, for two groups are called in opposite order, or one rank makes a call more. Or some
-    ranks destroy their process group while the others wait in one more call.
+    ranks wait for each other in a ring, for two groups are called in opposite order, one rank makes a call more, or all of
+    them send (or receive) first. Or some ranks destroy their process group while the others wait in one more call.
 
 What it is mistaken for
     A rank in no collective: ``stalled_collective``. Pipeline stages that send and receive: those differ by design and are not

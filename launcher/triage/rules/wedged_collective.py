@@ -11,7 +11,7 @@ How it is recognised
 
 What it is mistaken for
     ``stalled_collective``: a rank is elsewhere, or has called less often. ``mismatched_collective``: the calls differ. A large
-    transfer: bytes travel. ``stuck_kernel``: one card looks different from the others.
+    transfer: bytes travel. Ranks that send to each other: RAS counts no sends. ``stuck_kernel``: one card looks different from the others.
 
 What to do next
     ``dmesg`` and the port counters of the machines named; ``NCCL_DEBUG=INFO``; nccl-tests between these ranks.
@@ -23,11 +23,13 @@ from perfwatch.probes.readings import Network, Process, Stack, Thread
 from perfwatch.triage.absence import in_collective
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
+from perfwatch.triage.collectives import never_called
 from perfwatch.triage.flows import SILENT_BYTES_PER_SECOND
 from perfwatch.triage.frames import collective_name, show
 from perfwatch.triage.gpu import POLLING_UNITS, polls, regimes
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal
 from perfwatch.triage.motion import WINDOW_SECONDS
+from perfwatch.triage.point_to_point import exchanging
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.traffic import carried, travelling
 from perfwatch.triage.verdict import Abstention, Alternative, Link, Missing, Outcome
@@ -52,6 +54,8 @@ def judge(case: Case) -> Outcome:
         return None
     if not together and not all(in_collective(case, chain) for chain in chains):
         return None
+    if not recorded and (exchanging(case) or never_called(case)):
+        return None  # in sends and receives, which are no call that all are in, and which RAS does not count
     if not case.job.covered:
         reason = f"{len(case.job.ranks)} of {case.job.world_size} ranks are on this machine"
         advice = "run perfwatch attach on the other nodes too: a rank there may be elsewhere"
@@ -99,7 +103,7 @@ def judge(case: Case) -> Outcome:
                 cause="mismatched_collective",
                 refuted_by="the recorders show the same calls"
                 if recorded
-                else "the calls are the same as far as can be seen; their sizes only the recorders tell",
+                else "the calls are the same as far as can be seen; their sizes, and sends and receives, only the recorders tell",
             ),
         ),
         next=(
