@@ -23,8 +23,8 @@ def _begins(case: Case, rank: Member) -> bool:
     if not counted:
         return case.session.mode == "run" and _age_seconds(case, rank) < YOUNG_SECONDS
     first = counted[0]
-    if first.reading.count > len(first.reading.interval_seconds) + 1:
-        return False  # it had made more steps before than were seen
+    if case.session.mode != "run" and first.reading.count > len(first.reading.interval_seconds) + 1:
+        return False  # it had made more steps before than were seen; a watch from the start sees each second of them
     return case.at - first.at + sum(first.reading.interval_seconds) < SETTLED_SECONDS
 
 

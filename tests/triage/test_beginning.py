@@ -35,6 +35,7 @@ def stepped(mode: str, count: int, intervals: tuple[float, ...], now: float) -> 
     [
         ("run", 3, (0.5, 0.5), 5.0, True),
         ("run", 3, (0.5, 0.5), 2.0 + SETTLED_SECONDS, False),
+        ("run", 66, (0.01,) * 64, 5.0, True),  # a second of brief steps
         ("attach", 900, (0.5,) * 64, 5.0, False),  # it has long been training: nobody saw its start
         ("run", 0, (), 5.0, True),
         ("run", 0, (), 60.0, False),  # a loop whose steps cannot be counted

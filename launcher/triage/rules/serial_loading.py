@@ -18,6 +18,7 @@ What to do next
 """
 
 from perfwatch.probes.readings import Stack
+from perfwatch.triage.accelerated import trained_for
 from perfwatch.triage.case import Case
 from perfwatch.triage.cpu import spare_cores
 from perfwatch.triage.frames import is_user, show, tags, tags_of
@@ -29,7 +30,7 @@ from perfwatch.triage.own_work import own_python, own_work, rests
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.saving import in_save
-from perfwatch.triage.slowness import certainty, slow, working, worst
+from perfwatch.triage.slowness import FEW_SAMPLES, WINDOW_SECONDS, certainty, slow, working, worst
 from perfwatch.triage.verdict import Alternative, Evidence, Outcome
 
 CAUSE = Cause("serial_loading", "slow", "data", (Stack,))
@@ -89,14 +90,21 @@ def _own(case: Case) -> Outcome:
     def works(stack: Stack) -> bool:
         return own_work(stack) and not rests(case.history, stack) and not in_save(case, stack)
 
-    for rank, seen in working(case):
+    for rank, whole in working(case):
+        training = trained_for(case, rank)  # what was done before the first step is done once
+        seen = whole if training >= WINDOW_SECONDS else case.profile(rank, training)
         lost, python = seen.share_where(works), seen.share_where(lambda stack: own_python(case.history, stack))
         native = native_python_share(case, rank)
         now = case.progress[rank.pid]
         if now.kind == "busy" and now.steps is not None:
             continue  # steps are late: one long phase is no part of each step
         plain = python >= PYTHON_SHARE or (native is not None and native >= NATIVE_SHARE)
-        if lost < OWN_SHARE or not plain or not (seen.seen("backward", "optimizer") or computed(case, rank)):
+        if (
+            seen.samples < FEW_SAMPLES
+            or lost < OWN_SHARE
+            or not plain
+            or not (seen.seen("backward", "optimizer") or computed(case, rank))
+        ):
             continue
         frame = seen.top_line(works)
         return slow(
