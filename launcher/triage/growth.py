@@ -1,16 +1,24 @@
-"""How the pace of a run changes: steps that become longer once and for good, and steps that grow longer and longer."""
+"""How the pace of a run changes: steps that become longer once and for good, and steps that grow longer and longer.
+
+And of the latter, which function of the program's own accounts for it.
+"""
 
 import math
 from collections.abc import Sequence
 from itertools import combinations, pairwise
 
+from perfwatch.probes.readings import Frame
+from perfwatch.triage.frames import short_name, user_frame
 from perfwatch.triage.history import median, quantile
+from perfwatch.triage.profile import Profile
 
 PARTS = 8
 EACH_PART = 8  # in each part
 GROWN = 1.5  # times, from the first part to the last
 IN_ORDER = 0.85  # of the pairs of parts: the later one takes longer
 ONE_JUMP = 0.6  # of the growth (of its logarithm) between two neighbours at most: else it is a shift
+MOST_LINES = 20  # that are asked after
+CARRIED = 0.5  # of the growth, by a function that is named for it
 FEW_STEPS = 12  # on each side of the change
 RATIO = 1.2
 # The pace before must have lasted: a GPU's queue takes in the first steps as fast as they are launched.
@@ -51,3 +59,32 @@ def change_point(intervals: tuple[float, ...]) -> tuple[int, float, float] | Non
         if separated > 0 and (best is None or separated > best[0]):
             best = (separated, index, low, high)
     return best[1:] if best else None
+
+
+def carrier(seen: Profile, first: float, last: float) -> tuple[Frame, float] | None:
+    """The line of the program's own for which most of the growth goes, and its share of the newer samples; None without one.
+
+    Args:
+        seen: samples of the training thread while steps grew.
+        first: seconds of a step then.
+        last: seconds of a step now.
+
+    Time per step is share times length: what is constant takes a smaller share of longer steps.
+    """
+    middle = len(seen.sights) // 2
+    older, newer = Profile(seen.sights[:middle], seen.seconds), Profile(seen.sights[middle:], seen.seconds)
+    best: tuple[float, Frame, float] | None = None
+    for frame in newer.busiest(MOST_LINES):
+        before, now = _share(older, frame), _share(newer, frame)
+        grown = now * last - before * first
+        if now > before and grown >= CARRIED * (last - first) and (best is None or grown > best[0]):
+            best = (grown, frame, now)
+    return best[1:] if best else None
+
+
+def _share(seen: Profile, frame: Frame) -> float:
+    return seen.share_where(lambda stack: _function(user_frame(stack)) == _function(frame))
+
+
+def _function(frame: Frame | None) -> tuple[str, str] | None:
+    return None if frame is None else (short_name(frame.function), frame.file)

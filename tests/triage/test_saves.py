@@ -46,14 +46,14 @@ def test_activation_checkpointing_is_no_save() -> None:
     ("older", "newer", "line"),
     [
         ([*STEP, OWN], [*STEP, OWN, OWN, OWN], "ranked (history.py:9)"),
-        ([*STEP, OWN, OWN, OWN], [*STEP, OWN, OWN], None),
+        ([*STEP, OWN, OWN, OWN], [*STEP, OWN, OWN], "train (train.py:12)"),
         (STEP, STEP, None),
     ],
 )
 def test_a_line_is_blamed_for_growth_where_its_share_grows(
     older: list[tuple[Frame, ...]], newer: list[tuple[Frame, ...]], line: str | None
 ) -> None:
-    """A constant augmentation takes less and less of steps whose model takes longer, however much it takes."""
+    """A constant augmentation takes less and less of steps whose model takes longer, however much it takes: the model is named."""
     job = Training(card=False).goes_on(18, older).goes_on(18, newer)
     grown = found(job.steps(200, *(0.05 + 0.0008 * step for step in range(120))), regressed)
 

@@ -20,10 +20,8 @@ from perfwatch.probes.readings import Steps
 from perfwatch.triage.case import Case
 from perfwatch.triage.cpu import delay_share, taken_by_others
 from perfwatch.triage.frames import show
-from perfwatch.triage.growth import change_point, growing
+from perfwatch.triage.growth import carrier, change_point, growing
 from perfwatch.triage.job import Member
-from perfwatch.triage.own_work import own_work
-from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import slow
 from perfwatch.triage.verdict import Alternative, Outcome
@@ -37,8 +35,6 @@ TAKEN_SHARE = 0.3  # of the CPUs, by others: then they may be what makes it slow
 # So little slower it may be where they take less (measured: 1.2 to 1.35 times at 0.16 to 0.24).
 A_LITTLE, SHARED_SHARE = 1.5, 0.1
 SURE, BESIDE_OTHERS = 0.85, 0.55
-OWN_SHARE = 0.15  # of the samples, outside of training: loops that log, count and move batches stay below
-CARRIED = 0.5  # of the growth: what the work outside of training can account for at least, where its line is named
 LATELY_SECONDS = 60.0  # of samples, of what the steps are now
 
 
@@ -90,19 +86,17 @@ def _sure(case: Case, rank: Member, times: float) -> float:
 
 
 def _grows(case: Case, rank: Member, first: float, last: float, count: int) -> Outcome:
-    """Steps that take longer and longer, and the line outside of training where most of that time goes."""
-    seen = case.profile(rank, LATELY_SECONDS)
-    own = seen.share_where(own_work)
-    carries = own >= OWN_SHARE and own * last >= CARRIED * (last - first) and _share_grows(seen)
-    frame = seen.top_line(own_work) if carries else None
-    where = f", {own:.0%} of the time outside of training, mostly at {show(frame)}" if frame is not None else ""
+    """Steps that take longer and longer, and the program's own line where most of that time goes."""
+    found = carrier(case.profile(rank, LATELY_SECONDS), first, last)
+    frame, share = found if found is not None else (None, 0.0)
+    where = f", most of that at {show(frame)}, which takes {share:.0%} of the time now" if frame is not None else ""
     shift = f"{first * 1e3:.3g} ms at first, {last * 1e3:.3g} ms now, mostly in order between, over {count} steps"
     return slow(
         case,
         CAUSE,
         rank,
         lost=1.0 - first / last,
-        explains=own if frame is not None else 0.0,
+        explains=share,
         frame=frame,
         culprits=None if frame is not None else (),
         confidence=_sure(case, rank, last / first),
@@ -115,10 +109,3 @@ def _grows(case: Case, rank: Member, first: float, last: float, count: int) -> O
             else "look for what becomes longer with every step: inputs, a list, a graph that is kept",
         ),
     )
-
-
-def _share_grows(seen: Profile) -> bool:
-    """Whether work outside of training takes more of the newer samples than of the older ones: what is constant takes less."""
-    middle = len(seen.sights) // 2
-    older, newer = Profile(seen.sights[:middle], seen.seconds), Profile(seen.sights[middle:], seen.seconds)
-    return newer.share_where(own_work) > older.share_where(own_work)
