@@ -1,6 +1,7 @@
 """What the job's process groups say of themselves: NCCL's RAS service and the ranks' flight recorders, asked while we look on.
 
-Both are asked only on suspicion, seldom, and in a process of their own: neither the job nor the watch waits for an answer.
+Both are asked only on suspicion, and in a process of their own: neither the job nor the watch waits for an answer. The
+recorders, which leave a line on the job's standard error, only where its ranks rest.
 """
 
 import time
@@ -12,6 +13,8 @@ from perfwatch.probes.filesystem import Absent, Filesystem
 from perfwatch.probes.flight_recorder import MEMORY_BYTES, FlightRecorderProbe, Rank
 from perfwatch.probes.nccl_ras import Job, NcclRasProbe
 from perfwatch.probes.probe import Unavailable
+from perfwatch.recorder_turns import RecorderTurns
+from perfwatch.triage.at_rest import at_rest
 from perfwatch.triage.case import Case
 from perfwatch.triage.collectives import standings
 from perfwatch.triage.job import Member
@@ -22,8 +25,6 @@ RAS_SECONDS, RAS_MANY_SECONDS, MANY_RANKS = 2.0, 6.0, 128
 RAS_CERTAIN_SECONDS = 20.0  # after a hang was told
 # A job that has no NCCL yet may begin to use it any moment, one that has none for long hardly will.
 ABSENT_SECONDS, LONGEST_ABSENT_SECONDS = 2.0, 32.0
-RECORDER_SECONDS, RECORDER_LATER_SECONDS, RECORDER_TIMES = 4.0, 20.0, 3
-STILL_SECONDS, MOVING_SECONDS = 1.0, 5.0  # of a suspicion, before the ranks are asked to write
 WRITTEN_SECONDS = 10.0
 RAS_DEADLINE_SECONDS, RECORDER_DEADLINE_SECONDS = 8.0, 10.0
 NCCL_THREADS = ("pt_nccl", "NCCL", "nccl")  # watchdog, heartbeat, proxies, RAS
@@ -37,9 +38,6 @@ class Groups:
         sink: takes the readings, and how each question went.
         filesystem: where /proc is.
         clock: monotonic seconds.
-
-    Attributes:
-        invited: somebody asked about the job: ranks that go on may be asked too.
     """
 
     def __init__(
@@ -52,13 +50,11 @@ class Groups:
         self._filesystem = filesystem or Filesystem()
         self._under_way: dict[str, Errand] = {}
         self._due: dict[str, float] = {}
-        self.invited = False
-        self._asked, self._asked_at = 0, 0.0
+        self._turns = RecorderTurns(clock)
         self._failed: dict[str, str] = {}
         # How long it was waited before the last question that nobody was there to answer.
         self._absent: dict[str, float] = {}
         self._nccl = self._answered = False
-        self._suspected_at: float | None = None
 
     def look(self, case: Case, suspicious: bool, certain: bool) -> bool:
         """Take what has been answered, ask what is due; whether an answer is awaited. Never waits, never raises.
@@ -67,19 +63,16 @@ class Groups:
         """
         for name in list(self._under_way):
             self._collect(name)
-        now = self._clock()
         if not suspicious:
-            self._suspected_at, self._asked = None, 0
             self._absent.clear()
             return bool(self._under_way)
-        self._suspected_at = now if self._suspected_at is None else self._suspected_at
         ranks = case.ranks
         if ranks and (case.job.world_size or len(ranks)) >= 2:
             many = (case.job.world_size or len(ranks)) > MANY_RANKS
             every = RAS_CERTAIN_SECONDS if certain else RAS_MANY_SECONDS if many else RAS_SECONDS
             self._ask(RAS, every, RAS_DEADLINE_SECONDS, lambda: NcclRasProbe(self._filesystem).look(_job(case)))
             if self._uses_nccl(case):
-                self._recorders(case, now - self._suspected_at, certain)
+                self._recorders(case, certain)
         return bool(self._under_way)
 
     def close(self) -> None:
@@ -97,22 +90,15 @@ class Groups:
             self._absent.clear()
         return self._nccl
 
-    def _recorders(self, case: Case, seconds: float, certain: bool) -> None:
-        """A rank that stands is asked what it has called; one that was timed out has said so by itself.
-
-        Each question leaves a line of torch's on the job's standard error: two are asked when ranks come to stand, then few.
-        Ranks that go on are asked once, and only where somebody attached: sizes that differ do not stop NCCL.
-        """
+    def _recorders(self, case: Case, certain: bool) -> None:
+        """Ranks that rest are asked what they have called; one that was timed out has said so by itself."""
         ranks = [_rank(case, member, index) for index, member in enumerate(case.ranks[:MOST_RECORDED])]
         probe = FlightRecorderProbe(self._filesystem)
+        free = RECORDER not in self._under_way and self._clock() >= self._due.get(RECORDER, 0.0)
+        if free and self._turns.due(lambda: at_rest(case), certain):
+            if self._ask(RECORDER, 0.0, RECORDER_DEADLINE_SECONDS, lambda: probe.look(ranks), MEMORY_BYTES):
+                self._turns.asked()
         stands = any(one.kind == "still" for one in case.progress.values()) or bool(standings(case))
-        if not stands and self._asked and self._clock() - self._asked_at > RECORDER_LATER_SECONDS:
-            self._asked = 1
-        curious = self.invited and not self._asked and seconds >= MOVING_SECONDS
-        if (seconds >= STILL_SECONDS if stands else curious) and not certain:
-            every = RECORDER_SECONDS if self._asked < RECORDER_TIMES else RECORDER_LATER_SECONDS
-            if self._ask(RECORDER, every, RECORDER_DEADLINE_SECONDS, lambda: probe.look(ranks), MEMORY_BYTES):
-                self._asked, self._asked_at = self._asked + 1, self._clock()
         if stands and not self._answered:  # a rank that can be asked says the same, and newer
             self._ask(
                 WRITTEN,
@@ -157,6 +143,8 @@ class Groups:
             pause = min(LONGEST_ABSENT_SECONDS, 2 * self._absent.get(name, ABSENT_SECONDS / 2))
             self._due[name] = max(self._due.get(name, 0.0), self._clock() + pause)
             self._absent[name] = pause
+            if name == RECORDER:
+                self._turns.unheard()
         else:
             self._absent.pop(name, None)
         self._answered = self._answered or (name == RECORDER and trouble is None)

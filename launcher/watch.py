@@ -79,7 +79,6 @@ class Watch:
         self._settled_at: float | None = None
         self._sources = Sources(self.look)
         self._groups = Groups(self._append, self.look.filesystem, clock)
-        self._groups.invited = eager
         self._read_texts: set[int] = set()
         self._turns, self._interest = Turns(), Interest()
 
@@ -106,7 +105,6 @@ class Watch:
 
     def attend(self) -> None:
         """Somebody asks about the job: look closely, as at a suspect one."""
-        self._groups.invited = True
         if not self.suspicious:
             self._suspect()
 

@@ -11,8 +11,8 @@ import pytest
 
 from perfwatch.arming import armed_groups
 from perfwatch.groups import RAS_SECONDS, Groups
-from perfwatch.probes.group_variables import free_port
-from perfwatch.probes.readings import Communicator, ProbeCall, Process, Reading, Thread
+from perfwatch.probes.group_variables import PIPE_VARIABLE, free_port
+from perfwatch.probes.readings import Communicator, ProbeCall, Process, Reading, Steps, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from tests.sessions import session
@@ -172,4 +172,35 @@ def test_when_nccl_is_first_seen_whoever_was_absent_is_asked_anew() -> None:
         ours.wait()
 
     assert before
+    watched.groups.close()
+
+
+def test_the_recorders_of_a_job_in_which_a_rank_makes_steps_are_left_alone(tmp_path: Path) -> None:
+    """However still another rank is: each question would leave what looks like a failure on the job's standard error."""
+    pipes = []
+    for rank in range(2):
+        os.mkfifo(tmp_path / f"fr_{rank}.pipe")
+        pipes.append(os.open(tmp_path / f"fr_{rank}.pipe", os.O_RDONLY | os.O_NONBLOCK))
+    environment = {"PATH": os.environ["PATH"], PIPE_VARIABLE: f"{tmp_path}/fr_"}
+    ours = [subprocess.Popen(["sleep", "600"], env=environment) for _ in pipes]
+    try:
+        works, still = (one.pid for one in ours)
+        watched = Watched([works, still])
+        history = watched.case.history
+        history.add(0.0, Communicator(communicator="a", size=2))
+        history.add(0.0, Steps(pid=works, tid=works, count=9, step_ago_seconds=0.1))
+        history.add(0.0, Thread(pid=still, tid=still, name="python", state="S", cpu_seconds=1.0, ran_ago_seconds=30.0))
+        assert watched.case.progress[still].kind == "still"
+        for _ in range(40):
+            watched.look()
+            watched.clock.now += 1.0
+        written = [os.read(pipe, 64) for pipe in pipes]
+    finally:
+        for one in ours:
+            one.kill()
+            one.wait()
+        for pipe in pipes:
+            os.close(pipe)
+
+    assert written == [b"", b""]
     watched.groups.close()
