@@ -2,6 +2,7 @@
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
+from perfwatch.triage.history import median
 from perfwatch.triage.job import Member
 
 # After the first step: what imports, the first allocations and the crowd of the start have cost is out of the windows then.
@@ -22,10 +23,12 @@ def _begins(case: Case, rank: Member) -> bool:
     counted = case.history.series(r.Steps, rank.pid)
     if not counted:
         return case.session.mode == "run" and _age_seconds(case, rank) < YOUNG_SECONDS
-    first = counted[0]
-    if case.session.mode != "run" and first.reading.count > len(first.reading.interval_seconds) + 1:
-        return False  # it had made more steps before than were seen; a watch from the start sees each second of them
-    return case.at - first.at + sum(first.reading.interval_seconds) < SETTLED_SECONDS
+    first, intervals = counted[0], counted[0].reading.interval_seconds
+    # Of many steps the first look has the newest intervals alone: those before were as long, as far as anybody knows.
+    before = max(sum(intervals), first.reading.count * (median(intervals) or 0.0))
+    if len(intervals) < 2 and first.reading.count > 2:
+        return False
+    return case.at - first.at + before < SETTLED_SECONDS
 
 
 def _age_seconds(case: Case, rank: Member) -> float:
