@@ -71,6 +71,8 @@ class Teller:
             self.state == "inconclusive" and verdict.state in WELL
         ):
             kind, text = "retraction", f"moves again: {verdict.summary}"
+        elif self.state == "slow" and verdict.state == "healthy":
+            kind, text = "retraction", f"no longer slow: {verdict.summary}"
         self.state, self._cause, self._told_of = verdict.state, verdict.cause, _blamed(verdict)
         self.events.append(Event(at, self._session.created + at, kind, text, verdict))
         del self.events[1:-MOST_EVENTS]  # the first one says when it began

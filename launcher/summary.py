@@ -101,7 +101,13 @@ class Summary:
         rows = [("", f"{self.ending} after {duration(self.elapsed_seconds)}"), ("steps", self._steps())]
         rows += self.said[-MOST_SAID:] or (("suspected", "nothing"),)
         if self.verdict is not None and self.verdict.state not in ("healthy", "inconclusive"):
-            rows.append(("verdict", self.verdict.summary))
+            hung = (
+                self.verdict.state == "gone"
+                and self.said
+                and self.said[-1][0] == "told"
+                and self.said[-1][1].startswith("hung")
+            )
+            rows.append(("verdict", self.verdict.summary + ("; it hung until then" if hung else "")))
         share = 100 * self.cost_seconds / max(self.elapsed_seconds, 0.001)
         rows.append(("cost", f"{self.cost_seconds:.2f} CPU seconds ({share:.1f} % of a core)"))
         rows.append(("session", self.session or "none"))

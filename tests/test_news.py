@@ -28,6 +28,7 @@ def said(state: str, cause: str | None, suspect: Suspect | None = None, frame: s
         (said("hung", "endless_python"), said("slow", "straggling_rank"), "retraction", "moves again: it is slow"),
         (said("slow", "synchronising"), said("slow", "straggling_rank"), "verdict", "it is slow"),
         (said("slow", "synchronising"), said("hung", "endless_python"), "verdict", "it is hung"),
+        (said("slow", "synchronising"), said("healthy", "balanced"), "retraction", "no longer slow: it is healthy"),
     ],
 )
 def test_what_was_suspected_is_taken_back_by_a_job_that_is_well(

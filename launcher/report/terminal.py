@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from perfwatch.report.plain import clean, duration
+from perfwatch.triage.node import doing
 from perfwatch.triage.verdict import Culprit, Link, Verdict
 
 STYLES = {
@@ -160,4 +161,4 @@ def link_text(one: Link) -> str:
     who += f" on {clean(one.host)}" if one.host else ""
     frame = f" in {clean(one.frame)}" if one.frame else ""
     silent = "" if one.silent_seconds is None else f", silent for {duration(one.silent_seconds)}"
-    return f"{who}{frame} waits for {clean(one.waits_for)}{silent}"
+    return f"{who}{frame} {doing(clean(one.waits_for))}{silent}"

@@ -15,6 +15,7 @@ from perfwatch.triage.hang import wakes_soon, who
 from perfwatch.triage.history import History
 from perfwatch.triage.measured import measured_by
 from perfwatch.triage.motion import moves
+from perfwatch.triage.node import doing
 from perfwatch.triage.rule import Rule
 from perfwatch.triage.rules import RULES
 from perfwatch.triage.traced import sharpened
@@ -168,11 +169,9 @@ def _as_seen(case: Case, verdict: Verdict) -> Verdict:
     rank, chain = next(iter(case.chains.items()), (0, None))
     if chain is None:
         return verdict
-    nothing = chain.awaited.removeprefix("nothing")
-    does = f" waits for {nothing}" if nothing == chain.awaited else nothing  # "nothing: it runs"
     return msgspec.structs.replace(
         verdict,
-        summary=f"no cause can be named: {who(chain)}{does} ({case.progress[rank].basis})",
+        summary=f"no cause can be named: {who(chain)} {doing(chain.awaited)} ({case.progress[rank].basis})",
         wait_chain=tuple(link for one in case.chains.values() for link in one.links)[:SHOWN_LINKS],
         next=(f"py-spy dump --nonblocking --pid {chain.end.node.pid}", f"perfwatch attach {rank} --watch"),
     )

@@ -12,7 +12,7 @@ from perfwatch.triage.frames import any_tag, collective_name, show
 from perfwatch.triage.history import History
 from perfwatch.triage.job import Job
 from perfwatch.triage.motion import python_threads
-from perfwatch.triage.node import End, Node, node_of
+from perfwatch.triage.node import IT_RUNS, End, Node, node_of
 
 RUNNING_SHARE = 0.5  # of a core: a thread above this is running whatever the instant says
 NETWORK_STATES = ("ESTABLISHED", "SYN_SENT", "CLOSE_WAIT", "SYN_RECV", "FIN_WAIT1", "FIN_WAIT2")
@@ -253,7 +253,7 @@ def _by_call(history: History, job: Job, node: Node) -> Edge | None:
         return ending("uninterruptible", node, what, detail=mapped)
     if node.state == "R" or (node.motion.run_share or 0.0) > RUNNING_SHARE:
         kind = "native" if threads.without_gil(history, node) else "python"
-        return ending(kind, node, "nothing: it runs")
+        return ending(kind, node, IT_RUNS)
     if wait is not None and wait.kind == "sleep":
         locked = polling.locked_by_others(history, node)
         if locked is not None:

@@ -27,6 +27,7 @@ class Work:
     sockets: float
     bytes_per_second: float  # from the block layer, all workers together
     where: str  # the commonest mount or peer
+    computing: int  # how many of them compute rather than wait
     measured: bool  # whether how much they run is known: it takes two looks at one that runs
 
     @property
@@ -66,7 +67,8 @@ def work(case: Case, found: Starving) -> Work:
     if rate > BLOCK_READS:
         in_files = max(in_files, 1.0 - in_sockets - wanted)
     where = places.most_common(1)[0][0] if places else ""
-    return Work(median(runs) or 0.0, wanted, in_files, in_sockets, rate, where, bool(runs) or not running)
+    computing = sum(one >= WANTING_SHARE for one in wants)
+    return Work(median(runs) or 0.0, wanted, in_files, in_sockets, rate, where, computing, bool(runs) or not running)
 
 
 def _in_kernel(case: Case, pid: int, tid: int) -> float:

@@ -84,13 +84,18 @@ class Profile:
         return [frame for frame, _ in counted.most_common(most)]
 
     def top_line(self, holds: Callable[[r.Stack], bool] = lambda _: True) -> r.Frame | None:
-        """The program's own frame that most of the samples for which something holds are in."""
+        """The line in which most samples are of that function of the program's own in which most samples are; of those that hold."""
+        functions: Counter[tuple[str, str]] = Counter()
         counted: Counter[r.Frame] = Counter()
         for one in self.sights:
             frame = user_frame(one.reading)
             if frame is not None and holds(one.reading):
+                functions[frame.function, frame.file] += one.reading.samples
                 counted[frame] += one.reading.samples
-        return counted.most_common(1)[0][0] if counted else None
+        if not functions:
+            return None
+        busiest = functions.most_common(1)[0][0]
+        return max((f for f in counted if (f.function, f.file) == busiest), key=lambda frame: counted[frame])
 
 
 def profile(history: History, pid: int, tid: int, seconds: float | None = None) -> Profile:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
 from perfwatch.triage.code import line_of, names
-from perfwatch.triage.frames import any_tag, inner_tags, is_user, show, tags, user_frames
+from perfwatch.triage.frames import any_tag, inner_tags, is_user, show, tags, user_frame, user_frames
 from perfwatch.triage.gpu import Regime, name_of, regimes, saturated
 from perfwatch.triage.job import Member
 from perfwatch.triage.motion import motion, moves, python_threads, tags_seen, was_at
@@ -65,17 +65,26 @@ class Starving:
 
     def line(self, case: Case) -> str | None:
         """The program's own line where the workers spend most of their time."""
-        counted: Counter[str] = Counter()
+        functions: Counter[tuple[str, str]] = Counter()
+        lines: dict[tuple[str, str], Counter[str]] = {}
         for _, _, seen in self.profiles(case):
-            frame = show(seen.top_line())
-            if frame is not None:
-                counted[frame] += seen.samples
-        return counted.most_common(1)[0][0] if counted else None
+            for one in seen.sights:
+                frame = user_frame(one.reading)
+                if frame is not None:
+                    key = (frame.function, frame.file)
+                    functions[key] += one.reading.samples
+                    lines.setdefault(key, Counter())[show(frame) or ""] += one.reading.samples
+        return lines[functions.most_common(1)[0][0]].most_common(1)[0][0] if functions else None
 
-    def summary(self, case: Case, doing: str) -> str:
-        """``doing`` completes: the training thread waits for data so much of the time while 4 workers are ..."""
-        line, verb = self.line(case), "is" if self.workers == 1 else "are"
-        told = f"the training thread waits for data {self.waiting:.0%} of the time while {self.kind} {verb} {doing}"
+    def summary(self, case: Case, doing: str, of_them: int | None = None) -> str:
+        """``doing`` completes: the training thread waits for data so much of the time while 4 workers are ...
+
+        of_them: how many do so, where it is not all.
+        """
+        alone = (self.workers if of_them is None else of_them) == 1
+        line, verb = self.line(case), "is" if alone else "are"
+        who = self.kind if of_them in (None, self.workers) else f"{of_them} of {self.kind}"
+        told = f"the training thread waits for data {self.waiting:.0%} of the time while {who} {verb} {doing}"
         return told + (f", mostly at {line}" if line else "")
 
     def finding(

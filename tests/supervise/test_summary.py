@@ -9,6 +9,7 @@ import pytest
 from perfwatch.probes.readings import Steps
 from perfwatch.recording import load
 from perfwatch.summary import Summary, Tally
+from tests.sessions import verdict
 from tests.supervise.conftest import Launch
 
 
@@ -50,6 +51,22 @@ def test_step_line_names_count_processes_and_quantiles() -> None:
 def test_run_without_steps_says_so() -> None:
     """Missing is not zero: nothing was counted."""
     assert text(tallied())[1] == "perfwatch: steps:     none counted"
+
+
+@pytest.mark.parametrize(
+    ("said", "hung"),
+    [
+        ((("told", "hung: endless_python (x)"),), True),
+        ((("told", "hung: endless_python (x)"), ("retracted", "moves again")), False),
+        ((("told", "slow: regressed (x)"),), False),
+    ],
+)
+def test_a_job_that_was_ended_because_it_hung_is_said_to(said: tuple[tuple[str, str], ...], hung: bool) -> None:
+    """The signal that ended it is not the verdict on it."""
+    ended = verdict(state="gone", cause="killed", summary="pid 7 was ended by SIGTERM")
+
+    line = next(line for line in text(tallied(), verdict=ended, said=said) if "verdict:" in line)
+    assert line.endswith("was ended by SIGTERM" + ("; it hung until then" if hung else ""))
 
 
 def test_cost_is_a_share_of_one_core() -> None:

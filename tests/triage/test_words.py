@@ -229,3 +229,27 @@ def test_an_event_loop_that_a_library_keeps_for_itself_is_not_blamed() -> None:
 def test_threads_of_a_pool_without_a_task_are_no_partners_of_a_deadlock() -> None:
     """They wait for ever, too, and hold nothing."""
     assert "ThreadPoolExecutor" not in judged("deadlocked_locks/fires/producer_raised").summary
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("stalled_collective/fires/reader_locked_out", "and thread reader at shrink (tile_cache.py:28) for a lock"),
+        ("stalled_collective/fires/store_that_refuses", "at read (store.py:21) backs off and tries again and again"),
+        ("stalled_collective/fires/two_of_four_loop", "ranks 0, 2 never joined the gradients' reduction"),
+        ("starved_by_transforms/fires/one_of_two_workers", "while 1 of 2 workers is computing, mostly at resample"),
+        ("waiting_for_file/fires/database_of_another_rank", "held by rank 2 (pid 931), at main (fit.py:55)"),
+        ("hung_at_exit/fires/queue_unread", "(nobody else holds the other end) to read"),
+        (
+            "deadlocked_locks/fires/task_that_died",
+            "a task of its event loop that could run for ever; no thread was seen to wake it",
+        ),
+        ("slow_output/fires/pictures", "writes pictures"),
+        ("balanced/fires/pace_of_its_own", "at a pace of its own, a step each 5 s: it sleeps 100% of the time at tick"),
+        ("regressed/fires/hooks_upon_hooks", "most of that at fn (train.py:18)"),
+        ("crashed/fires/asserted_on_the_device", "CUDA error: device-side assert triggered"),
+    ],
+)
+def test_a_verdict_says_what_somebody_would_have_to_look_for(case: str, words: str) -> None:
+    """Beside the state and the cause: who holds what, which of several, and what it does instead."""
+    assert words in judged(case).summary

@@ -6,7 +6,7 @@ What it means
 
 How it is recognised
     Every rank moves, none waits for data for long, its GPU (if it has one) is not left idle most of the time, and no slow cause
-    was recognised.
+    was recognised. Or steps come evenly, and between them the program sleeps: that is its own pace, and its line is told.
 
 What it is mistaken for
     A slow run whose witnesses are missing: the confidence is lower than that of a named bottleneck.
@@ -18,7 +18,9 @@ What to do next
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.accelerated import FEW_SECONDS
 from perfwatch.triage.case import Case
+from perfwatch.triage.frames import show
 from perfwatch.triage.gpu import Regime, cards_of, regimes
+from perfwatch.triage.own_work import rests
 from perfwatch.triage.profile import TRAINING_TAGS
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.rules.contended_lock import takes_a_lock
@@ -31,12 +33,17 @@ FEW_SAMPLES = 15
 WINDOW_SECONDS = 15.0
 IDLE_SHARE = 0.5  # of the time without a kernel: something holds the card back, though nobody can say what
 NO_BOTTLENECK = 0.75
+PACE_SECONDS, EVEN_STEPS, EVENLY = 120.0, 3, 1.1
+MOSTLY = 0.5
+AT_ITS_PACE = 0.7  # a sleep that somebody left in looks the same: its line is told
 
 
 def judge(case: Case) -> Outcome:
     """Fires when every rank moves and enough was seen of it."""
     if not case.moving:
         return None
+    if (paced := _paced(case)) is not None:
+        return paced
     for rank in case.ranks:
         seen = case.profile(rank, WINDOW_SECONDS)
         if seen.samples < FEW_SAMPLES or not seen.seen(*TRAINING_TAGS):
@@ -54,6 +61,44 @@ def judge(case: Case) -> Outcome:
         confidence=NO_BOTTLENECK,
         owner=CAUSE.owner,
         evidence=(case.saw("progress", f"{len(case.ranks)} ranks", "moves", basis, "steps go on"),),
+    )
+
+
+def _paced(case: Case) -> Finding | None:
+    """One rank whose steps come evenly, with a sleep of the program's own between them: a simulator in real time, say."""
+    if len(case.ranks) != 1 or (case.job.world_size or 1) > 1:
+        return None
+    rank = case.ranks[0]
+    steps, seen = case.steps(rank, PACE_SECONDS), case.profile(rank, WINDOW_SECONDS)
+    if steps is None or len(steps.intervals) < EVEN_STEPS or seen.samples < FEW_SAMPLES:
+        return None
+    slept = seen.share_where(lambda stack: rests(case.history, stack))
+    length = steps.median_seconds or 0.0
+    if slept < MOSTLY or (steps.long_seconds or 0.0) > EVENLY * length:
+        return None
+    at = show(seen.top_line(lambda stack: rests(case.history, stack)))
+    return Finding(
+        cause=CAUSE.name,
+        state="healthy",
+        summary=f"training goes on at a pace of its own, a step each {length:.3g} s: it sleeps {slept:.0%} of the time at {at}",
+        confidence=AT_ITS_PACE,
+        owner=CAUSE.owner,
+        evidence=(
+            case.saw(
+                "steps",
+                f"pid {rank.pid}",
+                "come evenly",
+                f"p50 {length:.3g} s, p95 {steps.long_seconds or 0:.3g} s",
+                "steps go on",
+            ),
+            case.saw(
+                "stack",
+                f"pid {rank.pid}",
+                "sleeps in the program's own code",
+                f"{slept:.0%} of {seen.samples} samples",
+                "0 %",
+            ),
+        ),
     )
 
 

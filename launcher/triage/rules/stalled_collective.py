@@ -21,18 +21,18 @@ import msgspec
 
 from perfwatch.probes.readings import Process, Stack, Thread
 from perfwatch.triage.absence import call, elsewhere, ended, in_collective, listed, rank_of, waits_as, way
+from perfwatch.triage.away import named_ranks, why_absent
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.collectives import unanswered
-from perfwatch.triage.frames import show
-from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
+from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon
 from perfwatch.triage.leaving import leaves, left_over, over
 from perfwatch.triage.motion import moves
-from perfwatch.triage.node import Node, culprit
+from perfwatch.triage.node import culprit
 from perfwatch.triage.profile import TRAINING_TAGS
-from perfwatch.triage.releasing import held_up, named, partners
+from perfwatch.triage.releasing import held_up, partners
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.threads import OTHERS_MOVE, awaited
+from perfwatch.triage.threads import OTHERS_MOVE
 from perfwatch.triage.verdict import Abstention, Alternative, Finding, Missing, Outcome
 from perfwatch.triage.waitgraph import WaitGraph, wait_graph
 
@@ -121,7 +121,7 @@ def _absent(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitGr
         CAUSE.name,
         first,
         owner=CAUSE.owner,
-        summary=f"rank {first.start.rank} never joined {op}: {_why(first, left, roots)}; {victims} for it",
+        summary=f"{named_ranks(absent)} never joined {op}: {why_absent(case, first, left, roots)}; {victims} for it",
         patience=STRUCTURAL_SECONDS if certain else temporal(case),
         silent=max(silent, first.end.silent_seconds or 0.0) if certain else silent,
         ceiling=1.0 if first.end.still else INFERRED,
@@ -152,20 +152,3 @@ def _absent(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitGr
         *(one for chain in absent for one in chain.culprits()),
     )
     return msgspec.structs.replace(found, wait_chain=links, culprits=culprits)
-
-
-def _why(absent: Chain, left: list[Node], roots: list[Node]) -> str:
-    """What keeps a rank away: a wait, of others too, or that it is done and its process only waits for threads of its own."""
-    if not over(absent):
-        also = "".join(f", and {named(one, absent.end.node.pid)} for {awaited(one)}" for one in roots[:2])
-        return f"{who(absent)} waits for {absent.awaited}{also}{_around(absent)}"
-    until = f"thread {left[0].name or left[0].tid} at {show(left[0].frame)} to end" if left else absent.awaited
-    return f"its program is over, and {who(absent)} waits for {until}"
-
-
-def _around(absent: Chain) -> str:
-    """Of a cycle through another process: that the one who is waited for waits as well, and for what."""
-    others = [link for link in absent.links if link.pid != absent.end.node.pid]
-    if absent.end.kind != "cycle" or not others:
-        return ""
-    return f", which waits at {others[0].frame or '?'} for {others[0].waits_for}"

@@ -38,11 +38,14 @@ def judge(case: Case) -> Outcome:
     if does.mostly not in ("computing", "waiting"):
         return None
     computes = does.mostly == "computing"
+    uneven = computes and 0 < does.computing < found.workers
     return found.finding(
         case,
         CAUSE,
         ceiling=0.95 if computes else UNEXPLAINED,
-        summary=found.summary(case, "computing" if computes else "waiting in the program's own code"),
+        summary=found.summary(
+            case, "computing" if computes else "waiting in the program's own code", does.computing if uneven else None
+        ),
         evidence=(
             case.saw(
                 "thread",
@@ -58,5 +61,9 @@ def judge(case: Case) -> Outcome:
                 refuted_by=f"the workers read in {max(does.files, does.sockets):.0%} of looks and run {does.runs:.0%} of the time",
             ),
         ),
-        next=("raise num_workers or make the transform cheaper",),
+        next=(
+            "give each worker as much to do as the others: one that has most of the work holds up the batches of all"
+            if uneven
+            else "raise num_workers or make the transform cheaper",
+        ),
     )
