@@ -61,9 +61,13 @@ def judge(case: Case) -> Outcome:
                 refuted_by=f"the workers read in {max(does.files, does.sockets):.0%} of looks and run {does.runs:.0%} of the time",
             ),
         ),
-        next=(
-            "give each worker as much to do as the others: one that has most of the work holds up the batches of all"
-            if uneven
-            else "raise num_workers or make the transform cheaper",
-        ),
+        next=(_next(found.line(case), computes, uneven),),
     )
+
+
+def _next(line: str | None, computes: bool, uneven: bool) -> str:
+    if not computes:
+        return f"look at what they wait for{f' at {line}' if line else ''}: no more workers make that shorter"
+    if uneven:
+        return "give each worker as much to do as the others: one that has most of the work holds up the batches of all"
+    return "raise num_workers or make the transform cheaper"
