@@ -21,6 +21,7 @@ SILENCE_SECONDS = 3.0  # one reading a second while it lasts
 SPUN_SECONDS = 3.0
 WAITS_FOR_DATA = 0.1  # of the time
 MORE_WAITING = 0.1  # of the time, than when it was last looked at closely
+ANSWER_HOLDS_SECONDS = 1800.0
 WHOLE_SAMPLES = 20  # of a calm sample: three seconds bring some 60
 LATE_TIMES = 3.0  # the longest step: an evaluation or a checkpoint belongs to some
 
@@ -65,24 +66,27 @@ def nearest(case: Case, alive: Iterable[int], most: int) -> list[int]:
 class Interest:
     """Whether samples of the ranks alone call for a look at the others: a loss was seen, or nobody knows who makes their data.
 
-    What a close look has answered is not asked again until the ranks wait for data more than they did then.
+    What a close look has answered is not asked again for a good while, unless the ranks wait for data more than they did then:
+    a loop that waits a little waits now less and now more, and each close look costs what an hour of calm does.
     """
 
     def __init__(self) -> None:
-        self._answered = 0.0
+        self._answered, self._holds_until = 0.0, 0.0
 
     def asks(self, case: Case, verdict: Verdict) -> bool:
         """Whether to look closely now."""
         if verdict.state == "slow":
             return True
-        waits = _waits_for_data(case)
-        self._answered = min(self._answered, waits + MORE_WAITING)  # what is well again may be asked again
         enough = {"inconclusive": WAITS_FOR_DATA, "healthy": WAITING_SHARE}.get(verdict.state)
-        return enough is not None and waits >= max(enough, self._answered)
+        return enough is not None and _waits_for_data(case) >= max(enough, self._known(case))
 
     def answered(self, case: Case) -> None:
-        """A close look has ended: what the ranks wait now is no riddle."""
-        self._answered = _waits_for_data(case) + MORE_WAITING
+        """A close look has ended: what the ranks wait now, and waited when it began, is no riddle."""
+        self._answered = max(self._known(case), _waits_for_data(case) + MORE_WAITING)
+        self._holds_until = case.at + ANSWER_HOLDS_SECONDS
+
+    def _known(self, case: Case) -> float:
+        return self._answered if case.at < self._holds_until else 0.0
 
 
 def _waits_for_data(case: Case) -> float:

@@ -154,6 +154,9 @@ def test_what_a_close_look_has_answered_is_not_asked_again() -> None:
 
     interest.answered(case)
     assert not interest.asks(case, well)
+    little = calm().case()
+    assert not interest.asks(little, judge(little))
+    assert not interest.asks(case, well), "waits less now and more then: the same loop"
 
 
 @pytest.mark.parametrize(("mode", "confidence", "told"), [("run", 0.6, 0), ("run", 0.79, 1), ("attach", 0.6, 1)])
