@@ -101,6 +101,12 @@ def trained_for(case: Case, rank: Member) -> float:
     return LONGEST_SECONDS
 
 
+def since_first_step(case: Case, rank: Member, seen: Profile) -> Profile:
+    """The samples of the window from the first step on: what was done before it, however long it took, is done once."""
+    training = trained_for(case, rank)
+    return seen if training >= WINDOW_SECONDS else case.profile(rank, training)
+
+
 def surroundings_known(case: Case, uuid: str) -> bool:
     """Whether it could be seen that nothing holds the card itself back: its clocks and link, and who else uses it."""
     described = case.history.latest(r.Gpu, uuid) is not None

@@ -11,8 +11,10 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.history import History
 from perfwatch.triage.native import native_profile
+from perfwatch.triage.rules import recompiling
 from perfwatch.triage.rules.compiling import _compiles
 from tests.sessions import session
+from tests.training import BACKWARD, FORWARD, OPTIMIZER, TORCH, Training
 
 RECORDED = Path(__file__).parent / "recordings" / "starved_by_transforms" / "fires" / "between_two_samples"
 
@@ -75,3 +77,14 @@ def test_a_native_profile_of_the_imports_says_nothing_of_training(taken_at: floa
     case.history.add(taken_at, NativeProfile(pid=7, tid=7, shares={"gc_collect_main": 0.25}, samples=100))
 
     assert (native_profile(case, case.ranks[0]) is not None) is tells
+
+
+def test_a_model_that_was_compiled_before_its_first_step_is_not_compiled_again_and_again() -> None:
+    """The compiler is still in the window by which slowness is judged, and the samples of it come and go."""
+    compiles = (Frame("compile_fx_inner", f"{TORCH}/_inductor/compile_fx.py", 9), *FORWARD)
+    job = Training(card=False).goes_on(8, [compiles, FORWARD]).goes_on(12.5, [FORWARD, BACKWARD, OPTIMIZER])
+    case = job.steps(62, *[0.2] * 61).case()
+
+    assert not beginning(case)
+    assert case.profile(case.ranks[0], 20.0).share("compile") > 0.15
+    assert recompiling.judge(case) is None

@@ -15,6 +15,7 @@ What to do next
 """
 
 from perfwatch.probes.readings import Stack
+from perfwatch.triage.accelerated import since_first_step
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import show, tags
 from perfwatch.triage.profile import Profile
@@ -29,10 +30,11 @@ COMES_BACK = 2
 
 def judge(case: Case) -> Outcome:
     """Fires when the compiler comes back between steps."""
-    found = worst(case, lambda rank, seen: seen.share_where(compiles))
+    found = worst(case, lambda rank, seen: since_first_step(case, rank, seen).share_where(compiles))
     if found is None:
         return None
-    rank, seen, lost = found
+    rank, whole, lost = found
+    seen = since_first_step(case, rank, whole)
     steps = case.steps(rank)
     stretches = len(seen.runs(compiles))
     advanced = steps.advanced > 0 if steps is not None else stepped(seen)

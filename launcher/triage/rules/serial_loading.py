@@ -18,7 +18,7 @@ What to do next
 """
 
 from perfwatch.probes.readings import Stack
-from perfwatch.triage.accelerated import trained_for
+from perfwatch.triage.accelerated import since_first_step
 from perfwatch.triage.case import Case
 from perfwatch.triage.cpu import spare_cores
 from perfwatch.triage.frames import is_user, show, tags, tags_of
@@ -30,7 +30,7 @@ from perfwatch.triage.own_work import own_python, own_work, rests
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.saving import in_save
-from perfwatch.triage.slowness import FEW_SAMPLES, WINDOW_SECONDS, certainty, slow, working, worst
+from perfwatch.triage.slowness import FEW_SAMPLES, certainty, slow, working, worst
 from perfwatch.triage.verdict import Alternative, Evidence, Outcome
 
 CAUSE = Cause("serial_loading", "slow", "data", (Stack,))
@@ -91,8 +91,7 @@ def _own(case: Case) -> Outcome:
         return own_work(stack) and not rests(case.history, stack) and not in_save(case, stack)
 
     for rank, whole in working(case):
-        training = trained_for(case, rank)  # what was done before the first step is done once
-        seen = whole if training >= WINDOW_SECONDS else case.profile(rank, training)
+        seen = since_first_step(case, rank, whole)
         lost, python = seen.share_where(works), seen.share_where(lambda stack: own_python(case.history, stack))
         native = native_python_share(case, rank)
         now = case.progress[rank.pid]
