@@ -82,8 +82,9 @@ def test_a_native_profile_of_the_imports_says_nothing_of_training(taken_at: floa
 def test_a_model_that_was_compiled_before_its_first_step_is_not_compiled_again_and_again() -> None:
     """The compiler is still in the window by which slowness is judged, and the samples of it come and go."""
     compiles = (Frame("compile_fx_inner", f"{TORCH}/_inductor/compile_fx.py", 9), *FORWARD)
-    job = Training(card=False).goes_on(8, [compiles, FORWARD]).goes_on(12.5, [FORWARD, BACKWARD, OPTIMIZER])
-    case = job.steps(62, *[0.2] * 61).case()
+    job = Training(card=False).goes_on(8, [compiles, FORWARD]).goes_on(6, [FORWARD, BACKWARD, OPTIMIZER])
+    job = job.steps(31, *[0.2] * 30).goes_on(6.5, [FORWARD, BACKWARD, OPTIMIZER])
+    case = job.steps(62, *[0.2] * 31).case()
 
     assert not beginning(case)
     assert case.profile(case.ranks[0], 20.0).share("compile") > 0.15
