@@ -7,6 +7,7 @@ from perfwatch.triage.history import History
 from perfwatch.triage.job import Job
 from perfwatch.triage.node import Node, node_of
 from perfwatch.triage.polling import source_of
+from perfwatch.triage.present import open_file
 from perfwatch.triage.threads import HEARTBEAT_CALLS, LEADING_TAGS, other_threads, worked_for
 
 
@@ -19,7 +20,7 @@ def facing(history: History, job: Job, socket: r.Socket, pids: tuple[int, ...]) 
         wait = seen.reading.wait if seen is not None else None
         if wait is None or wait.fd is None or wait.kind not in ("recv", "read"):
             continue
-        file = history.latest(r.Descriptor, pid, wait.fd)
+        file = open_file(history, pid, tid, wait.fd)
         if file is not None and _is_far_end(file.reading, socket):
             return node_of(history, job, pid, tid)
     return None

@@ -18,6 +18,7 @@ from perfwatch.triage.kernels import kernels
 from perfwatch.triage.motion import Motion, motion, stacks_of
 from perfwatch.triage.neighbours import shared
 from perfwatch.triage.node import End, Node, node_of
+from perfwatch.triage.present import open_file
 from perfwatch.triage.verdict import Missing
 
 Found = tuple[str, tuple[Node, ...], End | None]
@@ -234,5 +235,5 @@ def _on_device(history: History, node: Node) -> bool:
     if wait is None:
         return False
     fds = [wait.fd] if wait.fd is not None else [polled.fd for polled in wait.polled]
-    files = (history.latest(r.Descriptor, node.pid, fd) for fd in fds)
+    files = (open_file(history, node.pid, node.tid, fd) for fd in fds)
     return any(file is not None and file.reading.target.startswith(DEVICE_FILES) for file in files)

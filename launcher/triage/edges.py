@@ -7,7 +7,7 @@ path, deadline). Names of wait channels differ between kernels and decide nothin
 from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
-from perfwatch.triage import answering, devices, polling, rendezvous, threads, workers
+from perfwatch.triage import answering, devices, polling, present, rendezvous, threads, workers
 from perfwatch.triage.frames import any_tag, collective_name, show
 from perfwatch.triage.history import History
 from perfwatch.triage.job import Job
@@ -110,11 +110,11 @@ def _by_descriptor(history: History, job: Job, node: Node) -> Edge | None:
 def _files(history: History, node: Node, wait: r.Wait) -> list[r.Descriptor]:
     """What the wait is on; for an epoll instance, what that watches, connections to others first."""
     fds = [wait.fd] if wait.fd is not None else [p.fd for p in wait.polled]
-    found = [seen.reading for fd in fds if (seen := history.latest(r.Descriptor, node.pid, fd))]
+    found = [seen.reading for fd in fds if (seen := present.open_file(history, node.pid, node.tid, fd))]
     watched = [fd for file in found if file.kind == "epoll" for fd in file.watched]
     return [
         *(file for file in found if file.kind != "epoll"),
-        *(seen.reading for fd in watched if (seen := history.latest(r.Descriptor, node.pid, fd))),
+        *(seen.reading for fd in watched if (seen := present.open_file(history, node.pid, node.tid, fd))),
     ]
 
 

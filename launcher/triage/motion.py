@@ -10,6 +10,7 @@ from itertools import pairwise
 from perfwatch.probes import readings as r
 from perfwatch.triage.frames import any_tag, is_user, short_name, tags
 from perfwatch.triage.history import History, Seen
+from perfwatch.triage.present import is_past
 
 # The trailing time over which a thread must be flat (measured: the first 0.3 s after onset still drain).
 WINDOW_SECONDS = 5.0
@@ -30,9 +31,9 @@ class Motion:
     """What one thread did over the window. None: not seen."""
 
     seconds: float  # between the first and the last look
-    samples: int  # of its stack
-    distinct: int  # different stacks among them, rare (possibly torn) ones left out
-    steady_share: float  # of the commonest stack, 0..1
+    samples: int  # of its stack, in the wait that it is in now
+    distinct: int  # different stacks over the window, rare (possibly torn) ones left out
+    steady_share: float  # of the commonest among the samples, 0..1
     run_share: float | None
     delay_share: float | None  # runnable but not running
     switches_per_second: float | None
@@ -76,7 +77,7 @@ def dominant(history: History, pid: int, tid: int, seconds: float = WINDOW_SECON
 
 
 def _dominant(history: History, pid: int, tid: int, seconds: float) -> Seen[r.Stack] | None:
-    seen = stacks_of(history, pid, tid, seconds)
+    seen = [one for one in stacks_of(history, pid, tid, seconds) if not is_past(history, one)]
     if not seen:
         return None
     weights: Counter[tuple[tuple[str, str, int], ...]] = Counter()
@@ -98,10 +99,8 @@ def _motion(history: History, pid: int, tid: int, seconds: float) -> Motion:
     threads = _two_looks(history, pid, tid, seconds)
     reach = max(seconds, history.at - threads[0].at) if threads else seconds
     stacks = _stands(history, pid, tid, seconds, threads)
-    weights: Counter[tuple[tuple[str, str, int], ...]] = Counter()
-    for one in stacks:
-        if one.reading.frames:
-            weights[stack_key(one.reading)] += one.reading.samples
+    weights = _weights(stacks)
+    standing = _weights([one for one in stacks if not is_past(history, one)])
     samples = sum(weights.values())
     common = [key for key, weight in weights.items() if weight >= max(2, TORN_SHARE * samples)] or list(weights)[:1]
     looks = (
@@ -113,9 +112,9 @@ def _motion(history: History, pid: int, tid: int, seconds: float) -> Motion:
         ran_ago = last.reading.ran_ago_seconds
     return Motion(
         seconds=max(looks) - min(looks) if looks else 0.0,
-        samples=samples,
+        samples=sum(standing.values()),
         distinct=len(common) if samples else 0,
-        steady_share=max(weights.values()) / samples if samples else 0.0,
+        steady_share=max(standing.values()) / sum(standing.values()) if standing else 0.0,
         run_share=_rate(history, pid, tid, "run_seconds", reach),
         delay_share=_rate(history, pid, tid, "run_delay_seconds", reach),
         switches_per_second=_rate(history, pid, tid, "voluntary_switches", reach),
@@ -124,6 +123,14 @@ def _motion(history: History, pid: int, tid: int, seconds: float) -> Motion:
         state=last.reading.state if last else None,
         woken=any(_woken(earlier.reading, later.reading) for earlier, later in pairwise(threads)),
     )
+
+
+def _weights(stacks: list[Seen[r.Stack]]) -> Counter[tuple[tuple[str, str, int], ...]]:
+    weights: Counter[tuple[tuple[str, str, int], ...]] = Counter()
+    for one in stacks:
+        if one.reading.frames:
+            weights[stack_key(one.reading)] += one.reading.samples
+    return weights
 
 
 def _two_looks(history: History, pid: int, tid: int, seconds: float) -> list[Seen[r.Thread]]:

@@ -7,6 +7,7 @@ from perfwatch.triage.frames import inner_tags, show, tags, user_frame
 from perfwatch.triage.history import History
 from perfwatch.triage.job import Job
 from perfwatch.triage.motion import Motion, dominant, motion
+from perfwatch.triage.present import is_past
 from perfwatch.triage.verdict import Culprit
 
 WOKEN_ONCE = ("futex", "read", "write", "recv", "send", "child")
@@ -133,6 +134,8 @@ def _woken_once(wait: r.Wait) -> bool:
 def _unchanged_seconds(history: History, node: Node) -> float | None:
     """For how long, up to now, every stack of the thread had the same outer frames and user line."""
     series = [one for one in history.series(r.Stack, node.pid, node.tid) if one.reading.frames]
+    if series and is_past(history, series[-1]):
+        return None  # it has gone on to another wait since
     if not series:
         return None
     frame = user_frame(series[-1].reading)

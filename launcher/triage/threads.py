@@ -10,6 +10,7 @@ from perfwatch.triage.job import Job
 from perfwatch.triage.motion import WINDOW_SECONDS, dominant, motion, python_threads
 from perfwatch.triage.node import End, Node, node_of, silence
 from perfwatch.triage.polling import source_of
+from perfwatch.triage.present import open_file
 from perfwatch.triage.workers import idle
 
 GIL_WAIT_SECONDS = 0.02  # CPython re-asks every 5 ms (sys.getswitchinterval); remaining time measured 1-2 ms
@@ -176,7 +177,7 @@ def _listens(history: History, node: Node) -> bool:
     """A thread that waits for visitors or for a key: it is idle, not stuck."""
     if node.wait is None or node.wait.fd is None:
         return False
-    file = history.latest(r.Descriptor, node.pid, node.wait.fd)
+    file = open_file(history, node.pid, node.tid, node.wait.fd)
     return node.wait.kind == "accept" or (file is not None and file.reading.kind == "tty")
 
 

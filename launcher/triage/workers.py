@@ -153,19 +153,29 @@ def child(history: History, job: Job, node: Node) -> Found:
     members = [m for m in job.children(node.pid) if m.role != "service" and (wanted is None or m.pid == wanted)]
     if wanted is None and any(m.alive and m.role != "worker" for m in members):
         members = [m for m in members if m.alive and m.role != "worker"]
-    return _others(history, job, node, members, "child")
+    return _others(history, job, node, [m for m in members if not ended_before(history, node, m)], "child")
 
 
 def joined(history: History, job: Job, node: Node) -> Found:
     """The thread joins one or more processes."""
-    return _others(history, job, node, [m for m in job.children(node.pid) if m.role != "service"], "process")
+    members = [m for m in job.children(node.pid) if m.role != "service" and not ended_before(history, node, m)]
+    return _others(history, job, node, members, "process")
+
+
+def ended_before(history: History, node: Node, member: Member) -> bool:
+    """Whether a process was known to be gone when the thread began to wait: nobody waits for the end of that one."""
+    if member.alive or node.thread is None or node.wait is None or not node.wait.forever:
+        return False
+    known = history.series(r.ProcessEnded, member.pid)[0].at
+    return known < node.thread_at - (node.thread.ran_ago_seconds or 0.0)
 
 
 def _others(history: History, job: Job, node: Node, members: list[Member], what: str) -> Found:
     alive = [m for m in members if m.alive]
     if not alive:
         if members:
-            return f"{what} {members[0].pid}, which is gone", (), End("dead", node_of(history, job, members[0].pid))
+            last = max(members, key=lambda m: m.process.start_ticks)
+            return f"{what} {last.pid}, which is gone", (), End("dead", node_of(history, job, last.pid))
         return f"a {what} that could not be found", (), End("unknown", node)
     targets = tuple(node_of(history, job, m.pid) for m in alive)
     names = ", ".join(f"{m.pid} ({m.process.name})" for m in alive[:4])

@@ -44,8 +44,10 @@ def judge(case: Case) -> Outcome:
     """Fires on a dead end, or on a pool of idle workers one of which is a replacement."""
     for pid, chain in case.chains.items():
         alone = chain.end.node.pid == pid and not chain.end.detail  # a rank that has ended waits for nobody
-        if chain.end.kind == "dead" and not alone and case.progress[pid].kind == "still":
-            return _gone(case, chain)
+        if chain.end.kind == "dead" and not alone and case.progress[pid].kind == "still" and _outlived(case, chain):
+            return _gone(
+                case, chain
+            )  # seen to wait since: a look from before the end is of a wait that the end may end
     for chain in case.still_chains:
         wait = chain.end.node.wait
         if chain.end.kind == "lock" and wait is not None and wait.shared and (dead := _dead_beside(case, chain)):
