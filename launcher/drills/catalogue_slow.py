@@ -97,6 +97,18 @@ _MACHINE: tuple[Drill, ...] = (
         "a background thread copies under the trainer's lock and works outside of it",
     ),
     slow(
+        "contended_lock-gil",
+        "contended_lock_gil",
+        "a background thread computes in Python without a pause and has the GIL",
+        Culprit("thread", "count_words_for_ever"),
+        strengths=(),
+    ),
+    healthy(
+        "busy_threads_without_gil",
+        "contended_lock",
+        "a background thread computes without a pause in native code that has released the GIL",
+    ),
+    slow(
         "throttled_cpu",
         "throttled_cpu",
         "a CPU quota below what the loop wants stops it for a part of every 100 ms",

@@ -26,6 +26,17 @@ def rests(history: History, stack: r.Stack) -> bool:
     return line is not None and "sleep" in names(line.calls)
 
 
+def takes_a_lock(history: History, stack: r.Stack) -> bool:
+    """Whether a stack stands at a line of the program that takes a lock, or in a wait of ``threading``."""
+    if "thread_wait" in tags(stack) and tags(stack) <= {"thread_wait"}:
+        return True
+    line = calling_line(history, stack)
+    if line is None:
+        return False
+    text = line.text.strip()
+    return "acquire" in names(line.calls) or (text.startswith("with ") and not line.calls)
+
+
 def own_python(history: History, stack: r.Stack) -> bool:
     """Own work that is plainly Python or a library other than torch: a comprehension, or frames of such a library inside."""
     if not own_work(stack):

@@ -5,8 +5,9 @@ What it means
     proportion.
 
 How it is recognised
-    Every rank moves, none waits for data for long, its GPU (if it has one) is not left idle most of the time, and no slow cause
-    was recognised. Or steps come evenly, and between them the program sleeps: that is its own pace, and its line is told.
+    Every rank moves, none waits for data, a lock or the GIL for long, its GPU (if it has one) is not left idle most of the
+    time, and no slow cause was recognised. Or steps come evenly, and between them the program sleeps: that is its own pace, and
+    its line is told.
 
 What it is mistaken for
     A slow run whose witnesses are missing: the confidence is lower than that of a named bottleneck.
@@ -19,11 +20,11 @@ from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.accelerated import FEW_SECONDS
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import show
+from perfwatch.triage.gil import GIL_SHARE, gil_wait
 from perfwatch.triage.gpu import Regime, cards_of, regimes
-from perfwatch.triage.own_work import rests
+from perfwatch.triage.own_work import rests, takes_a_lock
 from perfwatch.triage.profile import TRAINING_TAGS
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.rules.contended_lock import takes_a_lock
 from perfwatch.triage.starving import SURE_SHARE, awaits_data
 from perfwatch.triage.verdict import Finding, Outcome
 
@@ -48,8 +49,11 @@ def judge(case: Case) -> Outcome:
         seen = case.profile(rank, WINDOW_SECONDS)
         if seen.samples < FEW_SAMPLES or not seen.seen(*TRAINING_TAGS):
             return None
-        if max(seen.share_where(awaits_data), seen.share_where(lambda stack: takes_a_lock(case, stack))) > SURE_SHARE:
+        locked = seen.share_where(lambda stack: takes_a_lock(case.history, stack))
+        if max(seen.share_where(awaits_data), locked) > SURE_SHARE:
             return None  # for whatever reason: nobody would call that healthy
+        if (wait := gil_wait(case, rank)) is not None and wait.share >= GIL_SHARE:
+            return None  # whoever owns it meanwhile
         cards = regimes(case.history, rank.pid, WINDOW_SECONDS)
         if cards_of(case.history, rank.pid).certain and _too_soon_or_idle(cards):
             return None

@@ -2,31 +2,40 @@
 
 What it means
     A background thread (a replay buffer, a logger, a cache, a checkpointer) does its work under a lock that the training loop
-    needs. Training goes on, at the pace of that thread.
+    needs. Training goes on, at the pace of that thread. Such a lock is Python's own, too: a thread that computes in Python
+    without a pause has the GIL, and the training thread gets it back only every 5 ms.
 
 How it is recognised
     The training thread stands, for a good part of the time, at a line of its own that takes a lock or waits for a condition,
     asleep in a futex without a timeout, and goes on again and again; another Python thread of the process runs meanwhile, or
     a single one rests (in a sleep, or for an answer from the network) within a ``with`` of a lock of that name.
+    Of the GIL: the training thread hardly runs, sleeps in a futex with a timeout of 5 ms many times a second, at whatever line,
+    and other threads own the GIL in most of the dumps.
 
 What it is mistaken for
     ``deadlocked_locks``: there it never goes on. ``starved_by_transforms``: there it waits for data, in a queue.
+    ``held_gil``: there it gets no turn. ``contended_cpu``: there it could run, and has no CPU; threads that work in native code
+    without the GIL, or a training thread that owns it itself most of the time, keep nobody from anything.
 
 What to do next
-    Do the slow part outside of the lock: copy under the lock, work on the copy.
+    Do the slow part outside of the lock: copy under the lock, work on the copy. Of the GIL: move the thread's work to a process
+    of its own, let it sleep between its rounds, or do it in native code that releases the GIL (numpy, torch); python3.13t has
+    no GIL.
 """
 
 from perfwatch.probes.readings import SourceLine, Stack, Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.code import calling_line, line_of, names
-from perfwatch.triage.frames import show, tags, user_frames
+from perfwatch.triage.code import line_of, names
+from perfwatch.triage.frames import show, user_frames
+from perfwatch.triage.gil import kept_from_gil
 from perfwatch.triage.job import Member
 from perfwatch.triage.motion import motion, moves, python_threads
 from perfwatch.triage.node import Node, culprit, node_of
+from perfwatch.triage.own_work import takes_a_lock
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import FEW_SAMPLES, LOST_SHARE, WINDOW_SECONDS, certainty, slow
-from perfwatch.triage.verdict import Alternative, Evidence, Outcome
+from perfwatch.triage.verdict import Alternative, Evidence, Finding, Outcome
 
 CAUSE = Cause("contended_lock", "slow", "user_code", (Thread, Stack))
 
@@ -38,13 +47,20 @@ CEILING = 0.88  # who holds the lock is inferred: it is the thread that runs mea
 
 
 def judge(case: Case) -> Outcome:
-    """Fires on a training thread that sleeps at its own lock while another thread runs, and goes on now and then."""
+    """Fires on a training thread that sleeps for a lock again and again while another thread runs: its own lock, or the GIL."""
+    own, gil = _kept_from_lock(case), kept_from_gil(case, CAUSE)
+    found = [one for one in (own, gil) if isinstance(one, Finding)]
+    return max(found, key=lambda one: one.lost_share or 0.0) if found else gil
+
+
+def _kept_from_lock(case: Case) -> Finding | None:
+    """A training thread that sleeps at its own lock while another thread runs, and goes on now and then."""
     for rank in case.ranks:
         seen = case.profile(rank, WINDOW_SECONDS)
-        lost = seen.share_where(lambda stack: takes_a_lock(case, stack))
+        lost = seen.share_where(lambda stack: takes_a_lock(case.history, stack))
         if seen.samples < FEW_SAMPLES or lost < LOST_SHARE or not _sleeps_and_goes_on(case, rank, lost):
             continue
-        frame = seen.top_line(lambda stack: takes_a_lock(case, stack))
+        frame = seen.top_line(lambda stack: takes_a_lock(case.history, stack))
         works = _busiest(case, rank)
         owner = works or _resting(case, rank, line_of(case.history, frame))
         if owner is None:
@@ -65,17 +81,6 @@ def judge(case: Case) -> Outcome:
             next=(f"look at {show(node.frame)}: do the slow part outside of the lock",),
         )
     return None
-
-
-def takes_a_lock(case: Case, stack: Stack) -> bool:
-    """Whether a stack stands at a line of the program that takes a lock, or in a wait of ``threading``."""
-    if "thread_wait" in tags(stack) and tags(stack) <= {"thread_wait"}:
-        return True
-    line = calling_line(case.history, stack)
-    if line is None:
-        return False
-    text = line.text.strip()
-    return "acquire" in names(line.calls) or (text.startswith("with ") and not line.calls)
 
 
 def _sleeps_and_goes_on(case: Case, rank: Member, lost: float) -> bool:
@@ -102,7 +107,7 @@ def _resting(case: Case, rank: Member, line: SourceLine | None) -> int | None:
     held = []
     for tid in python_threads(case.history, rank.pid) if lock else ():
         stack = node_of(case.history, case.job, rank.pid, tid).stack
-        if tid == case.progress[rank.pid].thread or stack is None or takes_a_lock(case, stack):
+        if tid == case.progress[rank.pid].thread or stack is None or takes_a_lock(case.history, stack):
             continue
         around = (line_of(case.history, frame) for frame in user_frames(stack))
         if any(one is not None and lock in names(one.within) for one in around):

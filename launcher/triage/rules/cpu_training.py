@@ -18,6 +18,7 @@ What to do next
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import tags
+from perfwatch.triage.gil import GIL_SHARE, gil_wait
 from perfwatch.triage.gpu import Regime, cards_of, name_of, regimes
 from perfwatch.triage.motion import motion
 from perfwatch.triage.native import native_python_share
@@ -55,6 +56,8 @@ def judge(case: Case) -> Outcome:
         seen = case.profile(rank, WINDOW_SECONDS)
         if seen.samples < FEW_SAMPLES or not seen.seen(*TRAINING_TAGS) or seen.share_where(awaits_data) > SURE_SHARE:
             return None
+        if (wait := gil_wait(case, rank)) is not None and wait.share >= GIL_SHARE:
+            return None  # a thread of its own process is in its way
         shares.append(1.0 - seen.share(*ELSEWHERE))
         runs.append(motion(case.history, rank.pid, case.progress[rank.pid].thread, WINDOW_SECONDS).run_share or 0.0)
     if min(shares) < COMPUTING_SHARE or min(runs) < RUNNING_SHARE:
