@@ -28,8 +28,9 @@ FLAT_MIB_PER_SECOND = 20.0
 # A kernel that only looks whether something has come, be it in host memory: few multiprocessors (0.01 to 0.26), no arithmetic,
 # and over PCIe 69 MiB/s (a collective over sockets) to 116 (the same beside other programs on the card).
 # A send that waits for its peer read 250 and, on another host, 1,530, of which nothing came to the card's own memory: 1,530 MiB/s
-# that do are 0.0003 of its bandwidth.
-POLLING_SM, POLLING_UNITS, POLLING_MIB_PER_SECOND, NOT_STORED = 0.3, 0.005, 300.0, 0.00002
+# that do are 0.0003 of its bandwidth. A kernel that works on what lies in host memory stores nothing either, and reads ten times as much.
+POLLING_SM, POLLING_UNITS, POLLING_MIB_PER_SECOND = 0.3, 0.005, 300.0
+UNSTORED_MIB_PER_SECOND, NOT_STORED = 3000.0, 0.00002
 MONITORED = 1.0  # how sure a regime is where the units are in sight
 
 
@@ -88,16 +89,14 @@ class Regime:
     @property
     def polls(self) -> bool:
         """Whether the kernel on it does nothing but look whether something has come."""
+        unstored = self.dram is not None and self.dram <= NOT_STORED
         return (
             (self.graphics or 0.0) >= RESIDENT
             and self.sm_active is not None
             and self.sm_active <= POLLING_SM
             and self.units <= POLLING_UNITS
             and (self.nvlink_mib_per_second or 0.0) <= FLAT_MIB_PER_SECOND
-            and (
-                (self.pcie_mib_per_second or 0.0) <= POLLING_MIB_PER_SECOND
-                or (self.dram is not None and self.dram <= NOT_STORED)
-            )
+            and (self.pcie_mib_per_second or 0.0) <= (UNSTORED_MIB_PER_SECOND if unstored else POLLING_MIB_PER_SECOND)
         )
 
     def shown(self) -> str:

@@ -3,7 +3,7 @@
 import pytest
 
 from perfwatch.probes.readings import Gpu, GpuActivity, GpuBinding, GpuSample
-from perfwatch.triage.gpu import MONITORED, Cards, cards_of, regime, regimes
+from perfwatch.triage.gpu import MONITORED, Cards, Regime, cards_of, regime, regimes
 from perfwatch.triage.history import History
 from perfwatch.triage.kernels import kernels
 from perfwatch.triage.residency import GUESSED, REMEMBERED
@@ -197,3 +197,16 @@ def test_a_gap_between_two_looks_is_no_long_kernel() -> None:
     history.at = 31.0
 
     assert kernels(history, UUID).since_seconds == pytest.approx(1.1, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("mebibytes", "dram", "polls"),
+    [(250, 0.0004, True), (1530, 0.0, True), (1530, 0.0003, False), (1530, None, False), (20_000, 0.0, False)],
+)
+def test_a_kernel_that_only_looks_stores_nothing_of_what_it_reads(
+    mebibytes: int, dram: float | None, polls: bool
+) -> None:
+    """One that takes data in fills the card's memory, and one that works on the host's reads as fast as the link."""
+    card = Regime("GPU-0", graphics=1.0, sm_active=0.12, tensor=0.0, dram=dram, fp32=0.0, pcie_mib_per_second=mebibytes)
+
+    assert card.polls is polls
