@@ -11,7 +11,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from perfwatch import cadence
-from perfwatch.attention import Interest, Schedule, alarm, late_seconds, leaves_open, nearest
+from perfwatch.attention import Interest, Schedule, alarm, late_seconds, nearest
 from perfwatch.departed import departed
 from perfwatch.forgetting import forget
 from perfwatch.groups import Groups
@@ -20,6 +20,7 @@ from perfwatch.news import News, Sink, Teller
 from perfwatch.probes import readings as r
 from perfwatch.probes.gpu import GpuProbe
 from perfwatch.recording import AT_DECIMALS
+from perfwatch.sampling import Sampling
 from perfwatch.session import Session
 from perfwatch.sources import Sources
 from perfwatch.triage.case import Case
@@ -28,7 +29,7 @@ from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
 from perfwatch.triage.job import Job
 from perfwatch.triage.verdict import Verdict
-from perfwatch.turns import Turns, turn
+from perfwatch.turns import turn
 
 WELL = ("", "healthy")  # what was told of a job, if anything
 
@@ -72,15 +73,13 @@ class Watch:
         self._began = clock()
         self._history = History()
         self._schedule = Schedule(lambda: self.at)
-        self._suspected_at = 0.0
-        self._dumps = self._glances = 0
+        self._suspected_at, self._glances = 0.0, 0
         self._known_job: Job | None = None
         self._revision = -1
         self._settled_at: float | None = None
-        self._sources = Sources(self.look)
+        self._sources, self._interest = Sources(self.look), Interest()
         self._groups = Groups(self._append, self.look.filesystem, clock)
-        self._read_texts: set[int] = set()
-        self._turns, self._interest = Turns(), Interest()
+        self._sampling = Sampling(self.look, self._sources, self._history, self._schedule, lambda: self.at)
 
     @property
     def at(self) -> float:
@@ -122,7 +121,7 @@ class Watch:
         self._counters(case)
         awaited = self._groups.look(case, self.suspicious, certain=self._teller.state == "hung")
         if self.suspicious:
-            self._stacks(case)
+            self._sampling.of_suspect(case, self.last, certain=self._certain)
             if self._schedule.due("judge", cadence.JUDGE_SECONDS) or not self.look.known:
                 self._judge()
         else:
@@ -228,61 +227,14 @@ class Watch:
         elif self.at > cadence.CALM_SECONDS and self._schedule.due(
             "calm_sample", cadence.calm_sample(self._teller.state, self.at)
         ):
-            ranks = [rank.pid for rank in case.ranks][: cadence.MOST_SAMPLED]
-            for pid in ranks:
-                self.look.threads(pid)
-            self.look.dump(ranks)
-            self._sources.of_threads(self._history)
-            self._sample(case)
+            self._sampling.of_calm(case, self._teller.state in WELL)
 
     def _suspect(self) -> None:
         self.suspicious = True
         self._suspected_at = self.at
-        self._dumps = 0
+        self._sampling.begin()
         self._settled_at = None
         self._schedule.hasten("tree", "usage", "machine", "sweep", "descriptors", "dump", "sample", "judge")
-
-    def _stacks(self, case: Case) -> None:
-        """A few dumps at the start of a suspicion, then records: cheaper, and they show motion."""
-        pids = [pid for pid in nearest(case, self.look.known, cadence.MOST_SWEPT) if self.look.known[pid].python]
-        if not pids:
-            return
-        certain = self._certain
-        if self._schedule.due("dump", cadence.dump_seconds(self._dumps, certain)):
-            self.look.dump(pids if self._dumps == 0 else pids[: 2 * cadence.MOST_SAMPLED])
-            self._dumps += 1
-            self._sources.of_threads(self._history)
-            self._texts(case)
-        if self._dumps and not certain and self._schedule.due("sample", cadence.RECORD_SECONDS + 0.5):
-            self._sample(case)
-        if self.at - self._suspected_at > cadence.NATIVE_AFTER_SECONDS:
-            self._native(case)
-
-    def _sample(self, case: Case) -> None:
-        """Of a calm job that is well the ranks alone: whether they wait says whether the others are of interest."""
-        near = [pid for pid in nearest(case, self.look.known, cadence.MOST_SWEPT) if self.look.known[pid].python]
-        near = [pid for pid in near if pid not in case.job.members or case.job.members[pid].role != "compile"]
-        ranks = [rank.pid for rank in case.ranks if rank.pid in near]
-        alone = not self.suspicious and self._teller.state in WELL
-        most = max(0, cadence.MOST_SAMPLED - len(self.look.records))
-        for pid in self._turns.take(ranks, [] if alone else near, most, self.at):
-            self.look.record(pid, cadence.RECORD_SECONDS)
-
-    def _native(self, case: Case) -> None:
-        """Where a running thread is in native code: asked only when the stacks alone explain nothing."""
-        for rank in case.ranks[:1] if leaves_open(self.last) else ():
-            tid = case.progress[rank.pid].thread
-            seen = self._history.latest(r.Thread, rank.pid, tid)
-            if seen is not None and seen.reading.state == "R" and self._schedule.due("native", cadence.NATIVE_SECONDS):
-                self.look.native(rank.pid, tid)
-
-    def _texts(self, case: Case) -> None:
-        """The path for which a loop waits is in its variables: those of the one suspect are read once."""
-        for chain in case.chains.values():
-            end = chain.end
-            if end.kind == "file_poll" and not end.detail and end.node.pid not in self._read_texts:
-                self._read_texts.add(end.node.pid)
-                self.look.dump([end.node.pid], texts=True)
 
     def _judge(self) -> None:
         self._sources.of_busiest(self.case())
