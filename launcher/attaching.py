@@ -14,19 +14,20 @@ from perfwatch.captures.scene import scene_of
 from perfwatch.captures.telling import headline
 from perfwatch.capturing import Capturing
 from perfwatch.control import find_place
-from perfwatch.errors import CaptureFailed, SessionUnwritable
+from perfwatch.errors import CaptureFailed
 from perfwatch.jobs import kin
 from perfwatch.leaving import Leaving
 from perfwatch.linux import volunteer_for_the_oom_killer
 from perfwatch.lock import roots
 from perfwatch.news import News
 from perfwatch.oneshot import OneShot, countdown, say
+from perfwatch.opening import open_recorder
 from perfwatch.outlets.outlets import Open, Outlet, Outlets
 from perfwatch.probes import readings as r
 from perfwatch.probes.deadline import KillableChild
 from perfwatch.probes.filesystem import Filesystem
-from perfwatch.recording import BUDGET_BYTES, Recorder
-from perfwatch.session import Session, choose_directory, this_machine
+from perfwatch.recording import BUDGET_BYTES
+from perfwatch.session import Session, this_machine
 from perfwatch.target import find_job
 from perfwatch.triage.verdict import Verdict
 from perfwatch.watch import Watch
@@ -93,7 +94,9 @@ class Attached:
                     **(model or {}),
                 },
             )
-            self._recorder, self.folder, self._loss = open_recorder(session, described, child, budget_bytes)
+            explicit = Path(session) if session else None
+            self._recorder, self.folder, why = open_recorder(explicit, described, child, budget_bytes)
+            self._loss = f"nothing was recorded: {why}"
         finally:
             child.close()
         self._news: Callable[[News], None] = lambda _: None
@@ -189,18 +192,3 @@ class Attached:
         if self._recorder is not None:
             self._recorder.event(self._watch.at, "verdict", verdict.summary, verdict)
         return verdict
-
-
-def open_recorder(
-    explicit: str | None, session: Session, child: KillableChild, budget_bytes: int = BUDGET_BYTES
-) -> tuple[Recorder | None, Path | None, str]:
-    """What records, where, and if nothing does, why: a diagnosis without a recording is better than none."""
-    try:
-        folder = choose_directory(
-            Path(explicit) if explicit else None, os.environ, child, created=session.created, pid=os.getpid()
-        )
-        return Recorder(folder, session, budget_bytes), folder, ""
-    except SessionUnwritable as error:
-        return None, None, f"nothing was recorded: {error.message}; {error.advice}"
-    except OSError as error:  # no process for the writer: ulimit -u, pids.max
-        return None, None, f"nothing was recorded: the writing process cannot be started: {error.strerror}"

@@ -23,18 +23,18 @@ from perfwatch.capturing import Capturing
 from perfwatch.channel import Channel, Message
 from perfwatch.control import ControlServer, ask
 from perfwatch.dumps import keep_dumps
-from perfwatch.errors import SessionUnwritable
 from perfwatch.lock import Place, roots
 from perfwatch.news import News
 from perfwatch.nsight.first_steps import FirstSteps
+from perfwatch.opening import open_recorder
 from perfwatch.outlets.outlets import Outlets, open_metrics, open_notifier
 from perfwatch.probes import readings as r
 from perfwatch.probes.deadline import KillableChild
-from perfwatch.recording import CAPTURE_BEGUN, Recorder
+from perfwatch.recording import CAPTURE_BEGUN
 from perfwatch.redaction import redact_command
 from perfwatch.report.plain import clean
 from perfwatch.request import Request
-from perfwatch.session import Session, choose_directory, this_machine
+from perfwatch.session import Session, this_machine
 from perfwatch.summary import Summary, Tally
 from perfwatch.triage.verdict import Verdict
 from perfwatch.watch import Watch
@@ -74,10 +74,13 @@ class _Watcher:
         self._began = time.monotonic()
         self._server = ControlServer(place.control, self._answer)
         self._session = _session(request, child)
-        self._recorder, self._unrecorded = _recorder(request, self._session)
+        looker = KillableChild()
+        try:
+            self._recorder, folder, self._unrecorded = open_recorder(request.session, self._session, looker)
+        finally:
+            looker.close()
         if self._unrecorded:
             self._say(f"nothing is recorded: {self._unrecorded}")
-        folder = self._recorder.folder if self._recorder else None
         self._outlets = Outlets(
             self._session,
             folder,
@@ -101,7 +104,7 @@ class _Watcher:
         self._first_steps = FirstSteps(place.folder)
         self._capture_on = request.capture_on
         self._capturing = Capturing(
-            self._recorder.folder if self._recorder else None,
+            folder,
             lambda: scene_of(self._watch.case(), self._watch.last, place.folder, os.environ),
             self._captured,
             self._capture_begun,
@@ -273,17 +276,6 @@ def _session(request: Request, child: int) -> Session:
         root_pids=(child,),
         conditions={"patience_seconds": request.patience_seconds},
     )
-
-
-def _recorder(request: Request, session: Session) -> tuple[Recorder | None, str]:
-    looker = KillableChild()
-    try:
-        folder = choose_directory(request.session, os.environ, looker, created=session.created, pid=os.getpid())
-    except SessionUnwritable as error:
-        return None, f"{error.message}; {error.advice}"
-    finally:
-        looker.close()
-    return Recorder(folder, session), ""
 
 
 def _relay(place: Place, message: Message) -> None:

@@ -3,7 +3,7 @@
 from itertools import groupby
 from pathlib import Path
 
-from perfwatch.attaching import open_recorder
+from perfwatch.opening import open_recorder
 from perfwatch.probes.deadline import KillableChild
 from perfwatch.triage.fleet_recording import Said
 from perfwatch.triage.merging import Merged
@@ -21,11 +21,11 @@ def keep(explicit: str | None, merged: Merged, said: list[Said], verdict: Verdic
     """
     child = KillableChild()
     try:
-        recorder, folder, why = open_recorder(explicit, merged.session, child)
+        recorder, folder, why = open_recorder(Path(explicit) if explicit else None, merged.session, child)
     finally:
         child.close()
     if recorder is None:
-        return None, why
+        return None, f"nothing was recorded: {why}"
     for one in said:
         recorder.event(0.0, one.kind, one.text, one.verdict, one.facts)
     for at, records in groupby(merged.records, key=lambda record: record.at):

@@ -13,11 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from perfwatch import __version__
-from perfwatch.attaching import open_recorder
 from perfwatch.control import find_place
 from perfwatch.jobs import FoundJob, find_jobs
 from perfwatch.leaving import Leaving
 from perfwatch.linux import volunteer_for_the_oom_killer
+from perfwatch.opening import open_recorder
 from perfwatch.probes.deadline import KillableChild
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.session import Session, this_machine
