@@ -233,9 +233,9 @@ def _become_watcher(launcher: int, channel: Channel, place: Place, request: Requ
             signal.signal(number, signal.SIG_IGN)  # what the terminal and the scheduler send is for the job
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         channel.send({"ready": True})
-        from perfwatch.watcher import watch  # the launcher itself stays small
+        from perfwatch.takeover import watch  # the launcher itself stays small
 
-        watch(channel, place, request, launcher, child)
+        watch(channel, place, request, child)
         status = 0
     except Exception as error:
         channel.send({"say": f"perfwatch: the watcher failed: {type(error).__name__}: {error}"})

@@ -5,10 +5,8 @@ runs out, and ends with the launcher. All that it says goes through the channel:
 """
 
 import os
-import resource
 import select
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -21,56 +19,45 @@ from perfwatch.captures.scene import scene_of
 from perfwatch.captures.telling import headline, told
 from perfwatch.capturing import Capturing
 from perfwatch.channel import Channel, Message
-from perfwatch.control import ControlServer, ask
+from perfwatch.control import ControlServer
 from perfwatch.dumps import keep_dumps
 from perfwatch.lock import Place, roots
 from perfwatch.news import News
 from perfwatch.nsight.first_steps import FirstSteps
 from perfwatch.opening import open_recorder
 from perfwatch.outlets.outlets import Outlets, open_metrics, open_notifier
+from perfwatch.outlets.own_cost import cpu_seconds
 from perfwatch.probes import readings as r
 from perfwatch.probes.deadline import KillableChild
 from perfwatch.recording import CAPTURE_BEGUN
 from perfwatch.redaction import redact_command
-from perfwatch.report.plain import clean
 from perfwatch.request import Request
 from perfwatch.session import Session, this_machine
 from perfwatch.summary import Summary, Tally
-from perfwatch.triage.verdict import Verdict
+from perfwatch.voice import Voice, short
 from perfwatch.watch import Watch
 
-UNREMARKABLE = ("healthy", "busy")  # nobody needs to be told, unless it takes something back
-TURN_SECONDS = 1.0  # how often a launcher that does not watch asks whether it should now
-LONGEST_TEXT = 8192  # what a terminal takes at once; the rest is in the session
-RELAY_SECONDS = 5.0
+PAUSE_SECONDS = 1.0  # between two looks, where none is due
 LET_END_SECONDS = 5.0  # a job that is asked to end does so in some order: ranks that go first are no fault
-MOST_SAID = 64  # of which the summary shows the last few
 
 T = TypeVar("T")
 
 
-def watch(channel: Channel, place: Place, request: Request, launcher: int, child: int) -> None:
-    """Wait for our turn where several launchers share a job, then watch until the child has ended."""
-    while not place.take_watch():
-        for message in channel.receive(TURN_SECONDS):
-            if "ended" in message:
-                channel.send({"done": True})
-                place.leave()
-                return
-            if "terminating" in message:
-                channel.send({"snapshot": True})
-            if "trigger" in message:
-                _relay(place, message)
-        if channel.closed:
-            return
-    _Watcher(channel, place, request, child).serve()
+class Watcher:
+    """Watches one job for its launcher.
 
+    Args:
+        channel: our end of the line to the launcher.
+        place: where the agent writes, and where commands reach us.
+        request: what the user asked for.
+        child: pid of the command that the launcher has started.
+    """
 
-class _Watcher:
     def __init__(self, channel: Channel, place: Place, request: Request, child: int) -> None:
         self._channel = channel
         self._place = place
-        self._child = child
+        self._voice = Voice(channel)
+        self._say = self._voice.say
         self._began = time.monotonic()
         self._server = ControlServer(place.control, self._answer)
         self._session = _session(request, child)
@@ -90,7 +77,6 @@ class _Watcher:
             open_notifier(request.outlets, self._say),
         )
         self._tally = Tally(self._outlets.sink)
-        self._said: deque[tuple[str, str]] = deque(maxlen=MOST_SAID)
         self._failures: set[str] = set()
         self._suspended, self._ending_until = False, 0.0
         self._ended: Message | None = None
@@ -113,11 +99,11 @@ class _Watcher:
     def serve(self) -> None:
         """Until the child has ended or the launcher is gone."""
         while self._ended is None and not self._channel.closed:
-            pause = TURN_SECONDS
+            pause = PAUSE_SECONDS
             if not self._suspended and time.monotonic() >= self._ending_until:
                 for root in roots(self._place.folder):
                     self._watch.add_root(root.pid)
-                pause = self._guarded(self._watch.tick, TURN_SECONDS)
+                pause = self._guarded(self._watch.tick, PAUSE_SECONDS)
             self._say(self._guarded(lambda: self._first_steps.told(self._tally, self._watch.case), ""))
             self._outlets.tick(self._recorder.lost if self._recorder else 0)
             poll = select.poll()
@@ -154,7 +140,7 @@ class _Watcher:
         if verdict is None:
             return "no verdict can be made now"
         self._tally.event(self._watch.at, "verdict", verdict.summary, verdict)
-        return _short(verdict)
+        return short(verdict)
 
     def _answer(self, request: Message) -> Message:
         command = request.get("command")
@@ -186,16 +172,9 @@ class _Watcher:
 
     def _news(self, news: News) -> None:
         self._outlets.news(news)
-        if news.kind == "verdict" and news.verdict is not None:
-            if news.verdict.state not in UNREMARKABLE:
-                self._say(_short(news.verdict))
-                cause = news.verdict.cause or "no cause named"
-                self._said.append(("told", f"{news.verdict.state}: {cause} ({news.text})"))
-            if news.verdict.state in self._capture_on:
-                self._say(self._capturing.ruled(news.verdict.state))
-        else:
-            self._say(f"{news.kind}: {news.text}")
-            self._said.append(("suspected" if news.kind == "suspicion" else "retracted", news.text))
+        self._voice.news(news)
+        if news.kind == "verdict" and news.verdict is not None and news.verdict.state in self._capture_on:
+            self._say(self._capturing.ruled(news.verdict.state))
 
     def _capture_begun(self, request: CaptureRequest) -> None:
         """Whoever follows the recording sees what is at work."""
@@ -223,8 +202,8 @@ class _Watcher:
             ending=ending,
             tally=self._tally,
             verdict=verdict,
-            said=tuple(self._said),
-            cost_seconds=_cpu_seconds(),
+            said=tuple(self._voice.said),
+            cost_seconds=cpu_seconds(),
             session=str(self._recorder.folder) if self._recorder else "",
             loss=self._recorder.loss if self._recorder else self._unrecorded,
         )
@@ -252,19 +231,6 @@ class _Watcher:
                 self._tally.event(time.monotonic() - self._began, "note", f"internal error: {text}")
             return otherwise
 
-    def _say(self, text: str) -> None:
-        lines = [clean(line) for line in text[:LONGEST_TEXT].splitlines()]
-        if lines:
-            self._channel.send({"say": "\n".join(f"perfwatch: {line}" for line in lines)})
-
-
-def _short(verdict: Verdict) -> str:
-    """A verdict in a few lines: what, how sure, the evidence, what next."""
-    lines = [f"{verdict.state.upper()}: {verdict.summary} (confidence {verdict.confidence:.2f})"]
-    lines += [f"  {evidence.entity}: {evidence.claim}: {evidence.observed}" for evidence in verdict.evidence[:5]]
-    lines += [f"  next: {step}" for step in verdict.next[:1]]
-    return "\n".join(lines)
-
 
 def _session(request: Request, child: int) -> Session:
     return Session(
@@ -276,17 +242,3 @@ def _session(request: Request, child: int) -> Session:
         root_pids=(child,),
         conditions={"patience_seconds": request.patience_seconds},
     )
-
-
-def _relay(place: Place, message: Message) -> None:
-    """A trigger that reached a launcher which does not watch is meant for the one that does."""
-    request = {"command": "trigger", "what": message["trigger"], "signal": message.get("signal")}
-    try:
-        ask(place.control, request, RELAY_SECONDS)
-    except OSError:
-        pass  # it is just ending: nobody is left to ask
-
-
-def _cpu_seconds() -> float:
-    usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in usage)

@@ -5,7 +5,6 @@ waiting until its own part is clear, which without the others it may never be.
 """
 
 import os
-import resource
 import signal
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from perfwatch.jobs import FoundJob, find_jobs
 from perfwatch.leaving import Leaving
 from perfwatch.linux import volunteer_for_the_oom_killer
 from perfwatch.opening import open_recorder
+from perfwatch.outlets.own_cost import cpu_seconds
 from perfwatch.probes.deadline import KillableChild
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.session import Session, this_machine
@@ -63,7 +63,7 @@ def look(seconds: float, patience_seconds: float, wanted: str, leaving: Leaving)
         jobs=tuple(view for view in views if view is not None),
         hidden=hidden,
         unwanted=sum(wanted not in one.identity.shown() for one in found),
-        cpu_seconds=round(_cpu_seconds(), 3),
+        cpu_seconds=round(cpu_seconds(), 3),
     )
 
 
@@ -139,8 +139,3 @@ def _namespace() -> str:
     with suppress(OSError):
         return Path("/proc/self/ns/pid").readlink().name
     return ""
-
-
-def _cpu_seconds() -> float:
-    usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in usage)

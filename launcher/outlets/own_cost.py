@@ -8,6 +8,12 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
+def cpu_seconds() -> float:
+    """CPU seconds of this process and of its helpers that have ended (getrusage(2)); those that live are not in it."""
+    usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in usage)
+
+
 def own_cost(proc: Path = Path("/proc")) -> tuple[float, int]:
     """CPU seconds (ended helpers included) and resident bytes of this process and its living children.
 
