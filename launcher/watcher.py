@@ -51,16 +51,17 @@ class Watcher:
         place: where the agent writes, and where commands reach us.
         request: what the user asked for.
         child: pid of the command that the launcher has started.
+        clock: monotonic seconds.
     """
 
-    def __init__(self, channel: Channel, place: Place, request: Request, child: int) -> None:
-        self._channel = channel
-        self._place = place
+    def __init__(
+        self, channel: Channel, place: Place, request: Request, child: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._channel, self._place, self._clock = channel, place, clock
         self._voice = Voice(channel)
         self._say = self._voice.say
-        self._began = time.monotonic()
+        self._began, self._session = clock(), _session(request, child)
         self._server = ControlServer(place.control, self._answer)
-        self._session = _session(request, child)
         looker = KillableChild()
         try:
             self._recorder, folder, self._unrecorded = open_recorder(request.session, self._session, looker)
@@ -86,9 +87,9 @@ class Watcher:
             recorder=self._tally,
             agent_folder=place.folder if request.agent else None,
             on_news=self._news,
+            clock=clock,
         )
-        self._first_steps = FirstSteps(place.folder)
-        self._capture_on = request.capture_on
+        self._first_steps, self._capture_on = FirstSteps(place.folder), request.capture_on
         self._capturing = Capturing(
             folder,
             lambda: scene_of(self._watch.case(), self._watch.last, place.folder, os.environ),
@@ -99,25 +100,29 @@ class Watcher:
     def serve(self) -> None:
         """Until the child has ended or the launcher is gone."""
         while self._ended is None and not self._channel.closed:
-            pause = PAUSE_SECONDS
-            if not self._suspended and time.monotonic() >= self._ending_until:
-                for root in roots(self._place.folder):
-                    self._watch.add_root(root.pid)
-                pause = self._guarded(self._watch.tick, PAUSE_SECONDS)
-            self._say(self._guarded(lambda: self._first_steps.told(self._tally, self._watch.case), ""))
-            self._outlets.tick(self._recorder.lost if self._recorder else 0)
-            poll = select.poll()
-            for descriptor in (self._channel.fileno(), *self._server.filenos(), *self._capturing.filenos()):
-                poll.register(descriptor, select.POLLIN)
-            poll.poll(pause * 1000)
-            self._server.serve()
-            self._say(self._capturing.serve())
-            for message in self._channel.receive():
-                self._handle(message)
+            self.round()
         self._capturing.close()
         if self._ended is not None:
             self._finish(self._ended)
         self._watch.close()
+
+    def round(self) -> None:
+        """Look at the job, if it is time, and then hear what comes, until it is time again."""
+        pause = PAUSE_SECONDS
+        if not self._suspended and self._clock() >= self._ending_until:
+            for root in roots(self._place.folder):
+                self._watch.add_root(root.pid)
+            pause = self._guarded(self._watch.tick, PAUSE_SECONDS)
+        self._say(self._guarded(lambda: self._first_steps.told(self._tally, self._watch.case), ""))
+        self._outlets.tick(self._recorder.lost if self._recorder else 0)
+        poll = select.poll()
+        for descriptor in (self._channel.fileno(), *self._server.filenos(), *self._capturing.filenos()):
+            poll.register(descriptor, select.POLLIN)
+        poll.poll(pause * 1000)
+        self._server.serve()
+        self._say(self._capturing.serve())
+        for message in self._channel.receive():
+            self._handle(message)
 
     def _handle(self, message: Message) -> None:
         if "suspended" in message:
@@ -126,7 +131,7 @@ class Watcher:
             self._say(self._trigger(str(message["trigger"]), message.get("signal")))
         elif "terminating" in message:
             self._tally.event(self._watch.at, "signal", "asked to terminate", self._guarded(self._watch.verdict, None))
-            self._ending_until = time.monotonic() + LET_END_SECONDS
+            self._ending_until = self._clock() + LET_END_SECONDS
             self._channel.send({"snapshot": True})
         elif "ended" in message:
             self._ended = message["ended"]
@@ -152,7 +157,7 @@ class Watcher:
                 "roots": [root.pid for root in roots(self._place.folder)],
                 "session": str(self._recorder.folder) if self._recorder else None,
                 "agent_folder": str(self._place.folder),
-                "elapsed_seconds": time.monotonic() - self._began,
+                "elapsed_seconds": self._clock() - self._began,
                 "patience_seconds": self._session.conditions["patience_seconds"],
             }
         if command == "verdict":
@@ -198,7 +203,7 @@ class Watcher:
         verdict = self._guarded(lambda: self._watch.ended(code, number), None)
         ending = f"exit code {code}" if number is None else f"ended by signal {number}"
         summary = Summary(
-            elapsed_seconds=time.monotonic() - self._began,
+            elapsed_seconds=self._clock() - self._began,
             ending=ending,
             tally=self._tally,
             verdict=verdict,
@@ -228,7 +233,7 @@ class Watcher:
             if text not in self._failures:
                 self._failures.add(text)
                 self._say(f"internal error: {text}")
-                self._tally.event(time.monotonic() - self._began, "note", f"internal error: {text}")
+                self._tally.event(self._clock() - self._began, "note", f"internal error: {text}")
             return otherwise
 
 
