@@ -27,6 +27,7 @@ from perfwatch.triage.baseline import baseline
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.devices import in_sync
+from perfwatch.triage.footprint import stands_out
 from perfwatch.triage.frames import show
 from perfwatch.triage.gpu import WINDOW_SECONDS, Regime, cards_of, index_of, name_of, regime
 from perfwatch.triage.hang import hung, who
@@ -36,8 +37,6 @@ from perfwatch.triage.spinning import acts, ceiling, patience_seconds, silent_se
 from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Missing, Outcome
 
 CAUSE = Cause("stuck_kernel", "hung", "gpu", (GpuSample, Thread))
-
-SAME_FOOTPRINT = 0.02  # of the multiprocessors: ranks inside one collective are as alike (measured 0.182 and 0.182)
 
 
 def judge(case: Case) -> Outcome:
@@ -69,9 +68,8 @@ def _odd_one(case: Case, spinning: list[tuple[Chain, Regime]]) -> Outcome:
     """Of several ranks that all wait, the one whose card looks different is not in the others' collective."""
     if len(spinning) < len(case.ranks) or len(spinning) < 3:
         return None
-    levels = sorted(card.sm_active or 0.0 for _, card in spinning)
-    middle = levels[len(levels) // 2]
-    odd = [(chain, card) for chain, card in spinning if abs((card.sm_active or 0.0) - middle) > SAME_FOOTPRINT]
+    cards = [card for _, card in spinning]
+    odd = [(chain, card) for chain, card in spinning if stands_out(card, cards)]
     return _stuck(case, *odd[0]) if len(odd) == 1 else None
 
 

@@ -25,6 +25,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.collectives import never_called
 from perfwatch.triage.flows import SILENT_BYTES_PER_SECOND
+from perfwatch.triage.footprint import alike
 from perfwatch.triage.frames import collective_name, show
 from perfwatch.triage.gpu import POLLING_UNITS, polls, regimes
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal
@@ -37,7 +38,6 @@ from perfwatch.triage.waitgraph import wait_graph
 
 CAUSE = Cause("wedged_collective", "hung", "fabric", (Process, Thread, Stack, Network))
 
-SAME_FOOTPRINT = 0.02  # of the multiprocessors: ranks inside one collective are as alike (measured 0.182 and 0.182)
 OUTAGE_SECONDS = 20.0  # seen to be sent again and again: a route or a bond that fails over has healed by then
 UNSIZED = 0.78  # RAS counts calls: that all mean the same size, which NCCL does not check, only the recorders tell
 UNCOUNTED = 0.85  # neither RAS nor a recorder has confirmed that all are at the same call
@@ -60,7 +60,7 @@ def judge(case: Case) -> Outcome:
         reason = f"{len(case.job.ranks)} of {case.job.world_size} ranks are on this machine"
         advice = "run perfwatch attach on the other nodes too: a rank there may be elsewhere"
         return Abstention(cause=CAUSE.name, missing=(Missing(witness="ranks", reason=reason, advice=advice),))
-    if (graph is not None and graph.edges) or not _same_kernel(case) or not (recorded or _alike(chains)):
+    if (graph is not None and graph.edges) or not alike(case) or not (recorded or _at_one_line(chains)):
         return None
     own = carried(case, WINDOW_SECONDS)
     moved = travelling(case, WINDOW_SECONDS) if own is None else own.bytes_per_second
@@ -131,14 +131,7 @@ def _only_polls(case: Case) -> bool:
     return all(polls(case.history, rank.pid) for rank in case.ranks)
 
 
-def _same_kernel(case: Case) -> bool:
-    """Whether the ranks' cards look alike: one that does not is in another kernel, before or instead of the collective."""
-    cards = [card for rank in case.ranks for card in regimes(case.history, rank.pid)]
-    levels = [card.sm_active for card in cards if card.sm_active is not None]
-    return max(levels, default=0.0) - min(levels, default=0.0) <= SAME_FOOTPRINT
-
-
-def _alike(chains: tuple[Chain, ...]) -> bool:
+def _at_one_line(chains: tuple[Chain, ...]) -> bool:
     """Whether all are in the same call at the same line, as far as their stacks tell."""
     stacks = [chain.start.stack for chain in chains]
     names = {collective_name(stack) for stack in stacks if stack is not None}
