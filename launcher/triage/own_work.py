@@ -8,9 +8,10 @@ import re
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.code import calling_line, line_of, names
-from perfwatch.triage.frames import COMPREHENSIONS, is_user, of_tensors, short_name, tags
+from perfwatch.triage.frames import COMPREHENSIONS, is_user, of_tensors, short_name, tags, tags_of
 from perfwatch.triage.history import History
 
+LOADER = frozenset({"fetch", "collate"})  # kinds of work in which a DataLoader makes a batch
 # A comprehension of a list, dict or set: from Python 3.12 on (PEP 709) it has no frame of its own.
 _INLINED = re.compile(r"[\[{].*\sfor\s.+\sin\s")
 
@@ -46,3 +47,18 @@ def own_python(history: History, stack: r.Stack) -> bool:
         return not of_tensors(inner)
     line = line_of(history, inner)
     return short_name(inner.function) in COMPREHENSIONS or (line is not None and bool(_INLINED.search(line.text)))
+
+
+def fetches_itself(stack: r.Stack) -> bool:
+    """Whether the program's own data set or collate function is at work below the loader's fetch, not the library's collate."""
+    for frame in stack.frames:
+        if is_user(frame):
+            return fetches(stack)
+        if tags_of(frame.function, frame.file) & LOADER:
+            return False
+    return False
+
+
+def fetches(stack: r.Stack) -> bool:
+    """Whether a stack is below a DataLoader's fetch, or its collate function."""
+    return not tags(stack).isdisjoint(LOADER)

@@ -21,12 +21,12 @@ from perfwatch.probes.readings import Stack
 from perfwatch.triage.accelerated import since_first_step
 from perfwatch.triage.case import Case
 from perfwatch.triage.cpu import spare_cores
-from perfwatch.triage.frames import is_user, show, tags, tags_of
+from perfwatch.triage.frames import show
 from perfwatch.triage.gpu import cards_of
 from perfwatch.triage.job import Member
 from perfwatch.triage.memory import computed
 from perfwatch.triage.native import native_python_share
-from perfwatch.triage.own_work import own_python, own_work, rests
+from perfwatch.triage.own_work import fetches, fetches_itself, own_python, own_work, rests
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.saving import in_save
@@ -35,7 +35,6 @@ from perfwatch.triage.verdict import Alternative, Evidence, Outcome
 
 CAUSE = Cause("serial_loading", "slow", "data", (Stack,))
 
-LOADER = frozenset({"fetch", "collate"})
 OWN_SHARE = 0.35  # of samples outside of training code: loops that log, count and move batches stay below 0.2
 PYTHON_SHARE = 0.15  # of samples that are plainly Python or a data library
 NATIVE_SHARE = 0.3  # of a native profile, in the interpreter or in libraries other than torch's
@@ -48,12 +47,12 @@ OWN_CONFIDENCE = 0.75  # data or not, it is the training thread's own work; that
 
 def judge(case: Case) -> Outcome:
     """Fires when the training thread spends its time below the loader's fetch, or in Python of its own between steps."""
-    found = worst(case, lambda rank, seen: seen.share_where(_fetches))
+    found = worst(case, lambda rank, seen: seen.share_where(fetches))
     if found is None:
         return _own(case)
     rank, seen, lost = found
-    own = seen.share_where(_in_own_code)
-    frame = seen.top_line(_in_own_code if own >= MOSTLY * lost else _fetches)
+    own = seen.share_where(fetches_itself)
+    frame = seen.top_line(fetches_itself if own >= MOSTLY * lost else fetches)
     saw = case.saw(
         "stack",
         f"pid {rank.pid}",
@@ -129,17 +128,3 @@ def _evidence(case: Case, rank: Member, seen: Profile, lost: float, native: floa
     if native is not None:
         found.append(case.saw("native", who, "is not in torch's code", f"{native:.0%} of the native profile", "little"))
     return tuple(found)
-
-
-def _in_own_code(stack: Stack) -> bool:
-    """Whether the program's own data set or collate function is at work below the loader's fetch, not the library's collate."""
-    for frame in stack.frames:
-        if is_user(frame):
-            return _fetches(stack)
-        if tags_of(frame.function, frame.file) & LOADER:
-            return False
-    return False
-
-
-def _fetches(stack: Stack) -> bool:
-    return not tags(stack).isdisjoint(LOADER)
