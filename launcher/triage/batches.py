@@ -1,4 +1,4 @@
-"""What shows that the workers behind a queue deliver nothing."""
+"""What shows that the workers behind a queue deliver nothing, and who they are."""
 
 from itertools import pairwise
 
@@ -6,9 +6,12 @@ from perfwatch.probes.readings import Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
+from perfwatch.triage.hang import who
 from perfwatch.triage.memory import unfed
 from perfwatch.triage.profile import profile
 from perfwatch.triage.verdict import Evidence
+
+MOST_NAMED = 4  # workers
 
 
 def through_a_queue(case: Case, chain: Chain) -> bool:
@@ -52,3 +55,16 @@ def given_nothing(case: Case, chain: Chain, silent: float) -> Evidence:
     return case.saw(
         "thread", f"pid {chain.start.pid}", "the training thread has been given nothing", waits, "a batch within a step"
     )
+
+
+def all_wait(chain: Chain) -> str:
+    """Who waits, and for what: every worker that stands at the same line for the same reason."""
+    node, kind = chain.end.node, chain.end.kind
+    alike = sorted(end.node.pid for end in chain.ends if (end.node.frame, end.kind) == (node.frame, kind) and end.still)
+    if node.role != "worker" or len(alike) < 2 or node.frame is None:
+        return f"{who(chain)} waits for {chain.awaited}"
+    rank = f"rank {node.rank}'s " if node.rank is not None else ""
+    pids = ", ".join(map(str, alike[:MOST_NAMED])) + (
+        f" and {len(alike) - MOST_NAMED} more" if len(alike) > MOST_NAMED else ""
+    )
+    return f"{rank}DataLoader workers {pids} at {show(node.frame)} wait for {chain.awaited}"

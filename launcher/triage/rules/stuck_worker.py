@@ -18,7 +18,7 @@ What to do next
 """
 
 from perfwatch.probes.readings import Stack, Thread
-from perfwatch.triage.batches import given_nothing, through_a_queue, without_a_batch
+from perfwatch.triage.batches import all_wait, given_nothing, through_a_queue, without_a_batch
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
@@ -37,7 +37,6 @@ CAUSE = Cause("stuck_worker", "hung", "data", (Thread, Stack))
 OWN_ENDS = ("sleep", "lock", "python", "native", "gil", "cycle", "other", "unknown")
 RUNNING_ENDS = ("python", "native")
 COUNTED_LOOP = 5.0  # times the patience, for a worker in a ``for`` loop or in native code
-MOST_NAMED = 4
 NAPPING = 2.0  # times the patience, for workers that look again and again whether something has come
 CEILING_GUESSED = 0.78  # it runs, and its loop is not one that waits for a condition
 CEILING_UNSEEN = 0.7  # what it waits for could not be read
@@ -109,7 +108,7 @@ def _finding(case: Case, chain: Chain) -> Outcome:
         patience *= COUNTED_LOOP if counts else 1.0
         if counts and silent < patience:
             return None  # long work, until proved otherwise
-    said = f"{who(chain)} runs without delivering anything" if running else _all_wait(chain)
+    said = f"{who(chain)} runs without delivering anything" if running else all_wait(chain)
     found = hung(
         case,
         CAUSE.name,
@@ -135,16 +134,3 @@ def _finding(case: Case, chain: Chain) -> Outcome:
         ),
     )
     return blamed(case.history, end.node, found) if running and not wild else found
-
-
-def _all_wait(chain: Chain) -> str:
-    """Who waits, and for what: every worker that stands at the same line for the same reason."""
-    node, kind = chain.end.node, chain.end.kind
-    alike = sorted(end.node.pid for end in chain.ends if (end.node.frame, end.kind) == (node.frame, kind) and end.still)
-    if node.role != "worker" or len(alike) < 2 or node.frame is None:
-        return f"{who(chain)} waits for {chain.awaited}"
-    rank = f"rank {node.rank}'s " if node.rank is not None else ""
-    pids = ", ".join(map(str, alike[:MOST_NAMED])) + (
-        f" and {len(alike) - MOST_NAMED} more" if len(alike) > MOST_NAMED else ""
-    )
-    return f"{rank}DataLoader workers {pids} at {show(node.frame)} wait for {chain.awaited}"
