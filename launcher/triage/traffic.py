@@ -1,11 +1,18 @@
-"""What travels between the ranks: over their connections or the machine's interfaces, over RDMA ports, and over NVLink."""
+"""What travels between the ranks: over their connections or the machine's interfaces, over RDMA ports, and over NVLink.
+
+And what a card shows that does nothing else.
+"""
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
 from perfwatch.triage.flows import SHORTEST_SECONDS, Flow, flow
-from perfwatch.triage.gpu import regimes
+from perfwatch.triage.gpu import Regime, regimes
 
 MEBIBYTE = 2**20
+# Measured on two H200 while 1 GiB is reduced in each step: 250 GiB/s over NVLink with tensor 0, DRAM 24 % and SM 26 %; with an
+# optimizer beside it 175 GiB/s, tensor 3 %, DRAM 50 %, SM 50 %. A healthy data-parallel run: 16 GiB/s.
+BUSY_NVLINK_MIB_PER_SECOND = 60 * 1024.0
+TAKEN, TENSOR, DRAM, SM = 0.8, 0.1, 0.55, 0.65  # of the time, and of what each unit can do at most
 
 
 def carried(case: Case, seconds: float) -> Flow | None:
@@ -45,6 +52,22 @@ def nvlink_bytes_per_second(case: Case, seconds: float) -> float:
     """The busiest card's, in its busier direction; 0 where no card tells."""
     cards = [card for rank in case.ranks for card in regimes(case.history, rank.pid, seconds)]
     return max((card.nvlink_mib_per_second or 0.0 for card in cards), default=0.0) * MEBIBYTE
+
+
+def only_sends(card: Regime) -> bool:
+    """Whether a card is taken by collectives: NVLink is busy, and the arithmetic and the memory of the card are not."""
+    return (
+        (card.graphics or 0.0) >= TAKEN
+        and (card.nvlink_mib_per_second or 0.0) >= BUSY_NVLINK_MIB_PER_SECOND
+        and (card.tensor or 0.0) <= TENSOR
+        and (card.dram or 0.0) <= DRAM
+        and (card.sm_active is None or card.sm_active <= SM)
+    )
+
+
+def computes(card: Regime) -> bool:
+    """Whether a card that is taken does more than a collective's kernels do."""
+    return (card.graphics or 0.0) >= TAKEN and card.sm_active is not None and card.sm_active > SM
 
 
 def _received(one: r.Network) -> float:

@@ -27,7 +27,7 @@ from perfwatch.triage.job import Member
 from perfwatch.triage.lateness import waiting_share
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import FEW_SAMPLES, WINDOW_SECONDS, certainty, slow
-from perfwatch.triage.traffic import MEBIBYTE, travelling
+from perfwatch.triage.traffic import MEBIBYTE, computes, only_sends, travelling
 from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Outcome
 
 CAUSE = Cause("exposed_communication", "slow", "fabric", (Process, Stack))
@@ -37,11 +37,7 @@ MOST_OF_IT = 0.6
 HALF_SURE = 0.79  # below it: of a model so small, that half of its step goes to the others is no fault of the fabric
 MOST_APART = 2.0  # times: beyond that one rank is late, not all
 BUSY_LINK_BYTES_PER_SECOND = 20 * MEBIBYTE  # that something travels at all: gloo over a loopback carries 500 MiB/s
-# Measured on two H200 while 1 GiB is reduced in each step: 250 GiB/s over NVLink with tensor 0, DRAM 24 % and SM 26 %; with an
-# optimizer beside it 175 GiB/s, tensor 3 %, DRAM 50 %, SM 50 %. A healthy data-parallel run: 16 GiB/s.
-BUSY_NVLINK_MIB_PER_SECOND = 60 * 1024.0
 CROWDED = 0.5  # of the waiting, where the job's own threads crowd the CPUs: gloo's wait for one too
-TAKEN, TENSOR, DRAM, SM = 0.8, 0.1, 0.55, 0.65
 SURE = 0.9
 
 
@@ -50,14 +46,14 @@ def judge(case: Case) -> Outcome:
     ranks = case.ranks
     if len(ranks) < 2 or any(one.kind == "still" for one in case.progress.values()):
         return None
-    if any(_computes(card) for rank in ranks for card in _own(case, rank)):
+    if any(computes(card) for rank in ranks for card in _own(case, rank)):
         return None  # whatever the host waits in meanwhile costs nothing
     return _by_cards(case, ranks) or _by_stacks(case, ranks)
 
 
 def _by_cards(case: Case, ranks: tuple[Member, ...]) -> Outcome:
     cards = [card for rank in ranks for card in _own(case, rank)]
-    if len(cards) < len(ranks) or not all(map(_only_sends, cards)):
+    if len(cards) < len(ranks) or not all(map(only_sends, cards)):
         return None
     first, rank = cards[0], ranks[0]
     share = (first.graphics or 0.0) - (first.tensor or 0.0)
@@ -73,20 +69,6 @@ def _by_cards(case: Case, ranks: tuple[Member, ...]) -> Outcome:
 
 def _own(case: Case, rank: Member) -> list[Regime]:
     return list(regimes(case.history, rank.pid, WINDOW_SECONDS))[:1] if cards_of(case.history, rank.pid).certain else []
-
-
-def _only_sends(card: Regime) -> bool:
-    return (
-        (card.graphics or 0.0) >= TAKEN
-        and (card.nvlink_mib_per_second or 0.0) >= BUSY_NVLINK_MIB_PER_SECOND
-        and (card.tensor or 0.0) <= TENSOR
-        and (card.dram or 0.0) <= DRAM
-        and (card.sm_active is None or card.sm_active <= SM)
-    )
-
-
-def _computes(card: Regime) -> bool:
-    return (card.graphics or 0.0) >= TAKEN and card.sm_active is not None and card.sm_active > SM
 
 
 def _by_stacks(case: Case, ranks: tuple[Member, ...]) -> Outcome:
