@@ -1,15 +1,21 @@
-"""What keeps ranks away from a collective that others wait in, in words."""
+"""What keeps ranks away from a collective that others wait in: whether it may end by itself, and how it is told."""
 
 from perfwatch.triage.absence import SHOWN
 from perfwatch.triage.backing_off import retries
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
-from perfwatch.triage.hang import who
+from perfwatch.triage.hang import wakes_soon, who
 from perfwatch.triage.leaving import over
+from perfwatch.triage.motion import moves
 from perfwatch.triage.node import Node, doing
+from perfwatch.triage.profile import TRAINING_TAGS
 from perfwatch.triage.releasing import named
 from perfwatch.triage.threads import awaited
+
+OTHER_WORK = ("save", "load", "compile", "import", "http", "group_destroy", "exit")
+RECENT_SECONDS = 10.0
+ENOUGH_SAMPLES = 20  # to say that a rank that runs was never seen at any of these
 
 
 def named_ranks(absent: list[Chain]) -> str:
@@ -29,6 +35,22 @@ def why_absent(case: Case, absent: Chain, left: list[Node], roots: list[Node]) -
         return f"{who(absent)} {doing(absent.awaited)}{also}{_around(absent)}"
     until = f"thread {left[0].name or left[0].tid} at {show(left[0].frame)} to end" if left else absent.awaited
     return f"its program is over, and {who(absent)} waits for {until}"
+
+
+def works(case: Case, chain: Chain) -> bool:
+    """Whether a rank that is elsewhere does something that may end: it moves, is at other work, or wakes soon.
+
+    A loop that only sleeps and asks again is no work; whether it lasts, the patience of the ranks that wait tells.
+    """
+    end = chain.end
+    if end.still and not wakes_soon(case, end) and end.node.stack is not None:
+        return False
+    recent = case.profile(case.job.members[chain.start.pid], seconds=RECENT_SECONDS)
+    if recent.samples < ENOUGH_SAMPLES or recent.seen(*TRAINING_TAGS, *OTHER_WORK):
+        return True
+    if end.kind in ("sleep", "file_poll"):
+        return end.node.motion.distinct > 1 or moves(case.history, end.node.pid, end.node.tid).recurrent
+    return end.kind != "python"
 
 
 def _around(absent: Chain) -> str:

@@ -21,15 +21,13 @@ import msgspec
 
 from perfwatch.probes.readings import Process, Stack, Thread
 from perfwatch.triage.absence import call, elsewhere, ended, in_collective, listed, rank_of, waits_as, way
-from perfwatch.triage.away import named_ranks, why_absent
+from perfwatch.triage.away import named_ranks, why_absent, works
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.collectives import unanswered
-from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon
+from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal
 from perfwatch.triage.leaving import leaves, left_over, over
-from perfwatch.triage.motion import moves
 from perfwatch.triage.node import culprit
-from perfwatch.triage.profile import TRAINING_TAGS
 from perfwatch.triage.releasing import held_up, partners
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.threads import OTHERS_MOVE
@@ -39,9 +37,6 @@ from perfwatch.triage.waitgraph import WaitGraph, wait_graph
 CAUSE = Cause("stalled_collective", "hung", "user_code", (Process, Thread, Stack))
 
 CERTAIN_ENDS = ("dead", "stopped", "lock", "cycle", "gil")
-OTHER_WORK = ("save", "load", "compile", "import", "http", "group_destroy", "exit")
-RECENT_SECONDS = 10.0
-ENOUGH_SAMPLES = 20  # to say that a rank that runs was never seen at any of these
 INFERRED = 0.9
 
 
@@ -78,7 +73,7 @@ def judge(case: Case) -> Outcome:
         )
     if gone:
         return ended(case, waiting[0], gone[0].pid, gone[0].rank, graph)
-    if any(leaves(chain) or (not over(chain) and _works(case, chain)) for chain in absent):
+    if any(leaves(chain) or (not over(chain) and works(case, chain)) for chain in absent):
         return None
     return _absent(case, waiting, absent, graph)
 
@@ -88,22 +83,6 @@ def _unread(case: Case, chain: Chain) -> bool:
     node = chain.end.node
     seen = node.stack is not None or node.wait is not None or case.profile(case.job.members[chain.start.pid]).samples
     return not seen and chain.end.kind not in ("dead", "stopped")
-
-
-def _works(case: Case, chain: Chain) -> bool:
-    """Whether a rank that is elsewhere does something that may end: it moves, is at other work, or wakes soon.
-
-    A loop that only sleeps and asks again is no work; whether it lasts, the patience of the ranks that wait tells.
-    """
-    end = chain.end
-    if end.still and not wakes_soon(case, end) and end.node.stack is not None:
-        return False
-    recent = case.profile(case.job.members[chain.start.pid], seconds=RECENT_SECONDS)
-    if recent.samples < ENOUGH_SAMPLES or recent.seen(*TRAINING_TAGS, *OTHER_WORK):
-        return True
-    if end.kind in ("sleep", "file_poll"):
-        return end.node.motion.distinct > 1 or moves(case.history, end.node.pid, end.node.tid).recurrent
-    return end.kind != "python"
 
 
 def _absent(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitGraph | None) -> Finding:
