@@ -1,12 +1,12 @@
-"""Who may still release a lock: threads that work, and threads that rest for a while and come back."""
+"""Who may still release a lock: threads that work, and threads that rest for a while and come back; and what each waits for."""
 
 from perfwatch.probes.readings import Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
-from perfwatch.triage.frames import is_user, show
+from perfwatch.triage.frames import any_tag, is_user, show
 from perfwatch.triage.hang import silent_seconds
 from perfwatch.triage.motion import motion
-from perfwatch.triage.node import Node, node_of
+from perfwatch.triage.node import End, Node, node_of
 from perfwatch.triage.threads import (
     A_LOCK,
     LONG_SLEEP_SECONDS,
@@ -21,6 +21,7 @@ from perfwatch.triage.workers import idle
 ROUNDS = 3  # a thread that has rested and come back so often meanwhile does not release it the next time either
 MARGIN_SECONDS = 1.0  # from the end of a rest to the release
 WORKING_SHARE = 0.2  # of a core
+CONNECTED = frozenset("read write recv send poll accept connect".split())  # calls on a pipe or a connection
 EVENT_LOOP = "asyncio"  # tag of its frames
 HELD_UP = (A_LOCK, "a semaphore", "room in a queue")  # who waits for an item or an event may have nothing to do
 
@@ -98,3 +99,18 @@ def idle_loops(case: Case, chain: Chain) -> list[Node]:
     others = other_threads(case.history, case.job, chain.end.node)
     waiting = [n for n in others if n.wait is not None and n.wait.kind == "poll" and n.wait.forever and n.motion.frozen]
     return [n for n in waiting if EVENT_LOOP in n.inner and n.stack is not None and any(map(is_user, n.stack.frames))]
+
+
+def turn_of(chain: Chain) -> str:
+    """What a thread on a cycle waits for; of a pipe or a connection the chain says which."""
+    node = chain.end.node
+    if any_tag(node.inner, "pool_wait", "futures_wait"):
+        return "its own pool"
+    told = [link.waits_for for link in chain.links if (link.pid, link.tid) == (node.pid, node.tid)]
+    return told[-1] if told and node.wait is not None and node.wait.kind in CONNECTED else "its turn"
+
+
+def partner_named(node: Node, end: End, lock: str) -> str:
+    """A partner, and what it waits for where that is not the same."""
+    own = awaited(node)
+    return named(node, end.node.pid) + (f" for {own}" if end.kind == "lock" and own != lock else "")

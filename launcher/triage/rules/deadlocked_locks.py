@@ -24,16 +24,18 @@ from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.ended_threads import ended_beside
-from perfwatch.triage.frames import any_tag, show
+from perfwatch.triage.frames import show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal, who
-from perfwatch.triage.node import End, Node, culprit, node_of
+from perfwatch.triage.node import culprit, node_of
 from perfwatch.triage.releasing import (
     blocked_beside,
     held_up,
     idle_loops,
     named,
+    partner_named,
     partners,
     somebody_works,
+    turn_of,
     until_released,
 )
 from perfwatch.triage.rule import Cause
@@ -44,7 +46,6 @@ CAUSE = Cause("deadlocked_locks", "hung", "user_code", (Thread, Stack))
 
 ELSEWHERE = frozenset({"loader", "pool", "gil"})  # chains that have a rule of their own
 ASKED = frozenset({"child", "join_process", "supervised"})  # so has a cycle through a child: ``blocked_child``
-CONNECTED = frozenset("read write recv send poll accept connect".split())  # calls on a pipe or a connection
 CEILING_OTHERS_MOVE = 0.78
 SILENT_TASKS = (
     "a task that ended with an error tells nobody before it is awaited: asyncio.TaskGroup, or add_done_callback on each"
@@ -94,8 +95,8 @@ def _finding(case: Case, chain: Chain) -> Finding:
         )
         for p in beside[:4]
     )
-    lock = _turn(chain) if end.kind == "cycle" else awaited(end.node)
-    with_whom = " and ".join(_waiting(p, end, lock) for p in beside[:3])
+    lock = turn_of(chain) if end.kind == "cycle" else awaited(end.node)
+    with_whom = " and ".join(partner_named(p, end, lock) for p in beside[:3])
     too = "so do" if len(beside) > 1 else "so does"
     if elsewhere:
         pids = ", ".join(map(str, end.others[:3]))
@@ -129,18 +130,3 @@ def _finding(case: Case, chain: Chain) -> Finding:
     first = any(one.error is not None for one in ended) or (len(lost) == 1 and len(blamed) == 1)
     culprits = (*lost, *blamed) if first else (*blamed, *lost)
     return msgspec.structs.replace(found, culprits=culprits)
-
-
-def _turn(chain: Chain) -> str:
-    """What a thread on a cycle waits for; of a pipe or a connection the chain says which."""
-    node = chain.end.node
-    if any_tag(node.inner, "pool_wait", "futures_wait"):
-        return "its own pool"
-    told = [link.waits_for for link in chain.links if (link.pid, link.tid) == (node.pid, node.tid)]
-    return told[-1] if told and node.wait is not None and node.wait.kind in CONNECTED else "its turn"
-
-
-def _waiting(node: Node, end: End, lock: str) -> str:
-    """A partner, and what it waits for where that is not the same."""
-    own = awaited(node)
-    return named(node, end.node.pid) + (f" for {own}" if end.kind == "lock" and own != lock else "")
