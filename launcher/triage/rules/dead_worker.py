@@ -19,22 +19,20 @@ What to do next
 
 import msgspec
 
-from perfwatch.probes.readings import Process, ProcessEnded, Stack, Thread
+from perfwatch.probes.readings import Process, Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
+from perfwatch.triage.ended_processes import dead_beside, outlived_seconds, replaced
 from perfwatch.triage.frames import show
 from perfwatch.triage.gone import how_it_ended
 from perfwatch.triage.hang import DECISIVE_SECONDS, STRUCTURAL_SECONDS, hung, temporal, who
-from perfwatch.triage.job import youngest_start_gap_seconds
 from perfwatch.triage.node import culprit, node_of, silence
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.threads import BEFORE_SECONDS, OTHERS_MOVE
-from perfwatch.triage.verdict import Alternative, Evidence, Outcome
-from perfwatch.triage.workers import pool_members
+from perfwatch.triage.threads import OTHERS_MOVE
+from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("dead_worker", "hung", "user_code", (Process, Thread, Stack))
 
-REPLACED_SECONDS = 0.5  # workers of one pool start within milliseconds of each other
 INFERRED = 0.9
 SHOWN = 3  # processes that are gone
 GUESSED = 0.7  # the pool is idle, but no worker is known to have died
@@ -44,13 +42,14 @@ def judge(case: Case) -> Outcome:
     """Fires on a dead end, or on a pool of idle workers one of which is a replacement."""
     for pid, chain in case.chains.items():
         alone = chain.end.node.pid == pid and not chain.end.detail  # a rank that has ended waits for nobody
-        if chain.end.kind == "dead" and not alone and case.progress[pid].kind == "still" and _outlived(case, chain):
-            return _gone(
-                case, chain
-            )  # seen to wait since: a look from before the end is of a wait that the end may end
+        if chain.end.kind != "dead" or alone or case.progress[pid].kind != "still":
+            continue
+        # Seen to wait since: a look from before the end is of a wait that the end may end.
+        if outlived_seconds(case, chain):
+            return _gone(case, chain)
     for chain in case.still_chains:
         wait = chain.end.node.wait
-        if chain.end.kind == "lock" and wait is not None and wait.shared and (dead := _dead_beside(case, chain)):
+        if chain.end.kind == "lock" and wait is not None and wait.shared and (dead := dead_beside(case, chain)):
             return _orphaned_lock(case, chain, dead)
         if chain.end.kind == "idle" and "pool" in chain.through:
             return _lost_task(case, chain)
@@ -69,7 +68,7 @@ def _gone(case: Case, chain: Chain) -> Outcome:
         owner=CAUSE.owner,
         summary=f"{lost} and {_waiter(chain)} still waits for it",
         patience=DECISIVE_SECONDS if chain in case.still_chains else STRUCTURAL_SECONDS,
-        silent=_outlived(case, chain),
+        silent=outlived_seconds(case, chain),
         alternatives=(Alternative(cause="stuck_worker", refuted_by=f"process {pid} does not exist any more"),),
         next=(
             f"dmesg | grep -i {pid}",
@@ -82,18 +81,18 @@ def _lost_task(case: Case, chain: Chain) -> Outcome:
     """Every worker of a pool waits for a task while a result is waited for: it will not come."""
     workers = [node_of(case.history, case.job, pid) for pid in chain.end.others]
     idle_seconds = min((silence(case.history, worker) or 0.0 for worker in workers), default=0.0)
-    replaced = _replaced(case, chain)
-    what = "died and was replaced; its task is lost" if replaced else "took a task that is in no worker now"
+    successor = replaced(case, chain)
+    what = "died and was replaced; its task is lost" if successor else "took a task that is in no worker now"
     return hung(
         case,
         CAUSE.name,
         chain,
         owner=CAUSE.owner,
         summary=f"a pool worker {what} and {_waiter(chain)} waits for it for ever",
-        patience=STRUCTURAL_SECONDS if replaced else temporal(case),
+        patience=STRUCTURAL_SECONDS if successor else temporal(case),
         silent=min(idle_seconds, chain.end.silent_seconds or 0.0),
         evidence=(
-            *((replaced,) if replaced else ()),
+            *((successor,) if successor else ()),
             case.saw(
                 "pool",
                 f"pid {chain.start.pid}",
@@ -102,34 +101,12 @@ def _lost_task(case: Case, chain: Chain) -> Outcome:
                 "one of them is at the task",
             ),
         ),
-        ceiling=INFERRED if replaced else GUESSED,
+        ceiling=INFERRED if successor else GUESSED,
         alternatives=(Alternative(cause="stuck_worker", refuted_by="every worker of the pool is idle"),),
         next=(
             "dmesg | grep -i 'killed process'",
             "use concurrent.futures.ProcessPoolExecutor: it raises when a worker dies",
         ),
-    )
-
-
-def _outlived(case: Case, chain: Chain) -> float:
-    """How long the waiting thread has been seen to wait since the process was known to be gone: a parent that reaps wakes at once."""
-    gone = case.history.latest(ProcessEnded, chain.end.node.pid)
-    known = gone.at if gone is not None else chain.start.thread_at - (chain.end.silent_seconds or 0.0)
-    return max(0.0, chain.start.thread_at - known)
-
-
-def _dead_beside(case: Case, chain: Chain) -> tuple[int, ...]:
-    """Python processes of this rank that ended not long before the wait began: one of them may have held the lock.
-
-    Not a DataLoader's workers: torch raises where one dies, and lets them go where an epoch ends.
-    """
-    began = case.at - (chain.end.silent_seconds or 0.0)
-    ends = {key[0]: case.history.series(ProcessEnded, *key)[0].at for key in case.history.entities(ProcessEnded)}
-    return tuple(
-        m.pid
-        for m in case.job.members.values()
-        if not m.alive and m.process.python and m.role != "worker" and m.rank_pid == chain.start.rank_pid
-        if ends.get(m.pid, began) >= began - BEFORE_SECONDS
     )
 
 
@@ -158,20 +135,3 @@ def _orphaned_lock(case: Case, chain: Chain, dead: tuple[int, ...]) -> Outcome:
 def _waiter(chain: Chain) -> str:
     rank = f"rank {chain.start.rank}" if chain.start.rank is not None else f"pid {chain.start.pid}"
     return f"the training thread of {rank}"
-
-
-def _replaced(case: Case, chain: Chain) -> Evidence | None:
-    """A pool worker that is much younger than its siblings."""
-    members = pool_members(case.job, chain.end.node)
-    gap = youngest_start_gap_seconds(m for m in members if m.alive)
-    dead = [m for m in members if not m.alive]
-    if gap < REPLACED_SECONDS and not dead:
-        return None
-    youngest = max(members, key=lambda m: m.process.start_ticks)
-    return case.saw(
-        "process",
-        f"pid {youngest.pid}",
-        "replaces a worker that died",
-        f"started {gap:.1f} s after its siblings",
-        "all workers of a pool start together",
-    )
