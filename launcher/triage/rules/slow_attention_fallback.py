@@ -21,12 +21,11 @@ What to do next
 
 from functools import partial
 
-from perfwatch.probes.readings import GpuActivity, SourceLine, Stack, TorchTrace
+from perfwatch.probes.readings import GpuActivity, Stack, TorchTrace
 from perfwatch.triage.accelerated import FEW_SAMPLES, Accelerated, accelerated, monitored, slow_on_gpu
 from perfwatch.triage.case import Case
-from perfwatch.triage.frames import any_tag, show, tags, user_frame
-from perfwatch.triage.gpu import name_of
-from perfwatch.triage.residency import BUSY
+from perfwatch.triage.frames import show, tags
+from perfwatch.triage.plain_attention import attends, exponentiates, seen_from_outside
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.traced import WITNESS, trace_of
 from perfwatch.triage.verdict import Abstention, Alternative, Missing, Outcome
@@ -35,16 +34,10 @@ CAUSE = Cause("slow_attention_fallback", "slow", "user_code", (GpuActivity, Stac
 
 EAGER_SHARE = 0.1  # of the samples in a library's plain attention
 MEMORY, TENSOR = 0.4, 0.3  # traffic above and tensor use below which attention may be what moves the bytes
-# Measured on H200, a decoder with 4,096 tokens in bf16: fused 0.55 tensor and 0.32 DRAM, plain 0.045 and 0.37 (fp32 0.40).
-PLAIN_TENSOR = 0.1
-PLAIN_MEMORY = 0.3
-PLAIN_SOFTMAX = 0.6  # of DRAM and fp32 together: the scores are written, read and exponentiated
 ATTENDS = 0.02  # of the samples: with a full queue the host is seldom seen at the call
 PROVED, SUSPECTED, TRACED = 0.85, 0.62, 0.92
 TRACED_SHARE = 0.05  # of the card's time, in the forward pass alone
 WITH_BACKWARD, MOST_LOST = 2.5, 0.8  # the backward pass of attention takes about one and a half times its forward
-TENSOR_SEEN = 0.03  # below it no product uses them: that is the precision, not the attention
-SDPA = "scaled_dot_product_attention"
 
 
 def judge(case: Case) -> Outcome:
@@ -59,31 +52,22 @@ def judge(case: Case) -> Outcome:
         share = seen.share("eager_attention")
         if share >= EAGER_SHARE and card.dram >= MEMORY:
             return _proved(case, one, share)
-        calls = seen.share_where(partial(_attends, case))
+        calls = seen.share_where(partial(attends, case))
         if calls < ATTENDS:
             continue
         if trace is not None and trace.families.get("attention", 0.0) > 0:
             continue  # the trace shows a fused kernel
-        softmax = card.dram >= PLAIN_MEMORY and card.dram + (card.fp32 or 0.0) >= PLAIN_SOFTMAX
-        plain = (card.tensor or 0.0) < PLAIN_TENSOR and softmax
-        if plain and (card.graphics or 0.0) >= BUSY and TENSOR_SEEN < (card.tensor or 0.0):
+        if exponentiates(card):
             return _suspected(case, one, calls)
         return _only_a_trace() if card.dram >= MEMORY else None
     return None
 
 
-def _attends(case: Case, stack: Stack) -> bool:
-    """Whether a stack is at attention: in a library's module for it, or at a line of the program that calls torch's."""
-    if any_tag(tags(stack), "attention"):
-        return True
-    frame = user_frame(stack)
-    seen = case.history.latest(SourceLine, frame.file, frame.line) if frame is not None else None
-    return seen is not None and any(call.endswith(SDPA) for call in seen.reading.calls)
-
-
 def _proved(case: Case, one: Accelerated, share: float) -> Outcome:
     frame = show(one.profile.top_line(lambda stack: "eager_attention" in tags(stack)))
     dram = one.card.dram or 0.0
+    samples = f"{share:.0%} of {one.profile.samples} samples"
+    saw = case.saw("stack", f"pid {one.rank.pid}", "is in plain attention", samples, "0 %")
     return slow_on_gpu(
         case,
         CAUSE,
@@ -93,16 +77,7 @@ def _proved(case: Case, one: Accelerated, share: float) -> Outcome:
         confidence=PROVED,
         frame=frame,
         summary=f"attention is computed the plain way at {frame}: every pair of positions is written to memory",
-        evidence=(
-            case.saw(
-                "stack",
-                f"pid {one.rank.pid}",
-                "is in plain attention",
-                f"{share:.0%} of {one.profile.samples} samples",
-                "0 %",
-            ),
-            monitored(case, one, "memory busy, tensor cores not", "the other way round"),
-        ),
+        evidence=(saw, monitored(case, one, "memory busy, tensor cores not", "the other way round")),
         alternatives=(Alternative(cause="memory_bound_gpu", refuted_by="the frames name plain attention"),),
         next=('attn_implementation="sdpa" or "flash_attention_2" when the model is loaded',),
     )
@@ -136,7 +111,7 @@ def _traced(case: Case, one: Accelerated, trace: TorchTrace) -> Outcome:
 
 
 def _suspected(case: Case, one: Accelerated, calls: float) -> Outcome:
-    frame = show(one.profile.top_line(partial(_attends, case)))
+    frame = show(one.profile.top_line(partial(attends, case)))
     card = one.card
     return slow_on_gpu(
         case,
@@ -147,11 +122,7 @@ def _suspected(case: Case, one: Accelerated, calls: float) -> Outcome:
         frame=frame,
         summary=f"attention at {frame} seems to fall back to its plain form: the card is full, and its tensor cores are used "
         f"only {card.tensor or 0:.0%}, beside {card.dram or 0:.0%} of its memory and {card.fp32 or 0:.0%} of its fp32 pipe",
-        evidence=(
-            case.saw("stack", f"pid {one.rank.pid}", f"calls attention at {frame}", f"{calls:.0%} of the samples"),
-            monitored(case, one, "full, and the tensor cores are not", "tensor 30 % and more with fused kernels"),
-            case.saw(card.source, name_of(case.history, card.uuid), "fp32 pipe", f"{card.fp32 or 0:.0%}", "below 10 %"),
-        ),
+        evidence=seen_from_outside(case, one, frame, calls),
         alternatives=(
             Alternative(cause="wrong_precision", refuted_by="the tensor cores do some of the products"),
             Alternative(cause="memory_bound_gpu", refuted_by=f"memory is used only {card.dram or 0:.0%}"),
@@ -161,13 +132,6 @@ def _suspected(case: Case, one: Accelerated, calls: float) -> Outcome:
 
 
 def _only_a_trace() -> Abstention:
-    return Abstention(
-        cause=CAUSE.name,
-        missing=(
-            Missing(
-                witness="kernel_trace",
-                reason="which attention kernel torch chose shows in no counter and no stack",
-                advice="perfwatch capture torch names it (plain: softmax and bmm kernels)",
-            ),
-        ),
-    )
+    reason = "which attention kernel torch chose shows in no counter and no stack"
+    advice = "perfwatch capture torch names it (plain: softmax and bmm kernels)"
+    return Abstention(cause=CAUSE.name, missing=(Missing(witness="kernel_trace", reason=reason, advice=advice),))
