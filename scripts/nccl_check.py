@@ -5,6 +5,7 @@
     scripts/nccl_check -o results --at-once 6 --mode attach   six programs on the same cards, which only hangs can bear
     scripts/nccl_check -o results --mode run --seconds 300    what fits into five minutes
     scripts/nccl_check -o results --ranks 4                   the drills of two cards on four
+    scripts/nccl_check -o results --share-cards --only ...    those of four cards on fewer: as several hosts, over sockets
     scripts/nccl_check -o results --tables                    only the tables and the recordings, here or anywhere
     scripts/nccl_check -o results --again                     the same, every session judged again by the rules of now
 
@@ -45,6 +46,8 @@ def main() -> int:
     folder = options.output.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     os.environ["NCCL_NVLS_ENABLE"] = "0"
+    if options.share_cards:
+        os.environ["PERFWATCH_DRILL_SHARE_CARDS"] = "1"
     if not (options.tables or options.again):
         run(folder, options)
     done = rows.load(folder)
@@ -134,6 +137,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--mode", default="attach,run", help="attach, run, or both, separated by a comma")
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--ranks", type=int, help="so many ranks, each with a card, in place of the drills' own number")
+    parser.add_argument("--share-cards", action="store_true", help="several ranks on a card, as if on several hosts")
     parser.add_argument("--at-once", type=int, default=1, help="so many programs share the cards")
     parser.add_argument("--seconds", type=float, default=86400.0, help="be done after so many seconds")
     parser.add_argument("--tables", action="store_true", help="run nothing: tables and recordings of what is there")

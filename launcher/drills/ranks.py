@@ -35,16 +35,23 @@ def wait_for_turn():
         time.sleep(0.02)
 
 
+def share_cards(place, cards):
+    """Let NCCL take this rank for one of another host: it refuses two of a host on one card, and hosts talk over sockets."""
+    os.environ |= {"NCCL_HOSTID": f"host-{place // cards}", "NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo"}
+
+
 def join(args):
-    """Meet the other ranks over ``--backend``; give the device. With NCCL each rank has a card of its own."""
+    """Meet the other ranks over ``--backend``; give the device. With NCCL each rank has a card of its own, or shares one."""
     if args.backend == "gloo":
         dist.init_process_group("gloo")
         return torch.device("cpu")
     wait_for_turn()
-    place = int(os.environ["LOCAL_RANK"])
-    if torch.cuda.device_count() <= place:
-        sys.exit(f"rank {place} has no GPU: this machine has {torch.cuda.device_count()}")
-    device = torch.device("cuda", place)
+    place, count, cards = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count()
+    if 0 < cards < count and os.environ.get("PERFWATCH_DRILL_SHARE_CARDS") == "1":
+        share_cards(place, cards)
+    elif cards <= place:
+        sys.exit(f"rank {place} has no GPU: this machine has {cards}")
+    device = torch.device("cuda", place % cards)
     torch.cuda.set_device(device)
     torch.set_float32_matmul_precision("high")
     dist.init_process_group("nccl", device_id=device)

@@ -71,9 +71,15 @@ def _gpu(devices: Path = Path("/dev")) -> str | None:
     return None if any(devices.glob("nvidia[0-9]*")) else "needs an NVIDIA GPU: none is among the device files"
 
 
-def _gpus(count: int, devices: Path = Path("/dev")) -> str | None:
+def _gpus(count: int, devices: Path = Path("/dev"), shared: bool = False) -> str | None:
     found = len(list(devices.glob("nvidia[0-9]*")))
-    return None if found >= count else f"needs {count} NVIDIA GPUs: {found or 'none'} among the device files"
+    enough = found > 0 if shared else found >= count
+    return None if enough else f"needs {count} NVIDIA GPUs: {found or 'none'} among the device files"
+
+
+def _shared_cards() -> bool:
+    """Whether the drills may put several ranks on one card (PERFWATCH_DRILL_SHARE_CARDS=1), as if on several hosts."""
+    return os.environ.get("PERFWATCH_DRILL_SHARE_CARDS") == "1"
 
 
 def _ten_cores() -> str | None:
@@ -93,8 +99,8 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "compiler": _compiler,
     "ten_cores": _ten_cores,
     "gpu": _gpu,
-    "two_gpus": lambda: _gpus(2),
-    "four_gpus": lambda: _gpus(4),
+    "two_gpus": lambda: _gpus(2, shared=_shared_cards()),
+    "four_gpus": lambda: _gpus(4, shared=_shared_cards()),
 }
 
 

@@ -8,13 +8,16 @@ from perfwatch.triage.absence import in_collective
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.collectives import growing
+from perfwatch.triage.different_calls import counted_apart
 from perfwatch.triage.hang import wakes_soon
 
 
 def at_rest(case: Case) -> bool:
-    """Whether no rank here is seen at work, and at least one of them waits for others in a collective."""
+    """Whether no rank here is seen at work, and at least one of them waits for others in a collective, or for a call of theirs."""
     if not case.ranks or any(one.kind == "moving" for one in case.progress.values()) or growing(case):
         return False
+    if counted_apart(case) is not None:
+        return True
     waiting = {pid for pid, chain in case.chains.items() if in_collective(case, chain)}
     return bool(waiting) and all(pid in waiting or _rests(case, pid, chain) for pid, chain in case.chains.items())
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 
 from perfwatch.probes import readings as r
-from perfwatch.triage.flows import SHORTEST_SECONDS, flow
+from perfwatch.triage.flows import newest_flow
 from perfwatch.triage.frames import any_tag, tags, user_frame
 from perfwatch.triage.gpu import Regime, cards_of, name_of, regimes
 from perfwatch.triage.history import History
@@ -179,7 +179,7 @@ def served(history: History, pid: int, tid: int, job: Job) -> tuple[bool, str] |
         return None
     name = name_of(history, card.uuid)
     if card.polls and card.kind != "spin":
-        under_way = flow(history, pid, SHORTEST_SECONDS)
+        under_way = newest_flow(history, pid)
         travels = under_way is not None and not under_way.silent
         return (True, f"{name} waits for data, which comes: {under_way.shown()}") if under_way and travels else None
     if card.kind != "spin":

@@ -16,7 +16,10 @@ TAKEN, TENSOR, DRAM, SM = 0.8, 0.1, 0.55, 0.65  # of the time, and of what each 
 
 
 def carried(case: Case, seconds: float) -> Flow | None:
-    """What went over the ranks' connections, RDMA ports and NVLink in the rate too; None: not every rank's were read twice."""
+    """What went over the ranks' connections, of what they carried the least; RDMA ports and NVLink count in the rate.
+
+    None: not every rank's were read twice.
+    """
     flows = [flow(case.history, rank.pid, seconds) for rank in case.ranks]
     known = [one for one in flows if one is not None]
     if not known or len(known) < len(flows):
@@ -26,6 +29,7 @@ def carried(case: Case, seconds: float) -> Flow | None:
         sum(rates) + nvlink_bytes_per_second(case, seconds),
         sum(one.queued_bytes for one in known),
         sum(one.retransmits for one in known),
+        min(one.carried_bytes for one in known),
     )
 
 

@@ -34,7 +34,7 @@ def judge(case: Case) -> Outcome:
             continue
         chain = case.chains[rank.pid]
         recent = case.profile(rank, 6.0)
-        if recent.samples and not recent.share("http", "ssl") and chain.end.kind != "network":
+        if chain.end.kind != "network" and not recent.share("http", "ssl"):
             continue
         arrived = _arrived(case, rank.pid)
         if arrived < LEAST_BYTES or recent.seen("optimizer", "backward"):

@@ -101,7 +101,12 @@ def _writes(case: Case, rank: Member) -> bool:
 
 
 def _writing(case: Case, seen: Profile) -> float:
-    return seen.share_where(lambda stack: _prints(case, stack))
+    """Share of the samples that write; a loop comes back to it, and what is written once at its end takes none of its time."""
+
+    def prints(stack: Stack) -> bool:
+        return _prints(case, stack)
+
+    return seen.share_where(prints) if len(seen.runs(prints)) > 1 else 0.0
 
 
 def _blocked(case: Case, rank: Member) -> float:
