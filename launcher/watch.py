@@ -1,7 +1,8 @@
 """The loop that watches one job: read each probe when it is due, append, judge again, say what changed.
 
-Detail follows suspicion. A calm job costs a step counter, one thread per rank and a short sample of stacks a minute; a suspect
-one is swept, sampled and judged until the verdict is clear. Nothing here blocks on the job or on a disk.
+Detail follows suspicion. A calm job costs a step counter, one thread per rank and a short sample of stacks a minute, of many
+processes every few minutes; a suspect one is swept, sampled and judged until the verdict is clear. Nothing here blocks on the
+job or on a disk.
 """
 
 import time
@@ -225,7 +226,7 @@ class Watch:
         elif sampled:
             self._judge()
         elif self.at > cadence.CALM_SECONDS and self._schedule.due(
-            "calm_sample", cadence.calm_sample(self._teller.state, self.at)
+            "calm_sample", cadence.calm_sample(self._teller.state, self.at, len(self.look.known))
         ):
             self._sampling.of_calm(case, self._teller.state in WELL)
 

@@ -67,8 +67,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, default=64)
     parser.add_argument("--threads", type=int, default=2000)
-    parser.add_argument("--seconds", type=float, default=60.0, help="length of the steady state that is measured")
-    parser.add_argument("--settle", type=float, default=20.0, help="left out after the attach")
+    parser.add_argument(
+        "--seconds", type=float, default=240.0, help="length of the steady state that is measured: one sample of stacks"
+    )
+    parser.add_argument("--settle", type=float, default=150.0, help="left out after the attach")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     crowd = [sys.executable, str(CROWD), "--processes", str(options.processes), "--threads", str(options.threads)]

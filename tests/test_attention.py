@@ -13,6 +13,7 @@ from perfwatch.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
+from perfwatch.triage.profile import HOLD_SECONDS
 from tests.cards import UUID, h200
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, READS_LOSS, Training
 
@@ -114,8 +115,15 @@ def test_a_run_that_is_well_is_left_alone_until_its_next_sample() -> None:
 
 def test_a_job_of_which_nothing_is_known_yet_is_sampled_again_before_long() -> None:
     """It was just begun, and imports its modules."""
-    assert calm_sample("", 100.0) == calm_sample("healthy", 20.0) < 10.0 < calm_sample("healthy", 100.0)
-    assert calm_sample("", 600.0) == calm_sample("healthy", 600.0)
+    assert calm_sample("", 100.0, 4) == calm_sample("healthy", 20.0, 4) < 10.0 < calm_sample("healthy", 100.0, 4)
+    assert calm_sample("", 600.0, 4) == calm_sample("healthy", 600.0, 4)
+
+
+def test_a_calm_job_of_many_processes_is_sampled_less_often_for_the_same_cost() -> None:
+    """Once a minute up to sixteen, every four minutes at most; what it showed holds until then."""
+    assert calm_sample("healthy", 600.0, 1) == calm_sample("healthy", 600.0, 16) == 60.0
+    assert calm_sample("healthy", 600.0, 32) == 120.0
+    assert calm_sample("healthy", 600.0, 65) == calm_sample("healthy", 600.0, 512) == 240.0 < HOLD_SECONDS
 
 
 @pytest.mark.parametrize(("ago", "longest", "late"), [(70.0, 0.1, 70.0), (50.0, 0.1, 0.0), (70.0, 40.0, 0.0)])

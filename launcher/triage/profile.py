@@ -12,7 +12,7 @@ from perfwatch.probes import readings as r
 from perfwatch.triage.frames import any_tag, show, tags, user_frame
 from perfwatch.triage.history import History, Seen
 
-HOLD_SECONDS = 75.0  # a calm job is sampled once a minute
+HOLD_SECONDS = 260.0  # a calm job is sampled once a minute, one of many processes every four
 # Kinds of work that only a training (or evaluating) thread does.
 TRAINING_TAGS = ("backward", "optimizer", "forward", "loader", "scaler", "collective")
 
