@@ -41,6 +41,7 @@ CAUSE = Cause("contended_lock", "slow", "user_code", (Thread, Stack))
 
 ASLEEP_SHARE = 0.5  # of the looks at the thread, for each share of samples at the line
 WORKING_SHARE = 0.2  # of a core: the one that holds it
+RESTED_SECONDS = 2.0  # longer than the waits within a healthy step
 TAKEN = 2  # times that it was seen to go on
 CEILING_RESTING = 0.77
 CEILING = 0.88  # who holds the lock is inferred: it is the thread that runs meanwhile
@@ -66,6 +67,8 @@ def _kept_from_lock(case: Case) -> Finding | None:
         if owner is None:
             continue
         node = node_of(case.history, case.job, rank.pid, owner)
+        if works and (node.motion.ran_ago_seconds or 0.0) >= RESTED_SECONDS:
+            continue  # it worked a while ago: who stands now gives nothing back
         return slow(
             case,
             CAUSE,
