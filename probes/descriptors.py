@@ -9,6 +9,7 @@ tolerated.
 import os
 import re
 import stat as modes
+from collections import Counter
 from collections.abc import Iterable
 
 from perfwatch.probes.deadline import Caller
@@ -116,10 +117,10 @@ def _describe_one(
 
 
 class Contested:
-    """Files on which other processes hold a lock, of main threads that nap: a library may sleep, try, and sleep again.
+    """Files on which somebody holds a lock, of main threads that nap: a library may sleep, try, and sleep again.
 
-    SQLite does so, and no call of it is ever seen blocked. What was found is told once more when it is over, so that a reading
-    of it can be taken back.
+    Its own process counts where it has the file open twice, as two connections to one database. SQLite does so, and no call of it
+    is ever seen blocked. What was found is told once more when it is over, so that a reading of it can be taken back.
     """
 
     def __init__(self, filesystem: Filesystem) -> None:
@@ -143,11 +144,13 @@ class Contested:
             locks = filesystem.read_text(filesystem.proc / "locks").splitlines()
             # Locks to read are shared: databases keep them for as long as they are open, and nobody waits for those alone.
             alone = (match for line in locks if " WRITE " in line and (match := _LOCK.match(line)))
-            held = {int(match[4]) for match in alone if int(match[1]) != pid}
+            held = {(int(match[4]), int(match[1]) == pid) for match in alone}
             fds = sorted(int(name) for name in filesystem.listdir(f"{filesystem.proc}/{pid}/fd")) if held else []
         except Unavailable:
             return set()
-        return {fd for fd in fds[:MOST_CONTESTED] if _inode(filesystem, pid, fd) in held}
+        inodes = {fd: _inode(filesystem, pid, fd) for fd in fds[:MOST_CONTESTED]}
+        opened = Counter(inodes.values())
+        return {fd for fd, at in inodes.items() if (at, False) in held or (opened[at] > 1 and (at, True) in held)}
 
 
 def _inode(filesystem: Filesystem, pid: int, fd: int) -> int | None:

@@ -140,6 +140,8 @@ def _behind(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descri
 
 def _lock(node: Node, file: r.Descriptor, owners: tuple[int, ...]) -> Edge:
     held = f", which pid {', '.join(map(str, owners))} holds" if owners else ""
+    if owners == (node.pid,):
+        held = ", which another connection of its own process holds"
     return ending(
         "file_lock", node, f"a lock on {file.target}{held}", descriptor=file, others=owners, detail=file.target
     )
@@ -258,6 +260,9 @@ def _by_call(history: History, job: Job, node: Node) -> Edge | None:
         locked = polling.locked_by_others(history, node)
         if locked is not None:
             return _lock(node, locked, tuple(pid for pid in locked.lock_holders if pid != node.pid))
+        own = polling.locked_by_itself(history, node)
+        if own is not None:
+            return _lock(node, own, (node.pid,))
         if polling.polls_a_file(history, node):
             path = polling.path_of(history, node)
             return ending("file_poll", node, f"{path or 'a file'} to appear", detail=path)

@@ -1,6 +1,7 @@
 """A thread that sleeps a little, looks at a file, and sleeps again: told by the source line and the loop around it."""
 
 import re
+from collections import Counter
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.code import line_of, names
@@ -49,14 +50,24 @@ def locked_by_others(history: History, node: Node) -> r.Descriptor | None:
 
     A library that sleeps and tries again (sqlite's busy handler) shows no blocked call and no frame of its own.
     """
+    files = _tried_again(history, node)
+    return next((file for file in files if set(file.lock_holders) - {node.pid}), None)
+
+
+def locked_by_itself(history: History, node: Node) -> r.Descriptor | None:
+    """The same where its own process holds the lock, and has the file open twice: two connections to one database."""
+    files = _tried_again(history, node)
+    opened = Counter(file.inode for file in files)
+    return next((file for file in files if node.pid in file.lock_holders and opened[file.inode] > 1), None)
+
+
+def _tried_again(history: History, node: Node) -> list[r.Descriptor]:
+    """The files of a thread that naps within a call of its line, which itself does not sleep."""
     source = source_of(history, node)
     if source is None or "sleep" in names(source.calls) or node.motion.distinct > 1:
-        return None
-    for key in history.of(r.Descriptor, node.pid):
-        seen = history.latest(r.Descriptor, *key)
-        if seen is not None and seen.reading.kind == "file" and set(seen.reading.lock_holders) - {node.pid}:
-            return seen.reading
-    return None
+        return []
+    seen = (history.latest(r.Descriptor, *key) for key in history.of(r.Descriptor, node.pid))
+    return [one.reading for one in seen if one is not None and one.reading.kind == "file"]
 
 
 def only_asks(history: History, node: Node) -> bool:

@@ -190,6 +190,23 @@ def test_file_that_another_process_has_locked_is_found_for_a_thread_that_naps(tm
     assert looks.fds(reads) == set()
 
 
+def test_a_lock_of_its_own_process_counts_where_the_file_is_open_twice(tmp_path: Path, later: ExitStack) -> None:
+    """Two connections to one database: the one waits for the transaction of the other, which no other process can end."""
+    naps = Wait(call="clock_nanosleep", number=230, kind="sleep", remaining_seconds=0.05)
+    thread = Thread(pid=os.getpid(), tid=os.getpid(), name="python", state="S", cpu_seconds=1.0, wait=naps)
+    first, alone = later.enter_context(open(tmp_path / "db", "w")), later.enter_context(open(tmp_path / "pid", "w"))
+    for one in (first, alone):
+        fcntl.lockf(one, fcntl.LOCK_EX)
+    looks = Contested(Filesystem())
+
+    assert first.fileno() not in looks.fds(thread)
+
+    second = later.enter_context(open(tmp_path / "db"))
+
+    assert looks.fds(thread) >= {first.fileno(), second.fileno()}
+    assert alone.fileno() not in looks.fds(thread)
+
+
 def test_living_epoll_terminal_and_socket(child: KillableChild, later: ExitStack) -> None:
     """An epoll instance names what it watches; a terminal is one; a socket knows its peer."""
     here, there = socket.socketpair()

@@ -5,7 +5,8 @@ What it means
 
 How it is recognised
     The wait chain ends in a blocked file lock, in a lock library's frames, or in a loop in the program's own code that sleeps
-    and tests for a file. Where the kernel knows who holds the lock, the holder is named.
+    and tests for a file. Where the kernel knows who holds the lock, the holder is named. A database's lock that another connection
+    of the same process holds, in a transaction that nobody ends, is one as well.
 
 What it is mistaken for
     A live owner that works: the holder runs or does io.
@@ -19,11 +20,12 @@ import msgspec
 from perfwatch.probes.readings import ProcessUsage, Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import show
-from perfwatch.triage.hang import hung, silent_seconds, temporal, who
+from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, silent_seconds, temporal, who
 from perfwatch.triage.memory import Lull, lull
 from perfwatch.triage.node import End, Node, culprit, node_of
 from perfwatch.triage.polling import texts_near
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.threads import other_threads
 from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.working import started_by, works
 
@@ -45,12 +47,20 @@ def judge(case: Case) -> Outcome:
             or (end.kind == "file_poll" and any(works(case, pid) for pid in started_by(case, rank.pid)))
         ):
             continue
-        inside = [node_of(case.history, case.job, pid) for pid in end.others if pid in case.job.members]
+        own = end.others == (end.node.pid,)
+        inside = (
+            other_threads(case.history, case.job, end.node)
+            if own
+            else [node_of(case.history, case.job, pid) for pid in end.others if pid in case.job.members]
+        )
         holders = ", ".join(
             [*map(_holder, inside), *(f"pid {pid}" for pid in end.others if pid not in case.job.members)][:3]
         )
+        if own:
+            holders = f"another connection of its own process{f' ({holders})' if holders else ''}"
         owner = f"held by {holders}" if holders else "nobody is known to hold it"
-        watched, patience = silent_seconds(case, chain), temporal(case)
+        watched = silent_seconds(case, chain)
+        patience = STRUCTURAL_SECONDS if own and inside and all(map(_rests_for_ever, inside)) else temporal(case)
         polls = end.kind == "file_poll"
         lasts = lull(case, rank, watched, patience, chain.start) if polls else Lull(watched, (), 1.0)
         near = texts_near(case.history, end.node) if polls and not end.detail else ()
@@ -74,9 +84,16 @@ def judge(case: Case) -> Outcome:
 
 
 def _holder(node: Node) -> str:
-    """A process of the job, and where it is meanwhile."""
+    """A process of the job, or a thread of the one that waits, and where it is meanwhile."""
     name = f"rank {node.rank} (pid {node.pid})" if node.rank is not None else f"pid {node.pid}"
+    if node.tid != node.pid:
+        name = f"thread {node.name or node.tid}"
     return f"{name}, at {show(node.frame)}" if node.frame is not None else name
+
+
+def _rests_for_ever(node: Node) -> bool:
+    """Whether a thread waits, without a deadline, for something that only another thread of its process can do."""
+    return node.motion.frozen is True and node.wait is not None and node.wait.kind == "futex" and node.wait.forever
 
 
 def _refuted(end: End) -> str:
