@@ -53,6 +53,8 @@ def judge(case: Case) -> Outcome:
     ranks = [(rank, case.profile(rank, WINDOW_SECONDS)) for rank in case.ranks]
     if len(ranks) < 2 or not case.job.covered or any(seen.samples < FEW_SAMPLES for _, seen in ranks):
         return None
+    if any(seen.seen("shadow") for _, seen in ranks):
+        return None  # torch's Join: who has no batches left waits by design
     return _by_stacks(case, ranks) or _by_cards(case, ranks)
 
 
