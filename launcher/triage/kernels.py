@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.gpu import flat, told
-from perfwatch.triage.history import History
+from perfwatch.triage.history import History, Seen
 from perfwatch.triage.motion import LULLS
 from perfwatch.triage.residency import RESIDENT, seems_to_spin
 
@@ -38,12 +38,12 @@ def _kernels(history: History, uuid: str) -> Kernels:
     if not looks:
         return _roughly(history, uuid)
     ended = tuple(one.at for one in looks if not _unbroken(one.reading))
-    began, longest = looks[0].at - looks[0].reading.interval_seconds, 0.0
+    began, longest = _start(looks[0]) if _unbroken(looks[0].reading) else looks[0].at, 0.0
     for earlier, later in pairwise(looks):
-        if later.at - later.reading.interval_seconds - earlier.at > GAP_SECONDS:
-            began = later.at - later.reading.interval_seconds
+        if _start(later) - earlier.at > GAP_SECONDS:
+            began = _start(later)
         elif not _unbroken(later.reading):
-            longest = max(longest, later.at - began)
+            longest = max(longest, _start(later) - began + _resident_seconds(later.reading))
         if not _unbroken(later.reading):
             began = later.at
     return Kernels(ended, max(0.0, history.at - max(began, ended[-1] if ended else began)), longest)
@@ -55,6 +55,15 @@ def _roughly(history: History, uuid: str) -> Kernels:
     others = [at for at, spins in looks if not spins]
     began = looks[0][0] if looks else history.at
     return Kernels((), history.at - max([began, *others]), 0.0)
+
+
+def _start(look: Seen[r.GpuActivity]) -> float:
+    return look.at - look.reading.interval_seconds
+
+
+def _resident_seconds(look: r.GpuActivity) -> float:
+    """The most that a kernel which ended in this look lasted within it: a card that had nothing to do ran none."""
+    return look.interval_seconds * min(1.0, look.graphics or 0.0)
 
 
 def _unbroken(look: r.GpuActivity) -> bool:

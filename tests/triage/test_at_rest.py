@@ -28,6 +28,7 @@ def rests(name: str, at: float) -> bool:
         "mismatched_collective/fires/nccl-sizes-four",
         "mismatched_collective/fires/one_call_more-nccl",
         "stalled_collective/fires/stalled_collective-nccl",
+        "stuck_kernel/lookalike/both_ranks_receive-nccl",
     ],
 )
 def test_ranks_that_wait_for_each_other_rest(name: str) -> None:

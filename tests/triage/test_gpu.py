@@ -189,6 +189,22 @@ def test_kernels_of_some_seconds_are_seen_to_end() -> None:
     assert not kernels(history, UUID).go_on
 
 
+def test_a_card_that_had_nothing_to_do_ran_no_long_kernel() -> None:
+    """The first look reaches back to when the card was opened: seconds in which no kernel ran."""
+    history = History()
+    history.add(4.5, GpuActivity(uuid=UUID, interval_seconds=4.5, graphics=0.0, dram=0.0, tensor=0.0))
+    for number in range(50, 200):
+        resident, dram = (0.97, 0.3) if number < 100 else (1.0, 0.0)
+        history.add(
+            number * 0.1, GpuActivity(uuid=UUID, interval_seconds=0.1, graphics=resident, dram=dram, tensor=0.0)
+        )
+    history.at = 19.9
+    seen = kernels(history, UUID)
+
+    assert (seen.longest_seconds < 1.0, seen.go_on) == (True, False)
+    assert seen.since_seconds == pytest.approx(10.0, abs=0.2)
+
+
 def test_a_gap_between_two_looks_is_no_long_kernel() -> None:
     """What happened meanwhile is not known."""
     history = History()
