@@ -9,7 +9,8 @@ How it is recognised
     The flight recorders tell it directly: one sequence number of one group means different operations, sizes or dtypes; or
     ranks wait for each other in a ring, for two groups are called in opposite order, one rank makes a call more, or all of
     them send (or receive) first. Or NCCL's own counts have crossed and stand: one rank is ahead in one kind of call, another
-    in another. Or some ranks destroy their process group while the others wait in one more call. Or all are in one call over
+    in another. Or the rank that is behind in one group stands in a call of another one, to which those that wait for it have
+    not come. Or some ranks destroy their process group while the others wait in one more call. Or all are in one call over
     connections on which all has arrived that was sent: then it is the sizes that differ.
 
 What it is mistaken for
@@ -29,6 +30,7 @@ from perfwatch.triage.disagreeing import by_records, in_a_ring
 from perfwatch.triage.frames import collective_name, show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal
 from perfwatch.triage.leaving import left_early
+from perfwatch.triage.other_groups import in_other_groups
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.unequal_sizes import by_sizes
 from perfwatch.triage.verdict import Alternative, Outcome
@@ -43,7 +45,14 @@ SAME_NAME = 0.8  # the same collective from different lines: a mismatch of order
 
 def judge(case: Case) -> Outcome:
     """Fires when all ranks stand in different collectives, or were recorded in different ones."""
-    told = by_records(case) or in_a_ring(case) or left_early(case) or by_counts(case) or by_sizes(case)
+    told = (
+        by_records(case)
+        or in_a_ring(case)
+        or in_other_groups(case)
+        or left_early(case)
+        or by_counts(case)
+        or by_sizes(case)
+    )
     if told is not None:
         return told
     chains = case.still_chains
