@@ -8,8 +8,9 @@ from perfwatch.report.lanes import host_lane
 from perfwatch.report.plain import clean
 from perfwatch.report.story import wait_text
 from perfwatch.triage.case import Case
+from perfwatch.triage.flatness import flat
 from perfwatch.triage.frames import show, user_frame
-from perfwatch.triage.gpu import flat, name_of, regime
+from perfwatch.triage.gpu import name_of, regime
 from perfwatch.triage.history import median, quantile
 from perfwatch.triage.job import Member
 from perfwatch.triage.verdict import Verdict

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from perfwatch.probes import readings as r
-from perfwatch.triage.gpu import flat, told
+from perfwatch.triage.flatness import flat
+from perfwatch.triage.gpu import told
 from perfwatch.triage.history import History, R, Seen, median
 from perfwatch.triage.residency import RESIDENT
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.baseline import baseline
+from perfwatch.triage.flatness import FLAT, FLAT_MIB_PER_SECOND, NOT_STORED, flat
 from perfwatch.triage.history import History, R, Seen
 from perfwatch.triage.residency import BUSY, IDLE, REMEMBERED, RESIDENT, draws_little, rough_kind, spin_power
 
@@ -20,18 +21,16 @@ FEW_LOOKS = 3
 # Of less than 0.15 of the time no cause is told. Waiting in a collective keeps 0.01 to 0.26 of the multiprocessors active.
 SATURATED_WAITING, SATURATED_SM = 0.15, 0.5
 MOST_LOOKS = 0.9  # of the time, for a window to be of one kind
-# Share of the maximum. Measured on H200: 0.00000 of the memory's bandwidth in a stalled all_reduce and in a kernel that spins.
-FLAT = 0.0005
-FLAT_TENSOR = 0.005  # 0.002 was read of a card whose blocks only waited for each other
-# Measured 0.7 (our own questions), 11 while NCCL's watchdog asks after its events; 100 launches of kernels a second stay below 1.
-FLAT_MIB_PER_SECOND = 20.0
 # A kernel that only looks whether something has come, be it in host memory: few multiprocessors (0.01 to 0.26), no arithmetic,
 # and over PCIe 69 MiB/s (a collective over sockets) to 116 (the same beside other programs on the card).
 # A send that waits for its peer read 250 and, on another host, 1,530, a collective of two processes on one card 1,590 (with 0.00005
 # of the memory's bandwidth for changing between them), of which nothing came to the card's own memory: 300 MiB/s that do are
 # 0.00006 of its bandwidth. A kernel that works on what lies in host memory stores nothing either, and reads ten times as much.
 POLLING_SM, POLLING_UNITS, POLLING_MIB_PER_SECOND = 0.3, 0.005, 300.0
-UNSTORED_MIB_PER_SECOND, NOT_STORED = 3000.0, 0.00006
+UNSTORED_MIB_PER_SECOND = 3000.0  # of which nothing is stored: NOT_STORED
+ASKING_INTEGER = (
+    0.05  # a loop that only asks waits for each answer (0.0002 to 0.015); above it something may be counted
+)
 MONITORED = 1.0  # how sure a regime is where the units are in sight
 
 
@@ -215,22 +214,6 @@ def kind_of(look: r.GpuActivity) -> str:
     return "work" if look.graphics >= BUSY else "wait"
 
 
-def flat(look: r.GpuActivity) -> bool:
-    """Whether no data moves: to or from the card's memory, the host, another card, or through the tensor cores."""
-    links = (
-        look.pcie_received_mib_per_second,
-        look.pcie_sent_mib_per_second,
-        look.nvlink_received_mib_per_second,
-        look.nvlink_sent_mib_per_second,
-    )
-    return (
-        look.dram is not None
-        and look.dram <= FLAT
-        and (look.tensor or 0.0) <= FLAT_TENSOR
-        and all(rate is None or rate <= FLAT_MIB_PER_SECOND for rate in links)
-    )
-
-
 def _classed(
     uuid: str, looks: list[tuple[float, str]], graphics: Iterable[float | None], sure: float, source: str
 ) -> Regime:
@@ -266,7 +249,9 @@ def _with_shares(found: Regime, activities: list[Seen[r.GpuActivity]], samples: 
     return replace(
         found,
         graphics=found.graphics if found.source == "nvml" else share(lambda a: a.graphics),
-        computes=found.computes or any(used is not None and used > FLAT for used in arithmetic),
+        computes=found.computes
+        or any(used is not None and used > FLAT for used in arithmetic)
+        or (share(lambda a: a.integer) or 0.0) > ASKING_INTEGER,
         sm_active=share(lambda a: a.sm_active),
         occupancy=share(lambda a: a.sm_occupancy),
         tensor=share(lambda a: a.tensor),

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from perfwatch.probes import readings as r
-from perfwatch.triage.gpu import flat, told
+from perfwatch.triage.flatness import flat
+from perfwatch.triage.gpu import told
 from perfwatch.triage.history import History, Seen
 from perfwatch.triage.motion import LULLS
 from perfwatch.triage.residency import RESIDENT, seems_to_spin

@@ -1,6 +1,7 @@
 """What a card is doing is told from its units, not from its utilisation."""
 
 import pytest
+from msgspec import structs
 
 from perfwatch.probes.readings import Gpu, GpuActivity, GpuBinding, GpuSample
 from perfwatch.triage.gpu import MONITORED, Cards, Regime, cards_of, regime, regimes
@@ -203,6 +204,30 @@ def test_a_card_that_had_nothing_to_do_ran_no_long_kernel() -> None:
 
     assert (seen.longest_seconds < 1.0, seen.go_on) == (True, False)
     assert seen.since_seconds == pytest.approx(10.0, abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("units", "kind", "computes"),
+    [
+        ({"tensor": 0.0102, "integer": 0.0153, "dram": 0.0}, "spin", False),
+        ({"tensor": 0.0102, "integer": 0.0153, "dram": 0.0, "fp32": 0.01}, "work", True),
+        ({"tensor": 0.0102, "integer": 0.0153, "dram": 0.0004}, "work", False),
+        ({"tensor": 0.0300, "integer": 0.0100, "dram": 0.0}, "work", False),
+        ({"tensor": 0.0, "integer": 0.4, "dram": 0.0}, "spin", True),
+    ],
+)
+def test_blocks_that_wait_for_each_other_are_told_from_those_that_compute(
+    units: dict[str, float], kind: str, computes: bool
+) -> None:
+    """A barrier of the whole card asks atomically, which is counted as tensor work; hashing uses integers alone."""
+    history = History()
+    for number in range(20):
+        look = GpuActivity(uuid=UUID, interval_seconds=0.2, graphics=1.0, sm_active=1.0, **{"fp32": 0.0, **units})
+        history.add(number * 0.2, structs.replace(look, fp16=0.0, fp64=0.0))
+    history.at = 4.0
+    found = regime(history, UUID)
+
+    assert (found.kind, found.computes) == (kind, computes)
 
 
 def test_a_gap_between_two_looks_is_no_long_kernel() -> None:
