@@ -8,8 +8,9 @@ How it is recognised
     against others.
 
 What it is mistaken for
-    A thread that launches kernels or waits for them: its GPU is not idle. ``straggling_rank``: calls of collectives go on.
-    ``held_gil``: others ask for the GIL in vain. ``endless_python``: Python frames move, or the line is a loop in Python.
+    A thread that launches kernels or waits for them: its GPU is not idle, or the line reads a value back from it, whatever that
+    waits for. ``straggling_rank``: calls of collectives go on. ``held_gil``: others ask for the GIL in vain.
+    ``endless_python``: Python frames move, or the line is a loop in Python.
 
 What to do next
     Wait; the named line says what is computed.
@@ -20,6 +21,8 @@ from perfwatch.triage.busy import Phase, phases
 from perfwatch.triage.case import Case
 from perfwatch.triage.code import line_of, names
 from perfwatch.triage.collectives import growing
+from perfwatch.triage.devices import in_sync
+from perfwatch.triage.frames import tags
 from perfwatch.triage.gpu import cards_of, regimes
 from perfwatch.triage.lateness import in_collective
 from perfwatch.triage.leaving import leaves
@@ -31,8 +34,9 @@ CAUSE = Cause("computing_on_host", "busy", "user_code", (Thread, Stack))
 
 RUNNING_SHARE = 0.5  # of a core
 CERTAIN = 0.85
-UNSEEN = 0.7  # ranks that are not here, or have left, may be waited for in that very call; or it comes back from it
+UNSEEN = 0.7  # ranks that are not here, or have left, or a card may be waited for in that very call; or it comes back from it
 ONE_LINE_SHARE = 0.9
+READ_BACK = frozenset({"item", "cpu", "synchronize"})  # what torch alone has; numpy has ``unique`` and ``tolist``
 MODEL_SHARE = 0.2  # of samples in forward passes: above it a model runs, which is an evaluation
 
 
@@ -63,7 +67,7 @@ def judge(case: Case) -> Outcome:
         return phase.finding(
             CAUSE,
             f"a long native computation runs{text}",
-            CERTAIN if case.job.covered and not left and not phase.profile.turns(in_collective) else UNSEEN,
+            CERTAIN if _told(case, phase) and not left and not phase.profile.turns(in_collective) else UNSEEN,
             (
                 case.saw(
                     "thread",
@@ -85,10 +89,25 @@ def judge(case: Case) -> Outcome:
 
 
 def _drives_a_card(case: Case, phase: Phase) -> bool:
-    """Whether the rank's own GPU has something to do meanwhile: the native code launches kernels, or waits for them."""
+    """Whether the rank's own GPU has something to do meanwhile, or the line waits for it: the value is no result of the CPU's."""
     cards = regimes(case.history, phase.rank.pid)
-    certain = cards_of(case.history, phase.rank.pid).certain
-    return any(card.kind == "spin" or (certain and card.kind != "idle") for card in cards)
+    own = cards_of(case.history, phase.rank.pid)
+    if own.uuids and _awaits_it(case, phase):
+        return True
+    return any(card.kind == "spin" or (own.certain and card.kind != "idle") for card in cards)
+
+
+def _told(case: Case, phase: Phase) -> bool:
+    """Whether nobody can be waited for in that line: all ranks are here, and where the rank may have a card its text is known."""
+    read = line_of(case.history, phase.profile.top_line()) is not None
+    return case.job.covered and (read or not cards_of(case.history, phase.rank.pid).uuids)
+
+
+def _awaits_it(case: Case, phase: Phase) -> bool:
+    stack = case.chains[phase.rank.pid].start.stack
+    source = line_of(case.history, phase.profile.top_line())
+    reads = source is not None and names(source.calls) & READ_BACK and in_sync(case.history, stack)
+    return bool(reads) or (stack is not None and "device_sync" in tags(stack))
 
 
 def _one_line(phase: Phase) -> bool:

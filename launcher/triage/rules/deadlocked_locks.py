@@ -8,7 +8,8 @@ How it is recognised
     The wait chain ends in a futex without a timeout, and every other Python thread of the process that could release it waits
     in the same way (or there is none): a cycle, or a lock without an owner. Where a thread that rests, or another process that
     shares the lock, may still release it, the full patience applies, and at least until that thread has come back.
-    A thread that was seen before and is gone, or left an error behind, is named.
+    A thread that was seen before and is gone, or left an error behind, is named. Or the training thread holds a lock and spins for
+    a card that has nothing to do, while a callback of native code (what CUDA calls between two kernels) waits for that lock.
 
 What it is mistaken for
     A wait for a worker, child or peer that itself moves: the chain is followed first. A lock whose owner works: that thread
@@ -21,6 +22,7 @@ What to do next
 import msgspec
 
 from perfwatch.probes.readings import Stack, Thread
+from perfwatch.triage.callbacks import by_callback
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.ended_threads import ended_beside
@@ -68,7 +70,7 @@ def judge(case: Case) -> Outcome:
             continue
         if end.detail != OTHERS_MOVE or not somebody_works(case, chain):
             return _finding(case, chain)
-    return None
+    return by_callback(case)
 
 
 def _has_a_rule_of_its_own(chain: Chain) -> bool:
