@@ -12,6 +12,11 @@ from perfwatch.triage.profile import profile
 from perfwatch.triage.verdict import Evidence
 
 MOST_NAMED = 4  # workers
+OUTSPENT, OUTSPENT_SECONDS = (
+    10.0,
+    1.0,
+)  # times what each other worker has computed since it began; it counts as so much at least
+OFTEN = 10  # writes of a worker: it has answered before
 
 
 def through_a_queue(case: Case, chain: Chain) -> bool:
@@ -47,6 +52,37 @@ def since_output(case: Case, chain: Chain) -> float:
     counts = [(one.at, one.reading.write_calls) for one in looks if one.reading.write_calls is not None]
     wrote = [at for (_, before), (at, now) in pairwise(counts) if now > before]
     return case.at - wrote[-1] if wrote else float("inf")
+
+
+def outspends(case: Case, chain: Chain) -> tuple[Evidence, ...]:
+    """What shows that a worker has computed on one task far longer than each of its fellows on all of theirs; () where it has not.
+
+    They began together and are handed tasks in turn; that they have answered as often is told by their writes.
+    """
+    end = chain.end.node
+    fellows = [one.pid for one in case.job.workers(chain.start.pid) if one.alive and one.pid != end.pid]
+    mine = case.history.latest(Thread, end.pid, end.pid)
+    seen = [case.history.latest(Thread, pid, pid) for pid in fellows]
+    if mine is None or end.tid != end.pid or not seen or any(one is None for one in seen):
+        return ()
+    spent = [one.reading.run_seconds for one in seen if one is not None]
+    writes = [one.reading.write_calls for one in seen if one is not None]
+    if mine.reading.run_seconds is None or mine.reading.write_calls is None or None in spent or None in writes:
+        return ()
+    most, fewest = max(one or 0.0 for one in spent), min(one or 0 for one in writes)
+    own, answers = mine.reading.run_seconds, mine.reading.write_calls
+    if own < OUTSPENT * max(most, OUTSPENT_SECONDS) or not OFTEN <= answers <= fewest:
+        return ()
+    return (
+        case.saw(
+            "thread",
+            f"pid {end.pid}",
+            "has computed on one task far longer than any other worker on all of its own",
+            f"{own:.1f} s of CPU, the others {most:.1f} s at most, in no more tasks than they",
+            "workers are handed alike tasks in turn",
+            mine.at,
+        ),
+    )
 
 
 def given_nothing(case: Case, chain: Chain, silent: float) -> Evidence:

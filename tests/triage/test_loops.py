@@ -6,7 +6,7 @@ from pathlib import Path
 from msgspec import structs
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.probes.readings import SourceLine, Stack
+from perfwatch.probes.readings import SourceLine, Stack, Thread
 from perfwatch.recording import Record, load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.verdict import Verdict
@@ -62,3 +62,20 @@ def test_a_worker_that_stays_in_one_call_is_not_what_the_loop_around_it_says() -
 
     assert diagnose(recording, at).state == "hung"
     assert diagnose(replace(recording, records=let_go), at).state != "hung"
+
+
+def test_one_call_that_costs_more_than_all_that_the_others_did_is_given_half_the_patience() -> None:
+    """Where the other workers have computed as long on theirs, it may be a heavy batch: half a minute is not enough."""
+    case = FILTERS.parent / "expression_costs_more_than_all_else"
+    recording, at = load(case), expected_of(case).at
+    worker = next(one for one in diagnose(recording, at).culprits).pid
+
+    heavy = tuple(
+        structs.replace(one, reading=structs.replace(one.reading, run_seconds=30.0))
+        if isinstance(one.reading, Thread) and one.reading.name == "pt_data_worker" and one.reading.pid != worker
+        else one
+        for one in recording.records
+    )
+
+    assert diagnose(recording, at).state == "hung"
+    assert diagnose(replace(recording, records=heavy), at).state == "inconclusive"

@@ -7,7 +7,8 @@ What it means
 How it is recognised
     The wait chain passes from the training thread through the loader's or pool's queue to a worker that is busy with a task.
     That worker's stack, run time and own io are flat; the kernel says when it last ran and until when it waits. A worker that
-    runs without delivering anything is given the full patience; workers that all sleep and ask in a loop, twice that.
+    runs without delivering anything is given the full patience, half of it where one call of a regular expression has taken
+    longer than all that each of the other workers did; workers that all sleep and ask in a loop, twice that.
 
 What it is mistaken for
     A slow worker: its stack or io moves, or its wait ends soon ("wakes in 13 s"). A worker that waits for a disk, a peer or a
@@ -18,7 +19,7 @@ What to do next
 """
 
 from perfwatch.probes.readings import Stack, Thread
-from perfwatch.triage.batches import all_wait, given_nothing, through_a_queue, without_a_batch
+from perfwatch.triage.batches import all_wait, given_nothing, outspends, through_a_queue, without_a_batch
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
@@ -38,6 +39,9 @@ OWN_ENDS = ("sleep", "lock", "python", "native", "gil", "cycle", "other", "unkno
 RUNNING_ENDS = ("python", "native")
 COUNTED_LOOP = 5.0  # times the patience, for a worker in a ``for`` loop or in native code
 NAPPING = 2.0  # times the patience, for workers that look again and again whether something has come
+GONE_WILD = (
+    0.5  # of the patience, in one call of a regular expression that has cost more than all that the other workers did
+)
 CEILING_GUESSED = 0.78  # it runs, and its loop is not one that waits for a condition
 CEILING_UNSEEN = 0.7  # what it waits for could not be read
 CEILING_RUNNING = 0.88  # an endless loop and a very long computation look the same from outside
@@ -104,6 +108,8 @@ def _finding(case: Case, chain: Chain) -> Outcome:
         loops = turning(case.history, end.node)
         ceiling = CEILING_RUNNING if "while" in loops else CEILING_GUESSED
         wild = in_one_call(case.history, end.node)
+        beyond = outspends(case, chain) if wild else ()
+        evidence, patience = (*evidence, *beyond), patience * (GONE_WILD if beyond else 1.0)
         counts = end.kind == "native" or (bool(loops) and "while" not in loops and not wild)
         patience *= COUNTED_LOOP if counts else 1.0
         if counts and silent < patience:
