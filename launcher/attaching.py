@@ -114,7 +114,7 @@ class Attached:
         self.roots = tuple(tops)
 
     def decide(self, stream: IO[str]) -> Verdict:
-        """Look until the verdict is clear; who leaves gets what is known. A terminal ``stream`` shows a countdown."""
+        """Look until the verdict is clear; who leaves gets what is known. ``stream`` shows what is suspected meanwhile."""
         shot = OneShot()
         judged = None
         while True:

@@ -59,8 +59,8 @@ def _moved(before: Suspect | None, now: Suspect) -> bool:
 
 
 def countdown(shot: OneShot, verdict: Verdict, at: float, stream: IO[str]) -> None:
-    """Say on a terminal, now and then, what is suspected and how long it takes to decide."""
-    if verdict.suspect is None or not stream.isatty() or at - shot.told_at < COUNTDOWN_EVERY_SECONDS:
+    """Say now and then what is suspected and how long it takes to decide: whoever gives up waiting has been told as much."""
+    if verdict.suspect is None or at - shot.told_at < COUNTDOWN_EVERY_SECONDS:
         return
     shot.told_at = at
     say(stream, f"{verdict.summary}; decides in {verdict.suspect.decides_in_seconds:.0f} s")

@@ -1,8 +1,10 @@
 """When a one-shot look gives its verdict: at once where it is plain, and never before it is."""
 
+from io import StringIO
+
 import pytest
 
-from perfwatch.oneshot import LONGER_SECONDS, SURER_SECONDS, UNCLEAR_SECONDS, OneShot
+from perfwatch.oneshot import LONGER_SECONDS, SURER_SECONDS, UNCLEAR_SECONDS, OneShot, countdown
 from perfwatch.triage.verdict import Suspect, Verdict
 from tests.sessions import verdict
 
@@ -74,3 +76,12 @@ def test_two_suspects_in_turns_are_waited_for() -> None:
     ]
 
     assert not any(looks)
+
+
+def test_who_waits_is_told_what_is_suspected_on_a_terminal_or_not() -> None:
+    """A script that gives up after a while has the suspicion in its log."""
+    shot, stream = OneShot(), StringIO()
+    for at in (2.0, 9.0, 10.5, 12.0, 21.0):
+        countdown(shot, judged("inconclusive", None, 0.4, decides_in_seconds=40.0), at, stream)
+
+    assert stream.getvalue().count("decides in 40 s") == 2
