@@ -118,6 +118,8 @@ VOCABULARY: tuple[tuple[str, str, str | None], ...] = (
     ("device_sync", r"torch/_tensor\.py", "__format__ __repr__ __contains__ __reversed__ __array__"),
     ("device_sync", r"torch/_tensor_str\.py", None),
     ("device_copy", r"accelerate/utils/operations\.py", "send_to_device"),
+    ("device_copy", r"torch/autograd/graph\.py", "pack_to_cpu unpack_from_cpu"),  # save_on_cpu
+    ("saved_on_host", r"torch/autograd/graph\.py", "pack_to_cpu unpack_from_cpu"),
     ("device_copy", r"(lightning|pytorch_lightning)/.*\.py", "move_data_to_device batch_to transfer_batch_to_device"),
     ("empty_cache", r"torch/(cuda|accelerator)/memory\.py", "empty_cache"),
     ("attention", r"torch/nn/(modules/activation|attention/\w+)\.py", "forward"),

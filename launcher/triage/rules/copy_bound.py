@@ -6,14 +6,15 @@ What it means
 
 How it is recognised
     Many bytes cross PCIe while the card has no kernel resident for a good part of the time, and the training thread stands at a
-    line that copies; or the traffic is near the ceiling of the link.
+    line that copies, or in ``torch.autograd.graph.save_on_cpu``; or the traffic is near the ceiling of the link.
 
 What it is mistaken for
     ``degraded_link``: generation or width are below their maximum. Copies from pinned memory that go on beside the kernels: the
     card is busy. ``starved_*``: the thread waits for the batch, not for its copy.
 
 What to do next
-    ``DataLoader(pin_memory=True)`` and ``.to(device, non_blocking=True)``; send less (uint8, and convert on the card).
+    ``DataLoader(pin_memory=True)`` and ``.to(device, non_blocking=True)``; send less (uint8, and convert on the card). What
+    waits for backward in host memory: ``save_on_cpu(pin_memory=True)``, or compute it again (``torch.utils.checkpoint``).
 """
 
 from functools import partial
@@ -40,6 +41,11 @@ CAUSE = Cause("copy_bound", "slow", "user_code", (Stack, GpuSample))
 TRAFFIC = 1024.0  # MiB/s: a healthy training moves some hundred
 COPYING = 0.15  # of the samples
 NEAR_CEILING = 0.6
+MOSTLY = 0.5  # of the copies
+OF_BATCHES = "DataLoader(pin_memory=True) and .to(device, non_blocking=True); send uint8 and convert on the card"
+OF_ACTIVATIONS = (
+    "save_on_cpu(pin_memory=True), for larger tensors only; or compute activations again (torch.utils.checkpoint)"
+)
 
 
 def judge(case: Case) -> Outcome:
@@ -60,6 +66,7 @@ def judge(case: Case) -> Outcome:
 def _finding(case: Case, one: Accelerated, moved: float, ceiling: float | None, copying: float) -> Outcome:
     frame = line_of(one.profile, partial(in_copy, case.history))
     lost = min(one.card.waiting, max(copying, LOST_SHARE))
+    saving = one.profile.share("saved_on_host") >= MOSTLY * copying > 0.0
     of = "" if ceiling is None else f", {moved / ceiling:.0%} of what the link can do"
     return slow_on_gpu(
         case,
@@ -70,7 +77,8 @@ def _finding(case: Case, one: Accelerated, moved: float, ceiling: float | None, 
         frame=frame,
         confidence=min(certainty(lost), 1.0 if _link_known(case, one.card.uuid) else UNSEEN_CARD),
         summary=f"{moved / 1024:.1f} GiB/s cross PCIe while the GPU has no kernel to run {one.card.waiting:.0%} of the time"
-        + (f"; the training thread copies {copying:.0%} of the time, mostly at {frame}" if frame else ""),
+        + (f"; the training thread copies {copying:.0%} of the time, mostly at {frame}" if frame else "")
+        + (": save_on_cpu moves what backward needs to host memory" if saving else ""),
         evidence=(
             monitored(case, one, "has no kernel resident while bytes arrive", "copies beside the kernels"),
             case.saw(one.card.source, "pcie", "bytes cross the link", f"{moved:.0f} MiB/s{of}", "some hundred MiB/s"),
@@ -83,7 +91,7 @@ def _finding(case: Case, one: Accelerated, moved: float, ceiling: float | None, 
             ),
         ),
         alternatives=(Alternative(cause="degraded_link", refuted_by="the link runs at its full generation and width"),),
-        next=("DataLoader(pin_memory=True) and .to(device, non_blocking=True); send uint8 and convert on the card",),
+        next=(OF_ACTIVATIONS if saving else OF_BATCHES,),
     )
 
 

@@ -9,7 +9,8 @@ How it is recognised
     core (waiting for data is small).
 
 What it is mistaken for
-    A slow run: every slow cause is asked first. A GPU job: it has devices, and is judged by their counters.
+    A slow run: every slow cause is asked first. A GPU job: it has devices, and is judged by their counters. A card that runs no
+    kernel because it only copies: what goes over its link is work for it.
 
 What to do next
     Nothing; ``perfwatch attach --watch`` stays beside it.
@@ -20,6 +21,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.frames import tags
 from perfwatch.triage.gil import GIL_SHARE, gil_wait
 from perfwatch.triage.gpu import Regime, cards_of, name_of, regimes
+from perfwatch.triage.links import traffic_mib_per_second
 from perfwatch.triage.motion import motion
 from perfwatch.triage.native import native_python_share
 from perfwatch.triage.own_work import own_work
@@ -44,6 +46,7 @@ MANY_PASSES = 8
 FEW_SAMPLES = 15
 WINDOW_SECONDS = 15.0
 CARD_IDLES = 0.7
+COPIES_MIB_PER_SECOND = 300.0  # over its link: a card that nothing is asked of moves a few
 LATELY_SECONDS = 2.0  # a card that was given work a moment ago has idled for most of the window
 
 
@@ -64,7 +67,7 @@ def judge(case: Case) -> Outcome:
         return None
     cards = [card for rank in case.ranks for card in regimes(case.history, rank.pid, WINDOW_SECONDS)]
     lately = [card for rank in case.ranks for card in regimes(case.history, rank.pid, LATELY_SECONDS)]
-    if any(card.kind != "idle" for card in (*cards, *lately) if not _of_others(case, card)):
+    if any(card.kind != "idle" or _copies(case, card) for card in (*cards, *lately) if not _of_others(case, card)):
         return None  # judged by its cards
     unread = [rank for rank in case.ranks if cards_of(case.history, rank.pid).uuids and not cards]
     if unread:
@@ -111,6 +114,11 @@ def _trains_plainly(case: Case) -> bool:
         if case.steps(rank) is None and passes >= MANY_PASSES and seen.share_where(updates) == 0.0:
             return False
     return True
+
+
+def _copies(case: Case, card: Regime) -> bool:
+    """Whether so much goes over the link of a card that it was given work, though no kernel runs."""
+    return (traffic_mib_per_second(case.history, card) or 0.0) >= COPIES_MIB_PER_SECOND
 
 
 def _of_others(case: Case, card: Regime) -> bool:
