@@ -1,6 +1,7 @@
 """What shows that a debugging aid is on: frames, lines of the program, and the processes above it."""
 
 from collections import Counter
+from collections.abc import Callable
 
 from perfwatch.probes.readings import Frame, Stack
 from perfwatch.triage.case import Case
@@ -12,6 +13,7 @@ from perfwatch.triage.profile import Profile
 PROFILERS = frozenset(("torch.profiler.profile", "torch.autograd.profiler.profile", "autograd.profiler.profile"))
 PROFILERS_OWN = frozenset("activities record_shapes profile_memory with_stack with_flops with_modules".split())
 RESTS = frozenset({"schedule", "enabled", "**"})
+ANOMALY = frozenset({"set_detect_anomaly", "detect_anomaly"})
 MOSTLY = 0.5  # of the samples: a few profiled steps before a long run are no matter
 TOOLS = {  # by comm, which is cut to 15
     "ncu": "Nsight Compute (ncu)",
@@ -32,11 +34,20 @@ def tool_above(case: Case, rank: Member) -> str:
 
 def recorded_for_good(case: Case, seen: Profile) -> Frame | None:
     """The line of the training thread that mostly stands inside a profiler which records every step."""
+    return _inside(case, seen, _profiles_all)
+
+
+def anomaly_around(case: Case, seen: Profile) -> Frame | None:
+    """The line that mostly stands inside a ``with`` that switches anomaly detection (or off: its argument is not known)."""
+    return _inside(case, seen, lambda entered: entered.partition("(")[0].rpartition(".")[2] in ANOMALY)
+
+
+def _inside(case: Case, seen: Profile, enters: Callable[[str], bool]) -> Frame | None:
     inside: Counter[Frame] = Counter()
     for one in seen.sights:
         for frame in user_frames(one.reading):
             line = line_of(case.history, frame)
-            if line is not None and any(_profiles_all(entered) for entered in line.within):
+            if line is not None and any(map(enters, line.within)):
                 inside[frame] += one.reading.samples
                 break
     return inside.most_common(1)[0][0] if inside.total() >= MOSTLY * seen.samples and inside else None
@@ -53,6 +64,14 @@ def _profiles_all(entered: str) -> bool:
 def formats_stacks(seen: Profile) -> float:
     """Share of the samples in which a stack is formatted for an operation, as anomaly detection does."""
     return seen.share("format_stack", "anomaly")
+
+
+def checked_backward(seen: Profile) -> float:
+    """Share of the samples in a backward pass whose every result anomaly detection looks through; 0 where it is not seen to be on.
+
+    To see whether there is a NaN in it, the host waits for the card, operation by operation: such a pass is never ahead of it.
+    """
+    return seen.share("backward") if seen.seen("anomaly") else 0.0
 
 
 def profiles(stack: Stack) -> bool:

@@ -1,7 +1,8 @@
 """A debugging aid was left on: anomaly detection, the autograd profiler, blocking launches, a tracer.
 
 What it means
-    Each operation is recorded with its stack, or each kernel waited for. Useful for an hour, expensive for a month.
+    Each operation is recorded with its stack, or each kernel waited for. Useful for an hour, expensive for a month. Anomaly
+    detection does both: after every operation of the backward pass the host waits, to look for a NaN in the result.
 
 How it is recognised
     Frames that format a stack below forward code (anomaly detection), profiler frames in every step, CUDA_LAUNCH_BLOCKING in the
@@ -17,7 +18,14 @@ What to do next
 
 from perfwatch.probes.readings import ProcessUsage, Stack
 from perfwatch.triage.case import Case
-from perfwatch.triage.debugging import formats_stacks, profiles, recorded_for_good, tool_above
+from perfwatch.triage.debugging import (
+    anomaly_around,
+    checked_backward,
+    formats_stacks,
+    profiles,
+    recorded_for_good,
+    tool_above,
+)
 from perfwatch.triage.frames import show, tags
 from perfwatch.triage.gpu import regimes
 from perfwatch.triage.job import Member
@@ -38,10 +46,13 @@ def judge(case: Case) -> Outcome:
     """Fires on the traces that each debugging aid leaves."""
     for rank, seen in working(case):
         evidence: list[Evidence] = []
-        lost = 0.0
+        lost = explains = 0.0
+        around = None
         formatting, profiling = formats_stacks(seen), seen.share_where(profiles)
         if formatting >= STACKS_SHARE:
             lost = formatting
+            explains = min(_waiting(case, rank), formatting + checked_backward(seen))
+            around = anomaly_around(case, seen)
             evidence.append(
                 case.saw(
                     "stack",
@@ -93,10 +104,12 @@ def judge(case: Case) -> Outcome:
             CAUSE,
             rank,
             lost=lost,
+            explains=max(lost, explains),
             confidence=max(SEEN if lost or not always else UNWEIGHED, certainty(lost)),
             frame=frame or always,
             summary=f"a debugging aid is on: {evidence[0].claim} ({evidence[0].observed})"
-            + (f" at {show(frame)}" if frame else ""),
+            + (f" at {show(frame)}" if frame else "")
+            + (f", switched on around {show(around)}" if around else ""),
             evidence=tuple(evidence),
             alternatives=(
                 Alternative(
