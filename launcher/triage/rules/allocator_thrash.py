@@ -7,7 +7,8 @@ What it means
 How it is recognised
     The training thread is in ``empty_cache`` (or at a line that calls it) for a good part of its time; or the memory used on the
     card falls and rises again and again, while the kernels are large. And the card has gaps. The memory is looked at too seldom
-    to see each fall: where the thread tells, none is needed.
+    to see each fall: where the thread tells, none is needed. Beside memory that falls, the line is named that is seen to empty
+    the cache more than once, however brief: what costs is to allocate anew, anywhere in the step.
 
 What it is mistaken for
     A single release, at the end of an evaluation or of a phase. Sizes that change with room to spare: the cache serves them.
@@ -24,6 +25,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.frames import show, tags, user_frame
 from perfwatch.triage.gpu import name_of
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.rules.garbage_collection import collects
 from perfwatch.triage.slowness import LOST_SHARE, certainty, telling
 from perfwatch.triage.verdict import Alternative, Evidence, Outcome
 
@@ -35,6 +37,8 @@ FALLS_PER_SECOND, FEW_FALLS = 0.25, 2  # memory is looked at once a second: fast
 FILLS = 0.3  # of the card while a kernel is resident: kernels so large do not wait for their launch
 EMPTYING = 0.02  # of the samples, beside memory that falls and rises
 EMPTYING_ALONE = 0.06
+FEW_SIGHTS = 2  # of a call that comes back
+COLLECTING = 0.1  # of the samples: garbage is collected in the same breath
 SEEN, INFERRED = 0.92, 0.8
 
 
@@ -52,6 +56,11 @@ def judge(case: Case) -> Outcome:
         if lost >= LOST_SHARE:
             return _finding(case, one, falls, min(used, default=0), max(used, default=0), emptying, lost)
     return None
+
+
+def _recurs(case: Case, one: Accelerated) -> bool:
+    """Whether the thread was seen to empty the cache, went on, and came back to it."""
+    return len(one.profile.runs(lambda stack: _empties(case, stack))) >= FEW_SIGHTS
 
 
 def _used(case: Case, one: Accelerated) -> list[int]:
@@ -73,16 +82,21 @@ def falls_of(used: list[int]) -> int:
 
 
 def _finding(case: Case, one: Accelerated, falls: int, low: int, high: int, emptying: float, lost: float) -> Outcome:
-    frame = show(_line(case, one)) if emptying >= EMPTYING else None
-    name = name_of(case.history, one.card.uuid)
+    known = emptying >= EMPTYING or _recurs(case, one)
+    line = _line(case, one) if known else None
+    frame, name = show(line), name_of(case.history, one.card.uuid)
     at = f"; the training thread empties the cache at {frame}" if frame else ""
+    collecting = _collecting(case, one, line)
+    if collecting >= COLLECTING:
+        at += f", and collects garbage there {collecting:.0%} of its time"
+    calls = "gc.collect() and empty_cache()" if collecting >= COLLECTING else "empty_cache()"
     return slow_on_gpu(
         case,
         CAUSE,
         one,
         lost=lost,
         frame=frame,
-        confidence=max(certainty(lost), SEEN) if emptying >= EMPTYING else min(INFERRED, certainty(lost)),
+        confidence=max(certainty(lost), SEEN) if known else min(INFERRED, certainty(lost)),
         summary=f"the memory of {name} is given back and asked for anew"
         + (
             f" {falls} times in {WINDOW_SECONDS:.0f} s, between {low / 2**30:.1f} and {high / 2**30:.1f} GiB"
@@ -96,7 +110,7 @@ def _finding(case: Case, one: Accelerated, falls: int, low: int, high: int, empt
         ),
         alternatives=(Alternative(cause="synchronising", refuted_by="the memory itself goes up and down"),),
         next=(
-            f"take empty_cache() out of the loop at {frame}"
+            f"take {calls} out of the loop at {frame}"
             if frame
             else "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; a smaller batch, or inputs padded to a few sizes",
         ),
@@ -109,6 +123,17 @@ def _evidence(case: Case, one: Accelerated, falls: int, emptying: float) -> tupl
     memory = (case.saw("nvml", name, "memory falls and rises", told, "constant"),) if falls else ()
     stacks = telling(case, f"pid {one.rank.pid}", ("stack", "empties the cache", emptying, "the samples", "0 %"))
     return (*memory, *stacks)
+
+
+def _collecting(case: Case, one: Accelerated, line: Frame | None) -> float:
+    """Share of the samples that collect garbage in the function that empties the cache."""
+
+    def there(stack: Stack) -> bool:
+        frame = user_frame(stack)
+        same = frame is not None and line is not None and (frame.function, frame.file) == (line.function, line.file)
+        return same and collects(case, stack)
+
+    return one.profile.share_where(there)
 
 
 def _empties(case: Case, stack: Stack) -> bool:
