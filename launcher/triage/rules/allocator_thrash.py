@@ -12,17 +12,25 @@ How it is recognised
 
 What it is mistaken for
     A single release, at the end of an evaluation or of a phase. Sizes that change with room to spare: the cache serves them.
+    ``autotuning``: cuDNN's trials take memory and give it back.
 
 What to do next
     Take ``empty_cache()`` out of the loop; ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``; pad to a few sizes.
 """
 
-from itertools import pairwise
-
-from perfwatch.probes.readings import Frame, GpuProcess, GpuSample, SourceLine, Stack
+from perfwatch.probes.readings import Frame, GpuSample, Stack
 from perfwatch.triage.accelerated import Accelerated, accelerated, monitored, slow_on_gpu
 from perfwatch.triage.case import Case
-from perfwatch.triage.frames import show, tags, user_frame
+from perfwatch.triage.frames import show, user_frame
+from perfwatch.triage.given_back import (
+    WINDOW_SECONDS,
+    empties,
+    falls_of,
+    falls_often,
+    fills_up,
+    memory_used,
+    tries_convolutions,
+)
 from perfwatch.triage.gpu import name_of
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.rules.garbage_collection import collects
@@ -31,26 +39,25 @@ from perfwatch.triage.verdict import Alternative, Evidence, Outcome
 
 CAUSE = Cause("allocator_thrash", "slow", "user_code", (GpuSample,))
 
-WINDOW_SECONDS = 15.0
-FALL_BYTES = 20 * 2**20  # the least that torch asks the driver for at once (its large segments)
-FALLS_PER_SECOND, FEW_FALLS = 0.25, 2  # memory is looked at once a second: faster swings show as often as they can
 FILLS = 0.3  # of the card while a kernel is resident: kernels so large do not wait for their launch
 EMPTYING = 0.02  # of the samples, beside memory that falls and rises
 EMPTYING_ALONE = 0.06
 FEW_SIGHTS = 2  # of a call that comes back
 COLLECTING = 0.1  # of the samples: garbage is collected in the same breath
 SEEN, INFERRED = 0.92, 0.8
+NOT_FULL = 0.7  # who gives it back is not seen then, nor why
 
 
 def judge(case: Case) -> Outcome:
     """Fires on memory that saw-tooths while the card waits."""
     for one in accelerated(case):
-        used = _used(case, one)
+        used = memory_used(case, one)
         falls = falls_of(used)
-        emptying = one.profile.share_where(lambda stack: _empties(case, stack))
-        often = falls >= max(FEW_FALLS, FALLS_PER_SECOND * min(WINDOW_SECONDS, one.card.seconds))
+        emptying = one.profile.share_where(lambda stack: empties(case, stack))
         large = (one.card.sm_active or 0.0) >= FILLS * (one.card.graphics or 1.0)
-        if not (emptying >= EMPTYING_ALONE or (often and (emptying >= EMPTYING or large))):
+        if tries_convolutions(case, one):
+            continue  # cuDNN gives back what its trials took
+        if not (emptying >= EMPTYING_ALONE or (falls_often(falls, one) and (emptying >= EMPTYING or large))):
             continue
         lost = max(emptying, one.card.waiting)
         if lost >= LOST_SHARE:
@@ -60,25 +67,7 @@ def judge(case: Case) -> Outcome:
 
 def _recurs(case: Case, one: Accelerated) -> bool:
     """Whether the thread was seen to empty the cache, went on, and came back to it."""
-    return len(one.profile.runs(lambda stack: _empties(case, stack))) >= FEW_SIGHTS
-
-
-def _used(case: Case, one: Accelerated) -> list[int]:
-    """What the rank's own process held, look by look; of the whole card, where the driver does not tell that."""
-    own = [
-        seen.reading.memory_bytes
-        for key in case.history.entities(GpuProcess)
-        if key[0] == one.card.uuid
-        for seen in case.history.series(GpuProcess, *key, seconds=WINDOW_SECONDS)
-        if seen.reading.local_pid == one.rank.pid and seen.reading.memory_bytes is not None
-    ]
-    looks = case.history.series(GpuSample, one.card.uuid, seconds=WINDOW_SECONDS)
-    return own or [seen.reading.memory_used_bytes for seen in looks if seen.reading.memory_used_bytes is not None]
-
-
-def falls_of(used: list[int]) -> int:
-    """How many looks found a good deal less memory in use than the look before."""
-    return sum(1 for before, now in pairwise(used) if before - now >= FALL_BYTES)
+    return len(one.profile.runs(lambda stack: empties(case, stack))) >= FEW_SIGHTS
 
 
 def _finding(case: Case, one: Accelerated, falls: int, low: int, high: int, emptying: float, lost: float) -> Outcome:
@@ -96,7 +85,7 @@ def _finding(case: Case, one: Accelerated, falls: int, low: int, high: int, empt
         one,
         lost=lost,
         frame=frame,
-        confidence=max(certainty(lost), SEEN) if known else min(INFERRED, certainty(lost)),
+        confidence=max(certainty(lost), SEEN) if known else min(INFERRED if fills_up(case, one) else NOT_FULL, certainty(lost)),
         summary=f"the memory of {name} is given back and asked for anew"
         + (
             f" {falls} times in {WINDOW_SECONDS:.0f} s, between {low / 2**30:.1f} and {high / 2**30:.1f} GiB"
@@ -136,13 +125,5 @@ def _collecting(case: Case, one: Accelerated, line: Frame | None) -> float:
     return one.profile.share_where(there)
 
 
-def _empties(case: Case, stack: Stack) -> bool:
-    if "empty_cache" in tags(stack):
-        return True
-    frame = user_frame(stack)
-    seen = case.history.latest(SourceLine, frame.file, frame.line) if frame is not None else None
-    return seen is not None and any(call.rsplit(".", 1)[-1] == "empty_cache" for call in seen.reading.calls)
-
-
 def _line(case: Case, one: Accelerated) -> Frame | None:
-    return one.profile.top_line(lambda stack: _empties(case, stack))
+    return one.profile.top_line(lambda stack: empties(case, stack))
