@@ -85,7 +85,9 @@ def _finding(case: Case, one: Accelerated, falls: int, low: int, high: int, empt
         one,
         lost=lost,
         frame=frame,
-        confidence=max(certainty(lost), SEEN) if known else min(INFERRED if fills_up(case, one) else NOT_FULL, certainty(lost)),
+        confidence=max(certainty(lost), SEEN)
+        if known
+        else min(INFERRED if fills_up(case, one) else NOT_FULL, certainty(lost)),
         summary=f"the memory of {name} is given back and asked for anew"
         + (
             f" {falls} times in {WINDOW_SECONDS:.0f} s, between {low / 2**30:.1f} and {high / 2**30:.1f} GiB"

@@ -91,7 +91,9 @@ def _again(case: Case, one: Accelerated) -> Outcome:
         ),
         alternatives=(
             Alternative(cause="allocator_thrash", refuted_by="no line empties the cache, and the card is not full"),
-            Alternative(cause="host_bound_python", refuted_by="nothing but convolutions takes time in the forward pass"),
+            Alternative(
+                cause="host_bound_python", refuted_by="nothing but convolutions takes time in the forward pass"
+            ),
         ),
         next=("torch.backends.cudnn.benchmark = False, or inputs padded to a few sizes: it searches once for each",),
     )
