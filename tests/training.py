@@ -88,8 +88,12 @@ class Training:
         engine: float | None = None,
         samples: int = 5,
         owns_gil: bool = False,
+        writes: int = 0,
     ) -> "Training":
-        """Let so many seconds pass: the training thread is seen in these stacks in turn, the card under this load."""
+        """Let so many seconds pass: the training thread is seen in these stacks in turn, the card under this load.
+
+        ``writes``: calls a second by which it writes.
+        """
         began = self.history.at
         if load is not None:
             under(self.history, load, began + 0.1, began + seconds, monitored=self._monitored, **self._sample)
@@ -97,7 +101,8 @@ class Training:
             self.history.at = began + 0.5 * (number + 1)
             at = self.history.at
             ran = None if run_share > 0.5 else at - began
-            self.add(_thread(PID, "python", at * run_share, "S" if wait else "R", wait, ran))
+            state = "S" if wait else "R"
+            self.add(_thread(PID, "python", at * run_share, state, wait, ran, round(at * writes)))
             if engine is not None:
                 self.add(_thread(ENGINE, "pt_autograd_0", at * engine, "R", None, None))
             frames = stacks[number % len(stacks)]
@@ -118,7 +123,9 @@ class Training:
         return Case(self.history, session(root_pids=(PID,), conditions={"patience_seconds": 60.0}))
 
 
-def _thread(tid: int, name: str, run: float, state: str, wait: Wait | None, ran_ago: float | None) -> Thread:
+def _thread(
+    tid: int, name: str, run: float, state: str, wait: Wait | None, ran_ago: float | None, writes: int = 0
+) -> Thread:
     return Thread(
         pid=PID,
         tid=tid,
@@ -131,5 +138,5 @@ def _thread(tid: int, name: str, run: float, state: str, wait: Wait | None, ran_
         ran_ago_seconds=ran_ago,
         wait=wait,
         read_calls=0,
-        write_calls=0,
+        write_calls=writes,
     )

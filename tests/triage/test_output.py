@@ -1,0 +1,40 @@
+"""What counts as output that a loop comes back to, and what a program writes once."""
+
+from perfwatch.probes.readings import Frame, SourceLine
+from perfwatch.triage.rules import slow_output
+from perfwatch.triage.verdict import Finding
+from tests.training import BACKWARD, FORWARD, OPTIMIZER, TRAIN, Training
+
+STEP = (FORWARD, BACKWARD, OPTIMIZER)
+PRINTS = (Frame("train", TRAIN, 40),)
+
+
+def training() -> Training:
+    """A job with a line that prints."""
+    job = Training(card=False)
+    job.add(SourceLine(file=TRAIN, line=40, text="    print(table)", calls=("print",)))
+    return job
+
+
+def found(job: Training) -> Finding | None:
+    """What the rule says."""
+    outcome = slow_output.judge(job.case())
+    return outcome if isinstance(outcome, Finding) else None
+
+
+def test_what_is_printed_in_every_step_is_slow_output() -> None:
+    """Half of the samples, with training between them."""
+    said = found(training().goes_on(15, [*STEP, PRINTS, PRINTS], writes=20))
+
+    assert said is not None
+    assert "train.py:40" in said.summary
+
+
+def test_what_is_printed_once_at_the_end_is_not() -> None:
+    """The same share of the samples in one piece: a table after the last step, that a slow terminal takes."""
+    assert found(training().goes_on(9, STEP, writes=20).goes_on(6, [PRINTS], writes=20)) is None
+
+
+def test_what_was_printed_once_before_the_first_step_is_not() -> None:
+    """A description of the model."""
+    assert found(training().goes_on(6, [PRINTS], writes=20).goes_on(9, STEP, writes=20)) is None
