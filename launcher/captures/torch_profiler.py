@@ -1,7 +1,8 @@
 """``capture torch``: torch.profiler on the live job, through the endpoint that it asks (Kineto on demand).
 
-One trace per rank, gzip'd, all ranks in the same window: the same steps where the agent counts them, the same moment
-otherwise. Opened by Perfetto and TensorBoard. Nothing is run: the profiler is in the job already, asleep.
+One trace per rank, gzip'd, all ranks in the same window: from the same step on where the agent counts them, the same moment
+otherwise. (Where it ends is up to a thread of the profiler's: small steps that are made until it has run are in it as well.)
+Opened by Perfetto and TensorBoard. Nothing is run: the profiler is in the job already, asleep.
 """
 
 import gzip
@@ -90,6 +91,7 @@ def collect(request: Request, scene: Scene, window: Window) -> Collected:
         notes=(
             *recorded.notes,
             *unread,
+            *unequal(traces, recorded.steps),
             *_slowed(traces, recorded.usual_seconds),
             *(_no_allocations(files) if request.options.get("memory") else ()),
         ),
@@ -107,6 +109,17 @@ def _slowed(traces: list[TorchTrace], usual_seconds: float | None) -> list[str]:
     return [
         f"the profiler made steps {inside / usual_seconds:.1f} times as long as usual: the card is busier without it, and less "
         "of the time is idle than the trace shows"
+    ]
+
+
+def unequal(traces: list[TorchTrace], asked: int | None) -> list[str]:
+    """Where ranks recorded more steps than asked for, and not equally many: sums over their traces are not alike."""
+    counts = sorted({trace.steps for trace in traces})
+    if asked is None or len(counts) < 2 or counts[-1] <= asked:
+        return []
+    return [
+        f"the ranks recorded {counts[0]} to {counts[-1]} steps, not {asked}: the profiler ends a window from a thread of its own, "
+        f"and what was done until that ran is in it too; the first {asked} are the ones that were asked for"
     ]
 
 

@@ -64,12 +64,14 @@ class TorchWindow:
     Attributes:
         notes: what was different from what was asked for.
         usual_seconds: of a step before the window; None where steps are not counted.
+        steps: of the window, as every rank was asked for them; None for a window of time.
     """
 
     def __init__(self, request: Request, scene: Scene, window: Window, link: Link, folder: TraceFolder) -> None:
         self._request, self._scene, self._window, self._link, self._folder = request, scene, window, link, folder
         self.notes: list[str] = []
         self.usual_seconds: float | None = None
+        self.steps: int | None = None
 
     def record(self, subjects: tuple[Subject, ...]) -> list[tuple[Subject, Path]]:
         """Have these ranks record the same window; the trace of each that wrote one.
@@ -85,7 +87,7 @@ class TorchWindow:
                 "the job has made steps and makes none now: it may hang, and a trace with Python stacks would hang with it",
                 "leave --stacks out; perfwatch attach names the stacks",
             )
-        steps = self._steps(subjects, pace)
+        self.steps = steps = self._steps(subjects, pace)
         seconds = self._request.seconds if self._request.seconds is not None else SECONDS
         length = 2 * steps * (pace.seconds or 0.0) if steps is not None else seconds
         exits = Exits(self._scene.place, subjects, time.monotonic() + self._lead + length)

@@ -88,6 +88,11 @@ def spans(file: dict[str, Any]) -> list[dict[str, Any]]:
     )
 
 
+def ended(span: dict[str, Any]) -> float:
+    """When, on the clock of its trace."""
+    return float(span["ts"]) + float(span["dur"])
+
+
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
     """Where the module's jobs have their files."""
@@ -138,20 +143,27 @@ class start:  # noqa: N801
 
 
 def test_both_ranks_record_the_same_steps(ranks: Running, folder: Path) -> None:
-    """One gzip'd trace per rank, five optimizer steps in each, at the same time; the session says what came of it."""
+    """One gzip'd trace per rank, from the same step on, five steps at least; the session says what came of it.
+
+    torch's profiler ends a window of steps from a thread of its own (Kineto's ``collectTrace``): what the rank does until that
+    thread has run is in the trace too, on a crowded machine a dozen small steps. Where a window begins is certain.
+    """
     answer = capture("--session", str(folder / "s"))
     files = answer.report["files"]
-    steps = [spans(file) for file in files]
-    first, second = ((one[0]["ts"], one[-1]["ts"] + one[-1]["dur"]) for one in steps)
+    first, second = (spans(file) for file in files)
 
     assert answer.code == 0, answer.err
     assert [file["rank"] for file in files] == [0, 1]
-    assert [len(one) for one in steps] == [5, 5]
-    assert max(first[0], second[0]) < min(first[1], second[1])  # the same steps: their times overlap
+    assert min(len(first), len(second)) >= 5
+    # After each step the ranks wait for each other: nobody's next begins before everybody's last has ended.
+    assert [number for number in range(4) if ended(first[number]) > second[number + 1]["ts"]] == []
+    assert [number for number in range(4) if ended(second[number]) > first[number + 1]["ts"]] == []
     # How much the profiler slows small steps depends on the machine; that is said, and nothing else.
-    assert [note for note in answer.report["notes"] if "times as long as usual" not in note] == []
+    said = [note for note in answer.report["notes"] if "times as long as usual" not in note]
+    assert [note for note in said if "the profiler ends a window" not in note] == []
+    assert any("the profiler ends a window" in note for note in said) is (len(first) != len(second))
     assert "a step took" in answer.report["cost"]
-    assert [one["steps"] for one in answer.report["report"]["ranks"]] == [5, 5]
+    assert [one["steps"] for one in answer.report["report"]["ranks"]] == [len(first), len(second)]
     events = [json.loads(line) for line in (folder / "s" / "events.jsonl").read_text().splitlines()]
     assert [event["facts"]["exit_code"] for event in events if event["kind"] == "capture"] == [0]
     assert [event["kind"] for event in events if event["kind"].startswith("capture")] == ["capture_begun", "capture"]
