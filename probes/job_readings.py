@@ -204,6 +204,7 @@ class Steps(Reading, frozen=True, kw_only=True):
     """Optimizer steps counted by the agent inside the rank. Source: the agent's shared page.
 
     interval_seconds: the newest step intervals since the last reading (at most 64); longest_seconds: the longest since then.
+    modes: what was on in torch after the newest step, of ``anomaly_detection`` and ``cudnn_benchmark``; None: nobody could ask.
     """
 
     pid: int
@@ -212,6 +213,7 @@ class Steps(Reading, frozen=True, kw_only=True):
     step_ago_seconds: float | None = None  # None before the first step
     interval_seconds: tuple[float, ...] = ()
     longest_seconds: float | None = None
+    modes: tuple[str, ...] | None = None
 
 
 class Traceback(Reading, frozen=True, kw_only=True):

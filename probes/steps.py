@@ -14,7 +14,8 @@ offset   type   what
 12       u32    slots in the ring: 168
 16       u64    start time of the process, clock ticks after boot (field 22 of /proc/PID/stat): with pid, the identity
 24       u64    when the page was created, nanoseconds of CLOCK_MONOTONIC
-32       32x    zero
+32       u32    what was on after the newest step: 1 (torch could be asked), 2 anomaly detection, 4 cuDNN's benchmark
+36       28x    zero
 64       ring   step number N (from 1) is in slot ``N % 168`` at ``64 + 24 * slot``:
 +0       u64    when it ended, nanoseconds of CLOCK_MONOTONIC
 +8       u64    thread that ran it (native id, innermost PID namespace)
@@ -39,10 +40,12 @@ from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import Reading, Steps, ThreadError, Traceback
 
 MAGIC = b"PWSTEPS1"
-HEADER = struct.Struct("<8sIIQQ32x")
+HEADER = struct.Struct("<8sIIQQI28x")
 SLOT = struct.Struct("<QQQ")
 PAGE_BYTES = 4096
 MOST_INTERVALS = 64
+MODES_KNOWN = 1
+MODES = {2: "anomaly_detection", 4: "cudnn_benchmark"}
 LONGEST_TRACEBACK_BYTES = 16 * 1024
 _PAGE_NAME = re.compile(r"steps-(\d+)$")
 _CRASH_NAME = re.compile(r"(?:crash-(\d+)|thread-(\d+)-(\d+))\.txt$")
@@ -52,11 +55,15 @@ _HEADING = "Traceback (most recent call last)"
 
 @dataclass(frozen=True)
 class Page:
-    """What a page says: who wrote it, and (number, when in ns, thread) of each step that it still holds, ascending."""
+    """What a page says: who wrote it, and (number, when in ns, thread) of each step that it still holds, ascending.
+
+    modes: what was on after the newest step; None where torch could not be asked.
+    """
 
     pid: int
     start_ticks: int
     steps: tuple[tuple[int, int, int], ...]
+    modes: tuple[str, ...] | None = None
 
 
 class StepCounter:
@@ -138,11 +145,12 @@ def parse_page(page: bytes) -> Page:
     """The bytes of ``steps-PID``. Raises ValueError when it is no such page (yet)."""
     if len(page) < PAGE_BYTES or page[:8] != MAGIC:
         raise ValueError("not a page of steps")
-    _, pid, slots, start_ticks, _ = HEADER.unpack_from(page)
+    _, pid, slots, start_ticks, _, bits = HEADER.unpack_from(page)
     slots = min(slots, (PAGE_BYTES - HEADER.size) // SLOT.size)
     ring = (SLOT.unpack_from(page, HEADER.size + SLOT.size * slot) for slot in range(slots))
     steps = sorted((number, when, thread) for when, thread, number in ring if number)
-    return Page(pid, start_ticks, tuple(steps))
+    modes = tuple(name for bit, name in MODES.items() if bits & bit) if bits & MODES_KNOWN else None
+    return Page(pid, start_ticks, tuple(steps), modes)
 
 
 def count_steps(page: Page, now_ns: int, count_before: int = 0) -> Steps:
@@ -169,6 +177,7 @@ def count_steps(page: Page, now_ns: int, count_before: int = 0) -> Steps:
         step_ago_seconds=max(0.0, (now_ns - newest_ns) / 1e9),
         interval_seconds=intervals[-MOST_INTERVALS:],
         longest_seconds=max(intervals, default=None),
+        modes=page.modes,
     )
 
 

@@ -15,7 +15,8 @@ the program. Without PERFWATCH_AGENT_DIR it only chains. What it does, and when:
 - when a process begins to use CUDA (PERFWATCH_PROFILER is set): let its profiler ask the endpoint of ``perfwatch run``.
   With KINETO_USE_DAEMON in the environment torch does so at its import, which initialises CUDA: children that a process
   forks then could not use CUDA any more, even where it never does itself;
-- at the first step of a process: create ``steps-PID`` there (a DataLoader worker never steps, and so has none).
+- at the first step of a process: create ``steps-PID`` there (a DataLoader worker never steps, and so has none); after each
+  step ask torch whether anomaly detection and cuDNN's benchmark are on, and write that there when it changes (``modes.py``).
 
 The steps page, mapped shared, one ``struct.pack_into`` per step: its layout is in the docstring of ``probes/steps.py``.
 ``crash-PID.txt``, ``thread-PID-TID.txt``: the traceback as Python prints it, cut to its last 16 KiB.
@@ -25,8 +26,7 @@ The steps page, mapped shared, one ``struct.pack_into`` per step: its layout is 
 import os
 import sys
 
-_MAGIC, _PAGE_BYTES = b"PWSTEPS1", 4096
-_HEADER_BYTES, _SLOT_BYTES = 64, 24
+_MAGIC, _PAGE_BYTES, _HEADER_BYTES, _SLOT_BYTES = b"PWSTEPS1", 4096, 64, 24
 _SLOTS = (_PAGE_BYTES - _HEADER_BYTES) // _SLOT_BYTES
 _MOST_STEPS_BEFORE = 100_000  # made before CUDA began; to count one takes half a microsecond
 _CRASH_BYTES, _MOST_THREAD_ERRORS = 16 * 1024, 16
@@ -70,9 +70,12 @@ def _step_hook(directory):
     from time import monotonic_ns
 
     write = Struct("<QQQ").pack_into
+    try:
+        keep_modes = _beside("modes").keeper(sys.modules.get("torch._C"))
+    except Exception:  # the file is not there: steps are counted all the same
+        keep_modes = id
     numbers = count(1)  # next() is atomic: two threads that step never share a number
-    page = None
-    thread = tid = -1
+    page, thread, tid = None, -1, -1
 
     def hook(_optimizer, _args, _kwargs):
         nonlocal page, thread, tid
@@ -89,29 +92,31 @@ def _step_hook(directory):
                 write(page, _HEADER_BYTES + slot * _SLOT_BYTES, monotonic_ns(), tid, number)
             except Exception:
                 page = bytearray(_PAGE_BYTES)  # no room or no right: count for nobody, and do not try again
+        keep_modes(page)
 
     def forget():
         """In a forked child: the page and its numbers are the parent's."""
         nonlocal page, numbers, thread
-        page = None
-        thread = -1
-        numbers = count(1)
+        page, numbers, thread = None, count(1), -1
 
     os.register_at_fork(after_in_child=forget)
     hook._torchdynamo_disable = True  # torch.compile must not look into it
     return hook
 
 
-def _kernel_window(directory):
-    """The hook that opens windows for Nsight Compute; None where its library cannot be loaded."""
+def _beside(name):
+    """Another file of this folder, by its path: as a module it would have a name that the program may want."""
     from importlib.util import module_from_spec, spec_from_file_location
 
-    spec = spec_from_file_location(
-        "_perfwatch_kernel_window", os.path.join(os.path.dirname(__file__), "kernel_window.py")
-    )
+    spec = spec_from_file_location("_perfwatch_" + name, os.path.join(os.path.dirname(__file__), name + ".py"))
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
-    library = os.environ.get("PERFWATCH_KERNEL_LIBRARY")
+    return module
+
+
+def _kernel_window(directory):
+    """The hook that opens windows for Nsight Compute; None where its library cannot be loaded."""
+    module, library = _beside("kernel_window"), os.environ.get("PERFWATCH_KERNEL_LIBRARY")
     return module.by_library(directory, library) if library else module.by_range(directory)
 
 
@@ -144,9 +149,8 @@ def _write_error(directory, name, kind, value, trace):
     import traceback
 
     text = "".join(traceback.format_exception(kind, value, trace)).encode("utf-8", "backslashreplace")
-    path = os.path.join(directory, name)
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(path, flags, 0o600)
+    descriptor = os.open(os.path.join(directory, name), flags, 0o600)
     try:
         os.write(descriptor, text[-_CRASH_BYTES:])
     finally:

@@ -28,6 +28,50 @@ def test_counts_every_step(interpreter: str, run: Run, agent_directory: Path, ho
     assert done.stderr == ""
 
 
+SWITCHES = (
+    "anomaly = benchmark = False\n"
+    "def is_anomaly_enabled(): return anomaly\n"
+    "def _get_cudnn_benchmark(): return benchmark\n"
+)
+
+
+def test_what_is_on_in_torch_is_told_with_the_steps(
+    interpreter: str, run: Run, agent_directory: Path, hook_api: Path
+) -> None:
+    """As it is after the newest step: a forked trainer's page begins with what its parent has switched on."""
+    (hook_api / "torch" / "_C.py").write_text(SWITCHES)
+    (hook_api / "torch" / "__init__.py").write_text("import torch._C\nimport torch.optim\n")
+    program = STEPS.format(steps=2) + (
+        "torch._C.benchmark = torch._C.anomaly = True\n"
+        "optimizer.step()\n"
+        "torch._C.anomaly = False\n"
+        "for _ in range(2): optimizer.step()\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    torch._C.anomaly = True\n"
+        "    optimizer.step()\n"
+        "    os._exit(0)\n"
+        "os.waitpid(child, 0)\n"
+        "print(os.getpid(), child)\n"
+    )
+    done = run(interpreter, program, hook_api)
+    parent, child = (int(word) for word in done.stdout.split())
+    modes = {one.pid: one.modes for one in StepCounter(agent_directory, str).look() if isinstance(one, Steps)}
+
+    assert modes == {parent: ("cudnn_benchmark",), child: ("anomaly_detection", "cudnn_benchmark")}
+    assert done.stderr == ""
+
+
+def test_of_a_torch_that_cannot_be_asked_nothing_is_told(
+    interpreter: str, run: Run, agent_directory: Path, hook_api: Path
+) -> None:
+    """None is not "nothing is on"; the steps are counted."""
+    run(interpreter, STEPS.format(steps=3), hook_api)
+    (steps,) = (one for one in StepCounter(agent_directory, str).look() if isinstance(one, Steps))
+
+    assert (steps.count, steps.modes) == (3, None)
+
+
 def test_forked_worker_has_no_page_until_it_steps(
     interpreter: str, run: Run, agent_directory: Path, hook_api: Path
 ) -> None:
