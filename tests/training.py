@@ -109,9 +109,12 @@ class Training:
             self.add(Stack(pid=PID, tid=PID, frames=frames, samples=samples, span_seconds=0.4, owns_gil=owns_gil))
         return self
 
-    def steps(self, count: int, *intervals: float, ago: float = 0.0) -> "Training":
-        """What the agent counted until now."""
-        self.add(Steps(pid=PID, tid=PID, count=count, step_ago_seconds=ago, interval_seconds=intervals))
+    def steps(
+        self, count: int, *intervals: float, ago: float = 0.0, modes: tuple[str, ...] | None = None
+    ) -> "Training":
+        """What the agent counted until now, and what it was told to be on in torch."""
+        counted = Steps(pid=PID, tid=PID, count=count, step_ago_seconds=ago, interval_seconds=intervals, modes=modes)
+        self.add(counted)
         return self
 
     def verdict(self) -> Verdict:

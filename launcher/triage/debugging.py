@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 
-from perfwatch.probes.readings import Frame, Stack
+from perfwatch.probes.readings import Frame, Stack, Steps
 from perfwatch.triage.case import Case
 from perfwatch.triage.code import line_of
 from perfwatch.triage.frames import tags, user_frames
@@ -14,6 +14,7 @@ PROFILERS = frozenset(("torch.profiler.profile", "torch.autograd.profiler.profil
 PROFILERS_OWN = frozenset("activities record_shapes profile_memory with_stack with_flops with_modules".split())
 RESTS = frozenset({"schedule", "enabled", "**"})
 ANOMALY = frozenset({"set_detect_anomaly", "detect_anomaly"})
+ANOMALY_SHARE = 0.03  # of the samples
 MOSTLY = 0.5  # of the samples: a few profiled steps before a long run are no matter
 TOOLS = {  # by comm, which is cut to 15
     "ncu": "Nsight Compute (ncu)",
@@ -66,12 +67,22 @@ def formats_stacks(seen: Profile) -> float:
     return seen.share("format_stack", "anomaly")
 
 
-def checked_backward(seen: Profile) -> float:
-    """Share of the samples in a backward pass whose every result anomaly detection looks through; 0 where it is not seen to be on.
+def mode_on(case: Case, rank: Member, mode: str) -> bool | None:
+    """Whether something was on in torch after the newest step, as the agent tells; None where nobody told.
 
-    To see whether there is a NaN in it, the host waits for the card, operation by operation: such a pass is never ahead of it.
+    What is switched on for a part of each step only, may be off by then.
     """
-    return seen.share("backward") if seen.seen("anomaly") else 0.0
+    seen = case.history.latest(Steps, rank.pid)
+    return None if seen is None or seen.reading.modes is None else mode in seen.reading.modes
+
+
+def anomaly_on(case: Case, rank: Member, seen: Profile) -> bool:
+    """Whether anomaly detection is known to be on: by the agent, or by its own frames (which compiling has as well)."""
+    return bool(mode_on(case, rank, "anomaly_detection")) or seen.share_where(_of_anomaly) >= ANOMALY_SHARE
+
+
+def _of_anomaly(stack: Stack) -> bool:
+    return tags(stack) >= {"anomaly", "format_stack"} and "compile" not in tags(stack)
 
 
 def profiles(stack: Stack) -> bool:

@@ -9,6 +9,7 @@ from itertools import pairwise
 from perfwatch.probes.readings import Gpu, GpuProcess, GpuSample, SourceLine, Stack
 from perfwatch.triage.accelerated import Accelerated
 from perfwatch.triage.case import Case
+from perfwatch.triage.debugging import mode_on
 from perfwatch.triage.frames import tags, tags_of, user_frame
 
 WINDOW_SECONDS = 15.0
@@ -64,9 +65,11 @@ def tries_convolutions(case: Case, one: Accelerated) -> bool:
     """Whether cuDNN searches, step by step, for the way to run convolutions.
 
     The forward pass then stands in hardly anything but convolutions, and memory that no line gives back falls again and again,
-    on a card that is far from full.
+    on a card that is far from full. False where the agent says that it does not search.
     """
-    forward = one.profile.share("forward")
+    if mode_on(case, one.rank, "cudnn_benchmark") is False:
+        return False
+    forward = one.profile.share("forward", "convolution")
     convolving = one.profile.share_where(in_convolution)
     if forward * one.profile.samples < FEW_FORWARD or convolving < MOSTLY * forward:
         return False

@@ -25,6 +25,7 @@ from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.accelerated import Accelerated, accelerated, monitored, slow_on_gpu
 from perfwatch.triage.busy import MOVES_SHARE, phases
 from perfwatch.triage.case import Case
+from perfwatch.triage.debugging import mode_on
 from perfwatch.triage.frames import show
 from perfwatch.triage.given_back import WINDOW_SECONDS, falls_of, in_convolution, memory_used, tries_convolutions
 from perfwatch.triage.gpu import name_of, regimes
@@ -36,7 +37,7 @@ CAUSE = Cause("autotuning", "busy", "user_code", (Thread, Stack))
 
 TUNING_SHARE = 0.4  # of samples; the rest compiles the next candidate
 SEEN = 0.9
-INFERRED = 0.85  # that cuDNN searches, from what it leaves behind
+INFERRED, TOLD = 0.85, 0.95  # that cuDNN searches: from what it leaves behind, and by the agent as well
 
 
 def judge(case: Case) -> Outcome:
@@ -65,8 +66,9 @@ def judge(case: Case) -> Outcome:
 
 def _again(case: Case, one: Accelerated) -> Outcome:
     frame, name = show(one.profile.top_line(in_convolution)), name_of(case.history, one.card.uuid)
-    forward, convolving = one.profile.share("forward"), one.profile.share_where(in_convolution)
+    forward, convolving = one.profile.share("forward", "convolution"), one.profile.share_where(in_convolution)
     lost = min(one.card.waiting, convolving + one.profile.share("backward"))
+    told = mode_on(case, one.rank, "cudnn_benchmark")
     falls = f"{falls_of(memory_used(case, one))} times in {WINDOW_SECONDS:.0f} s"
     return slow_on_gpu(
         case,
@@ -74,7 +76,7 @@ def _again(case: Case, one: Accelerated) -> Outcome:
         one,
         lost=lost,
         frame=frame,
-        confidence=min(INFERRED, certainty(lost)),
+        confidence=min(TOLD if told else INFERRED, certainty(lost)),
         summary=f"cuDNN tries out its kernels again and again, for inputs of ever new sizes: the forward pass stands in convolutions, "
         f"mostly at {frame}, {name} has no kernel to run {one.card.waiting:.0%} of the time, and its memory falls {falls} though "
         "no line empties the cache",
@@ -87,6 +89,7 @@ def _again(case: Case, one: Accelerated) -> Outcome:
                 "a third or less",
             ),
             case.saw("nvml", name, "memory falls and rises, far from full", falls, "constant"),
+            *([case.saw("agent", f"pid {one.rank.pid}", "cudnn.benchmark", "on", "off")] if told else []),
             monitored(case, one, "waits between trials", "a kernel resident all the time"),
         ),
         alternatives=(

@@ -2,12 +2,12 @@
 
 What it means
     Each operation is recorded with its stack, or each kernel waited for. Useful for an hour, expensive for a month. Anomaly
-    detection does both: after every operation of the backward pass the host waits, to look for a NaN in the result.
+    detection does both: after every operation of the backward pass the host waits for the card, to look for a NaN in the result.
 
 How it is recognised
-    Frames that format a stack below forward code (anomaly detection), profiler frames in every step, CUDA_LAUNCH_BLOCKING in the
-    environment, a tracer attached to the process, ncu or compute-sanitizer above it (``run --arm ncu`` included), or a loop inside
-    ``with torch.profiler.profile(...)`` without a schedule.
+    Frames that format a stack below forward code, or the agent's word (anomaly detection), profiler frames in every step,
+    CUDA_LAUNCH_BLOCKING in the environment, a tracer attached to the process, ncu or compute-sanitizer above it (``run --arm
+    ncu`` included), or a loop inside ``with torch.profiler.profile(...)`` without a schedule.
 
 What it is mistaken for
     Logging of a traceback: not below forward code. Our own looks: py-spy attaches no tracer.
@@ -20,8 +20,9 @@ from perfwatch.probes.readings import ProcessUsage, Stack
 from perfwatch.triage.case import Case
 from perfwatch.triage.debugging import (
     anomaly_around,
-    checked_backward,
+    anomaly_on,
     formats_stacks,
+    mode_on,
     profiles,
     recorded_for_good,
     tool_above,
@@ -45,36 +46,35 @@ BLOCKING = "CUDA_LAUNCH_BLOCKING"
 def judge(case: Case) -> Outcome:
     """Fires on the traces that each debugging aid leaves."""
     for rank, seen in working(case):
+        pid, samples = f"pid {rank.pid}", f"{seen.samples} samples"
         evidence: list[Evidence] = []
         lost = explains = 0.0
         around = None
         formatting, profiling = formats_stacks(seen), seen.share_where(profiles)
+        held = min(_waiting(case, rank), formatting + seen.share("backward")) if anomaly_on(case, rank, seen) else 0.0
         if formatting >= STACKS_SHARE:
-            lost = formatting
-            explains = min(_waiting(case, rank), formatting + checked_backward(seen))
+            lost, explains = formatting, held
             around = anomaly_around(case, seen)
             evidence.append(
                 case.saw(
                     "stack",
-                    f"pid {rank.pid}",
+                    pid,
                     "anomaly detection formats a stack for each operation",
-                    f"{formatting:.0%} of {seen.samples} samples",
+                    f"{formatting:.0%} of {samples}",
                     "0 %",
                 )
             )
+        elif held >= LOST_SHARE and mode_on(case, rank, "anomaly_detection"):
+            lost = held
+            around = anomaly_around(case, seen)
+            evidence.append(case.saw("agent", pid, "anomaly detection is on", "after the newest step", "off"))
         if profiling >= PROFILER_SHARE:
             lost = max(lost, profiling)
             evidence.append(
-                case.saw(
-                    "stack",
-                    f"pid {rank.pid}",
-                    "a profiler runs in the loop",
-                    f"{profiling:.0%} of {seen.samples} samples",
-                    "0 %",
-                )
+                case.saw("stack", pid, "a profiler runs in the loop", f"{profiling:.0%} of {samples}", "0 %")
             )
         if case.job.members[rank.pid].process.environment.get(BLOCKING) == "1":
-            evidence.append(case.saw("environment", f"pid {rank.pid}", f"{BLOCKING} is set", "1", "unset"))
+            evidence.append(case.saw("environment", pid, f"{BLOCKING} is set", "1", "unset"))
             lost = max(lost, _waiting(case, rank))  # each launch waits for its kernel, and the card for the next
         if always := recorded_for_good(case, seen):
             evidence.append(
@@ -82,16 +82,8 @@ def judge(case: Case) -> Outcome:
             )
         usage = case.history.latest(ProcessUsage, rank.pid)
         if usage is not None and usage.reading.tracer_pid:
-            evidence.append(
-                case.saw(
-                    "usage",
-                    f"pid {rank.pid}",
-                    "a tracer is attached",
-                    f"TracerPid {usage.reading.tracer_pid}",
-                    "0",
-                    usage.at,
-                )
-            )
+            tracer = f"TracerPid {usage.reading.tracer_pid}"
+            evidence.append(case.saw("usage", pid, "a tracer is attached", tracer, "0", usage.at))
         if seen.samples < FEW_SAMPLES:
             continue
         if not evidence:
