@@ -9,6 +9,8 @@ from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import WINDOW_SECONDS, slow
 from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding
 
+LESS = "accumulate gradients or enlarge the batch; a bf16 communication hook halves the bytes"
+
 
 def exposed(
     case: Case,
@@ -24,9 +26,14 @@ def exposed(
     """A slow finding about all ranks; ``small``: it is the number of calls that costs, not what they carry."""
     calls = case.profile(rank, WINDOW_SECONDS).top_line(_is_called)
     counted = " and RAS sees their counts grow" if growing(case) else ""
-    overlaps = f"DistributedDataParallel sends while the backward pass computes: {show(calls)} does not"
-    fewer = f"one call for many tensors: flatten them into one{f' before {show(calls)}' if calls is not None else ''}"
-    less = "accumulate gradients or enlarge the batch; a bf16 communication hook halves the bytes"
+    place = show(calls) if calls is not None else ""
+    sharded = "torch.distributed.fsdp, or DistributedDataParallel(gradient_as_bucket_view=True, bucket_cap_mb=...)"
+    overlaps = f"DistributedDataParallel sends while the backward pass computes{f': {place} does not' if place else ''}"
+    if small:
+        first = f"one call for many tensors: flatten them into one{f' before {place}' if place else ''}"
+        second = overlaps
+    else:
+        first, second = (overlaps, LESS) if place else (LESS, sharded)
     return slow(
         case,
         cause,
@@ -40,12 +47,7 @@ def exposed(
             Alternative(cause="straggling_rank", refuted_by=f"all ranks wait about equally long{counted}"),
             Alternative(cause="memory_bound_gpu", refuted_by="what is moved goes to the other ranks"),
         ),
-        next=(
-            *((fewer,) if small else ()),
-            *(() if calls is None else (overlaps,)),
-            *(() if small else (less,)),
-            "torch.distributed.fsdp, or DistributedDataParallel(gradient_as_bucket_view=True, bucket_cap_mb=...)",
-        ),
+        next=(first, second),
     )
 
 

@@ -25,7 +25,11 @@ VOCABULARY: tuple[tuple[str, str, str | None], ...] = (
     ("pool_wait", r"multiprocessing/pool\.py", "get wait next join map starmap apply imap"),
     ("pool_worker", r"multiprocessing/pool\.py", "worker"),
     ("serve", r"multiprocessing/resource_sharer\.py", "_serve"),
-    ("shadow", r"torch/distributed/algorithms/join\.py", "__exit__"),  # out of batches: it answers the others' collectives
+    (
+        "shadow",
+        r"torch/distributed/algorithms/join\.py",
+        "__exit__",
+    ),  # out of batches: it answers the others' collectives
     ("pool_service", r"multiprocessing/pool\.py", "_handle_workers _handle_tasks _handle_results _wait_for_updates"),
     ("futures_wait", r"concurrent/futures/_base\.py", "result wait as_completed exception result_iterator"),
     ("futures_worker", r"concurrent/futures/(thread|process)\.py", "_worker _process_worker"),
