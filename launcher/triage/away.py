@@ -55,7 +55,10 @@ def works(case: Case, chain: Chain) -> bool:
 
 def _around(absent: Chain) -> str:
     """Of a cycle through another process: that the one who is waited for waits as well, and for what."""
-    others = [link for link in absent.links if link.pid != absent.end.node.pid]
-    if absent.end.kind != "cycle" or not others:
+    at = (absent.end.node.pid, absent.end.node.tid)
+    own = next((n for n, link in enumerate(absent.links) if (link.pid, link.tid) == at), None)
+    if absent.end.kind != "cycle" or own is None:
         return ""
-    return f", which waits at {others[0].frame or '?'} for {others[0].waits_for}"
+    beyond = (link for link in absent.links[own + 1 :] if link.pid != at[0] and link.depth > absent.links[own].depth)
+    other = next(beyond, None)
+    return "" if other is None else f", which waits at {other.frame or '?'} for {other.waits_for}"

@@ -1,10 +1,12 @@
 """A thread writes into a full pipe that nobody reads, or reads a pipe into which nobody writes.
 
 What it means
-    Often the job's own stdout: whoever started it took the pipe and stopped reading. Or a FIFO that has no other end.
+    Often the job's own stdout: whoever started it took the pipe and stopped reading. Or a FIFO that has no other end. Or a
+    program that a worker started: its stderr is a pipe, and the worker reads its stdout only.
 
 How it is recognised
     The wait chain ends in a read or write on a pipe or FIFO; who holds the other end is known from every process' open files.
+    Or it ends in a circle: the program writes into its full stdout or stderr, and its parent waits for it at another descriptor.
     A question on stdin, in the midst of training, that a pipe does not answer is given less time than data that are late.
 
 What it is mistaken for
@@ -14,16 +16,21 @@ What to do next
     Read the pipe (or kill the reader, if it is stuck), redirect the job's output to a file.
 """
 
+import msgspec
+
 from perfwatch.probes.readings import Descriptor, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.code import calling_line
 from perfwatch.triage.edges import STREAMS
+from perfwatch.triage.frames import show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal, who
 from perfwatch.triage.memory import quiet
+from perfwatch.triage.node import culprit
 from perfwatch.triage.profile import TRAINING_TAGS
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.triage.undrained import Undrained, undrained
+from perfwatch.triage.verdict import Alternative, Finding, Outcome
 
 CAUSE = Cause("blocked_pipe", "hung", "user_code", (Thread, Descriptor))
 
@@ -35,6 +42,8 @@ def judge(case: Case) -> Outcome:
     """Fires on a chain that ends in a pipe."""
     for chain in case.still_chains:
         end = chain.end
+        if (found := undrained(case, chain)) is not None:
+            return _undrained(case, chain, found)
         if end.kind not in ("pipe_full", "pipe_empty") or not end.still or chain.through & {"child", "pool"}:
             continue
         holders = ", ".join(f"pid {pid}" for pid in end.others[:3])
@@ -66,6 +75,39 @@ def judge(case: Case) -> Outcome:
             next=(f"ls -l {name}" if name.startswith("/") else f"ls -l /proc/{end.node.pid}/fd",),
         )
     return None
+
+
+def _undrained(case: Case, chain: Chain, found: Undrained) -> Finding:
+    """A program's output fills up while its parent waits for it at something else: both stay for ever."""
+    writer, reader = found.writer, found.reader
+    stream, pipe = STREAMS[found.pipe.fd], found.pipe.target
+    told = hung(
+        case,
+        CAUSE.name,
+        found.ended(case, chain),
+        owner=CAUSE.owner,
+        summary=f"{who(found.ended(case, chain))} is blocked writing to its {stream}, a full pipe that pid {reader.pid} "
+        f"does not read; pid {reader.pid} at {show(reader.frame)} waits for {found.reader_waits_for}",
+        patience=STRUCTURAL_SECONDS,
+        evidence=(
+            case.saw(
+                "pipe",
+                pipe,
+                f"pid {reader.pid} holds the reading end",
+                f"it is blocked in {reader.wait.call if reader.wait else '?'} at {show(reader.frame)}, not on this pipe",
+                f"it reads {stream} too",
+            ),
+        ),
+        alternatives=(
+            Alternative(
+                cause="stuck_worker", refuted_by=f"pid {reader.pid} waits for pid {writer.pid}, which cannot go on"
+            ),
+        ),
+        next=(
+            f"where pid {writer.pid} is started: {stream}=subprocess.DEVNULL or a file, or a thread that reads it all the while",
+        ),
+    )
+    return msgspec.structs.replace(told, culprits=(*told.culprits, culprit(reader)))
 
 
 def _asks(case: Case, chain: Chain) -> bool:
