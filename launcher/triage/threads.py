@@ -16,15 +16,19 @@ from perfwatch.triage.workers import idle
 GIL_WAIT_SECONDS = 0.02  # CPython re-asks every 5 ms (sys.getswitchinterval); remaining time measured 1-2 ms
 GIL_SWITCHES_PER_SECOND = (60.0, 400.0)  # measured 193/s at the default switch interval
 A_LOCK = "a lock"
+A_CONDITION = "a condition or an event"
+A_BARRIER = "the others at a barrier"
 A_TASK = "a task of its event loop that could run"  # asyncio asks its selector without a timeout when no timer is set
 # CPython 3.8 to 3.13: a plain lock is C and has no frame; what has one is written in Python.
 ENTERED = {
-    "wait": "a condition or an event",
-    "wait_for": "a condition or an event",
+    "wait": A_CONDITION,
+    "wait_for": A_CONDITION,
     "acquire": "a semaphore",
     "join": "a thread to end",
     "_shutdown": "its threads to end",
 }
+BARRIER_WAIT = "_wait"  # of threading.Barrier, from which multiprocessing's is made; no other class there has one
+MAY = {A_CONDITION: "may signal", A_BARRIER: "may share"}  # what another process may do with it; a lock it may hold
 OTHERS_MOVE = "other threads move"
 ELSEWHERE_HELD = "another process may hold it"
 LONG_SLEEP_SECONDS = 60.0  # a thread that sleeps longer than this does not come back to release a lock in time
@@ -105,17 +109,16 @@ def waits(history: History, job: Job, node: Node) -> tuple[str, tuple[Node, ...]
         moving = tuple(pid for pid in relatives if stirs(history, job, pid))
         detail = OTHERS_MOVE if moving else ELSEWHERE_HELD
         who = ", ".join(map(str, (moving or relatives)[:3]))
-        return (
-            f"a lock between processes, which pid {who} may hold",
-            (),
-            End("lock", node, others=moving or relatives, detail=detail),
-        )
+        what = awaited(node)
+        told = f"{what if what in MAY else A_LOCK} between processes, which pid {who} {MAY.get(what, 'may hold')}"
+        return told, (), End("lock", node, others=moving or relatives, detail=detail)
     if may_release(history, node, others):
         told = f", while {OTHERS_MOVE}" if _somebody_moves(history, node, others) else ""
         return awaited(node) + told, (), End("lock", node, others=locked, detail=OTHERS_MOVE)
     what = awaited(node)
     if what != A_LOCK:
-        return f"{what}, which nobody brings about", (), End("lock", node, others=locked)
+        why = "who do not come" if what == A_BARRIER else "which nobody brings about"
+        return f"{what}, {why}", (), End("lock", node, others=locked)
     who = f"held by a thread that waits itself ({', '.join(map(str, locked))})" if locked else "that nobody releases"
     return f"{what} {who}", (), End("lock", node, others=locked)
 
@@ -129,7 +132,10 @@ def awaited(node: Node) -> str:
     if "asyncio" in node.inner and node.wait is not None and node.wait.kind == "poll":
         return A_TASK
     frames = inner_frames(node.stack) if node.stack is not None else ()
-    entered = [short_name(frame.function) for frame in frames if frame.file.endswith("/threading.py")]
+    files = ("/threading.py", "/multiprocessing/synchronize.py")
+    entered = [short_name(frame.function) for frame in frames if frame.file.endswith(files)]
+    if BARRIER_WAIT in entered:
+        return A_BARRIER
     return ENTERED.get(entered[-1], A_LOCK) if entered else A_LOCK
 
 

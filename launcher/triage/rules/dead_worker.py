@@ -20,12 +20,12 @@ What to do next
 import msgspec
 
 from perfwatch.probes.readings import Process, Stack, Thread
+from perfwatch.triage import ended_processes
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
-from perfwatch.triage.ended_processes import dead_beside, outlived_seconds, replaced
 from perfwatch.triage.frames import show
 from perfwatch.triage.gone import how_it_ended
-from perfwatch.triage.hang import DECISIVE_SECONDS, STRUCTURAL_SECONDS, hung, temporal, who
+from perfwatch.triage.hang import DECISIVE_SECONDS, STRUCTURAL_SECONDS, hung, temporal
 from perfwatch.triage.node import culprit, node_of, silence
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.threads import OTHERS_MOVE
@@ -34,7 +34,7 @@ from perfwatch.triage.verdict import Alternative, Outcome
 CAUSE = Cause("dead_worker", "hung", "user_code", (Process, Thread, Stack))
 
 INFERRED = 0.9
-SHOWN = 3  # processes that are gone
+RAISES = "use concurrent.futures.ProcessPoolExecutor: it raises when a worker dies"
 GUESSED = 0.7  # the pool is idle, but no worker is known to have died
 
 
@@ -45,11 +45,16 @@ def judge(case: Case) -> Outcome:
         if chain.end.kind != "dead" or alone or case.progress[pid].kind != "still":
             continue
         # Seen to wait since: a look from before the end is of a wait that the end may end.
-        if outlived_seconds(case, chain):
+        if ended_processes.outlived_seconds(case, chain):
             return _gone(case, chain)
     for chain in case.still_chains:
         wait = chain.end.node.wait
-        if chain.end.kind == "lock" and wait is not None and wait.shared and (dead := dead_beside(case, chain)):
+        if (
+            chain.end.kind == "lock"
+            and wait is not None
+            and wait.shared
+            and (dead := ended_processes.dead_beside(case, chain))
+        ):
             return _orphaned_lock(case, chain, dead)
         if chain.end.kind == "idle" and "pool" in chain.through:
             return _lost_task(case, chain)
@@ -68,12 +73,9 @@ def _gone(case: Case, chain: Chain) -> Outcome:
         owner=CAUSE.owner,
         summary=f"{lost} and {_waiter(chain)} still waits for it",
         patience=DECISIVE_SECONDS if chain in case.still_chains else STRUCTURAL_SECONDS,
-        silent=outlived_seconds(case, chain),
+        silent=ended_processes.outlived_seconds(case, chain),
         alternatives=(Alternative(cause="stuck_worker", refuted_by=f"process {pid} does not exist any more"),),
-        next=(
-            f"dmesg | grep -i {pid}",
-            "use concurrent.futures.ProcessPoolExecutor: it raises when a worker dies",
-        ),
+        next=(ended_processes.where_to_look(case, pid), RAISES),
     )
 
 
@@ -81,7 +83,7 @@ def _lost_task(case: Case, chain: Chain) -> Outcome:
     """Every worker of a pool waits for a task while a result is waited for: it will not come."""
     workers = [node_of(case.history, case.job, pid) for pid in chain.end.others]
     idle_seconds = min((silence(case.history, worker) or 0.0 for worker in workers), default=0.0)
-    successor = replaced(case, chain)
+    successor = ended_processes.replaced(case, chain)
     what = "died and was replaced; its task is lost" if successor else "took a task that is in no worker now"
     return hung(
         case,
@@ -103,32 +105,32 @@ def _lost_task(case: Case, chain: Chain) -> Outcome:
         ),
         ceiling=INFERRED if successor else GUESSED,
         alternatives=(Alternative(cause="stuck_worker", refuted_by="every worker of the pool is idle"),),
-        next=(
-            "dmesg | grep -i 'killed process'",
-            "use concurrent.futures.ProcessPoolExecutor: it raises when a worker dies",
-        ),
+        next=("dmesg | grep -i 'killed process'", RAISES),
     )
 
 
 def _orphaned_lock(case: Case, chain: Chain, dead: tuple[int, ...]) -> Outcome:
-    """Whoever lives and shares the lock waits too: one that has ended took it along, or one of its slots."""
-    gone = f"process {dead[-1]} is" if len(dead) == 1 else f"processes {', '.join(map(str, dead[-SHOWN:]))} are"
-    kept = "it" if len(dead) == 1 else "one of them"
+    """Whoever lives and shares the lock waits too: one that has ended took it along, or one of its slots, or is missed at a barrier."""
+    dead = ended_processes.missed(case, chain, dead)
+    how = how_it_ended(case.history, dead[-1])
     found = hung(
         case,
         CAUSE.name,
         chain,
         owner=CAUSE.owner,
-        summary=f"{gone} gone, and {who(chain)} waits for a lock between processes that {kept} never gave back",
+        summary=ended_processes.left_waiting(case, chain, dead),
         patience=STRUCTURAL_SECONDS if chain.end.detail != OTHERS_MOVE else temporal(case),
-        evidence=(case.saw("process", f"pid {dead[-1]}", "is gone", "ended, or a zombie", "alive"),),
+        evidence=(
+            case.saw("process", f"pid {dead[-1]}", "is gone", how or "ended, or a zombie", "alive"),
+            *ended_processes.words_of(case, dead),
+        ),
         ceiling=INFERRED,
         alternatives=(
-            Alternative(cause="stuck_worker", refuted_by="whoever lives and may hold the lock waits itself"),
+            Alternative(cause="stuck_worker", refuted_by="whoever lives and could let it go on waits itself"),
         ),
-        next=(f"dmesg | grep -i {dead[-1]}", "release it on every way out: with lock: ..."),
+        next=(ended_processes.where_to_look(case, dead[-1]), ended_processes.way_out(chain)),
     )
-    lost = tuple(culprit(node_of(case.history, case.job, pid)) for pid in dead[-SHOWN:])
+    lost = tuple(culprit(node_of(case.history, case.job, pid)) for pid in dead[-ended_processes.SHOWN :])
     return msgspec.structs.replace(found, culprits=(*lost, *found.culprits))
 
 

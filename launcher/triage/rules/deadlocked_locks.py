@@ -41,7 +41,7 @@ from perfwatch.triage.releasing import (
     until_released,
 )
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.threads import A_TASK, OTHERS_MOVE, awaited
+from perfwatch.triage.threads import A_TASK, MAY, OTHERS_MOVE, awaited
 from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Finding, Missing, Outcome
 
 CAUSE = Cause("deadlocked_locks", "hung", "user_code", (Thread, Stack))
@@ -102,7 +102,7 @@ def _finding(case: Case, chain: Chain) -> Finding:
     too = "so do" if len(beside) > 1 else "so does"
     if elsewhere:
         pids = ", ".join(map(str, end.others[:3]))
-        told = f"; pid {pids} may hold it" + ("" if moving else " and waits for ever as well")
+        told = f"; pid {pids} {MAY.get(lock, 'may hold')} it" + ("" if moving else " and waits for ever as well")
     elif moving:
         who_too = " and ".join(f"{named(p, end.node.pid)} waits for {awaited(p)}" for p in beside[:3])
         loop = " and ".join(named(p, end.node.pid) for p in loops[:3])
