@@ -13,6 +13,7 @@ from perfwatch.triage.history import History
 from perfwatch.triage.job import Job
 from perfwatch.triage.motion import python_threads
 from perfwatch.triage.node import IT_RUNS, End, Node, node_of
+from perfwatch.triage.sending import OPENING, gives, takes
 
 RUNNING_SHARE = 0.5  # of a core: a thread above this is running whatever the instant says
 NETWORK_STATES = ("ESTABLISHED", "SYN_SENT", "CLOSE_WAIT", "SYN_RECV", "FIN_WAIT1", "FIN_WAIT2")
@@ -155,13 +156,14 @@ def _socket(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descri
         far = _at_the_other_end(history, job, node, socket) or _gone_from_it(history, job, node, socket)
         return Edge("socket", f"pid {far[0].pid} at the other end of a pipe", far) if far else None
     inside = tuple(pid for pid in socket.peer_pids if pid in job.members)
+    sending = gives(wait, file.fd) and socket.state not in OPENING
     if inside:
         faces = answering.facing(history, job, socket, inside)
         if faces is not None:
             answers = answering.owing(history, job, faces) or (faces,)
             what = ", ".join(f"pid {one.pid} thread {one.name}" for one in answers)
             where = socket.local or socket.peer or f"a {socket.family} socket"
-            return Edge("connection", f"{what} to send on {where}", answers)
+            return Edge("connection", f"{what} to {'take what it sends' if sending else 'send'} on {where}", answers)
         served = workers.behind_manager(history, job, node, inside)
         where = f"pid {inside[0]} at the other end of {socket.local or 'a socket'}"
         kind = "connection" if socket.family.startswith("tcp") else "socket"
@@ -171,9 +173,8 @@ def _socket(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descri
         # A server of the job's own that goes on serving: this connection is silent all the same.
     if socket.state == "LISTEN":
         return ending("network", node, f"somebody to connect to {socket.local}", descriptor=file)
-    return ending(
-        "network", node, f"{wait.call} from {socket.peer or 'a socket'}", descriptor=file, others=socket.peer_pids
-    )
+    what = takes(socket) if sending else f"{wait.call} from {socket.peer or 'a socket'}"
+    return ending("network", node, what, descriptor=file, others=socket.peer_pids)
 
 
 def _serving(history: History, job: Job, pids: tuple[int, ...]) -> tuple[Node, ...]:
@@ -214,7 +215,7 @@ def _talks_to(history: History, node: Node, wait: r.Wait, pid: int) -> bool:
 
 
 def _pipe(history: History, job: Job, node: Node, wait: r.Wait, pipe: r.Descriptor) -> Edge:
-    writing = wait.kind == "write" or any(p.fd == pipe.fd and p.events & 4 and not p.events & 1 for p in wait.polled)
+    writing = gives(wait, pipe.fd)
     far = pipe.readers if writing else pipe.writers
     inside = tuple(pid for pid in far if pid in job.members and pid != node.pid and job.members[pid].role != "service")
     verb, stream = "read" if writing else "write to", STREAMS.get(pipe.fd)

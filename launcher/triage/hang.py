@@ -6,6 +6,7 @@ from perfwatch.triage.frames import show
 from perfwatch.triage.gone import how_it_ended
 from perfwatch.triage.motion import moves
 from perfwatch.triage.node import End
+from perfwatch.triage.sending import sends, untaken
 from perfwatch.triage.verdict import Alternative, Evidence, Finding, Missing
 
 DECISIVE_SECONDS = 1.0  # two sightings, one second apart
@@ -93,7 +94,19 @@ def witnesses(case: Case, chain: Chain) -> tuple[Evidence, ...]:
             )
         )
     socket = end.descriptor.socket if end.descriptor else None
-    if socket is not None and socket.received_ago_seconds is not None:
+    sending = sends(end)
+    if sending is not None and (counted := untaken(sending)):
+        found.append(
+            case.saw(
+                "socket",
+                f"pid {node.pid} fd {end.descriptor.fd if end.descriptor else '?'}",
+                f"{sending.peer or 'the other end'} does not take what is sent",
+                counted,
+                "it is taken at once",
+                node.thread_at,
+            )
+        )
+    elif socket is not None and socket.received_ago_seconds is not None:
         found.append(
             case.saw(
                 "socket",

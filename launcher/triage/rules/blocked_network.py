@@ -1,11 +1,12 @@
-"""A thread waits for bytes from a peer that sends nothing.
+"""A thread waits for bytes from a peer that sends nothing, or for a peer that takes nothing of what is sent to it.
 
 What it means
-    A download, an object store, a tracker or a parameter server does not answer, and the call has no timeout.
+    A download, an object store, a tracker or a parameter server does not answer, and the call has no timeout. Or a collector
+    of logs or metrics reads no more: what is sent fills the buffers of both ends, and the next send blocks.
 
 How it is recognised
     The wait chain ends in recv, connect, accept or poll on a socket; the kernel says when the last byte came, and none came
-    since. The peer is named.
+    since. In send, that what was sent before has not been taken. The peer is named.
 
 What it is mistaken for
     A slow download: bytes arrive. A retry with backoff: new connections come and go. A rendezvous: its frames say so.
@@ -19,7 +20,9 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
+from perfwatch.triage.node import End
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.sending import ask, sends
 from perfwatch.triage.verdict import Alternative, Outcome
 
 UNSEEN = 0.78  # confidence without a stack, of one of several ranks: it may as well wait for its peers in a collective
@@ -39,7 +42,8 @@ def judge(case: Case) -> Outcome:
         if socket is not None and socket.state == "LISTEN" and len(case.ranks) > 1:
             continue  # it serves: of several ranks the others tell whether it is missed
         peer = socket.peer if socket is not None and socket.peer else "its peer"
-        received = socket.received_ago_seconds if socket is not None else None
+        sending = sends(end) is not None
+        received = socket.received_ago_seconds if socket is not None and not sending else None
         quiet = received if received is not None else end.silent_seconds or 0.0
         return hung(
             case,
@@ -50,11 +54,13 @@ def judge(case: Case) -> Outcome:
             patience=temporal(case),
             silent=_silent(chain, received),
             ceiling=1.0 if end.node.stack is not None or len(case.ranks) == 1 else UNSEEN,
-            alternatives=(Alternative(cause="starved_by_network", refuted_by="not one byte arrived meanwhile"),),
-            next=(
-                "ss -tnp | grep " + peer if socket is not None and socket.peer else "ss -tnp",
-                "give the request a timeout",
+            alternatives=(
+                Alternative(
+                    cause="starved_by_network",
+                    refuted_by=f"not one byte {'was taken' if sending else 'arrived'} meanwhile",
+                ),
             ),
+            next=(*(ask(end) or ("ss -tnp",)), _gives_up(end) if sending else "give the request a timeout"),
         )
     return None
 
@@ -63,7 +69,15 @@ def _what(chain: Chain, peer: str, quiet: float) -> str:
     socket = chain.end.descriptor.socket if chain.end.descriptor else None
     if socket is not None and socket.state == "LISTEN":
         return f"{chain.awaited}, and nobody has for {quiet:.0f} s"
+    if sends(chain.end) is not None:
+        return f"{chain.awaited}, which has taken nothing for {quiet:.0f} s"
     return f"{peer}, which has sent nothing for {quiet:.0f} s"
+
+
+def _gives_up(end: End) -> str:
+    """Who may have stopped reading, and how a program gets over that."""
+    reads = f"look at pid {end.others[0]}, which holds the other end, and " if end.others else ""
+    return f"{reads}give the send a timeout (or let a thread of its own send, from a queue that may overflow)"
 
 
 def _served_by_the_job(case: Case, chain: Chain) -> Outcome:
@@ -82,15 +96,18 @@ def _served_by_the_job(case: Case, chain: Chain) -> Outcome:
 
 
 def arrives(case: Case, chain: Chain) -> bool:
-    """Whether bytes came in on that socket while we looked."""
+    """Whether bytes came in on that socket while we looked, or were taken where the thread sends."""
     end = chain.end
     if end.descriptor is None:
         return False
-    counts = [
-        one.reading.socket.received_bytes
+    sending = sends(end) is not None
+    sockets = [
+        one.reading.socket
         for one in case.history.series(Descriptor, end.node.pid, end.descriptor.fd, seconds=30.0)
-        if one.reading.socket is not None and one.reading.socket.received_bytes is not None
+        if one.reading.socket is not None
     ]
+    known = [socket.sent_bytes if sending else socket.received_bytes for socket in sockets]
+    counts = [count for count in known if count is not None]
     return len(counts) >= 2 and counts[-1] > counts[0]
 
 

@@ -8,7 +8,7 @@ How it is recognised
     a file of its own grows.
 
 What it is mistaken for
-    ``blocked_network``: no byte arrives.
+    ``blocked_network``: no byte arrives. A thread that sends to somebody who takes nothing.
 
 What to do next
     Wait; keep the data nearer next time.
@@ -18,6 +18,7 @@ from perfwatch.probes.readings import Descriptor, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import show
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.sending import sends
 from perfwatch.triage.verdict import Culprit, Finding, Outcome
 
 CAUSE = Cause("downloading", "busy", "network", (Thread, Descriptor))
@@ -34,6 +35,8 @@ def judge(case: Case) -> Outcome:
             continue
         chain = case.chains[rank.pid]
         recent = case.profile(rank, 6.0)
+        if sends(chain.end) is not None:
+            continue  # nobody downloads by sending: what arrives meanwhile comes over other connections
         if chain.end.kind != "network" and not recent.share("http", "ssl"):
             continue
         arrived = _arrived(case, rank.pid)

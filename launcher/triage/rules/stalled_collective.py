@@ -30,6 +30,7 @@ from perfwatch.triage.leaving import leaves, left_over, over
 from perfwatch.triage.node import culprit
 from perfwatch.triage.releasing import held_up, partners
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.sending import ask
 from perfwatch.triage.threads import OTHERS_MOVE
 from perfwatch.triage.verdict import Abstention, Alternative, Finding, Missing, Outcome
 from perfwatch.triage.waitgraph import WaitGraph, wait_graph
@@ -121,7 +122,7 @@ def _absent(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitGr
                 cause="straggling_rank", refuted_by="neither the waiting ranks nor the absent one moved meanwhile"
             ),
         ),
-        next=(f"py-spy dump --nonblocking --pid {first.end.node.pid}",),
+        next=(f"py-spy dump --nonblocking --pid {first.end.node.pid}", *ask(first.end)),
     )
     links = (
         tuple(link for chain in waiting for link in way(case, chain, calls.get(rank_of(chain), op))) + found.wait_chain
