@@ -16,6 +16,7 @@ from perfwatch.triage.node import End, Node, culprit, node_of, silence
 from perfwatch.triage.verdict import Culprit, Link
 from perfwatch.triage.workers import gone
 
+TOGETHER_SECONDS = 0.1  # when each last ran is read to a few milliseconds; those that stop at one event are as close
 MAX_DEPTH = 12  # longer chains exist only in loops
 
 
@@ -30,9 +31,15 @@ class Chain:
 
     @cached_property
     def end(self) -> End:
-        """The end that matters: a dead or stopped one, then one that is still and not idle, then the one silent for longest."""
+        """The end that matters: a dead or stopped one, then one that is still and not idle, then the one silent for longest.
+
+        Of several that fell silent together the first on the way is it at every look.
+        """
         rank = {"dead": 3, "stopped": 2, "cycle": -1, "idle": -1}
-        return max(self.ends, key=lambda e: (rank.get(e.kind, 0), e.still is True, e.silent_seconds or 0.0))
+        weights = [(rank.get(end.kind, 0), end.still is True) for end in self.ends]
+        alike = [end for end, weight in zip(self.ends, weights, strict=True) if weight == max(weights)]
+        longest = max(end.silent_seconds or 0.0 for end in alike)
+        return next(end for end in alike if (end.silent_seconds or 0.0) >= longest - TOGETHER_SECONDS)
 
     @cached_property
     def awaited(self) -> str:
