@@ -19,6 +19,7 @@ What to do next
 from perfwatch.probes.readings import Process, ProcessUsage, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
+from perfwatch.triage.forked import forked_with_a_lock
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon
 from perfwatch.triage.job import Member
 from perfwatch.triage.node import node_of, silence
@@ -75,7 +76,8 @@ def _next(case: Case, chain: Chain) -> tuple[str, ...]:
     wait = node_of(case.history, case.job, last.pid, last.tid).wait
     if chain.end.kind == "cycle" and wait is not None and wait.kind == "write":
         return ("read the child's output while it runs (communicate()), or send it to a file",)
-    return (f"ps -o pid,stat,wchan:30,args -p {chain.end.node.pid}", "give subprocess.run a timeout")
+    looks = f"ps -o pid,stat,wchan:30,args -p {chain.end.node.pid}"
+    return (looks, *(forked_with_a_lock(case, chain.end) or ("give subprocess.run a timeout",)))
 
 
 def _asleep(case: Case, chain: Chain, child: Member) -> tuple[Evidence, ...]:

@@ -15,13 +15,15 @@ What it is mistaken for
     file: that is named instead, for it is the end of the chain. A dead worker: see ``dead_worker``.
 
 What to do next
-    Look at the named line of the data set. A timeout there, or ``DataLoader(timeout=...)``, turns the hang into an error.
+    Look at the named line of the data set. A timeout there, or ``DataLoader(timeout=...)``, turns the hang into an error. A
+    fork that waits for a lock which its parent held at the fork: the spawn start method.
 """
 
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.batches import all_wait, given_nothing, outspends, through_a_queue, without_a_batch
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
+from perfwatch.triage.forked import forked_with_a_lock
 from perfwatch.triage.frames import show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
 from perfwatch.triage.loops import blamed, in_one_call, turning
@@ -44,6 +46,7 @@ GONE_WILD = (
 )
 CEILING_GUESSED = 0.78  # it runs, and its loop is not one that waits for a condition
 CEILING_UNSEEN = 0.7  # what it waits for could not be read
+RAISES = ("set DataLoader(timeout=...) so that it raises instead",)
 CEILING_RUNNING = 0.88  # an endless loop and a very long computation look the same from outside
 
 
@@ -136,7 +139,7 @@ def _finding(case: Case, chain: Chain) -> Outcome:
         ),
         next=(
             f"py-spy dump --nonblocking --pid {end.node.pid}",
-            *(("set DataLoader(timeout=...) so that it raises instead",) if "loader" in chain.through else ()),
+            *(forked_with_a_lock(case, end) or (RAISES if "loader" in chain.through else ())),
         ),
     )
     return blamed(case.history, end.node, found) if running and not wild else found
