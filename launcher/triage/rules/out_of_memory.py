@@ -6,7 +6,8 @@ What it means
 
 How it is recognised
     A process of this job ended, and the group's ``oom_kill`` counter rose while we watched, or the kernel log names one of the
-    job's pids as the victim; or the last traceback is an out-of-memory error.
+    job's pids as the victim; or the last traceback is an out-of-memory error. A worker that was killed is named, and the
+    process that failed for it.
 
 What it is mistaken for
     ``killed``: SIGKILL by somebody else. An OOM kill of another job on the machine: the victim's pid is not ours.
@@ -18,10 +19,11 @@ What to do next
 
 import re
 
-from perfwatch.probes.readings import Cgroup, Gpu, GpuSample, KernelMessage, ProcessEnded, ProcessUsage
+from perfwatch.probes.readings import Cgroup, Gpu, GpuSample, KernelMessage, ProcessEnded
 from perfwatch.triage.case import Case
 from perfwatch.triage.gone import ending, traceback_of
 from perfwatch.triage.gpu import index_of, name_of
+from perfwatch.triage.oom_victims import blamed, followed, told, victims
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding, Outcome
 
@@ -45,22 +47,15 @@ def judge(case: Case) -> Outcome:
     words = traceback_of(case)
     if words is not None and any(word in words.text for word in DEVICE_WORDS):
         return _on_device(case, end.pid, words.text, evidence)
-    peak = max(
-        (
-            seen.reading.resident_bytes
-            for key in case.history.entities(ProcessUsage)
-            for seen in case.history.series(ProcessUsage, *key)
-        ),
-        default=0,
-    )
+    killed = victims(case, end)
     return Finding(
         cause=CAUSE.name,
         state="gone",
-        summary=f"pid {end.pid} ran out of memory (largest resident size seen: {peak / 2**30:.1f} GiB)",
+        summary=told(case, killed, end),
         confidence=SURE,
         owner=CAUSE.owner,
-        culprits=(Culprit(pid=end.pid, rank=case.job.rank_of(end.pid)),),
-        evidence=evidence,
+        culprits=tuple(blamed(case, pid, end) for pid in killed),
+        evidence=(*evidence, *(followed(case, killed) if killed != (end.pid,) else ())),
         alternatives=(Alternative(cause="killed", refuted_by="an out-of-memory witness names this job"),),
         next=("fewer workers, smaller batches, or a larger memory limit",),
     )

@@ -1,0 +1,91 @@
+"""Whom the kernel killed for memory is named, and who failed for that beside it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from perfwatch.gauntlet.recorded import expected_of
+from perfwatch.probes.readings import Cgroup, KernelMessage, Process, ProcessEnded, Reading
+from perfwatch.recording import load
+from perfwatch.triage.case import Case
+from perfwatch.triage.diagnose import diagnose, judge
+from perfwatch.triage.history import History
+from perfwatch.triage.verdict import Verdict
+from tests.sessions import session
+
+CASE = Path(__file__).parent / "recordings" / "out_of_memory" / "fires" / "killed_loader_worker"
+TRAINER, WORKER = 23302, 23312
+
+
+def judged(changed: Callable[[Reading], Reading] = lambda reading: reading) -> Verdict:
+    """The recorded case, with some of its readings told otherwise."""
+    recording = load(CASE)
+    records = tuple(msgspec.structs.replace(one, reading=changed(one.reading)) for one in recording.records)
+    return diagnose(replace(recording, records=records), expected_of(CASE).at)
+
+
+def test_the_worker_that_was_killed_is_named_before_the_trainer_that_failed_for_it() -> None:
+    """Its data set kept a cache that only grew."""
+    verdict = judged()
+
+    assert verdict.summary == (
+        f"DataLoader worker {WORKER} of pid {TRAINER} was killed for lack of memory (last seen at __getitem__ (train.py:20), "
+        f"largest resident size seen: 1.2 GiB); pid {TRAINER} failed for it"
+    )
+    assert [(one.pid, one.worker_pid) for one in verdict.culprits] == [(TRAINER, WORKER)]
+    assert [one.entity for one in verdict.evidence if one.witness == "traceback"] == [f"pid {TRAINER}"]
+
+
+def test_without_the_kernels_log_torchs_words_name_the_worker() -> None:
+    """The control group's counter says that somebody was killed; what the trainer raised says who."""
+
+    def counted(reading: Reading) -> Reading:
+        if isinstance(reading, KernelMessage):
+            return Cgroup(path="/job", version=2, oom_kills=1)
+        return Cgroup(path="/job", version=2, oom_kills=0) if isinstance(reading, Cgroup) else reading
+
+    verdict = judged(counted)
+
+    assert (verdict.state, verdict.cause) == ("gone", "out_of_memory")
+    assert [one.worker_pid for one in verdict.culprits] == [WORKER]
+
+
+def test_a_trainer_that_was_killed_itself_ran_out_of_memory() -> None:
+    """Whatever became of its workers."""
+
+    def itself(reading: Reading) -> Reading:
+        return msgspec.structs.replace(reading, pid=TRAINER) if isinstance(reading, KernelMessage) else reading
+
+    verdict = judged(itself)
+
+    assert verdict.summary == f"pid {TRAINER} ran out of memory (largest resident size seen: 1.2 GiB)"
+    assert [(one.pid, one.worker_pid) for one in verdict.culprits] == [(TRAINER, None)]
+
+
+def test_a_kill_in_another_job_is_not_this_ones() -> None:
+    """The trainer raised for a reason of its own."""
+
+    def elsewhere(reading: Reading) -> Reading:
+        return msgspec.structs.replace(reading, pid=4_000) if isinstance(reading, KernelMessage) else reading
+
+    assert judged(elsewhere).cause == "crashed"
+
+
+def test_of_several_ranks_the_one_that_was_killed_is_named_and_not_their_launcher() -> None:
+    """torchrun ends with 1 for it."""
+    history = History()
+    history.add(0.0, Process(pid=1, start_ticks=1, parent_pid=0, name="torchrun", command=("torchrun",), python=True))
+    for rank in (0, 1):
+        history.add(0.0, Process(pid=10 + rank, start_ticks=9, parent_pid=1, name="python", command=("python", "train.py"),
+                                 python=True, torch_loaded=True, rank=rank, world_size=2))  # fmt: skip
+        history.add(20.0 + rank, ProcessEnded(pid=10 + rank, start_ticks=9))
+    history.add(21.0, KernelMessage(kind="oom_kill", text="Killed process 11 (python)", logged_ago_seconds=0.1, pid=11))
+    history.add(22.0, ProcessEnded(pid=1, start_ticks=1, exit_code=1))
+    history.at = 22.0
+
+    verdict = judge(Case(history, session(root_pids=(1,))))
+
+    assert verdict.summary == "rank 1 (pid 11) was killed for lack of memory; pid 1 failed for it"
+    assert [(one.pid, one.rank) for one in verdict.culprits] == [(11, 1)]
