@@ -23,7 +23,7 @@ def victims(case: Case, ended: r.ProcessEnded) -> tuple[int, ...]:
     logged = [seen.reading.pid for seen in case.history.every(r.KernelMessage) if seen.reading.kind == "oom_kill"]
     named = tuple(dict.fromkeys(pid for pid in logged if pid is not None and pid in case.job.members))
     if not named and _counted(case):
-        named = (_killed(case) or _lost(case))[:1]
+        named = (_killed(case) or lost(case))[:1]
     return (ended.pid,) if not named or ended.pid in named else named
 
 
@@ -41,7 +41,8 @@ def _killed(case: Case) -> tuple[int, ...]:
     return tuple(one.reading.pid for one in sorted(ends, key=lambda one: one.at) if one.reading.pid in case.job.members)
 
 
-def _lost(case: Case) -> tuple[int, ...]:
+def lost(case: Case) -> tuple[int, ...]:
+    """The DataLoader worker of which torch says that SIGKILL ended it: the OOM killer, or somebody else."""
     words = traceback_of(case)
     found = _LOST.search(words.text) if words is not None else None
     return (int(found["pid"]),) if found and int(found["pid"]) in case.job.members else ()

@@ -65,12 +65,16 @@ def test_a_trainer_that_was_killed_itself_ran_out_of_memory() -> None:
 
 
 def test_a_kill_in_another_job_is_not_this_ones() -> None:
-    """The trainer raised for a reason of its own."""
+    """Nor is it sure then who killed the worker: the kernel's log is to be asked."""
 
     def elsewhere(reading: Reading) -> Reading:
         return msgspec.structs.replace(reading, pid=4_000) if isinstance(reading, KernelMessage) else reading
 
-    assert judged(elsewhere).cause == "crashed"
+    verdict = judged(elsewhere)
+
+    assert verdict.cause == "crashed"
+    assert verdict.confidence < 0.8
+    assert verdict.next[1] == f"dmesg | grep -i 'killed process {WORKER}'"
 
 
 def test_of_several_ranks_the_one_that_was_killed_is_named_and_not_their_launcher() -> None:

@@ -18,8 +18,9 @@ from perfwatch.probes.readings import ProcessEnded
 from perfwatch.triage.case import Case
 from perfwatch.triage.gone import ending, killed_first, passed_on, traceback_of, used_a_gpu
 from perfwatch.triage.last_words import last_words, raised_at
+from perfwatch.triage.oom_victims import lost
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Culprit, Finding, Outcome
+from perfwatch.triage.verdict import Alternative, Culprit, Finding, Outcome
 
 CAUSE = Cause("crashed", "gone", "user_code", (ProcessEnded,))
 
@@ -28,6 +29,7 @@ LATE_WORDS = (
     "a CUDA error is raised at a later call than the one that failed: CUDA_LAUNCH_BLOCKING=1 shows which, and the "
     "device's own words (an assertion, an index) stand in stderr above",
 )
+UNSEEN_SENDER = 0.78  # a worker that SIGKILL ended: without a kernel log the OOM killer looks the same
 WITHOUT_WORDS = 0.78  # of a job on a GPU: an exit code is all that its allocator's refusal leaves as well
 
 
@@ -50,6 +52,7 @@ def judge(case: Case) -> Outcome:
         if end.signal
         else "exit code unknown"
     )
+    worker = lost(case)
     evidence = [case.saw("process", f"pid {end.pid}", "has ended", code, "exit code 0")]
     if words is not None:
         evidence.append(case.saw("traceback", f"pid {pid}", "raised", last, "no exception"))
@@ -57,7 +60,7 @@ def judge(case: Case) -> Outcome:
         cause=CAUSE.name,
         state="gone",
         summary=f"pid {pid} crashed ({code})" + (f": {last}" if last else ""),
-        confidence=SURE if words is not None or not used_a_gpu(case) else WITHOUT_WORDS,
+        confidence=UNSEEN_SENDER if worker else SURE if words is not None or not used_a_gpu(case) else WITHOUT_WORDS,
         owner=CAUSE.owner,
         culprits=(
             Culprit(
@@ -67,5 +70,17 @@ def judge(case: Case) -> Outcome:
             ),
         ),
         evidence=tuple(evidence),
-        next=("read the traceback in the job's own stderr", *(LATE_WORDS if "CUDA error" in last else ())),
+        alternatives=(Alternative(cause="out_of_memory", refuted_by="no OOM kill was seen, and not every one is"),)
+        if worker
+        else (),
+        next=(
+            "read the traceback in the job's own stderr",
+            *(
+                LATE_WORDS
+                if "CUDA error" in last
+                else (f"dmesg | grep -i 'killed process {worker[0]}'",)
+                if worker
+                else ()
+            ),
+        ),
     )
