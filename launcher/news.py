@@ -7,6 +7,7 @@ from typing import Protocol
 from perfwatch.probes import readings as r
 from perfwatch.recording import Event
 from perfwatch.session import Session
+from perfwatch.told_slow import ToldSlow
 from perfwatch.triage.verdict import Suspect, Verdict
 
 TELL_AFTER_SHARE = 0.25  # of the patience: every long step begins like a hang
@@ -50,13 +51,17 @@ class Teller:
         self.state = ""  # of the last verdict that was told
         self._cause: str | None = None
         self._told_of: tuple[int, str] | None = None
+        self._slow = ToldSlow()
         self._session = session
         self._sink = sink
         self._on_news = on_news
 
     def tell(self, verdict: Verdict, at: float, late_seconds: float = 0.0) -> None:
         """Tell a verdict if it is news; ``late_seconds``: no step was made for so long, which is told where nothing else is."""
+        self._slow.see(verdict, at)
         if (verdict.state, verdict.cause) == (self.state, self._cause) or self._is_told_soon(verdict):
+            return
+        if self.state == "slow" and self._still_slow(verdict, at):
             return
         if verdict.state == self.state == "hung" and _blamed(verdict) == self._told_of:
             return  # two rules that name the same line take turns
@@ -71,8 +76,13 @@ class Teller:
             self.state == "inconclusive" and verdict.state in WELL
         ):
             kind, text = "retraction", f"moves again: {verdict.summary}"
-        elif self.state == "slow" and verdict.state == "healthy":
-            kind, text = "retraction", f"no longer slow: {verdict.summary}"
+        elif self.state == "slow" and verdict.state in WELL:
+            over = "no longer slow" if verdict.state == "healthy" else f"{self._cause} is not seen any more"
+            kind, text = "retraction", f"{over}: {verdict.summary}"
+        if verdict.state == "slow":
+            self._slow.tell(verdict.cause)
+        elif verdict.state != "inconclusive":
+            self._slow.clear()
         self.state, self._cause, self._told_of = verdict.state, verdict.cause, _blamed(verdict)
         self.events.append(Event(at, self._session.created + at, kind, text, verdict))
         del self.events[1:-MOST_EVENTS]  # the first one says when it began
@@ -80,6 +90,12 @@ class Teller:
             self._sink.event(at, kind, text, verdict)
             self._sink.pin(max(0.0, at - PIN_SECONDS), at, verdict.state in INCIDENTS)
         self._on_news(News(kind, at, text, verdict))
+
+    def _still_slow(self, verdict: Verdict, at: float) -> bool:
+        """Whether what was told as slow stands: it takes turns with another cause, or it is too soon to say that it is over."""
+        if verdict.state == "slow":
+            return self._slow.has(verdict.cause)
+        return verdict.state in WELL and not self._slow.are_away(at)
 
     def _is_told_soon(self, verdict: Verdict) -> bool:
         """Whether a run seems to have ended and nobody can say how: its launcher is about to."""

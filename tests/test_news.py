@@ -3,7 +3,7 @@
 import pytest
 
 from perfwatch.news import News, Teller
-from perfwatch.triage.verdict import Culprit, Suspect, Verdict
+from perfwatch.triage.verdict import Culprit, Finding, Suspect, Verdict
 from tests.sessions import session, verdict
 
 SUSPECTED = Suspect(state="hung", cause="stalled_collective", silent_seconds=30.0, decides_in_seconds=30.0)
@@ -29,6 +29,12 @@ def said(state: str, cause: str | None, suspect: Suspect | None = None, frame: s
         (said("slow", "synchronising"), said("slow", "straggling_rank"), "verdict", "it is slow"),
         (said("slow", "synchronising"), said("hung", "endless_python"), "verdict", "it is hung"),
         (said("slow", "synchronising"), said("healthy", "balanced"), "retraction", "no longer slow: it is healthy"),
+        (
+            said("slow", "contended_cpu"),
+            said("busy", "computing_on_host"),
+            "retraction",
+            "contended_cpu is not seen any more: it is busy",
+        ),
     ],
 )
 def test_what_was_suspected_is_taken_back_by_a_job_that_is_well(
@@ -38,7 +44,7 @@ def test_what_was_suspected_is_taken_back_by_a_job_that_is_well(
     told: list[News] = []
     teller = Teller(session(), None, told.append)
     teller.tell(before, 10.0)
-    teller.tell(after, 20.0)
+    teller.tell(after, 60.0)
 
     assert [(one.kind, one.text) for one in told[1:]] == [(kind, text)]
 
@@ -62,3 +68,51 @@ def test_a_hang_at_one_place_is_told_once_whatever_rule_explains_it() -> None:
     teller.tell(said("hung", "stalled_collective", frame="read (store.py:9)"), 3.0)
 
     assert [one.at for one in told] == [1.0, 3.0]
+
+
+def test_slowness_that_comes_and_goes_is_told_once_and_taken_back_when_it_has_stayed_away() -> None:
+    """Checkpoints every 15 s: a window of samples holds now two of them, now one."""
+    told: list[News] = []
+    teller = Teller(session(), None, told.append)
+    for at in (10.0, 25.0, 40.0):
+        teller.tell(said("slow", "slow_checkpoint"), at)
+        teller.tell(said("healthy", "cpu_training"), at + 2.0)
+    teller.tell(said("healthy", "cpu_training"), 84.0)
+    teller.tell(said("healthy", "cpu_training"), 86.0)
+
+    assert [(one.kind, one.at) for one in told] == [("verdict", 10.0), ("retraction", 86.0)]
+
+
+def test_what_came_back_late_must_stay_away_twice_as_long() -> None:
+    """Sleeps between two tries of which one round in a minute is made."""
+    told: list[News] = []
+    teller = Teller(session(), None, told.append)
+    for at in (10.0, 70.0):
+        teller.tell(said("slow", "retrying"), at)
+    for at in (120.0, 180.0, 191.0):
+        teller.tell(said("healthy", "balanced"), at)
+
+    assert [(one.kind, one.at) for one in told] == [("verdict", 10.0), ("retraction", 191.0)]
+
+
+def test_two_slow_causes_that_take_turns_are_told_once_each() -> None:
+    """Ranks that wait for each other while their steps become longer."""
+    told: list[News] = []
+    teller = Teller(session(), None, told.append)
+    for at in (10.0, 30.0):
+        teller.tell(said("slow", "straggling_rank"), at)
+        teller.tell(said("slow", "regressed"), at + 10.0)
+
+    assert [one.verdict.cause for one in told if one.verdict] == ["straggling_rank", "regressed"]
+
+
+def test_slowness_that_is_still_found_beside_a_healthy_verdict_is_not_taken_back() -> None:
+    """Steps as long as when it was told, but others take some of the CPUs: less sure, and no less slow."""
+    told: list[News] = []
+    teller = Teller(session(), None, told.append)
+    teller.tell(said("slow", "regressed"), 10.0)
+    unsure = Finding(cause="regressed", state="slow", summary="steps grow", confidence=0.55)
+    for at in (20.0, 50.0, 80.0):
+        teller.tell(verdict(state="healthy", cause="cpu_training", findings=(unsure,)), at)
+
+    assert [one.at for one in told] == [10.0]
