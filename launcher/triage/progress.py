@@ -1,7 +1,7 @@
 """Does the training itself go on? Judged on the thread that runs the steps, never on the process as a whole."""
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.devices import served
@@ -14,6 +14,7 @@ from perfwatch.triage.profile import TRAINING_TAGS, Profile, lasting, profile
 STEP_GRACE = 5.0  # a rank is late when it made no step for so many times its usual longest ...
 STEP_GRACE_SECONDS = 3.0  # ... and at least for so long
 RECENT_SECONDS = 60.0  # of step times that count as usual
+NEWEST_SECONDS = 10.0  # of steps that tell how long one takes now
 LATELY_SECONDS = 12.0  # of stacks that tell what it is at; a crowded machine delays a record by seconds
 STEPS_SEEN = 2
 COUNTED_BETWEEN = 3  # looks at the count; the steps before another graph is captured fall into one or two
@@ -34,6 +35,13 @@ class StepClock:
     def median_seconds(self) -> float | None:
         """The usual step time."""
         return median(self.intervals)
+
+    @property
+    def newest_seconds(self) -> float | None:
+        """The step time of the last ten seconds: what it is now, in a run whose steps become longer."""
+        ago = accumulate(reversed(self.intervals))
+        lately = sum(seconds <= NEWEST_SECONDS for seconds in ago)
+        return median(self.intervals[-max(1, lately) :])
 
     def is_overdue(self, seconds: float, times: float) -> bool:
         """Whether no step came for so long, and for so many times the longest that was seen."""

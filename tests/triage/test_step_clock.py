@@ -40,3 +40,14 @@ def test_a_loop_that_goes_on_to_replay_but_makes_no_step_any_more_has_a_clock() 
 
     assert clock is not None
     assert clock.ago_seconds == 20.0
+
+
+def test_how_long_a_step_takes_now_is_told_by_the_newest_steps() -> None:
+    """Steps of a hundredth of a second for most of a minute, and of a second in the last twelve."""
+    history = History(at=60.0)
+    history.add(48.0, Steps(pid=PID, tid=PID, count=4800, step_ago_seconds=0.0, interval_seconds=(0.01,) * 4800))
+    history.add(60.0, Steps(pid=PID, tid=PID, count=4812, step_ago_seconds=0.0, interval_seconds=(1.0,) * 12))
+    clock = step_clock(history, PID)
+
+    assert clock is not None
+    assert (clock.median_seconds, clock.newest_seconds) == (0.01, 1.0)

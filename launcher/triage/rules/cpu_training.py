@@ -75,7 +75,7 @@ def judge(case: Case) -> Outcome:
         return Abstention(cause=CAUSE.name, missing=(lacking,))
     held = [card for rank in case.ranks if cards_of(case.history, rank.pid).certain for card in cards]
     steps = case.progress[case.ranks[0].pid].steps
-    pace = f", a step each {steps.median_seconds:.3f} s" if steps is not None and steps.median_seconds else ""
+    pace = f", a step each {steps.newest_seconds:.3f} s" if steps is not None and steps.newest_seconds else ""
     return Finding(
         cause=CAUSE.name,
         state="healthy",

@@ -34,6 +34,7 @@ CROWDED_SHARE = 0.15  # waiting for a CPU: then the machine is slower, not the r
 TAKEN_SHARE = 0.3  # of the CPUs, by others: then they may be what makes it slower
 # So little slower it may be where they take less (measured: 1.2 to 1.35 times at 0.16 to 0.24).
 A_LITTLE, SHARED_SHARE = 1.5, 0.1
+LITTLE_BY_LITTLE = 3.0  # so many times as long, step by step: others come and go, they do not grow
 SURE, BESIDE_OTHERS = 0.85, 0.55
 LATELY_SECONDS = 60.0  # of samples, of what the steps are now
 
@@ -99,7 +100,7 @@ def _grows(case: Case, rank: Member, first: float, last: float, count: int) -> O
         explains=share,
         frame=frame,
         culprits=None if frame is not None else (),
-        confidence=_sure(case, rank, last / first),
+        confidence=SURE if last >= LITTLE_BY_LITTLE * first else _sure(case, rank, last / first),
         summary=f"steps take longer and longer: {first * 1e3:.3g} ms at first, {last * 1e3:.3g} ms now{where}",
         evidence=(case.saw("steps", f"pid {rank.pid}", "the median grows", shift, "one median"),),
         alternatives=(Alternative(cause="serial_loading", refuted_by="steps took less time before"),),
