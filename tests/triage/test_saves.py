@@ -69,3 +69,35 @@ def test_a_small_constant_line_is_not_blamed_for_growth_elsewhere() -> None:
 
     assert grown is not None
     assert grown.culprits == ()
+
+
+def test_two_saves_with_a_long_while_between_them_cost_what_a_whole_period_holds_of_them() -> None:
+    """Two seconds of each sixteen: twenty seconds hold two of them for a moment, and one is under way when first looked at."""
+    job = Training(card=False).goes_on(2, [SAVE]).goes_on(14, STEP).goes_on(2, [SAVE])
+
+    assert found(job) is None
+    assert found(job.goes_on(1, STEP)) is None
+
+
+@pytest.mark.parametrize(("long_steps", "told"), [((2.0,), False), ((8.0,), True), ((), True)])
+def test_saves_cost_no_more_than_the_long_steps_do(long_steps: tuple[float, ...], told: bool) -> None:
+    """Samples that are taken now and then hold more of the saves than there is; a save that belongs to each step shows in none."""
+    job = Training(card=False)
+    for _ in range(3):
+        job.goes_on(3, STEP).goes_on(2, [SAVE])
+        job.steps(200, *(0.1,) * 200, *long_steps)
+
+    assert (found(job) is not None) == told
+
+
+@pytest.mark.parametrize("name", ["dump", "ModelCheckpoint.on_step_end", "Trainer.save_state"])
+def test_what_a_program_packs_itself_is_a_save_by_its_name(name: str) -> None:
+    """Written through gzip: no library frame says that it is a checkpoint."""
+    packs = (Frame("GzipFile.write", "/usr/lib/python3.11/gzip.py", 289), Frame(name, TRAIN, 43))
+    job = Training(card=False)
+    for _ in range(4):
+        job.goes_on(3, STEP).goes_on(2, [packs])
+    told = found(job)
+
+    assert told is not None
+    assert told.confidence == slow_checkpoint.NAMED

@@ -4,8 +4,9 @@ What it means
     Steps are as fast as ever, but every so often the training thread stops to save.
 
 How it is recognised
-    Stretches of save frames or fsync (or of a function that says by its name that it saves) come back between steps, in twenty
-    seconds or in two minutes, and add up to a good part of the time.
+    Stretches of save frames or fsync (or of a function or class that says by its name that it saves) come back between steps,
+    in twenty seconds or in two minutes, and add up to a good part of the time from save to save. Where steps are counted, the
+    long ones among them must cost as much.
 
 What it is mistaken for
     ``checkpointing``: one long save. ``regressed``: the median moved.
