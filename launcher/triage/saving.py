@@ -10,18 +10,15 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.code import calling_line, names
 from perfwatch.triage.frames import any_tag, short_name, tags, user_frames
 from perfwatch.triage.job import Member
+from perfwatch.triage.periods import COMES_BACK, LONG_SECONDS, recurrent
 from perfwatch.triage.profile import TRAINING_TAGS, Profile
 from perfwatch.triage.slowness import LOST_SHARE, WINDOW_SECONDS, working
 
-LONG_SECONDS = 120.0  # in which saves of a quarter of a minute come back
 SAVING_NAME = re.compile(r"(^|_)(save|dump|ckpt|checkpoint|snapshot)")
 SAVING_CLASS = re.compile(r"(Checkpoint|Ckpt|Snapshot|Saver)[^.]*\.")  # named from Python 3.11 on
 MOSTLY = 0.5  # of a phase
-STEPS = ("backward", "optimizer", "forward")
-COMES_BACK = 2  # separate saves within the window
 SAVES = frozenset("save save_file savez dump".split())
 SYNCS = frozenset("fsync fdatasync sync".split())
-LONG_STEP = 3.0  # times the usual one
 MUCH_BYTES = 2**18  # per second: an audit trail or a log that is synced line by line stays far below
 
 
@@ -41,14 +38,10 @@ def recurrent_saves(case: Case, rank: Member, seen: Profile) -> Saves | None:
     """
     saving = partial(in_save, case)
     for window in (seen, case.profile(rank, LONG_SECONDS)):
-        stretches = _separate(window, saving)
-        if len(stretches) < COMES_BACK:
-            continue
-        periods = _periods(window, stretches)
-        lost = min(window.share_where(saving), periods.share_where(saving), _share_of_time(window, saving))
-        lost = min(lost, _share_of_long_steps(case, rank, len(stretches)))
-        if lost >= LOST_SHARE:
-            return Saves(window, len(stretches), lost)
+        times, share = recurrent(case, rank, window, saving)
+        lost = min(share, _share_of_time(window, saving))
+        if times >= COMES_BACK and lost >= LOST_SHARE:
+            return Saves(window, times, lost)
     return None
 
 
@@ -59,52 +52,11 @@ def comes_back(case: Case, rank: Member, phase: Profile) -> bool:
     return any(one.pid == rank.pid and recurrent_saves(case, one, seen) is not None for one, seen in working(case))
 
 
-def _separate(seen: Profile, saving: Callable[[Stack], bool]) -> list[tuple[int, int]]:
-    """The first and the last sample of each save: one of training lies between two of them. One checkpoint may have many files."""
-    found: list[tuple[int, int]] = []
-    trained = True
-    for number, one in enumerate(seen.sights):
-        if saving(one.reading):
-            first = number if trained else found[-1][0]
-            found[len(found) - (not trained) :] = [(first, number)]
-            trained = False
-        elif any_tag(tags(one.reading), *STEPS):
-            trained = True
-    return found if seen.seen(*STEPS) else []
-
-
-def _periods(seen: Profile, stretches: list[tuple[int, int]]) -> Profile:
-    """From the begin of the first save to that of the last; where the first was under way when it was first looked, end to end."""
-    (begin, end), (last_begin, last_end) = stretches[0], stretches[-1]
-    whole = seen.sights[begin:last_begin]
-    if begin == 0 and last_end < len(seen.sights) - 1:
-        whole = seen.sights[end + 1 : last_end + 1]
-    return Profile(whole, whole[-1].at - whole[0].at)
-
-
 def _share_of_time(seen: Profile, saving: Callable[[Stack], bool]) -> float:
     """Share of the window that saves were seen to take: a job whose steps are late is sampled more than one that is well."""
     if seen.seconds < WINDOW_SECONDS:
         return 1.0
     return sum(one.reading.span_seconds for one in seen.sights if saving(one.reading)) / seen.seconds
-
-
-def _share_of_long_steps(case: Case, rank: Member, saves_seen: int) -> float:
-    """What long steps cost beyond the usual ones, from the first of them to the last: saves cost no more, where each is in one.
-
-    Steps are counted all the time, samples are taken now and then: few of them hold now more of a save, now less. 1 where the
-    steps say nothing: none are counted, or a save belongs to each.
-    """
-    steps = case.steps(rank, LONG_SECONDS)
-    usual = (steps.median_seconds if steps is not None else None) or 0.0
-    if steps is None or not usual:
-        return 1.0
-    late = [number for number, one in enumerate(steps.intervals) if one >= LONG_STEP * usual]
-    if not late or len(late) < saves_seen - 1:
-        return 1.0
-    # From end to end; where one of the saves is still under way, from begin to begin.
-    whole = steps.intervals[late[0] + 1 : late[-1] + 1] if len(late) >= saves_seen else steps.intervals[late[0] :]
-    return sum(one - usual for one in whole if one >= LONG_STEP * usual) / sum(whole)
 
 
 def in_save(case: Case, stack: Stack) -> bool:

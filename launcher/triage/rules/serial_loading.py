@@ -7,7 +7,8 @@ What it means
 How it is recognised
     The training thread itself is inside the loader's fetch (or data set code below it) for a good part of its time. Without a
     loader: it is outside of every model, backward and optimizer frame, and what runs there is Python or a data library, by
-    the frames or by a native profile, not tensor arithmetic of the program's own.
+    the frames or by a native profile, not tensor arithmetic of the program's own. What lasts for several steps and comes between
+    them (votes after each fold) is told once it has come back, by what it costs of whole periods.
 
 What it is mistaken for
     Models that are written as plain functions: a native profile shows torch's and BLAS' symbols there. ``starved_by_*``: the
@@ -17,7 +18,9 @@ What to do next
     ``DataLoader(num_workers=...)``.
 """
 
-from perfwatch.probes.readings import Stack
+from functools import partial
+
+from perfwatch.probes.readings import Frame, Stack
 from perfwatch.triage.accelerated import since_first_step
 from perfwatch.triage.case import Case
 from perfwatch.triage.cpu import spare_cores
@@ -27,6 +30,7 @@ from perfwatch.triage.job import Member
 from perfwatch.triage.memory import computed
 from perfwatch.triage.native import native_python_share
 from perfwatch.triage.own_work import fetches, fetches_itself, own_python, own_work, rests
+from perfwatch.triage.periods import is_apart, is_in, recurrent
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.saving import in_save
@@ -86,17 +90,18 @@ def _ceiling(case: Case, rank: Member, lost: float) -> float:
 
 
 def _own(case: Case) -> Outcome:
-    def works(stack: Stack) -> bool:
-        return own_work(stack) and not rests(case.history, stack) and not in_save(case, stack)
-
+    works = partial(_works, case)
     for rank, whole in working(case):
         seen = since_first_step(case, rank, whole)
-        lost, python = seen.share_where(works), seen.share_where(lambda stack: own_python(case.history, stack))
+        python = seen.share_where(lambda stack: own_python(case.history, stack))
         native = native_python_share(case, rank)
         now = case.progress[rank.pid]
         if now.kind == "busy" and now.steps is not None:
             continue  # steps are late: one long phase is no part of each step
         plain = python >= PYTHON_SHARE or (native is not None and native >= NATIVE_SHARE)
+        frame = seen.top_line(works)
+        apart = is_apart(case, rank, seen, phase := partial(_works_in, case, frame))
+        lost = min(seen.share_where(works), recurrent(case, rank, seen, phase)[1] if apart else 1.0)
         if (
             seen.samples < FEW_SAMPLES
             or lost < OWN_SHARE
@@ -104,7 +109,6 @@ def _own(case: Case) -> Outcome:
             or not (seen.seen("backward", "optimizer") or computed(case, rank))
         ):
             continue
-        frame = seen.top_line(works)
         return slow(
             case,
             CAUSE,
@@ -113,12 +117,25 @@ def _own(case: Case) -> Outcome:
             explains=RESIDUE * lost,
             frame=frame,
             confidence=OWN_CONFIDENCE,
-            summary=f"the training thread does other work than training {lost:.0%} of the time, mostly at {show(frame)}: no worker does it",
+            summary=f"the training thread does other work than training {lost:.0%} of the time, mostly at {show(frame)}"
+            + (", which comes between steps again and again" if apart else ": no worker does it"),
             evidence=_evidence(case, rank, seen, lost, native),
             alternatives=(Alternative(cause="starved_by_transforms", refuted_by="it runs itself, it does not wait"),),
-            next=(f"if {show(frame)} makes data, move it to DataLoader workers, or do it once, ahead of training",),
+            next=(
+                f"do {show(frame)} less often, once ahead of training, or in a process of its own meanwhile"
+                if apart
+                else f"if {show(frame)} makes data, move it to DataLoader workers, or do it once, ahead of training",
+            ),
         )
     return None
+
+
+def _works(case: Case, stack: Stack) -> bool:
+    return own_work(stack) and not rests(case.history, stack) and not in_save(case, stack)
+
+
+def _works_in(case: Case, frame: Frame | None, stack: Stack) -> bool:
+    return is_in(frame, stack) and _works(case, stack)
 
 
 def _evidence(case: Case, rank: Member, seen: Profile, lost: float, native: float | None) -> tuple[Evidence, ...]:
