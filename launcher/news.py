@@ -71,14 +71,14 @@ class Teller:
             if self.state == "hung" or not told:
                 return  # a hang that was told stands until the job moves: it is looked at less often now
             kind, text = "suspicion", verdict.summary.removeprefix("suspected: ")
-            text = text if verdict.suspect is not None else f"no step for {late_seconds:.0f} s; {text}"
+            text = text if verdict.suspect is not None else _since(late_seconds) + text
         elif (self.state == "hung" and verdict.state in MOVING) or (
             self.state == "inconclusive" and verdict.state in WELL
         ):
             kind, text = "retraction", f"moves again: {verdict.summary}"
         elif self.state == "slow" and verdict.state in WELL:
             over = "no longer slow" if verdict.state == "healthy" else f"{self._cause} is not seen any more"
-            kind, text = "retraction", f"{over}: {verdict.summary}"
+            kind, text = "retraction", f"{over}: {_since(late_seconds)}{verdict.summary}"
         if verdict.state == "slow":
             self._slow.tell(verdict.cause)
         elif verdict.state != "inconclusive":
@@ -106,6 +106,10 @@ def _blamed(verdict: Verdict) -> tuple[int, str] | None:
     """The process and the function that are named first; None where none is."""
     first = verdict.culprits[0] if verdict.culprits else None
     return (first.pid, first.frame.partition(" ")[0]) if first is not None and first.frame else None
+
+
+def _since(late_seconds: float) -> str:
+    return f"no step for {late_seconds:.0f} s; " if late_seconds > 0 else ""
 
 
 def lasts(suspect: Suspect) -> bool:

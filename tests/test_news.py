@@ -116,3 +116,13 @@ def test_slowness_that_is_still_found_beside_a_healthy_verdict_is_not_taken_back
         teller.tell(verdict(state="healthy", cause="cpu_training", findings=(unsure,)), at)
 
     assert [one.at for one in told] == [10.0]
+
+
+def test_slowness_that_a_long_phase_follows_is_taken_back_with_how_long_no_step_was_made() -> None:
+    """Nobody waits for a CPU any more, and one step has lasted for a minute."""
+    told: list[News] = []
+    teller = Teller(session(), None, told.append)
+    teller.tell(said("slow", "contended_cpu"), 10.0)
+    teller.tell(said("busy", "computing_on_host"), 70.0, late_seconds=62.0)
+
+    assert told[-1].text == "contended_cpu is not seen any more: no step for 62 s; it is busy"
