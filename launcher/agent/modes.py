@@ -21,9 +21,12 @@ def keeper(torch):
 
     def keep(page):
         nonlocal told, where
-        now = _KNOWN | (anomaly() and _ANOMALY_DETECTION) | (benchmark() and _CUDNN_BENCHMARK)
-        if now != told or page is not where:  # a forked child has a page of its own
-            write(page, _AT, now)
-            told, where = now, page
+        try:
+            now = _KNOWN | (anomaly() and _ANOMALY_DETECTION) | (benchmark() and _CUDNN_BENCHMARK)
+            if now != told or page is not where:  # a forked child has a page of its own
+                write(page, _AT, now)
+                told, where = now, page
+        except Exception:  # it answers otherwise than at first: never the program's concern
+            pass
 
     return keep

@@ -62,6 +62,25 @@ def test_what_is_on_in_torch_is_told_with_the_steps(
     assert done.stderr == ""
 
 
+def test_a_question_that_fails_later_is_none_of_the_programs_concern(
+    interpreter: str, run: Run, agent_directory: Path, hook_api: Path
+) -> None:
+    """Steps go on, and are counted."""
+    (hook_api / "torch" / "_C.py").write_text(SWITCHES)
+    (hook_api / "torch" / "__init__.py").write_text("import torch._C\nimport torch.optim\n")
+    program = STEPS.format(steps=2) + (
+        "class Odd:\n"
+        "    def __bool__(self): raise RuntimeError\n"
+        "torch._C.benchmark = Odd()\n"
+        "for _ in range(2): optimizer.step()\n"
+    )
+    done = run(interpreter, program, hook_api)
+    (steps,) = (one for one in StepCounter(agent_directory, str).look() if isinstance(one, Steps))
+
+    assert (steps.count, steps.modes) == (4, ())
+    assert done.stderr == ""
+
+
 def test_of_a_torch_that_cannot_be_asked_nothing_is_told(
     interpreter: str, run: Run, agent_directory: Path, hook_api: Path
 ) -> None:
