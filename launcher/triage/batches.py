@@ -8,6 +8,8 @@ from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
 from perfwatch.triage.hang import who
 from perfwatch.triage.memory import unfed
+from perfwatch.triage.motion import bursts
+from perfwatch.triage.polling import only_asks
 from perfwatch.triage.profile import profile
 from perfwatch.triage.verdict import Evidence
 
@@ -15,7 +17,7 @@ MOST_NAMED = 4  # workers
 OUTSPENT, OUTSPENT_SECONDS = (
     10.0,
     1.0,
-)  # times what each other worker has computed since it began; it counts as so much at least
+)  # times what each other worker has computed since it began, which counts as so much at least
 OFTEN = 10  # writes of a worker: it has answered before
 
 
@@ -25,6 +27,19 @@ def through_a_queue(case: Case, chain: Chain) -> bool:
         return True
     child = case.job.branch(chain.end.node.pid, chain.start.pid)
     return bool(chain.through & {"pipe", "socket"}) and child is not None and case.job.of_multiprocessing(child)
+
+
+def all_nap(case: Case, chain: Chain) -> bool:
+    """Whether everybody who could deliver sleeps a little in a loop that only asks, again and again, and nothing else."""
+    return all(
+        end.kind == "sleep"
+        and end.node.pid != chain.start.pid
+        and end.node.motion.distinct == 1
+        and not end.node.motion.io_calls
+        and only_asks(case.history, end.node)
+        and not bursts(case.history, end.node.pid, end.node.tid)
+        for end in chain.ends
+    )
 
 
 def without_a_batch(case: Case, chain: Chain) -> tuple[float, tuple[Evidence, ...]]:

@@ -20,7 +20,7 @@ What to do next
 
 from functools import partial
 
-from perfwatch.probes.readings import Frame, Stack
+from perfwatch.probes.readings import Stack
 from perfwatch.triage.accelerated import since_first_step
 from perfwatch.triage.case import Case
 from perfwatch.triage.cpu import spare_cores
@@ -29,13 +29,12 @@ from perfwatch.triage.gpu import cards_of
 from perfwatch.triage.job import Member
 from perfwatch.triage.memory import computed
 from perfwatch.triage.native import native_python_share
-from perfwatch.triage.own_work import fetches, fetches_itself, own_python, own_work, rests
-from perfwatch.triage.periods import is_apart, is_in, recurrent
-from perfwatch.triage.profile import Profile
+from perfwatch.triage.other_work import does_it_at, does_other_work, shown
+from perfwatch.triage.own_work import fetches, fetches_itself, own_python
+from perfwatch.triage.periods import is_apart, recurrent
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.saving import in_save
 from perfwatch.triage.slowness import FEW_SAMPLES, certainty, slow, working, worst
-from perfwatch.triage.verdict import Alternative, Evidence, Outcome
+from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("serial_loading", "slow", "data", (Stack,))
 
@@ -90,7 +89,7 @@ def _ceiling(case: Case, rank: Member, lost: float) -> float:
 
 
 def _own(case: Case) -> Outcome:
-    works = partial(_works, case)
+    works = partial(does_other_work, case)
     for rank, whole in working(case):
         seen = since_first_step(case, rank, whole)
         python = seen.share_where(lambda stack: own_python(case.history, stack))
@@ -100,7 +99,7 @@ def _own(case: Case) -> Outcome:
             continue  # steps are late: one long phase is no part of each step
         plain = python >= PYTHON_SHARE or (native is not None and native >= NATIVE_SHARE)
         frame = seen.top_line(works)
-        apart = is_apart(case, rank, seen, phase := partial(_works_in, case, frame))
+        apart = is_apart(case, rank, seen, phase := partial(does_it_at, case, frame))
         lost = min(seen.share_where(works), recurrent(case, rank, seen, phase)[1] if apart else 1.0)
         if (
             seen.samples < FEW_SAMPLES
@@ -119,7 +118,7 @@ def _own(case: Case) -> Outcome:
             confidence=OWN_CONFIDENCE,
             summary=f"the training thread does other work than training {lost:.0%} of the time, mostly at {show(frame)}"
             + (", which comes between steps again and again" if apart else ": no worker does it"),
-            evidence=_evidence(case, rank, seen, lost, native),
+            evidence=shown(case, rank, seen, lost, native),
             alternatives=(Alternative(cause="starved_by_transforms", refuted_by="it runs itself, it does not wait"),),
             next=(
                 f"do {show(frame)} less often, once ahead of training, or in a process of its own meanwhile"
@@ -128,20 +127,3 @@ def _own(case: Case) -> Outcome:
             ),
         )
     return None
-
-
-def _works(case: Case, stack: Stack) -> bool:
-    return own_work(stack) and not rests(case.history, stack) and not in_save(case, stack)
-
-
-def _works_in(case: Case, frame: Frame | None, stack: Stack) -> bool:
-    return is_in(frame, stack) and _works(case, stack)
-
-
-def _evidence(case: Case, rank: Member, seen: Profile, lost: float, native: float | None) -> tuple[Evidence, ...]:
-    who = f"pid {rank.pid}"
-    outside = f"{lost:.0%} of {seen.samples} samples"
-    found = [case.saw("stack", who, "is outside of model, backward, optimizer and loader", outside, "below 20 %")]
-    if native is not None:
-        found.append(case.saw("native", who, "is not in torch's code", f"{native:.0%} of the native profile", "little"))
-    return tuple(found)

@@ -20,16 +20,14 @@ What to do next
 """
 
 from perfwatch.probes.readings import Stack, Thread
-from perfwatch.triage.batches import all_wait, given_nothing, outspends, through_a_queue, without_a_batch
+from perfwatch.triage.batches import all_nap, all_wait, given_nothing, outspends, through_a_queue, without_a_batch
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.forked import forked_with_a_lock
 from perfwatch.triage.frames import show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
 from perfwatch.triage.loops import blamed, in_one_call, turning
-from perfwatch.triage.motion import bursts
 from perfwatch.triage.node import silence
-from perfwatch.triage.polling import only_asks
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.threads import OTHERS_MOVE
 from perfwatch.triage.verdict import Alternative, Evidence, Outcome
@@ -41,9 +39,8 @@ OWN_ENDS = ("sleep", "lock", "python", "native", "gil", "cycle", "other", "unkno
 RUNNING_ENDS = ("python", "native")
 COUNTED_LOOP = 5.0  # times the patience, for a worker in a ``for`` loop or in native code
 NAPPING = 2.0  # times the patience, for workers that look again and again whether something has come
-GONE_WILD = (
-    0.5  # of the patience, in one call of a regular expression that has cost more than all that the other workers did
-)
+# Of the patience, in one call of a regular expression that has cost more than all that the other workers did.
+GONE_WILD = 0.5
 CEILING_GUESSED = 0.78  # it runs, and its loop is not one that waits for a condition
 CEILING_UNSEEN = 0.7  # what it waits for could not be read
 RAISES = ("set DataLoader(timeout=...) so that it raises instead",)
@@ -54,7 +51,7 @@ def judge(case: Case) -> Outcome:
     """Fires on a chain that went through a queue of workers and ends in one that does not move."""
     for chain in case.still_chains:
         end = chain.end
-        if through_a_queue(case, chain) and _all_nap(case, chain):
+        if through_a_queue(case, chain) and all_nap(case, chain):
             return _napping(case, chain)
         if not through_a_queue(case, chain) or end.kind not in OWN_ENDS or wakes_soon(case, end):
             continue
@@ -65,19 +62,6 @@ def judge(case: Case) -> Outcome:
         if end.still or end.kind in RUNNING_ENDS:
             return _finding(case, chain)
     return None
-
-
-def _all_nap(case: Case, chain: Chain) -> bool:
-    """Whether everybody who could deliver sleeps a little in a loop that only asks, again and again, and nothing else."""
-    return all(
-        end.kind == "sleep"
-        and end.node.pid != chain.start.pid
-        and end.node.motion.distinct == 1
-        and not end.node.motion.io_calls
-        and only_asks(case.history, end.node)
-        and not bursts(case.history, end.node.pid, end.node.tid)
-        for end in chain.ends
-    )
 
 
 def _napping(case: Case, chain: Chain) -> Outcome:

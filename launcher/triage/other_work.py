@@ -1,0 +1,30 @@
+"""What a training thread does besides training: makes data, or what comes between steps; saves have a rule of their own."""
+
+from perfwatch.probes.readings import Frame, Stack
+from perfwatch.triage.case import Case
+from perfwatch.triage.job import Member
+from perfwatch.triage.own_work import own_work, rests
+from perfwatch.triage.periods import is_in
+from perfwatch.triage.profile import Profile
+from perfwatch.triage.saving import in_save
+from perfwatch.triage.verdict import Evidence
+
+
+def does_other_work(case: Case, stack: Stack) -> bool:
+    """Whether a stack is in the program's own work, and neither rests nor saves."""
+    return own_work(stack) and not rests(case.history, stack) and not in_save(case, stack)
+
+
+def does_it_at(case: Case, frame: Frame | None, stack: Stack) -> bool:
+    """The same, in the function of one frame."""
+    return is_in(frame, stack) and does_other_work(case, stack)
+
+
+def shown(case: Case, rank: Member, seen: Profile, lost: float, native: float | None) -> tuple[Evidence, ...]:
+    """What the samples and, where there is one, a native profile show of it."""
+    who = f"pid {rank.pid}"
+    outside = f"{lost:.0%} of {seen.samples} samples"
+    found = [case.saw("stack", who, "is outside of model, backward, optimizer and loader", outside, "below 20 %")]
+    if native is not None:
+        found.append(case.saw("native", who, "is not in torch's code", f"{native:.0%} of the native profile", "little"))
+    return tuple(found)
