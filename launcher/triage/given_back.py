@@ -1,7 +1,7 @@
 """Device memory that is given back to the driver: how often it falls, and whose call that may be.
 
 torch's allocator returns its cache when it is told to (``empty_cache``), when the card is full, and each time that cuDNN has tried
-its ways to run a convolution (torch 2.x, ``aten/src/ATen/native/cudnn/Conv_v8.cpp``: the workspaces of the losers go back).
+its ways to run a convolution, for that takes gigabytes (torch, ``aten/src/ATen/native/cudnn/Conv_v7.cpp``; seen on an H200 with 2.11).
 """
 
 from itertools import pairwise
