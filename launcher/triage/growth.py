@@ -56,9 +56,24 @@ def change_point(intervals: tuple[float, ...]) -> tuple[int, float, float] | Non
         if sum(before) < BEFORE_SECONDS or low <= 0 or high < RATIO * low:
             continue
         separated = (quantile(after, OVERLAP) or 0.0) - (quantile(before, 1 - OVERLAP) or 0.0)
-        if separated > 0 and (best is None or separated > best[0]):
+        if separated > 0 and (best is None or separated > best[0]) and not _comes_back(before, after, low, high):
             best = (separated, index, low, high)
     return best[1:] if best else None
+
+
+def _comes_back(before: Sequence[float], after: Sequence[float], low: float, high: float) -> bool:
+    """Whether steps were as long before for a while, or as quick again after: sorted batches begin anew with each epoch.
+
+    The first steps of a run do not count: they are slow by nature.
+    """
+    middle = math.sqrt(low * high)
+    return any(one > middle for one in _blocks(before[FEW_STEPS:])) or any(one < middle for one in _blocks(after))
+
+
+def _blocks(intervals: Sequence[float]) -> list[float]:
+    """The median of each dozen."""
+    starts = range(0, len(intervals) - FEW_STEPS + 1, FEW_STEPS)
+    return [median(intervals[at : at + FEW_STEPS]) or 0.0 for at in starts]
 
 
 def carrier(seen: Profile, first: float, last: float) -> tuple[Frame, float] | None:

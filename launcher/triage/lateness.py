@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from perfwatch.probes.readings import GpuSample, Stack
+from perfwatch.triage.accelerated import trained_for
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import show, tags
 from perfwatch.triage.gpu import cards_of, name_of, regimes
@@ -16,6 +17,7 @@ from perfwatch.triage.verdict import Culprit, Evidence
 LOADER_SHARE = 0.3  # of the late rank's time spent waiting for its own workers
 DELAY_SHARE, DELAY_RATIO = 0.3, 2.0  # runnable and not running; so many times as much as the others
 CLOCK_RATIO = 0.9  # of the peers' clocks
+MOST_BEFORE = 0.8
 BELOW_ITS_WILL = 0x08 | 0x20 | 0x40 | 0x80  # NVML's reasons: hardware slowdown, heat, heat, power brake
 
 
@@ -34,11 +36,20 @@ def in_collective(stack: Stack) -> bool:
     return not tags(stack).isdisjoint({"collective", "backward"})
 
 
+def training_seconds(case: Case, rank: Member) -> float:
+    """The window; where a good part of it lies before the first step, the time since then.
+
+    Before it one rank may prepare what the others wait for once. Known only where steps are counted.
+    """
+    since = WINDOW_SECONDS if case.steps(rank) is None else trained_for(case, rank)
+    return since if since <= MOST_BEFORE * WINDOW_SECONDS else WINDOW_SECONDS
+
+
 def waiting_share(case: Case, rank: Member, seen: Profile) -> float:
     """Share of the time that a rank waits in collectives, or asleep in the reduction below its backward pass."""
     explicit = seen.share("collective")
     below = seen.share_where(lambda stack: "backward" in tags(stack) and "collective" not in tags(stack))
-    moved = motion(case.history, rank.pid, case.progress[rank.pid].thread, WINDOW_SECONDS)
+    moved = motion(case.history, rank.pid, case.progress[rank.pid].thread, training_seconds(case, rank))
     asleep = 1.0 - (moved.run_share or 0.0) - (moved.delay_share or 0.0) if moved.run_share is not None else 0.0
     return explicit + max(0.0, min(below, asleep - explicit))
 

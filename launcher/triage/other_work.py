@@ -2,17 +2,31 @@
 
 from perfwatch.probes.readings import Frame, Stack
 from perfwatch.triage.case import Case
+from perfwatch.triage.frames import tags
 from perfwatch.triage.job import Member
+from perfwatch.triage.motion import motion
 from perfwatch.triage.own_work import own_work, rests
 from perfwatch.triage.periods import is_in
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.saving import in_save
+from perfwatch.triage.slowness import WINDOW_SECONDS
 from perfwatch.triage.verdict import Evidence
+
+RECEIVES = frozenset({"mp_queue_get", "mp_receive"})
+NEVER_SLEEPS = 0.85  # of a core
 
 
 def does_other_work(case: Case, stack: Stack) -> bool:
     """Whether a stack is in the program's own work, and neither rests nor saves."""
-    return own_work(stack) and not rests(case.history, stack) and not in_save(case, stack)
+    works = own_work(stack) and not rests(case.history, stack)
+    return (works or _unpickles(case, stack)) and not in_save(case, stack)
+
+
+def _unpickles(case: Case, stack: Stack) -> bool:
+    """Whether a thread that never sleeps is in ``get`` of a queue between processes: it makes objects of what came."""
+    if not tags(stack) or not tags(stack) <= RECEIVES:
+        return False
+    return (motion(case.history, stack.pid, stack.tid, WINDOW_SECONDS).run_share or 0.0) >= NEVER_SLEEPS
 
 
 def does_it_at(case: Case, frame: Frame | None, stack: Stack) -> bool:

@@ -179,17 +179,24 @@ def starving(case: Case) -> Starving | None:
         seen = case.profile(rank, WINDOW_SECONDS)
         if seen.samples < FEW_SAMPLES or _stands(case, rank, seen) or saturated(case.history, rank.pid, WINDOW_SECONDS):
             continue
-        waiting = seen.share_where(awaits_data)
+        asleep = _asleep(case, rank)
+        waiting = min(seen.share_where(awaits_data), asleep)
         if waiting < BOTTLENECK_SHARE or (worst is not None and waiting < worst.waiting):
             continue
         if not for_training(case, rank, seen):
             continue
         makers = producers(case, rank)
         seen = _after_start(case, seen, makers)
-        waiting = seen.share_where(awaits_data)
+        waiting = min(seen.share_where(awaits_data), asleep)
         if makers and seen.samples >= FEW_SAMPLES and _enough(case, waiting, makers):
             worst = Starving(rank, waiting, seen, makers)
     return worst
+
+
+def _asleep(case: Case, rank: Member) -> float:
+    """Share of the time that the training thread does not run: in ``Queue.get`` it waits at most so long, and unpickles otherwise."""
+    moved = motion(case.history, rank.pid, case.progress[rank.pid].thread, WINDOW_SECONDS)
+    return 1.0 if moved.run_share is None else max(0.0, 1.0 - moved.run_share - (moved.delay_share or 0.0))
 
 
 def for_training(case: Case, rank: Member, seen: Profile) -> bool:

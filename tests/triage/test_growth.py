@@ -2,7 +2,7 @@
 
 import random
 
-from perfwatch.triage.growth import growing
+from perfwatch.triage.growth import change_point, growing
 
 
 def test_steps_that_grow_are_told_by_their_first_and_last_eighth() -> None:
@@ -20,3 +20,13 @@ def test_a_shift_and_a_mixture_are_no_growth() -> None:
     assert growing([0.1] * 50 + [0.3] * 50) is None
     assert growing([mixed.uniform(0.1, 0.3) for _ in range(200)]) is None
     assert growing([0.1 + 0.002 * step for step in range(40)]) is None
+
+
+def test_what_comes_back_is_no_lasting_shift() -> None:
+    """Batches sorted by length grow within each epoch, and the next one begins with short ones again."""
+    epoch = tuple(0.05 * 1.02**step for step in range(80))
+    once = (0.05,) * 60 + (0.15,) * 120
+
+    assert change_point(once) is not None
+    assert change_point(epoch[:20] + epoch * 3) is None
+    assert change_point(once + (0.05,) * 24) is None

@@ -19,6 +19,8 @@ What to do next
     hook), sharding (FSDP).
 """
 
+from functools import partial
+
 from perfwatch.probes.readings import Process, Stack
 from perfwatch.triage.case import Case
 from perfwatch.triage.cpu import crowds_itself
@@ -27,9 +29,10 @@ from perfwatch.triage.gpu import Regime, cards_of, name_of, regimes
 from perfwatch.triage.job import Member
 from perfwatch.triage.lateness import waiting_share
 from perfwatch.triage.motion import motion
+from perfwatch.triage.own_work import takes_a_lock
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.slowness import FEW_SAMPLES, WINDOW_SECONDS, certainty
+from perfwatch.triage.slowness import FEW_SAMPLES, LOST_SHARE, WINDOW_SECONDS, certainty
 from perfwatch.triage.traffic import MEBIBYTE, computes, only_sends, travelling
 from perfwatch.triage.verdict import Outcome
 
@@ -40,7 +43,8 @@ MOST_OF_IT = 0.6
 HALF_SURE = 0.79  # below it: of a model so small, that half of its step goes to the others is no fault of the fabric
 MOST_APART = 2.0  # times: beyond that one rank is late, not all
 BUSY_LINK_BYTES_PER_SECOND = 20 * MEBIBYTE  # that something travels at all: gloo over a loopback carries 500 MiB/s
-CROWDED = 0.5  # of the waiting, where the job's own threads crowd the CPUs: gloo's wait for one too
+CROWDED = 0.5  # of the waiting counts beside another cause where it is not most of the time, or where the job's threads crowd the CPUs
+HELD_UP = 0.25
 SURE = 0.9
 # Wake-ups a second of the training thread, each for a part of a collective (measured: 270, of 12 KiB).
 SMALL_CALLS = 100.0
@@ -99,7 +103,10 @@ def _by_stacks(case: Case, ranks: tuple[Member, ...]) -> Outcome:
     )
     how = f"every rank waits {min(waits):.0%} of the time or more for {moved / MEBIBYTE:,.0f} MiB/s of gradients"
     sure = certainty(min(waits)) if min(waits) >= MOST_OF_IT else min(HALF_SURE, certainty(min(waits)))
-    lost = CROWDED * min(waits) if crowds_itself(case, ranks[0].pid) else min(waits)
+    counts = CROWDED if min(waits) < MOST_OF_IT or crowds_itself(case, ranks[0].pid) else 1.0
+    if any(seen.share_where(partial(takes_a_lock, case.history)) >= LOST_SHARE for _, seen in profiles):
+        counts = HELD_UP  # one is kept by a lock of its own, and the others wait for it
+    lost = counts * min(waits)
     return exposed(case, CAUSE, ranks[0], lost, how, evidence, sure)
 
 

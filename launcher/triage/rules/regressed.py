@@ -10,18 +10,20 @@ How it is recognised
     Steps that grow all along show no one shift; the line outside of training that takes most of the time is then named.
 
 What it is mistaken for
-    Steps of very different length all along. Single long steps (checkpoints): the median does not move.
+    Inputs that become longer by design, in the first epoch of batches sorted by length: told with that doubt, where it is the model
+    that takes longer. Steps of very different length all along. Single long steps (checkpoints): the median does not move.
 
 What to do next
     Look at what changed at the named time: ``perfwatch replay SESSION --at`` just before and after.
 """
 
-from perfwatch.probes.readings import Steps
+from perfwatch.probes.readings import Frame, Stack, Steps
 from perfwatch.triage.case import Case
 from perfwatch.triage.cpu import delay_share, taken_by_others
-from perfwatch.triage.frames import show
+from perfwatch.triage.frames import any_tag, inner_tags, short_name, show
 from perfwatch.triage.growth import carrier, change_point, growing
 from perfwatch.triage.job import Member
+from perfwatch.triage.periods import is_in
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import slow
 from perfwatch.triage.verdict import Alternative, Outcome
@@ -36,6 +38,9 @@ TAKEN_SHARE = 0.3  # of the CPUs, by others: then they may be what makes it slow
 A_LITTLE, SHARED_SHARE = 1.5, 0.1
 LITTLE_BY_LITTLE = 3.0  # so many times as long, step by step: others come and go, they do not grow
 SURE, BESIDE_OTHERS = 0.85, 0.55
+BY_DESIGN, MODEL_SHARE = 0.65, 0.5  # most of the line's samples in the model: it may be meant to be given longer inputs
+MOSTLY_MODEL = 0.7
+LONGER_INPUTS = "inputs that become longer do this by design (a curriculum, batches sorted by length)"
 LATELY_SECONDS = 60.0  # of samples, of what the steps are now
 
 
@@ -56,13 +61,15 @@ def judge(case: Case) -> Outcome:
         ago = sum(steps.intervals[index:])
         if case.profile(rank, ago).samples < LOOKS:
             continue  # what the thread is at since then must be known before nothing else is to blame
+        by_model = case.profile(rank, ago).share("forward", "backward") >= MOSTLY_MODEL
+        sure = _sure(case, rank, after / before)
         return slow(
             case,
             CAUSE,
             rank,
             lost=1.0 - before / after,
             explains=0.0,
-            confidence=_sure(case, rank, after / before),
+            confidence=min(sure, BY_DESIGN) if by_model else sure,
             summary=f"steps became {after / before:.2f} times as long about {ago:.0f} s ago: "
             f"{before * 1e3:.0f} ms before, {after * 1e3:.0f} ms now",
             evidence=(
@@ -76,7 +83,10 @@ def judge(case: Case) -> Outcome:
             ),
             culprits=(),
             alternatives=(Alternative(cause="slow_checkpoint", refuted_by="the median itself moved, not a few steps"),),
-            next=("perfwatch replay --at TIME shows the job before and after the change",),
+            next=(
+                *((LONGER_INPUTS,) if by_model else ()),
+                "perfwatch replay --at TIME shows the job before and after the change",
+            ),
         )
     return None
 
@@ -88,8 +98,11 @@ def _sure(case: Case, rank: Member, times: float) -> float:
 
 def _grows(case: Case, rank: Member, first: float, last: float, count: int) -> Outcome:
     """Steps that take longer and longer, and the program's own line where most of that time goes."""
-    found = carrier(case.profile(rank, LATELY_SECONDS), first, last)
+    seen = case.profile(rank, LATELY_SECONDS)
+    found = carrier(seen, first, last)
     frame, share = found if found is not None else (None, 0.0)
+    by_model = frame is not None and seen.share_where(lambda stack: _in_model(frame, stack)) >= MODEL_SHARE * share
+    sure = SURE if last >= LITTLE_BY_LITTLE * first else _sure(case, rank, last / first)
     where = f", most of that at {show(frame)}, which takes {share:.0%} of the time now" if frame is not None else ""
     shift = f"{first * 1e3:.3g} ms at first, {last * 1e3:.3g} ms now, mostly in order between, over {count} steps"
     return slow(
@@ -100,13 +113,21 @@ def _grows(case: Case, rank: Member, first: float, last: float, count: int) -> O
         explains=share,
         frame=frame,
         culprits=None if frame is not None else (),
-        confidence=SURE if last >= LITTLE_BY_LITTLE * first else _sure(case, rank, last / first),
+        confidence=min(sure, BY_DESIGN) if by_model else sure,
         summary=f"steps take longer and longer: {first * 1e3:.3g} ms at first, {last * 1e3:.3g} ms now{where}",
         evidence=(case.saw("steps", f"pid {rank.pid}", "the median grows", shift, "one median"),),
         alternatives=(Alternative(cause="serial_loading", refuted_by="steps took less time before"),),
         next=(
-            f"look at what {show(frame)} goes through: does it become longer with every step?"
+            f"{LONGER_INPUTS}; else look for what {show(frame)} is given more of with every step, a graph or a memory that is kept"
+            if by_model
+            else f"look at what {show(frame)} goes through: does it become longer with every step?"
             if frame is not None
             else "look for what becomes longer with every step: inputs, a list, a graph that is kept",
         ),
     )
+
+
+def _in_model(frame: Frame, stack: Stack) -> bool:
+    """Whether a stack is at that place in the model's own work: in a ``forward``, or below it in torch's modules."""
+    below = any_tag(inner_tags(stack), "forward", "backward")
+    return is_in(frame, stack) and (below or short_name(frame.function) == "forward")

@@ -25,7 +25,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.collectives import growing
 from perfwatch.triage.hang import wakes_soon
 from perfwatch.triage.job import Member
-from perfwatch.triage.lateness import in_collective, own_cause, resident_share, waiting_share
+from perfwatch.triage.lateness import in_collective, own_cause, resident_share, training_seconds, waiting_share
 from perfwatch.triage.motion import moves
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
@@ -50,7 +50,7 @@ def judge(case: Case) -> Outcome:
     """Fires when one rank hardly waits and the others do."""
     if not _go_on(case) or _overdue(case):
         return None
-    ranks = [(rank, case.profile(rank, WINDOW_SECONDS)) for rank in case.ranks]
+    ranks = [(rank, case.profile(rank, training_seconds(case, rank))) for rank in case.ranks]
     if len(ranks) < 2 or not case.job.covered or any(seen.samples < FEW_SAMPLES for _, seen in ranks):
         return None
     if any(seen.seen("shadow") for _, seen in ranks):
