@@ -67,7 +67,9 @@ def _comes_back(before: Sequence[float], after: Sequence[float], low: float, hig
     The first steps of a run do not count: they are slow by nature.
     """
     middle = math.sqrt(low * high)
-    return any(one > middle for one in _blocks(before[FEW_STEPS:])) or any(one < middle for one in _blocks(after))
+    earlier = [one > middle for one in _blocks(before[FEW_STEPS:])]
+    was_as_long = True in earlier and False in earlier[earlier.index(True) :]
+    return was_as_long or any(one < middle for one in _blocks(after))
 
 
 def _blocks(intervals: Sequence[float]) -> list[float]:
