@@ -42,6 +42,7 @@ from perfwatch.triage.releasing import (
 )
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.threads import A_TASK, MAY, OTHERS_MOVE, awaited
+from perfwatch.triage.undrained import undrained
 from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Finding, Missing, Outcome
 
 CAUSE = Cause("deadlocked_locks", "hung", "user_code", (Thread, Stack))
@@ -61,6 +62,8 @@ def judge(case: Case) -> Outcome:
         end = chain.end
         if end.kind not in ("lock", "cycle") or not end.still or _has_a_rule_of_its_own(chain):
             continue
+        if undrained(case, chain) is not None:
+            continue  # ``blocked_pipe``, which names the pipe that nobody reads
         if end.node.stack is None:
             lacking = case.lacks("stacks") or Missing(
                 witness="stacks", reason=f"no stack of pid {end.node.pid} was read"
