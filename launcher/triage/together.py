@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from perfwatch.probes.readings import Network
 from perfwatch.triage.absence import in_collective
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
@@ -28,6 +29,7 @@ class Together:
     counted: bool
     flow: Flow | None  # over the ranks' own connections; None where these could not be read
     bytes_per_second: float
+    rdma: bool  # whether there are RDMA ports, over which the collective may run instead
 
     @property
     def on_cards(self) -> bool:
@@ -40,7 +42,8 @@ class Together:
 
         Only NCCL's: gloo fails where sizes differ. Where the recorders show one call in every rank, its size is the same.
         """
-        return self.on_cards and not self.recorded and self.flow is not None and self.flow.delivered
+        seen = self.flow is not None and self.flow.delivered
+        return seen and self.on_cards and not self.recorded and not self.rdma
 
     @property
     def silent_seconds(self) -> float:
@@ -97,7 +100,9 @@ def _together(case: Case) -> Together | Missing | None:
         return case.lacks("network") or Missing(witness="network", reason="the interfaces were not read twice")
     if moved > SILENT_BYTES_PER_SECOND:
         return None
-    return Together(chains, graph, recorded, counted, own, moved)
+    ports = (case.history.latest(Network, *key) for key in case.history.entities(Network))
+    rdma = any(port is not None and port.reading.kind == "rdma" for port in ports)
+    return Together(chains, graph, recorded, counted, own, moved, rdma)
 
 
 def _computes(case: Case) -> bool:

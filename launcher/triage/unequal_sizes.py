@@ -32,7 +32,10 @@ def by_sizes(case: Case) -> Outcome:
         ceiling=DELIVERED,
         evidence=found.evidence(case),
         alternatives=(
-            Alternative(cause="wedged_collective", refuted_by="nothing that was sent is unconfirmed, or sent again"),
+            Alternative(
+                cause="wedged_collective",
+                refuted_by="nothing that went over the connections is unconfirmed; what goes over NVLink is not seen",
+            ),
             Alternative(cause="stalled_collective", refuted_by="every rank is in the same call at the same line"),
         ),
         next=(

@@ -1,0 +1,29 @@
+"""Unequal sizes are told by exclusion: only where all data of the collective is seen to go over connections."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from perfwatch.probes.readings import Host, Network
+from perfwatch.recording import load
+from perfwatch.triage.diagnose import diagnose
+
+RECORDING = Path(__file__).parent / "recordings" / "mismatched_collective" / "fires" / "sizes-sockets-four"
+AT = 9.0
+
+
+def test_over_sockets_that_have_delivered_all_the_sizes_are_blamed() -> None:
+    """Four ranks in one call, and nothing is under way between them."""
+    assert diagnose(load(RECORDING), AT).cause == "mismatched_collective"
+
+
+def test_where_there_is_an_rdma_port_the_network_is_not_ruled_out() -> None:
+    """The collective may run over it, whatever the connections carried before."""
+    whole = load(RECORDING)
+    port = Network(interface="mlx5_0/1", kind="rdma", received_bytes=0, sent_bytes=0)
+    looks = [msgspec.structs.replace(one, reading=port) for one in whole.records if isinstance(one.reading, Host)]
+    seen = replace(whole, records=tuple(sorted((*whole.records, *looks), key=lambda one: one.at)))
+
+    assert looks
+    assert diagnose(seen, AT).cause == "wedged_collective"
