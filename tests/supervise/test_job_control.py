@@ -12,14 +12,21 @@ import pytest
 
 PATIENCE_SECONDS = 30.0
 PROGRAM = """
-import os, signal, sys
+import os, select, signal, sys
+woken, waker = os.pipe()
+os.set_blocking(waker, False)
+signal.set_wakeup_fd(waker)  # a signal that comes just before the wait for a line ends that wait too
 def interrupted(number, frame):
     print("got", signal.Signals(number).name, flush=True)
 signal.signal(signal.SIGINT, interrupted)
 signal.signal(signal.SIGHUP, interrupted)
 print("launcher is " + str(os.getppid()) + ".", flush=True)
 print("re" + "ady", flush=True)
-for line in sys.stdin:
+def next_line():
+    while 0 not in select.select([0, woken], [], [])[0]:
+        os.read(woken, 64)
+    return sys.stdin.readline()
+for line in iter(next_line, ""):
     print("read", line.strip(), flush=True)
 print("the" + " end", flush=True)
 """
