@@ -15,7 +15,7 @@ What it is mistaken for
     thread waits for somebody else. A job without a GPU on CPUs that are all taken: workers would win it nothing.
 
 What to do next
-    ``DataLoader(num_workers=...)``.
+    ``DataLoader(num_workers=...)``. What comes after each step instead (a metric in plain Python) is done less often.
 """
 
 from functools import partial
@@ -123,7 +123,7 @@ def _own(case: Case) -> Outcome:
             next=(
                 f"do {show(frame)} less often, once ahead of training, or in a process of its own meanwhile"
                 if apart
-                else f"if {show(frame)} makes data, move it to DataLoader workers, or do it once, ahead of training",
+                else f"if {show(frame)} makes data, move it to DataLoader workers or ahead of training; if not, do it less often",
             ),
         )
     return None
