@@ -163,7 +163,7 @@ class Recorder:
         at = self._last_at = round(at, AT_DECIMALS)
         for reading in readings:
             stream = STACKS if isinstance(reading, _STACK_READINGS) else READINGS
-            self._writer.put(stream, _encoded(self._record(at, reading)))
+            self._writer.put(stream, msgspec.json.encode(self._record(at, redacted(reading))))
         self._say_what_was_shed(at)
         self._writer.flush()
 
@@ -227,11 +227,11 @@ def _in_order(records: Iterable[Record]) -> tuple[Record, ...]:
     return tuple(sorted(records, key=lambda record: (record.at, isinstance(record.reading, _STACK_READINGS))))
 
 
-def _encoded(record: Record) -> bytes:
-    reading = record.reading
+def redacted(reading: r.Reading) -> r.Reading:
+    """The same reading without secrets: what is judged live is then what the disk holds, and no verdict can show more."""
     if isinstance(reading, _OUTSPOKEN) or (isinstance(reading, r.Stack) and reading.texts):
-        return msgspec.json.encode(redact_tree(msgspec.to_builtins(record)))
-    return msgspec.json.encode(record)
+        return msgspec.convert(redact_tree(msgspec.to_builtins(reading)), type(reading))
+    return reading
 
 
 @dataclass

@@ -20,7 +20,7 @@ from perfwatch.look import Look
 from perfwatch.news import News, Sink, Teller
 from perfwatch.probes import readings as r
 from perfwatch.probes.gpu import GpuProbe
-from perfwatch.recording import AT_DECIMALS
+from perfwatch.recording import AT_DECIMALS, redacted
 from perfwatch.sampling import Sampling
 from perfwatch.session import Session
 from perfwatch.sources import Sources
@@ -160,6 +160,7 @@ class Watch:
 
     def _append(self, readings: Sequence[r.Reading], ago_seconds: float = 0.0) -> None:
         at = round(max(0.0, self.at - ago_seconds), AT_DECIMALS)
+        readings = [redacted(reading) for reading in readings]
         for reading in readings:
             self._history.add(at, reading)
         if self._recorder is not None:

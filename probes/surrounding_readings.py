@@ -168,6 +168,7 @@ class ProbeCall(Reading, frozen=True, kw_only=True):
     outcome: str  # ok, unavailable, failed, absent (this machine has no such thing: nobody misses it)
     reason: str = ""
     advice: str = ""
+    target_paused_seconds: float = 0.0  # at most; no look of a watch pauses anybody, some captures do
 
 
 class Coverage(Reading, frozen=True, kw_only=True):

@@ -10,9 +10,10 @@ import msgspec
 import pytest
 
 from perfwatch.errors import SessionUnreadable
-from perfwatch.probes.readings import Process, Stack, Traceback
+from perfwatch.probes.readings import Process, SourceLine, Stack, Traceback
 from perfwatch.recording import LONGEST_LINE_BYTES, Record, Recorder, Recording, load
 from perfwatch.segments import Segments
+from perfwatch.watch import Watch
 from perfwatch.writer import STALLED_SECONDS, Writer
 from perfwatch.writer_process import Files
 from tests.sessions import CREATED, PATIENCE_SECONDS, readings, record, session, verdict
@@ -195,6 +196,18 @@ def test_secrets_are_in_no_file_of_a_session(tmp_path: Path) -> None:
 
     assert stored.count(b"[redacted]") == 7
     assert b"SECRET" not in stored
+
+
+def test_secrets_are_not_in_what_is_judged_live_either() -> None:
+    """A line of the program that a verdict quotes is as free of them as the disk."""
+    watch = Watch([os.getpid()], session(root_pids=(os.getpid(),)))
+    try:
+        watch.take([SourceLine(file="train.py", line=3, text='log(api_key="SECRET1abc")', calls=("log",))])
+        [seen] = watch.case().history.every(SourceLine)
+    finally:
+        watch.close()
+
+    assert seen.reading == SourceLine(file="train.py", line=3, text='log(api_key="[redacted]")', calls=("log",))
 
 
 class Clock:

@@ -87,7 +87,7 @@ def collect(request: Request, scene: Scene, window: Window) -> Collected:
         notes=(*notes, *_missing(subjects, readings)),
         summary=page.rstrip(),
         report={"groups": _report(folded)},
-        readings=tuple(msgspec.to_builtins(one) for one in stacks),
+        readings=tuple(msgspec.to_builtins(one) for one in readings if isinstance(one, Stack) or _paused(one)),
     )
 
 
@@ -134,13 +134,23 @@ def _native(subjects: tuple[Subject, ...], scene: Scene, window: Window) -> tupl
     for subject in subjects:
         finished = window.run(native_command(find_py_spy() or "py-spy", subject.pid), NATIVE_SECONDS, None)
         notes.append(f"{_name(subject)} was paused for at most {finished.duration_seconds:.2f} s")
-        readings += _answer(subject.pid, finished, probe)
+        readings += [_pause(subject.pid, finished.duration_seconds), *_answer(subject.pid, finished, probe)]
         try:
             marks = left_traced(subject.pid, scene.proc)
         except OSError:
             marks = []
         notes += [f"pid {subject.pid} is not as it was before: {mark}" for mark in marks]
     return readings, notes
+
+
+def _pause(pid: int, seconds: float) -> ProbeCall:
+    return ProbeCall(
+        probe=NAME, entity=f"pid {pid}", duration_seconds=seconds, outcome="ok", target_paused_seconds=seconds
+    )
+
+
+def _paused(reading: Reading) -> bool:
+    return isinstance(reading, ProbeCall) and reading.target_paused_seconds > 0.0
 
 
 def _answer(pid: int, finished: Finished, probe: Stacks) -> list[Reading]:
@@ -210,7 +220,7 @@ def _report(folded: Folded) -> list[dict[str, object]]:
 
 def _missing(subjects: tuple[Subject, ...], readings: list[Reading]) -> list[str]:
     seen = {one.pid for one in readings if isinstance(one, Stack)}
-    reasons = {one.entity: one.reason for one in readings if isinstance(one, ProbeCall)}
+    reasons = {one.entity: one.reason for one in readings if isinstance(one, ProbeCall) and one.reason}
     notes = []
     for one in subjects:
         for pid in (one.pid, *one.workers):
@@ -220,9 +230,9 @@ def _missing(subjects: tuple[Subject, ...], readings: list[Reading]) -> list[str
 
 
 def _nothing(readings: list[Reading]) -> CaptureFailed:
-    refused = next((one for one in readings if isinstance(one, ProbeCall)), None)
+    refused = next((one for one in readings if isinstance(one, ProbeCall) and one.reason), None)
     if refused is not None:
-        return CaptureFailed(refused.reason or "no stack could be read", refused.advice or "")
+        return CaptureFailed(refused.reason, refused.advice)
     return CaptureFailed("every stack moved while it was read", "try again, or: perfwatch capture flame")
 
 

@@ -119,7 +119,7 @@ class VerdictReport:
         verdict, cost = self.verdict, self.verdict.observer_cost
         ranks = f"{verdict.coverage.ranks_seen} of {verdict.coverage.world_size or '?'} ranks seen"
         step = "" if verdict.last_step is None else f", step {verdict.last_step}"
-        paused = f", job paused {cost.target_paused_ms:.0f} ms" if cost.target_paused_ms else ", job never paused"
+        paused = f", job paused {cost.target_paused_ms:.0f} ms" if cost.target_paused_ms else ", no pause of the job"
         return (
             f"{clean(verdict.at)}, {ranks}{step}; looking cost {cost.cpu_seconds:.2f} s of CPU, "
             f"{cost.stack_dumps} stack dumps{paused}"

@@ -1,5 +1,6 @@
 """Steps and last tracebacks that the agent leaves."""
 
+import os
 import struct
 from pathlib import Path
 
@@ -123,6 +124,16 @@ def test_of_chained_exceptions_the_last_one_counts() -> None:
     )
 
     assert parse_crash("crash-41.txt", text, str).exception == "torch.OutOfMemoryError"
+
+
+@pytest.mark.parametrize("name", ["steps-41", "crash-41.txt"])
+def test_what_else_the_job_puts_into_the_agents_folder_holds_nobody(tmp_path: Path, name: str) -> None:
+    """A named pipe in place of a page or a traceback is passed over, and not waited for; so is a link to a file of others."""
+    (tmp_path / "steps-40").write_bytes(page({1: 0, 2: SECOND}, pid=40))
+    os.mkfifo(tmp_path / name)
+    (tmp_path / "steps-42").symlink_to(tmp_path / "steps-40")
+
+    assert [one.pid for one in armed(tmp_path).look()] == [40]
 
 
 def test_nothing_armed_is_unavailable(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ rather than  straggling_rank: counts unchanged
 not seen     steps: no agent -> perfwatch run -- COMMAND
 next         perfwatch explain stalled_collective
 2026-11-20T11:51:24Z, 2 of 2 ranks seen, step 8998; looking cost 0.21 s of CPU,
-6 stack dumps, job never paused
+6 stack dumps, no pause of the job
 """
 
 
@@ -81,7 +81,7 @@ def test_an_empty_part_is_left_out() -> None:
         "HEALTHY  cpu_training  97% sure",
         "steps advance",
         "2026-11-20T11:51:24Z, 2 of 2 ranks seen; looking cost 0.21 s of CPU, 6 stack",
-        "dumps, job never paused",
+        "dumps, no pause of the job",
     ]
 
 
