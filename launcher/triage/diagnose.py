@@ -6,7 +6,6 @@ from datetime import datetime, timezone
 
 import msgspec
 
-from perfwatch.probes import readings as r
 from perfwatch.recording import Recording
 from perfwatch.triage.beginning import NOT_BY_SHARES, beginning
 from perfwatch.triage.case import Case
@@ -180,7 +179,7 @@ def _as_seen(case: Case, verdict: Verdict) -> Verdict:
 def _resting_on(case: Case, finding: Finding | None, missing: tuple[Missing, ...]) -> Verdict:
     """An inconclusive verdict with everything that does not depend on how it is judged."""
     counts = [p.steps.count for p in case.progress.values() if p.steps is not None]
-    calls = case.history.every(r.ProbeCall)
+    spent = case.history.spent
     return Verdict(
         state="inconclusive",
         cause=None,
@@ -203,15 +202,11 @@ def _resting_on(case: Case, finding: Finding | None, missing: tuple[Missing, ...
             decided=round(case.at, 2),
         ),
         observer_cost=ObserverCost(
-            cpu_seconds=round(sum(c.reading.cpu_seconds or 0.0 for c in calls), 3),
-            stack_dumps=sum(1 for c in calls if c.reading.probe.startswith("stack") and _brought_stacks(c.reading)),
+            cpu_seconds=round(spent.cpu_seconds, 3),
+            stack_dumps=spent.stack_dumps,
+            target_paused_ms=round(1e3 * spent.target_paused_seconds, 1),
         ),
     )
-
-
-def _brought_stacks(call: r.ProbeCall) -> bool:
-    """Whether a call was answered; what py-spy cost is charged in a line of its own."""
-    return call.outcome == "ok" and call.entity != "py-spy"
 
 
 def _clock(case: Case, at: float) -> str:

@@ -13,6 +13,7 @@ import msgspec
 
 from perfwatch.probes import readings as r
 from perfwatch.recording import Record
+from perfwatch.triage.spent import Spent
 
 R = TypeVar("R", bound=r.Reading)
 T = TypeVar("T")
@@ -87,6 +88,7 @@ class History:
         self._added: Counter[type[r.Reading]] = Counter()
         self._newest: dict[type[r.Reading], float] = {}
         self._count = 0
+        self.spent = Spent()
         self._kept: tuple[tuple[float, int], dict[Hashable, Any]] = ((at, 0), {})
         self._index: dict[type[r.Reading], dict[tuple[Any, ...], list[Seen[Any]]]] = defaultdict(
             lambda: defaultdict(list)
@@ -102,6 +104,8 @@ class History:
         self._added[kind] += 1
         self._newest[kind] = max(at, self._newest.get(kind, at))
         self._count += 1
+        if kind is r.ProbeCall:
+            self.spent.add(reading)  # type: ignore[arg-type]
         key = _KEY_OF.get(kind, _no_key)(reading)
         series = self._index[kind][key]
         if not series and key:
