@@ -93,7 +93,8 @@ class History:
         self._index: dict[type[r.Reading], dict[tuple[Any, ...], list[Seen[Any]]]] = defaultdict(
             lambda: defaultdict(list)
         )
-        self._of: dict[type[r.Reading], dict[Any, list[tuple[Any, ...]]]] = defaultdict(lambda: defaultdict(list))
+        # Keys by what they begin with, in the order in which they came; the values mean nothing.
+        self._of: dict[type[r.Reading], dict[Any, dict[tuple[Any, ...], None]]] = defaultdict(lambda: defaultdict(dict))
         for record in records:
             if record.at <= at:
                 self.add(record.at, record.reading)
@@ -109,7 +110,7 @@ class History:
         key = _KEY_OF.get(kind, _no_key)(reading)
         series = self._index[kind][key]
         if not series and key:
-            self._of[kind][key[0]].append(key)
+            self._of[kind][key[0]][key] = None
         seen = Seen(at, reading)
         if series and series[-1].at > at:
             bisect.insort(series, seen, key=_when)
@@ -147,7 +148,17 @@ class History:
         for kind, by_key in self._index.items():
             for key in [key for key, series in by_key.items() if series and gone(kind, key, series[-1].at)]:
                 del by_key[key]
+                self._forget_key(kind, key)
         self._kept = ((self.at, -1), {})
+
+    def _forget_key(self, kind: type[r.Reading], key: tuple[Any, ...]) -> None:
+        """Take an entity out of ``of``; of a first part that has none left nothing stays."""
+        if not key:
+            return
+        alike = self._of[kind][key[0]]
+        del alike[key]
+        if not alike:
+            del self._of[kind][key[0]]
 
     def entities(self, kind: type[R]) -> list[tuple[Any, ...]]:
         """Keys of all entities for which a reading of this kind exists."""

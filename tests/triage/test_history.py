@@ -1,11 +1,17 @@
 """What is asked of a history again and again is worked out once, and anew as soon as anything has changed."""
 
-from perfwatch.probes.readings import ProbeCall
+from perfwatch.probes.readings import Frame, ProbeCall, Process, Stack, Thread, Wait
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
+from perfwatch.triage.verdict import Verdict
 from tests.cards import load
 from tests.sessions import session
+
+TRAIN, THREADS = "/app/train.py", "/usr/lib/python3.11/threading.py"
+MAIN = (Frame("take", TRAIN, 20), Frame("<module>", TRAIN, 50))
+HELPER = (Frame("give", TRAIN, 44), Frame("run", THREADS, 1012), Frame("_bootstrap", THREADS, 1032))
+ENDED = 150
 
 
 def test_an_answer_is_kept_until_a_reading_comes_or_time_goes_on() -> None:
@@ -49,3 +55,43 @@ def test_what_looking_cost_is_told_whole_when_the_single_calls_are_forgotten() -
     cost = judge(Case(history, session())).observer_cost
 
     assert (cost.cpu_seconds, cost.stack_dumps, cost.target_paused_ms) == (0.75, 2, 200.0)
+
+
+def with_an_ended_thread(history: History) -> History:
+    """A thread of an earlier epoch, and what was let go of once it was long gone."""
+    history.add(1.0, Stack(pid=100, tid=ENDED, frames=MAIN))
+    history.add(1.0, Thread(pid=100, tid=ENDED, name="pin", state="X", cpu_seconds=0.0))
+    history.drop(lambda kind, key, at: key == (100, ENDED))
+    return history
+
+
+def test_who_was_let_go_of_is_found_under_no_pid() -> None:
+    """And once only, when a later thread gets its number."""
+    history = with_an_ended_thread(History())
+
+    assert (history.of(Stack, 100), history.entities(Stack)) == ([], [])
+
+    history.add(2.0, Stack(pid=100, tid=ENDED, frames=MAIN))
+    assert history.of(Stack, 100) == [(100, ENDED)]
+
+
+def deadlocked(history: History) -> Verdict:
+    """Two threads that wait for each other's lock, for half a minute."""
+    lock = Wait(call="futex", number=202, kind="futex", forever=True, address=5)
+    history.add(0.0, Process(pid=100, start_ticks=1, parent_pid=1, name="python", command=("python", "train.py"),
+                             python=True, torch_loaded=True))  # fmt: skip
+    for at in range(3000, 3030):
+        for tid, frames in ((100, MAIN), (101, HELPER)):
+            history.add(at, Thread(pid=100, tid=tid, name="python", state="S", cpu_seconds=5.0, run_seconds=5.0,
+                                   voluntary_switches=50, ran_ago_seconds=at - 2990.0, wait=lock))  # fmt: skip
+            history.add(at, Stack(pid=100, tid=tid, frames=frames, samples=20, span_seconds=1.0))
+    history.at = 3029.5
+    return judge(Case(history, session(root_pids=(100,))))
+
+
+def test_a_deadlock_is_told_alike_when_other_threads_have_ended_long_before() -> None:
+    """A loader's pin-memory thread ends with each epoch: it neither moves nor may it be looked for."""
+    verdict = deadlocked(with_an_ended_thread(History()))
+
+    assert (verdict.state, verdict.cause) == ("hung", "deadlocked_locks")
+    assert verdict == deadlocked(History())
