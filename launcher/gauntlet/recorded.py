@@ -21,6 +21,7 @@ from perfwatch.probes.readings import (
     Process,
     ProcessEnded,
     Steps,
+    Traceback,
 )
 from perfwatch.recording import Record, Recording, load
 from perfwatch.redaction import redact_tree
@@ -28,7 +29,8 @@ from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.verdict import ObserverCost, Verdict
 
 EXPECTED = "expected.json"
-CONTEXT = (Affinity, Cgroup, Coverage, Host, Process, ProcessEnded, Steps)
+# Errors are kept where the verdict does not rest on them too: a look-alike may be about just that.
+CONTEXT = (Affinity, Cgroup, Coverage, Host, Process, ProcessEnded, Steps, Traceback)
 GPU_EVERY_SECONDS = (0.95, 0.45)
 THINNED = 4  # of a series that cannot go, every so many-th reading may do
 ENTITY_FIELDS = ("pid", "tid", "fd", "path", "file", "line", "mount", "device", "interface", "probe", "kind", "uuid")

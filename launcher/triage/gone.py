@@ -12,6 +12,10 @@ from perfwatch.triage.job import Member
 _SIGNALLED = re.compile(r"got signal: (\d+)")  # torch/distributed/elastic/multiprocessing/api.py
 ASKED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 LOOKS_APART_SECONDS = 2.0  # an end is noticed so much later than an error at most
+FOLLOWS_SECONDS = (
+    10.0  # until what waits for a failed process fails for it: one with torch and a card takes seconds to end
+)
+SHELL_ADDS = 128
 
 
 def ending(case: Case) -> r.ProcessEnded | None:
@@ -79,26 +83,69 @@ def killed_first(case: Case, end: r.ProcessEnded, words: r.Traceback) -> bool:
     return silent and seen is not None and bool(raised) and seen.at <= min(raised) + LOOKS_APART_SECONDS
 
 
-def passed_on(case: Case) -> int | None:
-    """The signal that torchrun was ended by: it raises then, so as to end its ranks first."""
+def told_by_shell(end: r.ProcessEnded) -> int | None:
+    """The signal that ended the child of a shell, which ends with 128 and its number then (POSIX.1, shell language 2.8.2)."""
+    number = end.exit_code - SHELL_ADDS if end.exit_code is not None else 0
+    return number if number > 0 and number in signal.valid_signals() else None
+
+
+def raised_for(case: Case) -> int | None:
+    """The signal that an error stands for: Python raises upon SIGINT, and torchrun upon any, so as to end its ranks first."""
     words = traceback_of(case)
-    found = _SIGNALLED.search(words.text) if words is not None and words.exception.endswith("SignalException") else None
+    if words is None:
+        return None
+    if words.exception == "KeyboardInterrupt":
+        return signal.SIGINT
+    found = _SIGNALLED.search(words.text) if words.exception.endswith("SignalException") else None
     return int(found[1]) if found else None
 
 
-def traceback_of(case: Case) -> r.Traceback | None:
-    """The first traceback that the agent kept of a process that is gone: the others followed from it.
+def ended_well(case: Case, end: r.ProcessEnded) -> bool:
+    """Whether the job ended with 0 and no rank raised: whatever failed beside it or below it, it got over."""
+    return end.exit_code == 0 and traceback_of(case) is None
 
-    Of ranks that were restarted, of the newest generation: the launcher got over the errors before.
+
+def ended_at(case: Case, end: r.ProcessEnded) -> float:
+    """When that end was first seen."""
+    seen = case.history.series(r.ProcessEnded, end.pid)
+    return next(one.at for one in seen if one.reading.start_ticks == end.start_ticks)
+
+
+def traceback_of(case: Case) -> r.Traceback | None:
+    """The first error, as the agent kept it, of those that ended the job: the others followed from it.
+
+    An error of a rank, or of the process whose end is told, did. What they started may fail and be got over (a trial of a
+    search), so an error there counts only where one of theirs, or their end with another code than 0, followed at once.
+    Ranks that were restarted count by their newest generation: the launcher got over the errors before.
     """
-    kept = []
-    for seen in case.history.every(r.Traceback):
-        member = case.job.members.get(seen.reading.pid)
-        if member is None or not member.alive or member.role != "worker":
-            kept.append(seen.reading)
-    newest = {rank.pid for rank in case.job.ranks}
-    of_newest = [one for one in kept if (m := case.job.members.get(one.pid)) is not None and m.rank_pid in newest]
-    return next(iter(of_newest or kept), None)
+    end = ending(case)
+    if end is None:
+        return None
+    kept = case.history.every(r.Traceback)
+    own = [one for one in kept if one.reading.pid in _answering(case, end)]
+    if not own and (not end.exit_code or end.signal):
+        return None
+    last = own[0].at if own else ended_at(case, end) + LOOKS_APART_SECONDS
+    before = [one for one in kept if last - FOLLOWS_SECONDS <= one.at <= last and _below(case, one.reading.pid)]
+    first = min([*own[:1], *before[:1]], key=lambda one: one.at, default=None)
+    return first.reading if first is not None else None
+
+
+def _answering(case: Case, end: r.ProcessEnded) -> set[int]:
+    """Processes whose errors are the job's: its ranks, and unless the job ended with 0 its launchers, the one that is told among them."""
+    ranks = {rank.pid for rank in case.job.ranks}
+    if end.exit_code == 0:
+        return ranks - {end.pid}
+    return ranks | {end.pid} | {one.pid for one in case.job.members.values() if one.role == "launcher"}
+
+
+def _below(case: Case, pid: int) -> bool:
+    """Whether a process was started by the newest ranks, or by nobody whom we know, and did not outlive its error (a worker can)."""
+    member = case.job.members.get(pid)
+    if member is None:
+        return True
+    newest = member.rank_pid is None or member.rank_pid in {rank.pid for rank in case.job.ranks}
+    return member.role != "rank" and newest and not (member.alive and member.role == "worker")
 
 
 def used_a_gpu(case: Case) -> bool:

@@ -2,11 +2,13 @@
 
 import re
 import signal
+from itertools import pairwise
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import show
-from perfwatch.triage.gone import traceback_of
+from perfwatch.triage.gone import LOOKS_APART_SECONDS, ended_well, told_by_shell, traceback_of
+from perfwatch.triage.history import Seen
 from perfwatch.triage.last_words import last_words
 from perfwatch.triage.node import culprit, node_of
 from perfwatch.triage.verdict import Culprit, Evidence
@@ -20,19 +22,46 @@ def victims(case: Case, ended: r.ProcessEnded) -> tuple[int, ...]:
 
     The one whose end is told, where it is among them or nothing else is known.
     """
-    logged = [seen.reading.pid for seen in case.history.every(r.KernelMessage) if seen.reading.kind == "oom_kill"]
-    named = tuple(dict.fromkeys(pid for pid in logged if pid is not None and pid in case.job.members))
-    if not named and _counted(case):
+    named = tuple(dict.fromkeys(seen.reading.pid for seen in logged(case, ended) if seen.reading.pid is not None))
+    if not named and counted(case, ended):
         named = (_killed(case) or lost(case))[:1]
     return (ended.pid,) if not named or ended.pid in named else named
 
 
-def _counted(case: Case) -> bool:
-    """Whether the kernel's own counter of such kills rose in a control group of the job."""
-    grown = [
-        case.history.growth(r.Cgroup, *key, of=lambda group: group.oom_kills) for key in case.history.entities(r.Cgroup)
-    ]
-    return any(one is not None and one[0] > 0 for one in grown)
+def logged(case: Case, ended: r.ProcessEnded) -> list[Seen[r.KernelMessage]]:
+    """Where the kernel's log names a process of the job; of a job that ended well, one of its ranks: it got over the others."""
+    kills = [seen for seen in case.history.every(r.KernelMessage) if seen.reading.kind == "oom_kill"]
+    ours = set(case.job.members)
+    if ended_well(case, ended):
+        ours = {rank.pid for rank in case.job.ranks} - {ended.pid}
+    return [seen for seen in kills if seen.reading.pid in ours]
+
+
+def counted(case: Case, ended: r.ProcessEnded) -> dict[str, int]:
+    """By control group of the job, how often the kernel killed in it when a process ended that it may have been.
+
+    A group is often not the job's alone: a notebook in the same container, a build in the same terminal are killed as well.
+    """
+    ends = [] if ended_well(case, ended) else _ends_without_words(case)
+    found: dict[str, int] = {}
+    for (path,) in case.history.entities(r.Cgroup):
+        for earlier, later in pairwise(case.history.series(r.Cgroup, path)):
+            more = (later.reading.oom_kills or 0) - (earlier.reading.oom_kills or 0)
+            since, until = earlier.at - LOOKS_APART_SECONDS, later.at + LOOKS_APART_SECONDS
+            if earlier.reading.oom_kills is not None and more > 0 and any(since <= at <= until for at in ends):
+                found[path] = found.get(path, 0) + more
+    return found
+
+
+def _ends_without_words(case: Case) -> list[float]:
+    """When a member ended by SIGKILL, as itself or a shell tells, or in a way that nobody saw."""
+    found = []
+    for pid in case.job.members:
+        seen = case.history.series(r.ProcessEnded, pid)
+        number = (seen[-1].reading.signal or told_by_shell(seen[-1].reading)) if seen else None
+        if seen and (number == signal.SIGKILL or (number is None and seen[-1].reading.exit_code is None)):
+            found.append(seen[0].at)
+    return found
 
 
 def _killed(case: Case) -> tuple[int, ...]:

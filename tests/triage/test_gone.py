@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfwatch.probes.readings import Process, ProcessEnded, Traceback
+from perfwatch.probes.readings import Process, ProcessEnded, Reading, Traceback
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.gone import how_it_ended, traceback_of
@@ -43,8 +43,10 @@ def test_of_restarted_ranks_the_newest_generation_is_quoted() -> None:
     assert (found.pid, found.text) == (20, "ValueError")
 
 
-def by_hand(*ends: tuple[float, ProcessEnded | Traceback], command: tuple[str, ...] = ("python", "all.py")) -> Verdict:
-    """Two ranks whose launcher ends with 0 in any case, by what was seen of their ends."""
+def by_hand(
+    *ends: tuple[float, ProcessEnded | Traceback], command: tuple[str, ...] = ("python", "all.py"), code: int = 0
+) -> Verdict:
+    """Two ranks whose launcher ends with 0 unless told otherwise, by what was seen of their ends."""
     history = History()
     python = command[0] == "python"
     history.add(0.0, Process(pid=1, start_ticks=1, parent_pid=0, name=command[0], command=command, python=python))
@@ -54,7 +56,7 @@ def by_hand(*ends: tuple[float, ProcessEnded | Traceback], command: tuple[str, .
     for at, end in ends:
         history.add(at, end)
     history.add(30.0, ProcessEnded(pid=10, start_ticks=9))
-    history.add(30.0, ProcessEnded(pid=1, start_ticks=1, exit_code=0))
+    history.add(30.0, ProcessEnded(pid=1, start_ticks=1, exit_code=code))
     history.at = 30.0
     return judge(Case(history, session(root_pids=(1,))))
 
@@ -109,10 +111,82 @@ def test_a_launcher_that_raises_because_it_was_asked_to_end_did_not_crash() -> N
     kind = "torch.distributed.elastic.multiprocessing.api.SignalException"
     words = Traceback(pid=1, exception=kind, text=f"{kind}: Process 1 got signal: 15")
 
-    verdict = by_hand((29.0, ProcessEnded(pid=11, start_ticks=9, exit_code=1)), (29.0, words), command=("torchrun",))
+    end = ProcessEnded(pid=11, start_ticks=9, exit_code=1)
+    verdict = by_hand((29.0, end), (29.0, words), command=("torchrun",), code=1)
 
     assert (verdict.state, verdict.cause) == ("gone", "killed")
     assert "SIGTERM" in verdict.summary
+
+
+def trained(*later: tuple[float, Reading], trial: bool = False) -> Verdict:
+    """One process that trains below a shell, what it may have started besides, and what was seen of their ends."""
+    history = History()
+    history.add(0.0, Process(pid=1, start_ticks=1, parent_pid=0, name="sh", command=("sh", "all.sh")))
+    for pid, parent, name in ((10, 1, "train.py"), *([(11, 10, "trial.py")] if trial else [])):
+        history.add(0.0, Process(pid=pid, start_ticks=pid, parent_pid=parent, name="python", command=("python", name),
+                                 python=True, torch_loaded=True))  # fmt: skip
+    for at, reading in later:
+        history.add(at, reading)
+    history.at = max(at for at, _ in later)
+    return judge(Case(history, session(root_pids=(1,))))
+
+
+def ends(pid: int, code: int | None = None) -> ProcessEnded:
+    """One of these processes; how, only the shell's parent knows."""
+    return ProcessEnded(pid=pid, start_ticks=pid, exit_code=code)
+
+
+def test_an_error_of_what_was_tried_is_not_told_for_one_that_came_long_after() -> None:
+    """The search went on, and failed for something else."""
+    first, last = Traceback(pid=11, exception="ValueError", text="ValueError: diverged"), "OSError: disk full"
+    raised = Traceback(pid=10, exception="OSError", text=last)
+
+    verdict = trained((20.0, first), (21.0, ends(11)), (90.0, raised), (91.0, ends(10)), (91.0, ends(1, 1)), trial=True)
+
+    assert verdict.summary == f"pid 10 crashed (exit code 1): {last}"
+
+
+def test_an_error_of_what_was_tried_is_not_told_for_a_signal() -> None:
+    """The scheduler's time was up a moment after a trial had failed."""
+    failed = Traceback(pid=11, exception="ValueError", text="ValueError: diverged")
+    end = ProcessEnded(pid=1, start_ticks=1, signal=15)
+
+    verdict = trained((20.0, failed), (21.0, ends(11)), (22.0, ends(10)), (22.0, end), trial=True)
+
+    assert (verdict.state, verdict.cause) == ("gone", "killed")
+
+
+def test_an_error_that_the_script_around_it_got_over_is_told_less_surely() -> None:
+    """``python train.py; echo done`` ends with 0 in any case."""
+    raised = Traceback(pid=10, exception="KeyError", text="KeyError: 'loss'")
+
+    verdict = trained((20.0, raised), (21.0, ends(10)), (22.0, ends(1, 0)))
+
+    assert (verdict.state, verdict.cause) == ("gone", "crashed")
+    assert verdict.confidence < 0.8
+    assert "exit code 0 of the job itself" in verdict.summary
+
+
+def test_ranks_that_were_restarted_and_ended_well_did_not_crash() -> None:
+    """torchrun got over the first generation's error, and ended with 0."""
+    case = ended(((10, "OSError: gone"), (11, "ConnectionError")), ())
+    for rank in (0, 1):
+        who = Process(pid=20 + rank, start_ticks=20 + rank, parent_pid=1, name="python", command=("python", "train.py"),
+                      python=True, torch_loaded=True, rank=rank, world_size=2)  # fmt: skip
+        case.history.add(10.0, who)
+        case.history.add(18.0, ProcessEnded(pid=20 + rank, start_ticks=20 + rank))
+    case.history.add(19.0, ProcessEnded(pid=1, start_ticks=1, exit_code=0))
+
+    assert judge(case).cause == "finished"
+
+
+@pytest.mark.parametrize(("code", "cause"), [(137, "killed"), (143, "killed"), (128, "crashed"), (255, "crashed")])
+def test_a_shell_tells_the_signal_that_ended_its_child(code: int, cause: str) -> None:
+    """As 128 and its number; the rank is named, and what lies beyond the signals is an exit code."""
+    verdict = trained((20.0, ends(10)), (21.0, ends(1, code)))
+
+    assert verdict.cause == cause
+    assert cause != "killed" or [culprit.pid for culprit in verdict.culprits] == [10]
 
 
 @pytest.mark.parametrize(

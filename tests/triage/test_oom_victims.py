@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
 from perfwatch.probes.readings import Cgroup, KernelMessage, Process, ProcessEnded, Reading
@@ -93,3 +94,52 @@ def test_of_several_ranks_the_one_that_was_killed_is_named_and_not_their_launche
 
     assert verdict.summary == "rank 1 (pid 11) was killed for lack of memory; pid 1 failed for it"
     assert [(one.pid, one.rank) for one in verdict.culprits] == [(11, 1)]
+
+
+def counted(*later: tuple[float, Reading]) -> Verdict:
+    """A training in a control group in which somebody is killed for memory after an hour, and how it goes on."""
+    history = History()
+    for pid, parent in ((10, 1), (11, 10)):
+        history.add(0.0, Process(pid=pid, start_ticks=9, parent_pid=parent, name="python", command=("python", "train.py"),
+                                 python=True, torch_loaded=True))  # fmt: skip
+    for at, kills in ((0.0, 0), (3598.0, 0), (3600.0, 1), (90_000.0, 1)):
+        history.add(at, Cgroup(path="/user.slice", version=2, oom_kills=kills))
+    for at, reading in later:
+        history.add(at, reading)
+    history.at = 90_002.0
+    return judge(Case(history, session(root_pids=(10,))))
+
+
+@pytest.mark.parametrize(("end", "cause"), [({"exit_code": 0}, "finished"), ({"signal": 9}, "killed")])
+def test_a_kill_of_somebody_else_in_the_same_group_is_not_this_jobs(end: dict[str, int], cause: str) -> None:
+    """A notebook in the same container, a day before the training ended."""
+    verdict = counted((90_001.0, ProcessEnded(pid=10, start_ticks=9, **end)))  # type: ignore[arg-type]
+
+    assert verdict.cause == cause
+
+
+@pytest.mark.parametrize(("code", "cause"), [(1, "out_of_memory"), (0, "finished")])
+def test_a_process_that_ended_when_the_group_counted_a_kill_may_be_the_victim(code: int, cause: str) -> None:
+    """Unless the job has got over it: then it ended with 0."""
+    verdict = counted(
+        (3599.0, ProcessEnded(pid=11, start_ticks=9)), (90_001.0, ProcessEnded(pid=10, start_ticks=9, exit_code=code))
+    )
+
+    assert verdict.cause == cause
+
+
+@pytest.mark.parametrize(("victim", "cause"), [(12, "out_of_memory"), (13, "finished")])
+def test_of_a_script_that_ended_with_0_only_a_rank_that_was_killed_counts(victim: int, cause: str) -> None:
+    """The kernel's log names it; what the rank had started, it got over."""
+    history = History()
+    history.add(0.0, Process(pid=10, start_ticks=9, parent_pid=1, name="sh", command=("sh", "all.sh")))
+    for pid, parent in ((12, 10), (13, 12)):
+        history.add(0.0, Process(pid=pid, start_ticks=9, parent_pid=parent, name="python", command=("python", "train.py"),
+                                 python=True, torch_loaded=True))  # fmt: skip
+        history.add(20.0, ProcessEnded(pid=pid, start_ticks=9))
+    text = f"Killed process {victim} (python)"
+    history.add(20.0, KernelMessage(kind="oom_kill", text=text, logged_ago_seconds=0.1, pid=victim))
+    history.add(21.0, ProcessEnded(pid=10, start_ticks=9, exit_code=0))
+    history.at = 21.0
+
+    assert judge(Case(history, session(root_pids=(10,)))).cause == cause

@@ -4,19 +4,21 @@ What it means
     A rank raised, or exited with another code than 0.
 
 How it is recognised
-    An exit code other than 0 (``run`` and zombies tell it), or the last traceback that the agent kept.
+    An exit code other than 0 (``run`` and zombies tell it), or the traceback that the agent kept of a rank, or of what a rank
+    had started and failed for at once. Where the job ended with 0 all the same (a script that goes on), it says so, less surely.
 
 What it is mistaken for
-    ``killed`` (a signal) and ``out_of_memory``. When one rank crashes, its launcher ends the others: the first to go
-    is named. When one is killed, the others raise because they lost it: that is ``killed``.
+    ``killed``: a signal, be it that a shell tells it as 128 and its number, or that Python raises KeyboardInterrupt for it.
+    ``out_of_memory``. ``finished``: a process failed that the job got over. When one rank crashes, its launcher ends the
+    others: the first to go is named. When one is killed, the others raise because they lost it: that is ``killed``.
 
 What to do next
     Read the traceback, its last line first.
 """
 
-from perfwatch.probes.readings import ProcessEnded
+from perfwatch.probes.readings import ProcessEnded, Traceback
 from perfwatch.triage.case import Case
-from perfwatch.triage.gone import ending, killed_first, passed_on, traceback_of, used_a_gpu
+from perfwatch.triage.gone import ending, killed_first, raised_for, told_by_shell, traceback_of, used_a_gpu
 from perfwatch.triage.last_words import last_words, raised_at
 from perfwatch.triage.oom_victims import lost
 from perfwatch.triage.rule import Cause
@@ -30,6 +32,7 @@ LATE_WORDS = (
     "device's own words (an assertion, an index) stand in stderr above",
 )
 UNSEEN_SENDER = 0.78  # a worker that SIGKILL ended: without a kernel log the OOM killer looks the same
+GOT_OVER = 0.75  # whoever waited for it ended with 0: it may not matter, or nobody looked
 WITHOUT_WORDS = 0.78  # of a job on a GPU: an exit code is all that its allocator's refusal leaves as well
 
 
@@ -41,12 +44,13 @@ def judge(case: Case) -> Outcome:
     words = traceback_of(case)
     if end.exit_code in (0, None) and words is None:
         return None
-    if (end.signal and (words is None or killed_first(case, end, words))) or passed_on(case):
+    number = end.signal or told_by_shell(end)
+    if (number and (words is None or killed_first(case, end, words))) or raised_for(case):
         return None
     pid = words.pid if words is not None else end.pid
     last = last_words(words) if words is not None else ""
     code = (
-        f"exit code {end.exit_code}"
+        f"exit code {end.exit_code}{' of the job itself' if end.exit_code == 0 else ''}"
         if end.exit_code is not None
         else f"signal {end.signal}"
         if end.signal
@@ -60,7 +64,7 @@ def judge(case: Case) -> Outcome:
         cause=CAUSE.name,
         state="gone",
         summary=f"pid {pid} crashed ({code})" + (f": {last}" if last else ""),
-        confidence=UNSEEN_SENDER if worker else SURE if words is not None or not used_a_gpu(case) else WITHOUT_WORDS,
+        confidence=_confidence(case, end, words, worker),
         owner=CAUSE.owner,
         culprits=(
             Culprit(
@@ -84,3 +88,11 @@ def judge(case: Case) -> Outcome:
             ),
         ),
     )
+
+
+def _confidence(case: Case, end: ProcessEnded, words: Traceback | None, worker: tuple[int, ...]) -> float:
+    if end.exit_code == 0:
+        return GOT_OVER
+    if worker:
+        return UNSEEN_SENDER
+    return SURE if words is not None or not used_a_gpu(case) else WITHOUT_WORDS

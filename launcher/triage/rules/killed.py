@@ -5,7 +5,8 @@ What it means
     (SIGSEGV, SIGABRT).
 
 How it is recognised
-    ``run`` and zombies tell the signal. Without them a job that vanished with no exit code is not called killed.
+    ``run`` and zombies tell the signal, a shell tells that of its child as an exit code of 128 and its number, and Python raises
+    KeyboardInterrupt for a SIGINT. Without them a job that vanished with no exit code is not called killed.
 
 What it is mistaken for
     ``out_of_memory``: the kernel's own SIGKILL, which the control group's counter or the kernel log confirms.
@@ -18,7 +19,7 @@ import signal
 
 from perfwatch.probes.readings import ProcessEnded
 from perfwatch.triage.case import Case
-from perfwatch.triage.gone import ending, passed_on, used_a_gpu
+from perfwatch.triage.gone import ending, raised_for, told_by_shell, used_a_gpu
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Culprit, Finding, Outcome
 
@@ -32,18 +33,19 @@ UNSEEN_SENDER = 0.79  # SIGKILL: without a kernel log the OOM killer of a group 
 def judge(case: Case) -> Outcome:
     """Fires on an end by signal."""
     end = ending(case)
-    number = None if end is None else end.signal or _by_exit_code(end) or passed_on(case)
+    number = None if end is None else end.signal or told_by_shell(end) or raised_for(case)
     if end is None or not number or number not in signal.valid_signals():
         return None
     name = signal.Signals(number).name
+    pid = _whom(case, end)
     return Finding(
         cause=CAUSE.name,
         state="gone",
-        summary=f"pid {end.pid} was ended by {name}" + _of_the_whole(case, end),
+        summary=f"pid {pid} was ended by {name}" + _of_the_whole(case, pid),
         confidence=_confidence(case, number),
         owner=CAUSE.owner,
-        culprits=(Culprit(pid=end.pid, rank=case.job.rank_of(end.pid)),),
-        evidence=(case.saw("process", f"pid {end.pid}", "ended by a signal", name, "exit code 0"),),
+        culprits=(Culprit(pid=pid, rank=case.job.rank_of(pid)),),
+        evidence=(case.saw("process", f"pid {end.pid}", "ended by a signal", _shown(end, name), "exit code 0"),),
         alternatives=(
             Alternative(
                 cause="out_of_memory", refuted_by="no OOM kill in the control group's counter or the kernel log"
@@ -53,20 +55,27 @@ def judge(case: Case) -> Outcome:
     )
 
 
+def _whom(case: Case, end: ProcessEnded) -> int:
+    """The process that the signal ended: a shell tells in its exit code of its child, the rank where there is only one."""
+    rank = case.job.ranks[0]
+    tells = not end.signal and told_by_shell(end) is not None
+    return rank.pid if tells and len(case.job.ranks) == 1 else end.pid
+
+
+def _shown(end: ProcessEnded, name: str) -> str:
+    return name if end.signal or end.exit_code is None else f"exit code {end.exit_code}, {name}"
+
+
 def _confidence(case: Case, number: int) -> float:
     if number == signal.SIGABRT and used_a_gpu(case):
         return BY_ITSELF
     return UNSEEN_SENDER if number == signal.SIGKILL else SURE
 
 
-def _by_exit_code(end: ProcessEnded) -> int | None:
-    return end.exit_code - 128 if end.exit_code is not None and end.exit_code > 128 else None
-
-
-def _of_the_whole(case: Case, end: ProcessEnded) -> str:
+def _of_the_whole(case: Case, ended: int) -> str:
     """How the launcher ended, where it is not the one that was killed: some care little for their ranks."""
     for pid in case.session.root_pids[:1]:
         top = case.history.latest(ProcessEnded, pid)
-        if top is not None and pid != end.pid and top.reading.exit_code is not None:
+        if top is not None and pid != ended and top.reading.exit_code is not None:
             return f"; the job itself ended with exit code {top.reading.exit_code}"
     return ""

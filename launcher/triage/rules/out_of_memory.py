@@ -5,12 +5,13 @@ What it means
     device has none.
 
 How it is recognised
-    A process of this job ended, and the group's ``oom_kill`` counter rose while we watched, or the kernel log names one of the
-    job's pids as the victim; or the last traceback is an out-of-memory error. A worker that was killed is named, and the
-    process that failed for it.
+    The job ended, and the group's ``oom_kill`` counter rose when one of its processes ended by SIGKILL or unseen, or the kernel
+    log names one of the job's pids as the victim; or the last traceback is an out-of-memory error. A worker that was killed is
+    named, and the process that failed for it. A job that ended with 0 has got over whatever was killed, unless it was a rank.
 
 What it is mistaken for
-    ``killed``: SIGKILL by somebody else. An OOM kill of another job on the machine: the victim's pid is not ours.
+    ``killed``: SIGKILL by somebody else. An OOM kill of another job on the machine: the victim's pid is not ours; one in the
+    same control group (a notebook in the container): nothing of ours ended then.
 
 What to do next
     On the host, look at the resident memory before the end: workers times data set is the usual reason. On the device: a smaller
@@ -19,11 +20,11 @@ What to do next
 
 import re
 
-from perfwatch.probes.readings import Cgroup, Gpu, GpuSample, KernelMessage, ProcessEnded
+from perfwatch.probes.readings import Gpu, GpuSample, ProcessEnded
 from perfwatch.triage.case import Case
 from perfwatch.triage.gone import ending, traceback_of
 from perfwatch.triage.gpu import index_of, name_of
-from perfwatch.triage.oom_victims import blamed, followed, told, victims
+from perfwatch.triage.oom_victims import blamed, counted, followed, logged, told, victims
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding, Outcome
 
@@ -37,11 +38,8 @@ OOM_WORDS = ("OutOfMemoryError", "MemoryError", "CUDA out of memory", "DefaultCP
 
 def judge(case: Case) -> Outcome:
     """Fires when a member of the job ended and an OOM witness speaks of it."""
-    gone = [member for member in case.job.members.values() if member.ended]
     end = ending(case)
-    if not gone and end is None:
-        return None
-    evidence = _witnesses(case)
+    evidence = _witnesses(case, end) if end is not None else ()
     if not evidence or end is None:
         return None
     words = traceback_of(case)
@@ -94,19 +92,15 @@ def _on_device(case: Case, pid: int, words: str, evidence: tuple[Evidence, ...])
     )
 
 
-def _witnesses(case: Case) -> tuple[Evidence, ...]:
-    found: list[Evidence] = []
-    for key in case.history.entities(Cgroup):
-        grown = case.history.growth(Cgroup, *key, of=lambda group: group.oom_kills)
-        if grown is not None and grown[0] > 0:
-            found.append(
-                case.saw("cgroup", str(key[0]), "the kernel killed for memory here", f"oom_kill +{grown[0]:.0f}", "+0")
-            )
-    for seen in case.history.every(KernelMessage):
-        if seen.reading.kind == "oom_kill" and seen.reading.pid in case.job.members:
-            found.append(
-                case.saw("kernel_log", f"pid {seen.reading.pid}", "OOM kill", seen.reading.text[:160], "none", seen.at)
-            )
+def _witnesses(case: Case, end: ProcessEnded) -> tuple[Evidence, ...]:
+    found = [
+        case.saw("cgroup", path, "the kernel killed for memory here", f"oom_kill +{kills}", "+0")
+        for path, kills in counted(case, end).items()
+    ]
+    for seen in logged(case, end):
+        found.append(
+            case.saw("kernel_log", f"pid {seen.reading.pid}", "OOM kill", seen.reading.text[:160], "none", seen.at)
+        )
     words = traceback_of(case)
     if words is not None and any(word in words.text for word in OOM_WORDS):
         found.append(
