@@ -4,7 +4,7 @@ Source: NVIDIA's Xid catalogue (docs.nvidia.com/deploy/xid-errors), Ampere and n
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
@@ -43,7 +43,10 @@ XIDS: dict[int, tuple[str, str]] = {
 }
 # Follow from another fault, or from the end of the program itself: they explain nothing.
 CONSEQUENCES = frozenset({43, 45})
+SAME_SECONDS = 5.0  # NVML's event and the line in the kernel's log are of one error
 _IN_LOG = re.compile(r"Xid \((?P<bus>[^)]*)\): (?P<xid>\d+)")
+# ``PCI:0000:1b:00`` in the log is ``00000000:1B:00.0`` in NVML.
+_ADDRESS = re.compile(r"(?P<domain>[0-9a-f]+):(?P<bus>[0-9a-f]{2}):(?P<device>[0-9a-f]{2})\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,8 @@ class Announced:
     at: float
     card: str
     source: str
+    located: bool = True  # False: ``card`` is an address on the bus, and no card that was read says that it has it
+    pid: int | None = None  # of the process that was on the card, as the host counts
 
     @property
     def kind(self) -> str:
@@ -72,11 +77,55 @@ def announced(case: Case) -> tuple[Announced, ...]:
         Announced(seen.reading.xid, seen.at, seen.reading.uuid, seen.reading.source)
         for seen in case.history.every(r.GpuEvent)
     ]
+    cards = {address: uuid for (uuid,) in case.history.entities(r.Gpu) if (address := _address_of(case, uuid))}
     for seen in case.history.every(r.KernelMessage):
         match = _IN_LOG.search(seen.reading.text) if seen.reading.kind == "xid" else None
         if match is None or seen.reading.logged_ago_seconds > seen.at:
             continue  # it was logged before we came
-        xid, at = int(match["xid"]), seen.at - seen.reading.logged_ago_seconds
-        if not any(one.xid == xid for one in found):
-            found.append(Announced(xid, at, match["bus"], "kernel_log"))
+        at, uuid = seen.at - seen.reading.logged_ago_seconds, cards.get(_address(match["bus"]))
+        one = Announced(int(match["xid"]), at, uuid or match["bus"], "kernel_log", uuid is not None, seen.reading.pid)
+        same = next((index for index, other in enumerate(found) if _same(one, other)), None)
+        if same is None:
+            found.append(one)
+        elif found[same].pid is None:
+            found[same] = replace(found[same], pid=one.pid)
     return tuple(sorted(found, key=lambda one: one.at))
+
+
+def of_job(case: Case, one: Announced) -> bool:
+    """Whether an error may be of a card that the job used, and of a process of its own; others use the machine as well."""
+    used = used_cards(case)
+    if used is not None and one.card not in used:
+        return not one.located and not all(_address_of(case, uuid) for uuid in used)
+    holder = case.history.latest(r.GpuProcess, one.card, one.pid) if one.pid is not None else None
+    return holder is None or holder.reading.local_pid is None or holder.reading.local_pid in case.job.members
+
+
+def used_cards(case: Case) -> frozenset[str] | None:
+    """The cards that processes of the job were seen to use or may use, and what these are parts of; None: nobody could tell."""
+    bound = [
+        seen.reading for key in case.history.entities(r.GpuBinding) for seen in case.history.series(r.GpuBinding, *key)
+    ]
+    used = {uuid for one in bound if one.cuda is not False for uuid in one.uuids or one.visible}
+    if not used and (not bound or any(one.cuda is not False for one in bound)):
+        return None
+    described = (case.history.latest(r.Gpu, uuid) for uuid in used)
+    return frozenset(
+        used | {one.reading.parent_uuid for one in described if one is not None and one.reading.parent_uuid}
+    )
+
+
+def _same(one: Announced, other: Announced) -> bool:
+    alike = one.card == other.card or one.located != other.located
+    return one.xid == other.xid and alike and abs(one.at - other.at) <= SAME_SECONDS
+
+
+def _address_of(case: Case, uuid: str) -> tuple[int, ...]:
+    seen = case.history.latest(r.Gpu, uuid)
+    return _address(seen.reading.pci_bus) if seen is not None else ()
+
+
+def _address(text: str) -> tuple[int, ...]:
+    """Domain, bus and device; empty where the text names none."""
+    match = _ADDRESS.search(text)
+    return tuple(int(part, 16) for part in match.groups()) if match else ()

@@ -2,21 +2,25 @@
 
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from perfwatch.probes.readings import (
     Frame,
+    Gpu,
+    GpuErrors,
     GpuEvent,
     GpuProcess,
     GpuSample,
     GpuSilence,
     KernelMessage,
     ProcessEnded,
+    Reading,
     SourceLine,
     Traceback,
 )
 from perfwatch.triage.verdict import Verdict
-from tests.cards import UUID
+from tests.cards import UUID, bound, h200
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, READS_LOSS, TORCH, TRAIN, Training
 
 STEPS = [FORWARD, BACKWARD, OPTIMIZER]
@@ -161,6 +165,63 @@ def test_an_xid_from_the_kernel_log_counts_only_when_it_was_logged_while_we_watc
 
     assert ended(fresh).verdict().cause == "gpu_fault"
     assert ended(stale).verdict().cause == "crashed"
+
+
+OTHER = "GPU-1"
+BROKEN = [
+    GpuEvent(uuid=OTHER, xid=79),
+    KernelMessage(kind="xid", text="NVRM: Xid (PCI:0000:1b:00): 79, GPU lost.", logged_ago_seconds=0.0),
+    Gpu(uuid=OTHER, index=1, name="NVIDIA H200", pci_bus="00000000:1B:00.0", lost=True),
+    GpuErrors(uuid=OTHER, uncorrected=3),
+]
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize(("uuid", "cause"), [(UUID, "crashed"), (OTHER, "gpu_fault")])
+def test_a_card_that_the_job_does_not_use_has_not_ended_it(broken: Reading, uuid: str, cause: str) -> None:
+    """The node has eight, and somebody else is on another one."""
+    job = Training(binding=bound(PID, uuid))
+    job.add(msgspec.structs.replace(h200(), pci_bus="00000000:00:06.0"))
+    job.add(
+        Gpu(uuid=OTHER, index=1, name="NVIDIA H200", pci_bus="00000000:1B:00.0"), GpuErrors(uuid=OTHER, uncorrected=0)
+    )
+    job.goes_on(12, STEPS, load="bf16_matmul")
+    job.add(broken)
+
+    assert ended(job).verdict().cause == cause
+
+
+@pytest.mark.parametrize(
+    ("xid", "seconds", "cause"),
+    [(31, 30, "gpu_fault"), (31, 90, "crashed"), (79, 700, "gpu_fault"), (79, 1000, "crashed")],
+)
+def test_an_error_that_the_job_has_outlived_has_not_ended_it(xid: int, seconds: float, cause: str) -> None:
+    """A program's own is raised within a step; those who wait for a broken card give up after NCCL's timeout."""
+    job = under_load("bf16_matmul", STEPS)
+    job.add(GpuEvent(uuid=UUID, xid=xid))
+    job.history.at += seconds
+
+    assert ended(job).verdict().cause == cause
+
+
+def test_a_job_that_ended_with_0_had_no_broken_card() -> None:
+    """Whatever the driver announced."""
+    job = under_load("bf16_matmul", STEPS)
+    job.add(GpuEvent(uuid=UUID, xid=31))
+
+    assert ended(job, code=0).verdict().cause == "finished"
+
+
+@pytest.mark.parametrize(("holder", "cause"), [(4711, "crashed"), (PID, "gpu_fault")])
+def test_a_fault_of_somebody_elses_kernel_on_the_same_card_has_not_ended_it(holder: int, cause: str) -> None:
+    """The kernel's log names the process, as the host counts; NVML's event does not."""
+    job = under_load("bf16_matmul", STEPS)
+    text = "NVRM: Xid (PCI:0000:00:06): 31, pid=90001, name=python"
+    job.add(msgspec.structs.replace(h200(), pci_bus="00000000:00:06.0"))
+    job.add(GpuProcess(uuid=UUID, pid=90_001, local_pid=holder), GpuEvent(uuid=UUID, xid=31))
+    job.add(KernelMessage(kind="xid", text=text, logged_ago_seconds=0.0, pid=90_001))
+
+    assert ended(job).verdict().cause == cause
 
 
 def test_an_exception_that_has_nothing_to_do_with_the_card_is_a_crash() -> None:

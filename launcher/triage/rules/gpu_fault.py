@@ -5,8 +5,9 @@ What it means
     illegal access by a kernel), or uncorrectable memory errors were counted, and the ranks are gone.
 
 How it is recognised
-    The job has ended, and while we watched the driver announced an Xid that ends jobs, or the card's counter of uncorrected
-    errors grew. Numbers that only note a correction, or that follow from any end of a program, do not count.
+    The job has ended, and not well; shortly before, on a card that it used, the driver announced an Xid that ends jobs, or the
+    counter of uncorrected errors grew. Numbers that only note a correction, or that follow from any end of a program, do not
+    count, nor does the kernel of somebody else on the same machine or card.
 
 What it is mistaken for
     ``crashed``: an exception of the program's own, with no word from the driver. ``out_of_memory``: the traceback says so.
@@ -18,26 +19,33 @@ What to do next
 
 from perfwatch.probes.readings import GpuErrors, ProcessEnded
 from perfwatch.triage.case import Case
-from perfwatch.triage.gone import ending, traceback_of
+from perfwatch.triage.gone import LOOKS_APART_SECONDS, ended_at, ended_well, ending, traceback_of
 from perfwatch.triage.gpu import index_of, lost_cards, name_of
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding, Outcome
-from perfwatch.triage.xids import CONSEQUENCES, CORRECTED, PROGRAM, Announced, announced
+from perfwatch.triage.xids import CONSEQUENCES, CORRECTED, PROGRAM, Announced, announced, of_job, used_cards
 
 CAUSE = Cause("gpu_fault", "gone", "gpu", (ProcessEnded,))
 
 TWO_WORDS = 0.96  # the driver's, and a counter or the program's own last words
 ONE_WORD = 0.9
+SOON_SECONDS = (
+    60.0  # a fault of the program's own kernel is raised at its next call that waits for the card: within a step
+)
+LATE_SECONDS = (
+    900.0  # the ranks that wait for one whose card broke give up after NCCL's timeout, 600 s, and write their dumps
+)
 CUDA_WORDS = ("CUDA error", "CUDA driver error", "cudaError", "AcceleratorError", "uncorrectable", "ECC")
 
 
 def judge(case: Case) -> Outcome:
     """Fires when the job is gone and the driver announced why."""
     end = ending(case)
-    if end is None:
+    if end is None or ended_well(case, end):
         return None
-    fatal = [one for one in announced(case) if one.kind != CORRECTED and one.xid not in CONSEQUENCES]
-    counted = _counted(case)
+    ended = ended_at(case, end)
+    fatal = _fatal(case, ended)
+    counted = _counted(case, ended)
     if not fatal and not counted:
         return None
     words = traceback_of(case)
@@ -70,19 +78,34 @@ def judge(case: Case) -> Outcome:
     )
 
 
+def _fatal(case: Case, ended: float) -> list[Announced]:
+    """What was announced on the job's cards when it ended, each number once for a card."""
+    found: dict[tuple[int, str], Announced] = {}
+    for one in announced(case):
+        since = ended - (SOON_SECONDS if one.kind == PROGRAM else LATE_SECONDS)
+        ends_jobs = one.kind != CORRECTED and one.xid not in CONSEQUENCES
+        if ends_jobs and since <= one.at <= ended + LOOKS_APART_SECONDS and of_job(case, one):
+            found.setdefault((one.xid, one.card), one)
+    return list(found.values())
+
+
 def _event(case: Case, one: Announced) -> Evidence:
     return case.saw(
         one.source, name_of(case.history, one.card), "the driver announced an error", one.shown(), "none", one.at
     )
 
 
-def _counted(case: Case) -> tuple[Evidence, ...]:
-    found = []
+def _counted(case: Case, ended: float) -> tuple[Evidence, ...]:
+    found, used, seconds = [], used_cards(case), case.at - ended + LATE_SECONDS
     for (uuid,) in case.history.entities(GpuErrors):
-        grown = case.history.growth(GpuErrors, uuid, of=lambda e: e.uncorrected)
+        if used is not None and uuid not in used:
+            continue
+        grown = case.history.growth(GpuErrors, uuid, of=lambda e: e.uncorrected, seconds=seconds)
         if grown is not None and grown[0] > 0:
             found.append(case.saw("ecc", uuid, "uncorrectable memory errors", f"+{grown[0]:.0f}", "+0"))
     for seen in lost_cards(case.history):
         uuid = seen.reading.uuid
+        if used is not None and uuid not in used:
+            continue
         found.append(case.saw("nvml", uuid, "the driver no longer reaches the card", "lost", "answers", seen.at))
     return tuple(found)
