@@ -1,5 +1,7 @@
 """What every rule about a hang shares: patience by the end of the chain, two independent witnesses, and the finding itself."""
 
+from collections.abc import Iterable
+
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
@@ -7,7 +9,7 @@ from perfwatch.triage.gone import how_it_ended
 from perfwatch.triage.motion import moves
 from perfwatch.triage.node import End
 from perfwatch.triage.sending import sends, untaken
-from perfwatch.triage.verdict import Alternative, Evidence, Finding, Missing
+from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Finding, Missing, Outcome
 
 DECISIVE_SECONDS = 1.0  # two sightings, one second apart
 STRUCTURAL_SECONDS = 6.0
@@ -195,6 +197,23 @@ def hung(
         silent_seconds=round(waited, 1),
         decides_in_seconds=round(max(0.0, patience - waited), 1),
     )
+
+
+def nearest(outcomes: Iterable[Outcome]) -> Outcome:
+    """Of what a rule says of each rank: the first finding that needs no more patience, or else the one that needs least.
+
+    A rank of which nothing can be told must not hide the others, so an abstention is the last resort.
+    """
+    best: Finding | None = None
+    lacking: Abstention | None = None
+    for one in outcomes:
+        if isinstance(one, Abstention):
+            lacking = lacking or one
+        elif one is not None and (best is None or one.decides_in_seconds < best.decides_in_seconds):
+            best = one
+        if best is not None and best.decides_in_seconds <= 0:
+            break
+    return best or lacking
 
 
 def who(chain: Chain) -> str:

@@ -27,7 +27,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.ended_threads import ended_beside
 from perfwatch.triage.frames import show
-from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal, who
+from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, nearest, temporal, who
 from perfwatch.triage.node import culprit, node_of
 from perfwatch.triage.releasing import (
     blocked_beside,
@@ -58,22 +58,23 @@ CEILING_ELSEWHERE = 0.8  # a process that waits for ever may hold it: who lets t
 
 def judge(case: Case) -> Outcome:
     """Fires on a chain that ends in a lock or a cycle of waits."""
-    for chain in case.still_chains:
-        end = chain.end
-        if end.kind not in ("lock", "cycle") or not end.still or _has_a_rule_of_its_own(chain):
-            continue
-        if undrained(case, chain) is not None:
-            continue  # ``blocked_pipe``, which names the pipe that nobody reads
-        if end.node.stack is None:
-            lacking = case.lacks("stacks") or Missing(
-                witness="stacks", reason=f"no stack of pid {end.node.pid} was read"
-            )
-            return Abstention(cause=CAUSE.name, missing=(lacking,))
-        if len(case.ranks) > 1 and "collective" in end.node.tags | chain.start.tags:
-            continue
-        if end.detail != OTHERS_MOVE or not somebody_works(case, chain):
-            return _finding(case, chain)
-    return by_callback(case)
+    found = nearest(_of_chain(case, chain) for chain in case.still_chains)
+    return found if isinstance(found, Finding) else by_callback(case) or found
+
+
+def _of_chain(case: Case, chain: Chain) -> Outcome:
+    end = chain.end
+    if end.kind not in ("lock", "cycle") or not end.still or _has_a_rule_of_its_own(chain):
+        return None
+    if undrained(case, chain) is not None:
+        return None  # ``blocked_pipe``, which names the pipe that nobody reads
+    if end.node.stack is None:
+        lacking = case.lacks("stacks") or Missing(witness="stacks", reason=f"no stack of pid {end.node.pid} was read")
+        return Abstention(cause=CAUSE.name, missing=(lacking,))
+    if len(case.ranks) > 1 and "collective" in end.node.tags | chain.start.tags:
+        return None
+    moves_on = end.detail == OTHERS_MOVE and somebody_works(case, chain)
+    return None if moves_on else _finding(case, chain)
 
 
 def _has_a_rule_of_its_own(chain: Chain) -> bool:

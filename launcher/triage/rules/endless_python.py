@@ -22,7 +22,8 @@ from perfwatch.triage.backing_off import retries
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import any_tag, show
-from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
+from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, nearest, outlasts, temporal, wakes_soon, who
+from perfwatch.triage.job import Member
 from perfwatch.triage.loops import blamed, gets_nowhere, trains_around, turning
 from perfwatch.triage.memory import GUESSED, has_come_back, lull, since_training
 from perfwatch.triage.motion import bursts, moves
@@ -36,9 +37,6 @@ CAUSE = Cause("endless_python", "hung", "user_code", (Thread, Stack))
 COUNTED_LOOP = 5.0  # times the patience, for a ``for`` loop and for a rank that the others still wait for at the start
 RECENT_SECONDS = 6.0
 NAPPING_SECONDS = 15.0  # at one line, before it is even suspected
-WATCHED_SECONDS = (
-    5.0  # of turning, before idle compute threads may shorten the patience: they tell of large operations only
-)
 INFERRED = 0.88  # a long finite computation cannot be told apart by anything but time
 BURSTS = 2  # one may be a cold cache
 OTHER_WORK = ("compile", "import", "save", "load", "rendezvous", "exit", "debugger")
@@ -46,21 +44,23 @@ OTHER_WORK = ("compile", "import", "save", "load", "rendezvous", "exit", "debugg
 
 def judge(case: Case) -> Outcome:
     """Fires on a training thread that sleeps or turns in the program's own code."""
-    for rank in case.ranks:
-        chain = case.chains[rank.pid]
-        if case.progress[rank.pid].kind == "moving" or chain.through - {"supervised", "lock"}:
-            continue
-        end = chain.end
-        if end.node.stack is None:
-            lacking = case.lacks("stacks") or Missing(witness="stacks", reason=f"no stack of pid {rank.pid} was read")
-            return Abstention(cause=CAUSE.name, missing=(lacking,)) if end.kind in ("sleep", "python") else None
-        if end.kind == "sleep" and end.still and not wakes_soon(case, end):
-            return _sleeps(case, chain)
-        if end.kind == "sleep" and end.node.motion.distinct <= 1 and not end.node.motion.io_calls:
-            return _naps(case, chain)
-        seen = profile(case.history, end.node.pid, end.node.tid, seconds=RECENT_SECONDS)
-        if end.kind == "python" and not seen.seen(*TRAINING_TAGS, *OTHER_WORK):
-            return _turns(case, chain, since_training(case, rank))
+    return nearest(_of_rank(case, rank) for rank in case.ranks if case.progress[rank.pid].kind != "moving")
+
+
+def _of_rank(case: Case, rank: Member) -> Outcome:
+    chain, end = case.chains[rank.pid], case.chains[rank.pid].end
+    if chain.through - {"supervised", "lock"}:
+        return None
+    if end.node.stack is None:
+        lacking = case.lacks("stacks") or Missing(witness="stacks", reason=f"no stack of pid {rank.pid} was read")
+        return Abstention(cause=CAUSE.name, missing=(lacking,)) if end.kind in ("sleep", "python") else None
+    if end.kind == "sleep" and end.still and not wakes_soon(case, end):
+        return _sleeps(case, chain)
+    if end.kind == "sleep" and end.node.motion.distinct <= 1 and not end.node.motion.io_calls:
+        return _naps(case, chain)
+    seen = profile(case.history, end.node.pid, end.node.tid, seconds=RECENT_SECONDS)
+    if end.kind == "python" and not seen.seen(*TRAINING_TAGS, *OTHER_WORK):
+        return _turns(case, chain, since_training(case, rank))
     return None
 
 
