@@ -15,8 +15,8 @@ def facing(history: History, job: Job, socket: r.Socket, pids: tuple[int, ...]) 
     """The thread of these processes that waits to receive on the other end of a connection: it has nothing to answer."""
     if not (socket.local and socket.peer) and socket.peer_inode is None:
         return None  # of a socket without a name or a number the other end cannot be told
-    for pid, tid in history.entities(r.Thread):
-        seen = history.latest(r.Thread, pid, tid) if pid in pids else None
+    for pid, tid in (key for one in dict.fromkeys(pids) for key in history.of(r.Thread, one)):
+        seen = history.latest(r.Thread, pid, tid)
         wait = seen.reading.wait if seen is not None else None
         if wait is None or wait.fd is None or wait.kind not in ("recv", "read"):
             continue

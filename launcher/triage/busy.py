@@ -42,12 +42,11 @@ class Phase:
     def grown_bytes(self, case: Case) -> int:
         """Bytes that this rank's files grew by, or its thread wrote if that is more, over the window."""
         files = 0.0
-        for key in case.history.entities(r.FileGrowth):
-            if key[0] == self.rank.pid:
-                grown = case.history.growth(
-                    r.FileGrowth, *key, of=lambda f: float(f.size_bytes), seconds=2 * WINDOW_SECONDS
-                )
-                files += grown[0] if grown else 0.0
+        for key in case.history.of(r.FileGrowth, self.rank.pid):
+            grown = case.history.growth(
+                r.FileGrowth, *key, of=lambda f: float(f.size_bytes), seconds=2 * WINDOW_SECONDS
+            )
+            files += grown[0] if grown else 0.0
         return max(self.written_bytes(case), int(files))
 
     def write_calls(self, case: Case) -> int:

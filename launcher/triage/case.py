@@ -44,7 +44,7 @@ class Case:
         """Who is who."""
         return self._job or read_job(self.history)
 
-    @property
+    @cached_property
     def ranks(self) -> tuple[Member, ...]:
         """The ranks that live."""
         return tuple(rank for rank in self.job.ranks if rank.alive)

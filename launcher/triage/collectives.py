@@ -27,6 +27,10 @@ def standings(case: Case) -> list[Standing]:
 
 def growing(case: Case) -> bool:
     """Whether RAS saw counts grow between the last two answers about any group: then the job goes on."""
+    return case.history.once(("growing",), lambda: _growing(case))
+
+
+def _growing(case: Case) -> bool:
     for series in _counted(case):
         if len(series) >= 2 and _counts(series[-1].reading) != _counts(series[-2].reading):
             return True

@@ -77,8 +77,8 @@ def own_cores(case: Case, on: frozenset[int] | None = None) -> float:
 
 def watching_cores(case: Case) -> float:
     """CPU seconds per second that our own probes cost."""
-    calls = [seen.reading for seen in case.history.every(r.ProbeCall) if seen.at >= case.at - WINDOW_SECONDS]
-    return sum(call.cpu_seconds or 0.0 for call in calls) / max(1.0, min(WINDOW_SECONDS, case.at))
+    calls = case.history.every(r.ProbeCall, seconds=WINDOW_SECONDS)
+    return sum(call.reading.cpu_seconds or 0.0 for call in calls) / max(1.0, min(WINDOW_SECONDS, case.at))
 
 
 def burnt_by_others(case: Case, pid: int) -> float | None:

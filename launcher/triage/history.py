@@ -180,10 +180,10 @@ class History:
         seen = self._index[kind].get(key)
         return cast("Seen[R]", seen[-1]) if seen else None
 
-    def every(self, kind: type[R]) -> list[Seen[R]]:
-        """All readings of a kind, by time."""
-        flat = [one for series in self._index[kind].values() for one in series]
-        return cast("list[Seen[R]]", sorted(flat, key=lambda one: one.at))
+    def every(self, kind: type[R], seconds: float | None = None) -> list[Seen[R]]:
+        """All readings of a kind, by time; with ``seconds``, only those of the last so many."""
+        flat = [one for key in self._index[kind] for one in self.series(kind, *key, seconds=seconds)]
+        return sorted(flat, key=_when)
 
     def growth(
         self, kind: type[R], *key: Any, of: Callable[[R], float | None], seconds: float | None = None

@@ -158,8 +158,8 @@ def _helpers(case: Case, rank: Member) -> list[tuple[float, Seen[r.Thread]]]:
         return []
     share = motion(case.history, rank.pid, tid).run_share or 0.0
     found = []
-    for key in case.history.entities(r.Thread):
-        seen = case.history.latest(r.Thread, *key) if key[0] == rank.pid and key[1] != tid else None
+    for key in case.history.of(r.Thread, rank.pid):
+        seen = case.history.latest(r.Thread, *key) if key[1] != tid else None
         if seen is None or seen.reading.ran_ago_seconds is None or not _awaits_work(case, seen.reading):
             continue
         age, _ = _aged(case, seen)
@@ -190,5 +190,5 @@ def engine_quiet(case: Case, rank: Member) -> tuple[float, tuple[Evidence, ...]]
 
 def _engine(case: Case, rank: Member) -> list[Seen[r.Thread]]:
     """The threads in which torch runs backward passes on GPUs."""
-    seen = (case.history.latest(r.Thread, *key) for key in case.history.entities(r.Thread) if key[0] == rank.pid)
+    seen = (case.history.latest(r.Thread, *key) for key in case.history.of(r.Thread, rank.pid))
     return [one for one in seen if one is not None and one.reading.name.startswith(AUTOGRAD_THREADS)]

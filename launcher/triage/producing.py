@@ -94,8 +94,8 @@ def _waits_on(case: Case, thread: r.Thread) -> str:
 
 
 def _places(case: Case, pid: int) -> Iterator[str]:
-    for key in case.history.entities(r.Descriptor):
-        seen = case.history.latest(r.Descriptor, *key) if key[0] == pid else None
+    for key in case.history.of(r.Descriptor, pid):
+        seen = case.history.latest(r.Descriptor, *key)
         if seen is None:
             continue
         if seen.reading.kind == "file" and seen.reading.mount:

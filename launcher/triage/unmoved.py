@@ -6,7 +6,9 @@ looked at since, or cannot look at, ends it.
 """
 
 from collections import Counter
+from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
@@ -17,11 +19,29 @@ GAP_SECONDS = 20.0  # between two looks at a thread: after a hang was told, its 
 AT_WORK = ("work", "wait")  # what a card does whose kernels come and go
 
 
+@dataclass
+class _Known:
+    """What was found out so far: asked about the dumps of thousands of ranks, each of its own moment, it is not asked anew."""
+
+    since: float = inf  # the earliest moment since which nothing has moved
+    mover: int | None = None  # the rank that had moved, last time
+
+
 def unmoved_since(case: Case, at: float) -> bool:
-    """Whether every rank of the job is here, was looked at since that moment, and has neither moved nor made a step."""
+    """Whether every rank of the job is here, was looked at since that moment, and has neither moved nor made a step.
+
+    Since an earlier moment is more than since a later one, and who has moved since one has mostly done so since the next.
+    """
     if not case.ranks or not case.job.covered:
         return False
-    return case.history.once(("unmoved", at), lambda: all(_unmoved(case, rank.pid, at) for rank in case.ranks))
+    known = case.history.once(("unmoved",), _Known)
+    if at >= known.since:
+        return True
+    first = [known.mover] if known.mover is not None else []
+    known.mover = next((pid for pid in (*first, *(one.pid for one in case.ranks)) if not _unmoved(case, pid, at)), None)
+    if known.mover is None:
+        known.since = at
+    return known.mover is None
 
 
 def _unmoved(case: Case, pid: int, at: float) -> bool:

@@ -4,6 +4,7 @@ A rank's oldest call that is not over is what it waits in; whoever of that group
 recorders are not there, RAS' counts stand in: those ahead in a group wait for those behind.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from perfwatch.probes import readings as r
@@ -90,18 +91,9 @@ def _by_records(case: Case) -> WaitGraph | None:
     dumps = [one for members in groups.values() for one in members]
     if not dumps or stood_seconds(case, dumps) < APART_SECONDS:
         return None
-    oldest = {rank: call for rank in sorted({one.reading.rank for one in dumps}) if (call := _oldest(dumps, rank))}
+    oldest = _oldest(dumps)
     by_place = {(one.reading.rank, one.reading.group): one.reading for one in dumps}
-    edges = {
-        rank: tuple(
-            member
-            for member in group.members
-            if member != rank
-            and not _has_come(by_place.get((member, group.group)), operation, oldest.get(member), group)
-        )
-        for rank, (group, operation) in oldest.items()
-        if not operation.point_to_point
-    }
+    edges = _edges(oldest, by_place)
     edges = _ring(edges, awaited(oldest, by_place)) or {rank: targets for rank, targets in edges.items() if targets}
     known = {one.reading.rank: one.reading for one in dumps}
     seats = {rank: Seat(rank, reading.pid, reading.enqueued or 0) for rank, reading in known.items()}
@@ -148,10 +140,35 @@ def _dead(case: Case) -> dict[int, Seat]:
 Call = tuple[r.RecordedGroup, r.Operation]
 
 
-def _oldest(dumps: list[Seen[r.RecordedGroup]], rank: int) -> Call | None:
-    """The oldest call of a rank that is not over, over all its groups."""
-    calls = [(one.reading, call) for one in dumps if one.reading.rank == rank for call in pending(one.reading)]
-    return min(calls, key=lambda call: call[1].order, default=None)
+def _oldest(dumps: list[Seen[r.RecordedGroup]]) -> dict[int, Call]:
+    """By rank, in rank order, its oldest call that is not over, over all its groups."""
+    found: dict[int, Call] = {}
+    for one in dumps:
+        for call in pending(one.reading):
+            known = found.get(one.reading.rank)
+            if known is None or call.order < known[1].order:
+                found[one.reading.rank] = (one.reading, call)
+    return dict(sorted(found.items()))
+
+
+def _edges(
+    oldest: Mapping[int, Call], by_place: Mapping[tuple[int, str], r.RecordedGroup]
+) -> dict[int, tuple[int, ...]]:
+    """By rank, who has not come to the call that it is in. Those in one call wait for the same ones: they are sought once."""
+    edges: dict[int, tuple[int, ...]] = {}
+    absent: dict[tuple[str, int, tuple[int, ...]], tuple[int, ...]] = {}
+    for rank, (group, operation) in oldest.items():
+        if operation.point_to_point:
+            continue
+        call = (group.group, operation.sequence, group.members)
+        if call not in absent:
+            absent[call] = tuple(
+                member
+                for member in group.members
+                if not _has_come(by_place.get((member, group.group)), operation, oldest.get(member), group)
+            )
+        edges[rank] = tuple(member for member in absent[call] if member != rank)
+    return edges
 
 
 def _has_come(there: r.RecordedGroup | None, operation: r.Operation, busy: Call | None, group: r.RecordedGroup) -> bool:

@@ -35,7 +35,7 @@ def moves(case: Case, node: Node) -> bool:
     """Whether the thread that matters moves, or one beside it that does not rest in between, as a heartbeat does."""
     if node.motion.frozen is not True:
         return True
-    tids = [key[1] for key in case.history.entities(Thread) if key[0] == node.pid and key[1] != node.tid]
+    tids = [tid for _, tid in case.history.of(Thread, node.pid) if tid != node.tid]
     return any(motion(case.history, node.pid, tid).frozen is False and not _rests(case, node.pid, tid) for tid in tids)
 
 

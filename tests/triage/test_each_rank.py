@@ -40,9 +40,11 @@ def naps(history: History, pid: int) -> None:
 
 def turns(history: History, pid: int) -> None:
     """A loop without an end."""
-    calls: dict[str, tuple[str, ...]] = {"loops": ("while",), "loop_calls": ("check",)}
-    history.add(1.0, SourceLine(file=TRAIN, line=80, text="while not ready:", **calls))
-    history.add(1.0, SourceLine(file=TRAIN, line=81, text="    ready = check()", calls=("check",), **calls))
+    loops, asks = ("while",), ("check",)
+    history.add(1.0, SourceLine(file=TRAIN, line=80, text="while not ready:", loops=loops, loop_calls=asks))
+    history.add(
+        1.0, SourceLine(file=TRAIN, line=81, text="    ready = check()", calls=asks, loops=loops, loop_calls=asks)
+    )
     for look in range(int(SECONDS / LOOK_SECONDS)):
         at = 100.0 + look * LOOK_SECONDS
         history.add(at, Thread(pid=pid, tid=pid, name="python", state="R", cpu_seconds=5.0 + look * LOOK_SECONDS,

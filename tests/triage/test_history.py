@@ -57,6 +57,17 @@ def test_what_looking_cost_is_told_whole_when_the_single_calls_are_forgotten() -
     assert (cost.cpu_seconds, cost.stack_dumps, cost.target_paused_ms) == (0.75, 2, 200.0)
 
 
+def test_of_a_kind_only_the_last_seconds_are_given_where_so_asked() -> None:
+    """In order of time, whatever entity they are about."""
+    history = History()
+    for at, probe in ((1.0, "thread"), (8.0, "usage"), (9.0, "thread"), (9.5, "usage")):
+        history.add(at, ProbeCall(probe=probe, entity="job", duration_seconds=0.1, outcome="ok"))
+    history.at = 10.0
+
+    assert [seen.at for seen in history.every(ProbeCall)] == [1.0, 8.0, 9.0, 9.5]
+    assert [seen.at for seen in history.every(ProbeCall, seconds=2.0)] == [8.0, 9.0, 9.5]
+
+
 def with_an_ended_thread(history: History) -> History:
     """A thread of an earlier epoch, and what was let go of once it was long gone."""
     history.add(1.0, Stack(pid=100, tid=ENDED, frames=MAIN))

@@ -1,0 +1,100 @@
+"""What a judgement costs grows with the job, and no faster: counted in calls of functions, which are the same on any machine."""
+
+import sys
+from collections.abc import Callable
+
+from perfwatch.probes.readings import Operation, ProbeCall, Process, RecordedGroup, Thread, Wait
+from perfwatch.triage.case import Case
+from perfwatch.triage.cpu import watching_cores
+from perfwatch.triage.diagnose import judge
+from perfwatch.triage.history import History
+from perfwatch.triage.verdict import ObserverCost
+from perfwatch.triage.waitgraph import wait_graph
+from tests.sessions import session
+
+RANKS = 48
+LOCK = Wait(call="futex", number=202, kind="futex", forever=True)
+IN_PROPORTION = 2.5  # for twice as much; what is compared pair by pair costs four times
+
+
+def calls(work: Callable[[], object]) -> int:
+    """How many functions it calls; of what C does, one for each call into it."""
+    count = 0
+
+    def counted(_frame: object, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(counted)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def stalled(ranks: int) -> Case:
+    """Rank 0 has not come to the call that the others are in; each one's recorder is read a little later than the last."""
+    history, members = History(), tuple(range(ranks))
+    for rank in members:
+        pid, sequence = 1000 + rank, 6 if rank else 5
+        history.add(0.0, Process(pid=pid, start_ticks=1, parent_pid=1, name="python", command=("python", "train.py"),
+                                 python=True, torch_loaded=True, rank=rank, world_size=ranks))  # fmt: skip
+        for at in (90.0, 95.0, 99.0):
+            history.add(at, Thread(pid=pid, tid=pid, name="python", state="S", cpu_seconds=1.0, run_seconds=1.0,
+                                   voluntary_switches=3, ran_ago_seconds=at - 50.0, wait=LOCK))  # fmt: skip
+        call = Operation(name="all_reduce", sequence=sequence, order=sequence, state="scheduled", point_to_point=False)
+        for at in (90.0, 95.0):
+            history.add(at + rank * 1e-4, RecordedGroup(pid=pid, rank=rank, group="0", members=members, enqueued=sequence,
+                                                        completed=sequence - 1, operations=(call,), origin="pipe"))  # fmt: skip
+    history.at = 99.5
+    return Case(history, session(root_pids=(1000,)))
+
+
+def test_who_waits_for_whom_is_found_in_proportion_to_the_ranks() -> None:
+    """Not for each rank anew what holds for all that are in the same call."""
+    small, large = stalled(RANKS), stalled(2 * RANKS)
+
+    cost = [calls(lambda case=case: wait_graph(case)) for case in (small, large)]  # type: ignore[misc]
+
+    graph = wait_graph(large)
+    assert graph is not None
+    assert graph.edges == {rank: (0,) for rank in range(1, 2 * RANKS)}
+    assert cost[1] < IN_PROPORTION * cost[0]
+
+
+def watched(seconds: int) -> Case:
+    """So many seconds of looks at a job of two processes."""
+    history = History()
+    for second in range(seconds):
+        for pid in (700, 701):
+            look = ProbeCall(
+                probe="thread", entity=f"pid {pid}", duration_seconds=0.001, cpu_seconds=0.001, outcome="ok"
+            )
+            history.add(float(second), look)
+    history.at = float(seconds)
+    return Case(history, session())
+
+
+def test_what_watching_costs_now_is_found_without_a_look_at_all_that_was() -> None:
+    """It is asked for each rank, in each judgement."""
+    short, long = watched(60), watched(120)
+
+    assert watching_cores(short) == watching_cores(long)
+    assert calls(lambda: watching_cores(long)) < 1.2 * calls(lambda: watching_cores(short))
+
+
+def test_a_verdict_says_what_all_looks_cost_and_how_many_stacks_they_brought() -> None:
+    """Of py-spy, what it cost; a dump that was refused brought none."""
+    history = History()
+    for at, probe, entity, outcome in (
+        (1.0, "stacks", "pid 700", "ok"),
+        (2.0, "stacks", "pid 700", "unavailable"),
+        (2.0, "stacks", "py-spy", "ok"),
+        (3.0, "thread", "pid 700", "ok"),
+    ):
+        call = ProbeCall(probe=probe, entity=entity, duration_seconds=0.1, cpu_seconds=0.25, outcome=outcome)
+        history.add(at, call)
+    history.at = 4.0
+
+    assert judge(Case(history, session())).observer_cost == ObserverCost(cpu_seconds=1.0, stack_dumps=1)
