@@ -200,20 +200,21 @@ def hung(
 
 
 def nearest(outcomes: Iterable[Outcome]) -> Outcome:
-    """Of what a rule says of each rank: the first finding that needs no more patience, or else the one that needs least.
+    """Of what a rule says of each rank: the first finding that is sure now, or else the one that needs least patience.
 
-    A rank of which nothing can be told must not hide the others, so an abstention is the last resort.
+    A rank of which little can be told must not hide the others, so what rests on one witness gives way, and an abstention is the
+    last resort.
     """
-    best: Finding | None = None
+    found: list[Finding] = []
     lacking: Abstention | None = None
     for one in outcomes:
         if isinstance(one, Abstention):
             lacking = lacking or one
-        elif one is not None and (best is None or one.decides_in_seconds < best.decides_in_seconds):
-            best = one
-        if best is not None and best.decides_in_seconds <= 0:
-            break
-    return best or lacking
+        elif one is not None:
+            if one.decides_in_seconds <= 0 and one.confidence > ONE_WITNESS:
+                return one
+            found.append(one)
+    return min(found, key=lambda one: one.decides_in_seconds, default=lacking)
 
 
 def who(chain: Chain) -> str:

@@ -5,8 +5,9 @@ import pytest
 from perfwatch.probes.readings import Frame, Process, SourceLine, Stack, Thread, Wait
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
+from perfwatch.triage.hang import ONE_WITNESS, nearest
 from perfwatch.triage.history import History
-from perfwatch.triage.verdict import Verdict
+from perfwatch.triage.verdict import Abstention, Finding, Verdict
 from tests.sessions import session
 
 TRAIN, THREADS = "/app/train.py", "/usr/lib/python3.11/threading.py"
@@ -92,3 +93,18 @@ def test_a_deadlock_is_told_beside_a_rank_whose_stack_could_not_be_read(unseen: 
 
     assert (verdict.state, verdict.cause) == ("hung", "deadlocked_locks")
     assert {culprit.rank for culprit in verdict.culprits} == {1 - unseen}
+
+
+def test_a_deadlock_with_one_witness_gives_way_to_one_that_is_sure() -> None:
+    """And where both are sure, the first is told; one that needs patience yet is told last."""
+
+    def finding(confidence: float, decides_in_seconds: float = 0.0) -> Finding:
+        return Finding(cause="deadlocked_locks", state="hung", summary="", confidence=confidence, owner="user_code",
+                       decides_in_seconds=decides_in_seconds)  # fmt: skip
+
+    doubtful, later, sure, too = finding(ONE_WITNESS), finding(0.98, 20.0), finding(0.97), finding(0.98)
+    abstention = Abstention(cause="deadlocked_locks", missing=())
+
+    assert nearest([abstention, later, doubtful, None, sure, too]) is sure
+    assert nearest([abstention, later, doubtful]) is doubtful
+    assert nearest([None, abstention]) is abstention
