@@ -1,10 +1,11 @@
 """Whether the launcher starts the ranks anew, again and again: by the processes that came and went, and by its own count."""
 
-from collections import Counter
 from dataclasses import dataclass
 
+from perfwatch.probes.readings import Traceback
 from perfwatch.triage.case import Case
-from perfwatch.triage.job import Member
+from perfwatch.triage.job import TICKS_PER_SECOND, Member
+from perfwatch.triage.placement import launches
 
 COUNT = "TORCHELASTIC_RESTART_COUNT"  # torchrun tells each rank how many generations were before it
 SHORT_LIFE_SECONDS = 600.0  # mean life of a generation: a run that fails once a day is no loop
@@ -21,7 +22,7 @@ class Restarts:
 
 
 def restarts(case: Case) -> Restarts | None:
-    """The rank with the most generations; None where nothing is replaced, or where the newest one lasts."""
+    """The rank with the most generations; None where nothing is replaced after it failed, or where the newest one lasts."""
     best = max((_counted(case, member) for member in case.job.ranks), key=lambda one: one.processes, default=None)
     seen = _watched(case)
     if seen is not None and (best is None or best.processes <= seen.processes):
@@ -30,14 +31,42 @@ def restarts(case: Case) -> Restarts | None:
 
 
 def _watched(case: Case) -> Restarts | None:
-    """Processes of one rank, started by a launcher, that came one after the other while we looked."""
-    generations: Counter[int] = Counter()
+    """Processes of one rank that one and the same launcher started one after the other while we looked, each after a bad end."""
+    generations: dict[tuple[int, int], list[Member]] = {}
     for member in case.job.members.values():
         above = case.job.members.get(member.process.parent_pid)
-        if member.process.rank is not None and member.process.python and above is not None:
-            generations[member.process.rank] += above.process.rank is None
-    rank, count = generations.most_common(1)[0] if generations else (0, 0)
-    return Restarts(rank, count, case.at) if count > 1 else None
+        if (
+            member.process.rank is not None
+            and member.process.python
+            and above is not None
+            and above.process.rank is None
+        ):
+            generations.setdefault((member.process.rank, above.pid), []).append(member)
+    found = [(rank, count) for (rank, _), members in generations.items() if (count := _in_a_row(case, members)) > 1]
+    rank, count = max(found, key=lambda one: one[1], default=(0, 0))
+    return Restarts(rank, count, case.at) if count else None
+
+
+def _in_a_row(case: Case, members: list[Member]) -> int:
+    """Generations up to the newest, if it is there because those before it were short and failed: jobs of a script just follow."""
+    *before, newest = sorted(members, key=lambda member: member.process.start_ticks)
+    failed = sum(_failed(case, member) for member in before)
+    if not failed:
+        return 1
+    life = (newest.process.start_ticks - before[0].process.start_ticks) / TICKS_PER_SECOND / len(before)
+    lasts = newest.alive and _age(case, newest) > OUTLIVED * life
+    return 1 if life > SHORT_LIFE_SECONDS or lasts else failed + 1
+
+
+def _failed(case: Case, member: Member) -> bool:
+    """Whether a process ended badly. How, often only its launcher knows; torchrun and the like start anew what failed, and no other."""
+    end = member.ended
+    if end is None or end.exit_code == 0:
+        return False
+    if end.exit_code is not None or end.signal is not None or case.history.series(Traceback, member.pid):
+        return True
+    above = case.job.members.get(member.process.parent_pid)
+    return above is not None and launches(above.process)
 
 
 def _counted(case: Case, member: Member) -> Restarts:
