@@ -113,12 +113,17 @@ class CgroupProbe:
         room, folder = tightest
         usage, limit = (self._number(folder, name) for name in _MEMORY_FILES[level.version])
         events = parse_pairs(self._text(folder, "memory.events") or "")
+        limited = room != float(
+            "inf"
+        )  # memory.stat costs the kernel more than the others: it is read where it can matter
+        counted = parse_pairs(self._text(folder, "memory.stat") or "") if limited else {}
         kills = parse_pairs(self._text(level.folder, _KILLS_FILE[level.version]) or "").get("oom_kill")
         return {
             "memory_bytes": usage,
-            "memory_limit_bytes": limit if room != float("inf") else None,
+            "memory_limit_bytes": limit if limited else None,
             "memory_high_events": events.get("high"),
             "memory_max_events": events.get("max") if level.version == 2 else self._number(folder, "memory.failcnt"),
+            "refaulted_pages": refaulted(counted, _REFAULTS[level.version]),
             "oom_kills": kills,  # of this group: those of an ancestor count its siblings too
         }
 
@@ -158,6 +163,8 @@ _MEMORY_FILES = {
     1: ("memory.usage_in_bytes", "memory.limit_in_bytes"),
     2: ("memory.current", "memory.max"),
 }
+# Of the group and all below it. Linux 5.9 counts memory of files and other memory apart.
+_REFAULTS = {1: "total_workingset_refault", 2: "workingset_refault"}
 _KILLS_FILE = {1: "memory.oom_control", 2: "memory.events"}
 
 
@@ -216,6 +223,12 @@ def parse_pairs(text: str) -> dict[str, int]:
     """``name number`` lines, as in cpu.stat and memory.events."""
     pairs = (line.split() for line in text.splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
+
+
+def refaulted(counted: dict[str, int], name: str) -> int | None:
+    """Pages that came back, by memory.stat; None where the kernel does not say."""
+    known = [counted[name + kind] for kind in ("", "_anon", "_file") if name + kind in counted]
+    return sum(known) if known else None
 
 
 def _own_path(memberships: str) -> str:

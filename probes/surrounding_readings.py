@@ -110,6 +110,8 @@ class Cgroup(Reading, frozen=True, kw_only=True):
     memory_limit_bytes: int | None = None
     memory_high_events: int | None = None
     memory_max_events: int | None = None  # v1: failcnt
+    # Pages that were read back soon after they had been taken away; the page cache fills every limit, and that alone is no shortage.
+    refaulted_pages: int | None = None
     oom_kills: int | None = None
     frozen: bool | None = None
     pressure: dict[str, Pressure] = {}

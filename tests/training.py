@@ -89,6 +89,7 @@ class Training:
         samples: int = 5,
         owns_gil: bool = False,
         writes: int = 0,
+        delay_share: float = 0.0,
     ) -> "Training":
         """Let so many seconds pass: the training thread is seen in these stacks in turn, the card under this load.
 
@@ -102,7 +103,7 @@ class Training:
             at = self.history.at
             ran = None if run_share > 0.5 else at - began
             state = "S" if wait else "R"
-            self.add(_thread(PID, "python", at * run_share, state, wait, ran, round(at * writes)))
+            self.add(_thread(PID, "python", at * run_share, state, wait, ran, round(at * writes), at * delay_share))
             if engine is not None:
                 self.add(_thread(ENGINE, "pt_autograd_0", at * engine, "R", None, None))
             frames = stacks[number % len(stacks)]
@@ -127,7 +128,14 @@ class Training:
 
 
 def _thread(
-    tid: int, name: str, run: float, state: str, wait: Wait | None, ran_ago: float | None, writes: int = 0
+    tid: int,
+    name: str,
+    run: float,
+    state: str,
+    wait: Wait | None,
+    ran_ago: float | None,
+    writes: int = 0,
+    delay: float = 0.0,
 ) -> Thread:
     return Thread(
         pid=PID,
@@ -136,7 +144,7 @@ def _thread(
         state=state,
         cpu_seconds=run,
         run_seconds=run,
-        run_delay_seconds=0.0,
+        run_delay_seconds=delay,
         voluntary_switches=0,
         ran_ago_seconds=ran_ago,
         wait=wait,

@@ -16,12 +16,31 @@ WINDOW_SECONDS = 20.0
 FEW_SAMPLES = 30
 LOST_SHARE = 0.15  # of the training thread's time: below it a cause is not worth a verdict
 SURE_SHARE = 0.45
+NOTED = 0.55  # confidence in what was seen, but cost nothing that could be measured: below a verdict, told beside one
 UNSEEN_MACHINE = 0.75  # confidence where throttling, memory and /dev/shm are unknown
 
 
 def certainty(lost: float) -> float:
     """Confidence from the share of time lost: 0.75 at the threshold, 0.97 when nearly half is lost."""
     return round(0.75 + 0.22 * max(0.0, min(1.0, (lost - LOST_SHARE) / (SURE_SHARE - LOST_SHARE))), 2)
+
+
+def noted(lost: float | None, confidence: float) -> float:
+    """The confidence in a state of the machine or of the job that is there, whatever it costs: a mere note unless time is lost."""
+    if lost is None:
+        return min(confidence, UNSEEN_MACHINE)
+    return confidence if lost >= LOST_SHARE else min(confidence, NOTED)
+
+
+def behind(lost: float | None) -> float:
+    """How much a cause explains that stands behind whatever else is slow: all of it, if it costs time at all."""
+    return 1.0 if lost is None or lost >= LOST_SHARE else lost
+
+
+def asleep_share(case: Case, rank: Member, seconds: float = WINDOW_SECONDS) -> float | None:
+    """Share of the time that a training thread neither runs nor waits for a CPU; None where it is not known."""
+    moved = motion(case.history, rank.pid, case.progress[rank.pid].thread, seconds)
+    return None if moved.run_share is None else max(0.0, 1.0 - moved.run_share - (moved.delay_share or 0.0))
 
 
 def working(case: Case) -> list[tuple[Member, Profile]]:

@@ -15,6 +15,7 @@ from perfwatch.triage.job import Member
 from perfwatch.triage.motion import motion, moves, python_threads, tags_seen, was_at
 from perfwatch.triage.profile import Profile, lasting
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.slowness import asleep_share
 from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding
 from perfwatch.triage.workers import between_tasks
 
@@ -195,8 +196,8 @@ def starving(case: Case) -> Starving | None:
 
 def _asleep(case: Case, rank: Member) -> float:
     """Share of the time that the training thread does not run: in ``Queue.get`` it waits at most so long, and unpickles otherwise."""
-    moved = motion(case.history, rank.pid, case.progress[rank.pid].thread, WINDOW_SECONDS)
-    return 1.0 if moved.run_share is None else max(0.0, 1.0 - moved.run_share - (moved.delay_share or 0.0))
+    share = asleep_share(case, rank)
+    return 1.0 if share is None else share
 
 
 def for_training(case: Case, rank: Member, seen: Profile) -> bool:

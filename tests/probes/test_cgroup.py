@@ -47,6 +47,7 @@ def test_version_2_with_the_limit_on_an_ancestor(tmp_path: Path) -> None:
             "slurm/job7/memory.current": "900\n",
             "slurm/job7/memory.max": "1000\n",
             "slurm/job7/memory.events": "low 0\nhigh 3\nmax 8\noom 1\noom_kill 2\n",
+            "slurm/job7/memory.stat": "file 800\nworkingset_refault_anon 2\nworkingset_refault_file 40\n",
             "slurm/job7/step0/cpu.max": "max 100000\n",
             "slurm/job7/step0/cpu.stat": "usage_usec 9\nnr_periods 0\nnr_throttled 0\nthrottled_usec 0\n",
             "slurm/job7/step0/memory.current": "700\n",
@@ -69,6 +70,7 @@ def test_version_2_with_the_limit_on_an_ancestor(tmp_path: Path) -> None:
         memory_limit_bytes=1000,
         memory_high_events=3,
         memory_max_events=8,
+        refaulted_pages=42,
         oom_kills=1,
         frozen=True,
         pressure={"memory": Pressure(some_microseconds=4000, full_microseconds=1000)},
@@ -169,3 +171,25 @@ def test_our_own_groups_can_be_read() -> None:
     [reading] = CgroupProbe().look(os.getpid())
 
     assert reading.cpus_allowed == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(
+    ("limit", "stat", "pages"),
+    [
+        ("1000", "workingset_refault_file 1\ntotal_workingset_refault_anon 2\ntotal_workingset_refault_file 40\n", 42),
+        ("1000", "total_workingset_refault 7\n", 7),  # before Linux 5.9
+        ("1000", "total_cache 9\n", None),
+        ("9223372036854771712", "total_workingset_refault 7\n", None),
+    ],
+)
+def test_pages_that_came_back_are_those_of_the_group_and_all_below_it(
+    tmp_path: Path, limit: str, stat: str, pages: int | None
+) -> None:
+    """A kernel that does not count them says nothing, not zero; nor is a group asked that has no limit."""
+    files = {
+        "memory/job/memory.usage_in_bytes": "700\n",
+        "memory/job/memory.limit_in_bytes": f"{limit}\n",
+        "memory/job/memory.stat": stat,
+    }
+
+    assert look(machine(tmp_path, "4:memory:/job\n", V1_MOUNTS, files)).refaulted_pages == pages

@@ -5,10 +5,12 @@ What it means
     bus error or spill elsewhere.
 
 How it is recognised
-    /dev/shm of the job is almost used up, and the job moves, or has lost loader workers.
+    /dev/shm of the job is almost used up, and the job has just lost loader workers, or starts them again, or spends its time in
+    writing files that find no room there.
 
 What it is mistaken for
-    ``memory_pressure``: the machine's memory. A large /dev/shm with room left.
+    ``memory_pressure``: the machine's memory. A large /dev/shm with room left. A data set that somebody copied there, and that
+    fills it: as long as nobody fails for it, that is noted, and no verdict.
 
 What to do next
     ``docker run --shm-size=8g`` (or an emptyDir with medium Memory), fewer workers, smaller batches.
@@ -16,15 +18,16 @@ What to do next
 
 from collections import Counter
 
-from perfwatch.probes.readings import Frame, Host
+from perfwatch.probes.readings import Frame, Host, ProcessEnded
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import user_frame
+from perfwatch.triage.job import Member
 from perfwatch.triage.motion import TORN_SHARE
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.progress import besides_training
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.saving import saves
-from perfwatch.triage.slowness import FEW_SAMPLES, WINDOW_SECONDS, slow
+from perfwatch.triage.slowness import FEW_SAMPLES, WINDOW_SECONDS, behind, noted, slow
 from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("shared_memory_exhausted", "slow", "node", (Host,))
@@ -43,16 +46,17 @@ def judge(case: Case) -> Outcome:
     size = f"{host.reading.shm_used_bytes / 2**20:,.0f} of {host.reading.shm_total_bytes / 2**20:,.0f} MiB"
     for rank in case.ranks:
         seen = case.profile(rank, WINDOW_SECONDS)
-        lost = any(not worker.alive for worker in case.job.workers(rank.pid))
-        if not seen.samples or (case.progress[rank.pid].kind == "still" and not lost):
+        failed = any(_failed_lately(case, worker) for worker in case.job.workers(rank.pid))
+        if not seen.samples or (case.progress[rank.pid].kind == "still" and not failed):
             continue
+        lost = 1.0 if failed else _lost(case, seen)
         return slow(
             case,
             CAUSE,
             rank,
-            explains=1.0,
-            lost=0.3,
-            confidence=0.85 if seen.samples >= FEW_SAMPLES else 0.75,
+            explains=behind(lost),
+            lost=lost,
+            confidence=noted(lost, 0.85 if seen.samples >= FEW_SAMPLES else 0.75),
             frame=_writer(case, seen) or besides_training(seen),
             summary=f"/dev/shm is {used:.0%} full ({size})",
             evidence=(case.saw("host", "/dev/shm", "almost full", f"{used:.0%} used", "below 90 %", host.at),),
@@ -63,6 +67,18 @@ def judge(case: Case) -> Outcome:
             ),
         )
     return None
+
+
+def _failed_lately(case: Case, worker: Member) -> bool:
+    """Whether a worker has ended just now, and is not known to have ended well."""
+    gone = case.history.latest(ProcessEnded, worker.pid)
+    late = gone is not None and gone.at >= case.at - WINDOW_SECONDS
+    return late and worker.ended is not None and worker.ended.exit_code != 0
+
+
+def _lost(case: Case, seen: Profile) -> float:
+    """Share of the time in what fails where there is no room: writing files, and making a loader's queues and workers."""
+    return seen.share_where(lambda stack: saves(case, stack)) + seen.share("loader_start", "loader_stop")
 
 
 def _writer(case: Case, seen: Profile) -> Frame | None:
