@@ -15,7 +15,7 @@ WANTS_SHARE = 0.25  # run time plus run delay, of a core: above it a thread want
 
 @dataclass(frozen=True)
 class Demand:
-    """How many threads of the job want a CPU most of the time."""
+    """How many threads of the job want one of the CPUs of a rank most of the time."""
 
     threads: int
 
@@ -30,13 +30,17 @@ def delay_share(case: Case, pid: int) -> float | None:
     return motion(case.history, pid, tid, WINDOW_SECONDS).delay_share
 
 
-def demand(case: Case) -> Demand | None:
-    """Threads that run or wait for a CPU, over all processes that were swept; None when none was."""
+def demand(case: Case, rank_pid: int) -> Demand | None:
+    """Threads that run or wait for a CPU of a rank's, over all processes that were swept; None when none was.
+
+    Ranks that are bound to CPUs of their own do not crowd each other.
+    """
     wanting = known = 0
+    own = _cpus_of(case, rank_pid)
     since = case.at - FAR_APART * WINDOW_SECONDS  # of others nothing is known; in a calm job those are nearly all
     for pid, tid in case.history.entities(r.Thread):
         seen = case.history.latest(r.Thread, pid, tid)
-        if seen is None or seen.at < since:
+        if seen is None or seen.at < since or _elsewhere(_cpus_of(case, pid), own):
             continue
         moved = motion(case.history, pid, tid, WINDOW_SECONDS)
         if moved.run_share is None:
@@ -44,6 +48,29 @@ def demand(case: Case) -> Demand | None:
         known += 1
         wanting += moved.run_share + (moved.delay_share or 0.0) >= WANTS_SHARE
     return Demand(wanting) if known else None
+
+
+def sharers(case: Case, rank_pid: int) -> int:
+    """How many ranks may run on the CPUs of one, itself included."""
+    own = _cpus_of(case, rank_pid)
+    return sum(not _elsewhere(_cpus_of(case, rank.pid), own) for rank in case.ranks)
+
+
+def _cpus_of(case: Case, pid: int) -> frozenset[int]:
+    return case.history.once(("cpus", pid), lambda: _may_run_on(case, pid))
+
+
+def _may_run_on(case: Case, pid: int) -> frozenset[int]:
+    """Where a process may run, or the rank that it belongs to if it was not asked itself; empty where neither is known."""
+    member = case.job.members.get(pid)
+    seen = case.history.latest(r.Affinity, pid)
+    if seen is None and member is not None and member.rank_pid is not None:
+        seen = case.history.latest(r.Affinity, member.rank_pid)
+    return frozenset(seen.reading.cpus) if seen is not None else frozenset()
+
+
+def _elsewhere(cpus: frozenset[int], own: frozenset[int]) -> bool:
+    return bool(cpus and own) and cpus.isdisjoint(own)
 
 
 def allowed_cpus(case: Case, pid: int) -> float | None:
@@ -61,7 +88,7 @@ def allowed_cpus(case: Case, pid: int) -> float | None:
 
 def crowds_itself(case: Case, pid: int) -> bool:
     """Whether the job's own threads are so many for each CPU that whatever it waits for waits for one first."""
-    cpus, wanted = allowed_cpus(case, pid), demand(case)
+    cpus, wanted = allowed_cpus(case, pid), demand(case, pid)
     delayed = (delay_share(case, pid) or 0.0) >= DELAYED_SHARE
     return cpus is not None and wanted is not None and delayed and wanted.threads >= BUSY_PER_CPU * cpus + 1
 

@@ -42,7 +42,7 @@ def judge(case: Case) -> Outcome:
         stolen = steal is not None and steal >= STEAL_SHARE
         if delay is None or not (delay >= DELAYED_SHARE or stolen):
             continue
-        wanted, cpus, own = demand(case), allowed_cpus(case, rank.pid), confined(case, rank.pid)
+        wanted, cpus, own = demand(case, rank.pid), allowed_cpus(case, rank.pid), confined(case, rank.pid)
         crowd = wanted.threads if wanted else 0
         least = OTHERS_THERE if own is not None and 0 < crowd <= len(own) else OTHERS_SHARE
         if not stolen and (others is None or others < least):

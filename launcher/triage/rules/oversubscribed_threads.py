@@ -26,6 +26,7 @@ from perfwatch.triage.cpu import (
     burnt_by_others,
     confined,
     demand,
+    sharers,
 )
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import certainty, slow, working
@@ -45,9 +46,9 @@ def judge(case: Case) -> Outcome:
         if case.progress[rank.pid].kind != "moving":
             continue
         cpus = allowed_cpus(case, rank.pid)
-        wanted = demand(case)
+        wanted = demand(case, rank.pid)
         if cpus is None or wanted is None:
-            return None
+            continue
         others = burnt_by_others(case, rank.pid)
         alone = confined(case, rank.pid) is not None and others is not None and others < ALONE_SHARE
         crowd = BUSY_PER_CPU * cpus + 1
@@ -83,7 +84,7 @@ def judge(case: Case) -> Outcome:
             ),
             alternatives=(Alternative(cause="contended_cpu", refuted_by="the CPU time is burnt by the job itself"),),
             next=(
-                f"OMP_NUM_THREADS={max(1, int(cpus // max(1, len(case.ranks))))}",
+                f"OMP_NUM_THREADS={max(1, int(cpus // max(1, sharers(case, rank.pid))))}",
                 "torch.set_num_threads(1) in workers; fewer workers, or more CPUs for the job",
             ),
         )
