@@ -7,8 +7,10 @@ from perfwatch.probes.readings import Frame, Stack, Steps
 from perfwatch.triage.case import Case
 from perfwatch.triage.code import line_of
 from perfwatch.triage.frames import tags, user_frames
+from perfwatch.triage.gpu import cards_of, regimes
 from perfwatch.triage.job import Member
 from perfwatch.triage.profile import Profile
+from perfwatch.triage.slowness import WINDOW_SECONDS
 
 PROFILERS = frozenset(("torch.profiler.profile", "torch.autograd.profiler.profile", "autograd.profiler.profile"))
 PROFILERS_OWN = frozenset("activities record_shapes profile_memory with_stack with_flops with_modules".split())
@@ -31,6 +33,16 @@ def tool_above(case: Case, rank: Member) -> str:
             return TOOLS[above.process.name]
         above = case.job.members.get(above.process.parent_pid)
     return ""
+
+
+def waiting(case: Case, rank: Member) -> float:
+    """Share of the time that a card of the rank waits for its host."""
+    return max((card.waiting for card in regimes(case.history, rank.pid, WINDOW_SECONDS)), default=0.0)
+
+
+def weighed(case: Case, rank: Member) -> bool:
+    """Whether it is known how long the cards of the rank wait for their host: nobody looked at them, or there is none."""
+    return bool(regimes(case.history, rank.pid, WINDOW_SECONDS)) or not cards_of(case.history, rank.pid).uuids
 
 
 def recorded_for_good(case: Case, seen: Profile) -> Frame | None:

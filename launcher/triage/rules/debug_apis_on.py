@@ -10,7 +10,8 @@ How it is recognised
     ncu`` included), or a loop inside ``with torch.profiler.profile(...)`` without a schedule.
 
 What it is mistaken for
-    Logging of a traceback: not below forward code. Our own looks: py-spy attaches no tracer.
+    Logging of a traceback: not below forward code. Our own looks: py-spy attaches no tracer. A variable or a tracer that is
+    there and costs nothing that could be measured: that is noted.
 
 What to do next
     Take ``set_detect_anomaly``, the profiler, the variable or the tool out.
@@ -26,12 +27,13 @@ from perfwatch.triage.debugging import (
     profiles,
     recorded_for_good,
     tool_above,
+    waiting,
+    weighed,
 )
 from perfwatch.triage.frames import show, tags
-from perfwatch.triage.gpu import regimes
 from perfwatch.triage.job import Member
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.slowness import FEW_SAMPLES, LOST_SHARE, WINDOW_SECONDS, certainty, slow, working
+from perfwatch.triage.slowness import FEW_SAMPLES, LOST_SHARE, NOTED, certainty, noted, slow, working
 from perfwatch.triage.verdict import Alternative, Evidence, Finding, Outcome
 
 CAUSE = Cause("debug_apis_on", "slow", "user_code", (Stack,))
@@ -51,7 +53,7 @@ def judge(case: Case) -> Outcome:
         lost = explains = 0.0
         around = None
         formatting, profiling = formats_stacks(seen), seen.share_where(profiles)
-        held = min(_waiting(case, rank), formatting + seen.share("backward")) if anomaly_on(case, rank, seen) else 0.0
+        held = min(waiting(case, rank), formatting + seen.share("backward")) if anomaly_on(case, rank, seen) else 0.0
         if formatting >= STACKS_SHARE:
             lost, explains = formatting, held
             around = anomaly_around(case, seen)
@@ -73,10 +75,13 @@ def judge(case: Case) -> Outcome:
             evidence.append(
                 case.saw("stack", pid, "a profiler runs in the loop", f"{profiling:.0%} of {samples}", "0 %")
             )
+        sure = SEEN if evidence else NOTED
         if case.job.members[rank.pid].process.environment.get(BLOCKING) == "1":
             evidence.append(case.saw("environment", pid, f"{BLOCKING} is set", "1", "unset"))
-            lost = max(lost, _waiting(case, rank))  # each launch waits for its kernel, and the card for the next
+            lost = max(lost, waiting(case, rank))  # each launch waits for its kernel, and the card for the next
+            sure = max(sure, noted(lost if weighed(case, rank) else None, SEEN))
         if always := recorded_for_good(case, seen):
+            sure = max(sure, UNWEIGHED)
             evidence.append(
                 case.saw("source", show(always) or "", "the loop runs inside torch's profiler", "no schedule", "none")
             )
@@ -87,7 +92,7 @@ def judge(case: Case) -> Outcome:
         if seen.samples < FEW_SAMPLES:
             continue
         if not evidence:
-            if (tool := tool_above(case, rank)) and _waiting(case, rank) >= LOST_SHARE:
+            if (tool := tool_above(case, rank)) and waiting(case, rank) >= LOST_SHARE:
                 return _under(case, rank, tool)
             continue
         frame = seen.top_line(lambda stack: "format_stack" in tags(stack) or profiles(stack))
@@ -97,7 +102,7 @@ def judge(case: Case) -> Outcome:
             rank,
             lost=lost,
             explains=max(lost, explains),
-            confidence=max(SEEN if lost or not always else UNWEIGHED, certainty(lost)),
+            confidence=max(sure, certainty(lost)) if lost >= LOST_SHARE else sure,
             frame=frame or always,
             summary=f"a debugging aid is on: {evidence[0].claim} ({evidence[0].observed})"
             + (f" at {show(frame)}" if frame else "")
@@ -118,7 +123,7 @@ def judge(case: Case) -> Outcome:
 
 def _under(case: Case, rank: Member, tool: str) -> Finding:
     """Each CUDA call of the rank passes through a tool, and its card waits for that, if for nothing else that is known."""
-    lost = _waiting(case, rank)
+    lost = waiting(case, rank)
     return slow(
         case,
         CAUSE,
@@ -132,8 +137,3 @@ def _under(case: Case, rank: Member, tool: str) -> Finding:
         alternatives=(Alternative(cause="host_bound_python", refuted_by=f"what the host does passes through {tool}"),),
         next=(f"start it without {tool}, and look again",),
     )
-
-
-def _waiting(case: Case, rank: Member) -> float:
-    """Share of the time that a card of the rank waits for its host."""
-    return max((card.waiting for card in regimes(case.history, rank.pid, WINDOW_SECONDS)), default=0.0)
