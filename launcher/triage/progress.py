@@ -16,6 +16,7 @@ STEP_GRACE_SECONDS = 3.0  # ... and at least for so long
 RECENT_SECONDS = 60.0  # of step times that count as usual
 NEWEST_SECONDS = 10.0  # of steps that tell how long one takes now
 LATELY_SECONDS = 12.0  # of stacks that tell what it is at; a crowded machine delays a record by seconds
+LONGER = 2.5  # times the usual one: it is not only steps that were made
 STEPS_SEEN = 2
 COUNTED_BETWEEN = 3  # looks at the count; the steps before another graph is captured fall into one or two
 STILL_SHARE = 0.95  # of the samples in one stack; a nonblocking dump tears about 3 %
@@ -78,6 +79,17 @@ def step_clock(history: History, pid: int, seconds: float = RECENT_SECONDS) -> S
     intervals = tuple(value for one in series for value in one.reading.interval_seconds)
     warm_up = min(len(intervals) // 10, 10)  # the first steps compile, allocate and autotune
     return StepClock(last.reading.count, ago, intervals[warm_up:], last.reading.count - series[0].reading.count)
+
+
+def stepped(history: History, pid: int) -> list[tuple[float, float]]:
+    """From when to when the agent's count grew at its usual pace; a longer time from step to step holds something else as well."""
+    newest: dict[int, float] = {}
+    for one in history.series(r.Steps, pid):
+        if one.reading.step_ago_seconds is not None:
+            newest.setdefault(one.reading.count, one.at - one.reading.step_ago_seconds)
+    between = list(pairwise(newest.values()))
+    usual = median(end - begin for begin, end in between) or 0.0
+    return [(begin, end) for begin, end in between if end - begin <= LONGER * usual]
 
 
 def _in_graphs(history: History, pid: int, tid: int, ago_seconds: float) -> bool:

@@ -1,7 +1,13 @@
-"""What counts as an optimizer's update."""
+"""What counts as an optimizer's update, and which backward passes should have made one."""
+
+import pytest
 
 from perfwatch.probes.readings import Frame, Stack
-from perfwatch.triage.rules.skipping_steps import updates
+from perfwatch.triage.rules import skipping_steps
+from perfwatch.triage.rules.skipping_steps import COUNTED, UNTOLD, updates
+from perfwatch.triage.slowness import NOTED
+from perfwatch.triage.verdict import Finding
+from tests.training import BACKWARD, FORWARD, OPTIMIZER, TORCH, TRAIN, Training
 
 OPTIM = "/v/lib/python3.12/site-packages/torch/optim"
 SGD, BASE, PROGRAM = f"{OPTIM}/sgd.py", f"{OPTIM}/optimizer.py", "/u/t.py"
@@ -19,3 +25,30 @@ def test_where_the_optimizer_is_made_or_cleared_no_step_is_made() -> None:
     assert updates(stack(("SGD.step", SGD)))
     assert not updates(stack(("Optimizer.__init__", BASE), ("SGD.__init__", SGD)))
     assert not updates(stack(("Optimizer.zero_grad", BASE)))
+
+
+ATTACK = (Frame("grad", f"{TORCH}/autograd/__init__.py", 500), Frame("attack", TRAIN, 42))
+
+
+@pytest.mark.parametrize(
+    ("trained_at", "turns_at", "confidence"),
+    [
+        (BACKWARD, BACKWARD, COUNTED),  # its guard throws each update away from now on
+        (BACKWARD, ATTACK, NOTED),  # after the epoch: gradients of the input, and no step is due
+        (None, BACKWARD, UNTOLD),  # nobody looked while steps were made
+    ],
+)
+def test_backward_passes_skip_steps_where_the_same_lines_made_steps_before(
+    trained_at: tuple[Frame, ...] | None, turns_at: tuple[Frame, ...], confidence: float
+) -> None:
+    """A count that rests beside passes of another kind is no verdict."""
+    job = Training(card=False)
+    for second in range(20):
+        job.goes_on(1.0, [FORWARD, trained_at or OPTIMIZER]).steps(2 * second + 1, 0.5, 0.5)
+    for second in range(20):
+        job.goes_on(1.0, [FORWARD, turns_at]).steps(39, ago=second + 1.0)
+
+    found = skipping_steps.judge(job.case())
+
+    assert isinstance(found, Finding)
+    assert found.confidence == confidence

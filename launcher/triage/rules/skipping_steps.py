@@ -11,7 +11,8 @@ How it is recognised
     are on a GPU.
 
 What it is mistaken for
-    ``evaluating``: no backward either. Gradient accumulation: a step comes after some backward passes.
+    ``evaluating``: no backward either. Gradient accumulation: a step comes after some backward passes. Gradients that are no
+    training (an attack on the model, an estimate of influence): their line was never seen while steps were made.
 
 What to do next
     Look at the loss: it is NaN or infinite. Lower the learning rate, or look for the first bad batch.
@@ -19,11 +20,14 @@ What to do next
 
 from perfwatch.probes.readings import Stack
 from perfwatch.triage.case import Case
-from perfwatch.triage.frames import any_tag, short_name, tags, tags_of
+from perfwatch.triage.frames import any_tag, short_name, tags, tags_of, user_frame
 from perfwatch.triage.gpu import regimes
-from perfwatch.triage.progress import StepClock
+from perfwatch.triage.history import Seen
+from perfwatch.triage.job import Member
+from perfwatch.triage.profile import Profile
+from perfwatch.triage.progress import StepClock, stepped
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.slowness import WINDOW_SECONDS, slow
+from perfwatch.triage.slowness import NOTED, WINDOW_SECONDS, slow
 from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("skipping_steps", "slow", "user_code", (Stack,))
@@ -40,6 +44,8 @@ CLEARING = 0.25  # weight of a sample in zero_grad: for SGD without momentum it 
 EACH_LOSS = frozenset({"scale", "apply_scale", "_lazy_init_scale_growth_tracker"})  # of the scaler: once per backward
 NO_UPDATE = frozenset("zero_grad __init__ add_param_group state_dict load_state_dict".split())
 COUNTED, SAMPLED = 0.92, 0.85
+UNTOLD = 0.7  # nobody saw at which lines the passes of the steps were that were made
+MOSTLY = 0.5  # of the passes that are seen now
 
 
 def judge(case: Case) -> Outcome:
@@ -60,14 +66,16 @@ def judge(case: Case) -> Outcome:
             skipped = seen.share_where(updates) == 0.0 and beside >= COMPANIONS
         if turns < BACKWARD_TURNS or not skipped:
             continue
+        sure = SAMPLED if steps is None else _counted(case, rank, seen)
         return slow(
             case,
             CAUSE,
             rank,
             lost=1.0,
-            confidence=COUNTED if steps is not None else SAMPLED,
+            confidence=sure,
             frame=seen.top_line(lambda stack: "backward" in tags(stack)),
-            summary=f"the loop turns but the optimizer makes no step: {turns} or more backward passes in {seen.seconds:.0f} s, no update",
+            summary=f"the loop turns but the optimizer makes no step: {turns} or more backward passes in {seen.seconds:.0f} s, no update"
+            + (", at lines where no step was made before" if sure == NOTED else ""),
             evidence=(
                 case.saw(
                     "stack",
@@ -86,6 +94,22 @@ def judge(case: Case) -> Outcome:
             next=("look at the loss: it is NaN or infinite", "lower the learning rate, or find the first bad batch"),
         )
     return None
+
+
+def _counted(case: Case, rank: Member, seen: Profile) -> float:
+    """How sure a resting count is: the passes of now must be those that made steps before."""
+    made = stepped(case.history, rank.pid)
+    whole = _passes(case.profile(rank))
+    trains = {user_frame(one.reading) for one in whole if any(a <= one.at <= b for a, b in made)}
+    if not trains:
+        return UNTOLD
+    now = _passes(seen)
+    alike = sum(one.reading.samples for one in now if user_frame(one.reading) in trains)
+    return COUNTED if alike >= MOSTLY * sum(one.reading.samples for one in now) else NOTED
+
+
+def _passes(seen: Profile) -> list[Seen[Stack]]:
+    return [one for one in seen.sights if "backward" in tags(one.reading)]
 
 
 def _usual(steps: StepClock) -> float:
