@@ -19,7 +19,9 @@ from perfwatch.probes.readings import (
     SourceLine,
     Traceback,
 )
-from perfwatch.triage.verdict import Verdict
+from perfwatch.triage.rules import wrong_precision
+from perfwatch.triage.slowness import NOTED
+from perfwatch.triage.verdict import Finding, Verdict
 from tests.cards import UUID, bound, h200
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, READS_LOSS, TORCH, TRAIN, Training
 
@@ -32,6 +34,8 @@ EAGER = (
     ),
     *FORWARD,
 )
+PRODUCT = (Frame("train", TRAIN, 50),)
+FORCES = (Frame("train", TRAIN, 51),)
 
 
 def under_load(load: str, stacks: Sequence[tuple[Frame, ...]], **sample: object) -> Training:
@@ -313,3 +317,30 @@ def test_a_model_that_was_left_on_the_cpu_is_said() -> None:
 
     assert verdict.cause == "cpu_training"
     assert "is the model on the CPU?" in verdict.summary
+
+
+@pytest.mark.parametrize(
+    ("stacks", "confidence"),
+    [
+        (STEPS, wrong_precision.SURE),
+        ([PRODUCT, *3 * [READS_LOSS]], wrong_precision.SURE),  # h = x @ w, without any module
+        (
+            [BACKWARD, OPTIMIZER, READS_LOSS],
+            wrong_precision.UNSEEN,
+        ),  # it trains, and its forward pass is one compiled function
+        ([FORCES, *3 * [READS_LOSS]], NOTED),  # molecules, on purpose in full precision
+    ],
+)
+def test_full_precision_is_a_fault_where_matrices_are_multiplied(
+    stacks: list[tuple[Frame, ...]], confidence: float
+) -> None:
+    """To the card a simulation looks the same."""
+    job = Training()
+    job.add(
+        SourceLine(file=TRAIN, line=50, text="    hidden = inputs @ weights", calls=()),
+        SourceLine(file=TRAIN, line=51, text="    force = torch.sin(waves * place).sum(0)", calls=("torch.sin", "sum")),
+    )
+    found = wrong_precision.judge(job.goes_on(12, stacks, load="fp32_matmul", samples=10).case())
+
+    assert isinstance(found, Finding)
+    assert found.confidence == confidence

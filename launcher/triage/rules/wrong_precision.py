@@ -6,21 +6,28 @@ What it means
 
 How it is recognised
     The card is busy, its fp32 (or fp64) pipe is used a good part of the time, the tensor cores are not, and memory is not the
-    bottleneck.
+    bottleneck. A model's layers, or lines that multiply matrices, were seen in the stacks, or a trace shows such products.
 
 What it is mistaken for
     ``memory_bound_gpu``: elementwise work in fp32 leaves that pipe idle and memory busy. bf16, fp16 and TF32 use the tensor
-    cores. Arithmetic that has no matrix products (simulations) looks the same: there this is no fault.
+    cores. Arithmetic that has no matrix products (simulations) looks the same to the card: there this is no fault, and where
+    nothing was seen of a model or its training it is only noted.
 
 What to do next
     ``torch.set_float32_matmul_precision("high")``, or ``torch.autocast("cuda", dtype=torch.bfloat16)``.
 """
 
-from perfwatch.probes.readings import GpuActivity
-from perfwatch.triage.accelerated import accelerated, monitored, slow_on_gpu
+from functools import partial
+
+from perfwatch.probes.readings import GpuActivity, Stack
+from perfwatch.triage.accelerated import Accelerated, accelerated, monitored, slow_on_gpu
 from perfwatch.triage.case import Case
+from perfwatch.triage.code import line_of, names
+from perfwatch.triage.frames import any_tag, tags, user_frames
 from perfwatch.triage.gpu import Regime, name_of
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.slowness import NOTED
+from perfwatch.triage.traced import trace_of
 from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("wrong_precision", "slow", "user_code", (GpuActivity,))
@@ -33,7 +40,11 @@ LITTLE_MEMORY = 0.3
 MEMORY = 0.6
 SPEED_UP = 0.8  # of the time in those products: TF32 is eight times as fast on the cards that have it
 ITERATES = 0.3  # of the looks without any traffic
-SURE = 0.9
+LAYERS = ("forward", "attention", "eager_attention", "convolution")
+PRODUCTS = frozenset(
+    "matmul mm bmm addmm baddbmm einsum linear bilinear conv1d conv2d conv3d scaled_dot_product_attention".split()
+)
+SURE, UNSEEN = 0.9, 0.75  # it trains, but by graphs or compiled functions: what it computes was not seen
 
 
 def judge(case: Case) -> Outcome:
@@ -56,7 +67,7 @@ def judge(case: Case) -> Outcome:
             CAUSE,
             one,
             lost=SPEED_UP * used,
-            confidence=SURE,
+            confidence=_certainty(case, one),
             summary=f"{name} computes in {pipe}: that pipe is used {used:.0%}, the tensor cores {card.tensor:.0%}",
             evidence=(
                 monitored(case, one, "busy, and the tensor cores are not", "tensor cores used in matrix products"),
@@ -75,3 +86,21 @@ def _idle(card: Regime, used: float) -> bool:
     tensor = card.tensor or 0.0
     plain = used >= MUCH_ARITHMETIC and (card.dram or 0.0) < LITTLE_MEMORY
     return tensor <= TENSOR or (tensor <= LITTLE_TENSOR and plain)
+
+
+def _certainty(case: Case, one: Accelerated) -> float:
+    """How sure it is that the arithmetic is products of matrices: by a trace, by the stacks, or because something trains."""
+    trace, whole = trace_of(case, one.rank.pid), case.profile(one.rank)
+    if (trace is not None and trace.full_precision_gemm_share) or whole.share_where(partial(_multiplies, case)) > 0.0:
+        return SURE
+    steps = case.steps(one.rank)
+    trains = (steps is not None and steps.count > 0) or whole.seen("backward", "optimizer", "graph_replay")
+    return UNSEEN if trains else NOTED
+
+
+def _multiplies(case: Case, stack: Stack) -> bool:
+    """Whether a stack is in a layer of a model, or at a line that multiplies matrices."""
+    if any_tag(tags(stack), *LAYERS):
+        return True
+    lines = (line_of(case.history, frame) for frame in user_frames(stack))
+    return any(line is not None and (names(line.calls) & PRODUCTS or " @ " in line.text) for line in lines)
