@@ -16,7 +16,6 @@ from perfwatch.triage.node import IT_RUNS, End, Node, node_of
 from perfwatch.triage.sending import OPENING, gives, takes
 
 RUNNING_SHARE = 0.5  # of a core: a thread above this is running whatever the instant says
-NETWORK_STATES = ("ESTABLISHED", "SYN_SENT", "CLOSE_WAIT", "SYN_RECV", "FIN_WAIT1", "FIN_WAIT2")
 STREAMS = {0: "stdin", 1: "stdout", 2: "stderr"}
 SIGNAL_WAITS = ("rt_sigtimedwait", "rt_sigsuspend", "pause")
 
@@ -120,6 +119,8 @@ def _files(history: History, node: Node, wait: r.Wait) -> list[r.Descriptor]:
 
 
 def _behind(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descriptor) -> Edge | None:
+    if file.kind == "tty" and gives(wait, file.fd):
+        return ending("pipe_full", node, f"{file.target} to show what it writes", descriptor=file)
     if file.kind == "tty":
         return ending("input", node, f"somebody to type on {file.target}", descriptor=file)
     if file.kind in ("pipe", "fifo"):

@@ -11,6 +11,7 @@ from perfwatch.triage.motion import WINDOW_SECONDS, dominant, motion, python_thr
 from perfwatch.triage.node import End, Node, node_of, silence
 from perfwatch.triage.polling import source_of
 from perfwatch.triage.present import open_file
+from perfwatch.triage.sending import gives
 from perfwatch.triage.workers import idle
 
 GIL_WAIT_SECONDS = 0.02  # CPython re-asks every 5 ms (sys.getswitchinterval); remaining time measured 1-2 ms
@@ -184,7 +185,8 @@ def _listens(history: History, node: Node) -> bool:
     if node.wait is None or node.wait.fd is None:
         return False
     file = open_file(history, node.pid, node.tid, node.wait.fd)
-    return node.wait.kind == "accept" or (file is not None and file.reading.kind == "tty")
+    types = file is not None and file.reading.kind == "tty" and not gives(node.wait, node.wait.fd)
+    return node.wait.kind == "accept" or types
 
 
 def nearest(history: History, node: Node, others: list[Node]) -> list[Node]:

@@ -2,18 +2,20 @@
 
 What it means
     Often the job's own stdout: whoever started it took the pipe and stopped reading. Or a FIFO that has no other end. Or a
-    program that a worker started: its stderr is a pipe, and the worker reads its stdout only.
+    program that a worker started: its stderr is a pipe, and the worker reads its stdout only. Or the job's terminal is held.
 
 How it is recognised
     The wait chain ends in a read or write on a pipe or FIFO; who holds the other end is known from every process' open files.
     Or it ends in a circle: the program writes into its full stdout or stderr, and its parent waits for it at another descriptor.
     A question on stdin, in the midst of training, that a pipe does not answer is given less time than data that are late.
+    A write to a terminal that takes no more: Ctrl-S was typed there, or whoever shows it (tmux, screen, ssh) has stopped.
 
 What it is mistaken for
     A slow reader: the writer runs now and then. A queue between the job's own processes: the chain goes on to the other end.
+    ``waiting_for_input``: a terminal too, but it is read.
 
 What to do next
-    Read the pipe (or kill the reader, if it is stuck), redirect the job's output to a file.
+    Read the pipe (or kill the reader, if it is stuck), redirect the job's output to a file. At a terminal, Ctrl-Q.
 """
 
 import msgspec
@@ -25,6 +27,7 @@ from perfwatch.triage.code import calling_line
 from perfwatch.triage.edges import STREAMS
 from perfwatch.triage.frames import show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal, who
+from perfwatch.triage.held_terminal import held
 from perfwatch.triage.memory import quiet
 from perfwatch.triage.node import culprit
 from perfwatch.triage.profile import TRAINING_TAGS
@@ -46,6 +49,8 @@ def judge(case: Case) -> Outcome:
             return _undrained(case, chain, found)
         if end.kind not in ("pipe_full", "pipe_empty") or not end.still or chain.through & {"child", "pool"}:
             continue
+        if (terminal := held(case, chain)) is not None:
+            return terminal
         holders = ", ".join(f"pid {pid}" for pid in end.others[:3])
         wait = end.node.wait
         opens = wait is not None and wait.kind == "open"

@@ -75,6 +75,7 @@ def finalising(stack: Stack | None) -> bool:
 
 
 def _patience(case: Case, chain: Chain) -> float:
-    unread = chain.end.kind == "pipe_full" and not chain.end.others  # only this process could read it, and it is over
+    # Only this process could read it, and it is over; or a terminal is held.
+    unread = chain.end.kind == "pipe_full" and not chain.end.others
     certain = chain.end.kind in ("lock", "cycle") or unread or outlasts(case, chain.end)
     return STRUCTURAL_SECONDS if certain else temporal(case)
