@@ -16,6 +16,7 @@ What to do next
 """
 
 from perfwatch.probes.readings import Descriptor, Thread
+from perfwatch.triage.arriving import passed
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
@@ -25,6 +26,7 @@ from perfwatch.triage.rule import Cause
 from perfwatch.triage.sending import ask, sends
 from perfwatch.triage.verdict import Alternative, Outcome
 
+LATELY_SECONDS = 30.0  # of which a byte says that the peer answers
 UNSEEN = 0.78  # confidence without a stack, of one of several ranks: it may as well wait for its peers in a collective
 
 CAUSE = Cause("blocked_network", "hung", "network", (Thread, Descriptor))
@@ -100,15 +102,7 @@ def arrives(case: Case, chain: Chain) -> bool:
     end = chain.end
     if end.descriptor is None:
         return False
-    sending = sends(end) is not None
-    sockets = [
-        one.reading.socket
-        for one in case.history.series(Descriptor, end.node.pid, end.descriptor.fd, seconds=30.0)
-        if one.reading.socket is not None
-    ]
-    known = [socket.sent_bytes if sending else socket.received_bytes for socket in sockets]
-    counts = [count for count in known if count is not None]
-    return len(counts) >= 2 and counts[-1] > counts[0]
+    return passed(case.history, end.node.pid, end.descriptor.fd, LATELY_SECONDS, sent=sends(end) is not None) > 0
 
 
 def _silent(chain: Chain, received: float | None) -> float:

@@ -4,18 +4,21 @@ What it means
     Weights or a data set come over the network. It ends by itself.
 
 How it is recognised
-    The wait chain ends in a socket on which bytes arrive (the kernel counts them), or the training thread is in HTTP frames and
-    a file of its own grows.
+    The wait chain ends in a socket, or the training thread is in HTTP frames, and bytes arrive on the sockets that the thread
+    waits on (the kernel counts them). Of a thread that was never seen to wait those of its whole process count, for less.
 
 What it is mistaken for
-    ``blocked_network``: no byte arrives. A thread that sends to somebody who takes nothing.
+    ``blocked_network``: no byte arrives there, whatever other threads receive. A thread that sends to somebody who takes
+    nothing.
 
 What to do next
     Wait; keep the data nearer next time.
 """
 
 from perfwatch.probes.readings import Descriptor, Thread
+from perfwatch.triage.arriving import passed, waited_on
 from perfwatch.triage.case import Case
+from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.sending import sends
@@ -23,8 +26,11 @@ from perfwatch.triage.verdict import Culprit, Finding, Outcome
 
 CAUSE = Cause("downloading", "busy", "network", (Thread, Descriptor))
 
-LEAST_BYTES = 1
+LEAST_BYTES = (
+    512  # fewer are the signs of life of a connection that is kept open; the slowest drill gets 8,000 a second
+)
 WINDOW_SECONDS = 20.0
+WAITED, UNNAMED = 0.9, 0.7  # confidence: on the thread's own sockets; on any of its process
 
 
 def judge(case: Case) -> Outcome:
@@ -39,7 +45,8 @@ def judge(case: Case) -> Outcome:
             continue  # nobody downloads by sending: what arrives meanwhile comes over other connections
         if chain.end.kind != "network" and not recent.share("http", "ssl"):
             continue
-        arrived = _arrived(case, rank.pid)
+        own = _own(case, chain)
+        arrived = _arrived(case, own or _all(case, rank.pid))
         if arrived < LEAST_BYTES or recent.seen("optimizer", "backward"):
             continue
         line = show(recent.top_line())
@@ -47,7 +54,7 @@ def judge(case: Case) -> Outcome:
             cause=CAUSE.name,
             state="busy",
             summary=f"something is being downloaded{' at ' + line if line else ''}: {arrived / 2**10:,.0f} KiB arrived meanwhile",
-            confidence=0.9,
+            confidence=WAITED if own else UNNAMED,
             owner=CAUSE.owner,
             culprits=(Culprit(pid=rank.pid, rank=rank.rank, frame=line),),
             evidence=(
@@ -58,19 +65,15 @@ def judge(case: Case) -> Outcome:
     return None
 
 
-def _arrived(case: Case, pid: int) -> int:
-    """Bytes received on TCP sockets of the process that a thread waited on."""
-    total = 0.0
-    for key in case.history.entities(Descriptor):
-        if key[0] != pid:
-            continue
-        grown = case.history.growth(
-            Descriptor,
-            *key,
-            of=lambda file: (
-                float(file.socket.received_bytes) if file.socket and file.socket.received_bytes is not None else None
-            ),
-            seconds=WINDOW_SECONDS,
-        )
-        total += grown[0] if grown else 0.0
-    return int(total)
+def _own(case: Case, chain: Chain) -> frozenset[tuple[int, int]]:
+    """The descriptors, by process, that the thread and the one that it waits for were seen to wait on."""
+    waits = {(node.pid, node.tid) for node in (chain.start, chain.end.node)}
+    return frozenset((pid, fd) for pid, tid in waits for fd in waited_on(case.history, pid, tid, WINDOW_SECONDS))
+
+
+def _all(case: Case, pid: int) -> frozenset[tuple[int, int]]:
+    return frozenset(case.history.of(Descriptor, pid))
+
+
+def _arrived(case: Case, files: frozenset[tuple[int, int]]) -> int:
+    return sum(passed(case.history, pid, fd, WINDOW_SECONDS) for pid, fd in files)
