@@ -1,4 +1,4 @@
-"""What every rule about a hang shares: patience by the end of the chain, two independent witnesses, and the finding itself."""
+"""What every rule about a hang shares: patience by the end of the chain, independent witnesses, and the finding itself."""
 
 from collections.abc import Iterable
 
@@ -6,6 +6,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
 from perfwatch.triage.gone import how_it_ended
+from perfwatch.triage.independence import certainty_of_a_hang
 from perfwatch.triage.motion import moves
 from perfwatch.triage.node import End
 from perfwatch.triage.sending import sends, untaken
@@ -14,9 +15,6 @@ from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Finding,
 DECISIVE_SECONDS = 1.0  # two sightings, one second apart
 STRUCTURAL_SECONDS = 6.0
 LONGEST_RECOVERED = 3.0  # times the longest gap that this run has recovered from
-ONE_WITNESS = 0.55  # confidence with a single kind of witness: below what is called sure
-TWO_WITNESSES = 0.94
-THREE_WITNESSES = 0.98
 
 
 def temporal(case: Case) -> float:
@@ -42,7 +40,7 @@ def wakes_soon(case: Case, end: End) -> bool:
 
 
 def witnesses(case: Case, chain: Chain) -> tuple[Evidence, ...]:
-    """What shows that the end does not move, one piece for each independent kind of witness."""
+    """What shows that the end does not move, one piece for each kind of witness."""
     end = chain.end
     # Of something dead, what is left is the one that waits for it.
     node = chain.start if end.kind == "dead" else end.node
@@ -131,7 +129,7 @@ def witnesses(case: Case, chain: Chain) -> tuple[Evidence, ...]:
             )
         )
     steps = case.progress[chain.start.pid].steps if chain.start.pid in case.progress else None
-    if steps is not None and steps.ago_seconds is not None:
+    if steps is not None and steps.ago_seconds is not None and steps.late:
         found.append(
             case.saw(
                 "steps",
@@ -172,12 +170,11 @@ def hung(
 ) -> Finding:
     """A hang with its chain, its witnesses and its countdown.
 
-    The confidence follows from how many independent kinds of witness are flat; ``ceiling`` caps it where a rule infers
+    The confidence follows from how many independent sources show that nothing moves; ``ceiling`` caps it where a rule infers
     rather than sees.
     """
     shown = evidence + witnesses(case, chain)
-    kinds = {one.witness for one in shown}
-    confidence = ONE_WITNESS if len(kinds) <= 1 else TWO_WITNESSES if len(kinds) == 2 else THREE_WITNESSES
+    confidence = certainty_of_a_hang(shown)
     waited = silent_seconds(case, chain) if silent is None else silent
     moved = moves(case.history, chain.start.pid, chain.start.tid).ago_seconds
     apart = (chain.start.pid, chain.start.tid) != (chain.end.node.pid, chain.end.node.tid)
@@ -187,7 +184,7 @@ def hung(
         cause=cause,
         state="hung",
         summary=summary,
-        confidence=round(min(confidence, ceiling), 2),
+        confidence=min(confidence, ceiling),
         owner=owner,
         culprits=chain.culprits(),
         wait_chain=chain.links,

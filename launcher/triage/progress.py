@@ -49,6 +49,11 @@ class StepClock:
         return (self.ago_seconds or 0.0) > max(seconds, times * max(self.intervals, default=0.0))
 
     @property
+    def late(self) -> bool:
+        """Whether the next step should have come long ago, by how long steps took: only then does its silence say anything."""
+        return (self.ago_seconds or 0.0) > max(STEP_GRACE_SECONDS, STEP_GRACE * (self.long_seconds or 0.0))
+
+    @property
     def long_seconds(self) -> float | None:
         """The 95th percentile."""
         return quantile(self.intervals, 0.95)
@@ -125,8 +130,7 @@ def progress(history: History, rank: Member, job: Job) -> Progress:
     tid = training_thread(history, rank)
     steps = step_clock(history, rank.pid)
     if steps is not None and steps.ago_seconds is not None:
-        allowed = max(STEP_GRACE_SECONDS, STEP_GRACE * (steps.long_seconds or 0.0))
-        if steps.ago_seconds <= allowed:
+        if not steps.late:
             return Progress("moving", f"step {steps.count} was {steps.ago_seconds:.1f} s ago", tid, steps)
     moved = motion(history, rank.pid, tid)
     if moved.state in ("T", "t"):

@@ -32,7 +32,7 @@ CAUSE = Cause("blocked_child", "hung", "user_code", (Process, Thread))
 ASKED = frozenset({"child", "join_process", "supervised"})
 TALKED_TO = frozenset({"pipe", "socket"})  # to a program of its own; a worker at the other end is ``stuck_worker``
 DOZING = 2.0  # times the patience, for children that nap: they may look at something that comes in the end
-GUESSED = 0.7  # so they may; and so may another thread, where one moves
+GUESSED = 0.7  # so they may; and so may another thread, where one moves, or whatever it is that could not be seen
 WATCHED_SECONDS = 10.0
 IDLE_SHARE = 0.002  # of a core
 
@@ -64,7 +64,7 @@ def _finding(case: Case, chain: Chain, child: Member, patience: float, dozing: b
         patience=patience,
         silent=silence(case.history, chain.start) if dozing else None,
         evidence=_asleep(case, chain, child) if dozing else (),
-        ceiling=GUESSED if dozing or chain.end.detail == OTHERS_MOVE else 1.0,
+        ceiling=GUESSED if dozing or chain.end.detail == OTHERS_MOVE or chain.end.kind == "unknown" else 1.0,
         alternatives=(Alternative(cause="dead_worker", refuted_by=f"process {child.pid} is alive"),),
         next=_next(case, chain),
     )
