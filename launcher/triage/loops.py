@@ -10,7 +10,7 @@ import msgspec
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
-from perfwatch.triage.code import line_of, names
+from perfwatch.triage.code import line_of, matches_expressions, names
 from perfwatch.triage.frames import is_named, show, user_frames
 from perfwatch.triage.history import History
 from perfwatch.triage.motion import stacks_of
@@ -22,7 +22,6 @@ from perfwatch.triage.verdict import Evidence, Finding
 STAYS_SHARE = 0.9  # of the samples; a nonblocking sample tears in about 3 %
 GENERATOR_SHARE = 0.5  # of the samples: else the loop's body takes the time, and what it is given is another matter
 SECONDS = 30.0
-EXPRESSIONS = frozenset("match fullmatch search findall finditer sub subn split".split())
 OWNED_LOOKS, MANY_SAMPLES, ALIKE_SHARE = 3, 100, 0.95  # a nonblocking sample tears in about 3 %
 TRAINS = frozenset({"backward", "step"})
 
@@ -55,7 +54,7 @@ def in_one_call(history: History, node: Node) -> bool:
     Such a call may go wild and never return. A loop shows several lines; other calls that keep the GIL may take their time.
     """
     source = source_of(history, node)
-    if source is None or source.loops or not names(source.calls) & EXPRESSIONS:
+    if source is None or source.loops or not matches_expressions(source.calls):
         return False
     stacks = [seen.reading for seen in stacks_of(history, node.pid, node.tid, SECONDS)]
     known = [stack.owns_gil for stack in stacks if stack.owns_gil is not None]

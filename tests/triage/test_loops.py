@@ -3,11 +3,13 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from msgspec import structs
 
 from perfwatch.gauntlet.recorded import expected_of
 from perfwatch.probes.readings import SourceLine, Stack, Thread
 from perfwatch.recording import Record, load
+from perfwatch.triage.code import matches_expressions
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.verdict import Verdict
 
@@ -79,3 +81,38 @@ def test_one_call_that_costs_more_than_all_that_the_others_did_is_given_half_the
 
     assert diagnose(recording, at).state == "hung"
     assert diagnose(replace(recording, records=heavy), at).state == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("call", "matches"),
+    [
+        ("re.search", True),
+        ("FIELD.match", True),
+        ("self._word_pattern.sub", True),
+        ("fullmatch", True),
+        ("index.search", False),
+        ("torch.split", False),
+        ("text.split", False),
+        ("tree.findall", False),
+        ("FIELD.parse", False),
+    ],
+)
+def test_only_what_a_pattern_is_asked_for_counts_as_a_regular_expression(call: str, matches: bool) -> None:
+    """Indices are searched and tensors split as well, and both may take their time."""
+    assert matches_expressions(["len", call]) is matches
+
+
+def test_a_search_of_an_index_is_not_given_up_after_half_the_patience() -> None:
+    """The recorded call, had it been one of something else than a pattern."""
+    case = FILTERS.parent / "expression_costs_more_than_all_else"
+    recording, at = load(case), expected_of(case).at
+
+    searches = tuple(
+        structs.replace(one, reading=structs.replace(one.reading, calls=("index.search",)))
+        if isinstance(one.reading, SourceLine)
+        else one
+        for one in recording.records
+    )
+
+    assert diagnose(recording, at).state == "hung"
+    assert diagnose(replace(recording, records=searches), at).state != "hung"
