@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from perfwatch.probes import readings as r
 from perfwatch.recording import Event
 from perfwatch.session import Session
@@ -79,6 +81,7 @@ class Teller:
         elif self.state == "slow" and verdict.state in WELL:
             over = "no longer slow" if verdict.state == "healthy" else f"{self._cause} is not seen any more"
             kind, text = "retraction", f"{over}: {_since(late_seconds)}{verdict.summary}"
+        verdict = msgspec.structs.replace(verdict, supersedes=self._cause)
         if verdict.state == "slow":
             self._slow.tell(verdict.cause)
         elif verdict.state != "inconclusive":

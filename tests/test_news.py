@@ -126,3 +126,17 @@ def test_slowness_that_a_long_phase_follows_is_taken_back_with_how_long_no_step_
     teller.tell(said("busy", "computing_on_host"), 70.0, late_seconds=62.0)
 
     assert told[-1].text == "contended_cpu is not seen any more: no step for 62 s; it is busy"
+
+
+def test_a_verdict_says_which_cause_it_replaces() -> None:
+    """Whoever reads the events, or a webhook, need not look for the one before; a mere suspicion names no cause."""
+    told: list[News] = []
+    teller = Teller(session(), None, told.append)
+    teller.tell(said("slow", "synchronising"), 10.0)
+    teller.tell(said("hung", "endless_python"), 60.0)
+    teller.tell(said("healthy", "balanced"), 90.0)
+    teller.tell(said("inconclusive", None, SUSPECTED), 120.0)
+    teller.tell(said("hung", "stalled_collective"), 150.0)
+    superseded = [one.verdict.supersedes for one in told if one.verdict is not None]
+
+    assert superseded == [None, "synchronising", "endless_python", "balanced", None]
