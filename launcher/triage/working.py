@@ -24,10 +24,11 @@ def works(case: Case, pid: int) -> bool:
     return moves(case, node_of(case.history, case.job, pid)) and busy_with(case, pid) is not None
 
 
-def busy_with(case: Case, pid: int) -> tuple[float, float] | None:
-    """Share of a core and bytes per second, of a process that has enough of one."""
-    cpu = _rate(case, pid, lambda usage: usage.cpu_seconds)
-    data = _rate(case, pid, lambda usage: float((usage.read_chars or 0) + (usage.written_chars or 0))) or 0.0
+def busy_with(case: Case, pid: int, watched_seconds: float = WATCHED_SECONDS) -> tuple[float, float] | None:
+    """Share of a core and bytes per second, of a process that has enough of one and was watched for so long."""
+    cpu = _rate(case, pid, lambda usage: usage.cpu_seconds, watched_seconds)
+    moved = _rate(case, pid, lambda usage: float((usage.read_chars or 0) + (usage.written_chars or 0)), watched_seconds)
+    data = moved or 0.0
     return (cpu, data) if cpu is not None and (cpu >= WORKING_SHARE or data >= MOVING_BYTES) else None
 
 
@@ -45,6 +46,6 @@ def _rests(case: Case, pid: int, tid: int) -> bool:
     return any(wait.kind in ("sleep", "poll", "futex") and not wait.forever for wait in waits)
 
 
-def _rate(case: Case, pid: int, of: Callable[[ProcessUsage], float | None]) -> float | None:
+def _rate(case: Case, pid: int, of: Callable[[ProcessUsage], float | None], watched_seconds: float) -> float | None:
     grown = case.history.growth(ProcessUsage, pid, of=of, seconds=WINDOW_SECONDS)
-    return grown[0] / grown[1] if grown is not None and grown[1] >= WATCHED_SECONDS else None
+    return grown[0] / grown[1] if grown is not None and grown[1] >= watched_seconds else None

@@ -17,7 +17,7 @@ What to do next
 
 import msgspec
 
-from perfwatch.probes.readings import ProcessUsage, Stack, Thread
+from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, silent_seconds, temporal, who
@@ -27,12 +27,12 @@ from perfwatch.triage.polling import texts_near
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.threads import other_threads
 from perfwatch.triage.verdict import Alternative, Outcome
-from perfwatch.triage.working import started_by, works
+from perfwatch.triage.working import busy_with, started_by, works
 
 CAUSE = Cause("waiting_for_file", "hung", "user_code", (Thread, Stack))
 
+AT_ONCE = 0.0  # seconds that a lock's owner must be watched: it is not accused while it works, from the second look on
 UNOWNED = 0.78  # confidence where the owner of a lock is not known: who waits may be a victim
-WORKING_SHARE = 0.02  # of a core: a lock's owner above this does something
 
 
 def judge(case: Case) -> Outcome:
@@ -43,7 +43,7 @@ def judge(case: Case) -> Outcome:
         if (
             end.kind not in ("file_lock", "file_poll")
             or case.progress[rank.pid].kind == "moving"
-            or _owner_works(case, end)
+            or any(busy_with(case, pid, AT_ONCE) for pid in end.others)
             or (end.kind == "file_poll" and any(works(case, pid) for pid in started_by(case, rank.pid)))
         ):
             continue
@@ -98,12 +98,3 @@ def _rests_for_ever(node: Node) -> bool:
 
 def _refuted(end: End) -> str:
     return "the loop tests for a file" if end.kind == "file_poll" else "the wait ends when that lock is released"
-
-
-def _owner_works(case: Case, end: End) -> bool:
-    """Whether a process that holds the lock burns CPU."""
-    for pid in end.others:
-        rate = case.history.rate(ProcessUsage, pid, of=lambda usage: usage.cpu_seconds, seconds=10.0)
-        if rate is not None and rate > WORKING_SHARE:
-            return True
-    return False
