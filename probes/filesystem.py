@@ -59,9 +59,9 @@ class Filesystem:
     sys: Path = Path("/sys")
     dev: Path = Path("/dev")
 
-    def read_bytes(self, path: str | Path) -> bytes:
-        """The whole file."""
-        return _guarded(_read_all, path)
+    def read_bytes(self, path: str | Path, most_bytes: int | None = None) -> bytes:
+        """The whole file; with ``most_bytes``, no more than the first so many."""
+        return _guarded(lambda name: _read(name, most_bytes), path)
 
     def read_text(self, path: str | Path) -> str:
         """The whole file; bytes that are not UTF-8 become U+FFFD, for no recording could hold them."""
@@ -92,12 +92,14 @@ def _guarded(read: Callable[[str], T], path: str | Path) -> T:
         raise unavailable(error, name) from None
 
 
-def _read_all(path: str) -> bytes:
+def _read(path: str, most_bytes: int | None) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         chunks = [os.read(descriptor, _CHUNK_BYTES)]
-        while chunks[-1]:
+        read = len(chunks[0])
+        while chunks[-1] and (most_bytes is None or read < most_bytes):
             chunks.append(os.read(descriptor, _CHUNK_BYTES))
-        return b"".join(chunks)
+            read += len(chunks[-1])
+        return b"".join(chunks)[:most_bytes]
     finally:
         os.close(descriptor)

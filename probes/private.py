@@ -28,7 +28,9 @@ ENVIRONMENT_NAMES = frozenset(
     GLOO_SOCKET_IFNAME KINETO_USE_DAEMON KINETO_IPC_SOCKET_DIR KINETO_CONFIG PERFWATCH_SESSION PERFWATCH_STEPS
     PERFWATCH_TRACER""".split()
 )
-_MAPS_LIMIT_BYTES = 8 * 2**20  # a process with 2,000 threads and torch has about 1 MiB
+_MOST_MAPS_BYTES = (
+    16 * 2**20
+)  # the 65,530 mappings that the kernel allows by default take 10 MiB, torch with 2,000 threads 1 MiB
 _PYTHON_LIBRARY = re.compile(rb"/libpython[\d.]*[a-z]*\.so")
 _TORCH_LIBRARY = re.compile(rb"/libtorch(?:_\w+)?\.so")
 
@@ -57,13 +59,15 @@ class Private:
 def read_private(filesystem: Filesystem, pid: int) -> Private:
     """The files that wait for the memory lock of the process. Runs in a killable child."""
     folder = f"{filesystem.proc}/{pid}"
-    maps = optional(lambda: filesystem.read_bytes(f"{folder}/maps"))
+    maps = optional(lambda: filesystem.read_bytes(f"{folder}/maps", _MOST_MAPS_BYTES))
+    torch = bool(maps and _TORCH_LIBRARY.search(maps))
+    cut = maps is not None and len(maps) >= _MOST_MAPS_BYTES
     return Private(
         cmdline=optional(lambda: filesystem.read_bytes(f"{folder}/cmdline")) or b"",
         environ=optional(lambda: filesystem.read_bytes(f"{folder}/environ")) or b"",
         executable=optional(lambda: filesystem.readlink(f"{folder}/exe")),
         python_library=bool(maps and _PYTHON_LIBRARY.search(maps)),
-        torch_library=None if not maps else bool(_TORCH_LIBRARY.search(maps)),
+        torch_library=None if not maps or (cut and not torch) else torch,
     )
 
 

@@ -23,6 +23,13 @@ def test_lists_processes_and_threads_in_order(recorded: Filesystem) -> None:
     assert recorded.tasks(4100) == [4100, 4101, 4102]
 
 
+def test_a_file_that_may_be_large_is_read_up_to_a_size(tmp_path: Path) -> None:
+    """As the mappings of a process with very many of them."""
+    (tmp_path / "maps").write_bytes(b"7f00-7f01 r-xp\n" * 20_000)
+
+    assert len(Filesystem(proc=tmp_path).read_bytes(tmp_path / "maps", 70_000)) == 70_000
+
+
 def test_missing_file_is_absent(tmp_path: Path) -> None:
     """A file that is not there is told apart from one that may not be read."""
     with pytest.raises(Absent, match="is not there"):

@@ -11,7 +11,7 @@ import pytest
 
 from perfwatch.probes.deadline import Inline, KillableChild
 from perfwatch.probes.filesystem import Absent, Denied, Filesystem
-from perfwatch.probes.private import parse_command, parse_environment
+from perfwatch.probes.private import parse_command, parse_environment, read_private
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.process import children_of, ended, identify, redact_words, scan, tree, usage
 from perfwatch.probes.readings import Process, ProcessEnded
@@ -113,6 +113,15 @@ def test_identity_of_another_users_process(recorded: Filesystem, tmp_path: Path)
     assert process.python
     assert process.rank is None
     assert usage(filesystem, 4100).read_chars is None
+
+
+def test_of_very_many_mappings_the_first_do_not_say_that_torch_is_not_among_them(tmp_path: Path) -> None:
+    """Only so much is read; what was not read is not known."""
+    folder = tmp_path / "7"
+    folder.mkdir()
+    (folder / "maps").write_bytes(b"7f00-7f01 rw-p 0 0 0 \n" * 800_000)
+
+    assert read_private(Filesystem(proc=tmp_path), 7).torch_library is None
 
 
 def test_identity_without_an_answer(recorded: Filesystem) -> None:
