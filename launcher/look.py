@@ -215,7 +215,7 @@ class Look:
         first = pids[0] if pids else None
         self.take("host", "host", lambda: self._host.look(first))
         self.take("network", "host", lambda: self._network.look(first))
-        self.take("storage", "host", lambda: self._storage.look(first))
+        self.take("storage", "host", self._storage.look)
         if first is not None:
             self.take("cgroup", f"pid {first}", lambda: self._cgroup.look(first))
         self.take("affinity", "job", lambda: self._affinity.look(pids))

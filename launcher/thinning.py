@@ -8,7 +8,7 @@ FULL, THINNED, STRIPPED = 0, 1, 2
 THINNED_SECONDS = 10.0
 # Readings that stay true after they were made: without them the rest cannot be read.
 LASTING_TYPES = frozenset(
-    "Process ProcessEnded Software Traceback ThreadError KernelMessage Coverage Affinity Gpu GpuBinding GpuEvent TorchTrace".split()
+    "Process ProcessEnded Software Traceback ThreadError KernelMessage Affinity Gpu GpuBinding GpuEvent TorchTrace".split()
 )
 
 

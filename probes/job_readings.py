@@ -99,7 +99,6 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     remaining_seconds: float | None = None
     forever: bool = False
     child_pid: int | None = None  # wait4/waitid: the awaited pid (0 or negative: any)
-    address: int | None = None  # futex word: equal addresses in one process are one lock
     writes: bool = False  # open: for writing alone, which a FIFO without a reader does not let through
     shared: bool = False  # futex: between processes (multiprocessing's locks), not only between threads
 
@@ -159,10 +158,16 @@ class Stack(Reading, frozen=True, kw_only=True):
 
 
 class StackFailure(Reading, frozen=True, kw_only=True):
-    """A dump that failed because the stack moved under it ("Failed to copy PyCodeObject"): evidence of motion, not a gap."""
+    """A dump that failed because the stack moved under it ("Failed to copy PyCodeObject"): why there is no stack of that moment."""
 
     pid: int
     message: str
+
+
+# Names of calls that look at a file without reading it: a loop that makes them polls, and names what it polls for.
+FILE_TESTS = frozenset(
+    "exists isfile isdir is_file is_dir stat lstat access listdir glob iglob scandir getsize getmtime".split()
+)
 
 
 class SourceLine(Reading, frozen=True, kw_only=True):
@@ -183,9 +188,7 @@ class SourceLine(Reading, frozen=True, kw_only=True):
     within: tuple[str, ...] = ()
     retried_calls: tuple[str, ...] = ()  # what that loop tries, where this line is what it does when the try has failed
     asked_calls: tuple[str, ...] = ()  # what that loop asks, where this line only waits because of the answer
-    # ``while True`` / ``while 1`` without break, or the line is in a ``while`` loop that only polls.
-    loop_is_endless: bool = False
-    loop_files: tuple[str, ...] = ()  # literal names of files that the loop tests
+    loop_files: tuple[str, ...] = ()  # literal names of files that the loop tests (``FILE_TESTS``)
 
 
 class NativeProfile(Reading, frozen=True, kw_only=True):

@@ -12,8 +12,7 @@ from perfwatch.probes.readings import GpuActivity
 
 REFRESH_SECONDS = 0.1
 SHORTEST_SECONDS = 0.09  # closer looks are not compared
-# From look to look; one costs 50 us and comparing two 1,600 us (H200, virtual machine).
-FULL_SECONDS, CALM_SECONDS = 0.2, 1.0
+CALM_SECONDS = 1.0  # from look to look; one costs 50 us and comparing two 1,600 us (H200, virtual machine)
 ZERO_SECONDS = 2.5 * REFRESH_SECONDS  # all zero over less may be a missed refresh; over more it is an idle card
 
 # NVML_GPM_METRIC_*; shares come in percent, traffic in MiB/s. "TX" is from the card to the host.

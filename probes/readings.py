@@ -16,6 +16,7 @@ from perfwatch.probes.gpu_readings import (
 )
 from perfwatch.probes.group_readings import UNANSWERED, Communicator, GroupMember, Operation, RecordedGroup
 from perfwatch.probes.job_readings import (
+    FILE_TESTS,
     Affinity,
     Frame,
     NativeProfile,
@@ -36,13 +37,11 @@ from perfwatch.probes.job_readings import (
 from perfwatch.probes.reading import Reading
 from perfwatch.probes.surrounding_readings import (
     Cgroup,
-    Coverage,
     Descriptor,
     Disk,
     FileGrowth,
     Host,
     KernelMessage,
-    MountActivity,
     Network,
     Pressure,
     ProbeCall,
@@ -70,7 +69,6 @@ ANY_READING = (
     | Cgroup
     | Affinity
     | Disk
-    | MountActivity
     | Network
     | Traffic
     | KernelMessage
@@ -85,19 +83,18 @@ ANY_READING = (
     | Communicator
     | RecordedGroup
     | ProbeCall
-    | Coverage
     | CaptureWindow
     | TorchTrace
 )
 
 __all__ = [
     "ANY_READING",
+    "FILE_TESTS",
     "UNANSWERED",
     "Affinity",
     "CaptureWindow",
     "Cgroup",
     "Communicator",
-    "Coverage",
     "Descriptor",
     "Disk",
     "FileGrowth",
@@ -115,7 +112,6 @@ __all__ = [
     "HostShare",
     "KernelMessage",
     "KernelShare",
-    "MountActivity",
     "NativeProfile",
     "Network",
     "Operation",

@@ -10,27 +10,18 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.readings import SourceLine
+from perfwatch.probes.readings import FILE_TESTS, SourceLine
 
 LARGEST_SOURCE_BYTES = 2 * 2**20
 READ_DEADLINE_SECONDS = 0.5
 LONGEST_TEXT = 200
 LONGEST_FILE, MOST_FILES = 120, 4
-_FILE_TESTS = frozenset(
-    "exists isfile isdir is_file is_dir stat lstat access glob iglob listdir scandir getsize getmtime".split()
-)
 _FILE_NAME = re.compile(r"(?!.*//)[^\s:?&=%{}]*(/[^\s:?&=%{}]+|\w\.[A-Za-z]\w{0,7})")
-# Calls that do nothing but wait or ask: a ``while`` made of these alone polls.
-_POLLING = frozenset(
-    "sleep poll is_set isfile isdir exists is_file is_dir empty qsize is_alive is_completed query test done ready "
-    "monotonic time perf_counter time_ns monotonic_ns len bool print info debug warning".split()
-)
-
 _TELLING = frozenset("print log debug info warning error exception".split())
 
 _Loop = ast.For | ast.AsyncFor | ast.While
@@ -129,7 +120,6 @@ def describe(text: str, file: str, line: int) -> SourceLine:
         within=tuple(_entered(item.context_expr) for one in here if isinstance(one, _With) for item in one.items),
         retried_calls=_retried(tree, loop, line) if loop else (),
         asked_calls=_asked(tree, loop, line) if loop else (),
-        loop_is_endless=loop is not None and _is_endless(loop),
         loop_files=_files(loop) if loop is not None else (),
     )
 
@@ -182,7 +172,7 @@ def _files(loop: "_Loop") -> tuple[str, ...]:
     """Names of files that a loop tests; parts of an f-string are no whole name, an address may hold a secret."""
     pieces = {id(part) for node in ast.walk(loop) if isinstance(node, ast.JoinedStr) for part in node.values}
     asked = (node for node in ast.walk(loop) if isinstance(node, ast.Call))
-    tests = (call for call in asked if _dotted(call.func).rpartition(".")[2] in _FILE_TESTS)
+    tests = (call for call in asked if _dotted(call.func).rpartition(".")[2] in FILE_TESTS)
     texts = (
         node.value
         for call in tests
@@ -257,40 +247,3 @@ def _uses(statement: ast.stmt, answers: set[str]) -> bool:
 
 def _covers(node: ast.stmt | ast.ExceptHandler, line: int) -> bool:
     return node.lineno <= line <= (node.end_lineno or 0)
-
-
-def _is_endless(loop: "_Loop") -> bool:
-    """``while True`` without a way out, or a ``while`` that only sleeps and asks."""
-    if not isinstance(loop, ast.While):
-        return False
-    always = isinstance(loop.test, ast.Constant) and bool(loop.test.value)
-    if always and not any(_leaves(loop.body)):
-        return True
-    if always and not _is_bare(loop.body):
-        return False
-    called = [name.rpartition(".")[2] for name in _called(loop)]
-    return all(name in _POLLING for name in called) and (bool(called) or _is_bare(loop.body))
-
-
-def _is_bare(body: list[ast.stmt]) -> bool:
-    """Nothing but pass, calls, and tests that lead to break or return: no work is done."""
-    return all(
-        isinstance(statement, ast.Pass | ast.Break | ast.Continue | ast.Return)
-        or (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call | ast.Constant | ast.Await))
-        or (isinstance(statement, ast.If) and _is_bare(statement.body) and _is_bare(statement.orelse))
-        for statement in body
-    )
-
-
-def _leaves(body: list[ast.stmt], nested: bool = False) -> Iterator[ast.AST]:
-    """Statements that leave the loop: its own break, any return, and raise."""
-    for statement in body:
-        if isinstance(statement, ast.Return | ast.Raise) or (isinstance(statement, ast.Break) and not nested):
-            yield statement
-        if isinstance(statement, _Scope):
-            continue
-        inside = nested or isinstance(statement, _Loop)
-        for field in ("body", "orelse", "finalbody"):
-            yield from _leaves(getattr(statement, field, []), inside)
-        for handler in [*getattr(statement, "handlers", []), *getattr(statement, "cases", [])]:
-            yield from _leaves(handler.body, inside)

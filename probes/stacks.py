@@ -2,7 +2,7 @@
 
 How to read it: ``Stacks.dump`` asks py-spy about each process (one call per process, four at once, one deadline for
 all) and answers with readings only: a ``Stack`` per thread; a ``StackFailure`` where the stack moved while it was read,
-twice in a row (that is evidence of motion, not a gap); a ``ProbeCall`` with reason and advice where nothing could be
+twice in a row (it runs: that is why it could not be read); a ``ProbeCall`` with reason and advice where nothing could be
 read. A nonblocking stack can be torn (frames of two moments in one stack): never conclude from one.
 
 Measured on a PyTorch training loop (2 cores, py-spy 0.4.3): 14-16 ms a dump, 14 ms of CPU, no pause, same step rate.

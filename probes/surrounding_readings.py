@@ -38,7 +38,6 @@ class Descriptor(Reading, frozen=True, kw_only=True):
     position_bytes: int | None = None
     readers: tuple[int, ...] = ()  # processes that hold the read end of this pipe (this one included)
     writers: tuple[int, ...] = ()
-    pipe_bytes: int | None = None  # bytes waiting in the pipe, where known
     socket: Socket | None = None
     watched: tuple[int, ...] = ()  # epoll: the descriptors that it watches
     lock_holders: tuple[int, ...] = ()  # processes that hold a flock/fcntl lock on this file (/proc/locks)
@@ -118,7 +117,7 @@ class Cgroup(Reading, frozen=True, kw_only=True):
 
 
 class Disk(Reading, frozen=True, kw_only=True):
-    """One block device. Source: psutil.disk_io_counters, /proc/diskstats (in flight, busy time)."""
+    """One block device. Source: /proc/diskstats."""
 
     device: str
     reads_completed: int
@@ -127,17 +126,6 @@ class Disk(Reading, frozen=True, kw_only=True):
     written_bytes: int
     busy_seconds: float | None = None
     in_flight: int | None = None
-
-
-class MountActivity(Reading, frozen=True, kw_only=True):
-    """Requests of one network mount (NFS). Source: /proc/PID/mountstats."""
-
-    mount: str
-    filesystem: str
-    requests: int
-    completed: int
-    read_bytes: int
-    written_bytes: int
 
 
 class Network(Reading, frozen=True, kw_only=True):
@@ -171,11 +159,3 @@ class ProbeCall(Reading, frozen=True, kw_only=True):
     reason: str = ""
     advice: str = ""
     target_paused_seconds: float = 0.0  # at most; no look of a watch pauses anybody, some captures do
-
-
-class Coverage(Reading, frozen=True, kw_only=True):
-    """What the job says of itself against what we see."""
-
-    ranks_seen: tuple[int, ...]
-    world_size: int | None
-    hosts_missing: tuple[str, ...] = ()

@@ -115,8 +115,6 @@ def _wait(call: Blocked, kind: str, **fields: object) -> Wait:
 
 def _bare(call: Blocked, kind: str) -> Wait:
     """What is known without following a pointer."""
-    if kind == "futex":
-        return _wait(call, kind, address=call.arguments[0])
     if kind in _DESCRIPTOR_FIRST or call.name.startswith("epoll") or call.name in _DESCRIPTOR_ONLY:
         return _wait(call, kind, fd=_signed(call.arguments[0]))
     return _wait(call, kind)
@@ -148,7 +146,7 @@ def _sleep(call: Blocked, kind: str) -> Wait:
 
 
 def _futex(call: Blocked, kind: str) -> Wait:
-    address, operation, timeout = call.arguments[0], call.arguments[1], call.arguments[3]
+    operation, timeout = call.arguments[1], call.arguments[3]
     realtime = bool(operation & _FUTEX_CLOCK_REALTIME)
     shared = call.name == "futex" and not operation & _FUTEX_PRIVATE
     command = operation & _FUTEX_COMMAND
@@ -157,14 +155,14 @@ def _futex(call: Blocked, kind: str) -> Wait:
         realtime = call.arguments[4 if call.name == "futex_waitv" else 5] == time.CLOCK_REALTIME
         command = _FUTEX_ABSOLUTE[1]
     if not timeout:
-        return _wait(call, kind, address=address, shared=shared, forever=True)
+        return _wait(call, kind, shared=shared, forever=True)
     moment = call.timespec(timeout)
     if command == _FUTEX_WAIT:
-        return _wait(call, kind, address=address, shared=shared, remaining_seconds=call.remaining(moment))
+        return _wait(call, kind, shared=shared, remaining_seconds=call.remaining(moment))
     if command not in _FUTEX_ABSOLUTE:
-        return _wait(call, kind, address=address, shared=shared)
+        return _wait(call, kind, shared=shared)
     clock = time.CLOCK_REALTIME if realtime or command == _FUTEX_LOCK_PI else time.CLOCK_MONOTONIC
-    return _wait(call, kind, address=address, shared=shared, remaining_seconds=max(0.0, moment - call.now(clock)))
+    return _wait(call, kind, shared=shared, remaining_seconds=max(0.0, moment - call.now(clock)))
 
 
 def _poll(call: Blocked, kind: str) -> Wait:

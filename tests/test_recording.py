@@ -104,6 +104,21 @@ def test_fields_of_a_newer_version_do_no_harm(folder: Path) -> None:
     assert (len(recording.records), len(recording.events), recording.unknown) == (9, 2, ())
 
 
+def test_what_earlier_versions_read_and_this_one_does_not_is_left_out(folder: Path) -> None:
+    """A field goes, the reading stays; a whole kind of reading is kept unread."""
+    waits = b'{"type":"Thread","pid":7,"tid":7,"name":"x","state":"S","cpu_seconds":1.0,"wait":%s}'
+    futex = waits % b'{"call":"futex","number":202,"kind":"futex","forever":true,"address":94103}'
+    source = b'{"type":"SourceLine","file":"/t.py","line":4,"text":"while True:","loop_is_endless":true}'
+    mount = b'{"type":"MountActivity","mount":"/data","filesystem":"nfs4","requests":2,"completed":1}'
+    with (folder / "readings-0001.jsonl").open("ab") as file:
+        file.writelines(b'{"at":1.5,"wall":1.5,"reading":%s}\n' % one for one in (futex, source, mount))
+
+    recording = load(folder)
+
+    assert [type(one.reading).__name__ for one in recording.records if one.at == 1.5][-2:] == ["Thread", "SourceLine"]
+    assert len(recording.unknown) == 1
+
+
 def test_one_plain_file_of_readings_is_a_recording_too(folder: Path, tmp_path: Path) -> None:
     """As the regression tests keep them: trimmed, readable in a diff."""
     (folder / "readings-0001.jsonl").rename(folder / "readings.jsonl")

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000  # linux/sched.h
+CLONE_NEWNS = 0x20000  # linux/sched.h
 
 
 def _root() -> str | None:

@@ -14,7 +14,6 @@ import msgspec
 from perfwatch.probes.readings import (
     Affinity,
     Cgroup,
-    Coverage,
     GpuActivity,
     GpuSample,
     Host,
@@ -30,7 +29,7 @@ from perfwatch.triage.verdict import ObserverCost, Verdict
 
 EXPECTED = "expected.json"
 # Errors are kept where the verdict does not rest on them too: a look-alike may be about just that.
-CONTEXT = (Affinity, Cgroup, Coverage, Host, Process, ProcessEnded, Steps, Traceback)
+CONTEXT = (Affinity, Cgroup, Host, Process, ProcessEnded, Steps, Traceback)
 GPU_EVERY_SECONDS = (0.95, 0.45)
 THINNED = 4  # of a series that cannot go, every so many-th reading may do
 ENTITY_FIELDS = ("pid", "tid", "fd", "path", "file", "line", "mount", "device", "interface", "probe", "kind", "uuid")

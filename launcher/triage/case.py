@@ -18,7 +18,6 @@ from perfwatch.triage.verdict import Evidence, Missing
 
 PID = re.compile(r"\bpid \d+|/proc/\d+")
 PATIENCE_SECONDS = 60.0  # for temporal ends, unless the session says otherwise
-GONE_ROLES = ("rank", "launcher")
 
 
 class Case:

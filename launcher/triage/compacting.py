@@ -5,7 +5,7 @@ suffices. Of every other rank all processes are kept, for its wait chain may end
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -26,10 +26,8 @@ OF_THE_MACHINE = (
     r.Cgroup,
     r.Affinity,
     r.Disk,
-    r.MountActivity,
     r.KernelMessage,
     r.ProbeCall,
-    r.Coverage,
 )
 WAITS_FOR_OTHERS = ("collective", "rendezvous")
 
@@ -264,8 +262,3 @@ def _within(records: list[Record], most_bytes: int) -> tuple[tuple[Record, ...],
 
 def _is_identity(record: Record) -> bool:
     return isinstance(record.reading, r.Process | r.ProcessEnded)
-
-
-def pids_of(records: Iterable[Record]) -> set[int]:
-    """Every process that is told of."""
-    return {record.reading.pid for record in records if isinstance(record.reading, r.Process)}

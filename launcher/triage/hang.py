@@ -6,11 +6,11 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
 from perfwatch.triage.gone import how_it_ended
-from perfwatch.triage.independence import certainty_of_a_hang
+from perfwatch.triage.independence import ONE_SOURCE, certainty_of_a_hang
 from perfwatch.triage.motion import moves
 from perfwatch.triage.node import End
 from perfwatch.triage.sending import sends, untaken
-from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Finding, Missing, Outcome
+from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Finding, Outcome
 
 DECISIVE_SECONDS = 1.0  # two sightings, one second apart
 STRUCTURAL_SECONDS = 6.0
@@ -199,7 +199,7 @@ def hung(
 def nearest(outcomes: Iterable[Outcome]) -> Outcome:
     """Of what a rule says of each rank: the first finding that is sure now, or else the one that needs least patience.
 
-    A rank of which little can be told must not hide the others, so what rests on one witness gives way, and an abstention is the
+    A rank of which little can be told must not hide the others, so what rests on one source gives way, and an abstention is the
     last resort.
     """
     found: list[Finding] = []
@@ -208,7 +208,7 @@ def nearest(outcomes: Iterable[Outcome]) -> Outcome:
         if isinstance(one, Abstention):
             lacking = lacking or one
         elif one is not None:
-            if one.decides_in_seconds <= 0 and one.confidence > ONE_WITNESS:
+            if one.decides_in_seconds <= 0 and one.confidence > ONE_SOURCE:
                 return one
             found.append(one)
     return min(found, key=lambda one: one.decides_in_seconds, default=lacking)
@@ -225,8 +225,3 @@ def who(chain: Chain) -> str:
         return f"{rank}child process {node.pid}{at}"
     thread = f"thread {node.name or node.tid}" if node.tid != node.pid else "main thread"
     return f"{rank}{thread} of pid {node.pid}{at}"
-
-
-def no_witness(witness: str, why: str, advice: str = "") -> Missing:
-    """One missing witness."""
-    return Missing(witness=witness, reason=why, advice=advice)

@@ -37,7 +37,6 @@ KEYS: dict[type[r.Reading], tuple[str, ...]] = {
     r.Cgroup: ("path",),
     r.Affinity: ("pid",),
     r.Disk: ("device",),
-    r.MountActivity: ("mount",),
     r.Network: ("interface",),
     r.Traffic: ("pid",),
     r.Gpu: ("uuid",),

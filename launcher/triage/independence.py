@@ -22,7 +22,8 @@ SOURCE_OF = {
 }
 # By the number of sources. One alone is below what is called sure; with two or more the gauntlet's hangs were right more often
 # than this says, and each further one leaves less doubt.
-CONFIDENCE = (0.0, 0.55, 0.94, 0.98, 0.985, 0.99)
+ONE_SOURCE = 0.55
+CONFIDENCE = (0.0, ONE_SOURCE, 0.94, 0.98, 0.985, 0.99)
 # Of one task the kernel remembers when it ran and knows what it waits for: each errs for reasons of its own (a look in the
 # midst of a short wait, a clock that is not kept up while a thread runs), so both are worth more than either.
 BOTH_OF_A_TASK = frozenset({"thread", "syscall"})

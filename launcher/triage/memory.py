@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
-from perfwatch.triage.devices import AUTOGRAD_THREADS
+from perfwatch.triage.devices import engine_threads
 from perfwatch.triage.frames import any_tag, tags
 from perfwatch.triage.hang import LONGEST_RECOVERED
 from perfwatch.triage.history import Seen
@@ -117,7 +117,7 @@ def unfed(case: Case, rank: Member) -> Quiet:
 
 def _uncomputed(case: Case, rank: Member) -> Quiet:
     """Since a compute pool last had an operation to share. Of a rank that trains on a GPU, those of the CPU tell nothing."""
-    helpers = [] if _engine(case, rank) else _helpers(case, rank)
+    helpers = [] if engine_threads(case.history, rank.pid) else _helpers(case, rank)
     if not helpers:
         return Quiet()
     what = "nothing was computed: the threads that share the model's operations have not run"
@@ -181,14 +181,9 @@ def engine_quiet(case: Case, rank: Member) -> tuple[float, tuple[Evidence, ...]]
 
     That thread sleeps between two passes, and the kernel remembers when it last ran.
     """
-    threads = _engine(case, rank)
+    tids = engine_threads(case.history, rank.pid)
+    threads = [seen for tid in tids if (seen := case.history.latest(r.Thread, rank.pid, tid))]
     if not threads or any(one.reading.state == "R" or one.reading.ran_ago_seconds is None for one in threads):
         return None
     what = "no backward pass: the thread that runs them has not run"
     return _youngest(case, [_aged(case, one) for one in threads], "engine", what, "runs in each step")
-
-
-def _engine(case: Case, rank: Member) -> list[Seen[r.Thread]]:
-    """The threads in which torch runs backward passes on GPUs."""
-    seen = (case.history.latest(r.Thread, *key) for key in case.history.of(r.Thread, rank.pid))
-    return [one for one in seen if one is not None and one.reading.name.startswith(AUTOGRAD_THREADS)]

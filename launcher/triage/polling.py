@@ -9,10 +9,6 @@ from perfwatch.triage.frames import user_frame
 from perfwatch.triage.history import History
 from perfwatch.triage.node import Node
 
-# Names of calls that look at a file without reading it.
-FILE_TESTS = frozenset(
-    "exists isfile isdir is_file is_dir stat lstat access listdir glob iglob scandir getsize getmtime".split()
-)
 # Calls that take a lock, or fail because the lock's file or folder is there already.
 LOCK_CALLS = frozenset("flock lockf fcntl O_EXCL mkdir makedirs symlink link touch".split())
 EXCLUSIVE_OPEN = "os.open"  # open() of a file to read it is no sign; os.open in a loop that sleeps is made for O_EXCL
@@ -42,7 +38,7 @@ def polls_a_file(history: History, node: Node) -> bool:
         return False
     called = names(source.loop_calls)
     takes = bool(called & LOCK_CALLS) or EXCLUSIVE_OPEN in source.loop_calls
-    return bool(called & FILE_TESTS) or (takes and "sleep" in called)
+    return bool(called & r.FILE_TESTS) or (takes and "sleep" in called)
 
 
 def locked_by_others(history: History, node: Node) -> r.Descriptor | None:

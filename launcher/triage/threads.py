@@ -34,7 +34,7 @@ OTHERS_MOVE = "other threads move"
 ELSEWHERE_HELD = "another process may hold it"
 LONG_SLEEP_SECONDS = 60.0  # a thread that sleeps longer than this does not come back to release a lock in time
 BEFORE_SECONDS = 30.0  # a thread that fell silent so much earlier than the one that waits was idle anyway
-TICKS_PER_SECOND = 0.5  # a heartbeat wakes at least so often: twice within one look of a few seconds
+HEARTBEATS_PER_SECOND = 0.5  # a heartbeat wakes at least so often: twice within one look of a few seconds
 UNSEEN_RUN_SHARE = 0.05  # of a core: a thread that runs and whose Python stack could not be read
 # All that a heartbeat calls; a loop that calls anything else may hand something over.
 HEARTBEAT_CALLS = frozenset(
@@ -264,7 +264,7 @@ def waits_forever(node: Node) -> bool:
 def _ticks(node: Node) -> bool:
     """A heartbeat: it rests for a moment, again and again, and was seen to come and go."""
     resting = node.wait is not None and node.wait.kind in ("sleep", "poll", "futex") and not node.wait.forever
-    return resting and (node.motion.switches_per_second or 0.0) >= TICKS_PER_SECOND
+    return resting and (node.motion.switches_per_second or 0.0) >= HEARTBEATS_PER_SECOND
 
 
 def _hands_over(history: History, node: Node) -> bool:

@@ -76,7 +76,7 @@ class Suspect(_Part, frozen=True, kw_only=True):
 
 
 class Finding(_Part, frozen=True, kw_only=True):
-    """A rule recognised its cause. ``confidence`` 0..1; ``decisive`` ends the ladder (dead, stopped, reads a tty)."""
+    """A rule recognised its cause. ``confidence`` 0..1."""
 
     cause: str
     state: str
@@ -201,6 +201,6 @@ class Verdict(_Part, frozen=True, kw_only=True):
     next: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
     efficiency: Efficiency | None = None  # of a job that goes on and uses GPUs
-    supersedes: str | None = None
+    supersedes: str | None = None  # of a watched job: the cause that was told before, which this verdict replaces
     timeline: Timeline
     observer_cost: ObserverCost

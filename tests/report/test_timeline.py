@@ -76,7 +76,7 @@ def test_a_counter_that_went_back_is_no_negative_share() -> None:
 def test_without_an_agent_there_is_no_lane_of_steps() -> None:
     """Missing is not zero."""
     assert step_lane(history(host(1.0, 0.1))) is None
-    assert lanes_of(history((1.0, r.Coverage(ranks_seen=(), world_size=None)))) == []
+    assert lanes_of(history((1.0, r.StackFailure(pid=7, message="")))) == []
 
 
 def test_a_line_is_broken_where_nothing_was_read() -> None:

@@ -5,7 +5,7 @@ What it means
 
 How it is recognised
     The training thread waits for its loader while the workers hardly run, and they are in state D, read from the block layer, or
-    stand in reads of files; the disks are busy or tasks stall on io.
+    stand in reads of files.
 
 What it is mistaken for
     ``starved_by_network``: workers in sockets. ``starved_by_transforms``: workers that compute.
