@@ -133,7 +133,7 @@ def test_what_else_the_job_puts_into_the_agents_folder_holds_nobody(tmp_path: Pa
     os.mkfifo(tmp_path / name)
     (tmp_path / "steps-42").symlink_to(tmp_path / "steps-40")
 
-    assert [one.pid for one in armed(tmp_path).look()] == [40]
+    assert [one.pid for one in steps_of(armed(tmp_path).look())] == [40]
 
 
 def test_nothing_armed_is_unavailable(tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ import pytest
 from perfwatch.probes.readings import Frame, Process, SourceLine, Stack, Thread, Wait
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
-from perfwatch.triage.hang import ONE_WITNESS, nearest
+from perfwatch.triage.hang import nearest
 from perfwatch.triage.history import History
+from perfwatch.triage.independence import ONE_SOURCE
 from perfwatch.triage.verdict import Abstention, Finding, Verdict
 from tests.sessions import session
 
@@ -17,7 +18,7 @@ TURNS = ((Frame("spin", TRAIN, 80), MODULE), (Frame("spin", TRAIN, 81), MODULE))
 TAKE = (Frame("take", TRAIN, 20), MODULE)
 GIVE = (Frame("give", TRAIN, 44), Frame("run", THREADS, 1012), Frame("_bootstrap", THREADS, 1032))
 SLEEP = Wait(call="clock_nanosleep", number=230, kind="sleep", remaining_seconds=0.5)
-LOCK = Wait(call="futex", number=202, kind="futex", forever=True, address=5)
+LOCK = Wait(call="futex", number=202, kind="futex", forever=True)
 SECONDS, LOOK_SECONDS = 300, 0.5
 
 
@@ -102,7 +103,7 @@ def test_a_deadlock_with_one_witness_gives_way_to_one_that_is_sure() -> None:
         return Finding(cause="deadlocked_locks", state="hung", summary="", confidence=confidence, owner="user_code",
                        decides_in_seconds=decides_in_seconds)  # fmt: skip
 
-    doubtful, later, sure, too = finding(ONE_WITNESS), finding(0.98, 20.0), finding(0.97), finding(0.98)
+    doubtful, later, sure, too = finding(ONE_SOURCE), finding(0.98, 20.0), finding(0.97), finding(0.98)
     abstention = Abstention(cause="deadlocked_locks", missing=())
 
     assert nearest([abstention, later, doubtful, None, sure, too]) is sure

@@ -88,7 +88,7 @@ def test_who_was_let_go_of_is_found_under_no_pid() -> None:
 
 def deadlocked(history: History) -> Verdict:
     """Two threads that wait for each other's lock, for half a minute."""
-    lock = Wait(call="futex", number=202, kind="futex", forever=True, address=5)
+    lock = Wait(call="futex", number=202, kind="futex", forever=True)
     history.add(0.0, Process(pid=100, start_ticks=1, parent_pid=1, name="python", command=("python", "train.py"),
                              python=True, torch_loaded=True))  # fmt: skip
     for at in range(3000, 3030):
