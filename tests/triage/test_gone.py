@@ -205,3 +205,18 @@ def test_how_a_process_ended_is_told_as_far_as_it_is_known(end: dict[str, int], 
 
     assert how_it_ended(history, 7) == words
     assert how_it_ended(history, 8) == ""
+
+
+@pytest.mark.parametrize(("top_ends", "state"), [(True, "gone"), (False, "inconclusive")])
+def test_between_two_programs_of_a_script_the_job_has_not_ended(top_ends: bool, state: str) -> None:
+    """The shell lives and starts the next one in a moment; how the last one ended was not seen."""
+    history = History()
+    history.add(0.0, Process(pid=1, start_ticks=1, parent_pid=0, name="bash", command=("bash", "sweep.sh")))
+    history.add(0.0, Process(pid=10, start_ticks=9, parent_pid=1, name="python", command=("python", "train.py"),
+                             python=True, torch_loaded=True))  # fmt: skip
+    history.add(30.0, ProcessEnded(pid=10, start_ticks=9))
+    if top_ends:
+        history.add(30.0, ProcessEnded(pid=1, start_ticks=1))
+    history.at = 31.0
+
+    assert judge(Case(history, session(root_pids=(1,)))).state == state

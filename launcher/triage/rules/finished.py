@@ -7,7 +7,8 @@ How it is recognised
     The ranks' processes have ended, the exit code is known to be 0 (``run`` knows it; a zombie tells it).
 
 What it is mistaken for
-    ``crashed`` and ``killed``: another exit code, a traceback, a signal. Without an exit code the verdict says so.
+    ``crashed`` and ``killed``: another exit code, a traceback, a signal. Without an exit code the verdict says so, and is none while the
+    script or launcher above lives.
 
 What to do next
     Nothing.
@@ -34,6 +35,8 @@ def judge(case: Case) -> Outcome:
     if end is None or end.signal or end.exit_code not in (0, None):
         return None
     known = end.exit_code == 0
+    if not known and any((top := case.job.members.get(pid)) and top.alive for pid in case.session.root_pids):
+        return None  # a script that is between two programs, a launcher that is about to say how it went
     unvouched = known and _starts_by_hand(case, end.pid) and not all(_known(rank) for rank in case.job.ranks)
     return Finding(
         cause=CAUSE.name,
