@@ -68,10 +68,7 @@ class ControlServer:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
-            _, uid, _ = struct.unpack(
-                "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-            )
-            if uid not in (0, os.getuid()):
+            if _peer_uid(connection) not in (0, os.getuid()):
                 connection.close()
                 continue
             self._clients[connection.fileno()] = _Client(connection, self._clock() + REQUEST_DEADLINE_SECONDS)
@@ -126,12 +123,12 @@ def ask(control: Path, request: Message, deadline_seconds: float) -> Message:
     """Send one request to a watcher and return its answer.
 
     Raises:
-        OSError: nobody listens there, or no whole answer came in time (TimeoutError).
+        OSError: nobody listens there, or not the owner of the place, or no whole answer came in time (TimeoutError).
     """
     ends = time.monotonic() + deadline_seconds
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(deadline_seconds)
-        connection.connect(str(control))
+        _connect(connection, control)
         connection.sendall(json.dumps(request).encode() + b"\n", socket.MSG_NOSIGNAL)
         received = bytearray()
         while not received.endswith(b"\n"):
@@ -140,7 +137,12 @@ def ask(control: Path, request: Message, deadline_seconds: float) -> Message:
             if not data or len(received) > LONGEST_ANSWER_BYTES:
                 raise OSError(f"the watcher at {control} hung up in the middle of its answer")
             received += data
-    answer: Message = json.loads(received)
+    try:
+        answer = json.loads(received)
+    except (ValueError, RecursionError):
+        answer = None
+    if not isinstance(answer, dict):
+        raise OSError(f"the watcher at {control} gives no answer that can be read")
     return answer
 
 
@@ -160,9 +162,11 @@ def find_place(pid: int, homes: tuple[Path, ...] = HOMES, proc: Path = Path("/pr
 
 
 def watching(folder: Path, homes: tuple[Path, ...] = HOMES) -> Path | None:
-    """The control socket of the watcher that writes this session now, if there is one."""
+    """The control socket of the watcher that writes this session now, if there is one: its owner's, nobody else's word."""
     for control in watchers(homes):
         try:
+            if control.parent.stat().st_uid != folder.stat().st_uid:
+                continue
             session = ask(control, {"command": "status"}, REQUEST_DEADLINE_SECONDS).get("session")
         except (OSError, ValueError):
             continue
@@ -192,7 +196,21 @@ def _listens(control: Path) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(REQUEST_DEADLINE_SECONDS)
         try:
-            connection.connect(str(control))
+            _connect(connection, control)
         except OSError:
             return False
     return True
+
+
+def _connect(connection: socket.socket, control: Path) -> None:
+    """Raises PermissionError where another than the owner of the place listens: a link may lead root anywhere."""
+    connection.connect(str(control))
+    if _peer_uid(connection) != control.parent.stat().st_uid:
+        raise PermissionError(1, "the owner of the place does not listen there", str(control))
+
+
+def _peer_uid(connection: socket.socket) -> int:
+    """Whose process is at the other end: of a listener, who began to listen."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, uid, _ = struct.unpack("3i", credentials)
+    return int(uid)

@@ -4,6 +4,9 @@ A *place* is a private folder in shared memory: the agent's pages, the control s
 that a launcher started. One ``perfwatch run`` has a place of its own. With one launcher per rank (``srun``, ``mpirun``,
 ``torchrun --no-python``) all launchers of a job on this node share one: the first takes the lock and watches every
 root; when it ends the next one takes over.
+
+The homes of these places are open to everybody, so what is there is believed as far as its owner could know it: a place of
+ours or of root's; for root that of any user, and then only about this user's processes.
 """
 
 import fcntl
@@ -16,6 +19,8 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from perfwatch.probes.tail import tail
 
 # Memory first: a page that the trainer writes at each step must not wait for the journal of a busy disk.
 HOMES = (Path("/dev/shm"), Path("/tmp"))
@@ -33,6 +38,7 @@ JOB_NAMES = (
 )
 # A live place has a live root within milliseconds; what a killed launcher left is swept once its job is gone too.
 STALE_SECONDS = 600.0
+LONGEST_ROOT_BYTES = 4096  # three numbers and their names
 
 
 @dataclass(frozen=True)
@@ -132,20 +138,38 @@ def roots(folder: Path) -> Iterator[Root]:
     """The live roots in a place."""
     for path in sorted(folder.glob("root-*")):
         try:
-            facts = json.loads(path.read_bytes())
+            facts = json.loads(tail(path, LONGEST_ROOT_BYTES))
             root = Root(int(facts["pid"]), int(facts["start_ticks"]), int(facts["launcher"]))
-        except (OSError, ValueError, KeyError, TypeError):
-            continue  # its launcher has not started the process yet
-        if start_ticks(root.pid) == root.start_ticks:
+            live = start_ticks(root.pid) == root.start_ticks and _may_name(folder, root.pid)
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            continue  # its launcher has not started the process yet, or this is no file of a launcher
+        if live:
             yield root
 
 
 def places(homes: tuple[Path, ...] = HOMES) -> Iterator[Path]:
-    """The places on this machine that we may enter, of any user."""
-    for home in homes:
-        for folder in sorted(home.glob("perfwatch-*/*-*")):
-            if os.access(folder, os.R_OK | os.X_OK):
-                yield folder
+    """The places on this machine that we may enter and believe."""
+    for parent in homes:
+        for home in sorted(parent.glob("perfwatch-*")):
+            if not _believed(home):
+                continue
+            yield from (folder for folder in sorted(home.glob("*-*")) if _believed(folder))
+
+
+def _believed(folder: Path) -> bool:
+    """Whether a folder (no link) was put there, and can be changed, only by its owner, and we may believe that one."""
+    try:
+        state = folder.lstat()
+    except OSError:
+        return False
+    owned = os.getuid() in (0, state.st_uid) or state.st_uid == 0
+    return owned and stat.S_ISDIR(state.st_mode) and not state.st_mode & 0o022 and os.access(folder, os.R_OK | os.X_OK)
+
+
+def _may_name(folder: Path, pid: int) -> bool:
+    """Whether the owner of a place has a say about this process: root and ourselves (who may have used sudo) always."""
+    owner = folder.stat().st_uid
+    return owner in (0, os.getuid()) or os.stat(f"/proc/{pid}").st_uid == owner
 
 
 def start_ticks(pid: int, proc: Path = Path("/proc")) -> int | None:

@@ -30,7 +30,6 @@ Steps are a hint: several optimizers, an optimizer fused into backward and skipp
 import itertools
 import os
 import re
-import stat
 import struct
 import time
 from collections.abc import Callable, Iterator
@@ -39,6 +38,7 @@ from pathlib import Path
 
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import Reading, Steps, ThreadError, Traceback
+from perfwatch.probes.tail import tail
 
 MAGIC = b"PWSTEPS1"
 HEADER = struct.Struct("<8sIIQQI28x")
@@ -112,7 +112,7 @@ class StepCounter:
     def _steps(self, names: list[str]) -> Iterator[Steps]:
         for name in names:
             try:
-                page = parse_page(_end_of(self._folder / name, PAGE_BYTES))
+                page = parse_page(tail(self._folder / name, PAGE_BYTES))
             except (OSError, ValueError):
                 continue  # being created
             identity = (page.pid, page.start_ticks)
@@ -130,7 +130,7 @@ class StepCounter:
                 key = (name, path.stat().st_mtime_ns)
                 if key in self._told:
                     continue
-                yield parse_crash(name, _end_of(path, LONGEST_TRACEBACK_BYTES), self._redact)
+                yield parse_crash(name, tail(path, LONGEST_TRACEBACK_BYTES), self._redact)
             except (OSError, ValueError):
                 continue  # being written
             self._told.add(key)
@@ -140,20 +140,6 @@ class StepCounter:
             return int((self._proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[19])
         except (OSError, ValueError, IndexError):
             return None
-
-
-def _end_of(path: Path, most_bytes: int) -> bytes:
-    """The last so many bytes of a file into which the job may write what it likes: a pipe of that name must not hold us.
-
-    Raises OSError, or ValueError where it is no regular file.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        state = os.fstat(descriptor)
-        if not stat.S_ISREG(state.st_mode):
-            raise ValueError(f"{path.name} is no regular file")
-        file.seek(max(0, state.st_size - most_bytes))
-        return file.read(most_bytes)
 
 
 def parse_page(page: bytes) -> Page:

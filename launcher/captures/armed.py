@@ -5,6 +5,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from perfwatch.probes.tail import tail
+
 PREFIX = "armed-"
 LONGEST_BYTES = 64 * 1024
 
@@ -31,9 +33,8 @@ def read_armed(place: Path | None) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for path in sorted(place.glob(f"{PREFIX}*")) if place is not None else ():
         try:
-            with path.open("rb") as file:
-                facts = json.loads(file.read(LONGEST_BYTES))
-        except (OSError, ValueError):
+            facts = json.loads(tail(path, LONGEST_BYTES))
+        except (OSError, ValueError, RecursionError):
             continue
         if isinstance(facts, dict):
             found[path.name.removeprefix(PREFIX)] = {str(key): str(value) for key, value in facts.items()}

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfwatch.captures.capture import Subject
-from perfwatch.probes.steps import count_steps, parse_page
+from perfwatch.probes.steps import PAGE_BYTES, count_steps, parse_page
+from perfwatch.probes.tail import tail
 
 RECENT = 32  # intervals that make the pace of now
 FEW_STEPS = 5  # below it a mean says little
@@ -63,7 +64,7 @@ class Pacer:
         for subject in self._subjects if self._place is not None else ():
             assert self._place is not None
             try:
-                page = parse_page((self._place / f"steps-{subject.pid}").read_bytes())
+                page = parse_page(tail(self._place / f"steps-{subject.pid}", PAGE_BYTES))
             except (OSError, ValueError):
                 continue  # it has made no step
             if page.start_ticks != subject.start_ticks:

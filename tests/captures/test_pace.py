@@ -1,8 +1,14 @@
 """What a window cost, told by the steps before, in and after it."""
 
+import os
+import threading
+from pathlib import Path
+
 import pytest
 
-from perfwatch.captures.pace import Pace, as_fast, cost
+from perfwatch.captures.armed import read_armed
+from perfwatch.captures.capture import Subject
+from perfwatch.captures.pace import Pace, Pacer, as_fast, cost
 
 
 def pace(at: float, steps: int, seconds: float, mean: float | None = None) -> Pace:
@@ -40,3 +46,19 @@ def test_without_steps_it_says_that_it_cannot_be_said() -> None:
 def test_batches_that_come_in_bursts_are_compared_by_their_mean(median: float, mean: float, back: bool) -> None:
     """Before: mostly 0.1 s, now and then a long one, 0.17 s on the average."""
     assert as_fast(pace(9.0, 300, median, mean), pace(0.0, 100, 0.1, 0.17), 1.2) is back
+
+
+def test_pipes_in_the_agents_folder_hold_no_capture(tmp_path: Path) -> None:
+    """The job may put there what it likes: it is as if it had made no step, and nothing had been prepared."""
+    os.mkfifo(tmp_path / "steps-7")
+    os.mkfifo(tmp_path / "armed-nsys")
+    found: list[object] = []
+
+    def look() -> None:
+        found.extend((Pacer(tmp_path, (Subject(7, 1),)).look().counts, read_armed(tmp_path)))
+
+    looking = threading.Thread(target=look, daemon=True)
+    looking.start()
+    looking.join(30)
+
+    assert found == [{}, {}]

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -211,6 +212,43 @@ def test_asking_where_nobody_listens_fails_at_once(tmp_path: Path) -> None:
 
     with pytest.raises(ConnectionRefusedError):
         ask(tmp_path / "control", {"command": "status"}, deadline_seconds=10.0)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to give files away")
+def test_a_socket_of_another_than_the_places_owner_is_told_nothing(tmp_path: Path) -> None:
+    """A link in a user's place may lead root to any service of the machine."""
+    asked: list[Message] = []
+    server = ControlServer(tmp_path / "control", lambda request: asked.append(request) or {"ok": True})
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "control").symlink_to(tmp_path / "control")
+    os.chown(theirs, 65534, 65534)
+
+    with pytest.raises(PermissionError):
+        ask(theirs / "control", {"command": "status"}, deadline_seconds=10.0)
+    server.serve()
+    server.close()
+
+    assert asked == []
+
+
+@pytest.mark.parametrize("line", [b"[1]\n", b"not json\n", b"[" * 100_000 + b"\n"])
+def test_an_answer_that_is_none_is_an_error(tmp_path: Path, line: bytes) -> None:
+    """As if nobody had answered."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "control"))
+        listener.listen()
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.sendall(line)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(OSError, match="no answer that can be read"):
+            ask(tmp_path / "control", {"command": "status"}, deadline_seconds=10.0)
+        thread.join()
 
 
 def test_stopped_watcher_runs_into_the_deadline(tmp_path: Path) -> None:

@@ -1,13 +1,18 @@
 """One watcher per job and node, whoever starts first, and a place that nobody else can enter."""
 
+import json
 import os
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from perfwatch.lock import enter, job_key, roots, start_ticks
+from perfwatch.lock import enter, job_key, places, roots, start_ticks
 
 RANKS = {"MASTER_ADDR": "node-a", "MASTER_PORT": "29500", "WORLD_SIZE": "2"}
+NOBODY = 65534
 
 
 def test_ranks_of_one_job_share_a_place_and_one_watches(tmp_path: Path) -> None:
@@ -103,3 +108,83 @@ def test_place_that_a_killed_launcher_left_is_swept_later(tmp_path: Path) -> Non
     enter({}, (tmp_path,))
 
     assert not old.folder.exists()
+
+
+def test_a_pipe_in_place_of_a_root_holds_nobody(tmp_path: Path) -> None:
+    """What looks for a job goes on to the roots that can be read."""
+    place = enter({**RANKS, "RANK": "1"}, (tmp_path,))
+    place.register(os.getpid())
+    os.mkfifo(place.folder / "root-0")
+    program = "import sys, pathlib, perfwatch.lock as l; print(*(r.pid for r in l.roots(pathlib.Path(sys.argv[1]))))"
+
+    said = subprocess.run(
+        [sys.executable, "-c", program, str(place.folder)], capture_output=True, text=True, timeout=30, check=True
+    )
+
+    assert said.stdout.split() == [str(os.getpid())]
+
+
+@pytest.mark.parametrize(
+    "content", ["[" * 4000, '{"pid": Infinity}', '{"pid": 1}', "[]", '{"pid": 1, "start_ticks": "x", "launcher": 1}']
+)
+def test_nonsense_in_place_of_a_root_is_passed_over(tmp_path: Path, content: str) -> None:
+    """No error comes of it."""
+    place = enter({}, (tmp_path,))
+    (place.folder / "root-1").write_text(content)
+
+    assert list(roots(place.folder)) == []
+
+
+def test_a_place_that_others_can_change_is_not_believed(tmp_path: Path) -> None:
+    """Neither one that a group may write to, nor one that a link leads to."""
+    place = enter({}, (tmp_path,))
+    other = enter({**RANKS, "RANK": "0"}, (tmp_path,))
+    (tmp_path / "perfwatch-link").symlink_to(place.folder.parent)
+    assert sorted(places((tmp_path,))) == sorted([place.folder, other.folder])
+
+    other.folder.chmod(0o770)
+
+    assert list(places((tmp_path,))) == [place.folder]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to give files away")
+def test_nobody_speaks_for_a_process_of_somebody_else(tmp_path: Path) -> None:
+    """Root, who sees everybody's places, believes of another user's only what it says about this user's processes."""
+    place = enter({}, (tmp_path,))
+    place.register(os.getpid())
+    with subprocess.Popen(["sleep", "60"], user=NOBODY) as theirs:
+        ticks = start_ticks(theirs.pid)
+        (place.folder / "root-1").write_text(json.dumps({"pid": theirs.pid, "start_ticks": ticks, "launcher": 1}))
+        ours = [root.pid for root in roots(place.folder)]
+        for path in (place.folder.parent, place.folder):
+            os.chown(path, NOBODY, NOBODY)
+        given = [root.pid for root in roots(place.folder)]
+        theirs.kill()
+
+    assert ours == [os.getpid(), theirs.pid]
+    assert given == [theirs.pid]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody else")
+def test_other_users_believe_nobody_but_themselves_and_root() -> None:
+    """A place that a third user has left open to all is not looked into."""
+    program = (
+        "import os, sys, pathlib, perfwatch.lock as l; os.setuid(int(sys.argv[2])); "
+        "print(len(list(l.places((pathlib.Path(sys.argv[1]),)))))"
+    )
+    with tempfile.TemporaryDirectory(dir="/tmp") as parent:
+        folders = [Path(parent), Path(parent) / "perfwatch-7", Path(parent) / "perfwatch-7/run-1-1"]
+        for folder in folders:
+            folder.mkdir(exist_ok=True)
+            folder.chmod(0o755)
+
+        def seen_by(user: int) -> str:
+            command = [sys.executable, "-c", program, parent, str(user)]
+            return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
+
+        of_root = seen_by(NOBODY)
+        for folder in folders[1:]:
+            os.chown(folder, 7, 7)
+        of_another, their_own = seen_by(NOBODY), seen_by(7)
+
+    assert (of_root, of_another, their_own) == ("1", "0", "1")
