@@ -3,7 +3,8 @@
 A *place* is a private folder in shared memory: the agent's pages, the control socket, one ``root-*`` file per process
 that a launcher started. One ``perfwatch run`` has a place of its own. With one launcher per rank (``srun``, ``mpirun``,
 ``torchrun --no-python``) all launchers of a job on this node share one: the first takes the lock and watches every
-root; when it ends the next one takes over.
+root; when it ends the next one takes over. Whoever is there holds a lock on a file of it: containers may share the memory
+and not see each other's processes.
 
 The homes of these places are open to everybody, so what is there is believed as far as its owner could know it: a place of
 ours or of root's; for root that of any user, and then only about this user's processes.
@@ -98,7 +99,7 @@ class Place:
         if self._root_lock >= 0:
             os.close(self._root_lock)
             self._root_lock = -1
-        if not any(roots(self.folder)) and not _in_use(self.folder):
+        if not _in_use(self.folder):
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -217,8 +218,27 @@ def locked(descriptor: int) -> bool:
 
 
 def _in_use(folder: Path) -> bool:
-    """Whether a process that has counted steps here lives on (its launcher may be dead)."""
-    return any(start_ticks(int(path.name[6:])) for path in folder.glob("steps-*") if path.name[6:].isdigit())
+    """Whether a launcher or a watcher of this place lives, or a process that they started or that has counted steps here."""
+    counted = (int(path.name[6:]) for path in folder.glob("steps-*") if path.name[6:].isdecimal())
+    return _held(folder) or any(roots(folder)) or any(start_ticks(pid) for pid in counted)
+
+
+def _held(folder: Path) -> bool:
+    """Whether somebody has the lock of a file here: that tells of processes which our /proc does not show."""
+    for path in (folder / "lock", *folder.glob("root-*")):
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            continue  # not there (any more)
+        try:
+            fcntl.flock(
+                descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB
+            )  # shared: two that ask at once do not mistake each other
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+    return False
 
 
 def _sweep(home: Path) -> None:
@@ -228,7 +248,7 @@ def _sweep(home: Path) -> None:
             stale = folder.stat().st_mtime < oldest
         except OSError:
             continue  # another launcher swept it
-        if stale and not any(roots(folder)) and not _in_use(folder):
+        if stale and not _in_use(folder):
             shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -218,7 +218,12 @@ def test_asking_where_nobody_listens_fails_at_once(tmp_path: Path) -> None:
 def test_a_socket_of_another_than_the_places_owner_is_told_nothing(tmp_path: Path) -> None:
     """A link in a user's place may lead root to any service of the machine."""
     asked: list[Message] = []
-    server = ControlServer(tmp_path / "control", lambda request: asked.append(request) or {"ok": True})
+
+    def answer(request: Message) -> Message:
+        asked.append(request)
+        return {"ok": True}
+
+    server = ControlServer(tmp_path / "control", answer)
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     (theirs / "control").symlink_to(tmp_path / "control")

@@ -1,5 +1,6 @@
 """One watcher per job and node, whoever starts first, and a place that nobody else can enter."""
 
+import fcntl
 import json
 import os
 import subprocess
@@ -101,13 +102,52 @@ def test_leaving_removes_the_place_when_nobody_uses_it(tmp_path: Path) -> None:
     assert kept.folder.exists()
 
 
-def test_place_that_a_killed_launcher_left_is_swept_later(tmp_path: Path) -> None:
+@pytest.fixture
+def left_by_the_dead(tmp_path: Path) -> Path:
+    """The place of a launcher that was killed an hour ago and more."""
+    program = (
+        "import json, os, sys, pathlib, perfwatch.lock as l\n"
+        "place = l.enter(json.loads(sys.argv[2]), (pathlib.Path(sys.argv[1]),))\n"
+        "assert place.take_watch()\n"
+        "print(place.folder, flush=True)\n"
+        "os.kill(os.getpid(), 9)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path), json.dumps({**RANKS, "RANK": "0"})]
+    folder = Path(subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip())
+    os.utime(folder, (0, 0))
+    return folder
+
+
+def test_place_that_a_killed_launcher_left_is_swept_later(left_by_the_dead: Path, tmp_path: Path) -> None:
     """Once nothing of that job lives."""
-    old = enter({**RANKS, "RANK": "0"}, (tmp_path,))
-    os.utime(old.folder, (0, 0))
     enter({}, (tmp_path,))
 
-    assert not old.folder.exists()
+    assert not left_by_the_dead.exists()
+
+
+@pytest.mark.parametrize("name", ["lock", "root-0"])
+def test_place_of_a_launcher_that_proc_does_not_show_is_not_swept(
+    left_by_the_dead: Path, tmp_path: Path, name: str
+) -> None:
+    """In a container that shares the memory, and no more, the lock of the launcher or of its watcher is what tells."""
+    with (left_by_the_dead / name).open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        enter({}, (tmp_path,))
+        kept = left_by_the_dead.exists()
+
+    assert kept
+
+
+def test_leaving_a_shared_place_leaves_it_to_a_launcher_that_proc_does_not_show(tmp_path: Path) -> None:
+    """Ranks in containers of their own may share a place: the first that ends does not take it from the others."""
+    first = enter({**RANKS, "RANK": "0"}, (tmp_path,))
+    second = enter({**RANKS, "RANK": "1"}, (tmp_path,))
+    first.leave()
+    kept = second.folder.exists()
+    second.leave()
+
+    assert kept
+    assert not second.folder.exists()
 
 
 def test_a_pipe_in_place_of_a_root_holds_nobody(tmp_path: Path) -> None:
