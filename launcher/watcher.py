@@ -21,6 +21,7 @@ from perfwatch.capturing import Capturing
 from perfwatch.channel import Channel, Message
 from perfwatch.control import ControlServer
 from perfwatch.dumps import keep_dumps
+from perfwatch.leftovers import Leftovers
 from perfwatch.lock import Place, roots
 from perfwatch.news import News
 from perfwatch.nsight.first_steps import FirstSteps
@@ -90,6 +91,7 @@ class Watcher:
             clock=clock,
         )
         self._first_steps, self._capture_on = FirstSteps(place.folder), request.capture_on
+        self._leftovers = Leftovers(place, clock)
         self._capturing = Capturing(
             folder,
             lambda: scene_of(self._watch.case(), self._watch.last, place.folder, os.environ),
@@ -114,6 +116,7 @@ class Watcher:
                 self._watch.add_root(root.pid)
             pause = self._guarded(self._watch.tick, PAUSE_SECONDS)
         self._say(self._guarded(lambda: self._first_steps.told(self._tally, self._watch.case), ""))
+        self._guarded(self._leftovers.tidy, None)
         self._outlets.tick(self._recorder.lost if self._recorder else 0)
         poll = select.poll()
         for descriptor in (self._channel.fileno(), *self._server.filenos(), *self._capturing.filenos()):

@@ -8,7 +8,7 @@ import pytest
 
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import Reading, Steps, ThreadError, Traceback
-from perfwatch.probes.steps import StepCounter, count_steps, parse_crash, parse_page
+from perfwatch.probes.steps import MOST_OVER, StepCounter, count_steps, parse_crash, parse_page
 
 SLOTS = 168
 SECOND = 10**9
@@ -95,6 +95,31 @@ def test_the_page_of_a_dead_process_is_told_once(tmp_path: Path) -> None:
     (tmp_path / "steps-41").write_bytes(page(even(3)))
 
     assert [len(steps_of(counter.look())) for _ in range(2)] == [1, 0]
+
+
+def test_of_many_pages_of_ended_processes_few_are_read_at_a_look(tmp_path: Path) -> None:
+    """Each is told once; a process that our /proc does not show looks as ended as they do, and its next step is told in turn."""
+    many = 3 * MOST_OVER
+    counter = armed(tmp_path, started=8)
+    for pid in range(100, 100 + many):
+        (tmp_path / f"steps-{pid}").write_bytes(page(even(3), pid))
+    told, again = len(counter.look()), len(counter.look())
+    for pid in range(100, 100 + many):
+        (tmp_path / f"steps-{pid}").write_bytes(page(even(4), pid))
+
+    assert (told, again) == (many, 0)
+    assert [len(counter.look()) for _ in range(3)] == [MOST_OVER] * 3
+
+
+def test_a_living_rank_is_told_at_each_look_among_many_that_have_ended(tmp_path: Path) -> None:
+    """The turns are those of the dead."""
+    counter = armed(tmp_path)
+    for pid in range(41, 41 + 3 * MOST_OVER):
+        (tmp_path / f"steps-{pid}").write_bytes(page(even(3), pid))
+    counter.look()
+    counter.look()
+
+    assert [[one.pid for one in steps_of(counter.look())] for _ in range(4)] == [[41]] * 4
 
 
 def test_a_crash_is_told_once_and_redacted(tmp_path: Path) -> None:
