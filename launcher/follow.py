@@ -50,6 +50,7 @@ class Follower:
         self.skipped = 0
         self._files: dict[str, _Read] = {}
         self._newest = 0.0
+        self._written = 0.0  # unix time of the newest line, by the clock of its file
         self._job: Job | None = None
         self._revision = -1
 
@@ -57,9 +58,13 @@ class Follower:
         """Take in what is new; whether there was anything."""
         found = False
         for name in sorted(self._names()):
-            for line in self._new_lines(name):
+            written, lines = self._new_lines(name)
+            before = self._newest
+            for line in lines:
                 found = True
                 self._take(name, line)
+            if lines and (self._newest > before or not self._written):
+                self._written = written
         if found:
             self.events.sort(key=lambda event: event.at)
             self.history.at = max(self.history.at, self._newest)
@@ -72,13 +77,21 @@ class Follower:
         return next((event for event in reversed(self.events) if event.kind == "outcome"), None)
 
     def live(self, wall: float) -> bool:
-        """Whether somebody writes it now; ``wall`` is unix time."""
-        return self.ended is None and wall - self.session.created - self._newest < STALE_SECONDS
+        """Whether somebody writes it now; ``wall`` is unix time.
+
+        Told by when its files were written: a clock that was set, or that went on while the machine slept, has left the
+        recording's own seconds behind for good.
+        """
+        return self.ended is None and abs(wall - self._written) < STALE_SECONDS
+
+    def now(self, wall: float) -> float:
+        """The present, or when the recording ended, in seconds of the recording."""
+        late = min(max(0.0, wall - self._written), AHEAD_SECONDS)
+        return self._newest + late if self.live(wall) else self._newest
 
     def case(self, wall: float) -> Case:
         """Everything that is known at this moment, or was when the recording ended."""
-        now = wall - self.session.created
-        self.history.at = min(now, self._newest + AHEAD_SECONDS) if self.live(wall) else self._newest
+        self.history.at = self.now(wall)
         revision = self.history.added(r.Process, r.ProcessEnded, r.Stack)
         known = self._job if revision == self._revision else None
         case = Case(self.history, self.session, self.events, known)
@@ -92,18 +105,19 @@ class Follower:
             return []
         return [name for name in names if name.startswith((READINGS, STACKS, EVENTS)) and name.endswith(".jsonl")]
 
-    def _new_lines(self, name: str) -> list[bytes]:
+    def _new_lines(self, name: str) -> tuple[float, list[bytes]]:
+        """When the file was written, and the lines that are new in it."""
         with contextlib.suppress(OSError):
             descriptor = os.open(self.folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             with os.fdopen(descriptor, "rb") as file:
                 state = os.fstat(descriptor)
                 if not stat.S_ISREG(state.st_mode):
-                    return []
+                    return state.st_mtime, []
                 before = self._files.get(name)
                 if before is not None and (before.inode != state.st_ino or state.st_size < before.offset):
                     # Thinned to keep within the budget: nothing in it is new.
                     self._files[name] = _Read(state.st_ino, state.st_size)
-                    return []
+                    return state.st_mtime, []
                 reached = self._files.setdefault(name, _Read(state.st_ino))
                 file.seek(reached.offset)
                 data = reached.rest + file.read(state.st_size - reached.offset)
@@ -111,8 +125,8 @@ class Follower:
                 *lines, reached.rest = data.split(b"\n")
                 if len(reached.rest) > LONGEST_LINE_BYTES:
                     reached.rest = b""
-                return lines
-        return []
+                return state.st_mtime, lines
+        return 0.0, []
 
     def _take(self, name: str, line: bytes) -> None:
         try:

@@ -104,9 +104,9 @@ class Viewer:
     def _capturing(self) -> tuple[str, float] | None:
         """What a capture that somebody else has begun does, and how much of the usual time has passed."""
         newest = next((one for one in reversed(self._follower.events) if one.kind.startswith("capture")), None)
-        if newest is None or newest.kind != CAPTURE_BEGUN or self._follower.ended is not None:
+        if newest is None or newest.kind != CAPTURE_BEGUN or not self._follower.live(self._wall()):
             return None
-        passed = max(0.0, self._wall() - newest.wall)
+        passed = max(0.0, self._follower.now(self._wall()) - newest.at)
         return None if passed > LONGEST_SECONDS else (newest.text, min(0.99, passed / USUAL_SECONDS))
 
     def _status(self) -> str:
@@ -114,5 +114,5 @@ class Viewer:
         if ended is not None:
             return f"ended: {ended.text}"
         if self._follower.live(wall):
-            return f"for {duration(wall - self._follower.session.created)}"
+            return f"for {duration(self._follower.now(wall))}"
         return f"recording ended at {duration(self._follower.history.at)}"

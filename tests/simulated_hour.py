@@ -4,6 +4,7 @@ Steps of 0.4 s, a card that waits for 15 % of them, a checkpoint every ten minut
 and everybody waits for it. ``write`` makes the folder; every number in it is made up, the shape is that of real recordings.
 """
 
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -205,6 +206,8 @@ def write(folder: Path, seconds: float = 3600.0, seed: int = 6) -> Path:
     with open(folder / "events.jsonl", "wb") as file:
         for event in events(seconds):
             file.write(encode(event) + b"\n")
+    for path in folder.iterdir():
+        os.utime(path, (CREATED + seconds, CREATED + seconds))
     return folder
 
 

@@ -1,5 +1,6 @@
 """A recording followed while it is written: nothing twice, nothing lost, whatever the writer does to its files."""
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -80,8 +81,6 @@ def test_a_segment_that_was_thinned_is_not_read_again(folder: Path) -> None:
 
 def test_a_file_that_is_gone_and_one_that_is_none_are_passed_over(folder: Path, tmp_path: Path) -> None:
     """A link or a FIFO in the folder is not followed and does not block."""
-    import os
-
     follower = Follower(folder)
     os.mkfifo(folder / "readings-0003.jsonl")
     (tmp_path / "elsewhere").write_bytes(line(1.0, 1))
@@ -104,15 +103,47 @@ def test_rubbish_and_kinds_of_a_newer_version_are_counted(folder: Path) -> None:
     assert (follower.skipped, counts(follower)) == (2, [1])
 
 
+def written(folder: Path, name: str, content: bytes, wall: float) -> None:
+    """Somebody writes to a file of the session at this unix time."""
+    with (folder / name).open("ab") as file:
+        file.write(content)
+    os.utime(folder / name, (wall, wall))
+
+
 def test_time_goes_on_only_while_somebody_writes(folder: Path) -> None:
     """A watcher that is gone leaves a recording that stands still: its silence is not the job's."""
+    written(folder, "readings-0002.jsonl", line(1.0, 1), CREATED + 1.0)
+    follower = Follower(folder)
+    follower.read()
+
+    assert follower.live(CREATED + 2.0)
+    assert follower.case(CREATED + 2.0).at == 2.0
+    assert not follower.live(CREATED + STALE_SECONDS + 2.0)
+    assert follower.case(CREATED + STALE_SECONDS + 2.0).at == 1.0
+
+
+@pytest.mark.parametrize("step", [3600.0, -3600.0])
+def test_a_clock_that_was_set_ends_no_recording(folder: Path, step: float) -> None:
+    """Nor does a machine that slept: its seconds go on from where they were, by a clock that shows another time."""
+    written(folder, "readings-0002.jsonl", line(1.0, 1), CREATED + 1.0)
+    follower = Follower(folder)
+    follower.read()
+    written(folder, "readings-0003.jsonl", line(2.0, 2), CREATED + 2.0 + step)
+    follower.read()
+
+    assert follower.live(CREATED + 3.0 + step)
+    assert follower.case(CREATED + 3.0 + step).at == 3.0
+    assert not follower.live(CREATED + 3.0 + step + STALE_SECONDS)
+
+
+def test_who_comes_after_the_clock_was_set_sees_a_recording_that_goes_on(folder: Path) -> None:
+    """Though a file that was full before has been written, by the clock, in the future."""
+    written(folder, "readings-0002.jsonl", line(1.0, 1), CREATED + 3600.0)
+    written(folder, "readings-0003.jsonl", line(2.0, 2), CREATED)
     follower = Follower(folder)
     follower.read()
 
     assert follower.live(CREATED + 1.0)
-    assert follower.case(CREATED + 1.0).at == 1.0
-    assert not follower.live(CREATED + STALE_SECONDS + 1.0)
-    assert follower.case(CREATED + STALE_SECONDS + 1.0).at == 0.0
 
 
 def test_a_job_that_has_ended_is_not_live(folder: Path) -> None:
