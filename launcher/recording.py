@@ -19,7 +19,7 @@ from perfwatch.errors import SessionUnreadable
 from perfwatch.probes import readings as r
 from perfwatch.redaction import redact_tree
 from perfwatch.segments import EVENTS, READINGS, STACKS
-from perfwatch.session import SCHEMA, Session
+from perfwatch.session import LONGEST_SESSION_BYTES, SCHEMA, Session
 from perfwatch.triage.verdict import Verdict
 from perfwatch.writer import STALLED_SECONDS, Writer
 
@@ -27,7 +27,6 @@ T = TypeVar("T", "Record", "Event")
 
 BUDGET_BYTES = 256 * 2**20
 LONGEST_LINE_BYTES = 4 * 2**20  # a stack of a thousand frames is 0.1 MB; more is not ours
-LONGEST_SESSION_BYTES = 2**20
 AT_DECIMALS = 4  # 0.1 ms: finer than any probe, and it keeps lines short
 
 # Text in these readings comes from the job's command lines, files and logs: it may hold secrets.

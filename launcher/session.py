@@ -16,6 +16,8 @@ from perfwatch.probes.deadline import Caller
 from perfwatch.probes.probe import Unavailable
 
 SCHEMA = "perfwatch.session/1"
+SNAPSHOT = "snapshot"  # the mode of a look that another host asked for
+LONGEST_SESSION_BYTES = 2**20
 PRIVATE_FOLDER = 0o700
 PRIVATE_FILE = 0o600
 # A healthy disk answers mkdir within milliseconds, a busy one within a second; a dead NFS server never does.
@@ -23,8 +25,7 @@ DEADLINE_SECONDS = 2.0
 
 # File systems that wait for another machine or for a user process. Local exceptions of the fuse family follow.
 REMOTE_FILESYSTEMS = frozenset(
-    """nfs nfs4 cifs smb3 smbfs 9p afs autofs beegfs ceph coda davfs gfs gfs2 glusterfs gpfs lustre mfs moosefs ncpfs
-    ocfs2
+    """nfs nfs4 cifs smb3 smbfs 9p afs autofs beegfs ceph coda davfs gfs gfs2 glusterfs gpfs lustre mfs moosefs ncpfs ocfs2
     orangefs panfs pvfs2 virtiofs wekafs fuse fusectl""".split()
 )
 LOCAL_FUSE = frozenset({"fuseblk", "fuse.fuse-overlayfs", "fuse.lxcfs"})
@@ -51,17 +52,22 @@ class ProbeStatus(msgspec.Struct, frozen=True, kw_only=True):
     advice: str = ""
 
 
+class _Mode(msgspec.Struct, frozen=True):
+    """Of a session only how it was made."""
+
+    mode: str = ""
+
+
 class Session(msgspec.Struct, frozen=True, kw_only=True):
     """The content of ``session.json``. ``created`` is unix time; every ``at`` of the recording counts seconds from it.
 
-    ``conditions`` holds what the measurements depend on, as far as it is visible (world_size, workers, torch version
-    ...).
+    ``conditions`` holds what the measurements depend on, as far as it is visible (world_size, workers, torch version ...).
     """
 
     schema: str = SCHEMA
     version: str
     created: float
-    mode: str  # run, attach, drill, daemon
+    mode: str  # run, attach, drill, daemon, fleet, snapshot
     machine: Machine
     command: tuple[str, ...] = ()  # redacted
     root_pids: tuple[int, ...] = ()
@@ -115,8 +121,7 @@ def choose_directory(
     """Make the folder of a new session and return it.
 
     Args:
-        explicit: what the user gave as ``--session``. A path that does not exist yet, or an empty private folder,
-        becomes
+        explicit: what the user gave as ``--session``. A path that does not exist yet, or an empty private folder, becomes
             the session itself; any other folder gets a new session inside. Its file system is the user's choice.
         environ: where $PERFWATCH_DIR, $XDG_STATE_HOME and $HOME are looked up.
         child: does the looking; a home that does not answer within ``deadline_seconds`` is passed over.
@@ -176,6 +181,8 @@ def choose_home(
 def find_session(argument: str | None, environ: Mapping[str, str], child: Caller) -> Path:
     """The session folder that the user means: the named one, the newest inside a named folder, or the newest of all.
 
+    One that a look for another host has left is meant only when it is named, or where there is no other.
+
     Raises:
         SessionUnreadable: nothing of the kind is there.
     """
@@ -183,14 +190,17 @@ def find_session(argument: str | None, environ: Mapping[str, str], child: Caller
     found: list[tuple[float, str]] = []
     for place in places:
         try:
-            found += [(age, path) for age, path in child.call(_sessions_in, place, deadline_seconds=DEADLINE_SECONDS)]
+            found += child.call(_sessions_in, place, deadline_seconds=DEADLINE_SECONDS)
         except Unavailable as unavailable:
             if argument:
                 raise SessionUnreadable(
                     f"{argument} does not answer: {unavailable.reason}", unavailable.advice
                 ) from None
     if found:
-        return Path(max(found)[1])
+        try:
+            return Path(child.call(_meant, found, deadline_seconds=DEADLINE_SECONDS))
+        except Unavailable:
+            return Path(max(found)[1])
     if argument:
         raise SessionUnreadable(f"{argument} is not a perfwatch session", "name a folder that holds a session.json")
     raise SessionUnreadable(
@@ -275,3 +285,16 @@ def _sessions_in(place: str) -> list[tuple[float, str]]:
         except OSError:
             continue
     return found
+
+
+def _meant(found: list[tuple[float, str]]) -> str:
+    """Runs in the child: the newest that nobody else has asked for; the newest of all where each is of that kind."""
+    for _, folder in sorted(found, reverse=True):
+        try:
+            with open(os.path.join(folder, "session.json"), "rb") as file:
+                mode = msgspec.json.decode(file.readline(LONGEST_SESSION_BYTES), type=_Mode).mode
+        except (OSError, msgspec.MsgspecError):
+            mode = ""  # whoever opens it says what is wrong with it
+        if mode != SNAPSHOT:
+            return folder
+    return max(found)[1]

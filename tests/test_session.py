@@ -179,6 +179,19 @@ def test_the_newest_session_is_found_without_an_argument(tmp_path: Path) -> None
     assert found == newest
 
 
+def test_a_look_for_another_host_is_meant_only_by_its_name(tmp_path: Path) -> None:
+    """Whoever replays what happened here means what was recorded here on purpose, if there is anything."""
+    look = make_session(tmp_path / "look", 2000)
+    (look / "session.json").write_text('{"mode": "snapshot"}')
+    os.utime(look / "session.json", (2000, 2000))
+    alone = find_session(str(tmp_path), {}, Inline())
+    ours = make_session(tmp_path / "ours", 1000)
+
+    assert alone == look
+    assert find_session(str(tmp_path), {}, Inline()) == ours
+    assert find_session(str(look), {}, Inline()) == look
+
+
 def test_a_folder_of_sessions_means_its_newest(tmp_path: Path) -> None:
     """And a session means itself."""
     old = make_session(tmp_path / "old", 1000)

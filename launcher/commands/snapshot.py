@@ -29,7 +29,7 @@ def snapshot(
     import msgspec
 
     from perfwatch.errors import UsageError
-    from perfwatch.fleet import looking, wire
+    from perfwatch.fleet import clearing, looking, wire
     from perfwatch.leaving import Leaving
 
     if nonce and not wire.NONCE.fullmatch(nonce):
@@ -40,3 +40,4 @@ def snapshot(
         print("\n".join(wire.lines(found, nonce)), flush=True)
     else:
         print(msgspec.json.encode(found).decode(), flush=True)
+    clearing.tidy(found)

@@ -62,7 +62,7 @@ def tidy(
     for entry in os.scandir(home):
         if not entry.is_dir(follow_symlinks=False):
             continue
-        size = _size(Path(entry.path))
+        size = size_of(Path(entry.path))
         if entry.path in busy:
             total += size
         elif (kept := _finished(Path(entry.path), size)) is not None:
@@ -109,7 +109,7 @@ def _calm(events: Path) -> bool:
     return True
 
 
-def _size(folder: Path) -> int:
+def size_of(folder: Path) -> int:
     """What it takes on the disk, captures included."""
     total = 0
     for place, _, names in os.walk(folder):

@@ -20,7 +20,7 @@ from perfwatch.opening import open_recorder
 from perfwatch.outlets.own_cost import cpu_seconds
 from perfwatch.probes.deadline import KillableChild
 from perfwatch.probes.filesystem import Filesystem
-from perfwatch.session import Session, this_machine
+from perfwatch.session import SNAPSHOT, Session, this_machine
 from perfwatch.triage.compacting import compact, numbered
 from perfwatch.triage.snapshot import JobView, Snapshot
 from perfwatch.watch import Watch
@@ -76,7 +76,7 @@ class _Look:
         self._session = Session(
             version=__version__,
             created=time.time(),
-            mode="attach",
+            mode=SNAPSHOT,
             machine=this_machine(),
             command=found.tops[0].command,
             root_pids=tuple(pids),

@@ -1,0 +1,58 @@
+"""What looks for other hosts have recorded here stays within bounds: a ``perfwatch fleet`` every few minutes fills no disk.
+
+Nobody asked for these sessions by name. Those that somebody made on purpose, and the daemon's, are left alone.
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+from perfwatch.daemon.housekeeping import size_of
+from perfwatch.errors import SessionUnreadable
+from perfwatch.probes.deadline import KillableChild
+from perfwatch.probes.probe import Unavailable
+from perfwatch.recording import load_session
+from perfwatch.session import SNAPSHOT
+from perfwatch.triage.snapshot import Snapshot
+
+MOST_SESSIONS = 32  # so that the looks of one incident, at several jobs, are there the next morning
+BUDGET_BYTES = 256 * 2**20  # as much as a session of ``run`` may take
+YOUNG_SECONDS = 900.0  # somebody may still write it: the longest look takes ten minutes
+DEADLINE_SECONDS = 5.0  # the answer has been given, and what is left now the next look removes
+
+
+def tidy(made: Snapshot) -> None:
+    """Clear the folders into which a look has recorded."""
+    child = KillableChild()
+    try:
+        for home in {os.path.dirname(view.folder) for view in made.jobs if view.folder}:
+            child.call(clear, home, made.made, deadline_seconds=DEADLINE_SECONDS)
+    except Unavailable:
+        pass  # a sick disk
+    finally:
+        child.close()
+
+
+def clear(home: str, now: float) -> list[str]:
+    """Remove the oldest of such sessions; runs in a killable child, and gives the names of those removed.
+
+    Args:
+        home: the folder of sessions.
+        now: unix time.
+    """
+    found = []
+    for entry in os.scandir(home):
+        if entry.is_dir(follow_symlinks=False):
+            try:
+                session = load_session(Path(entry.path))
+            except SessionUnreadable:
+                continue
+            if session.mode == SNAPSHOT:
+                found.append((session.created, entry.path))
+    removed, total = [], 0
+    for number, (created, path) in enumerate(sorted(found, reverse=True)):
+        total += size_of(Path(path))
+        if (number >= MOST_SESSIONS or total > BUDGET_BYTES) and now - created > YOUNG_SECONDS:
+            shutil.rmtree(path)
+            removed.append(os.path.basename(path))
+    return removed
