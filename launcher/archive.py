@@ -11,6 +11,7 @@ import re
 import stat
 import tarfile
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,8 +25,10 @@ from perfwatch.recording import LONGEST_LINE_BYTES, load_session
 from perfwatch.redaction import redact_tree
 
 _OURS = re.compile(r"session\.json|events\.jsonl|(?:readings|stacks)(?:-\d+)?\.jsonl")
-# More than four times the largest session that we write; a larger archive is an attack or not ours.
+# More than four times the largest session that we write; a larger archive is an attack or not ours. What is passed over counts
+# as well, and so do headers: to get past them they are unpacked.
 LARGEST_UNPACKED_BYTES = 2**30
+GZIP = b"\x1f\x8b"  # RFC 1952
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ def bundle(folder: Path, output: IO[bytes], progress: Callable[[int, int], None]
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Path]:
+def opened(path: Path, largest_bytes: int = LARGEST_UNPACKED_BYTES) -> Iterator[Path]:
     """The session folder at ``path``: itself, or an archive of one, unpacked for as long as the context lasts.
 
     Raises:
@@ -90,26 +93,48 @@ def opened(path: Path) -> Iterator[Path]:
         folder = Path(place) / path.name.removesuffix(".tar.gz")
         folder.mkdir(mode=0o700)
         try:
-            with tarfile.open(path, mode="r:*") as archive:
+            with (
+                path.open("rb") as packed,
+                _plain(packed) as plain,
+                tarfile.open(fileobj=_Bounded(plain, largest_bytes), mode="r|") as archive,
+            ):
                 _unpack(archive, folder)
-        except (tarfile.TarError, OSError, EOFError) as error:
+        except (tarfile.TarError, zlib.error, OSError, EOFError) as error:
             raise SessionUnreadable(
                 f"{path} is not an archive of a session: {error}", "perfwatch bundle SESSION makes one"
             ) from None
         yield folder
 
 
+def _plain(packed: IO[bytes]) -> IO[bytes] | gzip.GzipFile:
+    """An archive as it was before gzip; some browsers have unpacked it so far already."""
+    beginning = packed.read(len(GZIP))
+    packed.seek(0)
+    return gzip.GzipFile(fileobj=packed) if beginning == GZIP else packed
+
+
+class _Bounded:
+    """Reads no more than so many bytes of a file, and raises OSError beyond."""
+
+    def __init__(self, file: IO[bytes] | gzip.GzipFile, most_bytes: int) -> None:
+        self._file, self._room, self._most = file, most_bytes, most_bytes
+
+    def read(self, size: int) -> bytes:
+        """As a file does."""
+        data = self._file.read(size)
+        self._room -= len(data)
+        if self._room < 0:
+            raise OSError(f"more than {self._most} bytes unpacked")
+        return data
+
+
 def _unpack(archive: tarfile.TarFile, folder: Path) -> None:
-    """Only regular files with our names, wherever in the archive they lie, and never more than the limit."""
-    room = LARGEST_UNPACKED_BYTES
+    """Only regular files with our names, wherever in the archive they lie."""
     for member in archive:
         name = os.path.basename(member.name)
         content = archive.extractfile(member) if member.isreg() and _OURS.fullmatch(name) else None
         if content is None:
             continue
-        room -= member.size
-        if room < 0:
-            raise tarfile.TarError(f"more than {LARGEST_UNPACKED_BYTES} bytes unpacked")
         with (folder / name).open("xb") as file:
             while chunk := content.read(2**20):
                 file.write(chunk)

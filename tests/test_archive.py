@@ -1,5 +1,6 @@
 """A bundle holds the session, redacted once more, and nothing else; and it can be replayed."""
 
+import gzip
 import io
 import os
 import tarfile
@@ -100,6 +101,39 @@ def test_a_hostile_archive_writes_nothing_outside(folder: Path, tmp_path: Path) 
     with archive.opened(path) as unpacked:
         assert [file.name for file in unpacked.iterdir()] == ["session.json"]
     assert list(tmp_path.parent.glob("escaped*")) == []
+
+
+@pytest.mark.parametrize("name", ["zeros.bin", "x/readings-0001.jsonl", "long" * 500_000])
+def test_an_archive_of_endless_zeros_is_given_up(folder: Path, tmp_path: Path, name: str) -> None:
+    """In a file of ours, in one that is passed over, and in a header."""
+    path = tmp_path / "bomb.tar.gz"
+    with tarfile.open(path, "w:gz", format=tarfile.GNU_FORMAT) as bomb:
+        member = tarfile.TarInfo(name)
+        member.size = 0 if len(name) > 2**20 else 2**21
+        bomb.addfile(member, io.BytesIO(bytes(member.size)))
+        bomb.add(folder / "session.json", "session.json")
+
+    with pytest.raises(SessionUnreadable, match="more than 1048576 bytes unpacked"), archive.opened(path, 2**20):
+        pass
+    with archive.opened(path, 2**23) as unpacked:
+        assert (unpacked / "session.json").exists()
+
+
+def test_an_archive_that_a_browser_has_unpacked_is_read(folder: Path, tmp_path: Path) -> None:
+    """So far only from .tar.gz to .tar."""
+    (tmp_path / "b.tar").write_bytes(gzip.decompress(bundled(folder)))
+
+    with archive.opened(tmp_path / "b.tar") as unpacked:
+        assert load(unpacked) == load(folder)
+
+
+def test_a_damaged_archive_is_said_to_be_none(folder: Path, tmp_path: Path) -> None:
+    """Wherever the damage is."""
+    whole = bundled(folder)
+    for place in (12, len(whole) // 2, len(whole) - 20):
+        (tmp_path / "b.tar.gz").write_bytes(whole[:place] + b"\xff" * 8 + whole[place + 8 :])
+        with pytest.raises(SessionUnreadable), archive.opened(tmp_path / "b.tar.gz") as unpacked:
+            load(unpacked)
 
 
 def test_a_file_that_is_no_archive_is_said_to_be_none(tmp_path: Path) -> None:
