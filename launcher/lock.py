@@ -198,6 +198,14 @@ def private_home(homes: tuple[Path, ...] = HOMES) -> Path:
     raise OSError("; ".join(refusals))
 
 
+def private_folder(folder: Path) -> None:
+    """Make a folder that is ours alone, in one that we can trust. Raises OSError when somebody else has put one there."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    state = folder.lstat()
+    if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.getuid():
+        raise PermissionError(1, "not a folder of ours", str(folder))
+
+
 def _claim(folder: Path, name: str, shared: bool) -> Place | None:
     folder.mkdir(mode=0o700, exist_ok=True)
     descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

@@ -11,6 +11,7 @@ from pathlib import Path
 from perfwatch.captures.capture import File, Scene, Subject
 from perfwatch.captures.kineto_link import KIND, TRACES, environment_of
 from perfwatch.errors import CaptureFailed, CaptureRefused
+from perfwatch.lock import private_folder
 
 LARGEST_RAW_BYTES = 8 * 2**30
 VIEWERS = "ui.perfetto.dev, or TensorBoard"
@@ -31,8 +32,8 @@ class TraceFolder:
         parent = Path(ours or environment_of(subjects[0], scene.proc).get(TRACES) or "/tmp")
         try:
             if ours:
-                _private(parent.parent)
-                _private(parent)
+                private_folder(parent.parent)
+                private_folder(parent)
             self.path = Path(tempfile.mkdtemp(prefix="perfwatch-", dir=parent))
             uid = subjects[0].uid
             if uid is not None and uid != os.getuid():
@@ -62,9 +63,18 @@ class TraceFolder:
             usual = Path("/tmp") / f"libkineto_activities_{pid}.json"
             if (mine := self.path / f"trace_{pid}.json").exists():
                 return mine
-            if usual.exists() and usual.stat().st_mtime > self._began_unix:
+            if self._is_from(subject, usual):
                 return usual
         return None
+
+    def _is_from(self, subject: Subject, usual: Path) -> bool:
+        """Whether a file in a folder that is open to all is this rank's, and of now: anybody can put one there."""
+        try:
+            state = usual.lstat()
+        except OSError:
+            return False
+        writer = os.getuid() if subject.uid is None else subject.uid
+        return stat.S_ISREG(state.st_mode) and state.st_uid == writer and state.st_mtime > self._began_unix
 
     def close(self) -> None:
         """Remove it, with whatever is in it."""
@@ -87,14 +97,6 @@ def packed(subject: Subject, source: Path, folder: Path) -> File:
     return File(
         path=str(target), size_bytes=target.stat().st_size, pid=subject.pid, rank=subject.rank, opens_with=VIEWERS
     )
-
-
-def _private(folder: Path) -> None:
-    """Make a folder that is ours alone. Raises OSError when somebody else has put one there."""
-    folder.mkdir(mode=0o700, exist_ok=True)
-    state = folder.lstat()
-    if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.getuid():
-        raise PermissionError(1, "not a folder of ours", str(folder))
 
 
 def pids_inside(pid: int, proc: Path) -> list[int]:

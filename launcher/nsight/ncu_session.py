@@ -11,6 +11,7 @@ from pathlib import Path
 
 from perfwatch.captures.armed import write_armed
 from perfwatch.errors import CaptureUnavailable
+from perfwatch.lock import private_folder
 from perfwatch.nsight import under_ncu
 from perfwatch.nsight.finding import Run, Tool, find, options
 from perfwatch.nsight.ncu_command import OLDEST, Choice, armed_command
@@ -22,17 +23,24 @@ MOST_KERNELS = 2000  # of a job's whole life: ncu holds them in memory
 
 
 def arm(
-    command: tuple[str, ...], environment: Mapping[str, str], place: Path, run: Run, proc: Path = Path("/proc")
+    command: tuple[str, ...],
+    environment: Mapping[str, str],
+    place: Path,
+    run: Run,
+    proc: Path = Path("/proc"),
+    disk: Path = Path("/var/tmp"),
 ) -> tuple[str, ...]:
     """The command that starts the job under ncu.
 
-    Raises CaptureUnavailable without a usable ncu, PermissionDenied where the counters are closed.
+    Raises CaptureUnavailable without a usable ncu, PermissionDenied where the counters are closed, OSError where the report has
+    no folder that is ours.
     """
     check_counters(proc)
     tool = find(KIND, environment, run)
     check_age(tool, options(tool, run))
-    folder = report_folder(place)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder = _report_folder(disk, place)
+    private_folder(folder.parent)
+    private_folder(folder)
     report, log = folder / "kernels.ncu-rep", folder / "ncu.log"
     write_armed(place, KIND, {"ncu": tool.path, "version": tool.version_text, "report": str(report), "log": str(log)})
     return (
@@ -43,9 +51,9 @@ def arm(
     )
 
 
-def report_folder(place: Path) -> Path:
+def _report_folder(disk: Path, place: Path) -> Path:
     """Where the ncu of this launcher writes: on disk, for its report outlives the job."""
-    return Path(f"/var/tmp/perfwatch-{os.getuid()}") / f"kernels-{place.name}-{os.getpid()}"
+    return disk / f"perfwatch-{os.getuid()}" / f"kernels-{place.name}-{os.getpid()}"
 
 
 def check_age(tool: Tool, listed: frozenset[str]) -> None:

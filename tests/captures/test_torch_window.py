@@ -1,12 +1,14 @@
 """A window of torch.profiler whose ranks do not write: how long is waited for them, and what is told."""
 
 import itertools
+import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from perfwatch.captures.capture import Request
+from perfwatch.captures.capture import Request, Subject
 from perfwatch.captures.kineto_link import Asking
 from perfwatch.captures.torch_files import TraceFolder
 from perfwatch.captures.torch_window import TorchWindow
@@ -52,6 +54,27 @@ def failure(tmp_path: Path, state: str, begun: bool) -> tuple[str, float]:
     with pytest.raises(CaptureFailed) as failed:
         recorded.record(stage.subjects)
     return failed.value.message, window.now - began
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to give a file away")
+def test_only_the_rank_itself_speaks_in_the_folder_that_is_open_to_all(tmp_path: Path) -> None:
+    """A file of the right name that another user has put there, or a link, is not its trace."""
+    rank = Subject(os.getpid(), 1, uid=7)
+    (tmp_path / "r").mkdir(mode=0o700)
+    folder = TraceFolder(scene(armed={"torch": {"traces": str(tmp_path / "r" / "traces")}}), (rank,))
+    usual = Path(f"/tmp/libkineto_activities_{rank.pid}.json")
+    usual.touch()
+    soon = time.time() + 60.0
+    os.utime(usual, (soon, soon))
+    try:
+        found = []
+        for owner in (65534, 7):
+            os.chown(usual, owner, owner)
+            found.append(folder.trace_of(rank))
+    finally:
+        usual.unlink()
+
+    assert found == [None, usual]
 
 
 def test_a_hung_jobs_trace_that_does_not_end_is_given_up_soon(tmp_path: Path) -> None:
