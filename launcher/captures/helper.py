@@ -2,7 +2,6 @@
 
 import json
 import os
-import select
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -86,16 +85,6 @@ class Helper:
                 "the profiler may still write in the job: perfwatch attach says how the job does",
             )
         return None
-
-    def wait(self, tell: Callable[[str], None]) -> Outcome:
-        """Wait for its end; ``tell`` gets each new line."""
-        said = ""
-        while (outcome := self.outcome()) is None:
-            if self.said != said:
-                said = self.said
-                tell(said)
-            select.select([self._words], [], [], max(0.0, min(1.0, self._ends - self._clock())))
-        return outcome
 
     def close(self) -> None:
         """End the process, whatever it does."""

@@ -32,7 +32,6 @@ class Client:
     pid: int
     idle: bool
     asked_at: float
-    began_at: float
     given: int = 0
 
 
@@ -113,7 +112,7 @@ class Endpoint:
         if client is None or client.pid != pid:
             if len(self._clients) >= MOST_CLIENTS:
                 return ""
-            client = self._clients[sender] = Client(pid, poll.idle, now, now)
+            client = self._clients[sender] = Client(pid, poll.idle, now)
         client.idle, client.asked_at = poll.idle, now
         text, ends = self._offers.pop(pid, ("", 0.0)) if poll.idle else ("", 0.0)
         if not text or now > ends:

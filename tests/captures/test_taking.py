@@ -1,10 +1,12 @@
 """Whatever a capture does, the job and the watch go on: checks before, a cap, a reason for every failure."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +206,17 @@ def helped(folder: Path, capture: Any, deadline_seconds: float = 60.0) -> Helper
     return Helper(capture, Request(kind="fake"), scene(), folder / "c" / "001", home(folder), deadline_seconds)
 
 
+def ended(helper: Helper, tell: Callable[[str], None] = lambda _: None) -> Outcome:
+    """Its outcome, asked for as by whoever polls it; ``tell`` gets each new line."""
+    said = ""
+    while (outcome := helper.outcome()) is None:
+        if helper.said != said:
+            said = helper.said
+            tell(said)
+        select.select([helper], [], [], 0.1)  # a late one says nothing
+    return outcome
+
+
 def test_helper_brings_outcome_and_words(tmp_path: Path) -> None:
     """What the capture tells arrives while it works."""
 
@@ -213,7 +226,7 @@ def test_helper_brings_outcome_and_words(tmp_path: Path) -> None:
         return Collected(files=())
 
     said: list[str] = []
-    outcome = helped(tmp_path, fake(tells)).wait(said.append)
+    outcome = ended(helped(tmp_path, fake(tells)), said.append)
 
     assert said == ["half way"]
     assert outcome.error == ""
@@ -226,7 +239,7 @@ def test_helper_that_is_late_is_killed(tmp_path: Path) -> None:
         signal.pause()
         return Collected(files=())
 
-    outcome = helped(tmp_path, fake(sleeps), 0.3).wait(lambda _: None)
+    outcome = ended(helped(tmp_path, fake(sleeps), 0.3))
 
     assert outcome.exit_code == 63
     assert "was given up" in outcome.error
@@ -239,4 +252,4 @@ def test_helper_that_dies_is_an_outcome(tmp_path: Path) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
         return Collected(files=())
 
-    assert "died" in helped(tmp_path, fake(dies)).wait(lambda _: None).error
+    assert "died" in ended(helped(tmp_path, fake(dies))).error
