@@ -113,13 +113,13 @@ def _plain(packed: IO[bytes]) -> IO[bytes] | gzip.GzipFile:
     return gzip.GzipFile(fileobj=packed) if beginning == GZIP else packed
 
 
-class _Bounded:
+class _Bounded(io.RawIOBase):
     """Reads no more than so many bytes of a file, and raises OSError beyond."""
 
     def __init__(self, file: IO[bytes] | gzip.GzipFile, most_bytes: int) -> None:
         self._file, self._room, self._most = file, most_bytes, most_bytes
 
-    def read(self, size: int) -> bytes:
+    def read(self, size: int = -1) -> bytes:
         """As a file does."""
         data = self._file.read(size)
         self._room -= len(data)
