@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from perfwatch import linux
 from perfwatch.outlets.wanted import Wanted, parse_metrics, parse_url
 from perfwatch.request import ARMS, Request
 
@@ -24,7 +25,12 @@ _SWITCHES = {
 
 def main() -> None:
     """Do what the command line of this process says; does not return."""
-    request = plain_run(sys.argv[1:])
+    arguments = sys.argv[1:]
+    # What ``run`` starts has its streams as we got them; any other program of ours finds each of them open.
+    linux.occupy_standard_descriptors(inherited=arguments[:1] != ["run"])
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # closed from the start: python has none then
+    sys.stderr = sys.stderr or open(os.devnull, "w")
+    request = plain_run(arguments)
     if request is not None:
         from perfwatch.supervise import run  # the other commands do without
 

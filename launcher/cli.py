@@ -11,7 +11,6 @@ import typer
 from perfwatch import __version__
 from perfwatch.commands import COMMANDS
 from perfwatch.errors import PerfwatchError
-from perfwatch.linux import occupy_standard_descriptors
 from perfwatch.report.plain import clean
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
@@ -60,9 +59,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     Args:
         arguments: the words after ``perfwatch``; those of this process by default.
     """
-    occupy_standard_descriptors()
-    sys.stdout = sys.stdout or open(os.devnull, "w")  # closed from the start: python has none then
-    sys.stderr = sys.stderr or open(os.devnull, "w")
     stdout = sys.stdout
     try:
         code = app(args=arguments, prog_name="perfwatch", standalone_mode=True)

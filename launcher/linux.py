@@ -79,10 +79,14 @@ def detach_from_streams(*descriptors: int) -> None:
     os.close(null)
 
 
-def occupy_standard_descriptors() -> None:
-    """Open /dev/null where we were started with a stream closed (``2>&-``): a pipe of ours must not become stderr."""
+def occupy_standard_descriptors(inherited: bool) -> None:
+    """Open /dev/null where we were started with a stream closed (``2>&-``): a file of ours must not become a stream.
+
+    Args:
+        inherited: whether a program that we start has it too, or the stream closed as we got it.
+    """
     while (lowest := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(lowest, True)
+        os.set_inheritable(lowest, inherited)
     os.close(lowest)
 
 
@@ -126,11 +130,13 @@ class SignalFile:
         return int(self._descriptor)
 
     def arrivals(self) -> list[Arrival]:
-        """The signals that have come since the last call."""
+        """The signals that have come since the last call. Raises OSError when the file is no signalfd any more."""
         try:
             records = os.read(self._descriptor, SIGNALFD_RECORD_BYTES * 32)
         except BlockingIOError:
             return []
+        if not records:  # a signalfd has no end: to wait on would be to spin, and the child's end would never come
+            raise OSError("the signals cannot be read any more")
         return [
             Arrival(number, code, sender)
             for start in range(0, len(records), SIGNALFD_RECORD_BYTES)

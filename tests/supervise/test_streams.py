@@ -4,6 +4,9 @@ import os
 import select
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 from tests.supervise.conftest import PATIENCE_SECONDS, Launch, python
 
@@ -78,3 +81,39 @@ def test_nohup_is_kept(launch: Launch) -> None:
     done = subprocess.run(["nohup", *program], capture_output=True, text=True, timeout=PATIENCE_SECONDS)
 
     assert int(done.stdout.split()[1], 16) & 1 == 1
+
+
+CLOSED = ("<&-", ">&-", "2>&-", "<&- >&-", "<&- 2>&-", ">&- 2>&-", "<&- >&- 2>&-")
+LIBRARY = "--capture-on slow"  # read by the command line library, not by the short way
+
+
+@pytest.mark.parametrize(("closed", "options"), [*((streams, "") for streams in CLOSED), (CLOSED[-1], LIBRARY)])
+def test_closed_stream_stays_closed_for_the_child_and_hangs_nothing(tmp_path: Path, closed: str, options: str) -> None:
+    """Whichever streams we are started without, the child is without them too, and we end as it ended."""
+    report = tmp_path / "report"
+    program = (
+        "import os, sys\n"
+        "def is_open(stream):\n"
+        "    try: return bool(os.fstat(stream))\n"
+        "    except OSError: return False\n"
+        "text = ''.join(str(stream) for stream in range(3) if is_open(stream))\n"
+        "open(sys.argv[1], 'w').write(text)\n"
+        "sys.exit(3)\n"
+    )
+    ours = [sys.executable, "-m", "perfwatch", "run", *options.split(), "--", *python(program), str(report)]
+    with subprocess.Popen(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", *ours],
+        env={**os.environ, "PERFWATCH_DIR": str(tmp_path)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as run:
+        try:
+            code = run.wait(PATIENCE_SECONDS)
+        finally:
+            run.kill()
+
+    assert code == 3
+    assert report.read_text() == "".join(
+        stream for stream, word in zip("012", ("<&-", ">&-", "2>&-"), strict=True) if word not in closed.split()
+    )
