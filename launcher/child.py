@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from perfwatch import linux
+from perfwatch.forwarding import SHARED_TRIGGERS, TRIGGERS
 
 # Python ignores these at its own start; the child gets what a program expects.
 RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
@@ -31,11 +32,11 @@ def start(command: Sequence[str], environment: Mapping[str, str], signals: linux
 def wait_plainly(child: int) -> int:
     """Pass on what comes and wait for the child: the least that a launcher must do, with nothing that could fail.
 
-    For a launcher in which something has failed. All signals are blocked; SIGUSR1 and SIGUSR2 could kill the job.
+    For a launcher in which something has failed. All signals are blocked. What asks us for something could kill the job.
     """
     own = {
-        signal.SIGUSR1,
-        signal.SIGUSR2,
+        *TRIGGERS,
+        *SHARED_TRIGGERS,
         signal.SIGINT,
         signal.SIGQUIT,
         signal.SIGTSTP,

@@ -54,32 +54,49 @@ def run(request: Request, environment: Mapping[str, str]) -> NoReturn:
     linux.set_name("perfwatch")
     for descriptor in inherited:
         os.close(descriptor)
+    printer = Printer()
     try:
-        supervisor = Supervisor(request, child, signals, sentry, place)
+        supervisor = Supervisor(request, child, signals, sentry, place, printer)
+        trouble = trouble or supervisor.trouble
         if trouble and not request.quiet:
-            supervisor.printer.say(f"perfwatch: this run is not watched: {trouble}; the job is not affected")
+            printer.say(f"perfwatch: this run is not watched: {trouble}; the job is not affected")
         status = supervisor.wait()
-    except Exception:  # a bug of ours, or no room for one more process: the job is what counts
+    except Exception as error:  # a bug of ours: the job is what counts
+        if not request.quiet:
+            printer.say(f"perfwatch: the launcher failed: {type(error).__name__}: {error}; the job goes on unwatched")
         status = wait_plainly(child)
     end_as(status)
 
 
 class Supervisor:
-    """Waits for signals, for the watcher's words and for the child's end; never polls."""
+    """Waits for signals, for the watcher's words and for the child's end; never polls.
+
+    ``trouble`` says why nobody watches, where the watcher could not be started: all else is done without it.
+    """
 
     def __init__(
-        self, request: Request, child: int, signals: linux.SignalFile, sentry: Sentry, place: Place | None
+        self,
+        request: Request,
+        child: int,
+        signals: linux.SignalFile,
+        sentry: Sentry,
+        place: Place | None,
+        printer: Printer,
     ) -> None:
         self._request = request
         self._child = child
         self._signals = signals
         self._place = place
-        self.printer = Printer()
+        self._printer = printer
         self._sentry = sentry
         self._channel: Channel | None = None
         self._watcher = 0
+        self.trouble = ""
         if place is not None:
-            self._channel, self._watcher = self._start_watcher(place)
+            try:
+                self._channel, self._watcher = self._start_watcher(place)
+            except OSError as error:  # a full /dev/shm, no process or descriptor left
+                self.trouble = f"{place.folder}: {error.strerror or error}"
         self._status: int | None = None
         self._held_until: float | None = None  # a SIGTERM that waits for the snapshot
         self._stop_asked_at = float("-inf")
@@ -161,21 +178,21 @@ class Supervisor:
             self._stop_asked_at = float("-inf")
 
     def _lost(self, pid: int, status: int) -> None:
-        self.printer.ended(pid)
+        self._printer.ended(pid)
         if pid == self._watcher:
             self._watcher = 0
             if not self._request.quiet and not self._done:
                 how = (
                     f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit code {os.WEXITSTATUS(status)}"
                 )
-                self.printer.say(f"perfwatch: the watcher ended early ({how}); the job goes on unwatched")
+                self._printer.say(f"perfwatch: the watcher ended early ({how}); the job goes on unwatched")
 
     def _listen(self) -> None:
         if self._channel is None:
             return
         for message in self._channel.receive():
             if "say" in message and not self._request.quiet:
-                self.printer.say(str(message["say"]))
+                self._printer.say(str(message["say"]))
             if message.get("snapshot") and self._held_until is not None:
                 self._release()
             self._ready = self._ready or "ready" in message
@@ -194,7 +211,7 @@ class Supervisor:
         else:
             self._tell({"ended": {"exit_code": os.WEXITSTATUS(status), "signal": None}})
         while (remaining := ends - time.monotonic()) > 0 and (
-            (self._channel is not None and not self._done) or self.printer.busy
+            (self._channel is not None and not self._done) or self._printer.busy
         ):
             self._serve(remaining)
         if self._place is None or (self._ready and not self._done and self._watcher):

@@ -2,6 +2,7 @@
 
 import os
 import random
+import resource
 import select
 import signal
 import subprocess
@@ -143,3 +144,55 @@ def await_end(pid: int) -> None:
     ended = select.select([handle], [], [], PATIENCE_SECONDS)[0]
     os.close(handle)
     assert ended, f"process {pid} lives on"
+
+
+# Takes a signal of ours for its end; hears of the one after them.
+LISTENER = """
+import os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [])
+signal.signal(signal.SIGRTMIN + 12, lambda number, frame: os.write(1, b"heard\\n"))
+os.write(1, b"ready\\n")
+sys.stdin.read()
+sys.exit(6)
+"""
+ASKING = [signal.SIGRTMIN + 8, signal.SIGRTMIN + 9, signal.SIGRTMIN + 10]
+
+
+def test_run_that_cannot_be_watched_says_so_and_is_launched_as_ever(launch: Launch) -> None:
+    """A file system that takes nothing more, as a full /dev/shm: one line, and neither asking nor ending is otherwise."""
+    nothing_written = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))}
+    run = launch(*python(LISTENER), stdin=subprocess.PIPE, **nothing_written)
+    assert run.line() == "ready"
+    for number in (*ASKING, signal.SIGRTMIN + 12):  # lower numbers are delivered first
+        os.kill(run.pid, number)
+    assert run.line() == "heard"
+    assert run.process.stdin is not None
+    run.process.stdin.close()
+
+    assert run.end() == 6
+    assert run.process.stderr is not None
+    said = run.process.stderr.read()
+    assert said.startswith("perfwatch: this run is not watched: /")
+    assert said.endswith("File too large; the job is not affected\n")
+
+
+def test_launcher_that_failed_still_keeps_from_the_job_what_asks_perfwatch() -> None:
+    """A signal that asks for a verdict or a capture is not passed on: it would kill the job."""
+    launcher = (
+        "import os, sys\n"
+        "from perfwatch.child import start, wait_plainly\n"
+        "from perfwatch.linux import SignalFile\n"
+        "status = wait_plainly(start(sys.argv[1:], os.environ, SignalFile()))\n"
+        "sys.exit(os.waitstatus_to_exitcode(status))\n"
+    )
+    with subprocess.Popen(
+        [*python(launcher), *python(LISTENER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        for number in (*ASKING, signal.SIGRTMIN + 12):
+            os.kill(process.pid, number)
+        heard = process.stdout.readline()
+
+    assert (heard, process.returncode) == (b"heard\n", 6)
