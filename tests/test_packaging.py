@@ -80,6 +80,7 @@ def test_the_wheel_holds_every_module_and_nothing_under_another_name(repository:
     "name",
     [
         "perfwatch/agent/sitecustomize.py",
+        "perfwatch/agent_parts/modes.py",
         "perfwatch/py.typed",
         "perfwatch/drills/stage.py",
         "perfwatch/report/page/page.html",

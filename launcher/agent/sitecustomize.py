@@ -1,8 +1,9 @@
-"""What of perfwatch runs inside training. ``perfwatch run`` puts its folder first on PYTHONPATH.
+"""What of perfwatch runs inside training. ``perfwatch run`` puts its folder first on PYTHONPATH: nothing else may lie there.
 
 Python imports ``sitecustomize`` by itself at start. This one does its own part, then runs the one that it shadows.
-Standard library only (Python 3.8 to 3.14), nothing of perfwatch, no thread, no output; no failure of its own reaches
-the program. Without PERFWATCH_AGENT_DIR it only chains. What it does, and when:
+Standard library only (Python 3.8 to 3.14), nothing of perfwatch but ``agent_parts``, which are loaded by path where they are
+needed, no thread, no output; no failure of its own reaches the program. Without PERFWATCH_AGENT_DIR it only chains. What it
+does, and when:
 
 - at start: nothing, except where Yama restricts ptrace (PERFWATCH_TRACER_PID is set): declare that process as tracer;
 - when torch is first imported: chain ``sys.excepthook`` and ``threading.excepthook``, so that a crash leaves ``crash-PID.txt``
@@ -14,7 +15,7 @@ the program. Without PERFWATCH_AGENT_DIR it only chains. What it does, and when:
   between two steps; for the latter load its library (PERFWATCH_KERNEL_LIBRARY) here. That is in ``kernel_window.py``;
 - when a process begins to use CUDA (PERFWATCH_PROFILER is set): let its profiler ask the endpoint of ``perfwatch run``.
   With KINETO_USE_DAEMON in the environment torch does so at its import, which initialises CUDA: children that a process
-  forks then could not use CUDA any more, even where it never does itself;
+  forks then could not use CUDA any more, even where it never does itself. That is in ``profiler.py``;
 - at the first step of a process: create ``steps-PID`` there (a DataLoader worker never steps, and so has none); after each
   step ask torch whether anomaly detection and cuDNN's benchmark are on, and write that there when it changes (``modes.py``).
 
@@ -28,7 +29,6 @@ import sys
 
 _MAGIC, _PAGE_BYTES, _HEADER_BYTES, _SLOT_BYTES = b"PWSTEPS1", 4096, 64, 24
 _SLOTS = (_PAGE_BYTES - _HEADER_BYTES) // _SLOT_BYTES
-_MOST_STEPS_BEFORE = 100_000  # made before CUDA began; to count one takes half a microsecond
 _CRASH_BYTES, _MOST_THREAD_ERRORS = 16 * 1024, 16
 _LONGEST_EXIT_SECONDS = 45.0  # of the longest window and its trace
 _PR_SET_PTRACER = 0x59616D61  # linux/prctl.h; not inherited by fork, kept by exec
@@ -71,7 +71,7 @@ def _step_hook(directory):
 
     write = Struct("<QQQ").pack_into
     try:
-        keep_modes = _beside("modes").keeper(sys.modules.get("torch._C"))
+        keep_modes = _part("modes").keeper(sys.modules.get("torch._C"))
     except Exception:  # the file is not there: steps are counted all the same
         keep_modes = id
     numbers = count(1)  # next() is atomic: two threads that step never share a number
@@ -104,19 +104,27 @@ def _step_hook(directory):
     return hook
 
 
-def _beside(name):
-    """Another file of this folder, by its path: as a module it would have a name that the program may want."""
+def _part(name):
+    """A file of ``agent_parts``, by its path: in this folder, which is first on PYTHONPATH, it would hide the program's own."""
     from importlib.util import module_from_spec, spec_from_file_location
 
-    spec = spec_from_file_location("_perfwatch_" + name, os.path.join(os.path.dirname(__file__), name + ".py"))
+    package = os.path.dirname(os.path.dirname(__file__))
+    spec = spec_from_file_location("_perfwatch_" + name, os.path.join(package, "agent_parts", name + ".py"))
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
+def _arm_profiler():
+    try:
+        _part("profiler").arm(_TorchArrives.directory)
+    except Exception:  # the file is not there: the profiler is not asked
+        pass
+
+
 def _kernel_window(directory):
     """The hook that opens windows for Nsight Compute; None where its library cannot be loaded."""
-    module, library = _beside("kernel_window"), os.environ.get("PERFWATCH_KERNEL_LIBRARY")
+    module, library = _part("kernel_window"), os.environ.get("PERFWATCH_KERNEL_LIBRARY")
     return module.by_library(directory, library) if library else module.by_range(directory)
 
 
@@ -155,44 +163,6 @@ def _write_error(directory, name, kind, value, trace):
         os.write(descriptor, text[-_CRASH_BYTES:])
     finally:
         os.close(descriptor)
-
-
-def _arm_profiler():
-    """What torch does at its import where KINETO_USE_DAEMON is set; not beside a profiler of the program's own."""
-    try:
-        tracker = sys.modules["torch.autograd.profiler"].KinetoStepTracker
-        if "ProfilerStep" in tracker._step_dict or sys.modules["torch"]._C._autograd._profiler_enabled():
-            return
-        import ctypes
-
-        library = os.path.join(os.path.dirname(sys.modules["torch"].__file__), "lib", "libtorch_cpu.so")
-        arm = ctypes.CDLL(library)._ZN5torch18global_kineto_initEv
-        arm.restype = None
-        os.putenv("KINETO_USE_DAEMON", "1")  # for this call alone: no child inherits it
-        try:
-            arm()
-        finally:
-            os.unsetenv("KINETO_USE_DAEMON")
-        _count_steps_for_profiler(tracker)
-    except Exception:  # another torch: its profiler is not asked
-        pass
-
-
-def _count_steps_for_profiler(tracker):
-    """A window of steps needs them counted: torch's own hook for that, and the steps that this process made before."""
-    from struct import iter_unpack
-
-    from torch.profiler import _optimizer_post_hook
-
-    try:
-        with open(os.path.join(_TorchArrives.directory, "steps-%d" % os.getpid()), "rb") as file:
-            slots = file.read(_PAGE_BYTES)[_HEADER_BYTES : _HEADER_BYTES + _SLOTS * _SLOT_BYTES]
-        made = max(number for _, _, number in iter_unpack("<QQQ", slots))
-    except OSError:  # none
-        made = 0
-    for _ in range(min(made, _MOST_STEPS_BEFORE)):
-        tracker.increment_step("Optimizer")
-    sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(_optimizer_post_hook)
 
 
 def _end_windows(directory):

@@ -195,6 +195,29 @@ def test_process_that_never_imports_torch_is_left_alone(interpreter: str, run: R
     assert list(agent_directory.iterdir()) == []
 
 
+def test_no_module_of_the_program_is_hidden_by_one_of_ours(
+    interpreter: str, run: Run, agent_directory: Path, hook_api: Path, tmp_path: Path
+) -> None:
+    """Whatever the agent's files are called, a program that has a file of that name imports its own, before and after a step."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    names = {path.stem for folder in AGENT_FOLDER.parent.glob("agent*") for path in folder.glob("*.py")} - {
+        "sitecustomize"
+    }
+    for name in names:
+        (theirs / f"{name}.py").write_text("")
+    program = (
+        "import importlib, sys\n"
+        f"for name in {sorted(names)}:\n"
+        "    print(importlib.import_module(name).__file__)\n"
+        "    del sys.modules[name]\n"
+    )
+    done = run(interpreter, program + STEPS.format(steps=1) + program, theirs, hook_api)
+
+    assert done.stdout.split() == [str(theirs / f"{name}.py") for name in sorted(names)] * 2
+    assert list(counts(agent_directory).values()) == [1]
+
+
 def test_shadowed_sitecustomize_runs_and_is_what_programs_import(interpreter: str, run: Run, tmp_path: Path) -> None:
     """The user's (or the distribution's) sitecustomize is in sys.modules as if we were not there."""
     theirs = tmp_path / "theirs"

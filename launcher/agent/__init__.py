@@ -1,1 +1,0 @@
-"""What runs inside training (``sitecustomize.py``), put first on PYTHONPATH by ``perfwatch run``."""
