@@ -7,11 +7,10 @@ from pathlib import Path
 
 from perfwatch.kineto.keeper import arm
 from perfwatch.lock import Place
-from perfwatch.probes.group_variables import DUMP_VARIABLES, PIPE_VARIABLE, free_port
+from perfwatch.probes.group_variables import AGENT_VARIABLE, free_port
 from perfwatch.request import Request
 
 AGENT_FOLDER = Path(__file__).parent / "agent"
-DUMP_PREFIX = "fr_rank_"
 GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))  # NVIDIA, AMD, either of them in WSL
 YAMA_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 
@@ -30,7 +29,7 @@ def equipped(
     if request.agent:
         # Launchers of one job stand below one parent; whichever of them watches is its descendant.
         environment = armed(environment, place.folder, os.getppid() if place.shared else os.getpid())
-    environment = armed_groups(environment, place.folder)
+    environment = armed_groups(environment)
     gpus = any(driver.exists() for driver in drivers)
     if request.arm == "none" or (request.arm == "torch" and gpus and not request.agent):
         return request.command, environment
@@ -59,7 +58,7 @@ def armed(
     path = environment.get("PYTHONPATH", "")
     # An empty entry would put the working directory on the path: join only what is there.
     result["PYTHONPATH"] = f"{AGENT_FOLDER}:{path}" if path else str(AGENT_FOLDER)
-    result["PERFWATCH_AGENT_DIR"] = str(agent_directory)
+    result[AGENT_VARIABLE] = str(agent_directory)
     if _restricted(yama):
         result["PERFWATCH_TRACER_PID"] = str(tracer_pid)
     else:
@@ -67,12 +66,11 @@ def armed(
     return result
 
 
-def armed_groups(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """The environment in which the job's process groups can be asked: costs nothing until somebody asks.
+def armed_groups(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment in which NCCL's RAS service has a port that no other job shares: it costs nothing until somebody asks.
 
-    NCCL's RAS service gets a port that no other job shares. torch's flight recorder gets a pipe to be asked through, and
-    writes what it is asked for, or what it writes on a timeout, into ``folder``. Only current names are set: torch says on
-    stderr that it has met an old one.
+    torch's flight recorder is armed by the agent, in the very process: in an environment, which travels to other hosts,
+    containers and users, the name of a folder that is not there would end each rank that makes its pipe.
     """
     result = dict(environment)
     if "NCCL_RAS_ADDR" not in result and result.get("NCCL_RAS_ENABLE") != "0":
@@ -80,11 +78,6 @@ def armed_groups(environment: Mapping[str, str], folder: Path) -> dict[str, str]
             result["NCCL_RAS_ADDR"] = f"localhost:{free_port()}"
         except OSError:
             pass  # then it is the usual port, and the answer says whose it is
-    if PIPE_VARIABLE not in result:
-        result[PIPE_VARIABLE] = str(folder / "fr_pipe_")
-    if not any(name in result for name in DUMP_VARIABLES):
-        result[DUMP_VARIABLES[0]] = str(folder / DUMP_PREFIX)
-    result.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")  # torch before 2.6 looks at the pipe only then
     return result
 
 

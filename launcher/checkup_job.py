@@ -9,6 +9,7 @@ from perfwatch.errors import NoSuchTarget
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.filesystem import Absent, Filesystem
 from perfwatch.probes.flight_recorder import NOT_ARMED
+from perfwatch.probes.group_variables import AGENT_VARIABLE, PIPE_VARIABLE
 from perfwatch.probes.nccl_address import addresses
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.process import ended, identify
@@ -18,10 +19,9 @@ from perfwatch.redaction import redact
 
 DEADLINE_SECONDS = 1.0
 NAMESPACES = ("pid", "mnt", "net", "user", "cgroup")
-AGENT_VARIABLE = b"PERFWATCH_AGENT_DIR="
 # Offers of torch itself that a later capture can use, if the job's environment made them.
 ARMED_BY = {
-    "flight_recorder": (("TORCH_NCCL_DEBUG_INFO_PIPE_FILE",), NOT_ARMED),
+    "flight_recorder": ((PIPE_VARIABLE, AGENT_VARIABLE), NOT_ARMED),
     "torch.profiler": (("KINETO_USE_DAEMON", "PERFWATCH_PROFILER"), "start it with perfwatch run"),
 }
 
@@ -95,7 +95,8 @@ def _armed(filesystem: Filesystem, pid: int, child: Caller) -> Iterator[Ability]
         yield denied("steps", unavailable.reason, unavailable.advice)
         return
     variables = environ.split(b"\0")
-    if any(variable.startswith(AGENT_VARIABLE) for variable in variables):
+    names = {variable.partition(b"=")[0].decode(errors="replace") for variable in variables}
+    if AGENT_VARIABLE in names:
         yield armed("steps", "started by perfwatch run: steps are counted")
     else:
         yield denied(
@@ -103,7 +104,6 @@ def _armed(filesystem: Filesystem, pid: int, child: Caller) -> Iterator[Ability]
             "not started by perfwatch run: steps are not counted",
             "next time: perfwatch run -- COMMAND",
         )
-    names = {variable.partition(b"=")[0].decode(errors="replace") for variable in variables}
     for name, (offers, fix) in ARMED_BY.items():
         found = next((offer for offer in offers if offer in names), None)
         if found is not None:

@@ -5,7 +5,7 @@ import shutil
 import stat
 from pathlib import Path
 
-from perfwatch.arming import DUMP_PREFIX
+from perfwatch.probes.group_variables import DUMP_PREFIX
 
 FOLDER = "flight_recorder"
 MOST_DUMPS, MOST_DUMP_BYTES = 64, 2**22  # 256 MiB at the very most; a dump is 0.3 MiB

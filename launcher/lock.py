@@ -226,9 +226,9 @@ def locked(descriptor: int) -> bool:
 
 
 def _in_use(folder: Path) -> bool:
-    """Whether a launcher or a watcher of this place lives, or a process that they started or that has counted steps here."""
+    """Whether a launcher or a watcher of this place lives, or a process that they started or that counted steps or will write here."""
     counted = (int(path.name[6:]) for path in folder.glob("steps-*") if path.name[6:].isdecimal())
-    return _held(folder) or any(roots(folder)) or any(start_ticks(pid) for pid in counted)
+    return _held(folder) or _awaited(folder) or any(roots(folder)) or any(start_ticks(pid) for pid in counted)
 
 
 def _held(folder: Path) -> bool:
@@ -239,14 +239,24 @@ def _held(folder: Path) -> bool:
         except OSError:
             continue  # not there (any more)
         try:
-            fcntl.flock(
-                descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB
-            )  # shared: two that ask at once do not mistake each other
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two that ask at once are not mistaken
         except BlockingIOError:
             return True
         finally:
             os.close(descriptor)
     return False
+
+
+def _awaited(folder: Path) -> bool:
+    """Whether the agent of a living process has armed it to write here later: it holds a lock, and would be aborted without the folder."""
+    try:
+        descriptor = os.open(folder / "used", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        return not locked(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _sweep(home: Path) -> None:

@@ -1,9 +1,9 @@
 """torch's flight recorder: each rank's own list of its newest collectives, with sizes, types and Python lines.
 
-Asked for through the named pipe that a rank makes when ``TORCH_NCCL_DEBUG_INFO_PIPE_FILE`` is in its environment
-(``perfwatch run`` puts it there): one byte, and a second later the dump lies beside. A rank whose watchdog timed out has
-written one by itself; that is found and read too. A dump was written by the job: it is read by an unpickler that knows
-plain containers only, in a process with little memory that may crash.
+Asked for through the named pipe that a rank makes when ``TORCH_NCCL_DEBUG_INFO_PIPE_FILE`` is in its environment (the agent
+of ``perfwatch run`` sets it inside the process, to its own folder): one byte, and a second later the dump lies beside. A rank
+whose watchdog timed out has written one by itself; that is found and read too. A dump was written by the job: it is read by an
+unpickler that knows plain containers only, in a process with little memory that may crash.
 
 Source: torch's FlightRecorder.hpp and ProcessGroupNCCL.cpp (2.4 to 2.13); tried on torch 2.11 with NCCL.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from perfwatch.probes.filesystem import Absent, Filesystem
 from perfwatch.probes.flight_record import parse
-from perfwatch.probes.group_variables import DUMP_VARIABLES, PIPE_VARIABLE
+from perfwatch.probes.group_variables import AGENT_VARIABLE, DUMP_PREFIX, DUMP_VARIABLES, PIPE_PREFIX, PIPE_VARIABLE
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import ProbeCall, RecordedGroup
 
@@ -161,15 +161,18 @@ class FlightRecorderProbe:
 
 def pipe_path(environment: Mapping[str, str], rank: int) -> str:
     """The named pipe of a rank. Raises Unavailable where the job was not armed."""
-    prefix = environment.get(PIPE_VARIABLE, "")
+    folder = environment.get(AGENT_VARIABLE)
+    prefix = environment.get(PIPE_VARIABLE) or (f"{folder}/{PIPE_PREFIX}" if folder else "")
     if not prefix:
         raise Unavailable("the job's flight recorder has no pipe to ask through", NOT_ARMED)
     return f"{prefix}{rank}.pipe"
 
 
 def dump_paths(environment: Mapping[str, str], rank: int) -> list[str]:
-    """Where a rank may write: where its environment says, else torch's defaults, the newest version's first."""
+    """Where a rank may write: where its environment says, else the agent's folder, else torch's defaults, the newest version's first."""
     named = [environment[name] for name in DUMP_VARIABLES if environment.get(name)]
+    if environment.get(AGENT_VARIABLE):
+        named.append(f"{environment[AGENT_VARIABLE]}/{DUMP_PREFIX}")
     home = environment.get("HOME", "")
     cache = environment.get("XDG_CACHE_HOME") or (f"{home}/.cache" if home else "")
     usual = [f"{cache}/torch/comm_lib_trace_rank_"] if cache else []

@@ -4,6 +4,10 @@ import os
 import socket
 
 PIPE_VARIABLE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
+AGENT_VARIABLE = (
+    "PERFWATCH_AGENT_DIR"  # the folder in which the agent of ``run`` arms the recorder, where nothing else is set
+)
+PIPE_PREFIX, DUMP_PREFIX = "fr_pipe_", "fr_rank_"
 DUMP_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")  # the second: torch before 2.9
 
 

@@ -118,38 +118,23 @@ def test_a_job_without_nccl_is_asked_more_and_more_seldom() -> None:
     watched.groups.close()
 
 
-def test_run_gives_each_job_a_port_and_a_recorder_of_its_own(tmp_path: Path) -> None:
-    """Nothing listens and nothing is written until somebody asks."""
-    first, second = armed_groups({}, tmp_path), armed_groups({}, tmp_path)
+def test_run_gives_each_job_a_port_of_its_own() -> None:
+    """Nothing listens until somebody asks."""
+    first, second = armed_groups({}), armed_groups({})
 
     assert first["NCCL_RAS_ADDR"].startswith("localhost:")
     assert first["NCCL_RAS_ADDR"] != second["NCCL_RAS_ADDR"]
-    assert first["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] == f"{tmp_path}/fr_pipe_"
-    assert first["TORCH_FR_DUMP_TEMP_FILE"] == f"{tmp_path}/fr_rank_"
 
 
-@pytest.mark.parametrize(
-    "chosen",
-    [
-        {"NCCL_RAS_ADDR": "localhost:4444"},
-        {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": "/scratch/p_"},
-        {"TORCH_FR_DUMP_TEMP_FILE": "/scratch/d_"},
-        {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/scratch/old_"},
-        {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0"},
-    ],
-)
-def test_what_the_user_has_set_stays(chosen: dict[str, str], tmp_path: Path) -> None:
-    """Also under its older name."""
-    result = armed_groups(chosen, tmp_path)
-
-    assert {name: result[name] for name in chosen} == chosen
-    if "TORCH_NCCL_DEBUG_INFO_TEMP_FILE" in chosen:
-        assert "TORCH_FR_DUMP_TEMP_FILE" not in result
+def test_no_name_of_a_folder_that_may_be_missing_elsewhere_is_put_into_the_environment() -> None:
+    """It travels with srun, into containers and to other users, and a rank that cannot make its recorder's pipe is aborted."""
+    assert armed_groups({}).keys() == {"NCCL_RAS_ADDR"}
 
 
-def test_a_service_that_is_switched_off_stays_off(tmp_path: Path) -> None:
-    """NCCL_RAS_ENABLE=0."""
-    assert "NCCL_RAS_ADDR" not in armed_groups({"NCCL_RAS_ENABLE": "0"}, tmp_path)
+def test_a_port_that_the_user_has_chosen_stays() -> None:
+    """And a service that is switched off stays off."""
+    assert armed_groups({"NCCL_RAS_ADDR": "localhost:4444"}) == {"NCCL_RAS_ADDR": "localhost:4444"}
+    assert "NCCL_RAS_ADDR" not in armed_groups({"NCCL_RAS_ENABLE": "0"})
 
 
 def test_when_nccl_is_first_seen_whoever_was_absent_is_asked_anew() -> None:

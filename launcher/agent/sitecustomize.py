@@ -5,9 +5,11 @@ Standard library only (Python 3.8 to 3.14), nothing of perfwatch but ``agent_par
 needed, no thread, no output; no failure of its own reaches the program. Without PERFWATCH_AGENT_DIR it only chains. What it
 does, and when:
 
-- at start: nothing, except where Yama restricts ptrace (PERFWATCH_TRACER_PID is set): declare that process as tracer;
+- at start: take back what a parent has armed for itself, and where Yama restricts ptrace (PERFWATCH_TRACER_PID is set)
+  declare that process as tracer;
 - when torch is first imported: chain ``sys.excepthook`` and ``threading.excepthook``, so that a crash leaves ``crash-PID.txt``
-  in that folder, and a thread that ends with an error ``thread-PID-TID.txt`` (the first 16 of a process);
+  in that folder, and a thread that ends with an error ``thread-PID-TID.txt`` (the first 16 of a process); let torch's flight
+  recorder be asked there, if the folder is there for this process and the program has not armed it itself (``recorder.py``);
 - at exit, if a capture of this process has just opened a window (``window-PID`` is there): let it end first, for a
   process whose profiler records while it is torn down may crash (seen with torch 2.13: SIGSEGV after the last line);
 - when torch.optim is complete: register a global hook that runs after every ``Optimizer.step``;
@@ -31,6 +33,7 @@ _MAGIC, _PAGE_BYTES, _HEADER_BYTES, _SLOT_BYTES = b"PWSTEPS1", 4096, 64, 24
 _SLOTS = (_PAGE_BYTES - _HEADER_BYTES) // _SLOT_BYTES
 _CRASH_BYTES, _MOST_THREAD_ERRORS = 16 * 1024, 16
 _LONGEST_EXIT_SECONDS = 45.0  # of the longest window and its trace
+_RECORDER = ("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_DUMP_TEMP_FILE")
 _PR_SET_PTRACER = 0x59616D61  # linux/prctl.h; not inherited by fork, kept by exec
 
 
@@ -209,6 +212,10 @@ class _TorchArrives:
             import atexit
 
             atexit.register(_end_windows, cls.directory)
+            try:
+                _part("recorder").arm(cls.directory)
+            except Exception:  # the file is not there: the recorder is not asked
+                pass
         # torch.optim imports its optimizers after torch.optim.optimizer: the next module that is asked for is in time.
         module = sys.modules.get("torch.optim.optimizer")
         if module is not None and hasattr(module, "Optimizer"):
@@ -237,6 +244,8 @@ def _arm():
     if not directory or hasattr(sys, "_perfwatch_armed"):
         return
     sys._perfwatch_armed = True  # a second copy further down PYTHONPATH only chains
+    if any(name in os.environ for name in _RECORDER):
+        _part("recorder").disarm(directory)
     tracer = os.environ.get("PERFWATCH_TRACER_PID", "")
     if tracer.isdigit():
         try:

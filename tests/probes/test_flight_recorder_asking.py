@@ -12,7 +12,7 @@ import pytest
 
 from perfwatch.probes.errand import Errand
 from perfwatch.probes.filesystem import Absent
-from perfwatch.probes.flight_recorder import MEMORY_BYTES, FlightRecorderProbe, Rank, dump_paths, ring
+from perfwatch.probes.flight_recorder import MEMORY_BYTES, FlightRecorderProbe, Rank, dump_paths, pipe_path, ring
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import ProbeCall, Reading, RecordedGroup
 from tests.probes.flight_dumps import Bomb, dump
@@ -167,3 +167,15 @@ def test_dumps_are_looked_for_where_the_environment_says_first() -> None:
         "/home/me/.cache/torch/comm_lib_trace_rank_3",
         "/tmp/nccl_trace_rank_3",
     ]
+
+
+def test_a_rank_that_the_agent_has_armed_is_asked_in_the_folder_of_the_agent() -> None:
+    """What it has set inside the process is not to be read from outside; what the user has set comes first."""
+    armed = {"PERFWATCH_AGENT_DIR": "/dev/shm/place"}
+    own = {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": "/scratch/p_", "TORCH_FR_DUMP_TEMP_FILE": "/scratch/d_"}
+
+    assert (pipe_path(armed, 3), dump_paths(armed, 3)[0]) == (
+        "/dev/shm/place/fr_pipe_3.pipe",
+        "/dev/shm/place/fr_rank_3",
+    )
+    assert (pipe_path(armed | own, 3), dump_paths(armed | own, 3)[0]) == ("/scratch/p_3.pipe", "/scratch/d_3")
