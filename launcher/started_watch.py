@@ -6,17 +6,20 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import dropwhile
 from pathlib import Path
 from types import TracebackType
 
 from perfwatch.errors import EXIT_CODES, PerfwatchError
 from perfwatch.linux import die_with_parent
+from perfwatch.own_command import own_command
 from perfwatch.probes.deadline import KillableChild
 from perfwatch.session import choose_directory
 
 READY_SECONDS = 20.0
 LEAVE_SECONDS = 3.0
 EVERY_SECONDS = 0.05
+_OURS = "perfwatch: "  # before what perfwatch says of an error
 
 
 class StartedWatch:
@@ -43,7 +46,7 @@ class StartedWatch:
     def __enter__(self) -> "StartedWatch":
         ours = os.getpid()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "perfwatch", "attach", str(self._pid), "--watch", "--session", str(self.folder)],
+            [*own_command(), "attach", str(self._pid), "--watch", "--session", str(self.folder)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self._errors,
@@ -75,9 +78,15 @@ class StartedWatch:
 
     def _refusal(self, code: int | None) -> PerfwatchError:
         self._errors.seek(0)
-        lines = self._errors.read(65536).decode("utf-8", "replace").splitlines() or ["the watch did not begin in time"]
+        said = self._errors.read(65536).decode("utf-8", "replace").splitlines()
+        lines = list(dropwhile(lambda line: not line.startswith(_OURS), said))
+        if not lines and code is None:
+            lines = ["the watch did not begin in time"]
+        elif not lines:  # it did not come to words of ours: its exit code is none of ours either
+            lines = [f"the watch ended at once (exit code {code})" + "".join(f": {line}" for line in said[-1:])]
+            code = None
         if not any(self.folder.iterdir()):
             self.folder.rmdir()
-        error = PerfwatchError(lines[0].removeprefix("perfwatch: "), "\n".join(line.strip() for line in lines[1:]))
+        error = PerfwatchError(lines[0].removeprefix(_OURS), "\n".join(line.strip() for line in lines[1:]))
         error.exit_code = code if code and code not in EXIT_CODES.values() else PerfwatchError.exit_code
         return error

@@ -9,12 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from perfwatch.own_command import own_command
+
 REACH_SECONDS = 10.0  # to connect and log in
 # Words of ssh(1) for a machine that is down or cut off, and for one that is up and does not let us in.
 _NOT_REACHED = re.compile(
     r"timed out|no route to host|network is unreachable|closed by|reset by|broken pipe", re.IGNORECASE
 )
-_NOT_THERE = re.compile(r"not found|no such file or directory|no module named perfwatch", re.IGNORECASE)
+_NOT_THERE = re.compile(r"not found|no such file or directory|no module named '?perfwatch", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def here() -> list[str]:
     program = os.path.abspath(sys.argv[0])
     if os.path.basename(program) == "perfwatch" and os.access(program, os.X_OK):
         return [program]
-    return [sys.executable, "-m", "perfwatch"]
+    return own_command()
 
 
 def for_a_shell(command: Sequence[str] | None, arguments: Sequence[str]) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfwatch.drills.drill import Drill
+from perfwatch.own_command import own_command
 
 LOOK_SECONDS = 0.2  # how often something silent is checked for having ended, or for an interruption
 
@@ -15,14 +16,14 @@ class Conditions:
 
     folder: sessions and programs' output go below it.
     python: the interpreter that has torch.
-    perfwatch: the command that is asked, as a user would type it.
+    perfwatch: the command that is asked, with the words that a user would type.
     patience_seconds: passed on to perfwatch; None leaves its own default.
     limit_seconds: an answer that takes longer is a fault of perfwatch.
     """
 
     folder: Path
     python: str = sys.executable
-    perfwatch: tuple[str, ...] = (sys.executable, "-m", "perfwatch")
+    perfwatch: tuple[str, ...] = tuple(own_command())
     mode: str = "attach"
     late_seconds: float = 0.0
     patience_seconds: float | None = None
