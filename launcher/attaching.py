@@ -15,6 +15,7 @@ from perfwatch.captures.telling import headline
 from perfwatch.capturing import Capturing
 from perfwatch.control import find_place
 from perfwatch.errors import CaptureFailed
+from perfwatch.failures import Failures
 from perfwatch.jobs import kin
 from perfwatch.leaving import Leaving
 from perfwatch.linux import volunteer_for_the_oom_killer
@@ -100,7 +101,7 @@ class Attached:
         finally:
             child.close()
         self._news: Callable[[News], None] = lambda _: None
-        self._failures: set[str] = set()
+        self._failures = Failures()
         self._outlets: Outlet = (outlets or Outlets)(described, self.folder, self._recorder)
         self._watch = Watch(
             tops,
@@ -175,9 +176,8 @@ class Attached:
         try:
             return self._watch.tick()
         except Exception as error:
-            text = f"internal error: {type(error).__name__}: {error}"
-            if text not in self._failures:
-                self._failures.add(text)
+            text = self._failures.new(error)
+            if text:
                 say(stream, text)
                 if self._recorder is not None:
                     self._recorder.event(self._watch.at, "note", text)

@@ -125,6 +125,8 @@ class Capturing:
         except msgspec.ValidationError as error:
             return {"ok": False, "error": f"no capture: {error}"}
         number = request.get("number")
+        if not isinstance(number, int):
+            return {"ok": False, "error": "a capture has a number"}
         if number in self._outcomes:
             return {"ok": True, "outcome": msgspec.to_builtins(self._outcomes[number])}
         if number == self._number and self._helper is not None:

@@ -76,11 +76,14 @@ class ControlServer:
     def _answered(self, line: bytes) -> Message:
         try:
             request = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             return {"ok": False, "error": "the request is not JSON"}
         if not isinstance(request, dict):
             return {"ok": False, "error": "the request is not an object"}
-        return self._answer(request)
+        try:
+            return self._answer(request)
+        except Exception as error:  # a request that nobody thought of must not end who serves all the others
+            return {"ok": False, "error": f"internal error: {type(error).__name__}: {error}"}
 
 
 class _Client:

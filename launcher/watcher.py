@@ -8,6 +8,7 @@ import os
 import select
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -21,6 +22,7 @@ from perfwatch.capturing import Capturing
 from perfwatch.channel import Channel, Message
 from perfwatch.control import ControlServer
 from perfwatch.dumps import keep_dumps
+from perfwatch.failures import Failures
 from perfwatch.leftovers import Leftovers
 from perfwatch.lock import Place, roots
 from perfwatch.news import News
@@ -40,6 +42,8 @@ from perfwatch.watch import Watch
 
 PAUSE_SECONDS = 1.0  # between two looks, where none is due
 LET_END_SECONDS = 5.0  # a job that is asked to end does so in some order: ranks that go first are no fault
+
+FAILED: Message = {"ok": False, "error": "an internal error of the watcher: it is in the recording"}
 
 T = TypeVar("T")
 
@@ -62,7 +66,7 @@ class Watcher:
         self._voice = Voice(channel)
         self._say = self._voice.say
         self._began, self._session = clock(), _session(request, child)
-        self._server = ControlServer(place.control, self._answer)
+        self._server = ControlServer(place.control, lambda asked: self._guarded(lambda: self._answer(asked), FAILED))
         looker = KillableChild()
         try:
             self._recorder, folder, self._unrecorded = open_recorder(request.session, self._session, looker)
@@ -79,7 +83,7 @@ class Watcher:
             open_notifier(request.outlets, self._say),
         )
         self._tally = Tally(self._outlets.sink)
-        self._failures: set[str] = set()
+        self._failures = Failures()
         self._suspended, self._ending_until = False, 0.0
         self._ended: Message | None = None
         self._watch = Watch(
@@ -103,7 +107,7 @@ class Watcher:
         """Until the child has ended or the launcher is gone."""
         while self._ended is None and not self._channel.closed:
             self.round()
-        self._capturing.close()
+        self._guarded(self._capturing.close, None)
         if self._ended is not None:
             self._finish(self._ended)
         self._watch.close()
@@ -112,20 +116,23 @@ class Watcher:
         """Look at the job, if it is time, and then hear what comes, until it is time again."""
         pause = PAUSE_SECONDS
         if not self._suspended and self._clock() >= self._ending_until:
-            for root in roots(self._place.folder):
-                self._watch.add_root(root.pid)
-            pause = self._guarded(self._watch.tick, PAUSE_SECONDS)
+            pause = self._guarded(self._look, PAUSE_SECONDS)
         self._say(self._guarded(lambda: self._first_steps.told(self._tally, self._watch.case), ""))
         self._guarded(self._leftovers.tidy, None)
-        self._outlets.tick(self._recorder.lost if self._recorder else 0)
+        self._guarded(lambda: self._outlets.tick(self._recorder.lost if self._recorder else 0), None)
         poll = select.poll()
         for descriptor in (self._channel.fileno(), *self._server.filenos(), *self._capturing.filenos()):
             poll.register(descriptor, select.POLLIN)
         poll.poll(pause * 1000)
-        self._server.serve()
-        self._say(self._capturing.serve())
+        self._guarded(self._server.serve, None)
+        self._say(self._guarded(self._capturing.serve, ""))
         for message in self._channel.receive():
-            self._handle(message)
+            self._guarded(partial(self._handle, message), None)
+
+    def _look(self) -> float:
+        for root in roots(self._place.folder):
+            self._watch.add_root(root.pid)
+        return self._watch.tick()
 
     def _handle(self, message: Message) -> None:
         if "suspended" in message:
@@ -219,7 +226,7 @@ class Watcher:
         self._channel.send({"done": True})
         self._server.close()
         self._place.give_up_watch()
-        self._outlets.ended(verdict)
+        self._guarded(lambda: self._outlets.ended(verdict), None)
         self._tally.event(self._watch.at, "outcome", ending, verdict, {"exit_code": code, "signal": number})
         if self._recorder is not None:
             if code != 0:
@@ -228,15 +235,14 @@ class Watcher:
         self._place.leave()
 
     def _guarded(self, action: Callable[[], T], otherwise: T) -> T:
-        """One failing look must not end the watch; it is told once and recorded."""
+        """One step that fails must not end the watch; it is told once and recorded."""
         try:
             return action()
         except Exception as error:
-            text = f"{type(error).__name__}: {error}"
-            if text not in self._failures:
-                self._failures.add(text)
-                self._say(f"internal error: {text}")
-                self._tally.event(self._clock() - self._began, "note", f"internal error: {text}")
+            text = self._failures.new(error)
+            if text:
+                self._say(text)
+                self._tally.event(self._clock() - self._began, "note", text)
             return otherwise
 
 

@@ -64,7 +64,24 @@ def test_socket_is_private(server: ControlServer, tmp_path: Path) -> None:
     assert (tmp_path / "control").stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("line", [b"not json\n", b"[1, 2]\n"])
+def test_request_that_nobody_thought_of_ends_nothing(tmp_path: Path, clock: Clock) -> None:
+    """Who asks it is told what went wrong; the next one is served."""
+    server = ControlServer(tmp_path / "control", lambda request: {"ok": True, "half": 1 / request["by"]}, clock)
+    answers = []
+    for by in (b"0", b"2"):
+        with connected(tmp_path) as client:
+            client.sendall(b'{"by": %s}\n' % by)
+            server.serve()
+            answers.append(json.loads(client.recv(1000)))
+    server.close()
+
+    assert answers == [
+        {"ok": False, "error": "internal error: ZeroDivisionError: division by zero"},
+        {"ok": True, "half": 0.5},
+    ]
+
+
+@pytest.mark.parametrize("line", [b"not json\n", b"[1, 2]\n", b"[" * 50_000 + b"\n"])
 def test_nonsense_gets_an_error(server: ControlServer, tmp_path: Path, line: bytes) -> None:
     """What is no object is refused in words."""
     with connected(tmp_path) as client:

@@ -1,10 +1,12 @@
 """No death of ours is felt by the job: not stopped, not slowed, not delayed at its exit, not left with a tracer."""
 
+import json
 import os
 import random
 import resource
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from perfwatch.control import find_watcher
 from tests.supervise.conftest import PATIENCE_SECONDS, Launch, python
 
 KILLS = int(os.environ.get("PERFWATCH_TEST_KILLS", "4"))  # 200 before a release
@@ -196,3 +199,35 @@ def test_launcher_that_failed_still_keeps_from_the_job_what_asks_perfwatch() -> 
         heard = process.stdout.readline()
 
     assert (heard, process.returncode) == (b"heard\n", 6)
+
+
+@pytest.mark.parametrize(
+    "request_line",
+    [
+        b'{"command": "captured", "number": [1]}\n',
+        b'{"command": "capture", "request": {"kind": ["torch"]}}\n',
+        b'{"command": ["status"], "what": {}}\n',
+        b"[" * 60_000 + b"\n",
+    ],
+)
+def test_odd_request_does_not_end_the_watch(launch: Launch, request_line: bytes) -> None:
+    """It is answered as an error, and the job is watched to its end."""
+    run = launch(*python("import sys; print('ready', flush=True); sys.stdin.read()"), stdin=subprocess.PIPE)
+    assert run.line() == "ready"
+    while (control := find_watcher(run.pid)) is None:
+        select.select([], [], [], 0.01)
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(PATIENCE_SECONDS)
+        client.connect(str(control))
+        client.sendall(request_line)
+        answer = json.loads(client.makefile().readline())
+    assert run.process.stdin is not None
+    run.process.stdin.close()
+
+    assert answer["ok"] is False
+    assert run.end() == 0
+    assert run.process.stderr is not None
+    said = run.process.stderr.read()
+    assert "error" not in said
+    assert "failed" not in said
+    assert "perfwatch: " in said  # the summary
