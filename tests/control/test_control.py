@@ -264,6 +264,7 @@ def test_an_answer_that_is_none_is_an_error(tmp_path: Path, line: bytes) -> None
         def answer() -> None:
             connection, _ = listener.accept()
             with connection:
+                connection.recv(4096)  # the request, which could not be sent to one that has hung up
                 connection.sendall(line)
 
         thread = threading.Thread(target=answer)
