@@ -4,6 +4,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from io import TextIOWrapper
 from typing import Annotated, NoReturn, TextIO
 
 import typer
@@ -60,6 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         arguments: the words after ``perfwatch``; those of this process by default.
     """
     stdout = sys.stdout
+    if isinstance(stdout, TextIOWrapper) and stdout.errors == "strict":
+        # A job's name in letters that this terminal or locale has not must not cost the verdict, nor its exit code.
+        stdout.reconfigure(errors="replace")
     try:
         code = app(args=arguments, prog_name="perfwatch", standalone_mode=True)
     except SystemExit as end:  # how typer ends, well or with a usage error

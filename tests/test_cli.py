@@ -64,6 +64,7 @@ def test_help_loads_nothing_heavy() -> None:
         (("doctor", "4194303"), 3, "no process 4194303", "perfwatch ps"),
         (("attach", "4194303"), 3, "no process 4194303", "perfwatch ps"),
         (("replay", "--at", "3", "--final"), 2, "two moments", "one of them"),
+        (("capture", "torch", "4194303", "--rank", "0,\u00b2"), 2, "--rank 0,\u00b2: numbers", "--rank 0,3"),
     ],
 )
 def test_bad_input_gets_a_sentence_an_advice_and_its_exit_code(
@@ -141,3 +142,20 @@ def test_shells_can_complete(shell: str) -> None:
     result = perfwatch("--show-completion", shell, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
 
     assert "_PERFWATCH_COMPLETE" in result.stdout
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+@pytest.mark.parametrize("arguments", [("replay",), ("replay", "--json"), ("top", "--once")], ids=" ".join)
+def test_letters_that_stdout_has_not_cost_neither_the_verdict_nor_its_exit_code(
+    repository: Path, tmp_path: Path, arguments: tuple[str, ...], encoding: str
+) -> None:
+    """A job with Japanese words in its command, shown where the locale is another: a question mark for each letter."""
+    case = repository / "tests" / "triage" / "recordings" / "held_gil" / "fires" / "held_gil"
+    for path in case.iterdir():
+        (tmp_path / path.name).write_text(path.read_text().replace("held_gil_sleep.py", "\u5b66\u7fd2.py"))
+    plain = perfwatch(arguments[0], str(tmp_path), *arguments[1:], PYTHONIOENCODING="utf-8")
+    done = perfwatch(arguments[0], str(tmp_path), *arguments[1:], PYTHONIOENCODING=encoding)
+
+    assert (done.returncode, done.stderr) == (plain.returncode, "")
+    assert "held_gil" in done.stdout
+    assert "??.py" in done.stdout
