@@ -132,7 +132,7 @@ class Segments:
         """Count in what a writer before us, which died, has left."""
         for path in self._folder.glob("*-[0-9]*.jsonl"):
             stream, _, number = path.stem.partition("-")
-            if stream in self._numbers and number.isdigit() and path.is_file() and not path.is_symlink():
+            if stream in self._numbers and number.isdecimal() and path.is_file() and not path.is_symlink():
                 segment = _Segment(path.name, _first_at(path))
                 segment.size = path.stat().st_size
                 self._segments.append(segment)

@@ -26,10 +26,10 @@ def visible(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> tuple[str, .
         return _all(gpus) if by_bus else None
     found: list[str] = []
     for entry in (word.strip() for word in listed.split(",")):
-        if entry.lstrip("+-").isdigit():
+        if entry.lstrip("+-").isdecimal():
             if not by_bus:
                 return None
-            match = [gpu.uuid for gpu in cards[int(entry) : int(entry) + 1]] if entry.isdigit() else []
+            match = [gpu.uuid for gpu in cards[int(entry) : int(entry) + 1]] if entry.isdecimal() else []
         else:
             match = [gpu.uuid for gpu in gpus if entry and gpu.uuid.lower().startswith(entry.lower())]
         if len(match) != 1 or match[0] in found:

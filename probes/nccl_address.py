@@ -58,7 +58,7 @@ def _named(filesystem: Filesystem, pids: Iterable[int]) -> Iterable[str]:
 
 def _split(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
-    return host.strip("[]") or "localhost", int(port) if port.isdigit() else 0
+    return host.strip("[]") or "localhost", int(port) if port.isdecimal() else 0
 
 
 def _bound(listeners: Iterable[str], host: str, port: int) -> list[str]:

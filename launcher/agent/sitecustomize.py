@@ -247,7 +247,7 @@ def _arm():
     if any(name in os.environ for name in _RECORDER):
         _part("recorder").disarm(directory)
     tracer = os.environ.get("PERFWATCH_TRACER_PID", "")
-    if tracer.isdigit():
+    if tracer.isdecimal():
         try:
             _permit_tracer(int(tracer))
         except Exception:

@@ -147,6 +147,6 @@ def _seconds(request: Request) -> float:
 
 def _rate(request: Request) -> int:
     text = request.options.get("rate", str(RATE_HZ))
-    if not text.isdigit() or not 1 <= int(text) <= MOST_RATE_HZ:
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_RATE_HZ:
         raise CaptureRefused(f"--rate {text}: from 1 to {MOST_RATE_HZ} samples a second", f"--rate {RATE_HZ}")
     return int(text)

@@ -82,7 +82,7 @@ def _door(path: Path, steps: int) -> Iterator[None]:
 def _forget(answer: Path) -> None:
     """Drop the answer of an earlier window. Raises CaptureUnavailable for what was said when the library was loaded."""
     text = _text(answer)
-    if text and not text.isdigit():
+    if text and not text.isdecimal():
         raise CaptureUnavailable(
             f"ncu's library could not be loaded into the process: {text}",
             "perfwatch ncu -- COMMAND measures a second run",

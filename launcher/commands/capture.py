@@ -86,7 +86,7 @@ def _ranks(text: str) -> tuple[int, ...]:
     from perfwatch.errors import UsageError
 
     words = [] if text == "all" else text.split(",")
-    if any(not word.strip().isdigit() for word in words):
+    if any(not word.strip().isdecimal() for word in words):
         raise UsageError(f"--rank {text}: numbers, or all", "--rank 0,3")
     return tuple(int(word) for word in words)
 

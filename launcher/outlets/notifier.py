@@ -154,7 +154,7 @@ def send(url: str, content: dict[str, Any], seconds: float) -> tuple[int, float]
             return answer.status, 0.0
     except urllib.error.HTTPError as error:
         asked = error.headers.get("Retry-After", "") if error.headers else ""
-        return error.code, float(asked) if asked.isdigit() else 0.0
+        return error.code, float(asked) if asked.isdecimal() else 0.0
     except urllib.error.URLError as error:
         if isinstance(error.reason, OSError):
             raise OSError(error.reason.errno, error.reason.strerror or type(error.reason).__name__) from None
