@@ -119,14 +119,15 @@ def _failure(finished: Finished) -> str:
 
 
 def _candidates(name: str, environment: Mapping[str, str], root: Path) -> Iterator[Path]:
+    """Absolute, for they are run in another folder; only a bare name that the user has given is looked up on PATH by whoever runs it."""
     if named := environment.get(f"PERFWATCH_{name.upper()}"):
-        yield Path(named)
+        yield Path(named).absolute() if "/" in named else Path(named)
         return
     seen = set()
     for path in _everywhere(name, environment, root):
         if path.is_file() and path.resolve() not in seen:
             seen.add(path.resolve())
-            yield path
+            yield path.absolute()
 
 
 def _everywhere(name: str, environment: Mapping[str, str], root: Path) -> Iterator[Path]:

@@ -34,17 +34,18 @@ def read_report(path: Path, environment: Mapping[str, str], run: Run, tool: Tool
     tool = tool or find("ncu", environment, run)
     with tempfile.TemporaryDirectory(prefix="perfwatch-") as folder:
         table = Path(folder, "table.csv")
-        command = import_command(tool, path, table)
+        command = import_command(tool, path.absolute(), table)  # programs of ours run in the root folder
         finished = run(command, IMPORT_SECONDS, None)
         if finished.returncode is None:
             raise TraceUnreadable(
                 f"ncu did not read {path} within {IMPORT_SECONDS:g} s", "try it: " + " ".join(command)
             )
         text = _head(table) or finished.errors + finished.output.decode(errors="replace")
-        if finished.returncode != 0 or "==ERROR==" in text:
-            said = next((line for line in text.splitlines() if "ERROR" in line), text.strip().splitlines()[-1:] or [""])
+        if finished.returncode != 0 or "==ERROR==" in text or not table.is_file():
+            lines = text.strip().splitlines() or ["it wrote no table"]
+            said = next((line for line in lines if "ERROR" in line), lines[-1])
             raise TraceUnreadable(
-                f"ncu {tool.version_text} cannot read {path}: {str(said)[:300]}",
+                f"ncu {tool.version_text} cannot read {path}: {said[:300]}",
                 "it is cut, of a newer version, or no report of ncu; a newer ncu reads older reports: PERFWATCH_NCU=PATH",
             )
         return fold(read_rows(_lines(table)))

@@ -26,7 +26,7 @@ def exported(report: Path, tool: Tool, run: Run) -> Iterator[Path]:
         )
     with tempfile.TemporaryDirectory(prefix="perfwatch-") as folder:
         database = Path(folder, "window.sqlite")
-        finished = run(export_command(tool, report, database), EXPORT_SECONDS, None)
+        finished = run(export_command(tool, report.absolute(), database), EXPORT_SECONDS, None)
         if finished.returncode != 0:
             said = (finished.errors.strip() or finished.output.decode(errors="replace").strip()).splitlines()
             how = "did not export it in time" if finished.returncode is None else "cannot export it"
