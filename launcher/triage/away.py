@@ -53,6 +53,12 @@ def works(case: Case, chain: Chain) -> bool:
     return end.kind != "python"
 
 
+def lacks_a_key(case: Case, waiting: list[Chain], absent: list[Chain]) -> bool:
+    """Whether ranks wait for a key in the store while all who could set it wait for them: no time heals that."""
+    asks = all((chain.end.kind, chain.end.detail) == ("rendezvous", "store") for chain in absent)
+    return asks and case.job.covered and len(waiting) + len(absent) == len(case.job.ranks)
+
+
 def _around(absent: Chain) -> str:
     """Of a cycle through another process: that the one who is waited for waits as well, and for what."""
     at = (absent.end.node.pid, absent.end.node.tid)

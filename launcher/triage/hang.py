@@ -26,9 +26,12 @@ def temporal(case: Case) -> float:
 
 
 def outlasts(case: Case, end: End) -> bool:
-    """Whether the kernel says that the wait will not end within the patience: its deadline is too far away."""
+    """Whether the kernel says that a sleep will not end within the patience.
+
+    Of any other wait the deadline says when it ends at the latest: what is waited for may come before.
+    """
     wait = end.node.wait
-    if wait is None or wait.remaining_seconds is None or end.node.motion.frozen is False:
+    if wait is None or wait.kind != "sleep" or wait.remaining_seconds is None or end.node.motion.frozen is False:
         return False  # of a thread that runs meanwhile the deadline may have been read half
     return wait.remaining_seconds > case.patience_seconds
 

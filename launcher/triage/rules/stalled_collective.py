@@ -21,7 +21,7 @@ import msgspec
 
 from perfwatch.probes.readings import Process, Stack, Thread
 from perfwatch.triage.absence import call, elsewhere, ended, in_collective, listed, rank_of, waits_as, way
-from perfwatch.triage.away import named_ranks, why_absent, works
+from perfwatch.triage.away import lacks_a_key, named_ranks, why_absent, works
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.collectives import unanswered
@@ -92,9 +92,8 @@ def _absent(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitGr
     op, calls = call(case, graph, waiting), graph.calls if graph is not None else {}
     left = left_over(case, first)
     roots = held_up(first.end.node, partners(case, first)) if first.end.kind == "lock" and not left else []
-    certain = (
-        over(first) or (first.end.kind in CERTAIN_ENDS and first.end.detail != OTHERS_MOVE) or outlasts(case, first.end)
-    )
+    ends = first.end.kind in CERTAIN_ENDS and first.end.detail != OTHERS_MOVE
+    certain = over(first) or ends or outlasts(case, first.end) or lacks_a_key(case, waiting, absent)
     silent = min((chain.end.silent_seconds or 0.0 for chain in waiting), default=0.0)
     found = hung(
         case,
