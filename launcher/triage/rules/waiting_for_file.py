@@ -9,7 +9,8 @@ How it is recognised
     of the same process holds, in a transaction that nobody ends, is one as well.
 
 What it is mistaken for
-    A live owner that works: the holder runs or does io.
+    A live owner that works: the holder runs or does io. Of a file that is looked for again and again nobody knows the owner:
+    while another rank downloads, builds or computes, or what it has started does, this one is its victim.
 
 What to do next
     If the owner is gone, remove the named file; else look at the owner.
@@ -18,6 +19,7 @@ What to do next
 import msgspec
 
 from perfwatch.probes.readings import Stack, Thread
+from perfwatch.triage.bringing import may_bring, others_may_hold_it
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, silent_seconds, temporal, who
@@ -27,7 +29,7 @@ from perfwatch.triage.polling import texts_near
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.threads import other_threads
 from perfwatch.triage.verdict import Alternative, Outcome
-from perfwatch.triage.working import busy_with, started_by, works
+from perfwatch.triage.working import busy_with, works
 
 CAUSE = Cause("waiting_for_file", "hung", "user_code", (Thread, Stack))
 
@@ -44,7 +46,7 @@ def judge(case: Case) -> Outcome:
             end.kind not in ("file_lock", "file_poll")
             or case.progress[rank.pid].kind == "moving"
             or any(busy_with(case, pid, AT_ONCE) for pid in end.others)
-            or (end.kind == "file_poll" and any(works(case, pid) for pid in started_by(case, rank.pid)))
+            or (end.kind == "file_poll" and any(works(case, pid) for pid in may_bring(case, chain)))
         ):
             continue
         own = end.others == (end.node.pid,)
@@ -63,6 +65,7 @@ def judge(case: Case) -> Outcome:
         patience = STRUCTURAL_SECONDS if own and inside and all(map(_rests_for_ever, inside)) else temporal(case)
         polls = end.kind == "file_poll"
         lasts = lull(case, rank, watched, patience, chain.start) if polls else Lull(watched, (), 1.0)
+        unowned = others_may_hold_it(case, chain) if polls else not end.others
         near = texts_near(case.history, end.node) if polls and not end.detail else ()
         found = hung(
             case,
@@ -75,7 +78,7 @@ def judge(case: Case) -> Outcome:
             patience=patience,
             silent=lasts.seconds,
             evidence=lasts.evidence,
-            ceiling=lasts.ceiling if polls or end.others else min(lasts.ceiling, UNOWNED),
+            ceiling=min(lasts.ceiling, UNOWNED) if unowned else lasts.ceiling,
             alternatives=(Alternative(cause="endless_python", refuted_by=_refuted(end)),),
             next=(f"ls -l {end.detail}; fuser -v {end.detail}" if end.detail else "cat /proc/locks",),
         )

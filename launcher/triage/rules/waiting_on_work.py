@@ -6,8 +6,8 @@ What it means
 How it is recognised
     The wait chain leads to a child process or to a pool's worker that hands over results (while no step is seen, and the loop
     around the wait makes none), or ends at a file lock that somebody holds, or it asks again and again for a file while a child
-    of its own is there; and that process (or what it started) uses CPU time or reads and writes, in a thread that is not a mere
-    heartbeat beside one that stands still.
+    of its own, or another rank with something else to do, is there; and that process (or what it started) uses CPU time or
+    reads and writes, in a thread that is not a mere heartbeat beside one that stands still.
 
 What it is mistaken for
     ``blocked_child`` and ``waiting_for_file``: there nobody at the end of the chain does anything. ``starved_by_transforms``:
@@ -22,6 +22,7 @@ from collections.abc import Iterable
 
 from perfwatch.probes.readings import Process, ProcessUsage, Thread
 from perfwatch.triage.batches import since_output
+from perfwatch.triage.bringing import may_bring
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
@@ -63,8 +64,8 @@ def _asked(case: Case, chain: Chain) -> tuple[int, ...]:
     """The processes for whose work it waits."""
     if chain.end.kind == "file_lock":
         return chain.end.others
-    if chain.end.kind == "file_poll":  # who brings the file is not known; a child that works is likely to
-        return started_by(case, chain.start.pid)
+    if chain.end.kind == "file_poll":  # who brings the file is not known; a child or a rank that works is likely to
+        return may_bring(case, chain)
     if "pool" in chain.through and since_output(case, chain) < DELIVERED_SECONDS:
         return (chain.end.node.pid, *(link.pid for link in chain.links if link.depth == 1))
     child = case.job.branch(chain.end.node.pid, chain.start.pid) if chain.through & ASKED else None
@@ -88,7 +89,8 @@ def _finding(case: Case, chain: Chain, pid: int) -> Finding | None:
     at = f" at {show(node.frame)}" if node.frame else ""
     doing = f"{cpu:.0%} of a core" + (f", {data / 1024:,.0f} KiB/s read and written" if moves_data else "")
     lock = f"a lock on {chain.end.detail}, held by " if chain.end.kind == "file_lock" else ""
-    lock = f"{chain.end.detail or 'a file'}, perhaps from its child, " if polls else lock
+    bringer = "its child" if case.job.branch(pid, chain.start.pid) else f"rank {node.rank}"
+    lock = f"{chain.end.detail or 'a file'}, perhaps from {bringer}, " if polls else lock
     return Finding(
         cause=CAUSE.name,
         state=CAUSE.state,

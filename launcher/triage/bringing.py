@@ -1,0 +1,27 @@
+"""Who may bring the file, or let the lock file go, that a rank looks for again and again: nobody's name stands on either."""
+
+from perfwatch.triage.absence import in_collective
+from perfwatch.triage.case import Case
+from perfwatch.triage.chain import Chain
+from perfwatch.triage.working import started_by
+
+LOOKS_FOR_A_FILE = ("file_lock", "file_poll")
+
+
+def may_bring(case: Case, chain: Chain) -> tuple[int, ...]:
+    """What the rank itself has started, and the other ranks that are at something of their own, with what those have started."""
+    others = [case.chains[pid] for pid in case.chains if pid != chain.start.pid]
+    pids = [one.start.pid for one in others if _is_at_its_own(case, one)]
+    branches = [started_by(case, pid) for pid in (chain.start.pid, *pids)]
+    return tuple(dict.fromkeys((*branches[0], *pids, *(pid for branch in branches[1:] for pid in branch))))
+
+
+def others_may_hold_it(case: Case, chain: Chain) -> bool:
+    """Whether other ranks of the job are somewhere else than at a file: one of them may have made the lock file."""
+    return any(one.end.kind not in LOOKS_FOR_A_FILE for pid, one in case.chains.items() if pid != chain.start.pid)
+
+
+def _is_at_its_own(case: Case, chain: Chain) -> bool:
+    """Who waits for a file too, or for the others in a collective, brings nothing, whatever CPU time that takes; nor does who trains."""
+    waits = chain.end.kind in LOOKS_FOR_A_FILE or in_collective(case, chain)
+    return not waits and case.progress[chain.start.pid].kind != "moving"
