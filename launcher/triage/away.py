@@ -12,6 +12,7 @@ from perfwatch.triage.node import Node, doing
 from perfwatch.triage.profile import TRAINING_TAGS
 from perfwatch.triage.releasing import named
 from perfwatch.triage.threads import awaited
+from perfwatch.triage.working import goes_on
 
 OTHER_WORK = ("save", "load", "compile", "import", "http", "group_destroy", "exit")
 RECENT_SECONDS = 10.0
@@ -38,11 +39,13 @@ def why_absent(case: Case, absent: Chain, left: list[Node], roots: list[Node]) -
 
 
 def works(case: Case, chain: Chain) -> bool:
-    """Whether a rank that is elsewhere does something that may end: it moves, is at other work, or wakes soon.
+    """Whether a rank that is elsewhere does something that may end: it moves, is at other work, wakes soon, or others work for it.
 
     A loop that only sleeps and asks again is no work; whether it lasts, the patience of the ranks that wait tells.
     """
     end = chain.end
+    if goes_on(case, chain):
+        return True
     if end.still and not wakes_soon(case, end) and end.node.stack is not None:
         return False
     recent = case.profile(case.job.members[chain.start.pid], seconds=RECENT_SECONDS)

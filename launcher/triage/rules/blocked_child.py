@@ -9,8 +9,8 @@ How it is recognised
     whose whole tree naps without CPU time or io is suspected, and named after twice the patience.
 
 What it is mistaken for
-    A child that works (it burns CPU or does io): busy. A dead child: ``dead_worker``. A child blocked on a file, a peer or a
-    pipe is still a blocked child: what it waits for stands in the chain.
+    A child that works (it burns CPU or does io, in whatever thread, or what it started does): busy. A dead child:
+    ``dead_worker``. A child blocked on a file, a peer or a pipe is still a blocked child: what it waits for stands in the chain.
 
 What to do next
     Look at the child; give ``subprocess.run`` a timeout.
@@ -26,6 +26,7 @@ from perfwatch.triage.node import node_of, silence
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.threads import OTHERS_MOVE
 from perfwatch.triage.verdict import Alternative, Evidence, Link, Outcome
+from perfwatch.triage.working import goes_on
 
 CAUSE = Cause("blocked_child", "hung", "user_code", (Process, Thread))
 
@@ -44,7 +45,7 @@ def judge(case: Case) -> Outcome:
         child = _child(case, chain)
         if end.kind == "sleep" and "child" in chain.through and child is not None and _dozes(case, child):
             return _finding(case, chain, child, DOZING * temporal(case), dozing=True)
-        if end.kind in ("dead", "stopped", "traced") or not end.still or wakes_soon(case, end):
+        if end.kind in ("dead", "stopped", "traced") or not end.still or wakes_soon(case, end) or goes_on(case, chain):
             continue
         if child is None or not (chain.through & ASKED or (chain.through & TALKED_TO and not _worker(case, child))):
             continue

@@ -44,6 +44,7 @@ from perfwatch.triage.rule import Cause
 from perfwatch.triage.threads import A_TASK, MAY, OTHERS_MOVE, awaited
 from perfwatch.triage.undrained import undrained
 from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Finding, Missing, Outcome
+from perfwatch.triage.working import goes_on
 
 CAUSE = Cause("deadlocked_locks", "hung", "user_code", (Thread, Stack))
 
@@ -73,7 +74,7 @@ def _of_chain(case: Case, chain: Chain) -> Outcome:
         return Abstention(cause=CAUSE.name, missing=(lacking,))
     if len(case.ranks) > 1 and "collective" in end.node.tags | chain.start.tags:
         return None
-    moves_on = end.detail == OTHERS_MOVE and somebody_works(case, chain)
+    moves_on = end.detail == OTHERS_MOVE and (somebody_works(case, chain) or goes_on(case, chain))
     return None if moves_on else _finding(case, chain)
 
 

@@ -9,8 +9,9 @@ How it is recognised
     the end of its wait does not move.
 
 What it is mistaken for
-    A long final save: bytes are written, frames of a save move. A rank that destroys its process group while others are still in
-    a call: ``mismatched_collective``; one that ends while others wait for it in a call: ``stalled_collective``.
+    A long final save: bytes are written, frames of a save move. An upload in an exit handler: a child, or other threads, work.
+    A rank that destroys its process group while others are still in a call: ``mismatched_collective``; one that ends while
+    others wait for it in a call: ``stalled_collective``.
 
 What to do next
     The chain names the thread or handler: make it a daemon, or close it before the end.
@@ -27,6 +28,7 @@ from perfwatch.triage.leaving import left_over, others_train
 from perfwatch.triage.node import culprit, node_of
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.triage.working import goes_on
 
 CAUSE = Cause("hung_at_exit", "hung", "user_code", (Thread, Stack))
 
@@ -42,7 +44,7 @@ def judge(case: Case) -> Outcome:
             continue
         if others_train(case, rank.pid):
             continue
-        if chain.end.still is False or any_tag(chain.end.node.tags, "save"):
+        if chain.end.still is False or any_tag(chain.end.node.tags, "save") or goes_on(case, chain):
             continue
         left = left_over(case, chain)
         waits_for = f"thread {left[0].name or left[0].tid} at {show(left[0].frame)} to end" if left else ""

@@ -7,7 +7,8 @@ How it is recognised
     The wait chain leads to a child process or to a pool's worker that hands over results (while no step is seen, and the loop
     around the wait makes none), or ends at a file lock that somebody holds, or it asks again and again for a file while a child
     of its own, or another rank with something else to do, is there; and that process (or what it started) uses CPU time or
-    reads and writes, in a thread that is not a mere heartbeat beside one that stands still.
+    reads and writes, in a thread that is not a mere heartbeat beside one that stands still. Or it waits for something in its own
+    process that other threads there may bring, and those work.
 
 What it is mistaken for
     ``blocked_child`` and ``waiting_for_file``: there nobody at the end of the chain does anything. ``starved_by_transforms``:
@@ -29,14 +30,15 @@ from perfwatch.triage.frames import show
 from perfwatch.triage.node import culprit, node_of
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.starving import WINDOW_SECONDS, for_training
-from perfwatch.triage.verdict import Culprit, Finding, Outcome
-from perfwatch.triage.working import MOVING_BYTES, busy_with, moves, started_by
+from perfwatch.triage.verdict import Culprit, Evidence, Finding, Outcome
+from perfwatch.triage.working import MOVING_BYTES, busy_with, goes_on, moves, started_by, work_beside
 
 CAUSE = Cause("waiting_on_work", "busy", "user_code", (Process, ProcessUsage, Thread))
 
 ASKED = frozenset({"child", "join_process", "supervised"})
 DELIVERED_SECONDS = 15.0  # since a pool's worker handed over a result
 MOVES_DATA, BURNS_CPU = 0.88, 0.72
+BESIDE = 0.65  # confidence where threads of the same process work: whether for the one that waits is not seen
 
 
 def judge(case: Case) -> Outcome:
@@ -46,6 +48,8 @@ def judge(case: Case) -> Outcome:
             found = _finding(case, chain, pid)
             if found is not None:
                 return found
+        if chain.end.node.pid == chain.start.pid and goes_on(case, chain):
+            return _by_threads(case, chain)
     return None
 
 
@@ -81,13 +85,11 @@ def _finding(case: Case, chain: Chain, pid: int) -> Finding | None:
     used = busy_with(case, pid)
     if used is None:
         return None
-    cpu, data = used
     polls = chain.end.kind == "file_poll"
-    moves_data = data >= MOVING_BYTES
     member = case.job.members.get(pid)
     name = f" ({_command(member.process.command)})" if member is not None else ""
     at = f" at {show(node.frame)}" if node.frame else ""
-    doing = f"{cpu:.0%} of a core" + (f", {data / 1024:,.0f} KiB/s read and written" if moves_data else "")
+    doing = used.said
     lock = f"a lock on {chain.end.detail}, held by " if chain.end.kind == "file_lock" else ""
     bringer = "its child" if case.job.branch(pid, chain.start.pid) else f"rank {node.rank}"
     lock = f"{chain.end.detail or 'a file'}, perhaps from {bringer}, " if polls else lock
@@ -95,21 +97,40 @@ def _finding(case: Case, chain: Chain, pid: int) -> Finding | None:
         cause=CAUSE.name,
         state=CAUSE.state,
         summary=f"the training thread waits for {lock}process {pid}{name}, which works{at}: {doing}",
-        confidence=MOVES_DATA if moves_data and not polls else BURNS_CPU,
+        confidence=MOVES_DATA if used.data >= MOVING_BYTES and not polls else BURNS_CPU,
         owner=CAUSE.owner,
         culprits=(culprit(node) if member is not None else Culprit(pid=pid),),
         wait_chain=chain.links,
-        evidence=(
-            case.saw("usage", f"pid {pid}", "works", doing, "nothing would mean a hang"),
-            case.saw(
-                "thread",
-                f"pid {chain.start.pid}",
-                "the training thread waits for it",
-                f"at {show(chain.start.frame)} for {chain.start.motion.ran_ago_seconds or 0.0:.0f} s",
-            ),
-        ),
+        evidence=(case.saw("usage", f"pid {pid}", "works", doing, "nothing would mean a hang"), _waits(case, chain)),
         next=(f"perfwatch attach {chain.start.pid} --watch",),
     )
+
+
+def _by_threads(case: Case, chain: Chain) -> Finding | None:
+    """An upload, a decoder or a copy in threads of the process whose training thread waits."""
+    used = work_beside(case, chain.end.node)
+    if used is None:
+        return None
+    pid, doing = chain.end.node.pid, used.said
+    nodes = [node_of(case.history, case.job, pid, tid) for tid in used.tids]
+    at = f" at {show(nodes[0].frame)}" if nodes[0].frame else ""
+    name = f"thread {nodes[0].name or nodes[0].tid}" + (f" and {len(nodes) - 1} more" if len(nodes) > 1 else "")
+    return Finding(
+        cause=CAUSE.name,
+        state=CAUSE.state,
+        summary=f"the training thread waits while others of its process work: {name}{at}: {doing}",
+        confidence=BESIDE,
+        owner=CAUSE.owner,
+        culprits=tuple(map(culprit, nodes[:1])),
+        wait_chain=chain.links,
+        evidence=(case.saw("threads", f"pid {pid}", "work", doing, "nothing would mean a hang"), _waits(case, chain)),
+        next=(f"perfwatch attach {chain.start.pid} --watch",),
+    )
+
+
+def _waits(case: Case, chain: Chain) -> Evidence:
+    since = f"at {show(chain.start.frame)} for {chain.start.motion.ran_ago_seconds or 0.0:.0f} s"
+    return case.saw("thread", f"pid {chain.start.pid}", "the training thread waits for it", since)
 
 
 def _command(words: Iterable[str]) -> str:
