@@ -7,12 +7,13 @@ from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
 from perfwatch.triage.hang import wakes_soon, who
 from perfwatch.triage.leaving import over
+from perfwatch.triage.loops import may_end
 from perfwatch.triage.motion import moves
 from perfwatch.triage.node import Node, doing
-from perfwatch.triage.profile import TRAINING_TAGS
+from perfwatch.triage.profile import TRAINING_TAGS, Profile
 from perfwatch.triage.releasing import named
 from perfwatch.triage.threads import awaited
-from perfwatch.triage.working import goes_on
+from perfwatch.triage.working import MOVING_BYTES, data_of, goes_on
 
 OTHER_WORK = ("save", "load", "compile", "import", "http", "group_destroy", "exit")
 RECENT_SECONDS = 10.0
@@ -48,12 +49,33 @@ def works(case: Case, chain: Chain) -> bool:
         return True
     if end.still and not wakes_soon(case, end) and end.node.stack is not None:
         return False
-    recent = case.profile(case.job.members[chain.start.pid], seconds=RECENT_SECONDS)
+    recent = _recent(case, chain)
     if recent.samples < ENOUGH_SAMPLES or recent.seen(*TRAINING_TAGS, *OTHER_WORK):
         return True
     if end.kind in ("sleep", "file_poll"):
         return end.node.motion.distinct > 1 or moves(case.history, end.node.pid, end.node.tid).recurrent
-    return end.kind != "python"
+    return end.kind != "python" or _moves_data(case, chain)
+
+
+def prepare(case: Case) -> tuple[int, ...]:
+    """The ranks that are away from training, run Python, and read or write meanwhile: what they make is for all, perhaps."""
+    running = [chain for pid, chain in case.chains.items() if case.progress[pid].kind != "moving"]
+    away = [one for one in running if one.end.kind == "python" and not _recent(case, one).seen(*TRAINING_TAGS)]
+    return tuple(one.start.pid for one in away if _moves_data(case, one))
+
+
+def _moves_data(case: Case, chain: Chain) -> bool:
+    """Whether the thread at the end reads or writes itself: no endless loop does."""
+    return data_of(case, chain.end.node.pid, [chain.end.node.tid]) >= MOVING_BYTES
+
+
+def _recent(case: Case, chain: Chain) -> Profile:
+    return case.profile(case.job.members[chain.start.pid], seconds=RECENT_SECONDS)
+
+
+def runs_on(case: Case, absent: Chain) -> bool:
+    """Whether a rank that is elsewhere runs something that reaches its end one day, as far as its source tells."""
+    return absent.end.kind == "python" and may_end(case.history, absent.end.node)
 
 
 def lacks_a_key(case: Case, waiting: list[Chain], absent: list[Chain]) -> bool:

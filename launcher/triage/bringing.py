@@ -1,11 +1,31 @@
-"""Who may bring the file, or let the lock file go, that a rank looks for again and again: nobody's name stands on either."""
+"""For whose work a rank waits: a child, a pool, a lock's owner, or whoever may bring a file that it looks for again and again."""
 
 from perfwatch.triage.absence import in_collective
+from perfwatch.triage.away import prepare
+from perfwatch.triage.batches import since_output
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.working import started_by
 
+ASKED = frozenset({"child", "join_process", "supervised"})
+DELIVERED_SECONDS = 15.0  # since a pool's worker handed over a result
 LOOKS_FOR_A_FILE = ("file_lock", "file_poll")
+
+
+def asked(case: Case, chain: Chain) -> tuple[int, ...]:
+    """The processes for whose work it waits."""
+    if chain.end.kind == "file_lock":
+        return chain.end.others
+    if chain.end.kind == "file_poll":  # who brings the file is not known; a child or a rank that works is likely to
+        return may_bring(case, chain)
+    if chain.end.kind == "collective":
+        return prepare(case)
+    if "pool" in chain.through and since_output(case, chain) < DELIVERED_SECONDS:
+        return (chain.end.node.pid, *(link.pid for link in chain.links if link.depth == 1))
+    child = case.job.branch(chain.end.node.pid, chain.start.pid) if chain.through & ASKED else None
+    if child is None or case.job.members[child.pid].role == "worker":
+        return ()
+    return (child.pid, *started_by(case, child.pid))
 
 
 def may_bring(case: Case, chain: Chain) -> tuple[int, ...]:

@@ -24,6 +24,7 @@ GENERATOR_SHARE = 0.5  # of the samples: else the loop's body takes the time, an
 SECONDS = 30.0
 OWNED_LOOKS, MANY_SAMPLES, ALIKE_SHARE = 3, 100, 0.95  # a nonblocking sample tears in about 3 %
 TRAINS = frozenset({"backward", "step"})
+COUNTED_LOOP = 5.0  # times the patience, for what is not known to turn until a condition comes true: it reaches its end
 
 
 def trains_around(history: History, node: Node) -> bool:
@@ -61,6 +62,11 @@ def in_one_call(history: History, node: Node) -> bool:
     samples = sum(stack.samples for stack in stacks)
     alike = Counter(stack.frames for stack in stacks for _ in range(stack.samples)).most_common(1)
     return len(known) >= OWNED_LOOKS and all(known) and samples >= MANY_SAMPLES and alike[0][1] >= ALIKE_SHARE * samples
+
+
+def may_end(history: History, node: Node) -> bool:
+    """Whether no loop is known that a running thread turns in until a condition comes true: a ``for``, or a library's long call."""
+    return "while" not in turning(history, node)
 
 
 def turning(history: History, node: Node) -> tuple[str, ...]:

@@ -77,7 +77,7 @@ def work_beside(case: Case, node: Node) -> Work | None:
     """What the other threads of its process do, if that is enough; heartbeats and a process group's own threads left out."""
     tids = [tid for tid in _others(case, node) if not _serves_a_group(case, node.pid, tid)]
     shares = {tid: motion(case.history, node.pid, tid).run_share or 0.0 for tid in tids}
-    cores, data = sum(shares.values()), _data(case, node.pid, tids)
+    cores, data = sum(shares.values()), data_of(case, node.pid, tids)
     if cores < BESIDE_SHARE and data < SILENT_BYTES_PER_SECOND:
         return None
     return Work(cores, data, tuple(sorted(tids, key=lambda tid: -shares[tid])))
@@ -102,7 +102,7 @@ def _rests(case: Case, pid: int, tid: int) -> bool:
     if not any(wait.kind in ("sleep", "poll", "futex") and not wait.forever for wait in waits):
         return False
     share = motion(case.history, pid, tid).run_share or 0.0
-    return share < RESTING_SHARE and _data(case, pid, [tid]) < MOVING_BYTES
+    return share < RESTING_SHARE and data_of(case, pid, [tid]) < MOVING_BYTES
 
 
 def _serves_a_group(case: Case, pid: int, tid: int) -> bool:
@@ -110,7 +110,7 @@ def _serves_a_group(case: Case, pid: int, tid: int) -> bool:
     return seen is not None and seen.reading.name.startswith(GROUP_THREADS)
 
 
-def _data(case: Case, pid: int, tids: list[int]) -> float:
+def data_of(case: Case, pid: int, tids: list[int]) -> float:
     """Bytes per second that these threads read and write themselves, and that pass on the connections that they wait on."""
     own = (case.history.rate(Thread, pid, tid, of=_chars, seconds=WINDOW_SECONDS) or 0.0 for tid in tids)
     return max(sum(own), _carried(case, pid, tids))  # what read and write moved over a connection is in both

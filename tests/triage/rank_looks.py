@@ -73,7 +73,7 @@ def stands(history: History, pid: int, frames: Frames, wait: Wait, until: float,
 
 def runs(
     history: History, pid: int, turns: Sequence[Frames], since: float, until: float, tid: int | None = None,
-    share: float = 0.95, calls_per_second: int = 0, wait: Wait | None = None,
+    share: float = 0.95, calls_per_second: int = 0, wait: Wait | None = None, bytes_per_second: float = 0.0,
 ) -> None:  # fmt: skip
     """A thread that runs for a share of the time, at one line after the other; ``wait``: what it is in between."""
     tid = pid if tid is None else tid
@@ -81,7 +81,7 @@ def runs(
         ran, calls = 5.0 + (at - since) * share, int((at - since) * calls_per_second)
         history.add(at, Thread(pid=pid, tid=tid, name="python", state="S" if wait else "R", cpu_seconds=ran, wait=wait,
                                run_seconds=ran, voluntary_switches=int(at * 20), ran_ago_seconds=0.01, read_calls=calls,
-                               write_calls=calls))  # fmt: skip
+                               write_calls=calls, written_chars=int((at - since) * bytes_per_second)))  # fmt: skip
         for sample in range(5 if turns else 0):
             frames = turns[(5 * number + sample) % len(turns)]
             taken = at - LOOK_SECONDS + (sample + 1) * LOOK_SECONDS / 5

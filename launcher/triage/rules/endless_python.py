@@ -24,7 +24,7 @@ from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import any_tag, show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, nearest, outlasts, temporal, wakes_soon, who
 from perfwatch.triage.job import Member
-from perfwatch.triage.loops import blamed, gets_nowhere, trains_around, turning
+from perfwatch.triage.loops import COUNTED_LOOP, blamed, gets_nowhere, trains_around, turning
 from perfwatch.triage.memory import GUESSED, has_come_back, lull, since_training
 from perfwatch.triage.motion import bursts, moves
 from perfwatch.triage.polling import only_asks
@@ -34,7 +34,6 @@ from perfwatch.triage.verdict import Abstention, Alternative, Missing, Outcome
 
 CAUSE = Cause("endless_python", "hung", "user_code", (Thread, Stack))
 
-COUNTED_LOOP = 5.0  # times the patience, for a ``for`` loop and for a rank that the others still wait for at the start
 RECENT_SECONDS = 6.0
 NAPPING_SECONDS = 15.0  # at one line, before it is even suspected
 INFERRED = 0.88  # a long finite computation cannot be told apart by anything but time
@@ -111,7 +110,8 @@ def _turns(case: Case, chain: Chain, watched: float) -> Outcome:
     rank = case.job.members[chain.start.pid]
     steps = case.progress[chain.start.pid].steps
     loops = turning(case.history, chain.end.node)
-    counts = (bool(loops) and "while" not in loops) or case.awaited_at_start(chain.start.pid)
+    told = bool(loops) or len(case.ranks) > 1  # of several ranks one computes for all, and mostly in a library
+    counts = (told and "while" not in loops) or case.awaited_at_start(chain.start.pid)
     patience = temporal(case) * (COUNTED_LOOP if counts else 1.0)
     lasts = lull(case, rank, watched, patience)
     ago = steps.ago_seconds if steps is not None else None

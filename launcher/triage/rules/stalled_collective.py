@@ -11,7 +11,8 @@ How it is recognised
 
 What it is mistaken for
     A slow rank: its own chain moves, and the collectives go on. A checkpoint of one rank while the others wait: that one
-    writes. All ranks in the same or in different collectives: ``mismatched_collective``.
+    writes. A computation of one rank: it reads or writes; if it does not, and no loop is known that waits for a condition,
+    only time tells, five times the patience. All ranks in the same or in different collectives: ``mismatched_collective``.
 
 What to do next
     Look at the culprit's own chain, not at the ranks that wait.
@@ -21,12 +22,14 @@ import msgspec
 
 from perfwatch.probes.readings import Process, Stack, Thread
 from perfwatch.triage.absence import call, elsewhere, ended, in_collective, listed, rank_of, waits_as, way
-from perfwatch.triage.away import lacks_a_key, named_ranks, why_absent, works
+from perfwatch.triage.away import lacks_a_key, named_ranks, runs_on, why_absent, works
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.collectives import unanswered
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal
 from perfwatch.triage.leaving import leaves, left_over, over
+from perfwatch.triage.loops import COUNTED_LOOP
+from perfwatch.triage.memory import GUESSED
 from perfwatch.triage.node import culprit
 from perfwatch.triage.releasing import held_up, partners
 from perfwatch.triage.rule import Cause
@@ -94,6 +97,8 @@ def _absent(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitGr
     roots = held_up(first.end.node, partners(case, first)) if first.end.kind == "lock" and not left else []
     ends = first.end.kind in CERTAIN_ENDS and first.end.detail != OTHERS_MOVE
     certain = over(first) or ends or outlasts(case, first.end) or lacks_a_key(case, waiting, absent)
+    computes = runs_on(case, first)  # of it nothing is flat but the count of steps: others wait, and it may come
+    patience = temporal(case) * (COUNTED_LOOP if computes else 1.0)
     silent = min((chain.end.silent_seconds or 0.0 for chain in waiting), default=0.0)
     found = hung(
         case,
@@ -101,9 +106,9 @@ def _absent(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitGr
         first,
         owner=CAUSE.owner,
         summary=f"{named_ranks(absent)} never joined {op}: {why_absent(case, first, left, roots)}; {victims} for it",
-        patience=STRUCTURAL_SECONDS if certain else temporal(case),
+        patience=STRUCTURAL_SECONDS if certain else patience,
         silent=max(silent, first.end.silent_seconds or 0.0) if certain else silent,
-        ceiling=1.0 if first.end.still else INFERRED,
+        ceiling=GUESSED if computes else 1.0 if first.end.still else INFERRED,
         evidence=(graph.evidence(case) if graph is not None else ())
         + tuple(
             case.saw(

@@ -8,7 +8,7 @@ How it is recognised
     around the wait makes none), or ends at a file lock that somebody holds, or it asks again and again for a file while a child
     of its own, or another rank with something else to do, is there; and that process (or what it started) uses CPU time or
     reads and writes, in a thread that is not a mere heartbeat beside one that stands still. Or it waits for something in its own
-    process that other threads there may bring, and those work.
+    process that other threads there may bring, and those work; or in a collective, for a rank that reads or writes in Python.
 
 What it is mistaken for
     ``blocked_child`` and ``waiting_for_file``: there nobody at the end of the chain does anything. ``starved_by_transforms``:
@@ -22,21 +22,18 @@ What to do next
 from collections.abc import Iterable
 
 from perfwatch.probes.readings import Process, ProcessUsage, Thread
-from perfwatch.triage.batches import since_output
-from perfwatch.triage.bringing import may_bring
+from perfwatch.triage.bringing import asked
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
-from perfwatch.triage.node import culprit, node_of
+from perfwatch.triage.node import Node, culprit, node_of
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.starving import WINDOW_SECONDS, for_training
 from perfwatch.triage.verdict import Culprit, Evidence, Finding, Outcome
-from perfwatch.triage.working import MOVING_BYTES, busy_with, goes_on, moves, started_by, work_beside
+from perfwatch.triage.working import MOVING_BYTES, busy_with, goes_on, moves, work_beside
 
 CAUSE = Cause("waiting_on_work", "busy", "user_code", (Process, ProcessUsage, Thread))
 
-ASKED = frozenset({"child", "join_process", "supervised"})
-DELIVERED_SECONDS = 15.0  # since a pool's worker handed over a result
 MOVES_DATA, BURNS_CPU = 0.88, 0.72
 BESIDE = 0.65  # confidence where threads of the same process work: whether for the one that waits is not seen
 
@@ -44,7 +41,7 @@ BESIDE = 0.65  # confidence where threads of the same process work: whether for 
 def judge(case: Case) -> Outcome:
     """Fires on a rank that stands still at the beginning of a chain to a process that works."""
     for chain in (*case.still_chains, *_preparing(case)):
-        for pid in _asked(case, chain):
+        for pid in asked(case, chain):
             found = _finding(case, chain, pid)
             if found is not None:
                 return found
@@ -64,20 +61,6 @@ def _preparing(case: Case) -> list[Chain]:
     ]
 
 
-def _asked(case: Case, chain: Chain) -> tuple[int, ...]:
-    """The processes for whose work it waits."""
-    if chain.end.kind == "file_lock":
-        return chain.end.others
-    if chain.end.kind == "file_poll":  # who brings the file is not known; a child or a rank that works is likely to
-        return may_bring(case, chain)
-    if "pool" in chain.through and since_output(case, chain) < DELIVERED_SECONDS:
-        return (chain.end.node.pid, *(link.pid for link in chain.links if link.depth == 1))
-    child = case.job.branch(chain.end.node.pid, chain.start.pid) if chain.through & ASKED else None
-    if child is None or case.job.members[child.pid].role == "worker":
-        return ()
-    return (child.pid, *started_by(case, child.pid))
-
-
 def _finding(case: Case, chain: Chain, pid: int) -> Finding | None:
     node = node_of(case.history, case.job, pid)
     if not moves(case, chain.end.node if chain.end.node.pid == pid else node):
@@ -85,25 +68,35 @@ def _finding(case: Case, chain: Chain, pid: int) -> Finding | None:
     used = busy_with(case, pid)
     if used is None:
         return None
-    polls = chain.end.kind == "file_poll"
     member = case.job.members.get(pid)
     name = f" ({_command(member.process.command)})" if member is not None else ""
     at = f" at {show(node.frame)}" if node.frame else ""
     doing = used.said
-    lock = f"a lock on {chain.end.detail}, held by " if chain.end.kind == "file_lock" else ""
-    bringer = "its child" if case.job.branch(pid, chain.start.pid) else f"rank {node.rank}"
-    lock = f"{chain.end.detail or 'a file'}, perhaps from {bringer}, " if polls else lock
+    sure = used.data >= MOVING_BYTES and chain.end.kind not in ("file_poll", "collective")
     return Finding(
         cause=CAUSE.name,
         state=CAUSE.state,
-        summary=f"the training thread waits for {lock}process {pid}{name}, which works{at}: {doing}",
-        confidence=MOVES_DATA if used.data >= MOVING_BYTES and not polls else BURNS_CPU,
+        summary=f"{_waits_for(case, chain, node)}process {pid}{name}, which works{at}: {doing}",
+        confidence=MOVES_DATA if sure else BURNS_CPU,
         owner=CAUSE.owner,
         culprits=(culprit(node) if member is not None else Culprit(pid=pid),),
         wait_chain=chain.links,
         evidence=(case.saw("usage", f"pid {pid}", "works", doing, "nothing would mean a hang"), _waits(case, chain)),
         next=(f"perfwatch attach {chain.start.pid} --watch",),
     )
+
+
+def _waits_for(case: Case, chain: Chain, node: Node) -> str:
+    """The beginning of a sentence that ends with the process that works; whether for this wait, is told by some ends only."""
+    end, what = chain.end, ""
+    if end.kind == "collective":
+        return f"the other ranks wait in {chain.awaited} for rank {node.rank}, "
+    if end.kind == "file_lock":
+        what = f"a lock on {end.detail}, held by "
+    if end.kind == "file_poll":
+        bringer = "its child" if case.job.branch(node.pid, chain.start.pid) else f"rank {node.rank}"
+        what = f"{end.detail or 'a file'}, perhaps from {bringer}, "
+    return f"the training thread waits for {what}"
 
 
 def _by_threads(case: Case, chain: Chain) -> Finding | None:
