@@ -9,6 +9,7 @@ import msgspec
 from perfwatch.recording import Recording
 from perfwatch.triage.beginning import NOT_BY_SHARES, beginning
 from perfwatch.triage.case import Case
+from perfwatch.triage.contradicted import uncontradicted
 from perfwatch.triage.efficiency import efficiency
 from perfwatch.triage.hang import wakes_soon, who
 from perfwatch.triage.history import History
@@ -86,7 +87,8 @@ def _of_rank(case: Case, finding: Finding) -> Finding:
 
 def _verdict(case: Case, findings: list[Finding], missing: tuple[Missing, ...]) -> Verdict:
     waiting = [f for f in findings if f.decides_in_seconds > 0]
-    chosen = _choose([f for f in findings if f.confidence >= SURE and f.decides_in_seconds <= 0])
+    sure = [f for f in findings if f.confidence >= SURE and f.decides_in_seconds <= 0]
+    chosen = _choose(uncontradicted(case, sure))
     if chosen is None or (chosen.state in MOVING and (waiting or _stands(case))):
         return _inconclusive(case, findings, waiting, missing)
     others = [f for f in findings if f is not chosen]
