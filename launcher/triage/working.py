@@ -62,7 +62,8 @@ def goes_on(case: Case, chain: Chain) -> bool:
         return False
     if end.node.pid == chain.start.pid:
         return end.kind == "lock" and work_beside(case, end.node) is not None
-    return any(works(case, pid) for pid in (end.node.pid, *started_by(case, end.node.pid)))
+    above = case.job.branch(chain.start.pid, end.node.pid) is not None  # what a parent has started is all the job
+    return any(works(case, pid) for pid in (end.node.pid, *(() if above else started_by(case, end.node.pid))))
 
 
 def busy_with(case: Case, pid: int, watched_seconds: float = WATCHED_SECONDS) -> Work | None:
@@ -74,8 +75,8 @@ def busy_with(case: Case, pid: int, watched_seconds: float = WATCHED_SECONDS) ->
 
 
 def work_beside(case: Case, node: Node) -> Work | None:
-    """What the other threads of its process do, if that is enough; heartbeats and a process group's own threads left out."""
-    tids = [tid for tid in _others(case, node) if not _serves_a_group(case, node.pid, tid)]
+    """What the other threads of its process do, if that is enough to speak for work."""
+    tids = _others(case, node)
     shares = {tid: motion(case.history, node.pid, tid).run_share or 0.0 for tid in tids}
     cores, data = sum(shares.values()), data_of(case, node.pid, tids)
     if cores < BESIDE_SHARE and data < SILENT_BYTES_PER_SECOND:
@@ -89,10 +90,14 @@ def moves(case: Case, node: Node) -> bool:
 
 
 def _others(case: Case, node: Node) -> list[int]:
-    """The threads beside one that move, and are no heartbeats."""
+    """The threads beside one that move: no heartbeats, and not those of a process group, which spin while ranks wait."""
     tids = [tid for _, tid in case.history.of(Thread, node.pid) if tid != node.tid]
-    alive = [tid for tid in tids if not has_ended(case.history, node.pid, tid)]
-    return [t for t in alive if motion(case.history, node.pid, t).frozen is False and not _rests(case, node.pid, t)]
+    moving = [tid for tid in tids if _moves_itself(case, node.pid, tid)]
+    return [tid for tid in moving if not (_serves_a_group(case, node.pid, tid) or _rests(case, node.pid, tid))]
+
+
+def _moves_itself(case: Case, pid: int, tid: int) -> bool:
+    return not has_ended(case.history, pid, tid) and motion(case.history, pid, tid).frozen is False
 
 
 def _rests(case: Case, pid: int, tid: int) -> bool:

@@ -30,19 +30,20 @@ def job(ranks: int, trained: bool = True) -> History:
     """So many ranks on this host, of which each has trained from BEGAN to STOPPED, or none yet."""
     history = History()
     for rank in range(ranks):
-        known = {"rank": rank, "world_size": ranks} if ranks > 1 else {}
-        history.add(0.0, process(FIRST + rank, 1, **known))
+        known = (rank, ranks) if ranks > 1 else (None, None)
+        history.add(0.0, process(FIRST + rank, 1, "python train.py", *known))
         if trained:
             runs(history, FIRST + rank, STEP, BEGAN, STOPPED)
             _counts(history, FIRST + rank)
     return history
 
 
-def process(pid: int, parent: int, command: str = "python train.py", **known: int) -> Process:
-    """A Python process with torch."""
+def process(pid: int, parent: int, command: str, rank: int | None = None, world_size: int | None = None) -> Process:
+    """A rank, or a program that one has started."""
     words = tuple(command.split())
-    return Process(pid=pid, start_ticks=pid, parent_pid=parent, name=words[0], command=words, python="python" in words[0],
-                   torch_loaded=words[0] == "python", age_seconds=0.5, **known)  # fmt: skip
+    python = words[0] == "python"
+    return Process(pid=pid, start_ticks=pid, parent_pid=parent, name=words[0], command=words, python=python, age_seconds=0.5,
+                   torch_loaded=python, rank=rank, world_size=world_size)  # fmt: skip
 
 
 def _counts(history: History, pid: int) -> None:
@@ -74,12 +75,13 @@ def stands(history: History, pid: int, frames: Frames, wait: Wait, until: float,
 def runs(
     history: History, pid: int, turns: Sequence[Frames], since: float, until: float, tid: int | None = None,
     share: float = 0.95, calls_per_second: int = 0, wait: Wait | None = None, bytes_per_second: float = 0.0,
+    name: str = "python",
 ) -> None:  # fmt: skip
     """A thread that runs for a share of the time, at one line after the other; ``wait``: what it is in between."""
     tid = pid if tid is None else tid
     for number, at in enumerate(looks(since, until)):
         ran, calls = 5.0 + (at - since) * share, int((at - since) * calls_per_second)
-        history.add(at, Thread(pid=pid, tid=tid, name="python", state="S" if wait else "R", cpu_seconds=ran, wait=wait,
+        history.add(at, Thread(pid=pid, tid=tid, name=name, state="S" if wait else "R", cpu_seconds=ran, wait=wait,
                                run_seconds=ran, voluntary_switches=int(at * 20), ran_ago_seconds=0.01, read_calls=calls,
                                write_calls=calls, written_chars=int((at - since) * bytes_per_second)))  # fmt: skip
         for sample in range(5 if turns else 0):

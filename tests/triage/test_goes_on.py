@@ -112,3 +112,13 @@ def test_a_child_that_does_nothing_but_hold_the_rank_up_still_hangs(frames: Fram
     uses(history, CHILD, 0.0, 0.0, UNTIL)
 
     assert verdict_of(history).state == "hung"
+
+
+def test_the_threads_of_a_process_group_that_spin_while_the_ranks_wait_are_no_work() -> None:
+    """NCCL's proxy looks for news at a full core."""
+    history = job(2)
+    stands(history, FIRST, UPLOADS, FOR_EVER, UNTIL)
+    runs(history, FIRST, (), STOPPED, UNTIL, tid=FIRST + 1000, name="NCCL Progress 0")
+    others_wait(history, 2)
+
+    assert verdict_of(history).state == "hung"
