@@ -106,8 +106,8 @@ def late_seconds(case: Case) -> float:
         now.steps for now in case.progress.values() if now.steps is not None and now.steps.ago_seconds is not None
     ]
     ago = min((clock.ago_seconds or 0.0 for clock in clocks), default=0.0)
-    usual = max((max(clock.intervals, default=0.0) for clock in clocks), default=0.0)
-    return ago if ago > max(case.patience_seconds, LATE_TIMES * usual) else 0.0
+    longest = max((clock.longest_seconds or 0.0 for clock in clocks), default=0.0)
+    return ago if ago > max(case.patience_seconds, LATE_TIMES * longest) else 0.0
 
 
 def alarm(case: Case) -> str:

@@ -100,7 +100,7 @@ def _model(case: Case) -> ModelFigures | None:
     if params is None or tokens is None:
         return None
     clocks = [clock for rank in case.ranks if (clock := case.steps(rank)) is not None]
-    intervals = [interval for clock in clocks[:1] for interval in clock.intervals if interval > 0.0]
+    intervals = [interval for clock in clocks[:1] for interval in clock.usual if interval > 0.0]
     uuids = dict.fromkeys(uuid for rank in case.ranks for uuid in cards_of(case.history, rank.pid).uuids)
     cards = [seen.reading for uuid in uuids if (seen := case.history.latest(Gpu, uuid)) is not None]
     peaks = [data_sheet_tflops(card) or tensor_tflops_at(card, card.sm_clock_max_mhz) for card in cards]

@@ -19,9 +19,8 @@ LONGEST_RECOVERED = 3.0  # times the longest gap that this run has recovered fro
 
 def temporal(case: Case) -> float:
     """Patience for an end that time may still heal: the session's, or three times what this run has recovered from."""
-    longest = max(
-        (interval for rank in case.ranks if (steps := case.steps(rank)) for interval in steps.intervals), default=0.0
-    )
+    clocks = [clock for rank in case.ranks if (clock := case.steps(rank)) is not None]
+    longest = max((clock.longest_seconds or 0.0 for clock in clocks), default=0.0)
     return max(case.patience_seconds, LONGEST_RECOVERED * longest)
 
 

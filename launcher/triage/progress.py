@@ -6,14 +6,17 @@ from itertools import accumulate, pairwise
 from perfwatch.probes import readings as r
 from perfwatch.triage.devices import served
 from perfwatch.triage.frames import any_tag, tags
-from perfwatch.triage.history import History, median, quantile
+from perfwatch.triage.history import History, Seen, median, quantile
 from perfwatch.triage.job import Job, Member
 from perfwatch.triage.motion import WINDOW_SECONDS, motion, python_threads, stack_key, was_at
 from perfwatch.triage.profile import TRAINING_TAGS, Profile, lasting, profile
 
 STEP_GRACE = 5.0  # a rank is late when it made no step for so many times its usual longest ...
 STEP_GRACE_SECONDS = 3.0  # ... and at least for so long
-RECENT_SECONDS = 60.0  # of step times that count as usual
+RECENT_SECONDS = 60.0  # of step times that count as usual ...
+ENOUGH_STEPS = 20  # ... and so many at least, however long ago: a step over many passes takes minutes
+REMEMBERED_SECONDS = 300.0  # in which the longest step counts: a round of rollouts or an evaluation ends in one
+WARM_UP_STEPS = 10  # of a process: the first ones compile, allocate and autotune
 NEWEST_SECONDS = 10.0  # of steps that tell how long one takes now
 LATELY_SECONDS = 12.0  # of stacks that tell what it is at; a crowded machine delays a record by seconds
 LONGER = 2.5  # times the usual one: it is not only steps that were made
@@ -29,24 +32,26 @@ class StepClock:
 
     count: int
     ago_seconds: float | None
-    intervals: tuple[float, ...]  # newest last, warm-up left out where there are enough
+    intervals: tuple[float, ...]  # of the time that was asked for, newest last; no warm-up where there are enough
     advanced: int  # over the time that was asked for
+    usual: tuple[float, ...]  # these intervals, or where they are few the newest ones of any age
+    longest_seconds: float | None  # of these, and of the last minutes
 
     @property
     def median_seconds(self) -> float | None:
         """The usual step time."""
-        return median(self.intervals)
+        return median(self.usual)
 
     @property
     def newest_seconds(self) -> float | None:
         """The step time of the last ten seconds: what it is now, in a run whose steps become longer."""
-        ago = accumulate(reversed(self.intervals))
+        ago = accumulate(reversed(self.usual))
         lately = sum(seconds <= NEWEST_SECONDS for seconds in ago)
-        return median(self.intervals[-max(1, lately) :])
+        return median(self.usual[-max(1, lately) :])
 
     def is_overdue(self, seconds: float, times: float) -> bool:
         """Whether no step came for so long, and for so many times the longest that was seen."""
-        return (self.ago_seconds or 0.0) > max(seconds, times * max(self.intervals, default=0.0))
+        return (self.ago_seconds or 0.0) > max(seconds, times * (self.longest_seconds or 0.0))
 
     @property
     def late(self) -> bool:
@@ -56,7 +61,7 @@ class StepClock:
     @property
     def long_seconds(self) -> float | None:
         """The 95th percentile."""
-        return quantile(self.intervals, 0.95)
+        return quantile(self.usual, 0.95)
 
 
 @dataclass(frozen=True)
@@ -74,16 +79,51 @@ def step_clock(history: History, pid: int, seconds: float = RECENT_SECONDS) -> S
 
     Those inside of a CUDA graph are: the optimizer is called when the graph is captured, and then never again.
     """
-    series = history.series(r.Steps, pid, seconds=seconds) or history.series(r.Steps, pid)[-1:]
-    if not series:
+    whole = history.series(r.Steps, pid)
+    if not whole:
         return None
-    last = series[-1]
+    last = whole[-1]
     ago = None if last.reading.step_ago_seconds is None else last.reading.step_ago_seconds + (history.at - last.at)
     if ago is not None and ago > WINDOW_SECONDS and _in_graphs(history, pid, last.reading.tid or pid, ago):
         return None
-    intervals = tuple(value for one in series for value in one.reading.interval_seconds)
-    warm_up = min(len(intervals) // 10, 10)  # the first steps compile, allocate and autotune
-    return StepClock(last.reading.count, ago, intervals[warm_up:], last.reading.count - series[0].reading.count)
+    series = history.series(r.Steps, pid, seconds=seconds) or whole[-1:]
+    intervals = _intervals(series)
+    usual = intervals if len(intervals) >= ENOUGH_STEPS else _intervals(_newest(whole))[-ENOUGH_STEPS:]
+    longest = history.once(
+        ("longest step", pid), lambda: _longest(history.series(r.Steps, pid, seconds=REMEMBERED_SECONDS))
+    )
+    return StepClock(
+        count=last.reading.count,
+        ago_seconds=ago,
+        intervals=intervals,
+        advanced=last.reading.count - series[0].reading.count,
+        usual=usual,
+        longest_seconds=max((*usual, longest)) or None,
+    )
+
+
+def _intervals(looks: list[Seen[r.Steps]]) -> tuple[float, ...]:
+    """What these looks tell, but for the warm-up: only where the first steps of the process are among them, and a tenth at most."""
+    told = [value for one in looks for value in one.reading.interval_seconds]
+    before = looks[0].reading.count - len(looks[0].reading.interval_seconds) - 1 if looks else 0
+    return tuple(told[max(0, min(len(told) // 10, WARM_UP_STEPS) - max(0, before)) :])
+
+
+def _newest(looks: list[Seen[r.Steps]]) -> list[Seen[r.Steps]]:
+    """The newest looks that tell of enough steps, or all."""
+    told = accumulate(len(one.reading.interval_seconds) for one in reversed(looks))
+    needed = next((number for number, steps in enumerate(told, 1) if steps >= ENOUGH_STEPS), len(looks))
+    return looks[-needed:]
+
+
+def _longest(looks: list[Seen[r.Steps]]) -> float:
+    """The longest step that they tell of. Of more steps than one look lists it knows the longest."""
+    beyond = [
+        later.reading.longest_seconds or 0.0
+        for earlier, later in pairwise(looks)
+        if earlier.reading.count >= WARM_UP_STEPS
+    ]
+    return max((*_intervals(looks), *beyond), default=0.0)
 
 
 def stepped(history: History, pid: int) -> list[tuple[float, float]]:

@@ -144,6 +144,10 @@ def test_fewer_witnesses_never_allow_more() -> None:
 
 def test_steps_that_are_not_overdue_are_no_witness() -> None:
     """A step two seconds ago, where steps take a second, says nothing of a hang."""
-    clocks = [StepClock(count=9, ago_seconds=ago, intervals=(1.0,) * 9, advanced=9) for ago in (2.0, 6.0)]
+    each = (1.0,) * 9
+    clocks = [
+        StepClock(count=9, ago_seconds=ago, intervals=each, advanced=9, usual=each, longest_seconds=1.0)
+        for ago in (2.0, 6.0)
+    ]
 
     assert [clock.late for clock in clocks] == [False, True]

@@ -1,8 +1,13 @@
 """When the agent's count of steps may be trusted: not where steps go on inside a graph that is replayed."""
 
+import pytest
+
 from perfwatch.probes.readings import Frame, Stack, Steps
+from perfwatch.triage.hang import LONGEST_RECOVERED, temporal
 from perfwatch.triage.history import History
 from perfwatch.triage.progress import step_clock
+from tests.training import BACKWARD, FORWARD, Training
+from tests.training import PID as PID_OF_TRAINING
 
 REPLAYS = (Frame("replay", "/lib/torch/cuda/graphs.py", 140), Frame("train", "/app/train.py", 7))
 WAITS = (Frame("train", "/app/train.py", 9),)
@@ -51,3 +56,72 @@ def test_how_long_a_step_takes_now_is_told_by_the_newest_steps() -> None:
 
     assert clock is not None
     assert (clock.median_seconds, clock.newest_seconds) == (0.01, 1.0)
+
+
+@pytest.mark.parametrize("length", [90.0, 300.0])
+def test_a_step_over_many_backward_passes_is_no_missing_one_however_long_it_takes(length: float) -> None:
+    """Gradients are accumulated: when the next step is due, the last one is older than any window of time."""
+    job = Training(card=False)
+    job.add(
+        Steps(pid=PID_OF_TRAINING, tid=PID_OF_TRAINING, count=6, step_ago_seconds=0.0, interval_seconds=(length,) * 5)
+    )
+    job.history.at = length - 30.0
+    for second in range(29):
+        job.goes_on(1.0, [FORWARD, BACKWARD]).steps(6, ago=length - 29.0 + second)
+
+    case = job.case()
+    verdict = job.verdict()
+
+    assert verdict.state == "healthy"
+    assert temporal(case) == LONGEST_RECOVERED * length
+
+
+def test_a_round_of_rollouts_before_the_steps_of_each_window_is_not_taken_for_a_warm_up() -> None:
+    """Steps of a tenth of a second for ten seconds, then forty without one, again and again: no step is overdue in those."""
+    history = History(at=185.0)
+    for second in range(20, 186):
+        into = (second - 20) % 50
+        intervals = (40.0, *(0.1,) * 9) if into == 40 and second > 60 else (0.1,) * 10 if into >= 40 else ()
+        count = 100 * ((second - 20) // 50) + 10 * max(0, into - 39)
+        history.add(
+            second,
+            Steps(
+                pid=PID,
+                tid=PID,
+                count=count,
+                step_ago_seconds=float(max(0, into + 1 if into < 40 else 0)),
+                interval_seconds=intervals,
+            ),
+        )
+    clock = step_clock(history, PID)
+
+    assert clock is not None
+    assert clock.longest_seconds == 40.0
+    assert not clock.is_overdue(3.0, 2.5)
+
+
+def test_the_first_steps_of_a_process_are_a_warm_up_and_later_ones_are_none() -> None:
+    """Whoever looks from the begin on does not take a compilation for the usual step."""
+    begun, later = History(at=60.0), History(at=60.0)
+    slow_first = (30.0, *(0.1,) * 99)
+    begun.add(60.0, Steps(pid=PID, tid=PID, count=101, step_ago_seconds=0.0, interval_seconds=slow_first))
+    later.add(60.0, Steps(pid=PID, tid=PID, count=501, step_ago_seconds=0.0, interval_seconds=slow_first))
+    clocks = step_clock(begun, PID), step_clock(later, PID)
+
+    assert [clock.longest_seconds for clock in clocks if clock is not None] == [0.1, 30.0]
+
+
+def test_of_more_steps_than_one_look_lists_the_longest_is_known() -> None:
+    """A look lists sixty-four; a long one among those before them was told as the longest."""
+    history = History(at=60.0)
+    for at, count in ((30.0, 1000), (60.0, 1300)):
+        history.add(
+            at,
+            Steps(
+                pid=PID, tid=PID, count=count, step_ago_seconds=0.0, interval_seconds=(0.1,) * 64, longest_seconds=9.0
+            ),
+        )
+    clock = step_clock(history, PID)
+
+    assert clock is not None
+    assert clock.longest_seconds == 9.0

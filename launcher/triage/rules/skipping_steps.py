@@ -36,7 +36,7 @@ FEW_SAMPLES = 40
 BACKWARD_SHARE = 0.05
 BACKWARD_TURNS = 6  # separate backward passes without one optimizer step
 NO_STEP_SECONDS = 5.0  # by the agent's count
-FEW_STEPS = 3  # before so many nobody knows how long one takes
+FEW_STEPS = 3  # before so many, or where none was timed, nobody knows how long one takes
 UNKNOWN_PACE_SECONDS = 60.0
 LONGER = 2.5  # times the longest step so far
 COMPANIONS = 3  # samples of what costs at most half a step: a step that is made would be missed with e**-6
@@ -114,9 +114,9 @@ def _passes(seen: Profile) -> list[Seen[Stack]]:
 
 def _usual(steps: StepClock) -> float:
     """How long a step may take here, by those that were made: gradients may be accumulated over many passes."""
-    if steps.count < FEW_STEPS:
+    if steps.count < FEW_STEPS or steps.longest_seconds is None:
         return UNKNOWN_PACE_SECONDS
-    return max(NO_STEP_SECONDS, LONGER * max(steps.intervals, default=0.0))
+    return max(NO_STEP_SECONDS, LONGER * steps.longest_seconds)
 
 
 def updates(stack: Stack) -> bool:

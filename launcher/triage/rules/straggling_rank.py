@@ -122,7 +122,7 @@ def _go_on(case: Case) -> bool:
 
 def _overdue(case: Case) -> bool:
     """Whether the count of steps stands still for far longer than steps take: late is not the word then."""
-    clocks = [clock for rank in case.ranks if (clock := case.steps(rank)) is not None and clock.intervals]
+    clocks = [clock for rank in case.ranks if (clock := case.steps(rank)) is not None and clock.usual]
     return any(one.is_overdue(OVERDUE_SECONDS, OVERDUE) for one in clocks)
 
 
