@@ -26,16 +26,20 @@ def outlived_seconds(case: Case, chain: Chain) -> float:
 
 
 def dead_beside(case: Case, chain: Chain) -> tuple[int, ...]:
-    """Python processes of this rank that ended not long before the wait began: one of them may have held the lock.
+    """Python processes of this rank, or beside it, that ended not long before the wait began: one of them may have held the lock.
 
-    Not a DataLoader's workers: torch raises where one dies, and lets them go where an epoch ends.
+    Beside it is what its parent started as well, where nobody numbered the ranks. Not a DataLoader's workers: torch raises
+    where one dies, and lets them go where an epoch ends.
     """
     began = case.at - (chain.end.silent_seconds or 0.0)
+    waits = case.job.members[chain.start.pid]
+    parent = waits.process.parent_pid if waits.role == "rank" and waits.rank is None else None
     ends = {key[0]: case.history.series(ProcessEnded, *key)[0].at for key in case.history.entities(ProcessEnded)}
     return tuple(
         m.pid
         for m in case.job.members.values()
-        if not m.alive and m.process.python and m.role != "worker" and m.rank_pid == chain.start.rank_pid
+        if not m.alive and m.process.python and m.role != "worker"
+        if m.rank_pid == waits.rank_pid or m.process.parent_pid == parent
         if ends.get(m.pid, began) >= began - BEFORE_SECONDS
     )
 

@@ -45,6 +45,7 @@ class Job:
     ranks: tuple[Member, ...]
     world_size: int | None
     numbered: bool = True  # by a launcher; otherwise we counted them
+    apart: bool = False  # several ranks, and nothing says that they are of one training
 
     @cached_property
     def _below(self) -> dict[int, list[Member]]:
@@ -108,7 +109,7 @@ def read_job(history: History) -> Job:
         if (gone := history.latest(r.ProcessEnded, *key))
         and (gone.reading.pid not in processes or processes[gone.reading.pid].start_ticks == gone.reading.start_ticks)
     }
-    sights = Sights(history)
+    sights = Sights(history, ended)
     found = find_ranks(sights, processes)
     ranks = found.ranks
     members: dict[int, Member] = {}
@@ -122,7 +123,17 @@ def read_job(history: History) -> Job:
             ended=ended.get(pid),
         )
     ordered = tuple(sorted((members[pid] for pid in ranks), key=lambda m: (m.rank if m.rank is not None else 0, m.pid)))
-    return Job(members, _newest(ordered), found.world_size, found.numbered)
+    return Job(members, _newest(ordered), found.world_size, found.numbered, _apart(history, sights, ordered))
+
+
+def _apart(history: History, sights: Sights, ranks: tuple[Member, ...]) -> bool:
+    """Whether nothing says that they train together: no number of torch's, no part of a process group, no communicator.
+
+    A sweep starts one for each card, and srun numbers whatever it starts.
+    """
+    if len(ranks) < 2 or any(rank.process.rank is not None or rank.pid in sights.in_group for rank in ranks):
+        return False
+    return not history.entities(r.Communicator) and not history.entities(r.RecordedGroup)
 
 
 def _newest(ranks: tuple[Member, ...]) -> tuple[Member, ...]:

@@ -2,10 +2,11 @@
 
 By the numbers that a launcher gave them (``placement``), the outermost process with a given number; a DataLoader worker inherits
 that of its rank. Where nobody numbered them (a plain spawn sets ``RANK`` inside of the process, where it cannot be seen) by
-what their parent waits for.
+what their parent waits for. A driver that only starts trainings (a sweep, folds of a cross-validation) is no rank: they are,
+each by itself.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
@@ -16,6 +17,7 @@ from perfwatch.triage.placement import Placement, launches, placement
 WORKER_THREAD = "pt_data_worker"  # the name that torch gives a DataLoader worker's main thread
 TRAINING = ("optimizer", "backward", "loader", "forward")
 OUR_NAME = "perfwatch"  # launchers, watchers and writers of ours name themselves so: never part of what they watch
+WAITS_FOR_CHILDREN = ("child_wait", "mp_join")
 SERVICE_WORDS = ("resource_tracker", "forkserver", "semaphore_tracker")
 # How torch and its backends name the threads of a process group (gloo's loop, NCCL's watchdog, heartbeat and proxy).
 GROUP_THREADS = ("gloo", "pt_nccl", "NCCL", "nccl", "pt_gloo")
@@ -24,7 +26,8 @@ GROUP_THREADS = ("gloo", "pt_nccl", "NCCL", "nccl", "pt_gloo")
 class Sights:
     """What is known of every process, gathered in one pass: a job can have thousands of threads."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History, ended: Collection[int] = ()) -> None:
+        self._history, self._ended = history, ended
         self.all: dict[int, set[str]] = {}  # tags of all its threads' newest stacks
         self.main: dict[int, r.Stack] = {}
         # Belongs to a process group, by its stacks or by a thread that torch made for one.
@@ -49,6 +52,20 @@ class Sights:
     def of_main(self, pid: int) -> frozenset[str]:
         """Tags of its main thread."""
         return tags(self.main[pid]) if pid in self.main else frozenset()
+
+    def counts(self, pid: int) -> bool:
+        """Whether the agent has counted steps in it."""
+        counted = self._history.latest(r.Steps, pid)
+        return counted is not None and counted.reading.count > 0
+
+    def trains(self, pid: int) -> bool:
+        """Whether it lives and has made steps, or was seen in the midst of one."""
+        return pid not in self._ended and (self.counts(pid) or self.was_at(pid, "backward", "optimizer"))
+
+    def was_at(self, pid: int, *any_of: str) -> bool:
+        """Whether its main thread was ever seen in a stack with one of these tags; an import of torch passes by all of them."""
+        seen = (tags(one.reading) for one in reversed(self._history.series(r.Stack, pid, pid)))
+        return any(any_tag(found, *any_of) and "import" not in found for found in seen)
 
 
 Ranks = dict[int, int | None]  # by pid; None: the only rank of a job that has no numbers
@@ -120,6 +137,9 @@ def _descend(sights: Sights, process: r.Process, processes: dict[int, r.Process]
     if grouped:  # it trains as the first rank itself
         ordered = sorted(grouped, key=lambda p: (p.start_ticks, p.pid))
         return {one.pid: index for index, one in enumerate([process, *ordered])}
+    started = _started(sights, process, children, processes)
+    if started:
+        return started
     heavy = [child for child in children if child.torch_loaded]
     trains = len(heavy) == 1 and any_tag(sights.of(heavy[0].pid), *TRAINING)
     joins = trains and "mp_join" in sights.of_main(process.pid)
@@ -127,6 +147,29 @@ def _descend(sights: Sights, process: r.Process, processes: dict[int, r.Process]
     if len(heavy) == 1 and above:
         return _descend(sights, heavy[0], processes)
     return {process.pid: None}
+
+
+def _started(sights: Sights, driver: r.Process, children: list[r.Process], processes: dict[int, r.Process]) -> Ranks:
+    """The trainings below a process that makes no steps itself; none where it trains, or where that cannot be told.
+
+    Where steps are counted below it and never in it, it need not be seen to wait.
+    """
+    if sights.counts(driver.pid) or sights.was_at(driver.pid, *TRAINING):
+        return {}
+    below = [_descend(sights, one, processes) for one in children if _trains_below(sights, one, processes)]
+    waits = any_tag(sights.of_main(driver.pid), *WAITS_FOR_CHILDREN)
+    if not waits and not any(sights.counts(pid) for found in below for pid in found):
+        return {}
+    if len(below) > 1 and any(number is not None for found in below for number in found.values()):
+        return {}  # several groups: their numbers would be taken for those of one
+    return {pid: number for found in below for pid, number in found.items()}
+
+
+def _trains_below(sights: Sights, process: r.Process, processes: dict[int, r.Process]) -> bool:
+    if sights.trains(process.pid):
+        return True
+    below = [one for one in processes.values() if one.python and _nearest_python(one, processes) == process.pid]
+    return any(_trains_below(sights, one, processes) for one in below)
 
 
 def _entry(sights: Sights, pid: int) -> tuple[str, str] | None:

@@ -50,7 +50,7 @@ def working(case: Case) -> list[tuple[Member, Profile]]:
     for each other would count as busy, so there all stay.)
     """
     found = [(rank, case.profile(rank, WINDOW_SECONDS)) for rank in case.ranks if _goes_on(case, rank)]
-    alone = len(case.ranks) == 1 and (case.job.world_size or 1) == 1
+    alone = case.job.apart or (len(case.ranks) == 1 and (case.job.world_size or 1) == 1)
     return [
         (rank, seen)
         for rank, seen in found

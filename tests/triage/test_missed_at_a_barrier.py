@@ -40,7 +40,7 @@ def test_who_is_missed_is_told_with_its_exit_code_and_no_lock_is_spoken_of() -> 
         "at worker (train.py:41) waits at a barrier for process 23866, which has ended (exited with code 1"
         in verdict.summary
     )
-    assert [culprit.worker_pid for culprit in verdict.culprits][:1] == [MISSED]
+    assert [culprit.pid for culprit in verdict.culprits][:1] == [MISSED]
     assert "traceback of process 23866" in verdict.next[0]
     assert not [one for one in (verdict.summary, *verdict.next) if "lock" in one or "dmesg" in one]
 

@@ -10,7 +10,8 @@ How it is recognised
     late rank back is named too: its DataLoader, its CPUs, its throttled card, or its own line.
 
 What it is mistaken for
-    ``stalled_collective``: nothing moves. Uneven work: now this rank is late, now that one, and all wait about as much.
+    ``stalled_collective``: nothing moves. Uneven work: now this rank is late, now that one, and all wait about as much. Trainings
+    that were only started together (a sweep): none waits for another, and they are not compared.
 
 What to do next
     Look at the named rank: its own line says what it does while the others wait.
@@ -48,7 +49,7 @@ WOKEN = 3  # that often: less may be what led up to a hang
 
 def judge(case: Case) -> Outcome:
     """Fires when one rank hardly waits and the others do."""
-    if not _go_on(case) or _overdue(case):
+    if case.job.apart or not _go_on(case) or _overdue(case):
         return None
     ranks = [(rank, case.profile(rank, training_seconds(case, rank))) for rank in case.ranks]
     if len(ranks) < 2 or not case.job.covered or any(seen.samples < FEW_SAMPLES for _, seen in ranks):
