@@ -5,7 +5,7 @@ from perfwatch.triage.motion import python_threads
 from perfwatch.triage.node import End
 from perfwatch.triage.threads import A_LOCK, awaited, other_threads, waits_forever
 
-MADE_OTHERWISE = "multiprocessing"  # in the command of what spawn and the fork server make
+MADE_OTHERWISE = "multiprocess"  # in the command of what spawn and the fork server of multiprocess(ing) make
 
 
 def forked_with_a_lock(case: Case, end: End) -> tuple[str, ...]:

@@ -11,6 +11,10 @@ from functools import lru_cache
 from perfwatch.probes.readings import Frame, Stack
 from perfwatch.triage.vocabulary import VOCABULARY
 
+BOOTSTRAPS = (
+    "multiprocessing/process.py",
+    "multiprocess/process.py",
+)  # the second is dill's copy of it, which datasets uses
 COMPREHENSIONS = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>")
 
 _TABLE = tuple(
@@ -50,7 +54,7 @@ def own_frames(stack: Stack) -> tuple[Frame, ...]:
 @lru_cache(maxsize=4096)
 def _own(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
     for index, frame in enumerate(frames):
-        if short_name(frame.function) == "_bootstrap" and frame.file.endswith("multiprocessing/process.py"):
+        if short_name(frame.function) == "_bootstrap" and frame.file.endswith(BOOTSTRAPS):
             return frames[: index + 1]
     return frames
 

@@ -68,9 +68,9 @@ class Job:
         return here
 
     def of_multiprocessing(self, member: Member) -> bool:
-        """Whether a process was made by ``multiprocessing``: a fork of a Python parent, or its spawn or fork server."""
+        """Whether a process was made by ``multiprocessing`` or ``multiprocess``: a fork of a Python parent, or a spawn or fork server."""
         parent = self.members.get(member.process.parent_pid)
-        made = any("multiprocessing" in part for part in member.process.command)
+        made = any("multiprocess" in part for part in member.process.command)
         forked = parent is not None and parent.process.command == member.process.command
         return member.process.python and (made or forked)
 

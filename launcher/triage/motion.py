@@ -248,5 +248,9 @@ def tags_seen(history: History, pid: int, tid: int, seconds: float | None = None
 
 
 def was_at(history: History, pid: int, tid: int, *any_of: str) -> bool:
-    """Whether a thread was ever seen in a stack with one of these tags; the newest is looked at first, and mostly tells."""
-    return any(any_tag(tags(one.reading), *any_of) for one in reversed(history.series(r.Stack, pid, tid)))
+    """Whether a thread was ever seen in a stack with one of these tags; the newest is looked at first, and mostly tells.
+
+    Not while it imported something: an import of torch passes through its optimizers and loaders.
+    """
+    seen = (tags(one.reading) for one in reversed(history.series(r.Stack, pid, tid)))
+    return any(any_tag(found, *any_of) and "import" not in found for found in seen)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from perfwatch.probes import readings as r
 from perfwatch.triage.frames import any_tag, is_user, short_name, tags
 from perfwatch.triage.history import History
+from perfwatch.triage.motion import was_at
 from perfwatch.triage.placement import Placement, launches, placement
 
 WORKER_THREAD = "pt_data_worker"  # the name that torch gives a DataLoader worker's main thread
@@ -63,9 +64,8 @@ class Sights:
         return pid not in self._ended and (self.counts(pid) or self.was_at(pid, "backward", "optimizer"))
 
     def was_at(self, pid: int, *any_of: str) -> bool:
-        """Whether its main thread was ever seen in a stack with one of these tags; an import of torch passes by all of them."""
-        seen = (tags(one.reading) for one in reversed(self._history.series(r.Stack, pid, pid)))
-        return any(any_tag(found, *any_of) and "import" not in found for found in seen)
+        """Whether its main thread was ever seen in a stack with one of these tags."""
+        return was_at(self._history, pid, pid, *any_of)
 
 
 Ranks = dict[int, int | None]  # by pid; None: the only rank of a job that has no numbers

@@ -133,7 +133,7 @@ def awaited(node: Node) -> str:
     if "asyncio" in node.inner and node.wait is not None and node.wait.kind == "poll":
         return A_TASK
     frames = inner_frames(node.stack) if node.stack is not None else ()
-    files = ("/threading.py", "/multiprocessing/synchronize.py")
+    files = ("/threading.py", "/multiprocessing/synchronize.py", "/multiprocess/synchronize.py")
     entered = [short_name(frame.function) for frame in frames if frame.file.endswith(files)]
     if BARRIER_WAIT in entered:
         return A_BARRIER

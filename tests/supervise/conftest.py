@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
-PATIENCE_SECONDS = 90.0  # a deadline for broken code, never a wait: torchrun alone takes half a minute on a crowded machine
+PATIENCE_SECONDS = (
+    90.0  # a deadline for broken code, never a wait: torchrun alone takes half a minute on a crowded machine
+)
 
 
 @dataclass

@@ -4,11 +4,12 @@ What it means
     A converter, a compressor, another process that builds an index or a cache: training goes on when it is done.
 
 How it is recognised
-    The wait chain leads to a child process or to a pool's worker that hands over results (while no step is seen, and the loop
-    around the wait makes none), or ends at a file lock that somebody holds, or it asks again and again for a file while a child
-    of its own, or another rank with something else to do, is there; and that process (or what it started) uses CPU time or
-    reads and writes, in a thread that is not a mere heartbeat beside one that stands still. Or it waits for something in its own
-    process that other threads there may bring, and those work; or in a collective, for a rank that reads or writes in Python.
+    The wait chain leads to a child process; or, while no step is seen and the loop around the wait makes none, to a pool's
+    worker that hands over results, or through a pipe or a socket to a process that the rank started; or it ends at a file lock
+    that somebody holds, or it asks again and again for a file while a child of its own, or another rank with something else to
+    do, is there. And that process (or what it started) uses CPU time or reads and writes, in a thread that is not a mere
+    heartbeat beside one that stands still. Or it waits for something in its own process that other threads there may bring, and
+    those work; or in a collective, for a rank that reads or writes in Python.
 
 What it is mistaken for
     ``blocked_child`` and ``waiting_for_file``: there nobody at the end of the chain does anything. ``starved_by_transforms``:
@@ -22,18 +23,20 @@ What to do next
 from collections.abc import Iterable
 
 from perfwatch.probes.readings import Process, ProcessUsage, Thread
-from perfwatch.triage.bringing import asked
+from perfwatch.triage.bringing import HANDED_OVER, asked, prepares
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
+from perfwatch.triage.job import Member
 from perfwatch.triage.node import Node, culprit, node_of
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.starving import WINDOW_SECONDS, for_training
+from perfwatch.triage.slowness import asleep_share
 from perfwatch.triage.verdict import Culprit, Evidence, Finding, Outcome
 from perfwatch.triage.working import MOVING_BYTES, busy_with, goes_on, moves, work_beside
 
 CAUSE = Cause("waiting_on_work", "busy", "user_code", (Process, ProcessUsage, Thread))
 
+ASLEEP = 0.9  # of the time
 MOVES_DATA, BURNS_CPU = 0.88, 0.72
 BESIDE = 0.65  # confidence where threads of the same process work: whether for the one that waits is not seen
 
@@ -51,14 +54,20 @@ def judge(case: Case) -> Outcome:
 
 
 def _preparing(case: Case) -> list[Chain]:
-    """Chains of ranks that get result after result from a pool, and make no steps of them."""
+    """Chains of ranks that get result after result from a pool, a pipe or a manager, and make no steps of them."""
     return [
         case.chains[rank.pid]
         for rank in case.ranks
-        if case.progress[rank.pid].kind == "still"
-        and "pool" in case.chains[rank.pid].through
-        and not for_training(case, rank, case.profile(rank, WINDOW_SECONDS))
+        if _rests(case, rank)
+        and case.chains[rank.pid].through & {"pool", *HANDED_OVER}
+        and prepares(case, case.chains[rank.pid])
     ]
+
+
+def _rests(case: Case, rank: Member) -> bool:
+    """Whether it waits nearly all the time; of short waits, one after the other, the stacks differ."""
+    now = case.progress[rank.pid].kind
+    return now == "still" or (now == "busy" and (asleep_share(case, rank) or 0.0) >= ASLEEP)
 
 
 def _finding(case: Case, chain: Chain, pid: int) -> Finding | None:
