@@ -116,3 +116,19 @@ def test_a_search_of_an_index_is_not_given_up_after_half_the_patience() -> None:
 
     assert diagnose(recording, at).state == "hung"
     assert diagnose(replace(recording, records=searches), at).state != "hung"
+
+
+@pytest.mark.parametrize("case", ["stuck_worker/fires/stuck_worker-filter", "endless_python/fires/endless_python"])
+def test_a_loop_that_reads_data_itself_comes_to_its_end(case: str) -> None:
+    """Recorded loops without an end, had they read two megabytes a second meanwhile: a buffer fills, or a file is counted."""
+    folder = FILTERS.parents[2] / case
+    recording, at = load(folder), expected_of(folder).at
+    reads = tuple(
+        structs.replace(one, reading=structs.replace(one.reading, read_chars=int(2e6 * one.at)))
+        if isinstance(one.reading, Thread)
+        else one
+        for one in recording.records
+    )
+
+    assert diagnose(recording, at).state == "hung"
+    assert diagnose(replace(recording, records=reads), at).state != "hung"

@@ -6,8 +6,9 @@ What it means
 
 How it is recognised
     The training thread runs Python (or sleeps in the program's own code) below the same outer frame, was never seen in
-    training code meanwhile, does no io of its own, and this lasts beyond the patience and beyond what this run has recovered
-    from before. A sleep whose deadline lies beyond the patience need not be waited for.
+    training code meanwhile, and this lasts beyond the patience and beyond what this run has recovered from before; five times
+    as long for a ``for`` loop, and for one that reads or writes data itself, for data come to an end. A sleep whose deadline
+    lies beyond the patience need not be waited for.
 
 What it is mistaken for
     A long but finite piece of Python looks the same at first: hence the full patience and, until then, only a suspicion.
@@ -24,7 +25,7 @@ from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import any_tag, show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, nearest, outlasts, temporal, wakes_soon, who
 from perfwatch.triage.job import Member
-from perfwatch.triage.loops import COUNTED_LOOP, blamed, gets_nowhere, trains_around, turning
+from perfwatch.triage.loops import COUNTED_LOOP, blamed, gets_nowhere, moves_data, trains_around, turning
 from perfwatch.triage.memory import GUESSED, has_come_back, lull, since_training
 from perfwatch.triage.motion import bursts, moves
 from perfwatch.triage.polling import only_asks
@@ -110,8 +111,9 @@ def _turns(case: Case, chain: Chain, watched: float) -> Outcome:
     rank = case.job.members[chain.start.pid]
     steps = case.progress[chain.start.pid].steps
     loops = turning(case.history, chain.end.node)
+    over_data = moves_data(case.history, chain.end.node)
     told = bool(loops) or len(case.ranks) > 1  # of several ranks one computes for all, and mostly in a library
-    counts = (told and "while" not in loops) or case.awaited_at_start(chain.start.pid)
+    counts = over_data or (told and "while" not in loops) or case.awaited_at_start(chain.start.pid)
     patience = temporal(case) * (COUNTED_LOOP if counts else 1.0)
     lasts = lull(case, rank, watched, patience)
     ago = steps.ago_seconds if steps is not None else None
@@ -129,7 +131,7 @@ def _turns(case: Case, chain: Chain, watched: float) -> Outcome:
         patience=patience,
         silent=silent,
         evidence=(*lasts.evidence, *gets_nowhere(case, chain.start)),
-        ceiling=min(lasts.ceiling, INFERRED if "while" in loops else GUESSED),
+        ceiling=min(lasts.ceiling, INFERRED if "while" in loops and not over_data else GUESSED),
         alternatives=(
             Alternative(cause="computing_on_host", refuted_by="nothing but time: it lasts longer than the patience"),
         ),

@@ -8,7 +8,8 @@ How it is recognised
     The wait chain passes from the training thread through the loader's or pool's queue to a worker that is busy with a task.
     That worker's stack, run time and own io are flat; the kernel says when it last ran and until when it waits. A worker that
     runs without delivering anything is given the full patience, half of it where one call of a regular expression has taken
-    longer than all that each of the other workers did; workers that all sleep and ask in a loop, twice that.
+    longer than all that each of the other workers did; workers that all sleep and ask in a loop, twice that; one that goes
+    through something, by its ``for`` loop or by what it reads and writes itself, five times.
 
 What it is mistaken for
     A slow worker: its stack or io moves, or its wait ends soon ("wakes in 13 s"). A worker that waits for a disk, a peer or a
@@ -26,7 +27,7 @@ from perfwatch.triage.chain import Chain
 from perfwatch.triage.forked import forked_with_a_lock
 from perfwatch.triage.frames import show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
-from perfwatch.triage.loops import blamed, in_one_call, turning
+from perfwatch.triage.loops import blamed, in_one_call, moves_data, turning
 from perfwatch.triage.node import silence
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.threads import OTHERS_MOVE
@@ -37,7 +38,7 @@ CAUSE = Cause("stuck_worker", "hung", "data", (Thread, Stack))
 # Ends that are the worker's own doing; any other end has a rule of its own.
 OWN_ENDS = ("sleep", "lock", "python", "native", "gil", "cycle", "other", "unknown")
 RUNNING_ENDS = ("python", "native")
-COUNTED_LOOP = 5.0  # times the patience, for a worker in a ``for`` loop or in native code
+COUNTED_LOOP = 5.0  # times the patience, for a worker in a ``for`` loop, in native code, or that reads or writes data
 NAPPING = 2.0  # times the patience, for workers that look again and again whether something has come
 # Of the patience, in one call of a regular expression that has cost more than all that the other workers did.
 GONE_WILD = 0.5
@@ -93,11 +94,12 @@ def _finding(case: Case, chain: Chain) -> Outcome:
     if running:
         silent, evidence = without_a_batch(case, chain)
         loops = turning(case.history, end.node)
-        ceiling = CEILING_RUNNING if "while" in loops else CEILING_GUESSED
+        fills = moves_data(case.history, end.node)
+        ceiling = CEILING_RUNNING if "while" in loops and not fills else CEILING_GUESSED
         wild = in_one_call(case.history, end.node)
         beyond = outspends(case, chain) if wild else ()
         evidence, patience = (*evidence, *beyond), patience * (GONE_WILD if beyond else 1.0)
-        counts = end.kind == "native" or (bool(loops) and "while" not in loops and not wild)
+        counts = end.kind == "native" or fills or (bool(loops) and "while" not in loops and not wild)
         patience *= COUNTED_LOOP if counts else 1.0
         if counts and silent < patience:
             return None  # long work, until proved otherwise
