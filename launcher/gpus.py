@@ -61,11 +61,6 @@ class Gpus:
         wanted = [known[pid] for pid in dict.fromkeys([*ranks, *sorted(self._users)]) if pid in known]
         return self._bindings.look(wanted, list(self._gpus.values()), list(self._contexts.values()))
 
-    @property
-    def known(self) -> bool:
-        """Whether any card has been described yet."""
-        return bool(self._gpus)
-
     def close(self) -> None:
         """End the sampler."""
         self._probe.close()

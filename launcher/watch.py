@@ -205,7 +205,7 @@ class Watch:
             if self.suspicious:
                 self.look.output(ranks[: cadence.MOST_SAMPLED])
                 self.look.traffic(ranks[: cadence.MOST_GLANCED])
-        if self.look.gpus.known and self._schedule.due("bindings", cadence.tree_seconds(self.suspicious, self.at)):
+        if self._schedule.due("bindings", cadence.tree_seconds(self.suspicious, self.at)):
             self._append(self.look.gpus.bind(ranks, self.look.known))
         if self.suspicious and self._schedule.due("sweep", self._pace):
             found = [thread for pid in swept for thread in self.look.threads(pid)]

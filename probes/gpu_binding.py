@@ -34,7 +34,10 @@ class GpuBindingProbe:
     def look(
         self, processes: Iterable[Process], gpus: Sequence[Gpu], contexts: Collection[GpuProcess]
     ) -> list[GpuBinding]:
-        """Bindings that have changed. ``contexts``: whom the driver lists now."""
+        """Bindings that have changed. ``contexts``: whom the driver lists now.
+
+        Where no card is described (yet, or in a container without the driver's library), only of processes that use CUDA.
+        """
         found = []
         complete = bool(contexts) and sees_host_pids(self._filesystem)
         for process in processes:
@@ -43,7 +46,7 @@ class GpuBindingProbe:
             except Unavailable:
                 files = None
             binding = bind(process, gpus, contexts, files, complete)
-            if self._last.get(process.pid) != binding:
+            if self._last.get(process.pid) != binding and (gpus or binding.cuda):
                 self._last[process.pid] = binding
                 found.append(binding)
         return found

@@ -68,7 +68,7 @@ def test_a_driver_without_a_card_is_nothing_to_miss_either(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("processes", [[], [GpuProcess(uuid="GPU-00000000", pid=100, local_pid=100)]])
 def test_whose_a_card_is_follows_from_what_came(tmp_path: Path, processes: list[GpuProcess]) -> None:
-    """A context binds; a machine whose cards are not known yet binds nobody."""
+    """A context binds; where no card is seen, only who uses CUDA all the same is told, and of nobody here that can be said."""
     found, _ = gpus(tmp_path, machine(1), Taken())
     job = {
         pid: Process(pid=pid, start_ticks=1, parent_pid=1, name="python", command=(), environment={})
@@ -77,10 +77,10 @@ def test_whose_a_card_is_follows_from_what_came(tmp_path: Path, processes: list[
     for one in processes:
         found.remember(one)
 
-    assert found.known is False
+    before = found.bind([200], job)
+    assert {one.pid: one.cuda for one in before} == ({100: True} if processes else {})
     found.remember(Gpu(uuid="GPU-00000000", index=0, name="NVIDIA H200"))
-    assert found.known is True
-    bound = {one.pid: one.how for one in found.bind([200], job)}
+    bound = {one.pid: one.how for one in [*before, *found.bind([200], job)]}
     assert bound == {200: "environment"} | ({100: "nvml"} if processes else {})
     for one in processes:
         found.remember(GpuProcess(uuid=one.uuid, pid=one.pid, gone=True))

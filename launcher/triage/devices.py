@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from perfwatch.probes import readings as r
 from perfwatch.triage.flows import newest_flow
 from perfwatch.triage.frames import any_tag, tags, user_frame
-from perfwatch.triage.gpu import Regime, cards_of, name_of, regimes
+from perfwatch.triage.gpu import Regime, cards_of, name_of, regimes, unseen
 from perfwatch.triage.history import History
 from perfwatch.triage.job import Job
 from perfwatch.triage.kernels import kernels
@@ -78,7 +78,7 @@ def _unseen(history: History, pid: int, node: Node) -> Found | None:
     if not asleep and not (_spins(node.state, node.motion) and _stays(node)):
         return None
     named = "device_sync" in node.inner  # torch's own function for it: there is a card, whether we see it or not
-    if named or (cards_of(history, pid).uuids and in_sync(history, node.stack)):
+    if named or ((cards_of(history, pid).uuids or unseen(history, pid)) and in_sync(history, node.stack)):
         return "its GPU, which could not be read", (), End("gpu", node)
     return None
 

@@ -125,6 +125,12 @@ def cards_of(history: History, pid: int) -> Cards:
     return Cards(tuple(sorted(read)), "device" if read else "")
 
 
+def unseen(history: History, pid: int) -> bool:
+    """Whether a process uses CUDA and nothing is known of what its cards do: then a wait for one cannot be told from work."""
+    seen = history.latest(r.GpuBinding, pid)
+    return seen is not None and seen.reading.cuda is True and not regimes(history, pid)
+
+
 def saturated(history: History, pid: int, seconds: float) -> bool:
     """Whether a card of this process is busy with real work nearly all the time: what the host loses then costs nothing."""
     return any(

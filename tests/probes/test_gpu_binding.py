@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.gpu_binding import GpuBindingProbe, bind
@@ -168,6 +169,17 @@ def test_a_binding_is_told_when_it_changes(tmp_path: Path) -> None:
     assert [one.how for one in first] == ["device_files"]
     assert second == []
     assert [one.how for one in third] == ["nvml"]
+
+
+def test_where_no_card_is_described_only_who_uses_one_is_told(tmp_path: Path) -> None:
+    """A container with the card's files, without the driver's library; once cards are described all are told."""
+    holds(tmp_path, 100, "/dev/nvidia-uvm", "/dev/nvidia1")
+    holds(tmp_path, 200, "/dev/null")
+    probe = GpuBindingProbe(Filesystem(proc=tmp_path))
+    job = [process(), structs.replace(process(), pid=200)]
+
+    assert [(one.pid, one.cuda, one.uuids) for one in probe.look(job, [], [])] == [(100, True, ())]
+    assert [one.pid for one in probe.look(job, CARDS, [])] == [100, 200]
 
 
 def test_pids_of_the_driver_are_ours_in_the_hosts_namespace_only(tmp_path: Path) -> None:

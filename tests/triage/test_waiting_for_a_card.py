@@ -2,11 +2,23 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame, GpuActivity, GpuBinding, GpuProcess, Process, Stack, Thread, Traffic, Wait
+from perfwatch.probes.readings import (
+    Frame,
+    GpuActivity,
+    GpuBinding,
+    GpuProcess,
+    Process,
+    SourceLine,
+    Stack,
+    Thread,
+    Traffic,
+    Wait,
+)
 from perfwatch.triage.case import Case
 from perfwatch.triage.devices import served
 from perfwatch.triage.diagnose import judge
-from perfwatch.triage.verdict import Verdict
+from perfwatch.triage.rules import cpu_training
+from perfwatch.triage.verdict import Abstention, Verdict
 from tests.cards import UUID, bound, history_until
 from tests.sessions import session
 from tests.training import BACKWARD, ENGINE, FORWARD, OPTIMIZER, PID, READS_LOSS, SLEEP, TORCH, Training
@@ -224,3 +236,38 @@ def test_a_hang_that_began_long_ago_is_not_waited_for_again() -> None:
     assert named(late) == ("hung", "stuck_kernel")
     assert (late.silent_seconds or 0) >= 300.0
     assert any(one.witness == "engine" for one in late.evidence)
+
+
+PRINTS = Frame("train", "/app/train.py", 33)
+UNSEEN = GpuBinding(pid=PID, cuda=True)
+
+
+@pytest.mark.parametrize("binding", [None, UNSEEN])
+def test_a_value_that_is_waited_for_is_no_output_and_no_computation_where_the_card_cannot_be_read(
+    binding: GpuBinding | None,
+) -> None:
+    """A container without the driver's library, in which the job has CUDA all the same; without CUDA both are what they look like."""
+    printing, reading = Training(card=False), Training(card=False)
+    printing.add(
+        SourceLine(file="/app/train.py", line=33, text="print(step, loss.item())", calls=("print", "loss.item"))
+    )
+    for job, stacks in ((printing, [FORWARD, (PRINTS,), (PRINTS,), BACKWARD]), (reading, [READS_LOSS])):
+        if binding is not None:
+            job.add(binding)
+        job.goes_on(20, stacks, writes=2)
+
+    seen = binding is None
+    assert (printing.verdict().cause == "slow_output") is seen
+    assert (reading.verdict().cause == "computing_on_host") is seen
+
+
+def test_a_training_on_a_card_that_cannot_be_read_is_not_called_one_on_the_cpu() -> None:
+    """That it goes on is all that is known, and the GPU is told as missing."""
+    job = Training(card=False)
+    job.add(UNSEEN)
+    job.goes_on(20, STEPS)
+
+    found = cpu_training.judge(job.case())
+
+    assert isinstance(found, Abstention)
+    assert [one.witness for one in found.missing] == ["gpu"]

@@ -23,7 +23,7 @@ from perfwatch.triage.code import line_of, names
 from perfwatch.triage.collectives import growing
 from perfwatch.triage.devices import in_sync
 from perfwatch.triage.frames import tags
-from perfwatch.triage.gpu import cards_of, regimes
+from perfwatch.triage.gpu import cards_of, regimes, unseen
 from perfwatch.triage.lateness import in_collective
 from perfwatch.triage.leaving import leaves
 from perfwatch.triage.rule import Cause
@@ -92,7 +92,7 @@ def _drives_a_card(case: Case, phase: Phase) -> bool:
     """Whether the rank's own GPU has something to do meanwhile, or the line waits for it: the value is no result of the CPU's."""
     cards = regimes(case.history, phase.rank.pid)
     own = cards_of(case.history, phase.rank.pid)
-    if own.uuids and _awaits_it(case, phase):
+    if (own.uuids or unseen(case.history, phase.rank.pid)) and _awaits_it(case, phase):
         return True
     return any(card.kind == "spin" or (own.certain and card.kind != "idle") for card in cards)
 

@@ -20,7 +20,7 @@ from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import tags
 from perfwatch.triage.gil import GIL_SHARE, gil_wait
-from perfwatch.triage.gpu import Regime, cards_of, name_of, regimes
+from perfwatch.triage.gpu import Regime, cards_of, name_of, regimes, unseen
 from perfwatch.triage.links import traffic_mib_per_second
 from perfwatch.triage.motion import motion
 from perfwatch.triage.native import native_python_share
@@ -69,8 +69,8 @@ def judge(case: Case) -> Outcome:
     lately = [card for rank in case.ranks for card in regimes(case.history, rank.pid, LATELY_SECONDS)]
     if any(card.kind != "idle" or _copies(case, card) for card in (*cards, *lately) if not _of_others(case, card)):
         return None  # judged by its cards
-    unread = [rank for rank in case.ranks if cards_of(case.history, rank.pid).uuids and not cards]
-    if unread:
+    use_one = [rank for rank in case.ranks if cards_of(case.history, rank.pid).uuids or unseen(case.history, rank.pid)]
+    if use_one and not cards:
         lacking = case.lacks("gpm") or case.lacks("gpu") or Missing(witness="gpu", reason="its GPU was not read lately")
         return Abstention(cause=CAUSE.name, missing=(lacking,))
     held = [card for rank in case.ranks if cards_of(case.history, rank.pid).certain for card in cards]

@@ -19,7 +19,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.code import line_of
 from perfwatch.triage.devices import in_sync
 from perfwatch.triage.frames import any_tag, show, tags, user_frame
-from perfwatch.triage.gpu import regimes
+from perfwatch.triage.gpu import regimes, unseen
 from perfwatch.triage.job import Member
 from perfwatch.triage.motion import motion
 from perfwatch.triage.profile import Profile
@@ -83,8 +83,9 @@ def _prints(case: Case, stack: Stack) -> bool:
 
 
 def _for_device(case: Case, stack: Stack) -> bool:
-    """Whether the line waits for a GPU that this process uses; writes that block are seen by themselves."""
-    return bool(regimes(case.history, stack.pid)) and in_sync(case.history, stack)
+    """Whether the line waits for a GPU that this process uses, seen or not; writes that block are seen by themselves."""
+    uses = bool(regimes(case.history, stack.pid)) or unseen(case.history, stack.pid)
+    return uses and in_sync(case.history, stack)
 
 
 def _is_output(call: str) -> bool:
