@@ -68,7 +68,7 @@ class Sights:
         return was_at(self._history, pid, pid, *any_of)
 
 
-Ranks = dict[int, int | None]  # by pid; None: the only rank of a job that has no numbers
+Ranks = dict[int, int | None]  # by pid; None: nobody numbered it, and nothing says that it is one of a group
 
 
 @dataclass(frozen=True)

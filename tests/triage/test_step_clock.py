@@ -1,17 +1,25 @@
 """When the agent's count of steps may be trusted: not where steps go on inside a graph that is replayed."""
 
-import pytest
+from pathlib import Path
 
+import pytest
+from msgspec import structs
+
+from perfwatch.gauntlet.recorded import expected_of
 from perfwatch.probes.readings import Frame, Stack, Steps
+from perfwatch.recording import load
+from perfwatch.triage.case import Case
 from perfwatch.triage.hang import LONGEST_RECOVERED, temporal
 from perfwatch.triage.history import History
 from perfwatch.triage.progress import step_clock
+from perfwatch.triage.rules import straggling_rank
 from tests.training import BACKWARD, FORWARD, Training
 from tests.training import PID as PID_OF_TRAINING
 
 REPLAYS = (Frame("replay", "/lib/torch/cuda/graphs.py", 140), Frame("train", "/app/train.py", 7))
 WAITS = (Frame("train", "/app/train.py", 9),)
 PID = 7
+EACH = (0.5,) * 20
 
 
 def watched(counted_until: float, replayed: tuple[float, float], seconds: float = 60.0) -> History:
@@ -56,6 +64,24 @@ def test_how_long_a_step_takes_now_is_told_by_the_newest_steps() -> None:
 
     assert clock is not None
     assert (clock.median_seconds, clock.newest_seconds) == (0.01, 1.0)
+
+
+def test_a_rank_is_not_last_again_and_again_in_a_phase_that_takes_a_minute_after_a_longer_one() -> None:
+    """The second evaluation in one rank, of a hundred seconds as the first: steps stand still for far longer than they took lately."""
+    case = Path(__file__).parent / "recordings" / "straggling_rank" / "fires" / "straggling_rank"
+    at, whole = expected_of(case).at, load(case)
+    stepping, evaluating = History(), History()
+    for one in whole.until(at).records:
+        stepping.add(one.at, one.reading)
+        evaluating.add(one.at, one.reading)
+    for rank in Case(stepping, whole.session).job.ranks:
+        last = Steps(pid=rank.pid, tid=rank.pid, count=540, interval_seconds=EACH, longest_seconds=100.0)
+        evaluating.add(0.0, structs.replace(last, count=500))
+        evaluating.add(at - 1.0, structs.replace(last, step_ago_seconds=60.0))
+    stepping.at = evaluating.at = at
+
+    assert straggling_rank.judge(Case(stepping, whole.session)) is not None
+    assert straggling_rank.judge(Case(evaluating, whole.session)) is None
 
 
 @pytest.mark.parametrize("length", [90.0, 300.0])

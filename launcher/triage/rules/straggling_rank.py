@@ -43,7 +43,7 @@ TAKEN = 0.9
 FREE = 0.6
 SAVING = 0.5  # of what the late rank does besides waiting
 CAME_BACK = 2  # once may be the step that never ended
-OVERDUE_SECONDS, OVERDUE = 3.0, 2.5  # times the longest step
+OVERDUE_SECONDS, OVERDUE = 3.0, 2.5  # times the longest step lately, not that of minutes ago
 WOKEN = 3  # that often: less may be what led up to a hang
 
 
@@ -124,7 +124,7 @@ def _go_on(case: Case) -> bool:
 def _overdue(case: Case) -> bool:
     """Whether the count of steps stands still for far longer than steps take: late is not the word then."""
     clocks = [clock for rank in case.ranks if (clock := case.steps(rank)) is not None and clock.usual]
-    return any(one.is_overdue(OVERDUE_SECONDS, OVERDUE) for one in clocks)
+    return any((one.ago_seconds or 0.0) > max(OVERDUE_SECONDS, OVERDUE * max(one.usual)) for one in clocks)
 
 
 def _comes_back(case: Case, rank: Member) -> bool:
