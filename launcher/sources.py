@@ -3,7 +3,7 @@
 from perfwatch.look import Look
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
-from perfwatch.triage.frames import user_frames
+from perfwatch.triage.frames import is_standard, user_frames
 from perfwatch.triage.history import History
 
 FRESH_SECONDS = 2.0  # an older stack is not where a thread stands
@@ -31,7 +31,7 @@ class Sources:
             seen = history.latest(r.Stack, pid, tid)
             if seen is None or seen.at <= history.at - FRESH_SECONDS:
                 continue
-            for frame in user_frames(seen.reading)[:MOST_CALLERS]:
+            for frame in _standing(seen.reading):
                 fresh += self._line(pid, frame)
                 if fresh >= MOST_LINES:
                     return
@@ -49,3 +49,10 @@ class Sources:
         self._read.add((frame.file, frame.line))
         self._look.source(pid, frame)
         return True
+
+
+def _standing(stack: r.Stack) -> tuple[r.Frame, ...]:
+    """The program's own frames of a stack; of a library's innermost one too: it says whether a lock of Python's is asked for."""
+    own = user_frames(stack)[:MOST_CALLERS]
+    inner = stack.frames[:1]
+    return own if not inner or inner[0] in own or is_standard(inner[0]) else (*own, inner[0])

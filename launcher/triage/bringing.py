@@ -5,6 +5,7 @@ from perfwatch.triage.away import prepare
 from perfwatch.triage.batches import since_output
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
+from perfwatch.triage.node import NATIVE_WAIT
 from perfwatch.triage.starving import WINDOW_SECONDS, for_training
 from perfwatch.triage.working import started_by
 
@@ -20,6 +21,8 @@ def asked(case: Case, chain: Chain) -> tuple[int, ...]:
         return chain.end.others
     if chain.end.kind == "file_poll":  # who brings the file is not known; a child or a rank that works is likely to
         return may_bring(case, chain)
+    if chain.end.kind == NATIVE_WAIT:  # nor for whom native code waits
+        return started_by(case, chain.start.pid)
     if chain.end.kind == "collective":
         return prepare(case)
     if "pool" in chain.through and since_output(case, chain) < DELIVERED_SECONDS:

@@ -30,6 +30,7 @@ _TENSORS = re.compile(
     r"|torchdiffeq|e3nn|timm/(models|layers|loss)|transformers/models|diffusers/(models|schedulers)|monai/(losses|networks|metrics))/"
 )
 _STANDARD = re.compile(r"/lib(64)?/python3?[\d.]*/(?!site-packages|dist-packages)|^<(frozen|built|__array)|^$")
+_PACKAGE = re.compile(r"-packages/([^/.]+)")
 
 
 def short_name(function: str) -> str:
@@ -90,6 +91,17 @@ def is_user(frame: Frame) -> bool:
     return not _LIBRARY.search(frame.file)
 
 
+def is_standard(frame: Frame) -> bool:
+    """Code of the standard library."""
+    return _STANDARD.search(frame.file) is not None
+
+
+def package_of(frame: Frame) -> str | None:
+    """The installed package that a frame is of; None for the program's own code and the standard library."""
+    found = _PACKAGE.search(frame.file)
+    return found.group(1) if found else None
+
+
 def _is_written(frame: Frame) -> bool:
     """The program's own and in a file: what was made by ``exec``, a manager's proxy say, nobody can look at."""
     return is_named(frame) and not frame.file.startswith("<")
@@ -129,7 +141,7 @@ def user_frame(stack: Stack) -> Frame | None:
             if takes(frame):
                 return frame
     for frame in stack.frames:
-        if not _STANDARD.search(frame.file) and not of_torch(frame):
+        if not is_standard(frame) and not of_torch(frame):
             return frame
     return stack.frames[0] if stack.frames else None
 

@@ -11,6 +11,7 @@ from perfwatch.triage.present import is_past
 from perfwatch.triage.verdict import Culprit
 
 WOKEN_ONCE = ("futex", "read", "write", "recv", "send", "child")
+NATIVE_WAIT = "native_wait"  # the kind of an end that waits in native code, for something that Python does not know
 ENDLESS_SECONDS = 60.0  # a timeout beyond this is an error's, not a poll's
 
 
@@ -56,7 +57,7 @@ class End:
     """Where a chain ends.
 
     kind: dead stopped traced input network storage pipe_full pipe_empty file_lock file_poll sleep lock gil python native
-    collective rendezvous feeder idle cycle uninterruptible gpu driver other unknown.
+    collective rendezvous feeder idle cycle uninterruptible gpu driver native_wait other unknown.
     silent_seconds: how long nothing of it moved, from the kernel's memory or our own; None: not known.
     """
 

@@ -7,8 +7,9 @@ from perfwatch.triage.code import names
 from perfwatch.triage.frames import any_tag, inner_frames, short_name, tags
 from perfwatch.triage.history import History
 from perfwatch.triage.job import Job
-from perfwatch.triage.motion import WINDOW_SECONDS, dominant, motion, python_threads
-from perfwatch.triage.node import End, Node, node_of, silence
+from perfwatch.triage.motion import WINDOW_SECONDS, dominant, python_threads
+from perfwatch.triage.native_waits import in_native_code, nobody_left, unseen_share
+from perfwatch.triage.node import NATIVE_WAIT, End, Node, node_of, silence
 from perfwatch.triage.polling import source_of
 from perfwatch.triage.present import open_file
 from perfwatch.triage.sending import gives
@@ -35,7 +36,7 @@ ELSEWHERE_HELD = "another process may hold it"
 LONG_SLEEP_SECONDS = 60.0  # a thread that sleeps longer than this does not come back to release a lock in time
 BEFORE_SECONDS = 30.0  # a thread that fell silent so much earlier than the one that waits was idle anyway
 HEARTBEATS_PER_SECOND = 0.5  # a heartbeat wakes at least so often: twice within one look of a few seconds
-UNSEEN_RUN_SHARE = 0.05  # of a core: a thread that runs and whose Python stack could not be read
+UNSEEN_RUN_SHARE = 0.05  # of a core: threads that run and whose Python stacks could not be read, all together
 # All that a heartbeat calls; a loop that calls anything else may hand something over.
 HEARTBEAT_CALLS = frozenset(
     "sleep wait is_set print write flush open close time monotonic perf_counter strftime now format str int round len"
@@ -90,7 +91,8 @@ def waits(history: History, job: Job, node: Node) -> tuple[str, tuple[Node, ...]
     if feeders:
         return f"thread {feeders[0].name or feeders[0].tid} to hand over what was put into a queue", feeders, None
     others = other_threads(history, job, node)
-    polls = node.wait is not None and node.wait.kind == "poll"
+    native = in_native_code(history, node)
+    polls = node.wait is not None and node.wait.kind == "poll" and not native
     if any_tag(node.inner, "thread_join", "futures_wait") or polls:
         joined = worked_for(history, others)
         if joined:
@@ -106,6 +108,8 @@ def waits(history: History, job: Job, node: Node) -> tuple[str, tuple[Node, ...]
     if node.wait is not None and node.wait.kind == "poll" and not node.wait.forever:
         return "an event", (), End("other", node)
     locked = tuple(other.tid for other in others if waits_forever(other))
+    if native and not nobody_left(history, node):
+        return "something in native code", (), End(NATIVE_WAIT, node, others=locked)
     if node.wait is not None and node.wait.shared and (relatives := sharers(job, node)):
         moving = tuple(pid for pid in relatives if stirs(history, job, pid))
         detail = OTHERS_MOVE if moving else ELSEWHERE_HELD
@@ -199,8 +203,8 @@ def nearest(history: History, node: Node, others: list[Node]) -> list[Node]:
 
 
 def may_release(history: History, node: Node, others: list[Node]) -> bool:
-    """Whether somebody may yet let a thread go on: it was looked at only once, or others of its process move."""
-    return node.motion.samples < 2 or _somebody_moves(history, node, others)
+    """Whether a thread may yet go on: it has a timeout, or was looked at only once, or others of its process move."""
+    return has_timeout(node) or node.motion.samples < 2 or _somebody_moves(history, node, others)
 
 
 def _somebody_moves(history: History, node: Node, others: list[Node]) -> bool:
@@ -211,9 +215,8 @@ def _somebody_moves(history: History, node: Node, others: list[Node]) -> bool:
 
 
 def _unseen_runs(history: History, pid: int, known: Collection[int]) -> bool:
-    """Whether a thread beside these computes."""
-    shares = (motion(history, *key).run_share for key in history.of(r.Thread, pid) if key[1] not in known)
-    return any(share is not None and share > UNSEEN_RUN_SHARE for share in shares)
+    """Whether the threads beside these compute, all together."""
+    return unseen_share(history, pid, frozenset(known)) > UNSEEN_RUN_SHARE
 
 
 def sharers(job: Job, node: Node) -> tuple[int, ...]:
@@ -254,6 +257,11 @@ def releasers(history: History, job: Job, node: Node) -> list[Node]:
     ]
     resting = [n for n in nodes if n.wait is not None and n.wait.kind == "sleep" and n.wait.remaining_seconds]
     return [n for n in resting if not _is_service(history, n) and (not _ticks(n) or _hands_over(history, n))]
+
+
+def has_timeout(node: Node) -> bool:
+    """Blocked in a futex with a timeout."""
+    return node.wait is not None and node.wait.kind == "futex" and not node.wait.forever
 
 
 def waits_forever(node: Node) -> bool:

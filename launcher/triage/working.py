@@ -13,7 +13,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.flows import SILENT_BYTES_PER_SECOND
 from perfwatch.triage.motion import has_ended, motion
-from perfwatch.triage.node import Node, node_of
+from perfwatch.triage.node import NATIVE_WAIT, Node, node_of
 from perfwatch.triage.rank_processes import GROUP_THREADS
 from perfwatch.triage.threads import OTHERS_MOVE
 
@@ -61,7 +61,9 @@ def goes_on(case: Case, chain: Chain) -> bool:
     if end.kind in SETTLED or (end.kind == "lock" and end.detail != OTHERS_MOVE):
         return False
     if end.node.pid == chain.start.pid:
-        return end.kind == "lock" and work_beside(case, end.node) is not None
+        if end.kind == NATIVE_WAIT and any(works(case, pid) for pid in started_by(case, end.node.pid)):
+            return True  # a library asks what it has started itself
+        return end.kind in ("lock", NATIVE_WAIT) and work_beside(case, end.node) is not None
     above = case.job.branch(chain.start.pid, end.node.pid) is not None  # what a parent has started is all the job
     return any(works(case, pid) for pid in (end.node.pid, *(() if above else started_by(case, end.node.pid))))
 

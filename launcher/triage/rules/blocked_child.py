@@ -22,7 +22,7 @@ from perfwatch.triage.chain import Chain
 from perfwatch.triage.forked import forked_with_a_lock
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon
 from perfwatch.triage.job import Member
-from perfwatch.triage.node import node_of, silence
+from perfwatch.triage.node import NATIVE_WAIT, node_of, silence
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.threads import OTHERS_MOVE
 from perfwatch.triage.verdict import Alternative, Evidence, Link, Outcome
@@ -33,6 +33,7 @@ CAUSE = Cause("blocked_child", "hung", "user_code", (Process, Thread))
 ASKED = frozenset({"child", "join_process", "supervised"})
 TALKED_TO = frozenset({"pipe", "socket"})  # to a program of its own; a worker at the other end is ``stuck_worker``
 DOZING = 2.0  # times the patience, for children that nap: they may look at something that comes in the end
+UNSEEN = ("unknown", NATIVE_WAIT)
 GUESSED = 0.7  # so they may; and so may another thread, where one moves, or whatever it is that could not be seen
 WATCHED_SECONDS = 10.0
 IDLE_SHARE = 0.002  # of a core
@@ -65,7 +66,7 @@ def _finding(case: Case, chain: Chain, child: Member, patience: float, dozing: b
         patience=patience,
         silent=silence(case.history, chain.start) if dozing else None,
         evidence=_asleep(case, chain, child) if dozing else (),
-        ceiling=GUESSED if dozing or chain.end.detail == OTHERS_MOVE or chain.end.kind == "unknown" else 1.0,
+        ceiling=GUESSED if dozing or chain.end.detail == OTHERS_MOVE or chain.end.kind in UNSEEN else 1.0,
         alternatives=(Alternative(cause="dead_worker", refuted_by=f"process {child.pid} is alive"),),
         next=_next(case, chain),
     )

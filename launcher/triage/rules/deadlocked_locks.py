@@ -7,9 +7,9 @@ What it means
 How it is recognised
     The wait chain ends in a futex without a timeout, and every other Python thread of the process that could release it waits
     in the same way (or there is none): a cycle, or a lock without an owner. Where a thread that rests, or another process that
-    shares the lock, may still release it, the full patience applies, and at least until that thread has come back.
-    A thread that was seen before and is gone, or left an error behind, is named. Or the training thread holds a lock and spins for
-    a card that has nothing to do, while a callback of native code (what CUDA calls between two kernels) waits for that lock.
+    shares the lock, may still release it, the full patience applies, and at least until that thread has come back. So it does to
+    a wait inside of native code, while nothing of that process works. A thread that was seen before and is gone, or left an error
+    behind, is named. Or the training thread holds a lock and spins for an idle card, while a callback of CUDA waits for that lock.
 
 What it is mistaken for
     A wait for a worker, child or peer that itself moves: the chain is followed first. A lock whose owner works: that thread
@@ -28,7 +28,8 @@ from perfwatch.triage.chain import Chain
 from perfwatch.triage.ended_threads import ended_beside
 from perfwatch.triage.frames import show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, nearest, temporal, who
-from perfwatch.triage.node import culprit, node_of
+from perfwatch.triage.native_silence import silent_in_native_code
+from perfwatch.triage.node import NATIVE_WAIT, culprit, node_of
 from perfwatch.triage.releasing import (
     blocked_beside,
     held_up,
@@ -41,7 +42,7 @@ from perfwatch.triage.releasing import (
     until_released,
 )
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.threads import A_TASK, MAY, OTHERS_MOVE, awaited
+from perfwatch.triage.threads import A_TASK, MAY, OTHERS_MOVE, awaited, has_timeout
 from perfwatch.triage.undrained import undrained
 from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Finding, Missing, Outcome
 from perfwatch.triage.working import goes_on
@@ -49,7 +50,7 @@ from perfwatch.triage.working import goes_on
 CAUSE = Cause("deadlocked_locks", "hung", "user_code", (Thread, Stack))
 
 ELSEWHERE = frozenset({"loader", "pool", "gil"})  # chains that have a rule of their own
-ASKED = frozenset({"child", "join_process", "supervised"})  # so has a cycle through a child: ``blocked_child``
+ASKED = frozenset({"child", "join_process", "supervised"})  # so has any other end in a child: ``blocked_child``
 CEILING_OTHERS_MOVE = 0.78
 SILENT_TASKS = (
     "a task that ended with an error tells nobody before it is awaited: asyncio.TaskGroup, or add_done_callback on each"
@@ -65,24 +66,25 @@ def judge(case: Case) -> Outcome:
 
 def _of_chain(case: Case, chain: Chain) -> Outcome:
     end = chain.end
-    if end.kind not in ("lock", "cycle") or not end.still or _has_a_rule_of_its_own(chain):
+    if end.kind not in ("lock", "cycle", NATIVE_WAIT) or not end.still or _has_a_rule_of_its_own(chain):
         return None
-    if undrained(case, chain) is not None:
-        return None  # ``blocked_pipe``, which names the pipe that nobody reads
+    if goes_on(case, chain) or undrained(case, chain) is not None:
+        return None  # or it is a pipe that nobody reads: ``blocked_pipe`` names it
     if end.node.stack is None:
         lacking = case.lacks("stacks") or Missing(witness="stacks", reason=f"no stack of pid {end.node.pid} was read")
         return Abstention(cause=CAUSE.name, missing=(lacking,))
     if len(case.ranks) > 1 and "collective" in end.node.tags | chain.start.tags:
         return None
-    moves_on = end.detail == OTHERS_MOVE and (somebody_works(case, chain) or goes_on(case, chain))
-    return None if moves_on else _finding(case, chain)
+    if end.kind == NATIVE_WAIT:
+        return silent_in_native_code(case, chain)
+    return None if end.detail == OTHERS_MOVE and somebody_works(case, chain) else _finding(case, chain)
 
 
 def _has_a_rule_of_its_own(chain: Chain) -> bool:
-    if chain.end.kind == "cycle":
-        inside = {link.pid for link in chain.links} == {chain.start.pid}
-        return bool(chain.through & ASKED) or (bool(chain.through & ELSEWHERE) and not inside)
-    return bool(chain.through & ELSEWHERE)
+    if chain.end.kind == "lock":
+        return bool(chain.through & ELSEWHERE)
+    inside = {link.pid for link in chain.links} == {chain.start.pid}
+    return bool(chain.through & ASKED) or (bool(chain.through & ELSEWHERE) and not inside)
 
 
 def _finding(case: Case, chain: Chain) -> Finding:
@@ -123,7 +125,7 @@ def _finding(case: Case, chain: Chain) -> Finding:
         CAUSE.name,
         chain,
         owner=CAUSE.owner,
-        summary=f"{who(chain)} waits for {lock} for ever{told}",
+        summary=f"{who(chain)} waits for {lock} {'with a timeout' if has_timeout(end.node) else 'for ever'}{told}",
         patience=max(temporal(case) if moving or elsewhere else STRUCTURAL_SECONDS, until_released(case, chain)),
         evidence=(*evidence, *(one.evidence(case) for one in ended[:3])),
         ceiling=CEILING_OTHERS_MOVE if moving else CEILING_ELSEWHERE if elsewhere else 1.0,
@@ -134,6 +136,5 @@ def _finding(case: Case, chain: Chain) -> Finding:
     first_of_all = held_up(end.node, beside) if end.kind == "lock" and not elsewhere else []
     blamed = [culprit(p) for p in dict.fromkeys((*first_of_all, end.node, *suspects))]
     lost = [one.culprit for one in ended[:3]]
-    first = any(one.error is not None for one in ended) or (len(lost) == 1 and len(blamed) == 1)
-    culprits = (*lost, *blamed) if first else (*blamed, *lost)
-    return msgspec.structs.replace(found, culprits=culprits)
+    first = any(one.error is not None for one in ended) or len(lost) == len(blamed) == 1
+    return msgspec.structs.replace(found, culprits=(*lost, *blamed) if first else (*blamed, *lost))

@@ -5,7 +5,8 @@ What it means
 
 How it is recognised
     The wait chain ends in a socket, or the training thread is in HTTP frames, and bytes arrive on the sockets that the thread
-    waits on (the kernel counts them). Of a thread that was never seen to wait those of its whole process count, for less.
+    waits on (the kernel counts them); where it waits in native code, on those of its native threads. Of a thread that was never
+    seen to wait those of its whole process count, for less.
 
 What it is mistaken for
     ``blocked_network``: no byte arrives there, whatever other threads receive. A thread that sends to somebody who takes
@@ -20,6 +21,8 @@ from perfwatch.triage.arriving import passed, waited_on
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
+from perfwatch.triage.native_waits import native_sockets
+from perfwatch.triage.node import NATIVE_WAIT
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.sending import sends
 from perfwatch.triage.verdict import Culprit, Finding, Outcome
@@ -43,7 +46,7 @@ def judge(case: Case) -> Outcome:
         recent = case.profile(rank, 6.0)
         if sends(chain.end) is not None:
             continue  # nobody downloads by sending: what arrives meanwhile comes over other connections
-        if chain.end.kind != "network" and not recent.share("http", "ssl"):
+        if chain.end.kind not in ("network", NATIVE_WAIT) and not recent.share("http", "ssl"):
             continue
         own = _own(case, chain)
         arrived = _arrived(case, own or _all(case, rank.pid))
@@ -66,9 +69,13 @@ def judge(case: Case) -> Outcome:
 
 
 def _own(case: Case, chain: Chain) -> frozenset[tuple[int, int]]:
-    """The descriptors, by process, that the thread and the one that it waits for were seen to wait on."""
+    """The descriptors, by process, that the thread and whoever it waits for were seen to wait on."""
     waits = {(node.pid, node.tid) for node in (chain.start, chain.end.node)}
-    return frozenset((pid, fd) for pid, tid in waits for fd in waited_on(case.history, pid, tid, WINDOW_SECONDS))
+    own = frozenset((pid, fd) for pid, tid in waits for fd in waited_on(case.history, pid, tid, WINDOW_SECONDS))
+    if chain.end.kind != NATIVE_WAIT:
+        return own
+    pid = chain.end.node.pid
+    return own | {(pid, fd) for fd in native_sockets(case.history, pid, WINDOW_SECONDS)}
 
 
 def _all(case: Case, pid: int) -> frozenset[tuple[int, int]]:

@@ -28,7 +28,8 @@ from perfwatch.triage.forked import forked_with_a_lock
 from perfwatch.triage.frames import show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
 from perfwatch.triage.loops import blamed, in_one_call, moves_data, turning
-from perfwatch.triage.node import silence
+from perfwatch.triage.native_silence import worked_for
+from perfwatch.triage.node import NATIVE_WAIT, silence
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.threads import OTHERS_MOVE
 from perfwatch.triage.verdict import Alternative, Evidence, Outcome
@@ -36,13 +37,13 @@ from perfwatch.triage.verdict import Alternative, Evidence, Outcome
 CAUSE = Cause("stuck_worker", "hung", "data", (Thread, Stack))
 
 # Ends that are the worker's own doing; any other end has a rule of its own.
-OWN_ENDS = ("sleep", "lock", "python", "native", "gil", "cycle", "other", "unknown")
+OWN_ENDS = ("sleep", "lock", "python", "native", "gil", "cycle", NATIVE_WAIT, "other", "unknown")
 RUNNING_ENDS = ("python", "native")
 COUNTED_LOOP = 5.0  # times the patience, for a worker in a ``for`` loop, in native code, or that reads or writes data
 NAPPING = 2.0  # times the patience, for workers that look again and again whether something has come
 # Of the patience, in one call of a regular expression that has cost more than all that the other workers did.
 GONE_WILD = 0.5
-CEILING_GUESSED = 0.78  # it runs, and its loop is not one that waits for a condition
+CEILING_GUESSED = 0.78  # it runs in a loop that waits for no condition, or waits in native code, for whom is not known
 CEILING_UNSEEN = 0.7  # what it waits for could not be read
 RAISES = ("set DataLoader(timeout=...) so that it raises instead",)
 CEILING_RUNNING = 0.88  # an endless loop and a very long computation look the same from outside
@@ -60,6 +61,8 @@ def judge(case: Case) -> Outcome:
             continue
         if end.kind == "cycle" and {link.pid for link in chain.links} == {chain.start.pid}:
             continue  # threads of one pool that wait for each other: no worker process is to blame
+        if end.kind == NATIVE_WAIT and worked_for(case, chain):
+            continue
         if end.still or end.kind in RUNNING_ENDS:
             return _finding(case, chain)
     return None
@@ -89,7 +92,7 @@ def _finding(case: Case, chain: Chain) -> Outcome:
     silent = end.silent_seconds or 0.0
     evidence: tuple[Evidence, ...] = ()
     patience = STRUCTURAL_SECONDS if certain else temporal(case)
-    ceiling = CEILING_UNSEEN if end.kind == "unknown" else 1.0
+    ceiling = {"unknown": CEILING_UNSEEN, NATIVE_WAIT: CEILING_GUESSED}.get(end.kind, 1.0)
     wild = False
     if running:
         silent, evidence = without_a_batch(case, chain)

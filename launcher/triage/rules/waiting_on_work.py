@@ -28,7 +28,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
 from perfwatch.triage.job import Member
-from perfwatch.triage.node import Node, culprit, node_of
+from perfwatch.triage.node import NATIVE_WAIT, Node, culprit, node_of
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import asleep_share
 from perfwatch.triage.verdict import Culprit, Evidence, Finding, Outcome
@@ -81,7 +81,7 @@ def _finding(case: Case, chain: Chain, pid: int) -> Finding | None:
     name = f" ({_command(member.process.command)})" if member is not None else ""
     at = f" at {show(node.frame)}" if node.frame else ""
     doing = used.said
-    sure = used.data >= MOVING_BYTES and chain.end.kind not in ("file_poll", "collective")
+    sure = used.data >= MOVING_BYTES and chain.end.kind not in ("file_poll", "collective", NATIVE_WAIT)
     return Finding(
         cause=CAUSE.name,
         state=CAUSE.state,
@@ -102,9 +102,9 @@ def _waits_for(case: Case, chain: Chain, node: Node) -> str:
         return f"the other ranks wait in {chain.awaited} for rank {node.rank}, "
     if end.kind == "file_lock":
         what = f"a lock on {end.detail}, held by "
-    if end.kind == "file_poll":
+    if end.kind in ("file_poll", NATIVE_WAIT):
         bringer = "its child" if case.job.branch(node.pid, chain.start.pid) else f"rank {node.rank}"
-        what = f"{end.detail or 'a file'}, perhaps from {bringer}, "
+        what = f"{end.detail or chain.awaited}, perhaps from {bringer}, "
     return f"the training thread waits for {what}"
 
 
