@@ -7,7 +7,7 @@ path, deadline). Names of wait channels differ between kernels and decide nothin
 from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
-from perfwatch.triage import answering, devices, polling, present, rendezvous, threads, workers
+from perfwatch.triage import answering, devices, event_loops, polling, present, rendezvous, threads, workers
 from perfwatch.triage.frames import any_tag, collective_name, show
 from perfwatch.triage.history import History
 from perfwatch.triage.job import Job
@@ -59,6 +59,8 @@ def _by_library(history: History, job: Job, node: Node) -> Edge | None:
     inner = node.inner
     if "prompt" in inner and node.state != "R":
         return ending("input", node, "somebody at the debugger's prompt")
+    if (found := event_loops.of_a_library(history, job, node)) is not None:
+        return _found(found, "lock")
     if "loader_wait" in inner:
         return _found(workers.loader(history, job, node), "loader")
     if any_tag(inner, "pool_wait", "futures_wait") and (found := workers.pool(history, job, node)) is not None:

@@ -9,7 +9,8 @@ How it is recognised
     since. In send, that what was sent before has not been taken. The peer is named.
 
 What it is mistaken for
-    A slow download: bytes arrive. A retry with backoff: new connections come and go. A rendezvous: its frames say so.
+    A slow download: bytes arrive. A retry with backoff: new connections come and go. A rendezvous: its frames say so. A server
+    that nobody visits, or a notebook that is asked nothing: an event loop of a library is at rest.
 
 What to do next
     Ask the named peer; give the request a timeout.
@@ -21,7 +22,9 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
+from perfwatch.triage.independence import ONE_SOURCE
 from perfwatch.triage.node import End
+from perfwatch.triage.profile import TRAINING_TAGS
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.sending import ask, sends
 from perfwatch.triage.verdict import Alternative, Outcome
@@ -55,7 +58,7 @@ def judge(case: Case) -> Outcome:
             summary=f"{who(chain)} waits for {_what(chain, peer, quiet)}",
             patience=temporal(case),
             silent=_silent(chain, received),
-            ceiling=1.0 if end.node.stack is not None or len(case.ranks) == 1 else UNSEEN,
+            ceiling=_ceiling(case, chain),
             alternatives=(
                 Alternative(
                     cause="starved_by_network",
@@ -65,6 +68,20 @@ def judge(case: Case) -> Outcome:
             next=(*(ask(end) or ("ss -tnp",)), _gives_up(end) if sending else "give the request a timeout"),
         )
     return None
+
+
+def _ceiling(case: Case, chain: Chain) -> float:
+    """What listens and has never trained is a server without visitors, as far as anybody can tell."""
+    socket = chain.end.descriptor.socket if chain.end.descriptor else None
+    if socket is not None and socket.state == "LISTEN" and not _trained(case, chain):
+        return ONE_SOURCE
+    return 1.0 if chain.end.node.stack is not None or len(case.ranks) == 1 else UNSEEN
+
+
+def _trained(case: Case, chain: Chain) -> bool:
+    rank = case.job.members[chain.start.pid]
+    steps = case.progress[rank.pid].steps
+    return (steps is not None and steps.count > 0) or case.profile(rank).seen(*TRAINING_TAGS)
 
 
 def _what(chain: Chain, peer: str, quiet: float) -> str:

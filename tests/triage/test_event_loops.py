@@ -1,0 +1,85 @@
+"""A server without visitors and a notebook that is asked nothing rest in a library's event loop: that is no hang."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from perfwatch.probes.readings import Descriptor, Frame, Process, Socket, Stack, Steps, Thread, Wait
+from perfwatch.triage.case import Case
+from perfwatch.triage.diagnose import judge
+from perfwatch.triage.history import History
+from perfwatch.triage.verdict import Verdict
+from tests.sessions import session
+
+PID, OTHER, EPOLL, LISTENS = 700, 701, 4, 8
+STANDARD, PACKAGES = "/usr/lib/python3.11", "/usr/lib/python3.11/site-packages"
+LOOP = (
+    Frame("select", f"{STANDARD}/selectors.py", 468),
+    Frame("_run_once", f"{STANDARD}/asyncio/base_events.py", 1898),
+    Frame("run_forever", f"{STANDARD}/asyncio/base_events.py", 607),
+    Frame("run", f"{STANDARD}/asyncio/runners.py", 190),
+)
+MODULE = Frame("<module>", "/app/serve.py", 60)
+SERVER = (*LOOP, Frame("run", f"{PACKAGES}/uvicorn/server.py", 67), MODULE)
+ANYIO = (*LOOP, Frame("run", f"{PACKAGES}/anyio/_backends/_asyncio.py", 2312), MODULE)
+OWN = (*LOOP, MODULE)
+BOOTSTRAP = Frame("_bootstrap", f"{STANDARD}/threading.py", 1002)
+HEARTBEAT = (Frame("run", f"{PACKAGES}/ipykernel/heartbeat.py", 106), BOOTSTRAP)
+TRAINER = (Frame("take", "/app/train.py", 20), Frame("fit", "/app/train.py", 44), BOOTSTRAP)
+ACCEPTS = (Frame("accept", f"{STANDARD}/socket.py", 293), Frame("<module>", "/app/hub.py", 9))
+AT_REST = Wait(call="epoll_wait", number=232, kind="poll", fd=EPOLL, forever=True)
+ACCEPTING = Wait(call="accept4", number=288, kind="accept", fd=LISTENS, forever=True)
+LOCK = Wait(call="futex", number=202, kind="futex", forever=True)
+SECONDS = 120
+
+
+def judged(frames: Sequence[Frame], wait: Wait = AT_REST, other: Sequence[Frame] = (), steps: int = 0) -> Verdict:
+    """Of a program that has waited so for two minutes, beside another thread that waits in a futex, where one is given."""
+    history = History()
+    history.add(0.0, Process(pid=PID, start_ticks=9, parent_pid=1, name="python", command=("python", "serve.py"),
+                             python=True, torch_loaded=True))  # fmt: skip
+    history.add(0.5, Descriptor(pid=PID, fd=EPOLL, kind="epoll", target="anon_inode:[eventpoll]", watched=(LISTENS,)))
+    listens = Socket(family="tcp", state="LISTEN", local="0.0.0.0:8000")
+    history.add(0.5, Descriptor(pid=PID, fd=LISTENS, kind="socket", target="socket:[2]", socket=listens))
+    if steps:
+        history.add(0.5, Steps(pid=PID, tid=PID, count=steps, step_ago_seconds=0.5, interval_seconds=(0.5,) * 8))
+    threads = [(PID, frames, wait), *([(OTHER, other, LOCK)] if other else [])]
+    for second in range(1, SECONDS + 1):
+        for tid, stack, blocked in threads:
+            history.add(float(second), Thread(pid=PID, tid=tid, name="python", state="S", cpu_seconds=5.0, wait=blocked,
+                                              run_seconds=5.0, voluntary_switches=50, ran_ago_seconds=float(second)))  # fmt: skip
+            history.add(float(second), Stack(pid=PID, tid=tid, frames=tuple(stack), samples=20, span_seconds=1.0))
+    history.at = float(SECONDS)
+    return judge(Case(history, session(mode="attach", root_pids=(PID,))))
+
+
+@pytest.mark.parametrize("other", [(), HEARTBEAT])
+def test_a_server_without_visitors_is_not_hung(other: Sequence[Frame]) -> None:
+    """Nor is a kernel between two cells; what is seen is said."""
+    verdict = judged(SERVER, other=other)
+
+    assert (verdict.state, verdict.suspect) == ("inconclusive", None)
+    assert "event loop of uvicorn: it is at rest, and nothing is asked of it" in verdict.summary
+
+
+@pytest.mark.parametrize("frames", [OWN, ANYIO])
+def test_a_loop_that_the_program_runs_itself_is_looked_at_as_before(frames: Sequence[Frame]) -> None:
+    """Its coroutine waits for something; a library that only runs it keeps no visitors."""
+    assert judged(frames).summary.count("at rest") == 0
+
+
+def test_a_thread_of_the_program_that_stands_beside_a_librarys_loop_is_followed() -> None:
+    """A request that trains in a thread may hang there."""
+    verdict = judged(SERVER, other=TRAINER)
+
+    assert (verdict.state, verdict.cause) == ("hung", "deadlocked_locks")
+    assert verdict.culprits[0].tid == OTHER
+
+
+@pytest.mark.parametrize(("steps", "state"), [(0, "inconclusive"), (300, "hung")])
+def test_who_listens_and_has_never_trained_may_be_a_server(steps: int, state: str) -> None:
+    """After steps, nobody who connects is missed."""
+    verdict = judged(ACCEPTS, ACCEPTING, steps=steps)
+
+    assert verdict.state == state
+    assert "blocked_network" in (verdict.cause, verdict.suspect and verdict.suspect.cause)
