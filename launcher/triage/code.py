@@ -40,3 +40,11 @@ def _is_expression(receiver: str, called: str) -> bool:
     owner = receiver.rpartition(".")[2]
     words = PATTERN_WORDS.intersection(owner.lower().split("_"))
     return called in OF_PATTERNS_ALONE or (called in EXPRESSIONS and (bool(words) or owner.isupper()))
+
+
+def lock_taken(line: r.SourceLine | None) -> str:
+    """The last part of the name of the lock that a line takes: ``lock`` of ``with self.lock:`` or ``self.lock.acquire()``."""
+    if line is None:
+        return ""
+    asked = [call.rpartition(".")[0] for call in line.calls if call.endswith(".acquire")]
+    return next(iter(asked or line.within[:1]), "").rpartition(".")[2]

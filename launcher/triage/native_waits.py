@@ -4,6 +4,8 @@ A reader of object stores, an RPC library or a simulator's queue waits in a fute
 Python does not know, and those for somebody far away. That such a wait lasts says little before the patience is over.
 """
 
+from collections.abc import Collection
+
 from perfwatch.probes import readings as r
 from perfwatch.triage.arriving import waited_on
 from perfwatch.triage.code import line_of, names
@@ -41,7 +43,7 @@ def nobody_left(history: History, node: Node) -> bool:
     return used is not None and used.reading.threads <= len(alive) and all(map(_parked, alive))
 
 
-def unseen_share(history: History, pid: int, known: frozenset[int]) -> float:
+def unseen_share(history: History, pid: int, known: Collection[int]) -> float:
     """Of a core: what the threads of a process use beside the known ones, all together."""
     shares = (motion(history, *key).run_share or 0.0 for key in history.of(r.Thread, pid) if key[1] not in known)
     return sum(shares)

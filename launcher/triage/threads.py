@@ -1,12 +1,11 @@
 """Edges inside one process: locks, conditions, joins, and the GIL."""
 
-from collections.abc import Collection
-
 from perfwatch.probes import readings as r
 from perfwatch.triage.code import names
 from perfwatch.triage.frames import any_tag, inner_frames, short_name, tags
 from perfwatch.triage.history import History
 from perfwatch.triage.job import Job
+from perfwatch.triage.lock_owners import may_own
 from perfwatch.triage.motion import WINDOW_SECONDS, dominant, python_threads
 from perfwatch.triage.native_waits import in_native_code, nobody_left, unseen_share
 from perfwatch.triage.node import NATIVE_WAIT, End, Node, node_of, silence
@@ -100,6 +99,12 @@ def waits(history: History, job: Job, node: Node) -> tuple[str, tuple[Node, ...]
     asks = any_tag(node.inner, "thread_wait", "queue_get", "queue_put")
     if node.motion.frozen is False and not asks:
         return "something that lets it move now and then", (), End("other", node)
+    unsure = False
+    if awaited(node) == A_LOCK and not native:
+        rivals = nearest(
+            history, node, [other for other in others if waits_forever(other) and awaited(other) == A_LOCK]
+        )
+        others, unsure = may_own(history, node, others, rivals)
     onward = nearest(history, node, [other for other in others if _leads_on(history, other)])
     if onward:
         return f"thread {onward[0].name or onward[0].tid}", tuple(onward), None
@@ -117,7 +122,7 @@ def waits(history: History, job: Job, node: Node) -> tuple[str, tuple[Node, ...]
         what = awaited(node)
         told = f"{what if what in MAY else A_LOCK} between processes, which pid {who} {MAY.get(what, 'may hold')}"
         return told, (), End("lock", node, others=moving or relatives, detail=detail)
-    if may_release(history, node, others):
+    if unsure or may_release(history, node, others):
         told = f", while {OTHERS_MOVE}" if _somebody_moves(history, node, others) else ""
         return awaited(node) + told, (), End("lock", node, others=locked, detail=OTHERS_MOVE)
     what = awaited(node)
@@ -211,12 +216,7 @@ def _somebody_moves(history: History, node: Node, others: list[Node]) -> bool:
     """Whether a thread of the process runs, or rests for a while; a heartbeat that hands nothing over does not count."""
     if any(not waits_forever(other) and (not _ticks(other) or _hands_over(history, other)) for other in others):
         return True
-    return _unseen_runs(history, node.pid, [node.tid, *(other.tid for other in others)])
-
-
-def _unseen_runs(history: History, pid: int, known: Collection[int]) -> bool:
-    """Whether the threads beside these compute, all together."""
-    return unseen_share(history, pid, frozenset(known)) > UNSEEN_RUN_SHARE
+    return unseen_share(history, node.pid, {node.tid, *(other.tid for other in others)}) > UNSEEN_RUN_SHARE
 
 
 def sharers(job: Job, node: Node) -> tuple[int, ...]:
@@ -236,7 +236,7 @@ def stirs(history: History, job: Job, pid: int) -> bool:
     own = [n for n in nodes if not idle(n) and not _is_service(history, n) and not any_tag(n.inner, *AWAITS_WORKERS)]
     if any(n.motion.frozen is False or _comes_back(n) for n in own):
         return True
-    return bool(known) and _unseen_runs(history, pid, known)
+    return bool(known) and unseen_share(history, pid, known) > UNSEEN_RUN_SHARE
 
 
 def _comes_back(node: Node) -> bool:

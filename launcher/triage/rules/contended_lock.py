@@ -25,7 +25,7 @@ What to do next
 
 from perfwatch.probes.readings import SourceLine, Stack, Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.code import line_of, names
+from perfwatch.triage.code import line_of, lock_taken, names
 from perfwatch.triage.frames import show, user_frames
 from perfwatch.triage.gil import kept_from_gil
 from perfwatch.triage.job import Member
@@ -106,7 +106,7 @@ def _busiest(case: Case, rank: Member) -> int | None:
 
 def _resting(case: Case, rank: Member, line: SourceLine | None) -> int | None:
     """The only other thread that stands inside of a ``with`` of a lock of the same name, beyond the line that takes it."""
-    lock = _taken(line) if line is not None else ""
+    lock = lock_taken(line)
     held = []
     for tid in python_threads(case.history, rank.pid) if lock else ():
         stack = node_of(case.history, case.job, rank.pid, tid).stack
@@ -116,12 +116,6 @@ def _resting(case: Case, rank: Member, line: SourceLine | None) -> int | None:
         if any(one is not None and lock in names(one.within) for one in around):
             held.append(tid)
     return held[0] if len(held) == 1 else None
-
-
-def _taken(line: SourceLine) -> str:
-    """The last part of the name of the lock that a line takes: ``lock`` of ``with self.lock:`` or ``self.lock.acquire()``."""
-    asked = [call.rpartition(".")[0] for call in line.calls if call.endswith(".acquire")]
-    return next(iter(asked or line.within[:1]), "").rpartition(".")[2]
 
 
 def _evidence(case: Case, rank: Member, seen: Profile, lost: float, owner: Node, works: bool) -> tuple[Evidence, ...]:

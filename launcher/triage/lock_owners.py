@@ -1,0 +1,38 @@
+"""Who may own a lock of Python's that another thread waits for, as far as the text of the lines tells."""
+
+from perfwatch.triage.code import line_of, lock_taken, names
+from perfwatch.triage.frames import user_frames
+from perfwatch.triage.history import History
+from perfwatch.triage.node import Node
+from perfwatch.triage.own_work import takes_a_lock
+
+READS = ("recv", "read", "poll")
+
+
+def may_own(history: History, node: Node, others: list[Node], rivals: list[Node]) -> tuple[list[Node], bool]:
+    """Of the threads beside one that waits for a lock, those that may own it; whether a reader that is left out may, all the same.
+
+    Whoever stands within a ``with`` of that name does. Failing that: where another thread stopped at a lock at the same time, those
+    two explain each other, and a listener that waits for its next message beside them does not; it holds nothing at all where each of
+    its lines was read and is in no ``with``.
+    """
+    lock = lock_taken(line_of(history, node.frame))
+    owners = [other for other in others if holds(history, other, lock)] if lock else []
+    if owners or not [one for one in rivals if not lock or lock_taken(line_of(history, one.frame)) != lock]:
+        return owners or others, False  # who waits for the same lock explains nothing
+    readers = [other for other in others if other.wait is not None and other.wait.kind in READS and other.state == "S"]
+    return [other for other in others if other not in readers], any(not _free(history, one) for one in readers)
+
+
+def holds(history: History, node: Node, lock: str) -> bool:
+    """Whether a thread is inside of a ``with`` of a lock of that name, beyond the line that takes it."""
+    if node.stack is None or (takes_a_lock(history, node.stack) and lock_taken(line_of(history, node.frame)) == lock):
+        return False
+    around = (line_of(history, frame) for frame in user_frames(node.stack))
+    return any(one is not None and lock in names(one.within) for one in around)
+
+
+def _free(history: History, node: Node) -> bool:
+    """Whether all lines of the program's own on its stack were read, and none of them is in a ``with``."""
+    lines = [line_of(history, frame) for frame in user_frames(node.stack)] if node.stack is not None else []
+    return bool(lines) and all(line is not None and not line.within for line in lines)
