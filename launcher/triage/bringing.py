@@ -1,11 +1,11 @@
 """For whose work a rank waits: a child, a pool, a lock's owner, or whoever may bring a file that it looks for again and again."""
 
 from perfwatch.triage.absence import in_collective
+from perfwatch.triage.answered_by import answered_by
 from perfwatch.triage.away import prepare
 from perfwatch.triage.batches import since_output
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
-from perfwatch.triage.node import NATIVE_WAIT
 from perfwatch.triage.starving import WINDOW_SECONDS, for_training
 from perfwatch.triage.working import started_by
 
@@ -21,8 +21,8 @@ def asked(case: Case, chain: Chain) -> tuple[int, ...]:
         return chain.end.others
     if chain.end.kind == "file_poll":  # who brings the file is not known; a child or a rank that works is likely to
         return may_bring(case, chain)
-    if chain.end.kind == NATIVE_WAIT:  # nor for whom native code waits
-        return started_by(case, chain.start.pid)
+    if pids := answered_by(case, chain):
+        return pids
     if chain.end.kind == "collective":
         return prepare(case)
     if "pool" in chain.through and since_output(case, chain) < DELIVERED_SECONDS:

@@ -31,8 +31,8 @@ def keeper_of(node: Node) -> str | None:
 
 
 def of_a_library(history: History, job: Job, node: Node) -> Found | None:
-    """Where a wait in such a loop leads: to the threads that are at something of the program's own, or nowhere."""
-    library = keeper_of(node) if node.motion.frozen else None
+    """Where a main thread's wait in such a loop leads: to the threads that are at something of the program's own, or nowhere."""
+    library = keeper_of(node) if node.motion.frozen and node.tid == node.pid else None
     if library is None:
         return None
     others = threads.worked_for(history, threads.other_threads(history, job, node))

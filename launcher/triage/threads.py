@@ -12,6 +12,7 @@ from perfwatch.triage.node import NATIVE_WAIT, End, Node, node_of, silence
 from perfwatch.triage.polling import source_of
 from perfwatch.triage.present import open_file
 from perfwatch.triage.sending import gives
+from perfwatch.triage.servants import asked_by_library, queue_feeders
 from perfwatch.triage.workers import idle
 
 GIL_WAIT_SECONDS = 0.02  # CPython re-asks every 5 ms (sys.getswitchinterval); remaining time measured 1-2 ms
@@ -86,11 +87,14 @@ def without_gil(history: History, node: Node) -> bool:
 
 def waits(history: History, job: Job, node: Node) -> tuple[str, tuple[Node, ...], End | None]:
     """A thread in a futex (or asleep in a selector): which other thread could let it go on?"""
-    feeders = _feeders(history, job, node) if "feeder_join" in node.inner else ()
+    feeders = queue_feeders(history, job, node) if "feeder_join" in node.inner else ()
     if feeders:
         return f"thread {feeders[0].name or feeders[0].tid} to hand over what was put into a queue", feeders, None
-    others = other_threads(history, job, node)
     native = in_native_code(history, node)
+    asked = () if native else asked_by_library(history, job, node)
+    if asked:
+        return f"thread {asked[0].name or asked[0].tid}", asked, None
+    others = other_threads(history, job, node)
     polls = node.wait is not None and node.wait.kind == "poll" and not native
     if any_tag(node.inner, "thread_join", "futures_wait") or polls:
         joined = worked_for(history, others)
@@ -162,12 +166,6 @@ def other_threads(history: History, job: Job, node: Node) -> list[Node]:
     """
     others = [node_of(history, job, node.pid, tid) for tid in python_threads(history, node.pid) if tid != node.tid]
     return [other for other in others if not (_is_service(history, other) or _is_frameless(history, other))]
-
-
-def _feeders(history: History, job: Job, node: Node) -> tuple[Node, ...]:
-    """The threads that write what was put into queues between processes, which a process joins before it ends."""
-    nodes = [node_of(history, job, node.pid, tid) for tid in python_threads(history, node.pid) if tid != node.tid]
-    return tuple(one for one in nodes if "feeder" in one.tags and one.wait is not None and one.wait.kind == "write")
 
 
 def _is_frameless(history: History, node: Node) -> bool:

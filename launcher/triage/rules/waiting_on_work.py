@@ -8,8 +8,8 @@ How it is recognised
     worker that hands over results, or through a pipe or a socket to a process that the rank started; or it ends at a file lock
     that somebody holds, or it asks again and again for a file while a child of its own, or another rank with something else to
     do, is there. And that process (or what it started) uses CPU time or reads and writes, in a thread that is not a mere
-    heartbeat beside one that stands still. Or it waits for something in its own process that other threads there may bring, and
-    those work; or in a collective, for a rank that reads or writes in Python.
+    heartbeat beside one that stands still. Or other threads of its own process, or in native code what it has started, may
+    bring what it waits for, and those work; or it waits in a collective, for a rank that reads or writes in Python.
 
 What it is mistaken for
     ``blocked_child`` and ``waiting_for_file``: there nobody at the end of the chain does anything. ``starved_by_transforms``:

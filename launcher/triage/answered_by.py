@@ -1,0 +1,15 @@
+"""Which process that a rank has started may answer, where the call that it waits in does not say so itself."""
+
+from perfwatch.triage.case import Case
+from perfwatch.triage.chain import Chain
+from perfwatch.triage.node import NATIVE_WAIT
+from perfwatch.triage.working import started_by
+
+
+def answered_by(case: Case, chain: Chain) -> tuple[int, ...]:
+    """All of them for a wait in native code; for a connection, those at its other end (a tracker's service, say)."""
+    if chain.end.kind == NATIVE_WAIT:
+        return started_by(case, chain.start.pid)
+    if chain.end.kind == "network":
+        return tuple(pid for pid in chain.end.others if case.job.branch(pid, chain.start.pid) is not None)
+    return ()
