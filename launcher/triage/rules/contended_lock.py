@@ -7,8 +7,8 @@ What it means
 
 How it is recognised
     The training thread stands, for a good part of the time, at a line of its own that takes a lock or waits for a condition,
-    asleep in a futex without a timeout, and goes on again and again; another Python thread of the process runs meanwhile, or
-    a single one rests (in a sleep, or for an answer from the network) within a ``with`` of a lock of that name.
+    asleep in a futex without a timeout, and goes on again and again; a single other Python thread of the process runs or rests
+    (in a sleep, or for an answer from the network) within a ``with`` of a lock of that name. Failing that, the one that runs most.
     Of the GIL: the training thread hardly runs, sleeps in a futex with a timeout of 5 ms many times a second, at whatever line,
     and other threads own the GIL in most of the dumps.
 
@@ -25,10 +25,11 @@ What to do next
 
 from perfwatch.probes.readings import SourceLine, Stack, Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.code import line_of, lock_taken, names
-from perfwatch.triage.frames import show, user_frames
+from perfwatch.triage.code import line_of, lock_taken
+from perfwatch.triage.frames import show
 from perfwatch.triage.gil import kept_from_gil
 from perfwatch.triage.job import Member
+from perfwatch.triage.lock_owners import holds
 from perfwatch.triage.motion import motion, moves, python_threads
 from perfwatch.triage.node import Node, culprit, node_of
 from perfwatch.triage.own_work import takes_a_lock
@@ -44,6 +45,7 @@ WORKING_SHARE = 0.2  # of a core: the one that holds it
 RESTED_SECONDS = 2.0  # longer than the waits within a healthy step
 TAKEN = 2  # times that it was seen to go on
 CEILING_RESTING = 0.77
+CEILING_ONE_OF_THEM = 0.7  # several run, and the text of no line says which of them holds it
 CEILING = 0.88  # who holds the lock is inferred: it is the thread that runs meanwhile
 
 
@@ -62,23 +64,27 @@ def _kept_from_lock(case: Case) -> Finding | None:
         if seen.samples < FEW_SAMPLES or lost < LOST_SHARE or not _sleeps_and_goes_on(case, rank, lost):
             continue
         frame = seen.top_line(lambda stack: takes_a_lock(case.history, stack))
-        works = _busiest(case, rank)
-        owner = works or _resting(case, rank, line_of(case.history, frame))
+        busy = _busy(case, rank)
+        held = _holding(case, rank, line_of(case.history, frame))
+        owner = held if held is not None else next(iter(busy), None)
         if owner is None:
             continue
-        node = node_of(case.history, case.job, rank.pid, owner)
+        works, node = owner in busy, node_of(case.history, case.job, rank.pid, owner)
         if works and (node.motion.ran_ago_seconds or 0.0) >= RESTED_SECONDS:
             continue  # it worked a while ago: who stands now gives nothing back
+        ceiling = CEILING if works else CEILING_RESTING
+        if held is None and len(busy) > 1:
+            ceiling = CEILING_ONE_OF_THEM
         return slow(
             case,
             CAUSE,
             rank,
             lost=lost,
             frame=frame,
-            confidence=min(CEILING if works else CEILING_RESTING, certainty(lost)),
+            confidence=min(ceiling, certainty(lost)),
             summary=f"the training thread waits {lost:.0%} of the time at {show(frame)} for a lock while thread "
             f"{node.name or owner} {'works' if works else 'rests'} at {show(node.frame)}",
-            evidence=_evidence(case, rank, seen, lost, node, works is not None),
+            evidence=_evidence(case, rank, seen, lost, node, works),
             culprits=(culprit(node),),
             alternatives=(Alternative(cause="deadlocked_locks", refuted_by="it goes on again and again"),),
             next=(f"look at {show(node.frame)}: do the slow part outside of the lock",),
@@ -96,25 +102,18 @@ def _sleeps_and_goes_on(case: Case, rank: Member, lost: float) -> bool:
     return case.progress[rank.pid].kind == "moving" or (moved.times >= TAKEN and moved.recurrent)
 
 
-def _busiest(case: Case, rank: Member) -> int | None:
-    """The other Python thread that runs most."""
+def _busy(case: Case, rank: Member) -> list[int]:
+    """The other Python threads that run, the busiest first."""
     others = [tid for tid in python_threads(case.history, rank.pid) if tid != case.progress[rank.pid].thread]
     shares = {tid: motion(case.history, rank.pid, tid, WINDOW_SECONDS).run_share or 0.0 for tid in others}
-    busiest = max(shares, key=lambda tid: shares[tid], default=None)
-    return busiest if busiest is not None and shares[busiest] >= WORKING_SHARE else None
+    return sorted((tid for tid in others if shares[tid] >= WORKING_SHARE), key=lambda tid: -shares[tid])
 
 
-def _resting(case: Case, rank: Member, line: SourceLine | None) -> int | None:
+def _holding(case: Case, rank: Member, line: SourceLine | None) -> int | None:
     """The only other thread that stands inside of a ``with`` of a lock of the same name, beyond the line that takes it."""
-    lock = lock_taken(line)
-    held = []
-    for tid in python_threads(case.history, rank.pid) if lock else ():
-        stack = node_of(case.history, case.job, rank.pid, tid).stack
-        if tid == case.progress[rank.pid].thread or stack is None or takes_a_lock(case.history, stack):
-            continue
-        around = (line_of(case.history, frame) for frame in user_frames(stack))
-        if any(one is not None and lock in names(one.within) for one in around):
-            held.append(tid)
+    lock, own = lock_taken(line), case.progress[rank.pid].thread
+    others = [tid for tid in python_threads(case.history, rank.pid) if lock and tid != own]
+    held = [tid for tid in others if holds(case.history, node_of(case.history, case.job, rank.pid, tid), lock)]
     return held[0] if len(held) == 1 else None
 
 
