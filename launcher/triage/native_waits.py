@@ -9,11 +9,12 @@ from collections.abc import Collection
 from perfwatch.probes import readings as r
 from perfwatch.triage.arriving import waited_on
 from perfwatch.triage.code import line_of, names
-from perfwatch.triage.frames import is_standard, is_user, package_of
+from perfwatch.triage.frames import inner_frames, is_standard, is_user, package_of, short_name
 from perfwatch.triage.history import History
 from perfwatch.triage.motion import dominant, motion
 from perfwatch.triage.node import End, Node
 
+STARTED = "_bootstrap"  # the outermost function of a thread that Python's threading has started
 WAITS = ("futex", "poll", "other")  # any other call says itself what it waits for
 
 
@@ -41,6 +42,14 @@ def nobody_left(history: History, node: Node) -> bool:
     alive = _seen(history, node.pid, [tid for _, tid in history.of(r.Thread, node.pid)])
     used = history.latest(r.ProcessUsage, node.pid)
     return used is not None and used.reading.threads <= len(alive) and all(map(_parked, alive))
+
+
+def may_serve(node: Node, other: Node) -> bool:
+    """Whether native code may wait for a thread of Python's: of a library's, one that it called itself or that is in it too."""
+    if other.stack is None or node.stack is None or short_name(other.stack.frames[-1].function) != STARTED:
+        return True
+    own = {package_of(frame) for frame in inner_frames(node.stack)} - {None}
+    return not own or any(package_of(frame) in own for frame in other.stack.frames)
 
 
 def unseen_share(history: History, pid: int, known: Collection[int]) -> float:

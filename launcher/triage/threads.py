@@ -7,7 +7,7 @@ from perfwatch.triage.history import History
 from perfwatch.triage.job import Job
 from perfwatch.triage.lock_owners import may_own
 from perfwatch.triage.motion import WINDOW_SECONDS, dominant, python_threads
-from perfwatch.triage.native_waits import in_native_code, nobody_left, unseen_share
+from perfwatch.triage.native_waits import in_native_code, may_serve, nobody_left, unseen_share
 from perfwatch.triage.node import NATIVE_WAIT, End, Node, node_of, silence
 from perfwatch.triage.polling import source_of
 from perfwatch.triage.present import open_file
@@ -109,7 +109,8 @@ def waits(history: History, job: Job, node: Node) -> tuple[str, tuple[Node, ...]
             history, node, [other for other in others if waits_forever(other) and awaited(other) == A_LOCK]
         )
         others, unsure = may_own(history, node, others, rivals)
-    onward = nearest(history, node, [other for other in others if _leads_on(history, other)])
+    leading = [other for other in others if _leads_on(history, other) and (not native or may_serve(node, other))]
+    onward = nearest(history, node, leading)
     if onward:
         return f"thread {onward[0].name or onward[0].tid}", tuple(onward), None
     if node.motion.frozen is False:

@@ -90,6 +90,26 @@ def test_native_threads_that_work_a_little_each_work_together() -> None:
     assert alone.state == "hung"
 
 
+@pytest.mark.parametrize(("package", "follows"), [("redis", False), ("pyarrow", True)])
+def test_a_thread_of_python_that_listens_is_followed_only_within_the_same_library(package: str, follows: bool) -> None:
+    """What a program has started beside has nothing to do with the call of a library."""
+    history = job(IN_LIBRARY)
+    reads = Wait(call="recvfrom", number=45, kind="recv", fd=7, forever=True)
+    frames = (
+        Frame("read", f"/usr/lib/python3.11/site-packages/{package}/socket.py", 60),
+        Frame("_bootstrap", "/usr/lib/python3.11/threading.py", 1002),
+    )
+    for second in range(1, SECONDS + 1):
+        at = float(second)
+        history.add(at, Stack(pid=PID, tid=PID + 50, frames=frames, samples=20, span_seconds=1.0, thread="listener"))
+        history.add(at, Thread(pid=PID, tid=PID + 50, name="python", state="S", cpu_seconds=5.0, run_seconds=5.0,
+                               voluntary_switches=50, ran_ago_seconds=at, wait=reads))  # fmt: skip
+
+    verdict = judged(history, patience_seconds=20.0)
+
+    assert (verdict.cause == "blocked_network") is follows
+
+
 def test_a_native_thread_that_waits_for_a_disk_is_at_work() -> None:
     """State D: it reads through a mapping, and neither CPU time nor a count of bytes shows it."""
     assert judged(job(IN_LIBRARY, state="D"), patience_seconds=20.0).state == "inconclusive"
