@@ -1,4 +1,4 @@
-"""Busy: the training thread waits for somebody else who works: a child process, or the owner of a file lock.
+"""Busy: the training thread waits for somebody else who works: a child process, a lock's owner, another rank, or other threads.
 
 What it means
     A converter, a compressor, another process that builds an index or a cache: training goes on when it is done.
