@@ -6,11 +6,14 @@ from perfwatch.triage.away import prepare
 from perfwatch.triage.batches import since_output
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
+from perfwatch.triage.job import Member
+from perfwatch.triage.slowness import asleep_share
 from perfwatch.triage.starving import WINDOW_SECONDS, for_training
 from perfwatch.triage.working import started_by
 
 ASKED = frozenset({"child", "join_process", "supervised"})
 HANDED_OVER = frozenset({"pipe", "socket"})  # by a queue, a manager or a connection of multiprocessing
+ASLEEP = 0.9  # of the time
 DELIVERED_SECONDS = 15.0  # since a pool's worker handed over a result
 LOOKS_FOR_A_FILE = ("file_lock", "file_poll")
 
@@ -27,7 +30,7 @@ def asked(case: Case, chain: Chain) -> tuple[int, ...]:
         return prepare(case)
     if "pool" in chain.through and since_output(case, chain) < DELIVERED_SECONDS:
         return (chain.end.node.pid, *(link.pid for link in chain.links if link.depth == 1))
-    if chain.through & HANDED_OVER and prepares(case, chain):  # a manager hands over what others of them brought
+    if chain.through & HANDED_OVER and _prepares(case, chain):  # a manager hands over what others of them brought
         return started_by(case, chain.start.pid)
     child = case.job.branch(chain.end.node.pid, chain.start.pid) if chain.through & ASKED else None
     if child is None or case.job.members[child.pid].role == "worker":
@@ -35,10 +38,27 @@ def asked(case: Case, chain: Chain) -> tuple[int, ...]:
     return (child.pid, *started_by(case, child.pid))
 
 
-def prepares(case: Case, chain: Chain) -> bool:
+def _prepares(case: Case, chain: Chain) -> bool:
     """Whether the rank that waits makes no steps of what it is given."""
     rank = case.job.members[chain.start.pid]
     return not for_training(case, rank, case.profile(rank, WINDOW_SECONDS))
+
+
+def preparing(case: Case) -> list[Chain]:
+    """Chains of ranks that get result after result from a pool, a pipe or a manager, and make no steps of them."""
+    return [
+        case.chains[rank.pid]
+        for rank in case.ranks
+        if _rests(case, rank)
+        and case.chains[rank.pid].through & {"pool", *HANDED_OVER}
+        and _prepares(case, case.chains[rank.pid])
+    ]
+
+
+def _rests(case: Case, rank: Member) -> bool:
+    """Whether it waits nearly all the time; of short waits, one after the other, the stacks differ."""
+    now = case.progress[rank.pid].kind
+    return now == "still" or (now == "busy" and (asleep_share(case, rank) or 0.0) >= ASLEEP)
 
 
 def may_bring(case: Case, chain: Chain) -> tuple[int, ...]:

@@ -71,6 +71,16 @@ def test_an_upload_by_threads_of_the_rank_itself_is_work(ranks: int, share: floa
     assert "hung" not in {one.state for one in verdict.findings}
 
 
+@pytest.mark.parametrize(("waited", "state"), [(6.0, "inconclusive"), (50.0, "busy")])
+def test_threads_that_work_beside_a_short_wait_may_yet_hand_its_lock_over(waited: float, state: str) -> None:
+    """A contended lock looks so until it has come back a few times; only a longer wait is told as work."""
+    history, now = job(1), STOPPED + waited
+    stands(history, FIRST, UPLOADS, FOR_EVER, now)
+    runs(history, FIRST, (PART,), STOPPED, now, tid=FIRST + 1000, share=0.9)
+
+    assert judged(history, now).state == state
+
+
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_a_heartbeat_and_its_log_beside_a_thread_that_waits_in_vain_are_no_work(ranks: int) -> None:
     """It wakes ten times a second and sends a line now and then."""

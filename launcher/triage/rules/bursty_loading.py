@@ -25,7 +25,8 @@ from perfwatch.triage.verdict import Alternative, Outcome
 CAUSE = Cause("bursty_loading", "slow", "data", (Stack,))
 
 LONG_WAIT_SECONDS = 0.2
-FEW_WAITS = 3
+FEW_WAITS, MANY_WAITS = 3, 6
+BY_FEW = 0.75  # confidence: three in a few seconds may be how a loader that is too slow on average began
 LONG_SHARE = 0.5  # of all the waiting: where short waits make up most of it, the loader is too slow on average
 LONGER = 2.0  # times the steps that do not wait: it waited
 STEPS_BETWEEN = 3.0  # turns of the loop for each long wait; two workers in lockstep are merely too slow
@@ -59,6 +60,7 @@ def judge(case: Case) -> Outcome:
         ),
         alternatives=(Alternative(cause="starved_by_transforms", refuted_by="most steps do not wait at all"),),
         next=("raise prefetch_factor or num_workers",),
+        ceiling=BY_FEW if len(long) < MANY_WAITS else 0.97,
     )
 
 

@@ -23,51 +23,34 @@ What to do next
 from collections.abc import Iterable
 
 from perfwatch.probes.readings import Process, ProcessUsage, Thread
-from perfwatch.triage.bringing import HANDED_OVER, asked, prepares
+from perfwatch.triage.bringing import asked, preparing
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
-from perfwatch.triage.job import Member
+from perfwatch.triage.hang import silent_seconds, temporal
 from perfwatch.triage.node import NATIVE_WAIT, Node, culprit, node_of
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.slowness import asleep_share
 from perfwatch.triage.verdict import Culprit, Evidence, Finding, Outcome
 from perfwatch.triage.working import MOVING_BYTES, busy_with, goes_on, moves, work_beside
 
 CAUSE = Cause("waiting_on_work", "busy", "user_code", (Process, ProcessUsage, Thread))
 
-ASLEEP = 0.9  # of the time
 MOVES_DATA, BURNS_CPU = 0.88, 0.72
+LASTS = 0.5  # of the patience: a lock whose owner works may be handed over until then, again and again
 BESIDE = 0.65  # confidence where threads of the same process work: whether for the one that waits is not seen
 
 
 def judge(case: Case) -> Outcome:
     """Fires on a rank that stands still at the beginning of a chain to a process that works."""
-    for chain in (*case.still_chains, *_preparing(case)):
+    for chain in (*case.still_chains, *preparing(case)):
         for pid in asked(case, chain):
             found = _finding(case, chain, pid)
             if found is not None:
                 return found
-        if chain.end.node.pid == chain.start.pid and goes_on(case, chain):
+        lasts = chain.end.kind != "lock" or silent_seconds(case, chain) >= LASTS * temporal(case)
+        if lasts and chain.end.node.pid == chain.start.pid and goes_on(case, chain):
             return _by_threads(case, chain)
     return None
-
-
-def _preparing(case: Case) -> list[Chain]:
-    """Chains of ranks that get result after result from a pool, a pipe or a manager, and make no steps of them."""
-    return [
-        case.chains[rank.pid]
-        for rank in case.ranks
-        if _rests(case, rank)
-        and case.chains[rank.pid].through & {"pool", *HANDED_OVER}
-        and prepares(case, case.chains[rank.pid])
-    ]
-
-
-def _rests(case: Case, rank: Member) -> bool:
-    """Whether it waits nearly all the time; of short waits, one after the other, the stacks differ."""
-    now = case.progress[rank.pid].kind
-    return now == "still" or (now == "busy" and (asleep_share(case, rank) or 0.0) >= ASLEEP)
 
 
 def _finding(case: Case, chain: Chain, pid: int) -> Finding | None:
