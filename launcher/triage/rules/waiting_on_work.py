@@ -36,7 +36,7 @@ from perfwatch.triage.working import MOVING_BYTES, busy_with, goes_on, moves, wo
 CAUSE = Cause("waiting_on_work", "busy", "user_code", (Process, ProcessUsage, Thread))
 
 MOVES_DATA, BURNS_CPU = 0.88, 0.72
-LASTS = 0.5  # of the patience: a lock whose owner works may be handed over until then, again and again
+LASTS = 0.35  # of the patience: a lock whose owner works may be handed over until then, again and again
 BESIDE = 0.65  # confidence where threads of the same process work: whether for the one that waits is not seen
 
 
@@ -47,8 +47,7 @@ def judge(case: Case) -> Outcome:
             found = _finding(case, chain, pid)
             if found is not None:
                 return found
-        lasts = chain.end.kind != "lock" or silent_seconds(case, chain) >= LASTS * temporal(case)
-        if lasts and chain.end.node.pid == chain.start.pid and goes_on(case, chain):
+        if chain.end.node.pid == chain.start.pid and goes_on(case, chain):
             return _by_threads(case, chain)
     return None
 
@@ -97,6 +96,8 @@ def _by_threads(case: Case, chain: Chain) -> Finding | None:
     if used is None:
         return None
     pid, doing = chain.end.node.pid, used.said
+    silent = silent_seconds(case, chain)
+    doubtful = LASTS * temporal(case) - silent if chain.end.kind == "lock" else 0.0
     nodes = [node_of(case.history, case.job, pid, tid) for tid in used.tids]
     at = f" at {show(nodes[0].frame)}" if nodes[0].frame else ""
     name = f"thread {nodes[0].name or nodes[0].tid}" + (f" and {len(nodes) - 1} more" if len(nodes) > 1 else "")
@@ -110,6 +111,8 @@ def _by_threads(case: Case, chain: Chain) -> Finding | None:
         wait_chain=chain.links,
         evidence=(case.saw("threads", f"pid {pid}", "work", doing, "nothing would mean a hang"), _waits(case, chain)),
         next=(f"perfwatch attach {chain.start.pid} --watch",),
+        silent_seconds=round(silent, 1),
+        decides_in_seconds=round(max(0.0, doubtful), 1),
     )
 
 
