@@ -18,7 +18,7 @@ from perfwatch.triage.node import Node
 from perfwatch.triage.polling import source_of
 from perfwatch.triage.profile import profile
 from perfwatch.triage.verdict import Evidence, Finding
-from perfwatch.triage.working import MOVING_BYTES
+from perfwatch.triage.working import MOVING_BYTES, chars_of
 
 STAYS_SHARE = 0.9  # of the samples; a nonblocking sample tears in about 3 %
 GENERATOR_SHARE = 0.5  # of the samples: else the loop's body takes the time, and what it is given is another matter
@@ -52,12 +52,7 @@ def gets_nowhere(case: Case, node: Node) -> tuple[Evidence, ...]:
 
 def moves_data(history: History, node: Node) -> bool:
     """Whether a running thread reads or writes so much itself that its loop is one over data, which come to an end."""
-
-    def count(thread: r.Thread) -> float | None:
-        known = [chars for chars in (thread.read_chars, thread.written_chars) if chars is not None]
-        return float(sum(known)) if known else None
-
-    rate = history.rate(r.Thread, node.pid, node.tid, of=count, seconds=SECONDS)
+    rate = history.rate(r.Thread, node.pid, node.tid, of=chars_of, seconds=SECONDS)
     return rate is not None and rate >= MOVING_BYTES
 
 

@@ -119,11 +119,12 @@ def _serves_a_group(case: Case, pid: int, tid: int) -> bool:
 
 def data_of(case: Case, pid: int, tids: list[int]) -> float:
     """Bytes per second that these threads read and write themselves, and that pass on the connections that they wait on."""
-    own = (case.history.rate(Thread, pid, tid, of=_chars, seconds=WINDOW_SECONDS) or 0.0 for tid in tids)
+    own = (case.history.rate(Thread, pid, tid, of=chars_of, seconds=WINDOW_SECONDS) or 0.0 for tid in tids)
     return max(sum(own), _carried(case, pid, tids))  # what read and write moved over a connection is in both
 
 
-def _chars(thread: Thread) -> float | None:
+def chars_of(thread: Thread) -> float | None:
+    """Bytes that a thread has read and written itself since it began; None where neither is known."""
     known = [count for count in (thread.read_chars, thread.written_chars) if count is not None]
     return float(sum(known)) if known else None
 
