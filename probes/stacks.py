@@ -30,6 +30,7 @@ MISSING_ADVICE = "pip install 'py-spy>=0.4'"
 # What py-spy says when memory changed under it. Seen: Failed to copy PyCodeObject / PyFrameObject / PyThreadState.
 _MOVED = re.compile(r"Failed to (copy|get|merge|decode)|Bad address|Max recursion|not valid utf|Invalid argument", re.I)
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python\d[\d.]*/|^<|^$")
+_NEVER_A_PROGRAM = re.compile(r"-packages/torch/|/lib/python\d[\d.]*/(?!(?:site|dist)-packages/)|^<|^$")
 _SECRET_NAME = re.compile(r"pass|secret|token|key|auth|cred", re.I)
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _PATH_LIKE = re.compile(r"/|\.[A-Za-z][A-Za-z0-9]{0,7}$")
@@ -190,10 +191,12 @@ def parse_dump(pid: int, text: bytes, redact: Callable[[str], str] | None = None
 def _texts(frames: list[dict[str, Any]], redact: Callable[[str], str]) -> tuple[str, ...]:
     """Strings that may name what the thread works on: of the innermost frame that is not a library's, or else of its callers.
 
-    A lock's ``__enter__`` has nothing but ``self``, of which py-spy tells no attributes.
+    A program that is itself installed as a package has no frames but those of packages. A lock's ``__enter__`` has nothing
+    but ``self``, of which py-spy tells no attributes.
     """
-    own = [frame for frame in frames if not _LIBRARY.search(frame["filename"])][:_MOST_CALLERS]
-    return next((found for frame in own if (found := _texts_of(frame, redact))), ())
+    own = [frame for frame in frames if not _LIBRARY.search(frame["filename"])]
+    own = own or [frame for frame in frames if not _NEVER_A_PROGRAM.search(frame["filename"])]
+    return next((found for frame in own[:_MOST_CALLERS] if (found := _texts_of(frame, redact))), ())
 
 
 def _texts_of(frame: dict[str, Any], redact: Callable[[str], str]) -> tuple[str, ...]:

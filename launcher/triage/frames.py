@@ -22,8 +22,8 @@ _TABLE = tuple(
     for tag, pattern, functions in VOCABULARY
 )
 
-# CPython's library, packages, and code without a file.
-_LIBRARY = re.compile(r"/lib(64)?/python\d|/(site|dist)-packages/|^<(frozen|built|__array)|^$")
+# CPython's library, packages, and code without a file; not what is marked (``/./``) as the program's own, see program.py.
+_LIBRARY = re.compile(r"^(?!.*/\./).*(/lib(64)?/python\d|/(site|dist)-packages/)|^<(frozen|built|__array)|^$")
 _TORCH = re.compile(r"-packages/torch/|/pytorch/torch/")
 _TENSORS = re.compile(
     r"-packages/(torchvision/(ops|models)|torchmetrics|torch_\w+|einops|kornia/(geometry|losses|metrics)|gpytorch|botorch|pyro"

@@ -13,6 +13,7 @@ import msgspec
 
 from perfwatch.probes import readings as r
 from perfwatch.recording import Record
+from perfwatch.triage.program import Program
 from perfwatch.triage.spent import Spent
 
 R = TypeVar("R", bound=r.Reading)
@@ -88,6 +89,7 @@ class History:
         self._newest: dict[type[r.Reading], float] = {}
         self._count = 0
         self.spent = Spent()
+        self._program = Program()
         self._kept: tuple[tuple[float, int], dict[Hashable, Any]] = ((at, 0), {})
         self._index: dict[type[r.Reading], dict[tuple[Any, ...], list[Seen[Any]]]] = defaultdict(
             lambda: defaultdict(list)
@@ -101,6 +103,10 @@ class History:
     def add(self, at: float, reading: r.Reading) -> None:
         """Put one reading in its place; a stack record tells of the past, so order is by time, not by arrival."""
         kind = type(reading)
+        if kind is r.Stack or kind is r.SourceLine:
+            if isinstance(reading, r.Stack) and self._program.learns(reading, self._has_torch):
+                self._mark()
+            reading = self._program.marked(reading)
         self._added[kind] += 1
         self._newest[kind] = max(at, self._newest.get(kind, at))
         self._count += 1
@@ -115,6 +121,21 @@ class History:
             bisect.insort(series, seen, key=_when)
         else:
             series.append(seen)
+
+    def _mark(self) -> None:
+        """Mark what was read before it was known that its package is the program."""
+        for kind in (r.Stack, r.SourceLine):
+            found = [(key, seen) for key, series in self._index.pop(kind, {}).items() for seen in series]
+            for _, seen in found:
+                reading = self._program.marked(seen.reading)
+                self._index[kind][_KEY_OF[kind](reading)].append(Seen(seen.at, reading))
+            self._of[kind].clear()
+            for key in self._index[kind]:
+                self._of[kind][key[0]][key] = None
+
+    def _has_torch(self, pid: int) -> bool:
+        process = self.latest(r.Process, pid)
+        return process is not None and process.reading.torch_loaded is True
 
     def added(self, *kinds: type[r.Reading]) -> int:
         """How many readings of these kinds were ever added: unchanged means that nothing is new."""

@@ -169,6 +169,19 @@ def test_texts_of_the_caller_stand_in_where_the_innermost_frame_has_none() -> No
     assert stack.texts == ("s0650",)
 
 
+def test_texts_of_a_program_that_is_installed_as_a_package() -> None:
+    """Where no frame is of a program in files of its own, those of packages count; torch's and CPython's never do."""
+    packages = "/venv/lib/python3.11/site-packages"
+    library = frame("get", "/usr/lib/python3.11/socket.py", 3, inner='"/not/this"')
+    tensors = frame("load", f"{packages}/torch/serialization.py", 3, inner='"/nor/this"')
+    own = frame("read_shard", f"{packages}/tuner/data.py", 9, path='"/data/shard-7.tar"')
+    text = json.dumps([thread(library, tensors, own)]).encode()
+
+    [stack] = parse_dump(7, text, redact=str)
+
+    assert stack.texts == ("/data/shard-7.tar",)
+
+
 def test_without_redaction_no_text_is_collected() -> None:
     """Private by default."""
     run, _ = answering(answered(thread(frame("f", "/t.py", 1, path='"/data"'))))

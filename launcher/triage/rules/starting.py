@@ -91,7 +91,7 @@ def _prepares(case: Case, phase: Phase) -> bool:
     loops = turning(case.history, end.node)
     ever = case.profile(phase.rank)
     return (
-        end.kind != "native"  # one long call is ``computing_on_host``
+        end.kind == "python"  # one long call is ``computing_on_host``, and who waits prepares nothing
         and bool(loops)
         and "while" not in loops
         and ever.samples >= PREPARING_SAMPLES
