@@ -19,7 +19,7 @@ AROUND_COMPLETED = 8  # ranks are compared by sequence number, and one that goes
 MOST_GROUPS = 64
 MOST_FRAMES = 6
 MOST_SIZE_CHARACTERS = 200
-_LIBRARY = re.compile(r"/(site|dist)-packages/torch/|/lib(64)?/python\d|^<")
+_LIBRARY = re.compile(r"(/(site|dist)-packages|\.whl)/torch/|/lib(64)?/python\d|^<")
 
 
 def parse(content: bytes, pid: int, rank: int, origin: str, written_ago_seconds: float = 0.0) -> list[RecordedGroup]:

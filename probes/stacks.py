@@ -29,8 +29,8 @@ from perfwatch.probes.thread_ids import ThreadIds
 MISSING_ADVICE = "pip install 'py-spy>=0.4'"
 # What py-spy says when memory changed under it. Seen: Failed to copy PyCodeObject / PyFrameObject / PyThreadState.
 _MOVED = re.compile(r"Failed to (copy|get|merge|decode)|Bad address|Max recursion|not valid utf|Invalid argument", re.I)
-_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python\d[\d.]*/|^<|^$")
-_NEVER_A_PROGRAM = re.compile(r"-packages/torch/|/lib/python\d[\d.]*/(?!(?:site|dist)-packages/)|^<|^$")
+_LIBRARY = re.compile(r"/(site|dist)-packages/|\.whl/|/lib/python\d[\d.]*/|^<|^$")
+_NEVER_A_PROGRAM = re.compile(r"(-packages|\.whl)/torch/|/lib/python\d[\d.]*/(?!(?:site|dist)-packages/)|^<|^$")
 _SECRET_NAME = re.compile(r"pass|secret|token|key|auth|cred", re.I)
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _PATH_LIKE = re.compile(r"/|\.[A-Za-z][A-Za-z0-9]{0,7}$")

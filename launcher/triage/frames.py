@@ -22,15 +22,24 @@ _TABLE = tuple(
     for tag, pattern, functions in VOCABULARY
 )
 
+# Where packages lie: a folder that pip fills, or the unpacked wheels of a PEX.
+_PACKAGES = r"(?:/(?:site|dist)-packages|\.whl)/"
+# torch wherever it lies: a checkout that it was built in, a folder that was filled by ``pip install --target``.
+_TORCH_FILES = (
+    r"/torch/(?:_tensor|serialization|nn/(?:modules|parallel)/\w+|autograd/\w+|optim/(?:optimizer|lr_scheduler|adamw?|sgd)"
+    r"|utils/data/(?:dataloader|_utils/\w+)|distributed/(?:distributed_c10d|run|fsdp/\w+)|_dynamo/\w+|_inductor/\w+)\.py$"
+)
 # CPython's library, packages, and code without a file; not what is marked (``/./``) as the program's own, see program.py.
-_LIBRARY = re.compile(r"^(?!.*/\./).*(/lib(64)?/python\d|/(site|dist)-packages/)|^<(frozen|built|__array)|^$")
-_TORCH = re.compile(r"-packages/torch/|/pytorch/torch/")
+_LIBRARY = re.compile(
+    rf"^(?!.*/\./).*(?:/lib(?:64)?/python\d|{_PACKAGES}|{_TORCH_FILES})|^<(?:frozen|built|__array)|^$"
+)
+_TORCH = re.compile(rf"{_PACKAGES}torch/|/pytorch/torch/|{_TORCH_FILES}")
 _TENSORS = re.compile(
-    r"-packages/(torchvision/(ops|models)|torchmetrics|torch_\w+|einops|kornia/(geometry|losses|metrics)|gpytorch|botorch|pyro"
+    rf"{_PACKAGES}(torchvision/(ops|models)|torchmetrics|torch_\w+|einops|kornia/(geometry|losses|metrics)|gpytorch|botorch|pyro"
     r"|torchdiffeq|e3nn|timm/(models|layers|loss)|transformers/models|diffusers/(models|schedulers)|monai/(losses|networks|metrics))/"
 )
 _STANDARD = re.compile(r"/lib(64)?/python3?[\d.]*/(?!site-packages|dist-packages)|^<(frozen|built|__array)|^$")
-_PACKAGE = re.compile(r"-packages/([^/.]+)")
+_PACKAGE = re.compile(rf"{_PACKAGES}([^/.]+)")
 
 
 def short_name(function: str) -> str:

@@ -14,7 +14,7 @@ import msgspec
 from perfwatch.probes import readings as r
 from perfwatch.triage.frames import is_user, of_torch, own_frames, short_name
 
-_PACKAGE = re.compile(r"^(.*/(?:site|dist)-packages/)([^/]+)")
+_PACKAGE = re.compile(r"^(.*(?:/(?:site|dist)-packages|\.whl)/)([^/]+)")
 _COMMAND = re.compile(r"/bin/[^/.]+$")  # what pip makes of an entry point
 _RUNNER = re.compile(r"(^|/)runpy\.py$|^<frozen runpy>$")
 # They start a program, or are what it is written with: being started with one does not make it the program.

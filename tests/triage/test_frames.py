@@ -1,0 +1,50 @@
+"""Whose code a frame is: the program's own, torch's, another package's, or CPython's, wherever these lie."""
+
+import pytest
+
+from perfwatch.probes.readings import Frame
+from perfwatch.triage.frames import is_user, of_torch, package_of
+
+WHEELS = "/home/user/.pex/installed_wheels/0/8c1f"
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "/usr/lib/python3/dist-packages/torch/nn/modules/module.py",
+        "/opt/conda/lib/python3.11/site-packages/torch/optim/optimizer.py",
+        "/home/user/pytorch/torch/cuda/__init__.py",
+        f"{WHEELS}/torch-2.6.0-cp311-cp311-linux_x86_64.whl/torch/autograd/graph.py",
+        "/opt/libraries/torch/nn/modules/module.py",
+        "/work/checkout/torch/utils/data/_utils/worker.py",
+    ],
+)
+def test_torch_is_known_wherever_it_lies(file: str) -> None:
+    """Installed, built in a checkout, in the unpacked wheels of a PEX, or put into a folder by ``pip install --target``."""
+    frame = Frame("f", file, 1)
+    assert of_torch(frame)
+    assert not is_user(frame)
+
+
+def test_a_wheel_of_a_pex_is_a_package() -> None:
+    """Its name is the folder's inside the wheel."""
+    frame = Frame("get", f"{WHEELS}/requests-2.32.3-py3-none-any.whl/requests/api.py", 59)
+    assert not is_user(frame)
+    assert package_of(frame) == "requests"
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "/home/user/torch/train.py",
+        "/home/user/torch/utils/data/mine.py",
+        "/home/user/my-packages/nn/modules/block.py",
+        "/home/user/.pex/unzipped_pexes/1/4f2a/train.py",
+        "/tmp/ipykernel_71/2353.py",
+    ],
+)
+def test_a_program_that_is_named_like_a_library_is_the_program(file: str) -> None:
+    """A folder called torch is not torch."""
+    frame = Frame("f", file, 1)
+    assert is_user(frame)
+    assert not of_torch(frame)
