@@ -26,14 +26,14 @@ _TABLE = tuple(
 _PACKAGES = r"(?:/(?:site|dist)-packages|\.whl)/"
 # torch wherever it lies: a checkout that it was built in, a folder that was filled by ``pip install --target``.
 _TORCH_FILES = (
-    r"/torch/(?:_tensor|serialization|nn/(?:modules|parallel)/\w+|autograd/\w+|optim/(?:optimizer|lr_scheduler|adamw?|sgd)"
+    r"/pytorch/torch/|/torch/(?:_tensor|serialization|nn/(?:modules|parallel)/\w+|autograd/\w+|optim/(?:optimizer|lr_scheduler|adamw?|sgd)"
     r"|utils/data/(?:dataloader|_utils/\w+)|distributed/(?:distributed_c10d|run|fsdp/\w+)|_dynamo/\w+|_inductor/\w+)\.py$"
 )
 # CPython's library, packages, and code without a file; not what is marked (``/./``) as the program's own, see program.py.
 _LIBRARY = re.compile(
     rf"^(?!.*/\./).*(?:/lib(?:64)?/python\d|{_PACKAGES}|{_TORCH_FILES})|^<(?:frozen|built|__array)|^$"
 )
-_TORCH = re.compile(rf"{_PACKAGES}torch/|/pytorch/torch/|{_TORCH_FILES}")
+_TORCH = re.compile(rf"{_PACKAGES}torch/|{_TORCH_FILES}")
 _TENSORS = re.compile(
     rf"{_PACKAGES}(torchvision/(ops|models)|torchmetrics|torch_\w+|einops|kornia/(geometry|losses|metrics)|gpytorch|botorch|pyro"
     r"|torchdiffeq|e3nn|timm/(models|layers|loss)|transformers/models|diffusers/(models|schedulers)|monai/(losses|networks|metrics))/"
