@@ -26,8 +26,9 @@ _TABLE = tuple(
 _PACKAGES = r"(?:/(?:site|dist)-packages|\.whl)/"
 # torch wherever it lies: a checkout that it was built in, a folder that was filled by ``pip install --target``.
 _TORCH_FILES = (
-    r"/pytorch/torch/|/torch/(?:_tensor|serialization|nn/(?:modules|parallel)/\w+|autograd/\w+|optim/(?:optimizer|lr_scheduler|adamw?|sgd)"
-    r"|utils/data/(?:dataloader|_utils/\w+)|distributed/(?:distributed_c10d|run|fsdp/\w+)|_dynamo/\w+|_inductor/\w+)\.py$"
+    r"/pytorch/torch/|/torch/(?:_tensor|_ops|serialization|cuda/\w+|amp/\w+|nn/(?:functional|modules/\w+|parallel/\w+)|autograd/\w+"
+    r"|optim/(?:optimizer|lr_scheduler|adamw?|sgd)|utils/data/(?:dataloader|_utils/\w+)"
+    r"|distributed/(?:distributed_c10d|run|fsdp/\w+)|_dynamo/\w+|_inductor/\w+)\.py$"
 )
 # CPython's library, packages, and code without a file; not what is marked (``/./``) as the program's own, see program.py.
 _LIBRARY = re.compile(
