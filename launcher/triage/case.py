@@ -17,6 +17,7 @@ from perfwatch.triage.progress import RECENT_SECONDS, Progress, StepClock, progr
 from perfwatch.triage.verdict import Evidence, Missing
 
 PID = re.compile(r"\bpid \d+|/proc/\d+")
+SOON_SECONDS = 5.0  # until then a thread that went on since its last stack is dumped again, if it can be
 PATIENCE_SECONDS = 60.0  # for temporal ends, unless the session says otherwise
 
 
@@ -67,8 +68,14 @@ class Case:
             chain
             for pid, chain in self.chains.items()
             if self.progress[pid].kind == "still"
+            and not self._elsewhere(chain)
             and (chain.start.wait is None or not moves(self.history, pid, chain.start.tid).recurrent)
         )
+
+    def _elsewhere(self, chain: Chain) -> bool:
+        """Whether the training thread went on since its last stack: what it waits for now the next one will tell."""
+        last = self.history.latest(r.Stack, chain.start.pid, chain.start.tid)
+        return chain.start.stack is None and last is not None and last.at >= self.at - SOON_SECONDS
 
     @cached_property
     def moving(self) -> bool:
