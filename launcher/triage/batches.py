@@ -44,7 +44,8 @@ def all_nap(case: Case, chain: Chain) -> bool:
 
 def without_a_batch(case: Case, chain: Chain) -> tuple[float, tuple[Evidence, ...]]:
     """For how long a worker that runs has delivered nothing, and what shows it."""
-    watched = case.at - case.history.series(Thread, chain.start.pid, chain.start.tid)[0].at
+    looks = case.history.series(Thread, chain.start.pid, chain.start.tid)
+    watched = case.at - looks[0].at if looks else 0.0
     rank = case.job.members[chain.start.pid]
     remembered = unfed(case, rank)
     worker = profile(case.history, chain.end.node.pid, chain.end.node.tid)

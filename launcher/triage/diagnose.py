@@ -59,13 +59,15 @@ def judge(case: Case, rules: Sequence[Rule] = RULES) -> Verdict:
     for rule in rules:
         try:
             outcome = rule.judge(case)
+            if isinstance(outcome, Finding):
+                outcome = _of_rank(case, sharpened(case, outcome))
         except Exception as error:  # a broken rule must not silence the sound ones
             missing.append(
                 Missing(witness=f"rule {rule.CAUSE.name}", reason=f"failed: {type(error).__name__}: {error}")
             )
             continue
         if isinstance(outcome, Finding):
-            findings.append(_of_rank(case, sharpened(case, outcome)))
+            findings.append(outcome)
         elif isinstance(outcome, Abstention):
             missing.extend(outcome.missing)
     if measured_by(case):

@@ -58,7 +58,9 @@ def _by_library(history: History, job: Job, node: Node) -> Edge | None:
     """Waits that the library frames inside the program's innermost own frame name."""
     inner = node.inner
     if node.role in ("worker", "pool_worker") and workers.idle(node):
-        return ending("other", node, "its next task")  # found through a pipe, at whose other end it is: it keeps nobody waiting
+        return ending(
+            "other", node, "its next task"
+        )  # found through a pipe, at whose other end it is: it keeps nobody waiting
     if "prompt" in inner and node.state != "R":
         return ending("input", node, "somebody at the debugger's prompt")
     if (found := event_loops.of_a_library(history, job, node)) is not None:

@@ -6,7 +6,7 @@ A loop that the program runs itself (``asyncio.run(main())``) is another matter:
 import re
 
 from perfwatch.triage import threads
-from perfwatch.triage.frames import is_user, own_frames, package_of
+from perfwatch.triage.frames import installed_as, is_user, own_frames, package_of
 from perfwatch.triage.history import History
 from perfwatch.triage.job import Job
 from perfwatch.triage.node import End, Node
@@ -18,7 +18,10 @@ RUN_FOR_OTHERS = frozenset({"anyio", "uvloop", "nest_asyncio"})
 
 
 def keeper_of(node: Node) -> str | None:
-    """The library whose event loop a thread waits in; None where it waits elsewhere, or the program runs the loop itself."""
+    """The library whose event loop a thread waits in; None where it waits elsewhere, or a program in files of its own runs the loop.
+
+    A server that is installed, and is the program itself, has visitors, too.
+    """
     if node.stack is None or node.wait is None or node.wait.kind != "poll":
         return None
     frames = own_frames(node.stack)
@@ -27,7 +30,7 @@ def keeper_of(node: Node) -> str | None:
         return None
     runners = (frame for frame in frames[outside:] if package_of(frame) not in RUN_FOR_OTHERS)
     first = next(runners, None)
-    return package_of(first) if first is not None else None
+    return installed_as(first) if first is not None else None
 
 
 def of_a_library(history: History, job: Job, node: Node) -> Found | None:

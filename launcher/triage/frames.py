@@ -41,6 +41,7 @@ _TENSORS = re.compile(
 )
 _STANDARD = re.compile(r"/lib(64)?/python3?[\d.]*/(?!site-packages|dist-packages)|^<(frozen|built|__array)|^$")
 _PACKAGE = re.compile(rf"{_PACKAGES}([^/.]+)")
+_INSTALLED = re.compile(rf"{_PACKAGES}(?:\./)?([^/.]+)")
 
 
 def short_name(function: str) -> str:
@@ -109,6 +110,12 @@ def is_standard(frame: Frame) -> bool:
 def package_of(frame: Frame) -> str | None:
     """The installed package that a frame is of; None for the program's own code and the standard library."""
     found = _PACKAGE.search(frame.file)
+    return found.group(1) if found else None
+
+
+def installed_as(frame: Frame) -> str | None:
+    """The installed package that a frame is of, be it the program itself; None outside of packages."""
+    found = _INSTALLED.search(frame.file)
     return found.group(1) if found else None
 
 

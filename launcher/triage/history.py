@@ -106,7 +106,8 @@ class History:
         if kind is r.Stack or kind is r.SourceLine:
             if isinstance(reading, r.Stack) and self._program.learns(reading, self._has_torch):
                 self._mark()
-            reading = self._program.marked(reading)
+            if self._program.marks:
+                reading = self._program.marked(reading)
         self._added[kind] += 1
         self._newest[kind] = max(at, self._newest.get(kind, at))
         self._count += 1
@@ -123,7 +124,7 @@ class History:
             series.append(seen)
 
     def _mark(self) -> None:
-        """Mark what was read before it was known that its package is the program."""
+        """Mark anew what was read before it was known which packages are the program."""
         for kind in (r.Stack, r.SourceLine):
             found = [(key, seen) for key, series in self._index.pop(kind, {}).items() for seen in series]
             for _, seen in found:

@@ -23,6 +23,11 @@ MODULE = Frame("<module>", "/app/serve.py", 60)
 SERVER = (*LOOP, Frame("run", f"{PACKAGES}/uvicorn/server.py", 67), MODULE)
 ANYIO = (*LOOP, Frame("run", f"{PACKAGES}/anyio/_backends/_asyncio.py", 2312), MODULE)
 OWN = (*LOOP, MODULE)
+INSTALLED = (
+    *LOOP,
+    Frame("serve", f"{PACKAGES}/oracle/server.py", 42),
+    Frame("<module>", "/home/user/venv/bin/oracle", 8),
+)
 BOOTSTRAP = Frame("_bootstrap", f"{STANDARD}/threading.py", 1002)
 HEARTBEAT = (Frame("run", f"{PACKAGES}/ipykernel/heartbeat.py", 106), BOOTSTRAP)
 TRAINER = (Frame("take", "/app/train.py", 20), Frame("fit", "/app/train.py", 44), BOOTSTRAP)
@@ -60,6 +65,14 @@ def test_a_server_without_visitors_is_not_hung(other: Sequence[Frame]) -> None:
 
     assert (verdict.state, verdict.suspect) == ("inconclusive", None)
     assert "event loop of uvicorn: it is at rest, and nothing is asked of it" in verdict.summary
+
+
+def test_a_server_that_is_installed_rests_as_well() -> None:
+    """It is the program itself, and its visitors are as few as those of a library's."""
+    verdict = judged(INSTALLED)
+
+    assert (verdict.state, verdict.suspect) == ("inconclusive", None)
+    assert "event loop of oracle: it is at rest" in verdict.summary
 
 
 @pytest.mark.parametrize("frames", [OWN, ANYIO])

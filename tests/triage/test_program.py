@@ -50,6 +50,34 @@ def test_what_the_interpreter_was_started_with_is_the_program(outer: tuple[Frame
     assert not any(map(is_user, seen.frames[:2])), "torch stays a library"
 
 
+@pytest.mark.parametrize("parser", ["click/core.py", "typer/main.py", "fire/core.py"])
+def test_who_reads_the_command_line_is_not_the_program(parser: str) -> None:
+    """An entry point that is a command of click's, typer's or fire's: the program is what they call."""
+    command = (Frame("invoke", f"{PACKAGES}/{parser}", 783), Frame("inner", f"{STANDARD}/contextlib.py", 79))
+    entry = (Frame("main", f"{PACKAGES}/tuner/cli/__init__.py", 7), *command, *command, ENTRY[-1])
+    seen = stored((*BACKWARD, FIT, *entry))
+    assert show(user_frame(seen)) == "fit (loop.py:40)"
+    assert not any(is_user(frame) for frame in seen.frames if parser in frame.file)
+
+
+def test_a_package_that_only_starts_the_program_is_none_of_it() -> None:
+    """Its launcher has torch loaded, too; once a process is seen to run a file of its own, the package is a library again."""
+    launcher, rank = PID + 1, PID
+    history = History(at=3.0)
+    for pid in (launcher, rank):
+        history.add(0.0, Process(pid=pid, start_ticks=9, parent_pid=1, name="python", command=("python",), python=True,
+                                 torch_loaded=True))  # fmt: skip
+    starts = (Frame("launch", f"{PACKAGES}/keeper/launcher.py", 9), Frame("<module>", "/home/user/venv/bin/keeper", 8))
+    trains = (*BACKWARD, LIBRARY, SCRIPT)
+    history.add(1.0, Stack(pid=launcher, tid=launcher, frames=starts))
+    history.add(1.5, Stack(pid=rank, tid=rank, frames=trains[2:3]))
+    history.add(2.0, Stack(pid=rank, tid=rank, frames=trains))
+    history.add(3.0, Stack(pid=launcher, tid=launcher, frames=starts))
+    seen = [one.reading for pid in (launcher, rank) for one in history.series(Stack, pid, pid)]
+    assert not any(is_user(frame) for one in seen for frame in one.frames if "-packages/" in frame.file)
+    assert show(user_frame(seen[-1])) == "<module> (train.py:12)", "of the rank's last stack"
+
+
 def test_what_was_read_before_it_was_known_is_seen_alike() -> None:
     """The first look may meet an import, and source may be read before the program is known."""
     history = History(at=3.0)
