@@ -3,14 +3,14 @@
 By the numbers that a launcher gave them (``placement``), the outermost process with a given number; a DataLoader worker inherits
 that of its rank. Where nobody numbered them (a plain spawn sets ``RANK`` inside of the process, where it cannot be seen) by
 what their parent waits for. A driver that only starts trainings (a sweep, folds of a cross-validation) is no rank: they are,
-each by itself.
+each by itself. Nor is what a training has started to work for it (an inference engine), be it in a process group of its own.
 """
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
-from perfwatch.triage.frames import any_tag, is_user, short_name, tags
+from perfwatch.triage.frames import any_tag, is_user, own_frames, short_name, tags
 from perfwatch.triage.history import History
 from perfwatch.triage.motion import was_at
 from perfwatch.triage.placement import Placement, launches, placement
@@ -19,6 +19,8 @@ WORKER_THREAD = "pt_data_worker"  # the name that torch gives a DataLoader worke
 TRAINING = ("optimizer", "backward", "loader", "forward")
 OUR_NAME = "perfwatch"  # launchers, watchers and writers of ours name themselves so: never part of what they watch
 WAITS_FOR_CHILDREN = ("child_wait", "mp_join")
+JOINS = ("spawn_join", *WAITS_FOR_CHILDREN)
+ASKS_FOR_TASKS = ("queue_get", "mp_queue_get", "mp_receive")
 SERVICE_WORDS = ("resource_tracker", "forkserver", "semaphore_tracker")
 # How torch and its backends name the threads of a process group (gloo's loop, NCCL's watchdog, heartbeat and proxy).
 GROUP_THREADS = ("gloo", "pt_nccl", "NCCL", "nccl", "pt_gloo")
@@ -63,9 +65,21 @@ class Sights:
         """Whether it lives and has made steps, or was seen in the midst of one."""
         return pid not in self._ended and (self.counts(pid) or self.was_at(pid, "backward", "optimizer"))
 
+    def asks(self, pid: int) -> bool:
+        """Whether its main thread is in a library's own loop, which takes its next task from a queue."""
+        return pid in self.main and _asks(self.main[pid])
+
+    def has_asked(self, pid: int) -> bool:
+        """Whether it was ever seen there; the newest stack is looked at first."""
+        return any(_asks(one.reading) for one in reversed(self._history.series(r.Stack, pid, pid)))
+
     def was_at(self, pid: int, *any_of: str) -> bool:
         """Whether its main thread was ever seen in a stack with one of these tags."""
         return was_at(self._history, pid, pid, *any_of)
+
+
+def _asks(stack: r.Stack) -> bool:
+    return any_tag(tags(stack), *ASKS_FOR_TASKS) and not any(map(is_user, own_frames(stack)))
 
 
 Ranks = dict[int, int | None]  # by pid; None: nobody numbered it, and nothing says that it is one of a group
@@ -123,6 +137,8 @@ def _descend(sights: Sights, process: r.Process, processes: dict[int, r.Process]
         if p.python and _nearest_python(p, processes) == process.pid and not is_service(p) and not is_worker(sights, p)
     ]
     grouped = [child for child in children if child.pid in sights.in_group]
+    if _work_for(sights, process.pid, [child.pid for child in grouped]):
+        grouped = []
     supervises = any_tag(sights.of_main(process.pid), "spawn_join", "mp_join") or process.pid not in sights.in_group
     if "spawn_join" in sights.of_main(process.pid) or (grouped and supervises):
         entries = {_entry(sights, child.pid) for child in grouped}
@@ -147,6 +163,19 @@ def _descend(sights: Sights, process: r.Process, processes: dict[int, r.Process]
     if len(heavy) == 1 and above:
         return _descend(sights, heavy[0], processes)
     return {process.pid: None}
+
+
+def _work_for(sights: Sights, pid: int, grouped: list[int]) -> bool:
+    """Whether the members of process groups below one train nothing and work for it: an inference engine has a group of its own.
+
+    Who trains without them, and in no group, needs no more to be known. One that has not trained yet may only supervise them, and
+    is taken for the rank while a lone one asks for its next task: an engine of a server that stands at anything else is looked at.
+    """
+    if not grouped or any_tag(sights.of_main(pid), *JOINS) or any(map(sights.trains, grouped)):
+        return False
+    if sights.trains(pid):
+        return pid not in sights.in_group or all(map(sights.has_asked, grouped))
+    return len(grouped) == 1 and sights.asks(grouped[0])
 
 
 def _started(sights: Sights, driver: r.Process, children: list[r.Process], processes: dict[int, r.Process]) -> Ranks:

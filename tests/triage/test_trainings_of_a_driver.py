@@ -26,9 +26,10 @@ from perfwatch.triage.job import Job, read_job
 from perfwatch.triage.rank_processes import GROUP_THREADS
 from perfwatch.triage.rules import straggling_rank
 from tests.training import BACKWARD, FORWARD
+from tests.triage import rank_looks as looks_at
 
 RECORDINGS = Path(__file__).parent / "recordings"
-DRIVER, FIRST, SECOND, SERVER = 100, 201, 202, 203
+DRIVER, FIRST, SECOND, SERVER = 100, 301, 302, 303
 SUBPROCESS, PROCESS = "/usr/lib/python3.11/subprocess.py", "/usr/lib/python3.11/multiprocessing/process.py"
 RUNS = (Frame("wait", SUBPROCESS, 1264), Frame("run", SUBPROCESS, 550), Frame("main", "/app/sweep.py", 12))
 JOINS = (Frame("join", PROCESS, 149), Frame("main", "/app/sweep.py", 12))
@@ -38,6 +39,16 @@ IMPORTS = (
     Frame("<module>", "/app/sweep.py", 1),
 )
 ASKS = (Frame("poll", "/app/sweep.py", 40),)
+ENGINE = "/usr/lib/python3.11/site-packages/vllm/v1/engine/core.py"
+NEXT_REQUEST = (
+    Frame("wait", "/usr/lib/python3.11/threading.py", 320),
+    Frame("get", "/usr/lib/python3.11/queue.py", 171),
+    Frame("_process_input_queue", ENGINE, 700),
+    Frame("_bootstrap", PROCESS, 314),
+)
+GENERATES = (*FORWARD[:1], Frame("step", ENGINE, 400), Frame("_bootstrap", PROCESS, 314))
+REDUCES = (Frame("all_reduce", "/v/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py", 3000), *ASKS)
+LOADS = (Frame("load", "/app/grpo.py", 30),)
 
 
 def process(
@@ -112,6 +123,78 @@ def test_what_a_shell_starts_is_of_one_training_only_where_something_says_so() -
     grouped.add(3.0, Thread(pid=FIRST, tid=FIRST + 50, name="pt_nccl_watchdg", state="S", cpu_seconds=0.0))
 
     assert [job(one).apart for one in (beside, grouped, numbered)] == [True, False, False]
+
+
+def above_an_engine(
+    *stacks: tuple[Frame, ...],
+    engine: tuple[tuple[Frame, ...], ...] = (NEXT_REQUEST,),
+    engines: int = 1,
+    steps: int = 0,
+) -> Job:
+    """A program seen in these, and processes of an inference engine below it, each with a process group of its own."""
+    history = History()
+    process(history, DRIVER, 1, *stacks, steps=steps)
+    for pid in range(FIRST, FIRST + engines):
+        process(history, pid, DRIVER, *engine)
+        history.add(3.0, Thread(pid=pid, tid=pid + 50, name="pt_nccl_watchdg", state="S", cpu_seconds=0.0))
+    return job(history)
+
+
+@pytest.mark.parametrize("engine", [(NEXT_REQUEST,), (GENERATES,)])
+@pytest.mark.parametrize("engines", [1, 2])
+def test_a_training_with_an_inference_engine_below_it_is_the_rank(
+    engine: tuple[tuple[Frame, ...], ...], engines: int
+) -> None:
+    """The engine has a process group and the training has none, and no step was ever made in the engine."""
+    assert pids(above_an_engine(BACKWARD, LOADS, engine=engine, engines=engines, steps=7)) == [DRIVER]
+
+
+@pytest.mark.parametrize(("waits_in", "state"), [(None, "healthy"), ("take", "hung")])
+def test_an_engine_that_waits_for_work_neither_hangs_nor_hides_a_training_that_does(
+    waits_in: str | None, state: str
+) -> None:
+    """For two minutes it is asked nothing, while the training makes steps, or waits for a lock."""
+    until = looks_at.STOPPED + 120.0
+    history = looks_at.job(1, trained=waits_in is not None)
+    history.add(0.0, looks_at.process(FIRST, looks_at.FIRST, "python grpo.py"))
+    history.add(21.0, Thread(pid=FIRST, tid=FIRST + 50, name="pt_nccl_watchdg", state="S", cpu_seconds=0.1))
+    looks_at.stands(history, FIRST, NEXT_REQUEST, looks_at.FOR_EVER, until)
+    if waits_in is None:
+        looks_at.runs(history, looks_at.FIRST, looks_at.STEP, looks_at.BEGAN, until)
+        for second in range(int(looks_at.BEGAN) + 1, int(until)):
+            done = int((second - looks_at.BEGAN) / looks_at.STEP_SECONDS)
+            history.add(float(second), Steps(pid=looks_at.FIRST, tid=looks_at.FIRST, count=done, step_ago_seconds=0.1,
+                                             interval_seconds=(looks_at.STEP_SECONDS,) * 4))  # fmt: skip
+    else:
+        line = (Frame(waits_in, looks_at.TRAIN, 55), looks_at.MODULE)
+        looks_at.stands(history, looks_at.FIRST, line, looks_at.FOR_EVER, until)
+
+    verdict = looks_at.judged(history, until)
+
+    assert verdict.state == state
+    assert {one.pid for one in verdict.culprits} <= {looks_at.FIRST}
+
+
+def test_a_training_in_a_group_of_its_own_is_alone_there_once_its_engine_has_asked_for_work() -> None:
+    """A process that was never seen to ask may be its second rank, which hangs before its first step."""
+    assert pids(above_an_engine(BACKWARD, REDUCES, engine=(NEXT_REQUEST, GENERATES), steps=7)) == [DRIVER]
+    assert pids(above_an_engine(BACKWARD, REDUCES, engine=(GENERATES,), steps=7)) == [DRIVER, FIRST]
+
+
+@pytest.mark.parametrize(
+    ("parent", "engine", "rank"),
+    [(LOADS, NEXT_REQUEST, DRIVER), (LOADS, GENERATES, FIRST), (LOADS, ASKS, FIRST), (JOINS, NEXT_REQUEST, FIRST)],
+)
+def test_before_the_first_step_an_engine_without_work_is_no_rank(
+    parent: tuple[Frame, ...], engine: tuple[Frame, ...], rank: int
+) -> None:
+    """One that works may be all that the program is there for, and what is joined is never a servant."""
+    assert pids(above_an_engine(parent, engine=(engine,))) == [rank]
+
+
+def test_ranks_that_train_below_a_process_that_trained_first_are_the_ranks() -> None:
+    """It tried a few steps itself before it started them."""
+    assert pids(above_an_engine(BACKWARD, ASKS, engine=(BACKWARD,), engines=2, steps=7)) == [FIRST, FIRST + 1]
 
 
 @pytest.mark.parametrize("number", [{}, {"SLURM_PROCID": "{rank}", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2"}])
