@@ -1,4 +1,7 @@
-"""A server without visitors and a notebook that is asked nothing rest in a library's event loop: that is no hang."""
+"""A server without visitors and a notebook that is asked nothing rest in a library's event loop: that is no hang.
+
+A training that waits in a loop which a library runs for it alone is one.
+"""
 
 from collections.abc import Sequence
 
@@ -11,7 +14,7 @@ from perfwatch.triage.history import History
 from perfwatch.triage.verdict import Verdict
 from tests.sessions import session
 
-PID, OTHER, EPOLL, LISTENS = 700, 701, 4, 8
+PID, OTHER, EPOLL, LISTENS, CALLS = 700, 701, 4, 8, 9
 STANDARD, PACKAGES = "/usr/lib/python3.11", "/usr/lib/python3.11/site-packages"
 LOOP = (
     Frame("select", f"{STANDARD}/selectors.py", 468),
@@ -28,6 +31,16 @@ INSTALLED = (
     Frame("serve", f"{PACKAGES}/oracle/server.py", 42),
     Frame("<module>", "/home/user/venv/bin/oracle", 8),
 )
+
+
+JUDGES = (
+    *LOOP,
+    Frame("evaluate", f"{PACKAGES}/ragas/evaluation.py", 300),
+    Frame("reward", "/app/train.py", 20),
+    MODULE,
+)
+TRAINS = (Frame("backward", f"{PACKAGES}/torch/_tensor.py", 600), Frame("step", "/app/train.py", 12), MODULE)
+CELL_TRAINS = (*TRAINS[:2], *LOOP[1:], Frame("start", f"{PACKAGES}/ipykernel/kernelapp.py", 739), MODULE)
 BOOTSTRAP = Frame("_bootstrap", f"{STANDARD}/threading.py", 1002)
 HEARTBEAT = (Frame("run", f"{PACKAGES}/ipykernel/heartbeat.py", 106), BOOTSTRAP)
 TRAINER = (Frame("take", "/app/train.py", 20), Frame("fit", "/app/train.py", 44), BOOTSTRAP)
@@ -38,16 +51,32 @@ LOCK = Wait(call="futex", number=202, kind="futex", forever=True)
 SECONDS = 120
 
 
-def judged(frames: Sequence[Frame], wait: Wait = AT_REST, other: Sequence[Frame] = (), steps: int = 0) -> Verdict:
-    """Of a program that has waited so for two minutes, beside another thread that waits in a futex, where one is given."""
+def judged(
+    frames: Sequence[Frame],
+    wait: Wait = AT_REST,
+    other: Sequence[Frame] = (),
+    steps: int = 0,
+    before: Sequence[Frame] = (),
+    on: int = LISTENS,
+) -> Verdict:
+    """Of a program that has waited so for two minutes, beside another thread that waits in a futex, where one is given.
+
+    Before: where it was seen until then; on: what its event loop watches.
+    """
     history = History()
     history.add(0.0, Process(pid=PID, start_ticks=9, parent_pid=1, name="python", command=("python", "serve.py"),
                              python=True, torch_loaded=True))  # fmt: skip
-    history.add(0.5, Descriptor(pid=PID, fd=EPOLL, kind="epoll", target="anon_inode:[eventpoll]", watched=(LISTENS,)))
+    history.add(0.5, Descriptor(pid=PID, fd=EPOLL, kind="epoll", target="anon_inode:[eventpoll]", watched=(on,)))
+    calls = Socket(
+        family="tcp", state="ESTABLISHED", local="10.0.0.1:800", peer="52.1.1.1:443", received_ago_seconds=120.0
+    )
+    history.add(0.5, Descriptor(pid=PID, fd=CALLS, kind="socket", target="socket:[3]", socket=calls))
     listens = Socket(family="tcp", state="LISTEN", local="0.0.0.0:8000")
     history.add(0.5, Descriptor(pid=PID, fd=LISTENS, kind="socket", target="socket:[2]", socket=listens))
     if steps:
         history.add(0.5, Steps(pid=PID, tid=PID, count=steps, step_ago_seconds=0.5, interval_seconds=(0.5,) * 8))
+    if before:
+        history.add(0.4, Stack(pid=PID, tid=PID, frames=tuple(before), samples=20, span_seconds=0.1))
     threads = [(PID, frames, wait), *([(OTHER, other, LOCK)] if other else [])]
     for second in range(1, SECONDS + 1):
         for tid, stack, blocked in threads:
@@ -79,6 +108,26 @@ def test_a_server_that_is_installed_rests_as_well() -> None:
 def test_a_loop_that_the_program_runs_itself_is_looked_at_as_before(frames: Sequence[Frame]) -> None:
     """Its coroutine waits for something; a library that only runs it keeps no visitors."""
     assert judged(frames).summary.count("at rest") == 0
+
+
+def test_a_training_that_waits_in_the_loop_of_a_library_which_it_called_is_hung() -> None:
+    """A library asks a judge of its answers for it, who is silent; nobody is there to visit it."""
+    verdict = judged(JUDGES, before=TRAINS, on=CALLS)
+
+    assert (verdict.state, verdict.cause) == ("hung", "blocked_network")
+
+
+@pytest.mark.parametrize(
+    ("frames", "before", "on"), [(SERVER, TRAINS, LISTENS), (SERVER, CELL_TRAINS, CALLS), (SERVER, (), CALLS)]
+)
+def test_who_trains_inside_of_the_loop_or_listens_after_training_is_at_rest(
+    frames: Sequence[Frame], before: Sequence[Frame], on: int
+) -> None:
+    """A model that is served when it is trained; a cell of a notebook, a job from a broker; and one that has never trained."""
+    verdict = judged(frames, before=before, on=on)
+
+    assert (verdict.state, verdict.suspect) == ("inconclusive", None)
+    assert "it is at rest" in verdict.summary
 
 
 def test_a_thread_of_the_program_that_stands_beside_a_librarys_loop_is_followed() -> None:
