@@ -1,13 +1,18 @@
-"""Which process that a rank has started may answer, where the call that it waits in does not say so itself."""
+"""Which process that a rank or its driver has started may answer, where the call that it waits in does not say so itself."""
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.node import NATIVE_WAIT
-from perfwatch.triage.working import started_by
+from perfwatch.triage.working import called_beside, started_by
 
 
 def answered_by(case: Case, chain: Chain) -> tuple[int, ...]:
-    """All of them for a wait in native code; for a connection, those at its other end (a tracker's service, say)."""
+    """All of them for a wait in native code; for a connection, those at its other end (a tracker's service, say).
+
+    A rank that waits for its next call: whoever would call it, and what that has started besides.
+    """
+    if "call" in chain.through:
+        return (chain.end.node.pid, *called_beside(case, chain))
     if chain.end.kind == NATIVE_WAIT:
         return started_by(case, chain.start.pid)
     if chain.end.kind == "network":

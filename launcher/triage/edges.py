@@ -7,7 +7,7 @@ path, deadline). Names of wait channels differ between kernels and decide nothin
 from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
-from perfwatch.triage import answering, devices, event_loops, polling, present, rendezvous, threads, workers
+from perfwatch.triage import actors, answering, devices, event_loops, polling, present, rendezvous, threads, workers
 from perfwatch.triage.frames import any_tag, collective_name, show
 from perfwatch.triage.history import History
 from perfwatch.triage.job import Job
@@ -58,13 +58,14 @@ def _by_library(history: History, job: Job, node: Node) -> Edge | None:
     """Waits that the library frames inside the program's innermost own frame name."""
     inner = node.inner
     if node.role in ("worker", "pool_worker") and workers.idle(node):
-        return ending(
-            "other", node, "its next task"
-        )  # found through a pipe, at whose other end it is: it keeps nobody waiting
+        # found through a pipe, at whose other end it is: it keeps nobody waiting
+        return ending("other", node, "its next task")
     if "prompt" in inner and node.state != "R":
         return ending("input", node, "somebody at the debugger's prompt")
     if (found := event_loops.of_a_library(history, job, node)) is not None:
         return _found(found, "lock")
+    if (found := actors.caller(history, job, node)) is not None:
+        return _found(found, "call")
     if "loader_wait" in inner:
         return _found(workers.loader(history, job, node), "loader")
     if any_tag(inner, "pool_wait", "futures_wait") and (found := workers.pool(history, job, node)) is not None:

@@ -8,10 +8,7 @@ import re
 
 from perfwatch.probes import readings as r
 from perfwatch.triage import threads
-from perfwatch.triage.frames import installed_as, is_user, own_frames, package_of
-
-
-from perfwatch.triage.frames import any_tag, is_user, own_frames, package_of, tags
+from perfwatch.triage.frames import any_tag, installed_as, is_user, own_frames, package_of, tags
 from perfwatch.triage.history import History
 from perfwatch.triage.job import Job
 from perfwatch.triage.node import End, Node

@@ -6,6 +6,7 @@ what their parent waits for. A driver that only starts trainings (a sweep, folds
 each by itself. Nor is what a training has started to work for it (an inference engine), be it in a process group of its own.
 """
 
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
@@ -13,7 +14,8 @@ from perfwatch.probes import readings as r
 from perfwatch.triage.frames import any_tag, is_user, own_frames, short_name, tags
 from perfwatch.triage.history import History
 from perfwatch.triage.motion import was_at
-from perfwatch.triage.placement import Placement, launches, placement
+from perfwatch.triage.placement import Placement, launches, placement, program_of
+from perfwatch.triage.vocabulary import SERVICES
 
 WORKER_THREAD = "pt_data_worker"  # the name that torch gives a DataLoader worker's main thread
 TRAINING = ("optimizer", "backward", "loader", "forward")
@@ -24,6 +26,9 @@ ASKS_FOR_TASKS = ("queue_get", "mp_queue_get", "mp_receive")
 SERVICE_WORDS = ("resource_tracker", "forkserver", "semaphore_tracker")
 # How torch and its backends name the threads of a process group (gloo's loop, NCCL's watchdog, heartbeat and proxy).
 GROUP_THREADS = ("gloo", "pt_nccl", "NCCL", "nccl", "pt_gloo")
+
+
+_SERVICE = re.compile(SERVICES)
 
 
 class Sights:
@@ -241,8 +246,10 @@ def _nearest_python(process: r.Process, processes: dict[int, r.Process]) -> int 
 
 
 def is_service(process: r.Process) -> bool:
-    """Whether a process is a helper of Python's own, or of ours."""
+    """Whether a process is a helper of Python's own, of a library's, or of ours."""
     if process.name.startswith(OUR_NAME):
+        return True
+    if _SERVICE.search(" ".join(process.command[:1])) or _SERVICE.search(program_of(process.command) or ""):
         return True
     return any(word in part for part in process.command for word in SERVICE_WORDS)
 

@@ -10,6 +10,12 @@ COLLECTIVES = frozenset(
     "wait_tensor _verify_params_across_processes _sync_module_states _broadcast_coalesced".split()
 )
 
+# Programs that a library starts for itself, by their path or by the title that they give themselves: never work for the job.
+SERVICES = (
+    r"(?:^|/)(?:raylet|gcs_server)$|/ray/(?:dashboard|autoscaler/_private)/\w+\.py$"
+    r"|/ray/_private/(?:log_monitor|runtime_env/agent/main)\.py$|^ray-dashboard|^ray::(?:DashboardAgent|RuntimeEnvAgent)"
+)
+
 # tag, pattern on the end of the file's path, functions (None: any). Read from torch 2.13 and CPython 3.10 to 3.13.
 VOCABULARY: tuple[tuple[str, str, str | None], ...] = (
     ("loader_wait", r"torch/utils/data/dataloader\.py", "_try_get_data _get_data"),
@@ -164,5 +170,7 @@ VOCABULARY: tuple[tuple[str, str, str | None], ...] = (
     ("gc", r"/gc\.py", None),
     ("selector", r"/selectors\.py", "select"),
     ("asyncio", r"asyncio/\w+\.py", None),
+    ("between_calls", r"ray/_private/worker\.py", "main_loop"),  # of an actor: its calls run inside of it
+    ("remote_get", r"ray/_private/worker\.py", "get get_objects wait"),
     ("monitor", r"tqdm/_monitor\.py|torch/distributed/elastic/timer/.*\.py|ray/.*\.py|wandb/.*\.py", None),
 )

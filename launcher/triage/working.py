@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from perfwatch.probes.readings import ProcessUsage, Thread
+from perfwatch.triage.absence import in_collective
 from perfwatch.triage.arriving import passed, waited_on
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
@@ -47,6 +48,12 @@ def started_by(case: Case, pid: int) -> tuple[int, ...]:
     return tuple(m.pid for m in members if case.job.branch(m.pid, pid) is not None)
 
 
+def called_beside(case: Case, chain: Chain) -> tuple[int, ...]:
+    """What the driver that would call a rank has started besides; who waits for the others in a collective does not work, however busy."""
+    below = started_by(case, chain.end.node.pid)
+    return tuple(pid for pid in below if pid not in case.chains or not in_collective(case, case.chains[pid]))
+
+
 def works(case: Case, pid: int) -> bool:
     """Whether a process uses CPU time or moves bytes, and not in a mere heartbeat."""
     return moves(case, node_of(case.history, case.job, pid)) and busy_with(case, pid) is not None
@@ -65,7 +72,8 @@ def goes_on(case: Case, chain: Chain) -> bool:
             return True  # a library asks what it has started itself
         return end.kind in ("lock", NATIVE_WAIT) and work_beside(case, end.node) is not None
     above = case.job.branch(chain.start.pid, end.node.pid) is not None  # what a parent has started is all the job
-    return any(works(case, pid) for pid in (end.node.pid, *(() if above else started_by(case, end.node.pid))))
+    below = called_beside(case, chain) if "call" in chain.through else () if above else started_by(case, end.node.pid)
+    return any(works(case, pid) for pid in (end.node.pid, *below))
 
 
 def busy_with(case: Case, pid: int, watched_seconds: float = WATCHED_SECONDS) -> Work | None:

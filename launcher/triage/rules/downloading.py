@@ -44,8 +44,8 @@ def judge(case: Case) -> Outcome:
             continue
         chain = case.chains[rank.pid]
         recent = case.profile(rank, 6.0)
-        if sends(chain.end) is not None:
-            continue  # nobody downloads by sending: what arrives meanwhile comes over other connections
+        if sends(chain.end) is not None or "remote_get" in chain.end.node.inner:
+            continue  # nobody downloads by sending; what a cluster makes comes through its own store: these are signs of life
         if chain.end.kind not in ("network", NATIVE_WAIT) and not recent.share("http", "ssl"):
             continue
         own = _own(case, chain)

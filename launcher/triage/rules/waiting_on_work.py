@@ -9,7 +9,8 @@ How it is recognised
     that somebody holds, or it asks again and again for a file while a child of its own, or another rank with something else to
     do, is there. And that process (or what it started) uses CPU time or reads and writes, in a thread that is not a mere
     heartbeat beside one that stands still. Or other threads of its own process, or in native code what it has started, may
-    bring what it waits for, and those work; or it waits in a collective, for a rank that reads or writes in Python.
+    bring what it waits for, and those work; or it is an actor between two calls, and its driver or another actor works; or it
+    waits in a collective, for a rank that reads or writes in Python.
 
 What it is mistaken for
     ``blocked_child`` and ``waiting_for_file``: there nobody at the end of the chain does anything. ``starved_by_transforms``:
@@ -84,7 +85,9 @@ def _waits_for(case: Case, chain: Chain, node: Node) -> str:
         return f"the other ranks wait in {chain.awaited} for rank {node.rank}, "
     if end.kind == "file_lock":
         what = f"a lock on {end.detail}, held by "
-    if end.kind in ("file_poll", NATIVE_WAIT):
+    if "call" in chain.through:
+        what = "its next call, and that perhaps for "
+    elif end.kind in ("file_poll", NATIVE_WAIT):
         bringer = "its child" if case.job.branch(node.pid, chain.start.pid) else f"rank {node.rank}"
         what = f"{end.detail or chain.awaited}, perhaps from {bringer}, "
     return f"the training thread waits for {what}"
