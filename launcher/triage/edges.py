@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
 from perfwatch.triage import actors, answering, devices, event_loops, polling, present, rendezvous, threads, workers
+from perfwatch.triage.dismissal import not_yet_done
 from perfwatch.triage.frames import any_tag, collective_name, show
 from perfwatch.triage.history import History
 from perfwatch.triage.job import Job
@@ -17,6 +18,7 @@ from perfwatch.triage.sending import OPENING, gives, takes
 
 RUNNING_SHARE = 0.5  # of a core: a thread above this is running whatever the instant says
 STREAMS = {0: "stdin", 1: "stdout", 2: "stderr"}
+OF_LIBRARIES = (("lock", event_loops.of_a_library), ("call", actors.caller), ("peers", not_yet_done))
 SIGNAL_WAITS = ("rt_sigtimedwait", "rt_sigsuspend", "pause")
 
 
@@ -62,10 +64,9 @@ def _by_library(history: History, job: Job, node: Node) -> Edge | None:
         return ending("other", node, "its next task")
     if "prompt" in inner and node.state != "R":
         return ending("input", node, "somebody at the debugger's prompt")
-    if (found := event_loops.of_a_library(history, job, node)) is not None:
-        return _found(found, "lock")
-    if (found := actors.caller(history, job, node)) is not None:
-        return _found(found, "call")
+    for kind, look in OF_LIBRARIES:
+        if (found := look(history, job, node)) is not None:
+            return _found(found, kind)
     if "loader_wait" in inner:
         return _found(workers.loader(history, job, node), "loader")
     if any_tag(inner, "pool_wait", "futures_wait") and (found := workers.pool(history, job, node)) is not None:

@@ -66,6 +66,7 @@ VOCABULARY: tuple[tuple[str, str, str | None], ...] = (
         " ".join(sorted(COLLECTIVES)),
     ),
     ("collective", r"torch/nn/parallel/distributed\.py", "_sync_buffers _sync_module_states _sync_params"),
+    ("rpc_shutdown", r"torch/distributed/rpc/api\.py", "shutdown"),  # serves the others until all have come to it
     ("rendezvous", r"torch/distributed/rendezvous\.py", None),
     ("rendezvous", r"torch/distributed/elastic/rendezvous/.*\.py", None),
     (
