@@ -10,7 +10,8 @@ How it is recognised
 What it is mistaken for
     A thread that launches kernels or waits for them: its GPU is not idle, or the line reads a value back from it, whatever that
     waits for. ``straggling_rank``: calls of collectives go on. ``held_gil``: others ask for the GIL in vain.
-    ``endless_python``: Python frames move, or the line is a loop in Python.
+    ``endless_python``: Python frames move, or the line is a loop in Python. An exchange of mpi4py: who waits there for other ranks
+    spins, so that it computes is a mere suspicion, and none any more when one of them has ended.
 
 What to do next
     Wait; the named line says what is computed.
@@ -24,8 +25,10 @@ from perfwatch.triage.collectives import growing
 from perfwatch.triage.devices import in_sync
 from perfwatch.triage.frames import tags
 from perfwatch.triage.gpu import cards_of, regimes, unseen
+from perfwatch.triage.independence import ONE_SOURCE
 from perfwatch.triage.lateness import in_collective
 from perfwatch.triage.leaving import leaves
+from perfwatch.triage.mpi import exchange
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.saving import SYNCS, comes_back
 from perfwatch.triage.verdict import Outcome
@@ -64,10 +67,16 @@ def judge(case: Case) -> Outcome:
         if source is not None and names(source.calls) & SYNCS:
             continue  # the kernel writes to a disk
         text = f": {source.text.strip()[:80]}" if source else ""
+        waits = exchange(case, chain) is not None
+        if waits and not all(rank.alive for rank in case.job.ranks):
+            continue
+        told = CERTAIN if _told(case, phase) and not left and not phase.profile.turns(in_collective) else UNSEEN
         return phase.finding(
             CAUSE,
-            f"a long native computation runs{text}",
-            CERTAIN if _told(case, phase) and not left and not phase.profile.turns(in_collective) else UNSEEN,
+            f"an exchange of MPI runs, or waits for other ranks{text}"
+            if waits
+            else f"a long native computation runs{text}",
+            ONE_SOURCE if waits else told,
             (
                 case.saw(
                     "thread",

@@ -7,7 +7,8 @@ How it is recognised
     At least one rank stands in a collective (or in the gradients' reduction) and does not move; at least one rank is elsewhere,
     and its own chain ends in something that does not move. Every rank of the job must be seen, or counted: NCCL's RAS service
     and the flight recorders tell, group by group, who has called less often than the others while no count grows, on
-    whatever machine. Where groups wait for groups, the rank at the end of it all is named.
+    whatever machine. Where groups wait for groups, the rank at the end of it all is named. Or a rank has ended, and others
+    stay in a collective of mpi4py.
 
 What it is mistaken for
     A slow rank: its own chain moves, and the collectives go on. A checkpoint of one rank while the others wait: that one
@@ -30,6 +31,7 @@ from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal
 from perfwatch.triage.leaving import leaves, left_over, over
 from perfwatch.triage.loops import COUNTED_LOOP
 from perfwatch.triage.memory import GUESSED
+from perfwatch.triage.mpi import left_behind
 from perfwatch.triage.node import culprit
 from perfwatch.triage.releasing import held_up, partners
 from perfwatch.triage.rule import Cause
@@ -63,7 +65,7 @@ def judge(case: Case) -> Outcome:
             return elsewhere(case, waiting, graph, unseen[0])
         absent = here
     if not waiting or (not absent and not gone):
-        return None
+        return left_behind(case, gone)
     if not case.job.covered and (graph is None or not absent):
         return Abstention(
             cause=CAUSE.name,
