@@ -18,6 +18,7 @@ from perfwatch.triage.verdict import Evidence, Missing
 
 PID = re.compile(r"\bpid \d+|/proc/\d+")
 SOON_SECONDS = 5.0  # until then a thread that went on since its last stack is dumped again, if it can be
+SERVES = "peers"  # the kind of edge from a rank that waits for the others to be done
 PATIENCE_SECONDS = 60.0  # for temporal ends, unless the session says otherwise
 
 
@@ -78,9 +79,14 @@ class Case:
         return chain.start.stack is None and last is not None and last.at >= self.at - SOON_SECONDS
 
     @cached_property
+    def trainers(self) -> tuple[Member, ...]:
+        """The ranks that live, without those that only serve the others until these are done (a parameter server)."""
+        return tuple(rank for rank in self.ranks if SERVES not in self.chains[rank.pid].through)
+
+    @cached_property
     def moving(self) -> bool:
-        """Whether every rank makes steps."""
-        return bool(self.ranks) and all(p.kind == "moving" for p in self.progress.values())
+        """Whether every rank makes steps that is there to make any."""
+        return bool(self.trainers) and all(self.progress[rank.pid].kind == "moving" for rank in self.trainers)
 
     def awaited_at_start(self, pid: int) -> bool:
         """Whether other ranks wait at the rendezvous for this one, which is elsewhere: it has not begun to train."""

@@ -1,6 +1,11 @@
 """A parameter server of torch's RPC waits in ``shutdown()`` until all others have come to it: it hangs only if they do."""
 
+from pathlib import Path
+
+from perfwatch.gauntlet.recorded import expected_of
 from perfwatch.probes.readings import Frame, Steps
+from perfwatch.recording import load
+from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.history import History
 from tests.triage.rank_looks import (
     BEGAN,
@@ -22,6 +27,7 @@ from tests.triage.rank_looks import (
     uses,
 )
 
+RECORDINGS = Path(__file__).parent / "recordings"
 API = TORCH + "distributed/rpc/api.py"
 SERVES: Frames = (  # torch 2.13
     Frame("wait", LIB + "threading.py", 327),
@@ -50,11 +56,12 @@ def served(*trainers: int) -> History:
     return history
 
 
-def test_a_server_is_not_hung_while_the_trainers_make_steps() -> None:
-    """It has nothing to do but to answer them; nor is it suspected."""
+def test_a_job_is_as_healthy_as_its_trainers_while_the_server_waits_for_them() -> None:
+    """It has nothing to do but to answer them."""
     verdict = judged(served(TRAINER, OTHER), UNTIL)
 
-    assert (verdict.state, verdict.suspect) == ("inconclusive", None)
+    assert (verdict.state, verdict.cause) == ("healthy", "cpu_training")
+    assert {one.state for one in verdict.findings} <= {"healthy"}
 
 
 def test_of_a_server_and_a_trainer_that_hangs_the_trainer_is_blamed() -> None:
@@ -75,3 +82,11 @@ def test_where_all_have_come_and_it_does_not_end_it_hangs() -> None:
         stands(history, pid, SERVES, FOR_EVER, UNTIL)
 
     assert judged(history, UNTIL).state == "hung"
+
+
+def test_a_real_server_beside_a_trainer_is_no_part_of_what_is_judged() -> None:
+    """Its transport looks for messages at half a core, for which nobody waits."""
+    case = RECORDINGS / "waiting_on_work" / "lookalike" / "parameter_server"
+    verdict = diagnose(load(case), expected_of(case).at)
+
+    assert (verdict.state, verdict.cause) == ("healthy", "cpu_training")

@@ -45,7 +45,7 @@ def judge(case: Case) -> Outcome:
         return None
     if (paced := _paced(case)) is not None:
         return paced
-    for rank in case.ranks:
+    for rank in case.trainers:
         seen = case.profile(rank, WINDOW_SECONDS)
         if seen.samples < FEW_SAMPLES or not seen.seen(*TRAINING_TAGS):
             return None
@@ -57,14 +57,14 @@ def judge(case: Case) -> Outcome:
         cards = regimes(case.history, rank.pid, WINDOW_SECONDS)
         if cards_of(case.history, rank.pid).certain and _too_soon_or_idle(cards):
             return None
-    basis = case.progress[case.ranks[0].pid].basis
+    basis = case.progress[case.trainers[0].pid].basis
     return Finding(
         cause=CAUSE.name,
         state="healthy",
         summary=f"training goes on ({basis}) and nothing in particular holds it back",
         confidence=NO_BOTTLENECK,
         owner=CAUSE.owner,
-        evidence=(case.saw("progress", f"{len(case.ranks)} ranks", "moves", basis, "steps go on"),),
+        evidence=(case.saw("progress", f"{len(case.trainers)} ranks", "moves", basis, "steps go on"),),
     )
 
 

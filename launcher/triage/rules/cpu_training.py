@@ -5,8 +5,8 @@ What it means
     nothing is asked of: then the model may have been left on the CPU, and that is said.
 
 How it is recognised
-    Every rank moves, most of the training thread's samples are in training code or in the loader's own work, and it runs on a
-    core (waiting for data is small).
+    Every rank moves that is not there to serve the others (a parameter server), most of the training thread's samples are in
+    training code or in the loader's own work, and it runs on a core (waiting for data is small).
 
 What it is mistaken for
     A slow run: every slow cause is asked first. A GPU job: it has devices, and is judged by their counters. A card that runs no
@@ -55,7 +55,7 @@ def judge(case: Case) -> Outcome:
     if not case.moving:
         return None
     shares, runs = [], []
-    for rank in case.ranks:
+    for rank in case.trainers:
         seen = case.profile(rank, WINDOW_SECONDS)
         if seen.samples < FEW_SAMPLES or not seen.seen(*TRAINING_TAGS) or seen.share_where(awaits_data) > SURE_SHARE:
             return None
@@ -65,16 +65,18 @@ def judge(case: Case) -> Outcome:
         runs.append(motion(case.history, rank.pid, case.progress[rank.pid].thread, WINDOW_SECONDS).run_share or 0.0)
     if min(shares) < COMPUTING_SHARE or min(runs) < RUNNING_SHARE:
         return None
-    cards = [card for rank in case.ranks for card in regimes(case.history, rank.pid, WINDOW_SECONDS)]
-    lately = [card for rank in case.ranks for card in regimes(case.history, rank.pid, LATELY_SECONDS)]
+    cards = [card for rank in case.trainers for card in regimes(case.history, rank.pid, WINDOW_SECONDS)]
+    lately = [card for rank in case.trainers for card in regimes(case.history, rank.pid, LATELY_SECONDS)]
     if any(card.kind != "idle" or _copies(case, card) for card in (*cards, *lately) if not _of_others(case, card)):
         return None  # judged by its cards
-    use_one = [rank for rank in case.ranks if cards_of(case.history, rank.pid).uuids or unseen(case.history, rank.pid)]
+    use_one = [
+        rank for rank in case.trainers if cards_of(case.history, rank.pid).uuids or unseen(case.history, rank.pid)
+    ]
     if use_one and not cards:
         lacking = case.lacks("gpm") or case.lacks("gpu") or Missing(witness="gpu", reason="its GPU was not read lately")
         return Abstention(cause=CAUSE.name, missing=(lacking,))
-    held = [card for rank in case.ranks if cards_of(case.history, rank.pid).certain for card in cards]
-    steps = case.progress[case.ranks[0].pid].steps
+    held = [card for rank in case.trainers if cards_of(case.history, rank.pid).certain for card in cards]
+    steps = case.progress[case.trainers[0].pid].steps
     pace = f", a step each {steps.newest_seconds:.3f} s" if steps is not None and steps.newest_seconds else ""
     return Finding(
         cause=CAUSE.name,
@@ -90,12 +92,12 @@ def judge(case: Case) -> Outcome:
         evidence=(
             case.saw(
                 "stack",
-                f"pid {case.ranks[0].pid}",
+                f"pid {case.trainers[0].pid}",
                 "computes",
                 f"{min(shares):.0%} of samples in training code",
                 "above 50 %",
             ),
-            case.saw("thread", f"pid {case.ranks[0].pid}", "runs", f"{min(runs):.0%} of a core", "above 40 %"),
+            case.saw("thread", f"pid {case.trainers[0].pid}", "runs", f"{min(runs):.0%} of a core", "above 40 %"),
         ),
     )
 
@@ -105,7 +107,7 @@ def _trains_plainly(case: Case) -> bool:
 
     Where steps are counted, no update need have been seen.
     """
-    for rank in case.ranks:
+    for rank in case.trainers:
         seen = case.profile(rank, WINDOW_SECONDS)
         native = native_python_share(case, rank)
         if seen.share_where(own_work) >= OWN_SHARE and (native is None or native >= NATIVE_SHARE):
@@ -125,5 +127,5 @@ def _of_others(case: Case, card: Regime) -> bool:
     """Whether a card that is busy is not known to be this job's: nobody could tell which cards the ranks use."""
     return not any(
         found.certain and card.uuid in found.uuids
-        for found in (cards_of(case.history, rank.pid) for rank in case.ranks)
+        for found in (cards_of(case.history, rank.pid) for rank in case.trainers)
     )
