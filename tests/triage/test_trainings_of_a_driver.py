@@ -232,3 +232,11 @@ def test_folds_in_processes_of_their_own_are_judged_as_what_they_are() -> None:
     verdict = diagnose(load(case), expected_of(case).at)
 
     assert (verdict.state, verdict.cause) == ("slow", "starved_by_transforms")
+
+
+def test_a_real_training_with_an_idle_server_in_a_group_of_one_is_what_is_judged() -> None:
+    """Real: the server asks a queue for requests that never come, the training makes a step each 5 ms."""
+    case = RECORDINGS / "deadlocked_locks" / "lookalike" / "idle_engine_below_a_training"
+    verdict = diagnose(load(case), expected_of(case).at)
+
+    assert (verdict.state, verdict.cause) == ("healthy", "cpu_training")
