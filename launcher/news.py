@@ -116,5 +116,6 @@ def _since(late_seconds: float) -> str:
 
 
 def lasts(suspect: Suspect) -> bool:
-    """Whether a good part of the patience is gone."""
-    return suspect.silent_seconds >= TELL_AFTER_SHARE * (suspect.silent_seconds + suspect.decides_in_seconds)
+    """Whether a good part of the patience is gone; what may be work is told when it is known to be."""
+    patience = suspect.silent_seconds + suspect.decides_in_seconds
+    return suspect.state != "busy" and suspect.silent_seconds >= TELL_AFTER_SHARE * patience

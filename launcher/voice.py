@@ -10,7 +10,10 @@ from perfwatch.news import News
 from perfwatch.report.plain import clean
 from perfwatch.triage.verdict import Verdict
 
-UNREMARKABLE = ("healthy", "busy")  # nobody needs to be told, unless it takes something back
+UNREMARKABLE = (
+    "healthy",
+    "busy",
+)  # nobody needs to be told, unless it takes something back, or keeps other ranks waiting
 LONGEST_TEXT = 8192  # what a terminal takes at once; the rest is in the session
 MOST_SAID = 64  # of which the summary shows the last few
 MOST_EVIDENCE = 5
@@ -29,6 +32,7 @@ class Voice:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self.said: deque[tuple[str, str]] = deque(maxlen=MOST_SAID)
+        self._awaited: set[str] = set()  # functions that were told of, in which a rank works while others wait
 
     def say(self, text: str) -> None:
         """Say a text of any number of lines; none where it is empty."""
@@ -41,10 +45,19 @@ class Voice:
         if news.kind != "verdict" or news.verdict is None:
             self.say(f"{news.kind}: {news.text}")
             self.said.append(("suspected" if news.kind == "suspicion" else "retracted", news.text))
-        elif news.verdict.state not in UNREMARKABLE:
+        elif news.verdict.state not in UNREMARKABLE or self._is_new_to_those_who_wait(news.verdict):
             self.say(short(news.verdict))
             cause = news.verdict.cause or "no cause named"
             self.said.append(("told", f"{news.verdict.state}: {cause} ({news.text})"))
+
+    def _is_new_to_those_who_wait(self, verdict: Verdict) -> bool:
+        """Whether ranks have waited for a good while for another one that works; of each function once, for it may come back."""
+        blamed = {one.rank: (one.frame or "").partition(" ")[0] for one in verdict.culprits}
+        if verdict.silent_seconds is None or not any(link.rank not in blamed for link in verdict.wait_chain):
+            return False
+        new = set(blamed.values()) - self._awaited
+        self._awaited |= new
+        return bool(new)
 
 
 def short(verdict: Verdict) -> str:

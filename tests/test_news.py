@@ -49,6 +49,17 @@ def test_what_was_suspected_is_taken_back_by_a_job_that_is_well(
     assert [(one.kind, one.text) for one in told[1:]] == [(kind, text)]
 
 
+def test_what_may_be_work_is_no_suspicion() -> None:
+    """It is told when it has lasted, and an evaluation of a few seconds never."""
+    told: list[News] = []
+    teller = Teller(session(), None, told.append)
+    maybe = Suspect(state="busy", cause="waiting_on_work", silent_seconds=15.0, decides_in_seconds=6.0)
+    teller.tell(said("inconclusive", None, maybe), 15.0)
+    teller.tell(said("busy", "waiting_on_work"), 21.0)
+
+    assert [(one.kind, one.at) for one in told] == [("verdict", 21.0)]
+
+
 def test_the_same_verdict_is_told_once() -> None:
     """However often it is found."""
     told: list[News] = []

@@ -7,7 +7,7 @@ from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
 from perfwatch.triage.hang import wakes_soon, who
 from perfwatch.triage.leaving import over
-from perfwatch.triage.loops import may_end
+from perfwatch.triage.loops import counts, may_end
 from perfwatch.triage.motion import moves
 from perfwatch.triage.node import Node, doing
 from perfwatch.triage.profile import TRAINING_TAGS, Profile
@@ -58,10 +58,18 @@ def works(case: Case, chain: Chain) -> bool:
 
 
 def prepare(case: Case) -> tuple[int, ...]:
-    """The ranks that are away from training, run Python, and read or write meanwhile: what they make is for all, perhaps."""
+    """The ranks that are away from training, and run Python that is work: what they make is for all, perhaps.
+
+    It is work where they read or write meanwhile, or turn in a loop that comes to its end.
+    """
     running = [chain for pid, chain in case.chains.items() if case.progress[pid].kind != "moving"]
     away = [one for one in running if one.end.kind == "python" and not _recent(case, one).seen(*TRAINING_TAGS)]
-    return tuple(one.start.pid for one in away if _moves_data(case, one))
+    return tuple(one.start.pid for one in away if _moves_data(case, one) or _counts(case, one))
+
+
+def _counts(case: Case, chain: Chain) -> bool:
+    """Whether a rank that was looked at often enough is in a loop over something."""
+    return _recent(case, chain).samples >= ENOUGH_SAMPLES and counts(case.history, chain.end.node)
 
 
 def _moves_data(case: Case, chain: Chain) -> bool:

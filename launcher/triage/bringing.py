@@ -26,7 +26,7 @@ def asked(case: Case, chain: Chain) -> tuple[int, ...]:
         return may_bring(case, chain)
     if pids := answered_by(case, chain):
         return pids
-    if chain.end.kind == "collective":
+    if in_collective(case, chain):
         return prepare(case)
     if "pool" in chain.through and since_output(case, chain) < DELIVERED_SECONDS:
         return (chain.end.node.pid, *(link.pid for link in chain.links if link.depth == 1))

@@ -76,6 +76,12 @@ def may_end(history: History, node: Node) -> bool:
     return "while" not in turning(history, node)
 
 
+def counts(history: History, node: Node) -> bool:
+    """Whether loops are known that a running thread turns in, and all of them come to their end: ``for`` loops."""
+    loops = turning(history, node)
+    return bool(loops) and "while" not in loops
+
+
 def turning(history: History, node: Node) -> tuple[str, ...]:
     """Kinds of the loops, innermost first, in the innermost frame that stays and has any; () when not known."""
     return _turning(history, node)[0]

@@ -2,21 +2,25 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame, SourceLine
+from perfwatch.probes.readings import Frame, GpuBinding, SourceLine, Stack, Thread, Wait
 from perfwatch.triage.history import History
 from perfwatch.triage.loops import COUNTED_LOOP
 from perfwatch.triage.memory import GUESSED
+from perfwatch.triage.rules.waiting_on_work import LASTS
+from tests.cards import h200, load
 from tests.triage.rank_looks import (
     BARRIER,
     FIRST,
     FOR_EVER,
     LIB,
+    LOOK_SECONDS,
     MODULE,
     STOPPED,
     TRAIN,
     Frames,
     job,
     judged,
+    looks,
     runs,
     stands,
     uses,
@@ -30,22 +34,47 @@ LINES = {
     "a library's call": SourceLine(
         file=TRAIN, line=77, text="bleu = corpus_score(said, meant)", calls=("corpus_score",)
     ),
-    "a loop that counts": SourceLine(file=TRAIN, line=77, text="total += score(one)", calls=("score",), loops=("for",)),
     "not read": None,
 }
+HALF_AN_HOUR = Wait(call="futex", number=202, kind="futex", remaining_seconds=1800.0)  # of a group with a timeout
+SPINS = Wait(call="", number=-1, kind="none")  # it does not sleep, but asks its card
+AT_THE_LOSS: Frames = (Frame("step", TRAIN, 14), MODULE)
+COUNTS = SourceLine(file=TRAIN, line=77, text="total += score(one)", calls=("score",), loops=("for",))
 WAITS_FOR_A_CONDITION = SourceLine(file=TRAIN, line=77, text="ready = score()", calls=("score",), loops=("while",))
 
 
-def computes(line: SourceLine | None, until: float, bytes_per_second: float = 0.0) -> History:
+def computes(
+    line: SourceLine | None, until: float, bytes_per_second: float = 0.0, trained: bool = True, wait: Wait = FOR_EVER
+) -> History:
     """The first of three ranks, at full core, with changing stacks."""
-    history = job(3)
+    history = job(3, trained)
     if line is not None:
         history.add(1.0, line)
     runs(history, FIRST, SCORES, STOPPED, until, bytes_per_second=bytes_per_second)
     uses(history, FIRST, 0.95, bytes_per_second, until)
     for rank in (1, 2):
-        stands(history, FIRST + rank, BARRIER, FOR_EVER, until)
+        if wait is SPINS:
+            spins(history, FIRST + rank, f"GPU-{rank}", until)
+        else:
+            stands(history, FIRST + rank, BARRIER, wait, until)
     return history
+
+
+def spins(history: History, pid: int, uuid: str, until: float) -> None:
+    """A rank that asks its card again and again for a value, while a kernel there waits for the other ranks."""
+    history.add(1.0, h200(uuid, pid - FIRST))
+    history.add(1.0, GpuBinding(pid=pid, uuids=(uuid,), how="nvml", cuda=True))
+    for at in looks(STOPPED, until):
+        ran = 5.0 + at - STOPPED
+        history.add(
+            at,
+            Thread(pid=pid, tid=pid, name="python", state="R", cpu_seconds=ran, run_seconds=ran, ran_ago_seconds=0.01),
+        )
+        history.add(
+            at, Stack(pid=pid, tid=pid, frames=AT_THE_LOSS, samples=10, span_seconds=LOOK_SECONDS, owns_gil=False)
+        )
+        for reading in load("stalled_all_reduce", uuid):
+            history.add(at, reading)
 
 
 @pytest.mark.parametrize("line", LINES.values(), ids=LINES)
@@ -63,6 +92,37 @@ def test_a_rank_that_computes_for_the_others_is_suspected_and_gets_five_times_th
     assert soon.suspect.decides_in_seconds > PATIENCE
     assert (late.state, late.cause) == ("hung", "stalled_collective")
     assert late.confidence <= GUESSED
+
+
+@pytest.mark.parametrize(("trained", "wait"), [(True, FOR_EVER), (False, FOR_EVER), (False, HALF_AN_HOUR)])
+def test_a_rank_in_a_loop_that_comes_to_its_end_is_at_work_until_that_has_lasted_too_long(
+    trained: bool, wait: Wait
+) -> None:
+    """It is told where it works, and a loop over something endless is a hang as late as ever."""
+    history = computes(COUNTS, STOPPED + (COUNTED_LOOP + 1) * PATIENCE, trained=trained, wait=wait)
+
+    brief = judged(history, STOPPED + 0.9 * LASTS * PATIENCE)
+    soon = judged(history, STOPPED + 1.1 * LASTS * PATIENCE)
+    late = judged(history, STOPPED + (COUNTED_LOOP + 0.5) * PATIENCE)
+
+    assert brief.state == "inconclusive"
+    assert (soon.state, soon.cause) == ("busy", "waiting_on_work")
+    assert "the other ranks wait in barrier for rank 0" in soon.summary
+    assert "at evaluate (train.py:77)" in soon.summary
+    assert late.state == "hung"
+    assert late.confidence <= GUESSED
+
+
+def test_ranks_that_wait_for_their_cards_in_a_collective_are_told_for_whom() -> None:
+    """NCCL: they spin at the value of the loss, and nobody sees a collective in their stacks."""
+    until = STOPPED + PATIENCE
+    history = computes(COUNTS, until, wait=SPINS)
+    history.add(1.0, SourceLine(file=TRAIN, line=14, text="loss.item()", calls=("loss.item",)))
+
+    verdict = judged(history, STOPPED + 0.5 * PATIENCE)
+
+    assert (verdict.state, verdict.cause) == ("busy", "waiting_on_work")
+    assert "the other ranks wait in a collective for rank 0" in verdict.summary
 
 
 def test_a_loop_that_waits_for_a_condition_gets_no_more_than_the_patience() -> None:

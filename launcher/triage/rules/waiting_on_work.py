@@ -10,25 +10,27 @@ How it is recognised
     do, is there. And that process (or what it started) uses CPU time or reads and writes, in a thread that is not a mere
     heartbeat beside one that stands still. Or other threads of its own process, or in native code what it has started, may
     bring what it waits for, and those work; or it is an actor between two calls, and its driver or another actor works; or it
-    waits in a collective, for a rank that reads or writes in Python.
+    waits in a collective, for a rank that runs Python, and reads or writes meanwhile or turns in a loop that comes to its end
+    (a ``for``).
 
 What it is mistaken for
     ``blocked_child`` and ``waiting_for_file``: there nobody at the end of the chain does anything. ``starved_by_transforms``:
     there the data is for steps. A process that only burns CPU may also be in an endless loop: without a byte read or written
-    the verdict is less sure.
+    the verdict is less sure. An evaluation of a few seconds in one rank: it is told when it has lasted a third of the patience.
 
 What to do next
     Wait, or look at that process; do the work once, ahead of training.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from perfwatch.probes.readings import Process, ProcessUsage, Thread
+from perfwatch.triage.absence import in_collective
 from perfwatch.triage.bringing import asked, preparing
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
-from perfwatch.triage.hang import silent_seconds, temporal
+from perfwatch.triage.hang import nearest, silent_seconds, temporal
 from perfwatch.triage.node import NATIVE_WAIT, Node, culprit, node_of
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Culprit, Evidence, Finding, Outcome
@@ -37,20 +39,23 @@ from perfwatch.triage.working import MOVING_BYTES, busy_with, goes_on, moves, wo
 CAUSE = Cause("waiting_on_work", "busy", "user_code", (Process, ProcessUsage, Thread))
 
 MOVES_DATA, BURNS_CPU = 0.88, 0.72
-LASTS = 0.35  # of the patience: a lock whose owner works may be handed over until then, again and again
+# Of the patience: until then a lock whose owner works may be handed over, again and again, and a rank may come to a collective.
+# No pause as long as the longest that the run has recovered from lasts so long: the patience is three times that.
+LASTS = 0.35
 BESIDE = 0.65  # confidence where threads of the same process work: whether for the one that waits is not seen
 
 
 def judge(case: Case) -> Outcome:
     """Fires on a rank that stands still at the beginning of a chain to a process that works."""
-    for chain in (*case.still_chains, *preparing(case)):
-        for pid in asked(case, chain):
-            found = _finding(case, chain, pid)
-            if found is not None:
-                return found
-        if chain.end.node.pid == chain.start.pid and goes_on(case, chain):
-            return _by_threads(case, chain)
-    return None
+    return nearest(found for chain in (*case.still_chains, *preparing(case)) for found in _of(case, chain))
+
+
+def _of(case: Case, chain: Chain) -> Iterator[Outcome]:
+    """Who works for one that waits: those whom it is known to wait for, or else threads of its own process."""
+    found = [one for pid in asked(case, chain) if (one := _finding(case, chain, pid)) is not None]
+    yield from found
+    if not found and chain.end.node.pid == chain.start.pid and goes_on(case, chain):
+        yield _by_threads(case, chain)
 
 
 def _finding(case: Case, chain: Chain, pid: int) -> Finding | None:
@@ -61,10 +66,12 @@ def _finding(case: Case, chain: Chain, pid: int) -> Finding | None:
     if used is None:
         return None
     member = case.job.members.get(pid)
-    name = f" ({_command(member.process.command)})" if member is not None else ""
+    all_wait = in_collective(case, chain)
+    name = f" ({_command(member.process.command)})" if member is not None and not all_wait else ""
     at = f" at {show(node.frame)}" if node.frame else ""
     doing = used.said
-    sure = used.data >= MOVING_BYTES and chain.end.kind not in ("file_poll", "collective", NATIVE_WAIT)
+    sure = used.data >= MOVING_BYTES and not all_wait and chain.end.kind not in ("file_poll", NATIVE_WAIT)
+    silent = silent_seconds(case, chain)
     return Finding(
         cause=CAUSE.name,
         state=CAUSE.state,
@@ -75,14 +82,17 @@ def _finding(case: Case, chain: Chain, pid: int) -> Finding | None:
         wait_chain=chain.links,
         evidence=(case.saw("usage", f"pid {pid}", "works", doing, "nothing would mean a hang"), _waits(case, chain)),
         next=(f"perfwatch attach {chain.start.pid} --watch",),
+        silent_seconds=round(silent, 1) if all_wait else None,
+        decides_in_seconds=round(max(0.0, LASTS * temporal(case) - silent), 1) if all_wait else 0.0,
     )
 
 
 def _waits_for(case: Case, chain: Chain, node: Node) -> str:
     """The beginning of a sentence that ends with the process that works; whether for this wait, is told by some ends only."""
     end, what = chain.end, ""
-    if end.kind == "collective":
-        return f"the other ranks wait in {chain.awaited} for rank {node.rank}, "
+    if in_collective(case, chain):
+        where = chain.awaited if end.kind == "collective" else "a collective"
+        return f"the other ranks wait in {where} for rank {node.rank}, "
     if end.kind == "file_lock":
         what = f"a lock on {end.detail}, held by "
     if "call" in chain.through:
