@@ -56,6 +56,11 @@ def moves_data(history: History, node: Node) -> bool:
     return rate is not None and rate >= MOVING_BYTES
 
 
+def goes_through_data(history: History, node: Node) -> bool:
+    """Whether a running thread does so, and no loop is known that it turns in until a condition comes true."""
+    return moves_data(history, node) and may_end(history, node)
+
+
 def in_one_call(history: History, node: Node) -> bool:
     """Whether a running thread stands in one call of a regular expression: every sample at that line, every dump saw it own the GIL.
 

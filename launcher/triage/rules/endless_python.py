@@ -5,14 +5,14 @@ What it means
     no step will come.
 
 How it is recognised
-    The training thread runs Python (or sleeps in the program's own code) below the same outer frame, was never seen in
-    training code meanwhile, and this lasts beyond the patience and beyond what this run has recovered from before; five times
-    as long for a ``for`` loop, and for one that reads or writes data itself, for data come to an end. A sleep whose deadline
-    lies beyond the patience need not be waited for.
+    The training thread runs Python (or sleeps in the program's own code) below the same outer frame, was never seen in training
+    code meanwhile, and this lasts beyond the patience and what this run has recovered from before; five times as long for a
+    ``for`` loop, and for a ``while`` that reads or writes data. A sleep whose deadline lies beyond it need not be waited for.
 
 What it is mistaken for
-    A long but finite piece of Python looks the same at first: hence the full patience and, until then, only a suspicion.
-    ``held_gil``: there the line never changes and others ask for the GIL in vain.
+    A long but finite piece of Python: hence the full patience, and without an end for who reads or writes all the time
+    (``waiting_on_work``), or prepares before the first step in a ``for`` loop at several lines (``starting``). ``held_gil``:
+    there the line never changes and others ask for the GIL in vain.
 
 What to do next
     Look at the named line: what would end that loop?
@@ -29,6 +29,7 @@ from perfwatch.triage.loops import COUNTED_LOOP, blamed, gets_nowhere, moves_dat
 from perfwatch.triage.memory import GUESSED, has_come_back, lull, since_training
 from perfwatch.triage.motion import bursts, moves
 from perfwatch.triage.polling import only_asks
+from perfwatch.triage.preparing import UNSURE, prepares
 from perfwatch.triage.profile import TRAINING_TAGS, profile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Abstention, Alternative, Missing, Outcome
@@ -108,20 +109,21 @@ def _naps(case: Case, chain: Chain) -> Outcome:
 
 
 def _turns(case: Case, chain: Chain, watched: float) -> Outcome:
-    rank = case.job.members[chain.start.pid]
-    steps = case.progress[chain.start.pid].steps
+    rank, steps = case.job.members[chain.start.pid], case.progress[chain.start.pid].steps
     loops = turning(case.history, chain.end.node)
-    over_data = moves_data(case.history, chain.end.node)
+    over_data, waits = moves_data(case.history, chain.end.node), "while" in loops
+    if over_data and not waits:
+        return None  # data come to an end
     told = bool(loops) or len(case.ranks) > 1  # of several ranks one computes for all, and mostly in a library
-    counts = over_data or (told and "while" not in loops) or case.awaited_at_start(chain.start.pid)
+    counts = over_data or (told and not waits) or case.awaited_at_start(chain.start.pid)
     patience = temporal(case) * (COUNTED_LOOP if counts else 1.0)
     lasts = lull(case, rank, watched, patience)
-    ago = steps.ago_seconds if steps is not None else None
-    silent = lasts.seconds if ago is None else ago
+    silent = lasts.seconds if steps is None or steps.ago_seconds is None else steps.ago_seconds
     if counts and silent < patience:
         return None  # a loop over something comes to its end: long work until proved otherwise
     if has_come_back(case, rank, silent) or trains_around(case.history, chain.end.node):
         return None
+    sure = INFERRED if waits and not over_data else UNSURE if prepares(case, rank) else GUESSED
     found = hung(
         case,
         CAUSE.name,
@@ -131,10 +133,8 @@ def _turns(case: Case, chain: Chain, watched: float) -> Outcome:
         patience=patience,
         silent=silent,
         evidence=(*lasts.evidence, *gets_nowhere(case, chain.start)),
-        ceiling=min(lasts.ceiling, INFERRED if "while" in loops and not over_data else GUESSED),
-        alternatives=(
-            Alternative(cause="computing_on_host", refuted_by="nothing but time: it lasts longer than the patience"),
-        ),
+        ceiling=min(lasts.ceiling, sure),
+        alternatives=(Alternative(cause="computing_on_host", refuted_by="time alone: longer than the patience"),),
         next=(f"look at {show(chain.end.node.frame)}: what would end that loop?",),
     )
     return blamed(case.history, chain.end.node, found)

@@ -18,9 +18,7 @@ What to do next
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.busy import MOVES_SHARE, Phase, phases
 from perfwatch.triage.case import Case
-from perfwatch.triage.loops import turning
-from perfwatch.triage.memory import quiet
-from perfwatch.triage.profile import TRAINING_TAGS
+from perfwatch.triage.preparing import prepares
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Evidence, Outcome
 
@@ -29,8 +27,6 @@ CAUSE = Cause("starting", "busy", "user_code", (Thread, Stack))
 STARTING_SHARE = 0.5
 YOUNG_SECONDS = 120.0
 RUNNING_SHARE = 0.5  # of a core, waiting for one included
-PREPARING_SAMPLES = 60
-PREPARING_LINES = 2
 SEEN, AWAITED, COUNTED, INFERRED = 0.92, 0.85, 0.7, 0.65
 
 
@@ -47,7 +43,7 @@ def judge(case: Case) -> Outcome:
             confidence = COUNTED
         elif phase.runs > MOVES_SHARE and case.awaited_at_start(phase.rank.pid):
             confidence = AWAITED
-        elif phase.runs > RUNNING_SHARE and _prepares(case, phase):
+        elif phase.runs > RUNNING_SHARE and prepares(case, phase.rank):
             confidence = INFERRED
         else:
             continue
@@ -83,19 +79,3 @@ def _young(case: Case, phase: Phase) -> bool:
     """Whether the agent counts, has counted nothing yet, and the process began a moment ago."""
     process = case.job.members[phase.rank.pid].process
     return case.steps(phase.rank) is not None and (process.age_seconds or 0.0) + case.at < YOUNG_SECONDS
-
-
-def _prepares(case: Case, phase: Phase) -> bool:
-    """Whether it turns in a loop of Python that has an end, at several lines, and was never seen at training."""
-    end = case.chains[phase.rank.pid].end
-    loops = turning(case.history, end.node)
-    ever = case.profile(phase.rank)
-    return (
-        end.kind == "python"  # one long call is ``computing_on_host``, and who waits prepares nothing
-        and bool(loops)
-        and "while" not in loops
-        and ever.samples >= PREPARING_SAMPLES
-        and len(ever.lines()) >= PREPARING_LINES
-        and not ever.seen(*TRAINING_TAGS)
-        and quiet(case, phase.rank).seconds == 0.0  # what remembers training has begun it
-    )

@@ -8,12 +8,13 @@ How it is recognised
     The wait chain passes from the training thread through the loader's or pool's queue to a worker that is busy with a task.
     That worker's stack, run time and own io are flat; the kernel says when it last ran and until when it waits. A worker that
     runs without delivering anything is given the full patience, half of it where one call of a regular expression has taken
-    longer than all that each of the other workers did; workers that all sleep and ask in a loop, twice that; one that goes
-    through something, by its ``for`` loop or by what it reads and writes itself, five times.
+    longer than all that each of the other workers did; workers that all sleep and ask in a loop, twice that; one in a ``for``
+    loop, or in a ``while`` that reads or writes data itself, five times.
 
 What it is mistaken for
-    A slow worker: its stack or io moves, or its wait ends soon ("wakes in 13 s"). A worker that waits for a disk, a peer or a
-    file: that is named instead, for it is the end of the chain. A dead worker: see ``dead_worker``.
+    A worker that goes through data in Python: ``waiting_on_work``. A slow worker: its stack or io moves, or its wait ends soon
+    ("wakes in 13 s"). A worker that waits for a disk, a peer or a file: that is named instead, for it is the end of the chain.
+    A dead worker: see ``dead_worker``.
 
 What to do next
     Look at the named line of the data set. A timeout there, or ``DataLoader(timeout=...)``, turns the hang into an error. A
@@ -27,7 +28,7 @@ from perfwatch.triage.chain import Chain
 from perfwatch.triage.forked import forked_with_a_lock
 from perfwatch.triage.frames import show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
-from perfwatch.triage.loops import blamed, in_one_call, moves_data, turning
+from perfwatch.triage.loops import blamed, goes_through_data, in_one_call, moves_data, turning
 from perfwatch.triage.native_silence import worked_for
 from perfwatch.triage.node import NATIVE_WAIT, silence
 from perfwatch.triage.rule import Cause
@@ -102,6 +103,8 @@ def _finding(case: Case, chain: Chain) -> Outcome:
         wild = in_one_call(case.history, end.node)
         beyond = outspends(case, chain) if wild else ()
         evidence, patience = (*evidence, *beyond), patience * (GONE_WILD if beyond else 1.0)
+        if not wild and goes_through_data(case.history, end.node):
+            return None  # data come to an end: a stream that skips to where a run had stopped, a buffer that fills
         counts = end.kind == "native" or fills or (bool(loops) and "while" not in loops and not wild)
         patience *= COUNTED_LOOP if counts else 1.0
         if counts and silent < patience:

@@ -10,8 +10,8 @@ How it is recognised
     do, is there. And that process (or what it started) uses CPU time or reads and writes, in a thread that is not a mere
     heartbeat beside one that stands still. Or other threads of its own process, or in native code what it has started, may
     bring what it waits for, and those work; or it is an actor between two calls, and its driver or another actor works; or it
-    waits in a collective, for a rank that runs Python, and reads or writes meanwhile or turns in a loop that comes to its end
-    (a ``for``).
+    waits in a collective, for a rank that runs Python, and reads or writes meanwhile or turns in a ``for`` loop. Or the training
+    thread itself, or a worker that owes it a batch, goes through data: it reads or writes all the time, in no ``while`` loop.
 
 What it is mistaken for
     ``blocked_child`` and ``waiting_for_file``: there nobody at the end of the chain does anything. ``starved_by_transforms``:
@@ -30,6 +30,7 @@ from perfwatch.triage.bringing import asked, preparing
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
+from perfwatch.triage.going_through import LASTS, through_data
 from perfwatch.triage.hang import nearest, silent_seconds, temporal
 from perfwatch.triage.node import NATIVE_WAIT, Node, culprit, node_of
 from perfwatch.triage.rule import Cause
@@ -39,15 +40,13 @@ from perfwatch.triage.working import MOVING_BYTES, busy_with, goes_on, moves, wo
 CAUSE = Cause("waiting_on_work", "busy", "user_code", (Process, ProcessUsage, Thread))
 
 MOVES_DATA, BURNS_CPU = 0.88, 0.72
-# Of the patience: until then a lock whose owner works may be handed over, again and again, and a rank may come to a collective.
-# No pause as long as the longest that the run has recovered from lasts so long: the patience is three times that.
-LASTS = 0.35
 BESIDE = 0.65  # confidence where threads of the same process work: whether for the one that waits is not seen
 
 
 def judge(case: Case) -> Outcome:
     """Fires on a rank that stands still at the beginning of a chain to a process that works."""
-    return nearest(found for chain in (*case.still_chains, *preparing(case)) for found in _of(case, chain))
+    waiting = (found for chain in (*case.still_chains, *preparing(case)) for found in _of(case, chain))
+    return nearest(one for found in (waiting, through_data(case, CAUSE)) for one in found)
 
 
 def _of(case: Case, chain: Chain) -> Iterator[Outcome]:
