@@ -4,7 +4,7 @@ import pytest
 
 from perfwatch.probes.readings import Frame, Stack
 from perfwatch.triage.rules import skipping_steps
-from perfwatch.triage.rules.skipping_steps import COUNTED, UNTOLD, updates
+from perfwatch.triage.rules.skipping_steps import COUNTED, SAMPLED, UNTOLD, updates
 from perfwatch.triage.slowness import NOTED
 from perfwatch.triage.verdict import Finding
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, TORCH, TRAIN, Training
@@ -47,6 +47,24 @@ def test_backward_passes_skip_steps_where_the_same_lines_made_steps_before(
         job.goes_on(1.0, [FORWARD, trained_at or OPTIMIZER]).steps(2 * second + 1, 0.5, 0.5)
     for second in range(20):
         job.goes_on(1.0, [FORWARD, turns_at]).steps(39, ago=second + 1.0)
+
+    found = skipping_steps.judge(job.case())
+
+    assert isinstance(found, Finding)
+    assert found.confidence == confidence
+
+
+CLIPS = (Frame("clip_grad_norm_", f"{TORCH}/nn/utils/clip_grad.py", 20), Frame("train", TRAIN, 14))
+UPDATES_ITSELF = (Frame("train", TRAIN, 15),)
+CLEARS = (Frame("zero_grad", f"{TORCH}/optim/optimizer.py", 980), Frame("train", TRAIN, 11))
+
+
+@pytest.mark.parametrize(("last", "confidence"), [(UPDATES_ITSELF, NOTED), (CLEARS, SAMPLED)])
+def test_without_a_count_only_a_loop_that_has_an_optimizer_of_torch_skips_its_steps(
+    last: tuple[Frame, ...], confidence: float
+) -> None:
+    """Who writes `p -= rate * p.grad` clips its gradients as well."""
+    job = Training(card=False).goes_on(40.0, [FORWARD, BACKWARD, CLIPS, last])
 
     found = skipping_steps.judge(job.case())
 

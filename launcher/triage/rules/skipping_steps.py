@@ -12,7 +12,8 @@ How it is recognised
 
 What it is mistaken for
     ``evaluating``: no backward either. Gradient accumulation: a step comes after some backward passes. Gradients that are no
-    training (an attack on the model, an estimate of influence): their line was never seen while steps were made.
+    training (an attack on the model, an estimate of influence): their line was never seen while steps were made. An update that
+    the program makes itself (``p -= rate * p.grad``): no optimizer and no scaler of torch was ever seen.
 
 What to do next
     Look at the loss: it is NaN or infinite. Lower the learning rate, or look for the first bad batch.
@@ -24,6 +25,7 @@ from perfwatch.triage.frames import any_tag, short_name, tags, tags_of, user_fra
 from perfwatch.triage.gpu import regimes
 from perfwatch.triage.history import Seen
 from perfwatch.triage.job import Member
+from perfwatch.triage.motion import was_at
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.progress import StepClock, stepped
 from perfwatch.triage.rule import Cause
@@ -66,7 +68,15 @@ def judge(case: Case) -> Outcome:
             skipped = seen.share_where(updates) == 0.0 and beside >= COMPANIONS
         if turns < BACKWARD_TURNS or not skipped:
             continue
-        sure = SAMPLED if steps is None else _counted(case, rank, seen)
+        sure = _sampled(case, rank) if steps is None else _counted(case, rank, seen)
+        said = "the loop turns but the optimizer makes no step"
+        at = ", at lines where no step was made before" if sure == NOTED and steps is not None else ""
+        passes = f"{turns} passes, {beside} samples of what goes with a step, 0 in a step, of {seen.samples}"
+        rests = (
+            (case.saw("steps", f"pid {rank.pid}", "the count stands still", f"{steps.count} steps", "grows"),)
+            if steps
+            else ()
+        )
         return slow(
             case,
             CAUSE,
@@ -74,26 +84,21 @@ def judge(case: Case) -> Outcome:
             lost=1.0,
             confidence=sure,
             frame=seen.top_line(lambda stack: "backward" in tags(stack)),
-            summary=f"the loop turns but the optimizer makes no step: {turns} or more backward passes in {seen.seconds:.0f} s, no update"
-            + (", at lines where no step was made before" if sure == NOTED else ""),
+            summary=f"{said}: {turns} or more backward passes in {seen.seconds:.0f} s, no update{at}",
             evidence=(
-                case.saw(
-                    "stack",
-                    f"pid {rank.pid}",
-                    "backward without an optimizer step",
-                    f"{turns} passes, {beside} samples of what goes with a step, 0 in a step, of {seen.samples}",
-                    "one step per pass",
-                ),
-                *(
-                    (case.saw("steps", f"pid {rank.pid}", "the count stands still", f"{steps.count} steps", "grows"),)
-                    if steps is not None
-                    else ()
-                ),
+                case.saw("stack", f"pid {rank.pid}", "backward without an optimizer step", passes, "one step per pass"),
+                *rests,
             ),
             alternatives=(Alternative(cause="evaluating", refuted_by="backward passes run"),),
             next=("look at the loss: it is NaN or infinite", "lower the learning rate, or find the first bad batch"),
         )
     return None
+
+
+def _sampled(case: Case, rank: Member) -> float:
+    """How sure it is that a step is due where none is counted: only who has an optimizer of torch leaves it out."""
+    tid = case.progress[rank.pid].thread
+    return SAMPLED if was_at(case.history, rank.pid, tid, "optimizer", "scaler") else NOTED
 
 
 def _counted(case: Case, rank: Member, seen: Profile) -> float:
