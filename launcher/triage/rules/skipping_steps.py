@@ -72,11 +72,7 @@ def judge(case: Case) -> Outcome:
         said = "the loop turns but the optimizer makes no step"
         at = ", at lines where no step was made before" if sure == NOTED and steps is not None else ""
         passes = f"{turns} passes, {beside} samples of what goes with a step, 0 in a step, of {seen.samples}"
-        rests = (
-            (case.saw("steps", f"pid {rank.pid}", "the count stands still", f"{steps.count} steps", "grows"),)
-            if steps
-            else ()
-        )
+        who = f"pid {rank.pid}"
         return slow(
             case,
             CAUSE,
@@ -86,8 +82,8 @@ def judge(case: Case) -> Outcome:
             frame=seen.top_line(lambda stack: "backward" in tags(stack)),
             summary=f"{said}: {turns} or more backward passes in {seen.seconds:.0f} s, no update{at}",
             evidence=(
-                case.saw("stack", f"pid {rank.pid}", "backward without an optimizer step", passes, "one step per pass"),
-                *rests,
+                case.saw("stack", who, "backward without an optimizer step", passes, "one step per pass"),
+                *([case.saw("steps", who, "the count stands still", f"{steps.count} steps", "grows")] if steps else []),
             ),
             alternatives=(Alternative(cause="evaluating", refuted_by="backward passes run"),),
             next=("look at the loss: it is NaN or infinite", "lower the learning rate, or find the first bad batch"),
@@ -97,15 +93,13 @@ def judge(case: Case) -> Outcome:
 
 def _sampled(case: Case, rank: Member) -> float:
     """How sure it is that a step is due where none is counted: only who has an optimizer of torch leaves it out."""
-    tid = case.progress[rank.pid].thread
-    return SAMPLED if was_at(case.history, rank.pid, tid, "optimizer", "scaler") else NOTED
+    return SAMPLED if was_at(case.history, rank.pid, case.progress[rank.pid].thread, "optimizer", "scaler") else NOTED
 
 
 def _counted(case: Case, rank: Member, seen: Profile) -> float:
     """How sure a resting count is: the passes of now must be those that made steps before."""
     made = stepped(case.history, rank.pid)
-    whole = _passes(case.profile(rank))
-    trains = {user_frame(one.reading) for one in whole if any(a <= one.at <= b for a, b in made)}
+    trains = {user_frame(one.reading) for one in _passes(case.profile(rank)) if any(a <= one.at <= b for a, b in made)}
     if not trains:
         return UNTOLD
     now = _passes(seen)
