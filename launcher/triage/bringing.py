@@ -1,5 +1,6 @@
 """For whose work a rank waits: a child, a pool, a lock's owner, or whoever may bring a file that it looks for again and again."""
 
+from perfwatch.probes.readings import Thread
 from perfwatch.triage.absence import in_collective
 from perfwatch.triage.answered_by import answered_by
 from perfwatch.triage.away import prepare
@@ -14,6 +15,9 @@ from perfwatch.triage.working import started_by
 ASKED = frozenset({"child", "join_process", "supervised"})
 HANDED_OVER = frozenset({"pipe", "socket"})  # by a queue, a manager or a connection of multiprocessing
 ASLEEP = 0.9  # of the time
+PATIENT_SECONDS = (
+    5.0  # of sleep between two looks for a file: who waits for a lock or a flag of its own job looks far more often
+)
 DELIVERED_SECONDS = 15.0  # since a pool's worker handed over a result
 LOOKS_FOR_A_FILE = ("file_lock", "file_poll")
 
@@ -72,6 +76,20 @@ def may_bring(case: Case, chain: Chain) -> tuple[int, ...]:
 def others_may_hold_it(case: Case, chain: Chain) -> bool:
     """Whether other ranks of the job are somewhere else than at a file: one of them may have made the lock file."""
     return any(one.end.kind not in LOOKS_FOR_A_FILE for pid, one in case.chains.items() if pid != chain.start.pid)
+
+
+def takes_what_comes(case: Case, chain: Chain) -> bool:
+    """Whether a process that has never trained evaluates, or sleeps for long between two looks for a file.
+
+    Another job brings it, when it has one: the next checkpoint, new weights.
+    """
+    rank = case.job.members[chain.start.pid]
+    seen, steps = case.profile(rank), case.progress[rank.pid].steps
+    if (steps is not None and steps.count) or seen.seen("backward", "optimizer", "scaler"):
+        return False
+    looks = case.history.series(Thread, chain.end.node.pid, chain.end.node.tid)
+    pauses = [one.reading.wait.remaining_seconds or 0.0 for one in looks if one.reading.wait is not None]
+    return seen.seen("forward") or max(pauses, default=0.0) >= PATIENT_SECONDS
 
 
 def _is_at_its_own(case: Case, chain: Chain) -> bool:

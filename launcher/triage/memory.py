@@ -9,7 +9,7 @@ from itertools import pairwise
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
 from perfwatch.triage.devices import engine_threads
-from perfwatch.triage.frames import any_tag, tags
+from perfwatch.triage.frames import any_tag, tags, user_frame
 from perfwatch.triage.hang import LONGEST_RECOVERED
 from perfwatch.triage.history import Seen
 from perfwatch.triage.job import Member
@@ -49,6 +49,14 @@ def training_lull(case: Case, rank: Member) -> float:
 def has_come_back(case: Case, rank: Member, silent: float) -> bool:
     """Whether it has been away from training for about as long before, and came back."""
     return silent < LONGEST_RECOVERED * training_lull(case, rank)
+
+
+def has_come_back_from(case: Case, rank: Member, frame: r.Frame | None, silent: float) -> bool:
+    """The same, where it was at this very line before it last trained: what it waits for there has come before."""
+    sights = case.profile(rank).sights
+    trained = max((one.at for one in sights if any_tag(tags(one.reading), *TRAINING_TAGS)), default=0.0)
+    was_here = any(one.at < trained and user_frame(one.reading) == frame for one in sights)
+    return was_here and has_come_back(case, rank, silent)
 
 
 @dataclass(frozen=True)

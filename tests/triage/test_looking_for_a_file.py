@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.probes.readings import Frame, Wait
+from perfwatch.probes.readings import Frame, SourceLine, Thread, Wait
 from perfwatch.recording import load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.history import History
@@ -18,7 +18,9 @@ from tests.triage.rank_looks import (
     FOR_EVER,
     LIB,
     MODULE,
+    STEP,
     STOPPED,
+    TORCH,
     TRAIN,
     Frames,
     job,
@@ -111,3 +113,46 @@ def test_beside_a_rank_that_is_elsewhere_it_is_not_sure_whose_fault_the_lock_fil
     found = {one.cause: one for one in verdict_of(history).findings}
 
     assert found["waiting_for_file"].confidence <= UNOWNED
+
+
+ROUND_SECONDS, WORK_SECONDS = 360.0, 60.0
+POLLS = (Frame("wait_for", TRAIN, 30), MODULE)
+TESTS_FOR_IT = SourceLine(
+    file=TRAIN, line=30, text="time.sleep(1)", calls=("time.sleep",), loop_calls=("os.path.exists",), loops=("while",)
+)
+EVALUATES: tuple[Frames, ...] = tuple(
+    (Frame("forward", TORCH + "nn/modules/linear.py", 125), Frame("evaluate", TRAIN, 40 + line), MODULE)
+    for line in range(3)
+)
+
+
+def takes_turns(rounds: int, work: tuple[Frames, ...], pause_seconds: float) -> History:
+    """A minute of work, and five in which it looks for a file; with no work only that."""
+    history = History()
+    history.add(0.0, process(FIRST, 1, "python follow.py"))
+    history.add(1.0, TESTS_FOR_IT)
+    for number in range(rounds):
+        began = number * ROUND_SECONDS
+        waits = began + (WORK_SECONDS if work else 0.0)
+        runs(history, FIRST, work, began, waits)
+        nap = Wait(call="clock_nanosleep", number=230, kind="sleep", remaining_seconds=pause_seconds)
+        runs(history, FIRST, (POLLS,), waits, began + ROUND_SECONDS, share=0.0003, wait=nap)
+    return history
+
+
+@pytest.mark.parametrize(
+    ("history", "state"),
+    [
+        (takes_turns(1, EVALUATES, 1.0), "inconclusive"),  # the next checkpoint
+        (takes_turns(2, EVALUATES, 1.0), "inconclusive"),
+        (takes_turns(1, (), 10.0), "inconclusive"),  # before the first one
+        (takes_turns(2, STEP, 1.0), "inconclusive"),  # rollouts of another job: they came before
+        (takes_turns(1, STEP, 1.0), "hung"),
+        (takes_turns(1, (), 1.0), "hung"),  # a flag of its own job, or a lock
+    ],
+)
+def test_who_takes_what_another_job_brings_is_not_hung_between_two_files(history: History, state: str) -> None:
+    """A file that never came before, to a job that trains or asks all the time, is missed."""
+    verdict = judged(history, max(one.at for one in history.series(Thread, FIRST, FIRST)))
+
+    assert verdict.state == state

@@ -10,7 +10,8 @@ How it is recognised
 
 What it is mistaken for
     A live owner that works: the holder runs or does io. Of a file that is looked for again and again nobody knows the owner:
-    while another rank downloads, builds or computes, or what it has started does, this one is its victim.
+    while another rank downloads, builds or computes, or what it has started does, this one is its victim. An evaluator, or an
+    actor that asks for new weights now and then: another job brings them, and may take its time.
 
 What to do next
     If the owner is gone, remove the named file; else look at the owner.
@@ -19,11 +20,11 @@ What to do next
 import msgspec
 
 from perfwatch.probes.readings import Stack, Thread
-from perfwatch.triage.bringing import may_bring, others_may_hold_it
+from perfwatch.triage.bringing import may_bring, others_may_hold_it, takes_what_comes
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, silent_seconds, temporal, who
-from perfwatch.triage.memory import Lull, lull
+from perfwatch.triage.memory import Lull, has_come_back_from, lull
 from perfwatch.triage.node import End, Node, culprit, node_of
 from perfwatch.triage.polling import texts_near
 from perfwatch.triage.rule import Cause
@@ -34,6 +35,7 @@ from perfwatch.triage.working import busy_with, works
 CAUSE = Cause("waiting_for_file", "hung", "user_code", (Thread, Stack))
 
 AT_ONCE = 0.0  # seconds that a lock's owner must be watched: it is not accused while it works, from the second look on
+UNASKED = 0.55  # of one who takes what another job brings: below what makes a verdict
 UNOWNED = 0.78  # confidence where the owner of a lock is not known: who waits may be a victim
 
 
@@ -65,7 +67,10 @@ def judge(case: Case) -> Outcome:
         patience = STRUCTURAL_SECONDS if own and inside and all(map(_rests_for_ever, inside)) else temporal(case)
         polls = end.kind == "file_poll"
         lasts = lull(case, rank, watched, patience, chain.start) if polls else Lull(watched, (), 1.0)
-        unowned = others_may_hold_it(case, chain) if polls else not end.others
+        if polls and has_come_back_from(case, rank, end.node.frame, lasts.seconds):
+            continue  # as long before, and then the file came
+        ceiling = UNASKED if polls and takes_what_comes(case, chain) else UNOWNED
+        unowned = ceiling == UNASKED or (others_may_hold_it(case, chain) if polls else not end.others)
         near = texts_near(case.history, end.node) if polls and not end.detail else ()
         found = hung(
             case,
@@ -78,7 +83,7 @@ def judge(case: Case) -> Outcome:
             patience=patience,
             silent=lasts.seconds,
             evidence=lasts.evidence,
-            ceiling=min(lasts.ceiling, UNOWNED) if unowned else lasts.ceiling,
+            ceiling=min(lasts.ceiling, ceiling) if unowned else lasts.ceiling,
             alternatives=(Alternative(cause="endless_python", refuted_by=_refuted(end)),),
             next=(f"ls -l {end.detail}; fuser -v {end.detail}" if end.detail else "cat /proc/locks",),
         )
