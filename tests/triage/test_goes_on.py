@@ -132,3 +132,19 @@ def test_the_threads_of_a_process_group_that_spin_while_the_ranks_wait_are_no_wo
     others_wait(history, 2)
 
     assert verdict_of(history).state == "hung"
+
+
+def test_a_doubtful_wait_of_one_rank_does_not_hide_a_sure_one_of_another() -> None:
+    """A lock that may yet be handed over, and a child that converts."""
+    history, now = job(2), STOPPED + 10.0
+    stands(history, FIRST, UPLOADS, FOR_EVER, now)
+    runs(history, FIRST, (PART,), STOPPED, now, tid=FIRST + 1000, share=0.9)
+    history.add(STOPPED, process(CHILD, FIRST + 1, "convert"))
+    stands(history, FIRST + 1, STARTS, CHILD_ENDS, now)
+    runs(history, CHILD, (), STOPPED, now)
+    uses(history, CHILD, 0.95, 3e7, now)
+
+    verdict = judged(history, now)
+
+    assert (verdict.state, verdict.cause) == ("busy", "waiting_on_work")
+    assert [one.worker_pid for one in verdict.culprits] == [CHILD]
