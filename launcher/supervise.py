@@ -30,6 +30,7 @@ SNAPSHOT_SECONDS = 0.25  # what a SIGTERM waits for a last look at the living jo
 STOP_SECONDS = 10.0  # between a Ctrl-Z and the child's stop: it may tidy its screen first
 LAST_WORDS_SECONDS = 10  # what the watcher may take to complete the recording after our own end
 FINISH_SIGNAL = linux.REALTIME_MINIMUM + 11  # launcher to watcher: do not die with me
+ENDING_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})  # what they end is no fault of the job's
 STOP_SIGNALS = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
 
 
@@ -140,9 +141,9 @@ class Supervisor:
         )
         if decision.trigger is not None:
             self._tell({"trigger": decision.trigger, "signal": arrival.number})
-        elif arrival.number == signal.SIGTERM and self._channel is not None:
+        elif arrival.number in ENDING_SIGNALS and self._channel is not None:
             self._tell({"terminating": True})
-            if decision.forward_to and self._held_until is None:
+            if arrival.number == signal.SIGTERM and decision.forward_to and self._held_until is None:
                 self._held_until = time.monotonic() + SNAPSHOT_SECONDS
                 return
         for pid in decision.forward_to:

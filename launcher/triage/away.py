@@ -10,7 +10,7 @@ from perfwatch.triage.leaving import over
 from perfwatch.triage.loops import counts, may_end
 from perfwatch.triage.motion import moves
 from perfwatch.triage.node import Node, doing
-from perfwatch.triage.profile import TRAINING_TAGS, Profile
+from perfwatch.triage.profile import Profile, at_training
 from perfwatch.triage.releasing import named
 from perfwatch.triage.threads import awaited
 from perfwatch.triage.working import MOVING_BYTES, data_of, goes_on
@@ -50,7 +50,7 @@ def works(case: Case, chain: Chain) -> bool:
     if end.still and not wakes_soon(case, end) and end.node.stack is not None:
         return False
     recent = _recent(case, chain)
-    if recent.samples < ENOUGH_SAMPLES or recent.seen(*TRAINING_TAGS, *OTHER_WORK):
+    if recent.samples < ENOUGH_SAMPLES or recent.share_where(at_training) or recent.seen(*OTHER_WORK):
         return True
     if end.kind in ("sleep", "file_poll"):
         return end.node.motion.distinct > 1 or moves(case.history, end.node.pid, end.node.tid).recurrent
@@ -63,7 +63,7 @@ def prepare(case: Case) -> tuple[int, ...]:
     It is work where they read or write meanwhile, or turn in a loop that comes to its end.
     """
     running = [chain for pid, chain in case.chains.items() if case.progress[pid].kind != "moving"]
-    away = [one for one in running if one.end.kind == "python" and not _recent(case, one).seen(*TRAINING_TAGS)]
+    away = [one for one in running if one.end.kind == "python" and not _recent(case, one).share_where(at_training)]
     return tuple(one.start.pid for one in away if _moves_data(case, one) or _counts(case, one))
 
 

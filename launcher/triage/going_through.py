@@ -14,7 +14,7 @@ from perfwatch.triage.hang import temporal, who
 from perfwatch.triage.loops import counts, goes_through_data
 from perfwatch.triage.memory import since_training
 from perfwatch.triage.node import culprit
-from perfwatch.triage.profile import TRAINING_TAGS
+from perfwatch.triage.profile import at_training
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Finding
 from perfwatch.triage.working import Work, data_of
@@ -46,7 +46,7 @@ def _lasts(case: Case, chain: Chain) -> float:
         return without_a_batch(case, chain)[0] if waits else 0.0
     rank = case.job.members[chain.start.pid]
     recent = case.profile(rank, RECENT_SECONDS)
-    if recent.samples < ENOUGH_SAMPLES or recent.seen(*TRAINING_TAGS):
+    if recent.samples < ENOUGH_SAMPLES or recent.share_where(at_training):
         return 0.0
     return since_training(case, rank)
 

@@ -9,13 +9,13 @@ from itertools import pairwise
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
 from perfwatch.triage.devices import engine_threads
-from perfwatch.triage.frames import any_tag, tags, user_frame
+from perfwatch.triage.frames import user_frame
 from perfwatch.triage.hang import LONGEST_RECOVERED
 from perfwatch.triage.history import Seen
 from perfwatch.triage.job import Member
 from perfwatch.triage.motion import motion, python_threads, tags_seen
 from perfwatch.triage.node import Node
-from perfwatch.triage.profile import TRAINING_TAGS
+from perfwatch.triage.profile import at_training
 from perfwatch.triage.threads import waits_forever
 from perfwatch.triage.verdict import Evidence
 
@@ -33,7 +33,7 @@ def since_training(case: Case, rank: Member) -> float:
     if not seen:
         return 0.0
     for one in reversed(seen):
-        if any_tag(tags(one.reading), *TRAINING_TAGS):
+        if at_training(one.reading):
             return case.at - one.at
     return case.at - (seen[0].at - seen[0].reading.span_seconds)
 
@@ -41,7 +41,7 @@ def since_training(case: Case, rank: Member) -> float:
 def training_lull(case: Case, rank: Member) -> float:
     """The longest time, of those that are over, that this run was seen to spend outside of training code."""
     seen = case.profile(rank).sights
-    at = [one.at for one in seen if any_tag(tags(one.reading), *TRAINING_TAGS)]
+    at = [one.at for one in seen if at_training(one.reading)]
     edges = [seen[0].at - seen[0].reading.span_seconds, *at] if at else []
     return max((later - earlier for earlier, later in pairwise(edges)), default=0.0)
 
@@ -54,7 +54,7 @@ def has_come_back(case: Case, rank: Member, silent: float) -> bool:
 def has_come_back_from(case: Case, rank: Member, frame: r.Frame | None, silent: float) -> bool:
     """The same, where it was at this very line before it last trained: what it waits for there has come before."""
     sights = case.profile(rank).sights
-    trained = max((one.at for one in sights if any_tag(tags(one.reading), *TRAINING_TAGS)), default=0.0)
+    trained = max((one.at for one in sights if at_training(one.reading)), default=0.0)
     was_here = any(one.at < trained and user_frame(one.reading) == frame for one in sights)
     return was_here and has_come_back(case, rank, silent)
 

@@ -9,12 +9,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
-from perfwatch.triage.frames import any_tag, show, tags, user_frame
+from perfwatch.triage.frames import any_tag, is_user, show, tags, tags_of, user_frame
 from perfwatch.triage.history import History, Seen
 
 HOLD_SECONDS = 260.0  # a calm job is sampled once a minute, one of many processes every four
 # Kinds of work that only a training (or evaluating) thread does.
 TRAINING_TAGS = ("backward", "optimizer", "forward", "loader", "scaler", "collective")
+
+
+def at_training(stack: r.Stack) -> bool:
+    """Whether a stack is in training code; a sampler of the program's own, which a loader asks for a batch, may never give one."""
+    found = tags(stack).intersection(TRAINING_TAGS)
+    return bool(found - {"loader"} if _in_own_sampler(stack) else found)
+
+
+def _in_own_sampler(stack: r.Stack) -> bool:
+    for frame in stack.frames:
+        if is_user(frame):
+            return "sampler" in tags(stack)
+        if "sampler" in tags_of(frame.function, frame.file):
+            return False
+    return False
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ SERVICES = (
 VOCABULARY: tuple[tuple[str, str, str | None], ...] = (
     ("loader_wait", r"torch/utils/data/dataloader\.py", "_try_get_data _get_data"),
     ("loader", r"torch/utils/data/dataloader\.py", None),
+    ("sampler", r"torch/utils/data/dataloader\.py", "_next_index"),
     ("loader_start", r"torch/utils/data/dataloader\.py", "__init__ _get_iterator _reset"),
     ("loader_stop", r"torch/utils/data/dataloader\.py", "_shutdown_workers __del__"),
     ("worker", r"torch/utils/data/_utils/worker\.py", "_worker_loop"),

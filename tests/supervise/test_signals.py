@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from perfwatch.forwarding import VERDICT_SIGNAL
+from perfwatch.recording import load
 from tests.supervise.conftest import PATIENCE_SECONDS, Launch, Launched, python
 
 # Prints each signal that it gets, by name; ends at SIGTERM, a little later, so that a second copy would show.
@@ -45,6 +48,24 @@ def test_signal_sent_to_the_launcher_reaches_the_child(launch: Launch, name: str
     os.kill(run.pid, getattr(signal, name))
 
     assert run.line() == name
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGHUP"])
+def test_the_watcher_hears_of_a_signal_that_may_end_the_job(launch: Launch, name: str) -> None:
+    """What such a signal ends, rank after rank, is no hang; a job that goes on is looked at again."""
+    run = counter(launch, name)
+    os.kill(run.pid, VERDICT_SIGNAL)  # the answer says that the watcher is up
+    assert run.process.stderr is not None
+    run.process.stderr.readline()
+    os.kill(run.pid, getattr(signal, name))
+    assert run.line() == name
+    os.kill(run.pid, signal.SIGTERM)
+    assert (run.line(), run.end()) == ("SIGTERM", 0)
+    session = re.search(r"^perfwatch: session:   (.*)$", run.rest()[1], re.M)
+
+    assert session is not None
+    said = [event.text for event in load(Path(session[1])).events if event.kind == "signal"]
+    assert said == ["asked for verdict", "asked to terminate", "asked to terminate"]
 
 
 def test_sigterm_is_forwarded_once(launch: Launch) -> None:

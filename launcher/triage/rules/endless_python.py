@@ -30,7 +30,7 @@ from perfwatch.triage.memory import GUESSED, has_come_back, lull, since_training
 from perfwatch.triage.motion import bursts, moves
 from perfwatch.triage.polling import only_asks
 from perfwatch.triage.preparing import UNSURE, prepares
-from perfwatch.triage.profile import TRAINING_TAGS, profile
+from perfwatch.triage.profile import TRAINING_TAGS, at_training, profile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Abstention, Alternative, Missing, Outcome
 
@@ -60,7 +60,7 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
     if end.kind == "sleep" and end.node.motion.distinct <= 1 and not end.node.motion.io_calls:
         return _naps(case, chain)
     seen = profile(case.history, end.node.pid, end.node.tid, seconds=RECENT_SECONDS)
-    if end.kind == "python" and not seen.seen(*TRAINING_TAGS, *OTHER_WORK):
+    if end.kind == "python" and not seen.share_where(at_training) and not seen.seen(*OTHER_WORK):
         return _turns(case, chain, since_training(case, rank))
     return None
 
