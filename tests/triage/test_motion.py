@@ -2,9 +2,9 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame, Stack, Thread
+from perfwatch.probes.readings import Frame, Stack, Thread, Wait
 from perfwatch.triage.history import History
-from perfwatch.triage.motion import motion
+from perfwatch.triage.motion import motion, moves
 
 WAITS = (Frame("backward", "/lib/torch/autograd/graph.py", 10), Frame("train", "/app/train.py", 7))
 ARRIVES = (Frame("forward", "/lib/torch/nn/modules/linear.py", 5), Frame("train", "/app/train.py", 6))
@@ -33,3 +33,16 @@ def test_samples_from_before_it_came_to_rest_do_not_speak_against_that(ended_at:
         history.add(at, Stack(pid=7, tid=7, frames=WAITS, samples=20, span_seconds=0.5))
 
     assert motion(history, 7, 7).frozen is stands
+
+
+@pytest.mark.parametrize(("run_ms_per_look", "times"), [(15.8, 0), (40.0, 9)])
+def test_who_asks_for_the_gil_in_vain_does_not_move(run_ms_per_look: float, times: int) -> None:
+    """On a slow machine each of its 200 looks a second costs 0.14 ms; a thread that gets its turn runs for longer."""
+    history = History(at=7.0)
+    for look in range(10):
+        at = 0.6 * (look + 1)
+        waits = Wait(call="futex", number=202, kind="futex", forever=False, remaining_seconds=0.003)
+        history.add(at, Thread(pid=7, tid=7, name="python", state="S", cpu_seconds=0.0, wait=waits, voluntary_switches=114 * look,
+                               run_seconds=look * run_ms_per_look / 1e3, ran_ago_seconds=0.003))  # fmt: skip
+
+    assert moves(history, 7, 7).times == times
