@@ -4,9 +4,14 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.webhook import Webhook
+
+# How long an example takes depends on what else runs here: no test is about that.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 # A shell that starts the suite in the background, or nohup, makes it ignore these; the programs that tests start would too.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -16,6 +16,9 @@ _BUSY: tuple[Drill, ...] = (
     _busy("checkpointing", "checkpointing", "blocked_storage", "one very long checkpoint, shard by shard, with fsync"),
     _busy("evaluating", "evaluating", "skipping_steps", "a long validation without gradients"),
     _busy("evaluating-rollouts", "evaluating_rollouts", "endless_python", "a policy collects experience in Python"),
+    _busy(
+        "evaluating-decoder", "evaluating_decoder", "endless_python", "a validation decodes word by word in its model"
+    ),
     _busy("waiting_on_work-pool", "pool_prepares", "starved_by_transforms", "a pool makes a cache before the training"),
     _busy("downloading", "downloading", "blocked_network", "pretrained weights arrive slowly but steadily"),
     _busy("computing_on_host", "computing_on_host", "held_gil", "one LAPACK call that takes minutes"),

@@ -108,6 +108,12 @@ STUCK: tuple[Drill, ...] = (
         Culprit("main", "hard_negative"),
     ),
     hung(
+        "endless_python-forward",
+        "endless_python_forward",
+        "a layer of the model turns in a loop without an end",
+        Culprit("main", "forward"),
+    ),
+    hung(
         "endless_python-sleep",
         "endless_python_sleep",
         "the training thread sleeps for 300,000 seconds instead of milliseconds",

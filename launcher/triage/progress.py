@@ -10,6 +10,7 @@ from perfwatch.triage.history import History, Seen, median, quantile
 from perfwatch.triage.job import Job, Member
 from perfwatch.triage.motion import WINDOW_SECONDS, motion, python_threads, stack_key, was_at
 from perfwatch.triage.profile import TRAINING_TAGS, Profile, lasting, profile
+from perfwatch.triage.within import turns_within
 
 STEP_GRACE = 5.0  # a rank is late when it made no step for so many times its usual longest ...
 STEP_GRACE_SECONDS = 3.0  # ... and at least for so long
@@ -178,6 +179,9 @@ def progress(history: History, rank: Member, job: Job) -> Progress:
     device = served(history, rank.pid, tid, job)
     if device is not None and not device[0]:
         return Progress("still", device[1], tid, steps)
+    within = turns_within(history, rank.pid, tid)
+    if within is not None and not moved.frozen:
+        return Progress("busy", f"one loop of one {within.called} in {within.samples} samples", tid, steps)
     if device is not None:  # late steps are long ones then
         late = steps is not None and steps.ago_seconds is not None
         return Progress("busy" if late else "moving", device[1], tid, steps)

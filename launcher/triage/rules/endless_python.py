@@ -2,12 +2,13 @@
 
 What it means
     A loop whose condition never comes true, a retry without an end, or a sleep of days. The process looks busy or idle, and
-    no step will come.
+    no step will come. The loop may be inside of a step: in a module's forward, in what a loader fetches.
 
 How it is recognised
     The training thread runs Python (or sleeps in the program's own code) below the same outer frame, was never seen in training
     code meanwhile, and this lasts beyond the patience and what this run has recovered from before; five times as long for a
     ``for`` loop, and for a ``while`` that reads or writes data. A sleep whose deadline lies beyond it need not be waited for.
+    Or it is in training code, but all of many samples are of one ``while`` loop inside of one call, and of nothing else.
 
 What it is mistaken for
     A long but finite piece of Python: hence the full patience, and without an end for who reads or writes all the time
@@ -19,28 +20,34 @@ What to do next
 """
 
 from perfwatch.probes.readings import Stack, Thread
-from perfwatch.triage.backing_off import retries
+from perfwatch.triage.absence import RUNS
 from perfwatch.triage.case import Case
+from perfwatch.triage.caught import caught
 from perfwatch.triage.chain import Chain
-from perfwatch.triage.frames import any_tag, show
-from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, nearest, outlasts, temporal, wakes_soon, who
+from perfwatch.triage.frames import show
+from perfwatch.triage.hang import (
+    STRUCTURAL_SECONDS,
+    hung,
+    nearest,
+    outlasts,
+    temporal,
+    wakes_soon,
+    who,
+)
 from perfwatch.triage.job import Member
 from perfwatch.triage.loops import COUNTED_LOOP, blamed, gets_nowhere, moves_data, trains_around, turning
 from perfwatch.triage.memory import GUESSED, has_come_back, lull, since_training
-from perfwatch.triage.motion import bursts, moves
-from perfwatch.triage.polling import only_asks
+from perfwatch.triage.napping import OTHER_WORK, naps
 from perfwatch.triage.preparing import UNSURE, prepares
-from perfwatch.triage.profile import TRAINING_TAGS, at_training, profile
+from perfwatch.triage.profile import at_training, profile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Abstention, Alternative, Missing, Outcome
+from perfwatch.triage.within import turns_within
 
 CAUSE = Cause("endless_python", "hung", "user_code", (Thread, Stack))
 
 RECENT_SECONDS = 6.0
-NAPPING_SECONDS = 15.0  # at one line, before it is even suspected
 INFERRED = 0.88  # a long finite computation cannot be told apart by anything but time
-BURSTS = 2  # one may be a cold cache
-OTHER_WORK = ("compile", "import", "save", "load", "rendezvous", "exit", "debugger")
 
 
 def judge(case: Case) -> Outcome:
@@ -58,7 +65,9 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
     if end.kind == "sleep" and end.still and not wakes_soon(case, end):
         return _sleeps(case, chain)
     if end.kind == "sleep" and end.node.motion.distinct <= 1 and not end.node.motion.io_calls:
-        return _naps(case, chain)
+        return naps(case, CAUSE, chain)
+    if within := turns_within(case.history, rank.pid, chain.start.tid):
+        return caught(case, CAUSE, chain, within) if end.kind in RUNS else None
     seen = profile(case.history, end.node.pid, end.node.tid, seconds=RECENT_SECONDS)
     if end.kind == "python" and not seen.share_where(at_training) and not seen.seen(*OTHER_WORK):
         return _turns(case, chain, since_training(case, rank))
@@ -74,37 +83,6 @@ def _sleeps(case: Case, chain: Chain) -> Outcome:
         summary=f"{who(chain)} sleeps in the program's own code: {chain.awaited}",
         patience=STRUCTURAL_SECONDS if outlasts(case, chain.end) else temporal(case),
         next=(f"look at {show(chain.end.node.frame)}",),
-    )
-
-
-def _naps(case: Case, chain: Chain) -> Outcome:
-    """It sleeps a little at one and the same line, again and again, and does nothing in between."""
-    node = chain.end.node
-    rank = case.job.members[chain.start.pid]
-    lasts = lull(case, rank, chain.end.silent_seconds or 0.0, temporal(case))
-    silent = lasts.seconds
-    if silent < min(NAPPING_SECONDS, temporal(case) / 2) or len(case.ranks) > 1:
-        return None  # of several ranks the others tell whether this one is missed
-    if bursts(case.history, node.pid, node.tid) >= BURSTS or has_come_back(case, rank, silent):
-        return None  # it is let go on now and then, too briefly for a sample to see what it does
-    if moves(case.history, node.pid, node.tid).recurrent or any_tag(node.tags, *TRAINING_TAGS, *OTHER_WORK):
-        return None
-    if not only_asks(case.history, node) or (node.stack is not None and retries(case, node.stack)):
-        return None
-    return hung(
-        case,
-        CAUSE.name,
-        chain,
-        owner=CAUSE.owner,
-        summary=f"{who(chain)} sleeps and asks again and again; what it waits for does not come",
-        patience=temporal(case),
-        silent=silent,
-        evidence=lasts.evidence,
-        ceiling=GUESSED,
-        alternatives=(
-            Alternative(cause="waiting_for_file", refuted_by="no call that looks at a file is in that loop"),
-        ),
-        next=(f"look at {show(chain.end.node.frame)}: what would end that loop?",),
     )
 
 

@@ -18,11 +18,13 @@ from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.accelerated import sync_share
 from perfwatch.triage.busy import WINDOW_SECONDS
 from perfwatch.triage.case import Case
+from perfwatch.triage.code import line_of
 from perfwatch.triage.frames import show
 from perfwatch.triage.job import Member
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Culprit, Finding, Outcome
+from perfwatch.triage.within import turns_within
 
 CAUSE = Cause("evaluating", "busy", "user_code", (Thread, Stack))
 
@@ -30,6 +32,8 @@ FORWARD_SHARE = 0.2  # of the samples that do not wait for the card
 FEW_FORWARD = 6.0  # samples: a training thread would have been seen at backward, too
 FEW_SAMPLES = 30
 LONGER_SECONDS = 20.0  # where it was looked at less often since
+COUNTED, PLAIN = 0.88, 0.8  # with the agent's count of steps, and without
+UNREAD = 0.65  # the source of the line was not read: it may stand in a loop that never ends
 BEGINNING_SHARE = 0.1  # of samples in imports or the compiler: the first forward pass of a training is no evaluation
 
 
@@ -42,6 +46,8 @@ def judge(case: Case) -> Outcome:
             continue
         if seen.share("compile", "import") > BEGINNING_SHARE:
             continue
+        if turns_within(case.history, rank.pid, case.progress[rank.pid].thread) is not None:
+            continue  # one forward pass, which may never end
         if steps is not None and steps.ago_seconds is not None and steps.ago_seconds < WINDOW_SECONDS:
             continue
         share = seen.share("forward", "loader")
@@ -54,7 +60,7 @@ def judge(case: Case) -> Outcome:
             cause=CAUSE.name,
             state="busy",
             summary=f"the model runs without backward or optimizer steps: an evaluation at {line}",
-            confidence=0.88 if steps is not None else 0.8,
+            confidence=_certainty(case, rank, seen),
             owner=CAUSE.owner,
             culprits=(Culprit(pid=rank.pid, rank=rank.rank, frame=line),),
             evidence=(
@@ -73,3 +79,9 @@ def judge(case: Case) -> Outcome:
 def _lately(case: Case, rank: Member) -> Profile:
     seen = case.profile(rank, WINDOW_SECONDS)
     return seen if seen.samples >= FEW_SAMPLES else case.profile(rank, LONGER_SECONDS)
+
+
+def _certainty(case: Case, rank: Member, seen: Profile) -> float:
+    if line_of(case.history, seen.top_line()) is None:
+        return UNREAD
+    return PLAIN if case.progress[rank.pid].steps is None else COUNTED

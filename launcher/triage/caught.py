@@ -1,0 +1,50 @@
+"""A training thread that is caught in a loop of one module's forward, or of the fetch of one batch."""
+
+from perfwatch.triage.case import Case
+from perfwatch.triage.chain import Chain
+from perfwatch.triage.frames import show
+from perfwatch.triage.hang import hung, temporal, who
+from perfwatch.triage.independence import ONE_SOURCE
+from perfwatch.triage.loops import blamed
+from perfwatch.triage.memory import GUESSED
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.triage.within import Within
+
+COUNTED = 0.88  # steps are counted, and none came
+MANY_SAMPLES = 300  # a pass that is left for 1 % of the time would have shown it
+
+
+def caught(case: Case, cause: Cause, chain: Chain, within: Within) -> Outcome:
+    """It runs in training code, and never comes out of one loop there."""
+    steps = case.progress[chain.start.pid].steps
+    counted = steps is not None and steps.ago_seconds is not None
+    silent, runs = within.seconds(case.at), chain.start.motion.run_share or 0.0
+    patience = max(temporal(case), within.usual_seconds)
+    found = hung(
+        case,
+        cause.name,
+        chain,
+        owner=cause.owner,
+        summary=f"{who(chain)} does not come out of its loop, within one {within.called}",
+        patience=patience,
+        silent=silent,
+        evidence=(
+            case.saw(
+                "stack",
+                f"pid {chain.start.pid}",
+                f"stays in one loop of one {within.called}",
+                f"{within.samples} samples, all of that loop",
+                "other parts of a step in between",
+            ),
+            case.saw(
+                "schedstat", f"pid {chain.start.pid}", "waits for nobody", f"{runs:.0%} of a core", "idle in a hang"
+            ),
+        ),
+        ceiling=COUNTED if counted else GUESSED if within.samples >= MANY_SAMPLES else ONE_SOURCE,
+        alternatives=(
+            Alternative(cause="evaluating", refuted_by="no other part of the model, no other batch was seen"),
+        ),
+        next=(f"look at {show(within.frame)}: what would end that loop?",),
+    )
+    return blamed(case.history, chain.start, found)
