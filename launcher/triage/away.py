@@ -10,14 +10,13 @@ from perfwatch.triage.leaving import over
 from perfwatch.triage.loops import counts, may_end
 from perfwatch.triage.motion import moves
 from perfwatch.triage.node import Node, doing
-from perfwatch.triage.profile import Profile, at_training
+from perfwatch.triage.profile import ENOUGH_SAMPLES, Profile, at_training
 from perfwatch.triage.releasing import named
 from perfwatch.triage.threads import awaited
 from perfwatch.triage.working import MOVING_BYTES, data_of, goes_on
 
 OTHER_WORK = ("save", "load", "compile", "import", "http", "group_destroy", "exit")
 RECENT_SECONDS = 10.0
-ENOUGH_SAMPLES = 20  # to say that a rank that runs was never seen at any of these
 
 
 def named_ranks(absent: list[Chain]) -> str:

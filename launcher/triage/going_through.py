@@ -14,7 +14,7 @@ from perfwatch.triage.hang import temporal, who
 from perfwatch.triage.loops import counts, goes_through_data
 from perfwatch.triage.memory import since_training
 from perfwatch.triage.node import culprit
-from perfwatch.triage.profile import at_training
+from perfwatch.triage.profile import ENOUGH_SAMPLES, at_training
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Finding
 from perfwatch.triage.working import Work, data_of
@@ -23,7 +23,6 @@ from perfwatch.triage.working import Work, data_of
 # No pause as long as the longest that the run has recovered from lasts so long: the patience is three times that.
 LASTS = 0.35
 RECENT_SECONDS = 10.0
-ENOUGH_SAMPLES = 20  # to say that a thread is not at training work
 KNOWN, INFERRED = 0.88, 0.72  # whether its loop is known to be one that comes to its end
 
 

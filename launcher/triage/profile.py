@@ -13,6 +13,7 @@ from perfwatch.triage.frames import any_tag, is_user, show, tags, tags_of, user_
 from perfwatch.triage.history import History, Seen
 
 HOLD_SECONDS = 260.0  # a calm job is sampled once a minute, one of many processes every four
+ENOUGH_SAMPLES = 20  # to say that a thread is at none of some kind of work
 # Kinds of work that only a training (or evaluating) thread does.
 TRAINING_TAGS = ("backward", "optimizer", "forward", "loader", "scaler", "collective")
 

@@ -9,7 +9,7 @@ from perfwatch.triage.frames import any_tag, tags
 from perfwatch.triage.history import History, Seen, median, quantile
 from perfwatch.triage.job import Job, Member
 from perfwatch.triage.motion import WINDOW_SECONDS, motion, python_threads, stack_key, was_at
-from perfwatch.triage.profile import TRAINING_TAGS, Profile, lasting, profile
+from perfwatch.triage.profile import TRAINING_TAGS, Profile, at_training, lasting, profile
 from perfwatch.triage.within import turns_within
 
 STEP_GRACE = 5.0  # a rank is late when it made no step for so many times its usual longest ...
@@ -209,8 +209,7 @@ def _steps_seen(seen: Profile) -> bool:
 
 def trains(stack: r.Stack) -> bool:
     """Whether a stack is at training work, not at the imports or the compilation that some of it begins with."""
-    found = tags(stack)
-    return any_tag(found, *TRAINING_TAGS) and not any_tag(found, "compile", "import")
+    return at_training(stack) and not any_tag(tags(stack), "compile", "import")
 
 
 def _steps_between(recent: Profile) -> bool:

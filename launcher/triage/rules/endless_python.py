@@ -35,9 +35,10 @@ from perfwatch.triage.hang import (
     who,
 )
 from perfwatch.triage.job import Member
-from perfwatch.triage.loops import COUNTED_LOOP, blamed, gets_nowhere, moves_data, trains_around, turning
+from perfwatch.triage.loops import COUNTED_LOOP, SECONDS, blamed, gets_nowhere, moves_data, trains_around, turning
 from perfwatch.triage.memory import GUESSED, has_come_back, lull, since_training
 from perfwatch.triage.napping import OTHER_WORK, naps
+from perfwatch.triage.node import End
 from perfwatch.triage.preparing import UNSURE, prepares
 from perfwatch.triage.profile import at_training, profile
 from perfwatch.triage.rule import Cause
@@ -69,9 +70,16 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
     if within := turns_within(case.history, rank.pid, chain.start.tid):
         return caught(case, CAUSE, chain, within) if end.kind in RUNS else None
     seen = profile(case.history, end.node.pid, end.node.tid, seconds=RECENT_SECONDS)
-    if end.kind == "python" and not seen.share_where(at_training) and not seen.seen(*OTHER_WORK):
+    if not seen.share_where(at_training) and not seen.seen(*OTHER_WORK) and _turns_in_python(case, end):
         return _turns(case, chain, since_training(case, rank))
     return None
+
+
+def _turns_in_python(case: Case, end: End) -> bool:
+    """Whether it runs Python, or torch's operations at several lines of a loop that waits for a condition."""
+    if end.kind != "native" or "while" not in turning(case.history, end.node):
+        return end.kind == "python"
+    return len(profile(case.history, end.node.pid, end.node.tid, seconds=SECONDS).lines()) > 1
 
 
 def _sleeps(case: Case, chain: Chain) -> Outcome:
