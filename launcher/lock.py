@@ -17,7 +17,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,6 +40,7 @@ JOB_NAMES = (
 # A live place has a live root within milliseconds; what a killed launcher left is swept once its job is gone too.
 STALE_SECONDS = 600.0
 LONGEST_ROOT_BYTES = 4096  # three numbers and their names
+LEAST_ROOM_BYTES = 2**20  # a job of many ranks has a page of steps for each of them, and a message or two
 
 
 @dataclass(frozen=True)
@@ -103,18 +104,26 @@ class Place:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def enter(environment: Mapping[str, str], homes: tuple[Path, ...] = HOMES) -> Place:
+def free_bytes(folder: Path) -> int:
+    """What may still be written where a folder lies."""
+    return shutil.disk_usage(folder).free
+
+
+def enter(
+    environment: Mapping[str, str], homes: tuple[Path, ...] = HOMES, room: Callable[[Path], int] = free_bytes
+) -> Place:
     """Make or join the place for the job that this environment describes.
 
     Raises:
         OSError: neither shared memory nor /tmp takes a private folder of ours.
     """
-    home = private_home(homes)
+    home = private_home(homes, room)
     _sweep(home)
     rank = next((environment[name] for name in RANK_NAMES if name in environment), None)
     key = job_key(environment)
     if key and rank is not None and rank.isdigit():
-        place = _claim(home / f"job-{key}", f"root-{rank}", shared=True)
+        met = next((one for one in _private_homes(homes) if _in_use(one / f"job-{key}")), home)
+        place = _claim(met / f"job-{key}", f"root-{rank}", shared=True)
         if place:
             return place
         # The same rank twice: two commands in one allocation, not two ranks of one job.
@@ -181,9 +190,17 @@ def start_ticks(pid: int, proc: Path = Path("/proc")) -> int | None:
         return None
 
 
-def private_home(homes: tuple[Path, ...] = HOMES) -> Path:
-    """The folder in memory that all our processes of this user share. Raises OSError when there can be none."""
-    refusals = []
+def private_home(homes: tuple[Path, ...] = HOMES, room: Callable[[Path], int] = free_bytes) -> Path:
+    """The folder in memory that all our processes of this user share; memory that is full gives way to the next home.
+
+    Raises OSError when there can be none.
+    """
+    ours = _private_homes(homes)
+    return next((home for home in ours if room(home) >= LEAST_ROOM_BYTES), ours[0])
+
+
+def _private_homes(homes: tuple[Path, ...]) -> list[Path]:
+    found, refusals = [], []
     for parent in homes:
         home = parent / f"perfwatch-{os.getuid()}"
         try:
@@ -193,9 +210,12 @@ def private_home(homes: tuple[Path, ...] = HOMES) -> Path:
             refusals.append(str(error))
             continue
         if stat.S_ISDIR(state.st_mode) and state.st_uid == os.getuid() and not state.st_mode & 0o077:
-            return home
-        refusals.append(f"{home} is not a private folder of ours")
-    raise OSError("; ".join(refusals))
+            found.append(home)
+        else:
+            refusals.append(f"{home} is not a private folder of ours")
+    if not found:
+        raise OSError("; ".join(refusals))
+    return found
 
 
 def private_folder(folder: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.lock import enter, job_key, places, roots, start_ticks
+from perfwatch.lock import enter, job_key, places, private_home, roots, start_ticks
 
 RANKS = {"MASTER_ADDR": "node-a", "MASTER_PORT": "29500", "WORLD_SIZE": "2"}
 NOBODY = 65534
@@ -88,6 +88,27 @@ def test_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
     (planted / f"perfwatch-{os.getuid()}").chmod(0o777)
 
     assert enter({}, (planted, other)).folder.is_relative_to(other)
+
+
+def test_full_memory_gives_way_to_the_next_home(tmp_path: Path) -> None:
+    """A job is watched even where it has filled the shared memory; where all is full, the first home has to do."""
+    full, other = tmp_path / "full", tmp_path / "other"
+    full.mkdir()
+    other.mkdir()
+
+    assert enter({}, (full, other), lambda home: 0 if full in home.parents else 2**30).folder.is_relative_to(other)
+    assert private_home((full, other), lambda _: 0).is_relative_to(full)
+
+
+def test_ranks_meet_where_the_first_of_them_is_though_memory_is_full_by_then(tmp_path: Path) -> None:
+    """The job itself fills the shared memory while its launchers begin."""
+    memory, other = tmp_path / "memory", tmp_path / "other"
+    memory.mkdir()
+    other.mkdir()
+    first = enter({**RANKS, "RANK": "0"}, (memory, other))
+    second = enter({**RANKS, "RANK": "1"}, (memory, other), lambda home: 0 if memory in home.parents else 2**30)
+
+    assert first.folder == second.folder
 
 
 def test_leaving_removes_the_place_when_nobody_uses_it(tmp_path: Path) -> None:
