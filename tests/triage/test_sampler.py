@@ -47,3 +47,16 @@ def test_a_sampler_of_torch_is_training() -> None:
     runs(history, FIRST, PICKS, STOPPED, STOPPED + 66)
 
     assert judged(history, STOPPED + 66).cause != "endless_python"
+
+
+def test_a_job_in_a_sampler_of_its_own_is_not_called_healthy_where_nobody_counts_its_steps() -> None:
+    """Attached to while it draws: the frames of the loader around it are no steps."""
+    history = job(1, trained=False)
+    for line in (33, 34, 35):
+        history.add(0.0, SourceLine(file=BUCKETS, line=line, text="", loops=("while",)))
+    runs(history, FIRST, (*FILLS, DRAWS), 0.0, 20.0)
+    verdict = judged(history, 20.0)
+
+    assert verdict.state == "inconclusive", verdict.summary
+    assert verdict.suspect is not None
+    assert verdict.suspect.cause == "endless_python"
