@@ -39,8 +39,8 @@ class Printer:
         launcher = os.getpid()
         try:
             self._pid = os.fork()
-        except BlockingIOError:
-            return  # no room for one more process: the session has it
+        except OSError:
+            return  # no room or no memory for one more process: the session has it
         if self._pid == 0:
             _write(launcher, text)
 

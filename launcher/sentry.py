@@ -33,8 +33,8 @@ class Sentry:
         try:
             if os.fork() == 0:
                 _stand(launcher, theirs)
-        except BlockingIOError:
-            pass  # no room for one more process: every signal counts as ours alone then
+        except OSError:
+            pass  # no room or no memory for one more process: every signal counts as ours alone then
         theirs.close()
 
     def felt(self, arrival: linux.Arrival) -> bool:

@@ -56,6 +56,7 @@ def run(request: Request, environment: Mapping[str, str]) -> NoReturn:
     for descriptor in inherited:
         os.close(descriptor)
     printer = Printer()
+    supervisor = None
     try:
         supervisor = Supervisor(request, child, signals, sentry, place, printer)
         trouble = trouble or supervisor.trouble
@@ -65,14 +66,16 @@ def run(request: Request, environment: Mapping[str, str]) -> NoReturn:
     except Exception as error:  # a bug of ours: the job is what counts
         if not request.quiet:
             printer.say(f"perfwatch: the launcher failed: {type(error).__name__}: {error}; the job goes on unwatched")
-        status = wait_plainly(child)
+        reaped = supervisor.status if supervisor is not None else None
+        status = wait_plainly(child) if reaped is None else reaped
     end_as(status)
 
 
 class Supervisor:
     """Waits for signals, for the watcher's words and for the child's end; never polls.
 
-    ``trouble`` says why nobody watches, where the watcher could not be started: all else is done without it.
+    ``trouble`` says why nobody watches, where the watcher could not be started: all else is done without it. ``status``: the
+    child's wait status, once it was reaped.
     """
 
     def __init__(
@@ -98,21 +101,21 @@ class Supervisor:
                 self._channel, self._watcher = self._start_watcher(place)
             except OSError as error:  # a full /dev/shm, no process or descriptor left
                 self.trouble = f"{place.folder}: {error.strerror or error}"
-        self._status: int | None = None
+        self.status: int | None = None
         self._held_until: float | None = None  # a SIGTERM that waits for the snapshot
         self._stop_asked_at = float("-inf")
         self._ready = self._done = False
 
     def wait(self) -> int:
         """Serve until the child has ended; returns its wait status."""
-        while self._status is None:
+        while self.status is None:
             timeout = None if self._held_until is None else max(0.0, self._held_until - time.monotonic())
             self._serve(timeout)
             if self._held_until is not None and time.monotonic() >= self._held_until:
                 self._release()
         with contextlib.suppress(Exception):  # the summary may be lost, the child's end must not
             self._finish(time.monotonic() + SUMMARY_SECONDS)
-        return self._status
+        return self.status
 
     def _serve(self, timeout_seconds: float | None) -> None:
         poll = select.poll()
@@ -169,7 +172,7 @@ class Supervisor:
             elif os.WIFCONTINUED(status):
                 self._tell({"suspended": False})
             else:
-                self._status = status
+                self.status = status
 
     def _stopped(self) -> None:
         """After a Ctrl-Z the shell must see the whole job stopped. Any other stop is for the watcher to report."""
@@ -206,7 +209,7 @@ class Supervisor:
         """Let the watcher say how it went, but not for long."""
         if self._watcher:
             _send(self._watcher, FINISH_SIGNAL)
-        status = self._status or 0
+        status = self.status or 0
         if os.WIFSIGNALED(status):
             self._tell({"ended": {"exit_code": None, "signal": os.WTERMSIG(status)}})
         else:

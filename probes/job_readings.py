@@ -182,8 +182,10 @@ class SourceLine(Reading, frozen=True, kw_only=True):
     text: str
     calls: tuple[str, ...] = ()
     loop_calls: tuple[str, ...] = ()
-    # Kinds of the enclosing loops in its function, innermost first: "for", or "while", which a ``for`` that never ends is, too.
+    # Kinds of the enclosing loops in its function, innermost first: "for", which a ``while`` that counts is, too, or "while", which a
+    # ``for`` that never ends is, too.
     loops: tuple[str, ...] = ()
+    hands_out: bool = False  # one of these loops yields
     # Calls of the ``with`` statements around it in its function: ``profile(activities, record_shapes)``.
     within: tuple[str, ...] = ()
     retried_calls: tuple[str, ...] = ()  # what that loop tries, where this line is what it does when the try has failed

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.loop_kinds import Loop, comes_to_its_end, dotted, hands_out
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import FILE_TESTS, SourceLine
 
@@ -24,7 +25,6 @@ LONGEST_FILE, MOST_FILES = 120, 4
 _FILE_NAME = re.compile(r"(?!.*//)[^\s:?&=%{}]*(/[^\s:?&=%{}]+|\w\.[A-Za-z]\w{0,7})")
 _TELLING = frozenset("print log debug info warning error exception".split())
 
-_Loop = ast.For | ast.AsyncFor | ast.While
 _With = ast.With | ast.AsyncWith
 _Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -108,7 +108,7 @@ def describe(text: str, file: str, line: int) -> SourceLine:
     around = _around(tree, line)
     scope = next((one for one in around if isinstance(one, _Scope)), tree)
     here = around[: around.index(scope)] if scope in around else around
-    loops = [one for one in here if isinstance(one, _Loop)]
+    loops = [one for one in here if isinstance(one, Loop)]
     loop = loops[0] if loops else None
     return SourceLine(
         file=file,
@@ -116,7 +116,8 @@ def describe(text: str, file: str, line: int) -> SourceLine:
         text=lines[line - 1].strip()[:LONGEST_TEXT],
         calls=_called(scope, line),
         loop_calls=_with_helpers(tree, _called(loop)) if loop else (),
-        loops=tuple("while" if isinstance(one, ast.While) or _counts_for_ever(one) else "for" for one in loops),
+        loops=tuple("for" if comes_to_its_end(one) else "while" for one in loops),
+        hands_out=any(map(hands_out, loops)),
         within=tuple(_entered(item.context_expr) for one in here if isinstance(one, _With) for item in one.items),
         retried_calls=_retried(tree, loop, line) if loop else (),
         asked_calls=_asked(tree, loop, line) if loop else (),
@@ -144,9 +145,9 @@ def _around(tree: ast.AST, line: int) -> list[ast.AST]:
 def _entered(context: ast.expr) -> str:
     """What a ``with`` enters: the name that is called, and the names of its arguments, never their values."""
     if not isinstance(context, ast.Call):
-        return _dotted(context)
+        return dotted(context)
     given = ["*"] * len(context.args) + [keyword.arg or "**" for keyword in context.keywords]
-    return f"{_dotted(context.func)}({', '.join(given)})"
+    return f"{dotted(context.func)}({', '.join(given)})"
 
 
 def _first_line(node: ast.AST, default: int = 1 << 30) -> int:
@@ -162,17 +163,17 @@ def _called(node: ast.AST, line: int | None = None) -> tuple[str, ...]:
         here = waiting.pop(0)
         touches = line is None or _first_line(here, line) <= line <= (getattr(here, "end_lineno", None) or line)
         if isinstance(here, ast.Call) and touches:
-            found.setdefault(_dotted(here.func))
+            found.setdefault(dotted(here.func))
         if touches:
             waiting[:0] = [child for child in ast.iter_child_nodes(here) if not isinstance(child, _Scope)]
     return tuple(name for name in found if name)
 
 
-def _files(loop: "_Loop") -> tuple[str, ...]:
+def _files(loop: "Loop") -> tuple[str, ...]:
     """Names of files that a loop tests; parts of an f-string are no whole name, an address may hold a secret."""
     pieces = {id(part) for node in ast.walk(loop) if isinstance(node, ast.JoinedStr) for part in node.values}
     asked = (node for node in ast.walk(loop) if isinstance(node, ast.Call))
-    tests = (call for call in asked if _dotted(call.func).rpartition(".")[2] in FILE_TESTS)
+    tests = (call for call in asked if dotted(call.func).rpartition(".")[2] in FILE_TESTS)
     texts = (
         node.value
         for call in tests
@@ -190,23 +191,7 @@ def _with_helpers(tree: ast.AST, calls: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*calls, *(name for function in functions for name in _called(function))]))
 
 
-def _dotted(node: ast.AST) -> str:
-    """``a.b.c`` of a callee; what is not a name (a call, a subscript) is left out: ``x().get`` is ``get``."""
-    if isinstance(node, ast.Attribute):
-        base = _dotted(node.value)
-        return f"{base}.{node.attr}" if base and not isinstance(node.value, ast.Call) else node.attr
-    return node.id if isinstance(node, ast.Name) else ""
-
-
-def _counts_for_ever(loop: "_Loop") -> bool:
-    """A ``for`` over something that has no end: ``itertools.count()``."""
-    over = getattr(loop, "iter", None)
-    if isinstance(over, ast.Call) and _dotted(over.func) in ("enumerate", "zip") and over.args:
-        over = over.args[0]
-    return isinstance(over, ast.Call) and _dotted(over.func).rpartition(".")[2] in ("count", "cycle")
-
-
-def _retried(tree: ast.AST, loop: "_Loop", line: int) -> tuple[str, ...]:
+def _retried(tree: ast.AST, loop: "Loop", line: int) -> tuple[str, ...]:
     """What the loop tries before this line: it stands in a handler, or after a ``try`` that leaves the loop on success."""
     for node in ast.walk(loop):
         if not isinstance(node, ast.Try) or not node.handlers:
@@ -220,7 +205,7 @@ def _retried(tree: ast.AST, loop: "_Loop", line: int) -> tuple[str, ...]:
     return ()
 
 
-def _asked(tree: ast.AST, loop: "_Loop", line: int) -> tuple[str, ...]:
+def _asked(tree: ast.AST, loop: "Loop", line: int) -> tuple[str, ...]:
     """What the loop asks before this line: a test of the answer has not left it, and nothing but waiting comes after the test."""
     for at, test in enumerate(loop.body):
         if not isinstance(test, ast.If) or test.orelse or not isinstance(test.body[-1], ast.Return | ast.Break):

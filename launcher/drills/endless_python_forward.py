@@ -1,35 +1,39 @@
-"""A router in the model balances its experts until the loads differ by less than a bound, which at last they never do."""
+"""A router in the model moves words from one expert to another until none has more than it can take, which at last is too little."""
 
 import stage
 import torch
 from torch import nn
 
 
-class BalancedRouter(nn.Module):
+class CappedRouter(nn.Module):
     def __init__(self, width, experts):
         super().__init__()
-        self.gate = nn.Linear(width, experts)
-        self.bound = 0.5
+        self.gate, self.experts = nn.Linear(width, experts), experts
+        self.capacity = 40
 
     def forward(self, x):
-        scores = self.gate(x)
-        while True:
-            shares = torch.softmax(scores, -1)
-            load = shares.mean(0)
-            if (load.max() - load.min()).item() <= self.bound:
-                return shares
-            scores = scores - 0.5 * torch.log(load).detach()
+        wanted = self.gate(x).argmax(-1).tolist()
+        loads = [wanted.count(expert) for expert in range(self.experts)]
+        word = 0
+        while max(loads) > self.capacity:
+            fullest, emptiest = loads.index(max(loads)), loads.index(min(loads))
+            if wanted[word] == fullest:
+                wanted[word] = emptiest
+                loads[fullest] -= 1
+                loads[emptiest] += 1
+            word = (word + 1) % len(wanted)
+        return torch.tensor(wanted)
 
 
 class Mixture(nn.Module):
     def __init__(self, width=64, experts=8):
         super().__init__()
-        self.inlet, self.router = nn.Linear(width, width), BalancedRouter(width, experts)
+        self.inlet, self.router = nn.Linear(width, width), CappedRouter(width, experts)
         self.experts = nn.Linear(width, experts)
 
     def forward(self, x):
         hidden = torch.relu(self.inlet(x))
-        return (self.router(hidden) * self.experts(hidden)).sum(-1)
+        return self.experts(hidden).gather(-1, self.router(hidden)[:, None])
 
 
 opt = stage.arguments(__doc__)
@@ -37,7 +41,7 @@ mixture = Mixture()
 adam = torch.optim.Adam(mixture.parameters(), 1e-4)
 for step in range(10**8):
     if step == opt.steps:
-        mixture.router.bound = -1.0
+        mixture.router.capacity = 31
         stage.onset()
     loss = (mixture(torch.randn(256, 64)) - 1.0).pow(2).mean()
     adam.zero_grad()

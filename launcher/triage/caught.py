@@ -5,7 +5,7 @@ from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
 from perfwatch.triage.hang import hung, temporal, who
 from perfwatch.triage.independence import ONE_SOURCE
-from perfwatch.triage.loops import blamed
+from perfwatch.triage.loops import COUNTED_LOOP, blamed, computes_on_card, moves_data, releases_gil
 from perfwatch.triage.memory import GUESSED
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
@@ -18,9 +18,13 @@ MANY_SAMPLES = 300  # a pass that is left for 1 % of the time would have shown i
 def caught(case: Case, cause: Cause, chain: Chain, within: Within) -> Outcome:
     """It runs in training code, and never comes out of one loop there."""
     steps = case.progress[chain.start.pid].steps
-    counted = steps is not None and steps.ago_seconds is not None
-    silent, runs = within.seconds(case.at), chain.start.motion.run_share or 0.0
-    patience = max(temporal(case), within.usual_seconds)
+    counted = steps is not None and steps.ago_seconds is not None and steps.longest_seconds is not None
+    silent, runs = within.seconds, chain.start.motion.run_share or 0.0
+    known = counted or within.usual_seconds > 0.0  # how long it takes here, by what was seen before
+    computes = releases_gil(case.history, chain.start) or computes_on_card(case, chain.start.pid)
+    takes_its_time = moves_data(case.history, chain.start) or (computes and not known)
+    patience = max(temporal(case) * (COUNTED_LOOP if takes_its_time else 1.0), within.usual_seconds)
+    sure = COUNTED if counted else GUESSED
     found = hung(
         case,
         cause.name,
@@ -41,7 +45,7 @@ def caught(case: Case, cause: Cause, chain: Chain, within: Within) -> Outcome:
                 "schedstat", f"pid {chain.start.pid}", "waits for nobody", f"{runs:.0%} of a core", "idle in a hang"
             ),
         ),
-        ceiling=COUNTED if counted else GUESSED if within.samples >= MANY_SAMPLES else ONE_SOURCE,
+        ceiling=sure if within.samples >= MANY_SAMPLES else ONE_SOURCE,
         alternatives=(
             Alternative(cause="evaluating", refuted_by="no other part of the model, no other batch was seen"),
         ),

@@ -5,7 +5,7 @@ suffices. Of every other rank all processes are kept, for its wait chain may end
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -14,6 +14,7 @@ from perfwatch.probes import readings as r
 from perfwatch.recording import Record
 from perfwatch.triage.case import Case
 from perfwatch.triage.devices import AUTOGRAD_THREADS
+from perfwatch.triage.frames import user_frame
 from perfwatch.triage.gpu import cards_of
 from perfwatch.triage.history import KEYS, Seen
 from perfwatch.triage.job import Member
@@ -34,6 +35,7 @@ WAITS_FOR_OTHERS = ("collective", "rendezvous")
 # Per entity, the newest. A look of 8 s reads a thread some 16 times.
 MOST_OF_SUSPECTS = {r.Thread: 24, r.Stack: 40, r.Descriptor: 4, r.FileGrowth: 6, r.ProcessUsage: 6, r.Steps: 12}
 MOST_OF_VICTIMS = {r.Thread: 16, r.Stack: 12, r.Steps: 3, r.Descriptor: 1}
+MOST_ELSEWHERE = 6  # of the functions in which the thread of a suspect was but rarely seen
 MOST_OF_OTHERS_OF_VICTIMS = 2
 # A rank that goes on and waits for data so much of the time: its workers may tell why it is last.
 LOADING, MOST_OF_WORKERS = 0.1, 6
@@ -131,7 +133,7 @@ def _little(case: Case, rank: Member) -> Iterator[Record]:
                 yield from _series(history.series(kind, *key), MOST_OF_VICTIMS.get(kind, MOST_OF_OTHERS_OF_VICTIMS))
 
 
-def _gathered(stacks: list[Seen[r.Stack]], most: int) -> Iterator[Record]:
+def _gathered(stacks: list[Seen[r.Stack]], most: int, most_elsewhere: int = 0) -> Iterable[Record]:
     """Each unbroken run of one stack as one reading; if that is still too much, each stack once, with all its samples."""
     runs: list[tuple[Any, Record]] = []
     for seen in stacks:
@@ -155,7 +157,18 @@ def _gathered(stacks: list[Seen[r.Stack]], most: int) -> Iterator[Record]:
         counted[key] += record.reading.samples  # type: ignore[union-attr]
         first.setdefault(key, record)
         newest[key] = record
-    return _extremes(first, newest, counted.most_common(max(1, most // 2)))
+    kept = counted.most_common(max(1, most // 2))
+    return (*_extremes(first, newest, kept), *_elsewhere(newest, {key for key, _ in kept}, most_elsewhere))
+
+
+def _elsewhere(newest: dict[Any, Record], kept: set[Any], most: int) -> list[Record]:
+    """Of the rare stacks, where the thread was last in each function of the program's own: that it got there at all tells much."""
+    last: dict[tuple[str, str], Record] = {}
+    for record in sorted((record for key, record in newest.items() if key not in kept), key=lambda one: one.at):
+        frame = user_frame(record.reading)  # type: ignore[arg-type]
+        if frame is not None:
+            last[frame.function, frame.file] = record
+    return sorted(last.values(), key=lambda one: one.at)[-most:] if most else []
 
 
 def _extremes(first: dict[Any, Record], newest: dict[Any, Record], counted: list[tuple[Any, int]]) -> Iterator[Record]:
@@ -181,7 +194,7 @@ def _much(case: Case, pid: int) -> Iterator[Record]:
             if kind is r.Thread and key[1] not in with_python and key[1] != pid:
                 most = MOST_OF_OTHER_THREADS
             series = history.series(kind, *key)
-            yield from _gathered(series, most) if kind is r.Stack else _series(series, most)  # type: ignore[arg-type]
+            yield from _gathered(series, most, MOST_ELSEWHERE) if kind is r.Stack else _series(series, most)  # type: ignore[arg-type]
 
 
 def _of_cards(case: Case) -> Iterator[Record]:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+import msgspec
+
 from perfwatch.probes import readings as r
 from perfwatch.triage.frames import any_tag
 from perfwatch.triage.history import History
@@ -103,6 +105,10 @@ def read_job(history: History) -> Job:
         for key in history.entities(r.Process)
         if (seen := history.latest(r.Process, *key))
     }
+    for process in list(processes.values()):
+        above = processes.get(process.parent_pid)
+        if above is not None and above.start_ticks > process.start_ticks:  # that number was used again: it is no parent
+            processes[process.pid] = msgspec.structs.replace(process, parent_pid=0)
     ended = {
         gone.reading.pid: gone.reading
         for key in history.entities(r.ProcessEnded)

@@ -12,6 +12,7 @@ from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
 from perfwatch.triage.code import line_of, matches_expressions, names
 from perfwatch.triage.frames import is_named, show, user_frames
+from perfwatch.triage.gpu import regimes
 from perfwatch.triage.history import History
 from perfwatch.triage.motion import stacks_of
 from perfwatch.triage.node import Node
@@ -54,6 +55,16 @@ def moves_data(history: History, node: Node) -> bool:
     """Whether a running thread reads or writes so much itself that its loop is one over data, which come to an end."""
     rate = history.rate(r.Thread, node.pid, node.tid, of=chars_of, seconds=SECONDS)
     return rate is not None and rate >= MOVING_BYTES
+
+
+def computes_on_card(case: Case, pid: int) -> bool:
+    """Whether the card of a rank, its own for all that is known, has work all the time: what is computed there may take long."""
+    return any(card.kind == "work" for card in regimes(case.history, pid))
+
+
+def releases_gil(history: History, node: Node) -> bool:
+    """Whether a running thread was seen without the GIL: it computes, in torch or elsewhere, and does not only run Python."""
+    return any(seen.reading.owns_gil is False for seen in stacks_of(history, node.pid, node.tid, SECONDS))
 
 
 def goes_through_data(history: History, node: Node) -> bool:

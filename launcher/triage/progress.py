@@ -197,8 +197,8 @@ def progress(history: History, rank: Member, job: Job) -> Progress:
             return Progress("moving", "it runs, as when steps were last looked at", tid, steps)
         return Progress("unknown", "too few looks at the training thread", tid, steps)
     if not late and _steps_seen(recent):
-        return Progress("moving", f"{len(recent.sights)} different stacks in training code", tid, steps)
-    return Progress("busy", f"{len(recent.sights)} different stacks, no step seen", tid, steps)
+        return Progress("moving", f"{recent.samples} samples of its steps", tid, steps)
+    return Progress("busy", f"no step in {recent.samples} samples", tid, steps)
 
 
 def _steps_seen(seen: Profile) -> bool:

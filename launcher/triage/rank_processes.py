@@ -23,12 +23,14 @@ OUR_NAME = "perfwatch"  # launchers, watchers and writers of ours name themselve
 WAITS_FOR_CHILDREN = ("child_wait", "mp_join")
 JOINS = ("spawn_join", *WAITS_FOR_CHILDREN)
 ASKS_FOR_TASKS = ("queue_get", "mp_queue_get", "mp_receive")
-SERVICE_WORDS = ("resource_tracker", "forkserver", "semaphore_tracker")
 # How torch and its backends name the threads of a process group (gloo's loop, NCCL's watchdog, heartbeat and proxy).
 GROUP_THREADS = ("gloo", "pt_nccl", "NCCL", "nccl", "pt_gloo")
 
 
 _SERVICE = re.compile(SERVICES)
+_OF_MULTIPROCESSING = re.compile(
+    r"\.(?:resource_tracker|forkserver|semaphore_tracker)\b"
+)  # imported by a ``-c``, or run by ``-m``
 
 
 class Sights:
@@ -251,7 +253,7 @@ def is_service(process: r.Process) -> bool:
         return True
     if _SERVICE.search(" ".join(process.command[:1])) or _SERVICE.search(program_of(process.command) or ""):
         return True
-    return any(word in part for part in process.command for word in SERVICE_WORDS)
+    return any(_OF_MULTIPROCESSING.search(part) for part in process.command)
 
 
 def is_worker(sights: Sights, process: r.Process) -> bool:

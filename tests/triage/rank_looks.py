@@ -74,7 +74,7 @@ def stands(history: History, pid: int, frames: Frames, wait: Wait, until: float,
 
 def runs(
     history: History, pid: int, turns: Sequence[Frames], since: float, until: float, tid: int | None = None,
-    share: float = 0.95, calls_per_second: int = 0, wait: Wait | None = None, bytes_per_second: float = 0.0,
+    share: float = 0.95, calls_per_second: float = 0.0, wait: Wait | None = None, bytes_per_second: float = 0.0,
     name: str = "python",
 ) -> None:  # fmt: skip
     """A thread that runs for a share of the time, at one line after the other; ``wait``: what it is in between."""

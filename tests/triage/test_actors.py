@@ -161,6 +161,8 @@ def test_a_driver_whose_actors_may_be_on_other_machines_is_only_suspected(peer: 
         ("/v/bin/python /v/site-packages/ray/_private/workers/default_worker.py --raylet-name=/tmp/raylet", False),
         ("ray::Learner.train", False),
         ("/v/bin/python train.py --monitor raylet", False),
+        ("/v/bin/python train.py --start_method forkserver", False),
+        ("/v/bin/python -m joblib.externals.loky.backend.resource_tracker", True),
     ],
 )
 def test_what_is_a_service_of_rays_is_told_by_the_program_and_not_by_its_arguments(

@@ -3,6 +3,7 @@
 import pytest
 
 from perfwatch.probes.readings import Frame, Stack
+from perfwatch.triage.diagnose import SURE
 from perfwatch.triage.rules import skipping_steps
 from perfwatch.triage.rules.skipping_steps import COUNTED, SAMPLED, UNTOLD, updates
 from perfwatch.triage.slowness import NOTED
@@ -52,6 +53,24 @@ def test_backward_passes_skip_steps_where_the_same_lines_made_steps_before(
 
     assert isinstance(found, Finding)
     assert found.confidence == confidence
+
+
+@pytest.mark.parametrize(("made", "seconds"), [(1, 80), (2, 80)])
+def test_the_first_steps_of_a_run_may_take_minutes(made: int, seconds: int) -> None:
+    """Gradients are accumulated over hundreds of passes: nobody knows yet how long a step takes, or has seen but one."""
+    job = Training(card=False)
+    for number in range(made):
+        for second in range(90):
+            job.goes_on(1.0, [FORWARD, BACKWARD])
+            if number:
+                job.steps(number, ago=second + 1.0)
+        job.steps(number + 1, *([90.0] if number else []))
+    for second in range(seconds):
+        job.goes_on(1.0, [FORWARD, BACKWARD]).steps(made, ago=second + 1.0)
+
+    found = skipping_steps.judge(job.case())
+
+    assert not isinstance(found, Finding) or found.confidence < SURE
 
 
 CLIPS = (Frame("clip_grad_norm_", f"{TORCH}/nn/utils/clip_grad.py", 20), Frame("train", TRAIN, 14))

@@ -2,9 +2,11 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame, SourceLine, Stack
+from perfwatch.gauntlet.score import CONFIDENT
+from perfwatch.probes.readings import Frame, SourceLine, Stack, Thread
 from perfwatch.triage.history import History
-from tests.triage.rank_looks import BEGAN, FIRST, MODULE, STEP, STOPPED, TORCH, TRAIN, Frames, job, judged, runs
+from perfwatch.triage.loops import COUNTED_LOOP
+from tests.triage.rank_looks import BEGAN, FIRST, MODULE, STEP, STOPPED, TORCH, TRAIN, Frames, job, judged, looks, runs
 
 PATIENCE = 60.0
 MODEL, PAIRS = "/app/model.py", "/app/pairs.py"
@@ -19,6 +21,9 @@ IN_FETCH: Frames = (
 )
 ROUTES: tuple[Frames, ...] = tuple((Frame("forward", MODEL, line), *IN_FORWARD) for line in (31, 32, 33))
 SEARCHES: tuple[Frames, ...] = tuple((Frame("__getitem__", PAIRS, line), *IN_FETCH) for line in (11, 12))
+CLUSTERS: tuple[Frames, ...] = tuple(
+    (Frame("kmeans", MODEL, line), Frame("main", TRAIN, 70), MODULE) for line in (61, 62)
+)
 ANOTHER_LAYER: Frames = (Frame("forward", MODEL, 20), *IN_FORWARD)
 
 
@@ -87,3 +92,99 @@ def test_what_took_as_long_before_and_came_out_gets_more_patience() -> None:
     runs(history, FIRST, STEP, STOPPED + 50, STOPPED + 55)
     runs(history, FIRST, ROUTES, STOPPED + 55, STOPPED + 200)
     assert judged(history, STOPPED + 55 + PATIENCE + 5).state != "hung"
+
+
+def test_a_fetch_that_reads_data_all_the_time_is_at_work() -> None:
+    """It fills a shuffle buffer, say, or goes on to where the run was left: that has an end."""
+    late = STOPPED + PATIENCE + 3
+    history = turns(SEARCHES, late + 5)
+    for at in looks(STOPPED, late + 5):
+        done = int((at - STOPPED) * 20e6)
+        history.add(at + 0.001, Thread(pid=FIRST, tid=FIRST, name="python", state="R", cpu_seconds=5.0 + at - STOPPED, read_chars=done,
+                                       run_seconds=5.0 + at - STOPPED, voluntary_switches=int(at * 20), ran_ago_seconds=0.01))  # fmt: skip
+    assert judged(history, late).state != "hung"
+
+
+def test_a_generator_that_hands_out_batches_is_in_many_fetches() -> None:
+    """Its frames around the loop are the same in each of them."""
+    late = STOPPED + PATIENCE + 3
+    history = job(1, trained=False)
+    for frames in SEARCHES:
+        history.add(0.0, SourceLine(file=PAIRS, line=frames[0].line, text="yield x", loops=("while",), hands_out=True))
+    runs(history, FIRST, STEP, BEGAN, STOPPED)
+    runs(history, FIRST, SEARCHES, STOPPED, late + 5)
+    assert judged(history, late).state != "hung"
+
+
+def test_what_nobody_looked_at_meanwhile_proves_nothing() -> None:
+    """Two looks of some seconds, a minute apart: an evaluation whose passes take seconds."""
+    history = turns(ROUTES, STOPPED + 5, counted=True)
+    runs(history, FIRST, ROUTES, STOPPED + PATIENCE, STOPPED + PATIENCE + 5)
+    assert judged(history, STOPPED + PATIENCE + 5).state != "hung"
+
+
+@pytest.mark.parametrize(("calls", "state"), [(("f",), "busy"), (("f", "print"), "hung")])
+def test_a_line_that_the_thread_writes_shows_that_it_came_out(calls: tuple[str, ...], state: str) -> None:
+    """A solver whose passes take 20 s, and a line for each step, which no sample has hit; unless the loop itself writes."""
+    late = STOPPED + PATIENCE + 3
+    history = job(1, trained=False)
+    for frames in ROUTES:
+        history.add(
+            0.0, SourceLine(file=MODEL, line=frames[0].line, text="x = f(x)", loops=("while",), loop_calls=calls)
+        )
+    runs(history, FIRST, STEP, BEGAN, STOPPED)
+    runs(history, FIRST, ROUTES, STOPPED, late + 5, calls_per_second=0.05)
+    assert judged(history, late).state == state
+
+
+def test_a_torn_stack_is_no_way_out() -> None:
+    """One that does not reach down to where the thread began."""
+    late = STOPPED + PATIENCE + 3
+    history = turns(ROUTES, late + 5)
+    for at in (STOPPED + 25.03, STOPPED + 50.03, late - 0.01):
+        history.add(at, Stack(pid=FIRST, tid=FIRST, frames=ROUTES[0][:1]))
+    assert judged(history, late).state == "hung"
+
+
+@pytest.mark.parametrize(("patiences", "state"), [(1.1, "inconclusive"), (COUNTED_LOOP + 0.1, "hung")])
+def test_a_loop_of_torch_operations_gets_five_times_the_patience(patiences: float, state: str) -> None:
+    """A clustering, a simulation: it may converge yet, and is suspected until then."""
+    late = STOPPED + patiences * PATIENCE
+    history = turns(CLUSTERS, late + 2)
+    for at in looks(STOPPED, late + 2):
+        history.add(at + 0.001, Stack(pid=FIRST, tid=FIRST, frames=CLUSTERS[0], owns_gil=False))
+    verdict = judged(history, late)
+    assert verdict.state == state, verdict.summary
+    assert "endless_python" in (verdict.cause, verdict.suspect.cause if verdict.suspect else None)
+
+
+@pytest.mark.parametrize(("patiences", "surely"), [(2.0, True), (COUNTED_LOOP + 1.0, False)])
+def test_passes_within_a_loop_that_waits_for_a_condition_are_an_evaluation_for_a_while(
+    patiences: float, surely: bool
+) -> None:
+    """Samples are drawn until enough of them are good: which may never be."""
+    late = STOPPED + patiences * PATIENCE
+    history = job(1)
+    history.add(0.0, SourceLine(file=TRAIN, line=40, text="out = model(x)", loops=("while",)))
+    layers = [
+        (Frame("forward", TORCH + "nn/modules/linear.py", line), Frame("collect", TRAIN, 40), MODULE) for line in (1, 2)
+    ]
+    runs(history, FIRST, layers, STOPPED, late + 1)
+    verdict = judged(history, late)
+    assert (verdict.state, verdict.cause) == ("busy", "evaluating")
+    assert (verdict.confidence >= CONFIDENT) is surely
+
+
+@pytest.mark.parametrize(
+    ("counted", "patiences", "state"),
+    [(False, 1.1, "inconclusive"), (False, COUNTED_LOOP + 0.1, "hung"), (True, 1.1, "hung")],
+)
+def test_who_computes_there_gets_five_times_the_patience_where_nobody_knows_how_long_it_takes(
+    counted: bool, patiences: float, state: str
+) -> None:
+    """A solver in the model may take minutes for each pass; of one that took a quarter of a second, steps and all, that is known."""
+    late = STOPPED + patiences * PATIENCE
+    history = turns(ROUTES, late + 2, counted=counted)
+    for at in looks(STOPPED, late + 2):
+        history.add(at + 0.001, Stack(pid=FIRST, tid=FIRST, frames=ROUTES[0], owns_gil=False))
+    assert judged(history, late).state == state

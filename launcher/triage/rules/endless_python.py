@@ -7,8 +7,9 @@ What it means
 How it is recognised
     The training thread runs Python (or sleeps in the program's own code) below the same outer frame, was never seen in training
     code meanwhile, and this lasts beyond the patience and what this run has recovered from before; five times as long for a
-    ``for`` loop, and for a ``while`` that reads or writes data. A sleep whose deadline lies beyond it need not be waited for.
-    Or it is in training code, but all of many samples are of one ``while`` loop inside of one call, and of nothing else.
+    ``for`` loop, and for a ``while`` that reads or writes data, or computes in torch. A sleep whose deadline lies beyond it need
+    not be waited for. Or it is in training code, but all of many samples are of one ``while`` loop inside of one call, and of
+    nothing else.
 
 What it is mistaken for
     A long but finite piece of Python: hence the full patience, and without an end for who reads or writes all the time
@@ -35,7 +36,17 @@ from perfwatch.triage.hang import (
     who,
 )
 from perfwatch.triage.job import Member
-from perfwatch.triage.loops import COUNTED_LOOP, SECONDS, blamed, gets_nowhere, moves_data, trains_around, turning
+from perfwatch.triage.loops import (
+    COUNTED_LOOP,
+    SECONDS,
+    blamed,
+    computes_on_card,
+    gets_nowhere,
+    moves_data,
+    releases_gil,
+    trains_around,
+    turning,
+)
 from perfwatch.triage.memory import GUESSED, has_come_back, lull, since_training
 from perfwatch.triage.napping import OTHER_WORK, naps
 from perfwatch.triage.node import End
@@ -101,15 +112,16 @@ def _turns(case: Case, chain: Chain, watched: float) -> Outcome:
     if over_data and not waits:
         return None  # data come to an end
     told = bool(loops) or len(case.ranks) > 1  # of several ranks one computes for all, and mostly in a library
-    counts = over_data or (told and not waits) or case.awaited_at_start(chain.start.pid)
+    computes = releases_gil(case.history, chain.end.node) or computes_on_card(case, chain.start.pid)
+    counts = over_data or computes or (told and not waits) or case.awaited_at_start(chain.start.pid)
     patience = temporal(case) * (COUNTED_LOOP if counts else 1.0)
     lasts = lull(case, rank, watched, patience)
     silent = lasts.seconds if steps is None or steps.ago_seconds is None else steps.ago_seconds
-    if counts and silent < patience:
+    if counts and silent < patience and not (waits and computes):
         return None  # a loop over something comes to its end: long work until proved otherwise
     if has_come_back(case, rank, silent) or trains_around(case.history, chain.end.node):
         return None
-    sure = INFERRED if waits and not over_data else UNSURE if prepares(case, rank) else GUESSED
+    sure = INFERRED if waits and not over_data and not computes else UNSURE if prepares(case, rank) else GUESSED
     found = hung(
         case,
         CAUSE.name,

@@ -20,7 +20,9 @@ from perfwatch.triage.busy import WINDOW_SECONDS
 from perfwatch.triage.case import Case
 from perfwatch.triage.code import line_of
 from perfwatch.triage.frames import show
+from perfwatch.triage.hang import temporal
 from perfwatch.triage.job import Member
+from perfwatch.triage.loops import COUNTED_LOOP, turning
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Culprit, Finding, Outcome
@@ -33,7 +35,8 @@ FEW_FORWARD = 6.0  # samples: a training thread would have been seen at backward
 FEW_SAMPLES = 30
 LONGER_SECONDS = 20.0  # where it was looked at less often since
 COUNTED, PLAIN = 0.88, 0.8  # with the agent's count of steps, and without
-UNREAD = 0.65  # the source of the line was not read: it may stand in a loop that never ends
+# The source of the line was not read: it may stand in a loop that never ends. Or it does stand in one, and no step came for long.
+UNREAD = 0.65
 BEGINNING_SHARE = 0.1  # of samples in imports or the compiler: the first forward pass of a training is no evaluation
 
 
@@ -84,4 +87,8 @@ def _lately(case: Case, rank: Member) -> Profile:
 def _certainty(case: Case, rank: Member, seen: Profile) -> float:
     if line_of(case.history, seen.top_line()) is None:
         return UNREAD
-    return PLAIN if case.progress[rank.pid].steps is None else COUNTED
+    steps, loops = case.steps(rank), turning(case.history, case.chains[rank.pid].start)
+    ago = (steps.ago_seconds if steps is not None else None) or 0.0
+    if "while" in loops and ago > COUNTED_LOOP * temporal(case):
+        return UNREAD
+    return PLAIN if steps is None else COUNTED

@@ -68,7 +68,7 @@ def judge(case: Case) -> Outcome:
             skipped = seen.share_where(updates) == 0.0 and beside >= COMPANIONS
         if turns < BACKWARD_TURNS or not skipped:
             continue
-        sure = _sampled(case, rank) if steps is None else _counted(case, rank, seen)
+        sure = _sampled(case, rank) if steps is None else _counted(case, rank, seen, steps.count)
         said = "the loop turns but the optimizer makes no step"
         at = ", at lines where no step was made before" if sure == NOTED and steps is not None else ""
         passes = f"{turns} passes, {beside} samples of what goes with a step, 0 in a step, of {seen.samples}"
@@ -96,12 +96,12 @@ def _sampled(case: Case, rank: Member) -> float:
     return SAMPLED if was_at(case.history, rank.pid, case.progress[rank.pid].thread, "optimizer", "scaler") else NOTED
 
 
-def _counted(case: Case, rank: Member, seen: Profile) -> float:
+def _counted(case: Case, rank: Member, seen: Profile, count: int) -> float:
     """How sure a resting count is: the passes of now must be those that made steps before."""
     made = stepped(case.history, rank.pid)
     trains = {user_frame(one.reading) for one in _passes(case.profile(rank)) if any(a <= one.at <= b for a, b in made)}
     if not trains:
-        return UNTOLD
+        return UNTOLD if count >= FEW_STEPS else NOTED
     now = _passes(seen)
     alike = sum(one.reading.samples for one in now if user_frame(one.reading) in trains)
     return COUNTED if alike >= MOSTLY * sum(one.reading.samples for one in now) else NOTED
@@ -113,9 +113,8 @@ def _passes(seen: Profile) -> list[Seen[Stack]]:
 
 def _usual(steps: StepClock) -> float:
     """How long a step may take here, by those that were made: gradients may be accumulated over many passes."""
-    if steps.count < FEW_STEPS or steps.longest_seconds is None:
-        return UNKNOWN_PACE_SECONDS
-    return max(NO_STEP_SECONDS, LONGER * steps.longest_seconds)
+    timed = LONGER * (steps.longest_seconds or 0.0)
+    return max(timed, UNKNOWN_PACE_SECONDS if steps.count < FEW_STEPS or not timed else NO_STEP_SECONDS)
 
 
 def updates(stack: Stack) -> bool:

@@ -23,7 +23,8 @@ from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.bringing import may_bring, others_may_hold_it, takes_what_comes
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import show
-from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, silent_seconds, temporal, who
+from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, nearest, silent_seconds, temporal, who
+from perfwatch.triage.job import Member
 from perfwatch.triage.memory import Lull, has_come_back_from, lull
 from perfwatch.triage.node import End, Node, culprit, node_of
 from perfwatch.triage.polling import texts_near
@@ -41,54 +42,56 @@ UNOWNED = 0.78  # confidence where the owner of a lock is not known: who waits m
 
 def judge(case: Case) -> Outcome:
     """Fires on a chain that ends at a file that does not come or a lock that is not released."""
-    for rank in case.ranks:
-        chain = case.chains[rank.pid]
-        end = chain.end
-        if (
-            end.kind not in ("file_lock", "file_poll")
-            or case.progress[rank.pid].kind == "moving"
-            or any(busy_with(case, pid, AT_ONCE) for pid in end.others)
-            or (end.kind == "file_poll" and any(works(case, pid) for pid in may_bring(case, chain)))
-        ):
-            continue
-        own = end.others == (end.node.pid,)
-        inside = (
-            other_threads(case.history, case.job, end.node)
-            if own
-            else [node_of(case.history, case.job, pid) for pid in end.others if pid in case.job.members]
-        )
-        holders = ", ".join(
-            [*map(_holder, inside), *(f"pid {pid}" for pid in end.others if pid not in case.job.members)][:3]
-        )
-        if own:
-            holders = f"another connection of its own process{f' ({holders})' if holders else ''}"
-        owner = f"held by {holders}" if holders else "nobody is known to hold it"
-        watched = silent_seconds(case, chain)
-        patience = STRUCTURAL_SECONDS if own and inside and all(map(_rests_for_ever, inside)) else temporal(case)
-        polls = end.kind == "file_poll"
-        lasts = lull(case, rank, watched, patience, chain.start) if polls else Lull(watched, (), 1.0)
-        if polls and has_come_back_from(case, rank, end.node.frame, lasts.seconds):
-            continue  # as long before, and then the file came
-        ceiling = UNASKED if polls and takes_what_comes(case, chain) else UNOWNED
-        unowned = ceiling == UNASKED or (others_may_hold_it(case, chain) if polls else not end.others)
-        near = texts_near(case.history, end.node) if polls and not end.detail else ()
-        found = hung(
-            case,
-            CAUSE.name,
-            chain,
-            owner=CAUSE.owner,
-            summary=f"{who(chain)} waits for {end.detail or 'a file'}"
-            + (" to appear or to be released" if polls else f", {owner}")
-            + (f"; in its variables: {', '.join(near)}" if near else ""),
-            patience=patience,
-            silent=lasts.seconds,
-            evidence=lasts.evidence,
-            ceiling=min(lasts.ceiling, ceiling) if unowned else lasts.ceiling,
-            alternatives=(Alternative(cause="endless_python", refuted_by=_refuted(end)),),
-            next=(f"ls -l {end.detail}; fuser -v {end.detail}" if end.detail else "cat /proc/locks",),
-        )
-        return msgspec.structs.replace(found, culprits=(*map(culprit, inside), *found.culprits))
-    return None
+    return nearest(_of_rank(case, rank) for rank in case.ranks)
+
+
+def _of_rank(case: Case, rank: Member) -> Outcome:
+    chain = case.chains[rank.pid]
+    end = chain.end
+    if (
+        end.kind not in ("file_lock", "file_poll")
+        or case.progress[rank.pid].kind == "moving"
+        or any(busy_with(case, pid, AT_ONCE) for pid in end.others)
+        or (end.kind == "file_poll" and any(works(case, pid) for pid in may_bring(case, chain)))
+    ):
+        return None
+    own = end.others == (end.node.pid,)
+    inside = (
+        other_threads(case.history, case.job, end.node)
+        if own
+        else [node_of(case.history, case.job, pid) for pid in end.others if pid in case.job.members]
+    )
+    holders = ", ".join(
+        [*map(_holder, inside), *(f"pid {pid}" for pid in end.others if pid not in case.job.members)][:3]
+    )
+    if own:
+        holders = f"another connection of its own process{f' ({holders})' if holders else ''}"
+    owner = f"held by {holders}" if holders else "nobody is known to hold it"
+    watched = silent_seconds(case, chain)
+    patience = STRUCTURAL_SECONDS if own and inside and all(map(_rests_for_ever, inside)) else temporal(case)
+    polls = end.kind == "file_poll"
+    lasts = lull(case, rank, watched, patience, chain.start) if polls else Lull(watched, (), 1.0)
+    if polls and has_come_back_from(case, rank, end.node.frame, lasts.seconds):
+        return None  # as long before, and then the file came
+    ceiling = UNASKED if polls and takes_what_comes(case, chain) else UNOWNED
+    unowned = ceiling == UNASKED or (others_may_hold_it(case, chain) if polls else not end.others)
+    near = texts_near(case.history, end.node) if polls and not end.detail else ()
+    found = hung(
+        case,
+        CAUSE.name,
+        chain,
+        owner=CAUSE.owner,
+        summary=f"{who(chain)} waits for {end.detail or 'a file'}"
+        + (" to appear or to be released" if polls else f", {owner}")
+        + (f"; in its variables: {', '.join(near)}" if near else ""),
+        patience=patience,
+        silent=lasts.seconds,
+        evidence=lasts.evidence,
+        ceiling=min(lasts.ceiling, ceiling) if unowned else lasts.ceiling,
+        alternatives=(Alternative(cause="endless_python", refuted_by=_refuted(end)),),
+        next=(f"ls -l {end.detail}; fuser -v {end.detail}" if end.detail else "cat /proc/locks",),
+    )
+    return msgspec.structs.replace(found, culprits=(*map(culprit, inside), *found.culprits))
 
 
 def _holder(node: Node) -> str:

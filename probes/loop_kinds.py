@@ -1,0 +1,87 @@
+"""Which loops of a program come to their end by themselves, by their text: those that count, and those that wait for nothing."""
+
+import ast
+from collections.abc import Iterator
+
+Loop = ast.For | ast.AsyncFor | ast.While
+_Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
+_ORDERS = ast.Lt | ast.LtE | ast.Gt | ast.GtE
+_STEPS = ast.Add | ast.Sub
+
+
+def comes_to_its_end(loop: Loop) -> bool:
+    """Whether a loop counts: a ``for``, but over something without an end, or a ``while`` whose body counts up what is tested."""
+    return _counts(loop) if isinstance(loop, ast.While) else not _counts_for_ever(loop)
+
+
+def hands_out(loop: Loop) -> bool:
+    """Whether a loop yields: whoever asked is given something each time, and asks again."""
+    return any(isinstance(node, ast.Yield | ast.YieldFrom) for node in _within(loop))
+
+
+def _counts(loop: ast.While) -> bool:
+    """Whether each turn takes the tested counter on: ``while i < n: ...; i += 1``, or ``while len(out) < n: ...; out.append(x)``.
+
+    A turn that may be cut short before (``continue``, ``try``), or a counter that is set anew, proves nothing.
+    """
+    both = loop.test.values if isinstance(loop.test, ast.BoolOp) and isinstance(loop.test.op, ast.And) else [loop.test]
+    tested = {name for one in both for name in _compared(one)}
+    for statement in loop.body:
+        counted = _counted(statement)
+        if counted in tested:
+            return sum(counted == other for other in map(_set_by, _within(loop))) <= 1
+        if any(isinstance(node, ast.Continue) for node in (statement, *_within(statement))):
+            return False
+    return False
+
+
+def _compared(test: ast.expr) -> Iterator[str]:
+    """The names that a comparison orders; ``len(x)`` of one counts as that one."""
+    if isinstance(test, ast.Compare) and all(isinstance(one, _ORDERS) for one in test.ops):
+        for side in (test.left, *test.comparators):
+            inner = side.args[0] if isinstance(side, ast.Call) and dotted(side.func) == "len" and side.args else side
+            if name := dotted(inner):
+                yield name
+
+
+def _counted(statement: ast.stmt) -> str:
+    """The name that a statement takes one step on; "" for any other."""
+    if isinstance(statement, ast.AugAssign) and isinstance(statement.op, _STEPS):
+        return dotted(statement.target)
+    if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.BinOp):
+        name = dotted(statement.targets[0])
+        return name if isinstance(statement.value.op, _STEPS) and dotted(statement.value.left) == name else ""
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        receiver, _, called = dotted(statement.value.func).rpartition(".")
+        return receiver if called == "append" else ""
+    return ""
+
+
+def _set_by(node: ast.AST) -> str:
+    if isinstance(node, ast.Assign):
+        return dotted(node.targets[0])
+    return dotted(node.target) if isinstance(node, ast.AugAssign | ast.AnnAssign | ast.NamedExpr) else ""
+
+
+def _within(node: ast.AST) -> Iterator[ast.AST]:
+    """What stands in it, but for functions that are made there."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, _Scope):
+            yield child
+            yield from _within(child)
+
+
+def _counts_for_ever(loop: Loop) -> bool:
+    """A ``for`` over something that has no end: ``itertools.count()``."""
+    over = getattr(loop, "iter", None)
+    if isinstance(over, ast.Call) and dotted(over.func) in ("enumerate", "zip") and over.args:
+        over = over.args[0]
+    return isinstance(over, ast.Call) and dotted(over.func).rpartition(".")[2] in ("count", "cycle")
+
+
+def dotted(node: ast.AST) -> str:
+    """``a.b.c`` of a callee; what is not a name (a call, a subscript) is left out: ``x().get`` is ``get``."""
+    if isinstance(node, ast.Attribute):
+        base = dotted(node.value)
+        return f"{base}.{node.attr}" if base and not isinstance(node.value, ast.Call) else node.attr
+    return node.id if isinstance(node, ast.Name) else ""
