@@ -38,3 +38,10 @@ def test_what_is_printed_once_at_the_end_is_not() -> None:
 def test_what_was_printed_once_before_the_first_step_is_not() -> None:
     """A description of the model."""
     assert found(training().goes_on(6, [PRINTS], writes=20).goes_on(9, STEP, writes=20)) is None
+
+
+def test_a_write_that_takes_longer_than_any_before_is_no_part_of_each_step_yet() -> None:
+    """The reader of a pipe may have gone: whether that write ends at all, nobody knows."""
+    job = training().goes_on(9, [*STEP, *STEP, PRINTS], writes=20).goes_on(6, [PRINTS], writes=20)
+
+    assert found(job) is None

@@ -36,11 +36,12 @@ STREAMS = frozenset({"stdout", "stderr", "__stdout__", "__stderr__"})
 LOGGING = frozenset("info debug warning error critical exception log".split())
 STANDARD_OUTPUTS = (1, 2)
 HALF = 0.5
+STANDS_SECONDS, LONGER = 2.0, 3.0  # times the longest write before
 
 
 def judge(case: Case) -> Outcome:
     """Fires when a working rank spends its time in output, and writes."""
-    found = worst(case, lambda rank, seen: max(_writing(case, seen), _blocked(case, rank)) * _writes(case, rank))
+    found = worst(case, lambda rank, seen: max(_writing(case, rank, seen), _blocked(case, rank)) * _writes(case, rank))
     if found is None:
         return None
     rank, seen, lost = found
@@ -56,7 +57,7 @@ def judge(case: Case) -> Outcome:
         evidence=telling(
             case,
             f"pid {rank.pid}",
-            ("stack", "prints or logs", _writing(case, seen), f"{seen.samples} samples", "below 2 %"),
+            ("stack", "prints or logs", _writing(case, rank, seen), f"{seen.samples} samples", "below 2 %"),
             ("syscall", "blocked in write to stdout or stderr", _blocked(case, rank), "looks", "0 %"),
         ),
         alternatives=(Alternative(cause="blocked_pipe", refuted_by="the writes go through, slowly"),),
@@ -101,13 +102,21 @@ def _writes(case: Case, rank: Member) -> bool:
     return motion(case.history, rank.pid, case.progress[rank.pid].thread).io_calls != 0
 
 
-def _writing(case: Case, seen: Profile) -> float:
-    """Share of the samples that write; a loop comes back to it, and what is written once at its end takes none of its time."""
+def _writing(case: Case, rank: Member, seen: Profile) -> float:
+    """Share of the samples that write; a loop comes back to it, and what is written once at its end takes none of its time.
+
+    Nor does one write that is not over yet and takes far longer than those before: it may never be.
+    """
 
     def prints(stack: Stack) -> bool:
         return _prints(case, stack)
 
-    return seen.share_where(prints) if len(seen.runs(prints)) > 1 else 0.0
+    *before, last = seen.runs(prints) or [(0.0, 0.0)]
+    usual = max((end - begin for begin, end in before), default=0.0)
+    rests = motion(case.history, rank.pid, case.progress[rank.pid].thread).ran_ago_seconds or 0.0
+    takes = max(last[1] - last[0], rests)
+    lasts = last[1] >= seen.sights[-1].at and takes > max(STANDS_SECONDS, LONGER * usual)
+    return seen.share_where(prints) if before and not lasts else 0.0
 
 
 def _blocked(case: Case, rank: Member) -> float:
