@@ -63,8 +63,12 @@ def computes_on_card(case: Case, pid: int) -> bool:
 
 
 def releases_gil(history: History, node: Node) -> bool:
-    """Whether a running thread was seen without the GIL: it computes, in torch or elsewhere, and does not only run Python."""
-    return any(seen.reading.owns_gil is False for seen in stacks_of(history, node.pid, node.tid, SECONDS))
+    """Whether a running thread was seen without the GIL half of the time: it computes, in torch or elsewhere, and does not only run Python.
+
+    Measured: loops of small torch operations 80 to 100 % of the dumps, of plain Python none.
+    """
+    known = [seen.reading.owns_gil for seen in stacks_of(history, node.pid, node.tid, SECONDS)]
+    return known.count(False) > 0 and known.count(False) >= known.count(True)
 
 
 def goes_through_data(history: History, node: Node) -> bool:
