@@ -196,11 +196,17 @@ def private_home(homes: tuple[Path, ...] = HOMES, room: Callable[[Path], int] = 
     Raises OSError when there can be none.
     """
     ours = _private_homes(homes)
-    return next((home for home in ours if room(home) >= LEAST_ROOM_BYTES), ours[0])
+    first = next(ours)
+    return (
+        first
+        if room(first) >= LEAST_ROOM_BYTES
+        else next((one for one in ours if room(one) >= LEAST_ROOM_BYTES), first)
+    )
 
 
-def _private_homes(homes: tuple[Path, ...]) -> list[Path]:
-    found, refusals = [], []
+def _private_homes(homes: tuple[Path, ...]) -> Iterator[Path]:
+    """Our folder in each of them, made when it is asked for. Raises OSError after the last where none is private and ours."""
+    refusals = []
     for parent in homes:
         home = parent / f"perfwatch-{os.getuid()}"
         try:
@@ -210,12 +216,11 @@ def _private_homes(homes: tuple[Path, ...]) -> list[Path]:
             refusals.append(str(error))
             continue
         if stat.S_ISDIR(state.st_mode) and state.st_uid == os.getuid() and not state.st_mode & 0o077:
-            found.append(home)
+            yield home
         else:
             refusals.append(f"{home} is not a private folder of ours")
-    if not found:
+    if len(refusals) == len(homes):
         raise OSError("; ".join(refusals))
-    return found
 
 
 def private_folder(folder: Path) -> None:

@@ -42,7 +42,11 @@ def caught(case: Case, cause: Cause, chain: Chain, within: Within) -> Outcome:
                 "other parts of a step in between",
             ),
             case.saw(
-                "schedstat", f"pid {chain.start.pid}", "waits for nobody", f"{runs:.0%} of a core", "idle in a hang"
+                "schedstat",
+                f"pid {chain.start.pid}",
+                "waits for nobody",
+                f"{runs:.0%} of a core",
+                "the same, and steps come",
             ),
         ),
         ceiling=sure if within.samples >= MANY_SAMPLES else ONE_SOURCE,

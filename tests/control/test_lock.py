@@ -249,3 +249,13 @@ def test_other_users_believe_nobody_but_themselves_and_root() -> None:
         of_another, their_own = seen_by(NOBODY), seen_by(7)
 
     assert (of_root, of_another, their_own) == ("1", "0", "1")
+
+
+def test_where_memory_has_room_nothing_is_left_elsewhere(tmp_path: Path) -> None:
+    """The next home is only made when it is needed."""
+    memory, other = tmp_path / "memory", tmp_path / "other"
+    memory.mkdir()
+    other.mkdir()
+    enter({}, (memory, other), lambda _: 2**30)
+
+    assert list(other.iterdir()) == []
