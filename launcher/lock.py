@@ -19,6 +19,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from perfwatch.probes.tail import tail
@@ -197,11 +198,7 @@ def private_home(homes: tuple[Path, ...] = HOMES, room: Callable[[Path], int] = 
     """
     ours = _private_homes(homes)
     first = next(ours)
-    return (
-        first
-        if room(first) >= LEAST_ROOM_BYTES
-        else next((one for one in ours if room(one) >= LEAST_ROOM_BYTES), first)
-    )
+    return next((home for home in chain([first], ours) if room(home) >= LEAST_ROOM_BYTES), first)
 
 
 def _private_homes(homes: tuple[Path, ...]) -> Iterator[Path]:
