@@ -9,10 +9,12 @@ from perfwatch.triage.loops import COUNTED_LOOP, blamed, computes_on_card, moves
 from perfwatch.triage.memory import GUESSED
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
-from perfwatch.triage.within import Within
+from perfwatch.triage.within import FETCH, Within
 
 COUNTED = 0.88  # steps are counted, and none came
 MANY_SAMPLES = 300  # a pass that is left for 1 % of the time would have shown it
+# A fetch asks for one item after the other, and each may turn in the same loop: it is left for a thousandth of the time.
+MANY_OF_A_FETCH = 3000
 
 
 def caught(case: Case, cause: Cause, chain: Chain, within: Within) -> Outcome:
@@ -21,8 +23,9 @@ def caught(case: Case, cause: Cause, chain: Chain, within: Within) -> Outcome:
     counted = steps is not None and steps.ago_seconds is not None and steps.longest_seconds is not None
     silent, runs = within.seconds, chain.start.motion.run_share or 0.0
     known = counted or within.usual_seconds > 0.0  # how long it takes here, by what was seen before
+    fetches = within.called == FETCH and not known
     computes = releases_gil(case.history, chain.start) or computes_on_card(case, chain.start.pid)
-    takes_its_time = moves_data(case.history, chain.start) or (computes and not known)
+    takes_its_time = fetches or moves_data(case.history, chain.start) or (computes and not known)
     patience = max(temporal(case) * (COUNTED_LOOP if takes_its_time else 1.0), within.usual_seconds)
     sure = COUNTED if counted else GUESSED
     found = hung(
@@ -49,7 +52,7 @@ def caught(case: Case, cause: Cause, chain: Chain, within: Within) -> Outcome:
                 "the same, and steps come",
             ),
         ),
-        ceiling=sure if within.samples >= MANY_SAMPLES else ONE_SOURCE,
+        ceiling=sure if within.samples >= (MANY_OF_A_FETCH if fetches else MANY_SAMPLES) else ONE_SOURCE,
         alternatives=(
             Alternative(cause="evaluating", refuted_by="no other part of the model, no other batch was seen"),
         ),

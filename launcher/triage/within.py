@@ -15,9 +15,10 @@ from perfwatch.triage.frames import is_named, own_frames, tags_of
 from perfwatch.triage.history import History, Seen
 from perfwatch.triage.motion import TORN_SHARE
 
+FETCH = "fetch of a batch"
 CALLS = {
     "forward": "forward pass",
-    "fetch": "fetch of a batch",
+    "fetch": FETCH,
     "backward": "backward pass",
     "optimizer": "optimizer step",
 }
