@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Mapping
 
 from perfwatch.probes import readings as r
 from perfwatch.probes.deadline import Caller
+from perfwatch.probes.endings import Endings
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.process import children_of, ended, identify, read_stat, scan, tree
+from perfwatch.probes.process import children_of, ended, identify, read_stat, scan, told, tree
 from perfwatch.probes.software import software
 from perfwatch.probes.stat import Stat
 from perfwatch.redaction import redact
@@ -25,15 +26,19 @@ class Family:
         filesystem: where /proc is.
         child: where reads that may block are made.
         clock: monotonic seconds.
+        endings: holds handles on the processes that live; None where /proc is not this machine's own.
 
     Attributes:
         known: those that live, by pid, as last identified.
     """
 
-    def __init__(self, filesystem: Filesystem, child: Caller, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, filesystem: Filesystem, child: Caller, clock: Callable[[], float], endings: Endings | None = None
+    ) -> None:
         self.known: dict[int, r.Process] = {}
         self._filesystem = filesystem
         self._child = child
+        self._endings = endings
         self._clock = clock
         self._expected: dict[int, r.Process] = {}  # roots that were seen before the first look
         self._roots: dict[int, int] = {}  # by pid, when it started
@@ -82,12 +87,20 @@ class Family:
             gone = ended(self._filesystem, process, seen)
         except Unavailable:
             return None  # hidden from us: the next scan of the tree decides
-        if gone is not None:
-            self.known.pop(process.pid, None)
-            self._identified.pop(process.pid, None)
-            if gone.zombie:
-                self._zombies.add(process.pid)
-        return gone
+        return None if gone is None else self._bury(gone)
+
+    def _bury(self, gone: r.ProcessEnded) -> r.ProcessEnded:
+        """Forget a process that has ended; /proc tells how while it is a zombie, the handle on it afterwards."""
+        self.known.pop(gone.pid, None)
+        self._identified.pop(gone.pid, None)
+        if gone.zombie:
+            self._zombies.add(gone.pid)
+        status = self._release(gone.pid)
+        silent = gone.exit_code is None and gone.signal is None  # also a zombie that was reaped while we read of it
+        return told(gone, status) if silent and status is not None else gone
+
+    def _release(self, pid: int) -> int | None:
+        return None if self._endings is None else self._endings.release(pid)
 
     def _tree(self, root: int, children: dict[int, list[int]]) -> list[int]:
         """Who lives at and below a root; nobody, when its pid is another process' by now."""
@@ -105,12 +118,14 @@ class Family:
             return []
         try:
             process = identify(self._filesystem, pid, self._child, redact)
+            if self._endings is not None:
+                self._endings.hold(pid)
             gone = ended(self._filesystem, process)
         except Unavailable:
+            self._release(pid)
             return []  # it ended between the scan and now
         if gone is not None:
-            self._zombies.add(pid)
-            return [process, gone]
+            return [process, self._bury(gone)]
         self.known[pid] = process
         if known is None or (known.torch_loaded, known.python, known.name) != (
             process.torch_loaded,

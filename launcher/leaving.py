@@ -32,10 +32,10 @@ class Leaving:
         os.close(self._woken)
         os.close(self._wake)
 
-    def wait(self, seconds: float) -> bool:
-        """Sleep for so long, or until asked to leave; whether we are."""
+    def wait(self, seconds: float, *sooner: int) -> bool:
+        """Sleep for so long, or until asked to leave, or until a file of ``sooner`` is readable; whether we are to leave."""
         if not self.asked:
-            select.select([self._woken], [], [], seconds)
+            select.select([self._woken, *sooner], [], [], seconds)
         return self.asked
 
     def _hear(self, number: int, frame: FrameType | None) -> None:

@@ -18,6 +18,7 @@ from perfwatch.probes.affinity import AffinityProbe
 from perfwatch.probes.cgroup import CgroupProbe
 from perfwatch.probes.cpu_clock import CpuClocks
 from perfwatch.probes.deadline import KillableChild
+from perfwatch.probes.endings import Endings
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.gpu import GpuProbe
 from perfwatch.probes.gpu_binding import GpuBindingProbe
@@ -64,7 +65,8 @@ class Look:
         self.filesystem = filesystem or Filesystem()
         self.child = KillableChild()
         self.stacks = Stacks(redact=redact)
-        self._family = Family(self.filesystem, self.child, clock)
+        self.endings = Endings()
+        self._family = Family(self.filesystem, self.child, clock, self.endings if filesystem is None else None)
         self.known = self._family.known
         self.records: list[Recorded | NativeRecord] = []
         self._sink = sink
@@ -264,6 +266,7 @@ class Look:
         for one in self.records:
             one.kill()
         self.gpus.close()
+        self.endings.close()
         self.child.close()
 
     def _charge(self, probe: str, cpu_seconds: float) -> None:

@@ -97,6 +97,10 @@ class Watch:
         """Whether a hang was told and still is one; a job that may be moving again is looked at closely."""
         return self._teller.state == "hung" and (self.last is None or self.last.state == "hung")
 
+    def fileno(self) -> int:
+        """Readable when a process of the job has ended: worth a ``tick`` before it is due."""
+        return self.look.endings.fileno()
+
     def add_root(self, pid: int) -> None:
         """Follow one more tree (another rank's launcher registered it)."""
         if pid not in self.roots:
@@ -110,11 +114,12 @@ class Watch:
 
     def tick(self) -> float:
         """Do what is due; returns the seconds until something is due again."""
+        somebody_ended = self.look.endings.news()
         sampled = self._collect()
         self._gpus()
         if self._schedule.due("tree", cadence.tree_seconds(self.suspicious, self.at)):
             self.look.processes(self.roots)
-        elif self.suspicious or self._schedule.due("ended", cadence.CALM_ENDED_SECONDS):
+        elif somebody_ended or self.suspicious or self._schedule.due("ended", cadence.CALM_ENDED_SECONDS):
             self.look.ended()
         if self._schedule.due("steps", cadence.CALM_SECONDS):
             self.look.steps()

@@ -114,14 +114,14 @@ class Watcher:
 
     def round(self) -> None:
         """Look at the job, if it is time, and then hear what comes, until it is time again."""
-        pause = PAUSE_SECONDS
+        pause, sooner = PAUSE_SECONDS, []
         if not self._suspended and self._clock() >= self._ending_until:
-            pause = self._guarded(self._look, PAUSE_SECONDS)
+            pause, sooner = self._guarded(self._look, PAUSE_SECONDS), [self._watch.fileno()]
         self._say(self._guarded(lambda: self._first_steps.told(self._tally, self._watch.case), ""))
         self._guarded(self._leftovers.tidy, None)
         self._guarded(lambda: self._outlets.tick(self._recorder.lost if self._recorder else 0), None)
         poll = select.poll()
-        for descriptor in (self._channel.fileno(), *self._server.filenos(), *self._capturing.filenos()):
+        for descriptor in (self._channel.fileno(), *self._server.filenos(), *self._capturing.filenos(), *sooner):
             poll.register(descriptor, select.POLLIN)
         poll.poll(pause * 1000)
         self._guarded(self._server.serve, None)

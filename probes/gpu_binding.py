@@ -30,6 +30,7 @@ class GpuBindingProbe:
     def __init__(self, filesystem: Filesystem | None = None) -> None:
         self._filesystem = filesystem or Filesystem()
         self._last: dict[int, GpuBinding] = {}
+        self._lists = False  # the driver has listed somebody: when it lists nobody, there is nobody
 
     def look(
         self, processes: Iterable[Process], gpus: Sequence[Gpu], contexts: Collection[GpuProcess]
@@ -39,7 +40,8 @@ class GpuBindingProbe:
         Where no card is described (yet, or in a container without the driver's library), only of processes that use CUDA.
         """
         found = []
-        complete = bool(contexts) and sees_host_pids(self._filesystem)
+        self._lists = self._lists or bool(contexts)
+        complete = self._lists and sees_host_pids(self._filesystem)
         for process in processes:
             try:
                 files = device_files(self._filesystem, process.pid)

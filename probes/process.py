@@ -14,6 +14,8 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+import msgspec
+
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.filesystem import Absent, Filesystem
 from perfwatch.probes.private import Private, optional, parse_command, parse_environment, read_private
@@ -189,16 +191,17 @@ def ended(filesystem: Filesystem, known: Process, seen: Stat | None = None) -> P
         return None
     # io follows the same permission: where it cannot be read, 0 means "hidden" and not "success".
     may_see = optional(lambda: filesystem.read_bytes(f"{filesystem.proc}/{known.pid}/io")) is not None
-    signalled = may_see and os.WIFSIGNALED(stat.wait_status)
-    return ProcessEnded(
-        pid=known.pid,
-        start_ticks=known.start_ticks,
-        zombie=True,
-        exit_code=os.WEXITSTATUS(stat.wait_status) if may_see and not signalled else None,
-        signal=os.WTERMSIG(stat.wait_status) if signalled else None,
-        name=known.name,
-        parent_pid=stat.parent_pid,
+    zombie = ProcessEnded(
+        pid=known.pid, start_ticks=known.start_ticks, zombie=True, name=known.name, parent_pid=stat.parent_pid
     )
+    return told(zombie, stat.wait_status) if may_see else zombie
+
+
+def told(end: ProcessEnded, wait_status: int) -> ProcessEnded:
+    """An end with what its status says (wait(2)): the exit code, or the signal."""
+    if os.WIFSIGNALED(wait_status):
+        return msgspec.structs.replace(end, signal=os.WTERMSIG(wait_status))
+    return msgspec.structs.replace(end, exit_code=os.WEXITSTATUS(wait_status))
 
 
 def _integer(text: str | None) -> int | None:

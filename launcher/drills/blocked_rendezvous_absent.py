@@ -8,9 +8,16 @@ import torch
 import torch.distributed as dist
 
 
+def is_last() -> bool:
+    """Whether all the others whom torchrun has started are here already."""
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+    return store.add("arrived", 1) == int(os.environ["WORLD_SIZE"])
+
+
 def meet() -> None:
+    if is_last():
+        stage.onset()
     os.environ["WORLD_SIZE"] = str(int(os.environ["WORLD_SIZE"]) + 1)
-    stage.onset()
     dist.init_process_group("gloo", timeout=datetime.timedelta(hours=5))
 
 

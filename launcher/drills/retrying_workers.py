@@ -35,8 +35,6 @@ class Tiles(Dataset):
         return 1 << 30
 
     def __getitem__(self, number):
-        if number == ENOUGH + 8:
-            stage.onset()
         raw = self.download(number)
         return torch.frombuffer(bytearray(raw), dtype=torch.uint8).float() / 255
 
@@ -71,5 +69,7 @@ def learn(tiles):
 
 one_step = surroundings.typical_seconds(lambda: learn(torch.rand(1, 4096)))
 pause = LOST[args.strength] * 2 * one_step / (2**refusals - 1)
-for tiles in DataLoader(Tiles(), batch_size=1, num_workers=2):
+for number, tiles in enumerate(DataLoader(Tiles(), batch_size=1, num_workers=2)):
+    if number == ENOUGH:
+        stage.onset()
     learn(tiles)

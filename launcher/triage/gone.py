@@ -36,11 +36,26 @@ def ending(case: Case) -> r.ProcessEnded | None:
     ]
     tops = [e for e in ends if e.pid in case.session.root_pids and (e.exit_code is not None or e.signal)]
     of_ranks = [rank.ended for rank in ranks if rank.ended is not None]
-    signalled = [e for e in of_ranks if e.signal]
-    if len(ranks) > 1 and signalled:
-        return signalled[0]
+    first = _first_failure(case, of_ranks) if len(ranks) > 1 else None
+    if first is not None and (first.signal or not any(e.exit_code == 0 for e in tops)):
+        return first
     known = tops or [e for e in of_ranks if e.exit_code is not None or e.signal] or of_ranks
     return known[0] if known else None
+
+
+def _first_failure(case: Case, ends: list[r.ProcessEnded]) -> r.ProcessEnded | None:
+    """The end of that rank which failed first, by a code or a signal; a launcher then asks the others to end (SIGTERM).
+
+    Who loses its peer to a signal may be seen to fail before that one is.
+    """
+    failed = sorted(
+        (one for one in ends if one.exit_code or one.signal), key=lambda one: (ended_at(case, one), one.signal in ASKED)
+    )
+    if not failed or failed[0].signal:
+        return failed[0] if failed else None
+    latest = ended_at(case, failed[0]) + LOOKS_APART_SECONDS
+    outright = (e for e in failed if e.signal and e.signal not in ASKED and ended_at(case, e) <= latest)
+    return next(outright, failed[0])
 
 
 def _returns(case: Case, rank: Member) -> bool:

@@ -13,6 +13,7 @@ from perfwatch.triage.frames import any_tag, is_user, show, tags, tags_of, user_
 from perfwatch.triage.history import History, Seen
 
 HOLD_SECONDS = 260.0  # a calm job is sampled once a minute, one of many processes every four
+UNWATCHED_SECONDS = 0.5  # between two samples: what happened then nobody knows
 ENOUGH_SAMPLES = 20  # to say that a thread is at none of some kind of work
 # Kinds of work that only a training (or evaluating) thread does.
 TRAINING_TAGS = ("backward", "optimizer", "forward", "loader", "scaler", "collective")
@@ -59,7 +60,10 @@ class Profile:
         return any(any_tag(tags(one.reading), *wanted) for one in self.sights)
 
     def runs(self, holds: Callable[[r.Stack], bool]) -> list[tuple[float, float]]:
-        """Unbroken stretches (begin, end) during which something held; times are those of the samples."""
+        """Unbroken stretches (begin, end) during which something held; times are those of the samples.
+
+        A stretch lasts until the next sample of something else, unless nobody looked for a while before that one.
+        """
         stretches: list[tuple[float, float]] = []
         open_since: float | None = None
         last_end = 0.0
@@ -69,7 +73,7 @@ class Profile:
                 open_since = begin if open_since is None else open_since
                 last_end = one.at
             elif open_since is not None:
-                stretches.append((open_since, begin))
+                stretches.append((open_since, begin if begin - last_end <= UNWATCHED_SECONDS else last_end))
                 open_since = None
         if open_since is not None:
             stretches.append((open_since, last_end))

@@ -171,6 +171,21 @@ def test_a_binding_is_told_when_it_changes(tmp_path: Path) -> None:
     assert [one.how for one in third] == ["nvml"]
 
 
+def test_a_list_that_has_become_empty_is_complete(tmp_path: Path) -> None:
+    """A driver that has listed somebody, and now lists nobody, says that nobody has a context: open files are none."""
+    holds(tmp_path, 100, "/dev/nvidia-uvm", "/dev/nvidia1")
+    (tmp_path / "self/ns").mkdir(parents=True)
+    (tmp_path / "self/ns/pid").symlink_to(HOST_PID_NAMESPACE)
+    probe = GpuBindingProbe(Filesystem(proc=tmp_path))
+
+    told = [
+        [one.cuda for one in probe.look([process()], CARDS, contexts)]
+        for contexts in ([], [GpuProcess(uuid="GPU-b", pid=7, local_pid=7)], [])
+    ]
+
+    assert told == [[True], [False], []]
+
+
 def test_where_no_card_is_described_only_who_uses_one_is_told(tmp_path: Path) -> None:
     """A container with the card's files, without the driver's library; once cards are described all are told."""
     holds(tmp_path, 100, "/dev/nvidia-uvm", "/dev/nvidia1")

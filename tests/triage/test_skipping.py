@@ -89,3 +89,11 @@ def test_without_a_count_only_a_loop_that_has_an_optimizer_of_torch_skips_its_st
 
     assert isinstance(found, Finding)
     assert found.confidence == confidence
+
+
+@pytest.mark.parametrize(("load", "told"), [("idle_context", True), ("bf16_matmul", False)])
+def test_a_card_that_does_nothing_hides_no_steps(load: str, told: bool) -> None:
+    """torch with CUDA opens the card's files for a training on the CPU as well; a card at work gets its steps in an instant."""
+    job = Training().goes_on(40.0, [FORWARD, BACKWARD, CLIPS, CLEARS], load=load)
+
+    assert isinstance(skipping_steps.judge(job.case()), Finding) == told

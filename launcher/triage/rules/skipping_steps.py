@@ -62,7 +62,7 @@ def judge(case: Case) -> Outcome:
         beside = round((seen.share_where(accompanies) + CLEARING * seen.share_where(clears)) * seen.samples)
         if steps is not None:
             skipped = (steps.ago_seconds or 0.0) > _usual(steps)
-        elif regimes(case.history, rank.pid):
+        elif any(card.kind != "idle" for card in regimes(case.history, rank.pid)):
             continue  # clipping and scaling wait for a card, an update only starts its kernels: it is not seen for that
         else:
             skipped = seen.share_where(updates) == 0.0 and beside >= COMPANIONS
