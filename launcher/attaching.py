@@ -126,13 +126,13 @@ class Attached:
                 if shot.done(verdict, self._watch.at):
                     return self._final(verdict)  # at once: after a hang was told the next round is seconds away
                 countdown(shot, verdict, self._watch.at, stream)
-            if self._leaving.wait(pause, self._watch.fileno()):
+            if self._leaving.wait(pause, *self._watch.sooner()):
                 return self._final(self._watch.verdict())
 
     def stay(self, stream: IO[str]) -> Verdict:
         """Report every change on ``stream`` until the job ends or the user leaves; returns the last verdict."""
         self._news = lambda news: self._tell(stream, news)
-        while not self._leaving.wait(self._tick(stream), self._watch.fileno()):
+        while not self._leaving.wait(self._tick(stream), *self._watch.sooner()):
             if self._watch.last is not None and self._watch.last.state == "gone":
                 self._outlets.ended(self._watch.last)
                 return self._final(self._watch.last)

@@ -4,7 +4,7 @@
 SUSPECT_SECONDS = 0.5
 CALM_SECONDS = 1.0
 CERTAIN_SECONDS, CERTAIN_DUMP_SECONDS = 2.0, 15.0  # after a hang was told
-COLLECT_SECONDS = 0.2  # how soon a finished record is noticed
+COLLECT_SECONDS = 0.2  # how soon a finished record is noticed, and who ends right after another
 CALM_ENDED_SECONDS = 2.0  # a process that ended is noticed so late at most
 # A scan of /proc costs 17 us a process of the machine. Who is new in a job that has been calm for long is no news for a while.
 TREE_SECONDS, CALM_TREE_SECONDS, SETTLED_TREE_SECONDS = 1.0, 5.0, 10.0

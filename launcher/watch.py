@@ -67,6 +67,7 @@ class Watch:
         self.session = session
         self.look = look(self._append) if look is not None else Look(self._append, agent_folder, gpus=gpus)
         self.suspicious = eager
+        self._ended_lately = False
         self.last: Verdict | None = None
         self._recorder = recorder
         self._teller = Teller(session, recorder, on_news)
@@ -97,9 +98,9 @@ class Watch:
         """Whether a hang was told and still is one; a job that may be moving again is looked at closely."""
         return self._teller.state == "hung" and (self.last is None or self.last.state == "hung")
 
-    def fileno(self) -> int:
-        """Readable when a process of the job has ended: worth a ``tick`` before it is due."""
-        return self.look.endings.fileno()
+    def sooner(self) -> tuple[int, ...]:
+        """What is readable when a process of the job has ended: worth a ``tick`` before it is due, if one has not just been."""
+        return () if self._ended_lately else (self.look.endings.fileno(),)
 
     def add_root(self, pid: int) -> None:
         """Follow one more tree (another rank's launcher registered it)."""
@@ -114,12 +115,12 @@ class Watch:
 
     def tick(self) -> float:
         """Do what is due; returns the seconds until something is due again."""
-        somebody_ended = self.look.endings.news()
+        self._ended_lately = self.look.endings.news()
         sampled = self._collect()
         self._gpus()
         if self._schedule.due("tree", cadence.tree_seconds(self.suspicious, self.at)):
             self.look.processes(self.roots)
-        elif somebody_ended or self.suspicious or self._schedule.due("ended", cadence.CALM_ENDED_SECONDS):
+        elif self._ended_lately or self.suspicious or self._schedule.due("ended", cadence.CALM_ENDED_SECONDS):
             self.look.ended()
         if self._schedule.due("steps", cadence.CALM_SECONDS):
             self.look.steps()
@@ -132,9 +133,9 @@ class Watch:
                 self._judge()
         else:
             self._glance(case, sampled)
-        if not self.suspicious:
-            return cadence.CALM_SECONDS  # nothing that is under way then is urgent
-        return min(self._pace, cadence.COLLECT_SECONDS) if self.look.records or awaited else self._pace
+        pause = self._pace if self.suspicious else cadence.CALM_SECONDS
+        awaited = (awaited or bool(self.look.records)) and self.suspicious  # nothing else that is under way is urgent
+        return min(pause, cadence.COLLECT_SECONDS) if awaited or self._ended_lately else pause
 
     def verdict(self) -> Verdict:
         """Judge now, from memory."""

@@ -114,9 +114,10 @@ class Watcher:
 
     def round(self) -> None:
         """Look at the job, if it is time, and then hear what comes, until it is time again."""
-        pause, sooner = PAUSE_SECONDS, []
+        pause = PAUSE_SECONDS
+        sooner: tuple[int, ...] = ()
         if not self._suspended and self._clock() >= self._ending_until:
-            pause, sooner = self._guarded(self._look, PAUSE_SECONDS), [self._watch.fileno()]
+            pause, sooner = self._guarded(self._look, PAUSE_SECONDS), self._watch.sooner()
         self._say(self._guarded(lambda: self._first_steps.told(self._tally, self._watch.case), ""))
         self._guarded(self._leftovers.tidy, None)
         self._guarded(lambda: self._outlets.tick(self._recorder.lost if self._recorder else 0), None)

@@ -227,6 +227,7 @@ class Traceback(Reading, frozen=True, kw_only=True):
     pid: int
     exception: str
     text: str
+    ago_seconds: float | None = None  # since they were written (st_mtime); ranks of one host are found in one look
 
 
 class ThreadError(Reading, frozen=True, kw_only=True):

@@ -148,7 +148,8 @@ class StepCounter:
                 written = path.stat().st_mtime_ns
                 if self._crashes_told.get(name) == written:
                     continue
-                yield parse_crash(name, tail(path, LONGEST_TRACEBACK_BYTES), self._redact)
+                ago = max(0.0, (time.time_ns() - written) / 1e9)
+                yield parse_crash(name, tail(path, LONGEST_TRACEBACK_BYTES), self._redact, round(ago, 3))
             except (OSError, ValueError):
                 continue  # being written
             self._crashes_told[name] = written
@@ -200,7 +201,9 @@ def count_steps(page: Page, now_ns: int, count_before: int = 0) -> Steps:
     )
 
 
-def parse_crash(file: str, content: bytes, redact: Callable[[str], str]) -> Traceback | ThreadError:
+def parse_crash(
+    file: str, content: bytes, redact: Callable[[str], str], ago_seconds: float | None = None
+) -> Traceback | ThreadError:
     """The content of such a file of errors; ``exception`` names the last of the chain (the first line after its frames).
 
     Raises ValueError when nothing is written yet, and for any other file's name.
@@ -214,5 +217,5 @@ def parse_crash(file: str, content: bytes, redact: Callable[[str], str]) -> Trac
     found = _EXCEPTION.search(text.rpartition(_HEADING)[2].partition("\n")[2] if _HEADING in text else text)
     exception, text = found[1] if found else "", redact(text)
     if named[1]:
-        return Traceback(pid=int(named[1]), exception=exception, text=text)
+        return Traceback(pid=int(named[1]), exception=exception, text=text, ago_seconds=ago_seconds)
     return ThreadError(pid=int(named[2]), tid=int(named[3]), exception=exception, text=text)

@@ -6,12 +6,13 @@ import signal
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
 from perfwatch.triage.gpu import cards_of
-from perfwatch.triage.history import History
+from perfwatch.triage.history import History, Seen
 from perfwatch.triage.job import Member
 
 _SIGNALLED = re.compile(r"got signal: (\d+)")  # torch/distributed/elastic/multiprocessing/api.py
 ASKED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 LOOKS_APART_SECONDS = 2.0  # an end is noticed so much later than an error at most
+NOTICED_SECONDS = 0.5  # and mostly at once: its handle wakes us
 FOLLOWS_SECONDS = (
     10.0  # until what waits for a failed process fails for it: one with torch and a card takes seconds to end
 )
@@ -36,8 +37,8 @@ def ending(case: Case) -> r.ProcessEnded | None:
     ]
     tops = [e for e in ends if e.pid in case.session.root_pids and (e.exit_code is not None or e.signal)]
     of_ranks = [rank.ended for rank in ranks if rank.ended is not None]
-    first = _first_failure(case, of_ranks) if len(ranks) > 1 else None
-    if first is not None and (first.signal or not any(e.exit_code == 0 for e in tops)):
+    first, well = _first_failure(case, of_ranks), any(e.exit_code == 0 for e in tops)
+    if first is not None and (not well or (first.signal and len(ranks) > 1)):
         return first
     known = tops or [e for e in of_ranks if e.exit_code is not None or e.signal] or of_ranks
     return known[0] if known else None
@@ -85,17 +86,26 @@ def how_it_ended(history: History, pid: int) -> str:
     return "" if code is None else f"exited with code {code}"
 
 
-def killed_first(case: Case, end: r.ProcessEnded, words: r.Traceback) -> bool:
-    """Whether an error only followed: another rank had been killed outright by then, and raised nothing itself.
+def failed_first(case: Case, end: r.ProcessEnded, words: r.Traceback) -> bool:
+    """Whether an error only followed: another rank was gone by then, killed outright or with a bad code, and raised nothing.
 
     A launcher that ends the others after an error asks them first (SIGTERM).
     """
-    if end.signal in (None, *ASKED) or end.pid not in {rank.pid for rank in case.job.ranks} or words.pid == end.pid:
+    if end.signal in ASKED or not (end.signal or end.exit_code) or words.pid == end.pid:
         return False
-    seen = case.history.latest(r.ProcessEnded, end.pid)
-    raised = [one.at for one in case.history.every(r.Traceback)]
-    silent = end.pid not in {one.reading.pid for one in case.history.every(r.Traceback)}
-    return silent and seen is not None and bool(raised) and seen.at <= min(raised) + LOOKS_APART_SECONDS
+    kept = case.history.every(r.Traceback)
+    if end.pid not in {rank.pid for rank in case.job.ranks} or end.pid in {one.reading.pid for one in kept}:
+        return False
+    raiser = case.job.members.get(words.pid)
+    if not end.signal and (raiser is None or raiser.rank_pid == end.pid):
+        return False  # it may have ended for the error of what it had started
+    apart = LOOKS_APART_SECONDS if end.signal else NOTICED_SECONDS
+    return bool(kept) and ended_at(case, end) <= min(map(raised_when, kept)) + apart
+
+
+def raised_when(seen: Seen[r.Traceback]) -> float:
+    """When an error was raised, or in older recordings found."""
+    return seen.at - (seen.reading.ago_seconds or 0.0)
 
 
 def told_by_shell(end: r.ProcessEnded) -> int | None:
@@ -136,13 +146,15 @@ def traceback_of(case: Case) -> r.Traceback | None:
     end = ending(case)
     if end is None:
         return None
-    kept = case.history.every(r.Traceback)
+    kept = sorted(case.history.every(r.Traceback), key=raised_when)
     own = [one for one in kept if one.reading.pid in _answering(case, end)]
     if not own and (not end.exit_code or end.signal):
         return None
-    last = own[0].at if own else ended_at(case, end) + LOOKS_APART_SECONDS
-    before = [one for one in kept if last - FOLLOWS_SECONDS <= one.at <= last and _below(case, one.reading.pid)]
-    first = min([*own[:1], *before[:1]], key=lambda one: one.at, default=None)
+    last = raised_when(own[0]) if own else ended_at(case, end) + LOOKS_APART_SECONDS
+    before = [
+        one for one in kept if last - FOLLOWS_SECONDS <= raised_when(one) <= last and _below(case, one.reading.pid)
+    ]
+    first = min([*own[:1], *before[:1]], key=raised_when, default=None)
     return first.reading if first is not None else None
 
 

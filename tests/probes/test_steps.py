@@ -2,6 +2,7 @@
 
 import os
 import struct
+import time
 from pathlib import Path
 
 import pytest
@@ -127,10 +128,27 @@ def test_a_crash_is_told_once_and_redacted(tmp_path: Path) -> None:
     counter = armed(tmp_path)
     (tmp_path / "crash-41.txt").write_text("Traceback (most recent call last):\n  File\nValueError: no\n")
 
-    assert counter.look() == [
-        Traceback(pid=41, exception="ValueError", text="TRACEBACK (MOST RECENT CALL LAST):\n  FILE\nVALUEERROR: NO\n")
-    ]
+    (told,) = counter.look()
+
+    assert isinstance(told, Traceback)
+    assert (told.pid, told.exception) == (41, "ValueError")
+    assert told.text == "TRACEBACK (MOST RECENT CALL LAST):\n  FILE\nVALUEERROR: NO\n"
     assert counter.look() == []
+
+
+def test_when_an_error_was_raised_is_told(tmp_path: Path) -> None:
+    """Of several ranks that end, the first to raise is to blame, and one look finds them all."""
+    counter = armed(tmp_path)
+    file = tmp_path / "crash-41.txt"
+    file.write_text("ValueError: no\n")
+    earlier = time.time() - 100.0
+    os.utime(file, (earlier, earlier))
+
+    (told,) = counter.look()
+
+    assert isinstance(told, Traceback)
+    assert told.ago_seconds is not None
+    assert 100.0 <= told.ago_seconds < 160.0
 
 
 def test_the_error_of_a_thread_is_told_with_its_thread(tmp_path: Path) -> None:

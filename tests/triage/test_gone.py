@@ -55,7 +55,8 @@ def by_hand(
                                  python=True, torch_loaded=True, rank=rank, world_size=2))  # fmt: skip
     for at, end in ends:
         history.add(at, end)
-    history.add(30.0, ProcessEnded(pid=10, start_ticks=9))
+    if not any(isinstance(end, ProcessEnded) and end.pid == 10 for _, end in ends):
+        history.add(30.0, ProcessEnded(pid=10, start_ticks=9))
     history.add(30.0, ProcessEnded(pid=1, start_ticks=1, exit_code=code))
     history.at = 30.0
     return judge(Case(history, session(root_pids=(1,))))
@@ -86,6 +87,66 @@ def test_a_rank_that_was_ended_after_an_error_is_not_named_for_it(signal: int, e
 
     assert (verdict.state, verdict.cause) == ("gone", "crashed")
     assert [culprit.rank for culprit in verdict.culprits] == [0]
+
+
+def rank_ends(rank: int, code: int | None = None, signal: int | None = None) -> ProcessEnded:
+    """One of those two."""
+    return ProcessEnded(pid=10 + rank, start_ticks=9, exit_code=code, signal=signal)
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "cause"),
+    [
+        ((20.0, rank_ends(1, code=5)), (20.1, rank_ends(0, signal=15)), "crashed"),
+        ((20.0, rank_ends(1, code=5)), (50.0, rank_ends(0, signal=9)), "crashed"),  # it did not end when asked to
+        ((20.0, rank_ends(1, signal=11)), (20.1, rank_ends(0, signal=15)), "killed"),
+        ((20.0, rank_ends(1, signal=15)), (20.1, rank_ends(0, code=1)), "killed"),
+        ((20.0, rank_ends(0, code=1)), (20.1, rank_ends(1, signal=9)), "killed"),  # both seen in one look, or nearly
+    ],
+)
+def test_the_rank_that_failed_first_is_named(
+    first: tuple[float, ProcessEnded], then: tuple[float, ProcessEnded], cause: str
+) -> None:
+    """A launcher asks the others to end, and in the end makes them."""
+    verdict = by_hand(first, then, command=("torchrun", "train.py"), code=1)
+
+    assert (verdict.state, verdict.cause) == ("gone", cause)
+    assert [culprit.rank for culprit in verdict.culprits] == [1]
+
+
+def raised(pid: int, words: str, ago_seconds: float | None = None) -> Traceback:
+    """Words that the agent kept."""
+    return Traceback(pid=pid, exception=words.split(":")[0], text=words, ago_seconds=ago_seconds)
+
+
+def test_a_rank_that_left_without_a_word_is_named_before_those_who_complain_of_it() -> None:
+    """os._exit, or a sys.exit: its peer loses a connection, torchrun raises for the child that failed."""
+    verdict = by_hand(
+        (20.0, rank_ends(1, code=5)),
+        (20.1, rank_ends(0, signal=15)),
+        (20.4, raised(10, "RuntimeError: Connection reset by peer", 0.35)),
+        (20.4, raised(1, "ChildFailedError: ", 0.1)),
+        command=("torchrun", "train.py"),
+        code=1,
+    )
+
+    assert [culprit.rank for culprit in verdict.culprits] == [1]
+    assert verdict.summary == "rank 1: pid 11 crashed (exit code 5)"
+
+
+def test_of_errors_that_were_found_in_one_look_the_older_one_is_quoted() -> None:
+    """The agent's files are read once a second; when each was written is known."""
+    verdict = by_hand(
+        (20.0, raised(10, "RuntimeError: Connection reset by peer", 0.2)),
+        (20.0, raised(11, "ValueError: bad batch", 0.3)),
+        (20.1, rank_ends(1, code=1)),
+        (20.2, rank_ends(0, signal=15)),
+        command=("torchrun", "train.py"),
+        code=1,
+    )
+
+    assert "ValueError: bad batch" in verdict.summary
+    assert [culprit.rank for culprit in verdict.culprits] == [1]
 
 
 @pytest.mark.parametrize(
@@ -134,6 +195,17 @@ def trained(*later: tuple[float, Reading], trial: bool = False) -> Verdict:
 def ends(pid: int, code: int | None = None) -> ProcessEnded:
     """One of these processes; how, only the shell's parent knows."""
     return ProcessEnded(pid=pid, start_ticks=pid, exit_code=code)
+
+
+def test_a_program_that_ran_out_of_the_time_it_was_given_was_ended_by_a_signal() -> None:
+    """timeout (coreutils) ends with 124 then, which is nobody's own error."""
+    verdict = trained(
+        (20.0, ProcessEnded(pid=10, start_ticks=10, signal=15)),
+        (20.0, ProcessEnded(pid=1, start_ticks=1, exit_code=124)),
+    )
+
+    assert (verdict.state, verdict.cause) == ("gone", "killed")
+    assert verdict.summary == "pid 10 was ended by SIGTERM; the job itself ended with exit code 124"
 
 
 def test_an_error_of_what_was_tried_is_not_told_for_one_that_came_long_after() -> None:

@@ -18,7 +18,7 @@ What to do next
 
 from perfwatch.probes.readings import ProcessEnded, Traceback
 from perfwatch.triage.case import Case
-from perfwatch.triage.gone import ending, killed_first, raised_for, told_by_shell, traceback_of, used_a_gpu
+from perfwatch.triage.gone import ending, failed_first, raised_for, told_by_shell, traceback_of, used_a_gpu
 from perfwatch.triage.last_words import last_words, raised_at
 from perfwatch.triage.oom_victims import lost
 from perfwatch.triage.rule import Cause
@@ -42,10 +42,11 @@ def judge(case: Case) -> Outcome:
     if end is None:
         return None
     words = traceback_of(case)
+    if words is not None and failed_first(case, end, words):
+        words = None
     if end.exit_code in (0, None) and words is None:
         return None
-    number = end.signal or told_by_shell(end)
-    if (number and (words is None or killed_first(case, end, words))) or raised_for(case):
+    if ((end.signal or told_by_shell(end)) and words is None) or raised_for(case):
         return None
     pid = words.pid if words is not None else end.pid
     last = last_words(words) if words is not None else ""
