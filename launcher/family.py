@@ -122,7 +122,8 @@ class Family:
                 self._endings.hold(pid)
             gone = ended(self._filesystem, process)
         except Unavailable:
-            self._release(pid)
+            if known is None:
+                self._release(pid)
             return []  # it ended between the scan and now
         if gone is not None:
             return [process, self._bury(gone)]

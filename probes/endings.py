@@ -8,10 +8,13 @@ yet, /proc does). A handle asks for no permission, keeps no process and no pid, 
 
 import fcntl
 import os
+import resource
 import select
 import struct
 
-MOST = 128  # handles, of the 1,024 files that a process may have open by default
+MOST = (
+    128  # handles; of the files that we may have open (1,024 by default) they leave the upper half to the other probes
+)
 _GET_INFO = 0xC040FF0B  # _IOWR(0xFF, 11, struct pidfd_info), of which the first 64 bytes are in every version
 _INFO = struct.Struct("=Q52xi")  # mask, what is not asked for, exit_code as of wait(2)
 _EXIT = 1 << 3
@@ -26,6 +29,7 @@ class Endings:
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
+        self._first_left = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
         self._handles: dict[int, int] = {}
         self._all = select.epoll()
 
@@ -37,8 +41,11 @@ class Endings:
             handle = os.pidfd_open(pid)
         except OSError:  # it is gone, the kernel is old, or too many files are open: /proc must do
             return
-        self._handles[pid] = handle
+        if handle >= self._first_left:  # the kernel gives out the lowest number that is free: half of them are taken
+            os.close(handle)
+            return
         self._all.register(handle, select.EPOLLIN | select.EPOLLONESHOT)
+        self._handles[pid] = handle
 
     def fileno(self) -> int:
         """Readable when one of them has ended that ``news`` has not told."""
@@ -56,7 +63,8 @@ class Endings:
         try:
             return _wait_status(handle)
         finally:
-            os.close(handle)  # this takes it out of the epoll set as well
+            self._all.unregister(handle)  # closing does that only where no forked child of ours has it open as well
+            os.close(handle)
 
     def close(self) -> None:
         """Give all of them back."""

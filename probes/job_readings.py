@@ -42,7 +42,10 @@ class Software(Reading, frozen=True, kw_only=True):
 
 
 class ProcessEnded(Reading, frozen=True, kw_only=True):
-    """A process of the job that is no more, or a zombie. ``exit_code`` from the launcher (own child) or stat field 52 (zombie)."""
+    """A process of the job that is no more, or a zombie.
+
+    ``exit_code`` and ``signal`` from the launcher (own child), stat field 52 (zombie) or a pidfd (reaped; Linux 6.15).
+    """
 
     pid: int
     start_ticks: int

@@ -11,6 +11,8 @@ from perfwatch.triage.job import Member
 
 _SIGNALLED = re.compile(r"got signal: (\d+)")  # torch/distributed/elastic/multiprocessing/api.py
 ASKED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+FOLLOWING = (*ASKED, signal.SIGABRT)  # what a rank ends by for another's failure: NCCL's watchdog and C++ abort
+BETWEEN_SECONDS = 30.0  # until a script that lives on is thought to start nothing more
 LOOKS_APART_SECONDS = 2.0  # an end is noticed so much later than an error at most
 NOTICED_SECONDS = 0.5  # and mostly at once: its handle wakes us
 FOLLOWS_SECONDS = (
@@ -28,7 +30,7 @@ def ending(case: Case) -> r.ProcessEnded | None:
     ranks = case.job.ranks
     if not members or any(rank.alive for rank in ranks) or not ranks:
         return None
-    if any(_returns(case, rank) for rank in ranks):
+    if any(_returns(case, rank) for rank in ranks) or _may_start_another(case):
         return None
     ends = [
         seen.reading
@@ -36,12 +38,28 @@ def ending(case: Case) -> r.ProcessEnded | None:
         if (seen := case.history.latest(r.ProcessEnded, *key))
     ]
     tops = [e for e in ends if e.pid in case.session.root_pids and (e.exit_code is not None or e.signal)]
-    of_ranks = [rank.ended for rank in ranks if rank.ended is not None]
+    of_ranks = [rank.ended for rank in ranks if rank.ended is not None and rank.pid not in _got_over(case)]
     first, well = _first_failure(case, of_ranks), any(e.exit_code == 0 for e in tops)
     if first is not None and (not well or (first.signal and len(ranks) > 1)):
         return first
     known = tops or [e for e in of_ranks if e.exit_code is not None or e.signal] or of_ranks
     return known[0] if known else None
+
+
+def _got_over(case: Case) -> set[int]:
+    """Ranks that had ended before the youngest was seen: an earlier program of a script, or an earlier generation."""
+    ranks = case.job.ranks
+    youngest = max(case.history.series(r.Process, rank.pid)[0].at for rank in ranks)
+    return {rank.pid for rank in ranks if rank.ended is not None and ended_at(case, rank.ended) < youngest}
+
+
+def _may_start_another(case: Case) -> bool:
+    """Whether a script lives on whose program ended a moment ago."""
+    tops = [case.job.members.get(pid) for pid in case.session.root_pids]
+    if not any(top is not None and top.alive and not top.process.python and top.role == "launcher" for top in tops):
+        return False
+    last = max((ended_at(case, rank.ended) for rank in case.job.ranks if rank.ended is not None), default=0.0)
+    return case.history.at - last < BETWEEN_SECONDS
 
 
 def _first_failure(case: Case, ends: list[r.ProcessEnded]) -> r.ProcessEnded | None:
@@ -55,7 +73,7 @@ def _first_failure(case: Case, ends: list[r.ProcessEnded]) -> r.ProcessEnded | N
     if not failed or failed[0].signal:
         return failed[0] if failed else None
     latest = ended_at(case, failed[0]) + LOOKS_APART_SECONDS
-    outright = (e for e in failed if e.signal and e.signal not in ASKED and ended_at(case, e) <= latest)
+    outright = (e for e in failed if e.signal and e.signal not in FOLLOWING and ended_at(case, e) <= latest)
     return next(outright, failed[0])
 
 
@@ -147,7 +165,7 @@ def traceback_of(case: Case) -> r.Traceback | None:
     if end is None:
         return None
     kept = sorted(case.history.every(r.Traceback), key=raised_when)
-    own = [one for one in kept if one.reading.pid in _answering(case, end)]
+    own = [one for one in kept if one.reading.pid in _answering(case, end) - _got_over(case)]
     if not own and (not end.exit_code or end.signal):
         return None
     last = raised_when(own[0]) if own else ended_at(case, end) + LOOKS_APART_SECONDS

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import resource
 import select
 import signal
 import subprocess
@@ -131,6 +132,20 @@ def test_more_processes_than_handles(household: Household) -> None:
     assert not readable(few, 0.2)
     assert few.release(household.child) is None
     few.close()
+
+
+def test_files_are_left_for_the_other_probes(household: Household) -> None:
+    """A program that watches many jobs takes half of the files that it may have open for handles, and no more."""
+    lowest = os.dup(0)
+    os.close(lowest)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2 * lowest, hard))  # one half is open already
+    one = Endings()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    one.hold(household.child)
+    household.child_exits(0)
+    assert not readable(one, 0.2)
+    one.close()
 
 
 def test_no_such_process(endings: Endings) -> None:

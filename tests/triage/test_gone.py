@@ -292,3 +292,59 @@ def test_between_two_programs_of_a_script_the_job_has_not_ended(top_ends: bool, 
     history.at = 31.0
 
     assert judge(Case(history, session(root_pids=(1,)))).state == state
+
+
+def one_after_the_other(
+    first: ProcessEnded, later: ProcessEnded, *words: Traceback, shell: int | None = None
+) -> Verdict:
+    """A script trains with pid 10, goes on when that fails, and trains with pid 20 from the 30th second to the 3,600th."""
+    history = History()
+    history.add(0.0, Process(pid=1, start_ticks=1, parent_pid=0, name="bash", command=("bash", "sweep.sh")))
+    for pid, began in ((10, 0.0), (20, 30.0)):
+        history.add(began, Process(pid=pid, start_ticks=9, parent_pid=1, name="python", command=("python", "train.py"),
+                                   python=True, torch_loaded=True))  # fmt: skip
+    history.add(20.0, first)
+    for one in words:
+        history.add(20.0 if one.pid == 10 else 3600.0, one)
+    history.add(3600.0, later)
+    if shell is not None:
+        history.add(3600.2, ProcessEnded(pid=1, start_ticks=1, exit_code=shell))
+    history.at = 3600.5
+    return judge(Case(history, session(root_pids=(1,))))
+
+
+@pytest.mark.parametrize(
+    ("later", "shell", "cause", "pid"),
+    [
+        (ProcessEnded(pid=20, start_ticks=9, exit_code=1), 1, "crashed", 20),
+        (ProcessEnded(pid=20, start_ticks=9, signal=9), 137, "killed", 20),
+        (ProcessEnded(pid=20, start_ticks=9, exit_code=0), 0, "finished", None),
+    ],
+)
+def test_a_failure_that_a_script_got_over_an_hour_ago_is_not_how_it_ended(
+    later: ProcessEnded, shell: int, cause: str, pid: int | None
+) -> None:
+    """Two trainings one after the other; the first one failed in words of its own."""
+    raised_then = Traceback(pid=10, exception="KeyError", text="KeyError: 'lr'")
+    verdict = one_after_the_other(ProcessEnded(pid=10, start_ticks=9, exit_code=1), later, raised_then, shell=shell)
+
+    assert verdict.cause == cause
+    assert [culprit.pid for culprit in verdict.culprits] == ([] if pid is None else [pid])
+    assert "KeyError" not in verdict.summary
+
+
+@pytest.mark.parametrize("end", [{"exit_code": 0}, {"exit_code": 1}, {"signal": 11}])
+def test_while_its_script_lives_a_job_may_go_on(end: dict[str, int]) -> None:
+    """However its last program ended; a script may try again."""
+    first = ProcessEnded(pid=10, start_ticks=9, exit_code=0)
+
+    assert one_after_the_other(first, ProcessEnded(pid=20, start_ticks=9, **end)).state == "inconclusive"
+
+
+def test_a_rank_that_aborts_for_another_that_left_is_not_named() -> None:
+    """NCCL's watchdog and C++ abort a rank whose peer is gone."""
+    verdict = by_hand(
+        (20.0, rank_ends(1, code=1)), (21.5, rank_ends(0, signal=6)), command=("torchrun", "a.py"), code=1
+    )
+
+    assert (verdict.cause, [culprit.rank for culprit in verdict.culprits]) == ("crashed", [1])

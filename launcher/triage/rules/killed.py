@@ -5,8 +5,9 @@ What it means
     (SIGSEGV, SIGABRT).
 
 How it is recognised
-    ``run`` and zombies tell the signal, a shell tells that of its child as an exit code of 128 and its number, and Python raises
-    KeyboardInterrupt for a SIGINT. Without them a job that vanished with no exit code is not called killed.
+    ``run``, zombies and, from Linux 6.15 on, a handle on the process tell the signal, a shell tells that of its child as an exit
+    code of 128 and its number, and Python raises KeyboardInterrupt for a SIGINT. Without them a job that vanished with no exit code
+    is not called killed. Of several ranks the first to fail is named: a launcher ends the others then.
 
 What it is mistaken for
     ``out_of_memory``: the kernel's own SIGKILL, which the control group's counter or the kernel log confirms.
