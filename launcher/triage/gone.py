@@ -38,7 +38,8 @@ def ending(case: Case) -> r.ProcessEnded | None:
         if (seen := case.history.latest(r.ProcessEnded, *key))
     ]
     tops = [e for e in ends if e.pid in case.session.root_pids and (e.exit_code is not None or e.signal)]
-    of_ranks = [rank.ended for rank in ranks if rank.ended is not None and rank.pid not in _got_over(case)]
+    before = _got_over(case)
+    of_ranks = [rank.ended for rank in ranks if rank.ended is not None and rank.pid not in before]
     first, well = _first_failure(case, of_ranks), any(e.exit_code == 0 for e in tops)
     if first is not None and (not well or (first.signal and len(ranks) > 1)):
         return first
