@@ -21,7 +21,6 @@ WITH_FOUR = frozenset((
     "busy_rank_zero_saves",
     "busy_rank_zero_evaluates",
     "busy_rank_compiles",
-    "uneven_last_batch",
     "stalled_collective-nccl-loader",
     "stopped-nccl",
     "mismatched_collective-nccl",
@@ -36,6 +35,7 @@ WITH_FOUR = frozenset((
     "uneven_last_batch-nccl",
     "ranks_in_step-nccl",
 ))  # fmt: skip
+WITH_FOUR_AT_WORK = frozenset(("uneven_last_batch",))
 WITH_EIGHT = frozenset((
     "stalled_collective-loader",
     "mismatched_collective",
@@ -58,6 +58,7 @@ def with_more_ranks(drills: Iterable[Drill]) -> tuple[Drill, ...]:
     """Those of these drills that are made with four and with eight ranks as well."""
     pairs = list(drills)
     four = [_of(drill, 4, "four") for drill in pairs if drill.name in WITH_FOUR]
+    four += [_of(drill, 4, "four", ("six_cores",)) for drill in pairs if drill.name in WITH_FOUR_AT_WORK]
     eight = [_of(drill, 8, "eight") for drill in pairs if drill.name in WITH_EIGHT]
     busy = [_of(drill, 8, "eight", ("ten_cores",)) for drill in pairs if drill.name in WITH_EIGHT_AT_WORK]
     return tuple(four + eight + busy)

@@ -82,9 +82,10 @@ def _shared_cards() -> bool:
     return os.environ.get("PERFWATCH_DRILL_SHARE_CARDS") == "1"
 
 
-def _ten_cores() -> str | None:
+def _cores(least: int, ranks: str) -> str | None:
+    """Ranks that compute all the time are healthy only where each has a CPU; two more are for who watches them."""
     usable = len(os.sched_getaffinity(0))
-    return None if usable >= 10 else f"needs 10 CPUs, for eight ranks and who watches them: may use {usable}"
+    return None if usable >= least else f"needs {least} CPUs, for {ranks} ranks and who watches them: may use {usable}"
 
 
 NEEDS: dict[str, Callable[[], str | None]] = {
@@ -97,7 +98,8 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "mount": _mount_namespace,
     "pty": _pty,
     "compiler": _compiler,
-    "ten_cores": _ten_cores,
+    "six_cores": lambda: _cores(6, "four"),
+    "ten_cores": lambda: _cores(10, "eight"),
     "gpu": _gpu,
     "two_gpus": lambda: _gpus(2, shared=_shared_cards()),
     "four_gpus": lambda: _gpus(4, shared=_shared_cards()),

@@ -5,8 +5,9 @@ import pytest
 from perfwatch.probes.readings import Frame, Stack
 from perfwatch.triage.diagnose import SURE
 from perfwatch.triage.rules import skipping_steps
-from perfwatch.triage.rules.skipping_steps import COUNTED, SAMPLED, UNTOLD, updates
+from perfwatch.triage.rules.skipping_steps import COUNTED, NO_ROOM, SAMPLED, UNTOLD
 from perfwatch.triage.slowness import NOTED
+from perfwatch.triage.updating import updates
 from perfwatch.triage.verdict import Finding
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, TORCH, TRAIN, Training
 
@@ -78,11 +79,15 @@ UPDATES_ITSELF = (Frame("train", TRAIN, 15),)
 CLEARS = (Frame("zero_grad", f"{TORCH}/optim/optimizer.py", 980), Frame("train", TRAIN, 11))
 
 
-@pytest.mark.parametrize(("last", "confidence"), [(UPDATES_ITSELF, NOTED), (CLEARS, SAMPLED)])
-def test_without_a_count_only_a_loop_that_has_an_optimizer_of_torch_skips_its_steps(
+@pytest.mark.parametrize(
+    ("last", "confidence"),
+    [(UPDATES_ITSELF, NOTED), (CLEARS, SAMPLED), (FORWARD, NO_ROOM)],
+    ids=["itself", "clears", "nothing"],
+)
+def test_without_a_count_only_a_loop_that_has_an_optimizer_or_no_room_for_its_own_skips_its_steps(
     last: tuple[Frame, ...], confidence: float
 ) -> None:
-    """Who writes `p -= rate * p.grad` clips its gradients as well."""
+    """Who writes `p -= rate * p.grad` clips its gradients as well, and is seen at it as often."""
     job = Training(card=False).goes_on(40.0, [FORWARD, BACKWARD, CLIPS, last])
 
     found = skipping_steps.judge(job.case())

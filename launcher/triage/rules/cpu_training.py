@@ -28,8 +28,8 @@ from perfwatch.triage.own_work import own_work
 from perfwatch.triage.profile import TRAINING_TAGS
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.rules.serial_loading import NATIVE_SHARE, OWN_SHARE
-from perfwatch.triage.rules.skipping_steps import updates
 from perfwatch.triage.starving import SURE_SHARE, awaits_data
+from perfwatch.triage.updating import updates
 from perfwatch.triage.verdict import Abstention, Finding, Missing, Outcome
 
 CAUSE = Cause("cpu_training", "healthy", "user_code", (Thread, Stack))

@@ -21,7 +21,7 @@ What to do next
 
 from perfwatch.probes.readings import Stack
 from perfwatch.triage.case import Case
-from perfwatch.triage.frames import any_tag, short_name, tags, tags_of, user_frame
+from perfwatch.triage.frames import any_tag, tags, user_frame
 from perfwatch.triage.gpu import regimes
 from perfwatch.triage.history import Seen
 from perfwatch.triage.job import Member
@@ -30,6 +30,7 @@ from perfwatch.triage.profile import Profile
 from perfwatch.triage.progress import StepClock, stepped
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import NOTED, WINDOW_SECONDS, slow
+from perfwatch.triage.updating import accompanies, clears, updates
 from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("skipping_steps", "slow", "user_code", (Stack,))
@@ -43,10 +44,10 @@ UNKNOWN_PACE_SECONDS = 60.0
 LONGER = 2.5  # times the longest step so far
 COMPANIONS = 3  # samples of what costs at most half a step: a step that is made would be missed with e**-6
 CLEARING = 0.25  # weight of a sample in zero_grad: for SGD without momentum it is the dearer of the two
-EACH_LOSS = frozenset({"scale", "apply_scale", "_lazy_init_scale_growth_tracker"})  # of the scaler: once per backward
-NO_UPDATE = frozenset("zero_grad __init__ add_param_group state_dict load_state_dict".split())
-COUNTED, SAMPLED = 0.92, 0.85
+COUNTED, SAMPLED, NO_ROOM = 0.92, 0.85, 0.78
+MANY_COMPANIONS = 6  # an update made by hand costs about what clipping costs: none is missed beside so many with e**-5
 UNTOLD = 0.7  # nobody saw at which lines the passes of the steps were that were made
+PASSES = ("forward", "backward", "loader", "collective")
 MOSTLY = 0.5  # of the passes that are seen now
 
 
@@ -68,7 +69,7 @@ def judge(case: Case) -> Outcome:
             skipped = seen.share_where(updates) == 0.0 and beside >= COMPANIONS
         if turns < BACKWARD_TURNS or not skipped:
             continue
-        sure = _sampled(case, rank) if steps is None else _counted(case, rank, seen, steps.count)
+        sure = _sampled(case, rank, seen, beside) if steps is None else _counted(case, rank, seen, steps.count)
         said = "the loop turns but the optimizer makes no step"
         at = ", at lines where no step was made before" if sure == NOTED and steps is not None else ""
         passes = f"{turns} passes, {beside} samples of what goes with a step, 0 in a step, of {seen.samples}"
@@ -91,9 +92,16 @@ def judge(case: Case) -> Outcome:
     return None
 
 
-def _sampled(case: Case, rank: Member) -> float:
-    """How sure it is that a step is due where none is counted: only who has an optimizer of torch leaves it out."""
-    return SAMPLED if was_at(case.history, rank.pid, case.progress[rank.pid].thread, "optimizer", "scaler") else NOTED
+def _sampled(case: Case, rank: Member, seen: Profile, beside: int) -> float:
+    """How sure it is that a step is due where none is counted: only who has an optimizer of torch leaves it out, or who
+    does nothing at all beside the passes and what goes with them, where an update of its own would be.
+    """
+    if was_at(case.history, rank.pid, case.progress[rank.pid].thread, "optimizer", "scaler"):
+        return SAMPLED
+    elsewhere = (
+        seen.share_where(lambda stack: not any_tag(tags(stack), *PASSES) and not accompanies(stack)) * seen.samples
+    )
+    return NO_ROOM if beside >= MANY_COMPANIONS and round(elsewhere) * MANY_COMPANIONS <= beside else NOTED
 
 
 def _counted(case: Case, rank: Member, seen: Profile, count: int) -> float:
@@ -115,23 +123,3 @@ def _usual(steps: StepClock) -> float:
     """How long a step may take here, by those that were made: gradients may be accumulated over many passes."""
     timed = LONGER * (steps.longest_seconds or 0.0)
     return max(timed, UNKNOWN_PACE_SECONDS if steps.count < FEW_STEPS or not timed else NO_STEP_SECONDS)
-
-
-def updates(stack: Stack) -> bool:
-    """Whether a stack is in an optimizer's update, not merely in zero_grad, or where the optimizer is made."""
-    names = _names(stack, "optimizer")
-    return bool(names) and not names & NO_UPDATE
-
-
-def accompanies(stack: Stack) -> bool:
-    """Whether a stack is in what goes with a step, once for each, and is no dearer than it."""
-    return not updates(stack) and (any_tag(tags(stack), "clip") or bool(_names(stack, "scaler") - EACH_LOSS))
-
-
-def clears(stack: Stack) -> bool:
-    """Whether a stack is in zero_grad, which may cost as much as a plain step."""
-    return "zero_grad" in _names(stack, "optimizer")
-
-
-def _names(stack: Stack, tag: str) -> set[str]:
-    return {short_name(frame.function) for frame in stack.frames if tag in tags_of(frame.function, frame.file)}
