@@ -150,7 +150,7 @@ _MACHINE: tuple[Drill, ...] = (
         "shared_memory_exhausted",
         "shared_memory_exhausted",
         "/dev/shm is nearly full, so a batch cache spills to disk on every step",
-        Culprit("main", "put_on_disk"),
+        Culprit("main", "put"),
         needs=("root", "mount"),
     ),
     slow(

@@ -8,7 +8,7 @@ import surroundings
 import torch
 
 SIZE = 48 << 20
-SPILLS = {"loud": 40, "quiet": 12, "masked": 6}
+SPILLS = {"loud": 40, "quiet": 20, "masked": 12}
 
 
 class BatchCache:
@@ -21,14 +21,11 @@ class BatchCache:
             torch.save(batch, target)
         except (OSError, RuntimeError):
             target.unlink(missing_ok=True)
-            return self.put_on_disk(name, batch)
+            target = self.spill / name
+            with open(target, "wb") as file:
+                torch.save(batch, file)
+                os.fsync(file.fileno())
         return target
-
-    def put_on_disk(self, name, batch):
-        with open(self.spill / name, "wb") as file:
-            torch.save(batch, file)
-            os.fsync(file.fileno())
-        return self.spill / name
 
 
 def leak(file):

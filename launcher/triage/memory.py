@@ -161,20 +161,26 @@ def _helpers(case: Case, rank: Member) -> list[tuple[float, Seen[r.Thread]]]:
     Those that did a fair part of the work before: one that only the initialisation needed proves nothing.
     """
     tid = case.progress[rank.pid].thread
-    trains = case.history.latest(r.Thread, rank.pid, tid)
-    if trains is None or trains.reading.run_seconds is None:
-        return []
+    trains = case.history.series(r.Thread, rank.pid, tid)
     share = motion(case.history, rank.pid, tid).run_share or 0.0
     found = []
     for key in case.history.of(r.Thread, rank.pid):
-        seen = case.history.latest(r.Thread, *key) if key[1] != tid else None
-        if seen is None or seen.reading.ran_ago_seconds is None or not _awaits_work(case, seen.reading):
+        looks = case.history.series(r.Thread, *key) if key[1] != tid else []
+        if not looks or looks[-1].reading.ran_ago_seconds is None or not _awaits_work(case, looks[-1].reading):
             continue
-        age, _ = _aged(case, seen)
-        trained = trains.reading.run_seconds - share * age - IMPORT_SECONDS  # until then
-        if (seen.reading.run_seconds or 0.0) >= max(HELPED_SECONDS, HELPED_SHARE * trained):
-            found.append((age, seen))
+        # What it did before the first look counts as well: one brief step since then hides how long the others took.
+        if any(_has_helped(one, trains[at], share) for at, one in ((0, looks[0]), (-1, looks[-1])) if trains):
+            found.append((_aged(case, looks[-1])[0], looks[-1]))
     return found
+
+
+def _has_helped(helper: Seen[r.Thread], trains: Seen[r.Thread], share: float) -> bool:
+    """Whether a thread ran for a fair part of what the training thread had run when it was last needed."""
+    if trains.reading.run_seconds is None or helper.reading.ran_ago_seconds is None:
+        return False
+    age = helper.reading.ran_ago_seconds + trains.at - helper.at
+    trained = trains.reading.run_seconds - share * age - IMPORT_SECONDS
+    return (helper.reading.run_seconds or 0.0) >= max(HELPED_SECONDS, HELPED_SHARE * trained)
 
 
 def _awaits_work(case: Case, thread: r.Thread) -> bool:
