@@ -1,10 +1,24 @@
 """What a training thread does once for each update of its parameters: the optimizer's step, and what goes with it."""
 
-from perfwatch.probes.readings import Stack
+import re
+
+from perfwatch.probes.readings import SourceLine, Stack
+from perfwatch.triage.code import names
 from perfwatch.triage.frames import any_tag, short_name, tags, tags_of
 
 EACH_LOSS = frozenset({"scale", "apply_scale", "_lazy_init_scale_growth_tracker"})  # of the scaler: once per backward
 NO_UPDATE = frozenset("zero_grad __init__ add_param_group state_dict load_state_dict".split())
+
+TRAINS = frozenset({"backward", "step"})
+STEPPED = re.compile(r"opt|adam|sgd|solver", re.IGNORECASE)  # what is stepped: no scheduler, environment or profiler
+
+
+def steps_an_optimizer(line: SourceLine | None) -> bool:
+    """Whether the loop around a line of the program, or a function that it calls, makes passes and an optimizer's steps."""
+    if line is None or not names(line.loop_calls) >= TRAINS:
+        return False
+    stepped = (call.rpartition(".")[::2] for call in line.loop_calls)
+    return any(name == "step" and STEPPED.search(of) for of, name in stepped)
 
 
 def updates(stack: Stack) -> bool:

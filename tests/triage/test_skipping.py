@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame, Stack
+from perfwatch.probes.readings import Frame, SourceLine, Stack
 from perfwatch.triage.diagnose import SURE
 from perfwatch.triage.rules import skipping_steps
 from perfwatch.triage.rules.skipping_steps import COUNTED, NO_ROOM, SAMPLED, UNTOLD
@@ -79,16 +79,27 @@ UPDATES_ITSELF = (Frame("train", TRAIN, 15),)
 CLEARS = (Frame("zero_grad", f"{TORCH}/optim/optimizer.py", 980), Frame("train", TRAIN, 11))
 
 
+LOOP = ("loader", "net", "loss.backward", "clip_grad_norm_")
+
+
 @pytest.mark.parametrize(
-    ("last", "confidence"),
-    [(UPDATES_ITSELF, NOTED), (CLEARS, SAMPLED), (FORWARD, NO_ROOM)],
-    ids=["itself", "clears", "nothing"],
+    ("last", "stepped", "confidence"),
+    [
+        (UPDATES_ITSELF, None, NOTED),
+        (UPDATES_ITSELF, "self.optimizer.step", NOTED),
+        (CLEARS, None, SAMPLED),
+        (FORWARD, None, NOTED),
+        (FORWARD, "scheduler.step", NOTED),
+        (FORWARD, "self.optimizer.step", NO_ROOM),
+    ],
 )
-def test_without_a_count_only_a_loop_that_has_an_optimizer_or_no_room_for_its_own_skips_its_steps(
-    last: tuple[Frame, ...], confidence: float
+def test_without_a_count_only_a_loop_that_has_an_optimizer_of_torch_skips_its_steps(
+    last: tuple[Frame, ...], stepped: str | None, confidence: float
 ) -> None:
-    """Who writes `p -= rate * p.grad` clips its gradients as well, and is seen at it as often."""
+    """Who writes `p -= rate * p.grad` clips its gradients as well: an optimizer was seen, or the loop's own text has its step."""
     job = Training(card=False).goes_on(40.0, [FORWARD, BACKWARD, CLIPS, last])
+    if stepped is not None:
+        job.add(SourceLine(file=TRAIN, line=13, text="loss.backward()", loop_calls=(*LOOP, stepped)))
 
     found = skipping_steps.judge(job.case())
 

@@ -7,8 +7,8 @@ What it means
 How it is recognised
     Backward passes go on and no optimizer step is made. The agent's count stands still; without an agent, what touches each
     gradient once and costs no more than a step (the scaler, gradient clipping, ``zero_grad``) is seen again and again, and
-    the step itself never. A loop of which neither is seen is not judged: its steps may be too short to be sampled, as they
-    are on a GPU.
+    the step itself never; the optimizer was seen before, or its ``step`` stands in the loop's text. A loop of which neither is
+    seen is not judged: its steps may be too short to be sampled, as they are on a GPU.
 
 What it is mistaken for
     ``evaluating``: no backward either. Gradient accumulation: a step comes after some backward passes. Gradients that are no
@@ -19,9 +19,10 @@ What to do next
     Look at the loss: it is NaN or infinite. Lower the learning rate, or look for the first bad batch.
 """
 
-from perfwatch.probes.readings import Stack
+from perfwatch.probes.readings import Frame, Stack
 from perfwatch.triage.case import Case
-from perfwatch.triage.frames import any_tag, tags, user_frame
+from perfwatch.triage.code import line_of
+from perfwatch.triage.frames import any_tag, of_torch, tags, user_frame, user_frames
 from perfwatch.triage.gpu import regimes
 from perfwatch.triage.history import Seen
 from perfwatch.triage.job import Member
@@ -30,7 +31,7 @@ from perfwatch.triage.profile import Profile
 from perfwatch.triage.progress import StepClock, stepped
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import NOTED, WINDOW_SECONDS, slow
-from perfwatch.triage.updating import accompanies, clears, updates
+from perfwatch.triage.updating import accompanies, clears, steps_an_optimizer, updates
 from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("skipping_steps", "slow", "user_code", (Stack,))
@@ -45,8 +46,9 @@ LONGER = 2.5  # times the longest step so far
 COMPANIONS = 3  # samples of what costs at most half a step: a step that is made would be missed with e**-6
 CLEARING = 0.25  # weight of a sample in zero_grad: for SGD without momentum it is the dearer of the two
 COUNTED, SAMPLED, NO_ROOM = 0.92, 0.85, 0.78
-MANY_COMPANIONS = 6  # an update made by hand costs about what clipping costs: none is missed beside so many with e**-5
+MANY_COMPANIONS = 6  # samples of what goes with a step: beside so many one sample elsewhere is no update
 UNTOLD = 0.7  # nobody saw at which lines the passes of the steps were that were made
+LOSSES = "torch/nn/functional.py"
 PASSES = ("forward", "backward", "loader", "collective")
 MOSTLY = 0.5  # of the passes that are seen now
 
@@ -93,15 +95,24 @@ def judge(case: Case) -> Outcome:
 
 
 def _sampled(case: Case, rank: Member, seen: Profile, beside: int) -> float:
-    """How sure it is that a step is due where none is counted: only who has an optimizer of torch leaves it out, or who
-    does nothing at all beside the passes and what goes with them, where an update of its own would be.
+    """How sure it is that a step is due where none is counted.
+
+    Only who has an optimizer of torch leaves it out: it was seen, or its ``step`` stands in the loop that makes the passes
+    and nothing is done there beside these and what goes with them, where an update of the program's own would be.
     """
     if was_at(case.history, rank.pid, case.progress[rank.pid].thread, "optimizer", "scaler"):
         return SAMPLED
-    elsewhere = (
-        seen.share_where(lambda stack: not any_tag(tags(stack), *PASSES) and not accompanies(stack)) * seen.samples
-    )
-    return NO_ROOM if beside >= MANY_COMPANIONS and round(elsewhere) * MANY_COMPANIONS <= beside else NOTED
+    lines = {user_frame(one.reading) for one in seen.sights if any_tag(tags(one.reading), *PASSES)}
+    elsewhere = seen.share_where(lambda stack: not accompanies(stack) and not _at_a_pass(lines, stack))
+    around = {frame for one in _passes(seen) for frame in user_frames(one.reading)}
+    due = any(steps_an_optimizer(line_of(case.history, frame)) for frame in around)
+    return NO_ROOM if due and round(elsewhere * seen.samples) <= beside // MANY_COMPANIONS else NOTED
+
+
+def _at_a_pass(lines: set[Frame | None], stack: Stack) -> bool:
+    """In a pass, in a loss of torch, or at a line of the program that makes a pass: a loss of its own is computed there."""
+    losses = any(of_torch(frame) and frame.file.endswith(LOSSES) for frame in stack.frames)
+    return losses or any_tag(tags(stack), *PASSES) or user_frame(stack) in lines
 
 
 def _counted(case: Case, rank: Member, seen: Profile, count: int) -> float:
