@@ -24,6 +24,7 @@ from perfwatch.triage.verdict import Missing
 Found = tuple[str, tuple[Node, ...], End | None]
 
 AUTOGRAD_THREADS = "pt_autograd"  # how torch names the threads of its engine (torch/csrc/autograd/engine.cpp)
+BEGUN_SECONDS = 0.0005  # of run time: a thread of the engine has run for 0.1 ms before its first work (measured), for 2 ms after a step
 SPINS = 0.5  # of a core
 UNBROKEN_SECONDS = 3.0  # as long as a step may be late before it is missed
 MOSTLY = 0.6  # of the samples
@@ -158,11 +159,16 @@ def engine_share(history: History, pid: int, seconds: float) -> float:
 
 
 def engine_threads(history: History, pid: int) -> list[int]:
-    """The threads in which torch's engine runs the backward pass of a process, those that were seen."""
+    """The threads in which torch's engine runs the backward pass of a process, those that were seen.
+
+    torch makes one for each card that it sees; of a training on the CPU it has nothing to do.
+    """
     return [
         key[1]
         for key in history.of(r.Thread, pid)
-        if (seen := history.latest(r.Thread, *key)) and seen.reading.name.startswith(AUTOGRAD_THREADS)
+        if (seen := history.latest(r.Thread, *key))
+        and seen.reading.name.startswith(AUTOGRAD_THREADS)
+        and (seen.reading.run_seconds is None or seen.reading.run_seconds >= BEGUN_SECONDS)
     ]
 
 
