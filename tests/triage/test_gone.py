@@ -349,3 +349,21 @@ def test_a_rank_that_aborts_for_another_that_left_is_not_named() -> None:
     )
 
     assert (verdict.cause, [culprit.rank for culprit in verdict.culprits]) == ("crashed", [1])
+
+
+def test_a_worker_that_was_killed_is_blamed_and_not_the_line_at_which_the_main_process_heard_of_it() -> None:
+    """torch's SIGCHLD handler raises wherever the main thread is: here in a forward pass."""
+    history = History()
+    for pid, parent in ((10, 1), (17, 10)):
+        history.add(0.0, Process(pid=pid, start_ticks=pid, parent_pid=parent, name="python", command=("python", "train.py"),
+                                 python=True, torch_loaded=True))  # fmt: skip
+    words = 'Traceback:\n  File "/app/train.py", line 71, in forward\n'
+    lost = "RuntimeError: DataLoader worker (pid 17) is killed by signal: Killed. "
+    history.add(5.0, Traceback(pid=10, exception="RuntimeError", text=words + lost))
+    history.add(6.0, ProcessEnded(pid=10, start_ticks=10, exit_code=1))
+    history.at = 6.0
+
+    verdict = judge(Case(history, session(root_pids=(10,))))
+
+    assert (verdict.state, verdict.cause) == ("gone", "crashed")
+    assert [culprit.pid if culprit.worker_pid is None else culprit.worker_pid for culprit in verdict.culprits] == [17]

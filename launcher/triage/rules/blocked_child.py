@@ -62,7 +62,8 @@ def _finding(case: Case, chain: Chain, child: Member, patience: float, dozing: b
         CAUSE.name,
         chain,
         owner=CAUSE.owner,
-        summary=f"the training thread waits for child {child.pid} ({name}), which waits for {_last(chain).waits_for}",
+        summary=f"the training thread waits for {_between(case, chain, child)}child {child.pid} ({name}), "
+        f"which waits for {_last(chain).waits_for}",
         patience=patience,
         silent=silence(case.history, chain.start) if dozing else None,
         evidence=_asleep(case, chain, child) if dozing else (),
@@ -79,7 +80,14 @@ def _next(case: Case, chain: Chain) -> tuple[str, ...]:
     if chain.end.kind == "cycle" and wait is not None and wait.kind == "write":
         return ("read the child's output while it runs (communicate()), or send it to a file",)
     looks = f"ps -o pid,stat,wchan:30,args -p {chain.end.node.pid}"
-    return (looks, *(forked_with_a_lock(case, chain.end) or ("give subprocess.run a timeout",)))
+    limit = "give subprocess.run a timeout" if chain.through & ASKED else "give what waits for it a time limit"
+    return (looks, *(forked_with_a_lock(case, chain.end) or (limit,)))
+
+
+def _between(case: Case, chain: Chain, child: Member) -> str:
+    """Who waits for the child where that is not the training thread itself: a worker that reads what the child writes."""
+    first = next((link.pid for link in chain.links if link.pid != chain.start.pid), child.pid)
+    return "" if case.job.branch(first, chain.start.pid) == child else f"pid {first}, and that for "
 
 
 def _asleep(case: Case, chain: Chain, child: Member) -> tuple[Evidence, ...]:

@@ -20,7 +20,7 @@ from perfwatch.probes.readings import ProcessEnded, Traceback
 from perfwatch.triage.case import Case
 from perfwatch.triage.gone import ending, failed_first, raised_for, told_by_shell, traceback_of, used_a_gpu
 from perfwatch.triage.last_words import last_words, raised_at
-from perfwatch.triage.oom_victims import lost
+from perfwatch.triage.oom_victims import blamed, lost
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Culprit, Finding, Outcome
 
@@ -31,6 +31,7 @@ LATE_WORDS = (
     "a CUDA error is raised at a later call than the one that failed: CUDA_LAUNCH_BLOCKING=1 shows which, and the "
     "device's own words (an assertion, an index) stand in stderr above",
 )
+NO_WORDS = "read the job's own stderr; sys.exit() with this code leaves no traceback"
 UNSEEN_SENDER = 0.78  # a worker that SIGKILL ended: without a kernel log the OOM killer looks the same
 GOT_OVER = 0.75  # whoever waited for it ended with 0: it may not matter, or nobody looked
 WITHOUT_WORDS = 0.78  # of a job on a GPU: an exit code is all that its allocator's refusal leaves as well
@@ -68,18 +69,16 @@ def judge(case: Case) -> Outcome:
         confidence=_confidence(case, end, words, worker),
         owner=CAUSE.owner,
         culprits=(
-            Culprit(
-                pid=pid,
-                rank=case.job.rank_of(pid),
-                frame=raised_at(words) if words is not None else None,
-            ),
+            blamed(case, worker[0], end)  # the main process raises wherever it is when it hears of it
+            if worker
+            else Culprit(pid=pid, rank=case.job.rank_of(pid), frame=raised_at(words) if words is not None else None),
         ),
         evidence=tuple(evidence),
         alternatives=(Alternative(cause="out_of_memory", refuted_by="no OOM kill was seen, and not every one is"),)
         if worker
         else (),
         next=(
-            "read the traceback in the job's own stderr",
+            "read the traceback in the job's own stderr" if words is not None else NO_WORDS,
             *(
                 LATE_WORDS
                 if "CUDA error" in last

@@ -89,7 +89,10 @@ def judge(case: Case) -> Outcome:
                 *([case.saw("steps", who, "the count stands still", f"{steps.count} steps", "grows")] if steps else []),
             ),
             alternatives=(Alternative(cause="evaluating", refuted_by="backward passes run"),),
-            next=("look at the loss: it is NaN or infinite", "lower the learning rate, or find the first bad batch"),
+            next=(
+                "look at what the guard tests: a loss or gradients that are NaN, infinite or too large",
+                "lower the learning rate",
+            ),
         )
     return None
 
