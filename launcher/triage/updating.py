@@ -5,11 +5,10 @@ import re
 from perfwatch.probes.readings import SourceLine, Stack
 from perfwatch.triage.code import names
 from perfwatch.triage.frames import any_tag, short_name, tags, tags_of
+from perfwatch.triage.loops import TRAINS
 
 EACH_LOSS = frozenset({"scale", "apply_scale", "_lazy_init_scale_growth_tracker"})  # of the scaler: once per backward
 NO_UPDATE = frozenset("zero_grad __init__ add_param_group state_dict load_state_dict".split())
-
-TRAINS = frozenset({"backward", "step"})
 STEPPED = re.compile(r"opt|adam|sgd|solver", re.IGNORECASE)  # what is stepped: no scheduler, environment or profiler
 
 
@@ -23,8 +22,8 @@ def steps_an_optimizer(line: SourceLine | None) -> bool:
 
 def updates(stack: Stack) -> bool:
     """Whether a stack is in an optimizer's update, not merely in zero_grad, or where the optimizer is made."""
-    names = _names(stack, "optimizer")
-    return bool(names) and not names & NO_UPDATE
+    called = _names(stack, "optimizer")
+    return bool(called) and not called & NO_UPDATE
 
 
 def accompanies(stack: Stack) -> bool:
