@@ -37,9 +37,10 @@ class Sources:
                     return
 
     def of_busiest(self, case: Case) -> None:
-        """The lines where the training threads spend their time: rules ask what these call."""
+        """The lines where the training threads spend their time, and those that lead there: rules ask what these call."""
         for rank in case.ranks[:MOST_RANKS]:
-            for frame in case.profile(rank, BUSY_SECONDS).busiest(MOST_LINES):
+            seen = case.profile(rank, BUSY_SECONDS)
+            for frame in (*seen.busiest(MOST_LINES), *seen.callers(MOST_LINES)):
                 self._line(rank.pid, frame)
 
     def _line(self, pid: int, frame: r.Frame) -> bool:

@@ -1,12 +1,11 @@
 """What a training thread does besides training: makes data, or what comes between steps; saves have a rule of their own."""
 
-from perfwatch.probes.readings import Frame, Stack
+from perfwatch.probes.readings import Stack
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import tags
 from perfwatch.triage.job import Member
 from perfwatch.triage.motion import motion
 from perfwatch.triage.own_work import own_work, rests
-from perfwatch.triage.periods import is_in
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.saving import in_save
 from perfwatch.triage.slowness import WINDOW_SECONDS
@@ -27,11 +26,6 @@ def _unpickles(case: Case, stack: Stack) -> bool:
     if not tags(stack) or not tags(stack) <= RECEIVES:
         return False
     return (motion(case.history, stack.pid, stack.tid, WINDOW_SECONDS).run_share or 0.0) >= NEVER_SLEEPS
-
-
-def does_it_at(case: Case, frame: Frame | None, stack: Stack) -> bool:
-    """The same, in the function of one frame."""
-    return is_in(frame, stack) and does_other_work(case, stack)
 
 
 def shown(case: Case, rank: Member, seen: Profile, lost: float, native: float | None) -> tuple[Evidence, ...]:

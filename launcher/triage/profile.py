@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
-from perfwatch.triage.frames import any_tag, is_user, show, tags, tags_of, user_frame
+from perfwatch.triage.frames import any_tag, is_user, show, tags, tags_of, user_frame, user_frames
 from perfwatch.triage.history import History, Seen
 
 HOLD_SECONDS = 260.0  # a calm job is sampled once a minute, one of many processes every four
@@ -96,11 +96,16 @@ class Profile:
 
     def busiest(self, most: int) -> list[r.Frame]:
         """The program's own frames that most of the samples are in."""
+        return self._commonest(most, slice(0, 1))
+
+    def callers(self, most: int) -> list[r.Frame]:
+        """The program's own frames from which most of the samples were called, at whatever depth."""
+        return self._commonest(most, slice(1, None))
+
+    def _commonest(self, most: int, of: slice) -> list[r.Frame]:
         counted: Counter[r.Frame] = Counter()
         for one in self.sights:
-            frame = user_frame(one.reading)
-            if frame is not None:
-                counted[frame] += one.reading.samples
+            counted.update(dict.fromkeys(user_frames(one.reading)[of], one.reading.samples))
         return [frame for frame, _ in counted.most_common(most)]
 
     def top_line(self, holds: Callable[[r.Stack], bool] = lambda _: True) -> r.Frame | None:

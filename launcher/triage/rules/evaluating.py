@@ -1,11 +1,13 @@
 """Busy: the model runs, the optimizer does not: an evaluation, a validation epoch, a rollout.
 
 What it means
-    Forward passes go on without backward or optimizer steps.
+    Forward passes go on without backward or optimizer steps. Or reinforcement learning collects experience: most of the time goes
+    into its environment, with updates in between.
 
 How it is recognised
     The training thread moves, its samples are in module or loader code, and neither backward nor an optimizer is among them;
-    where the agent counts, no step was made meanwhile.
+    where the agent counts, no step was made meanwhile. An environment is what is asked by ``step(action)`` for an observation,
+    a reward and an end, or is called so.
 
 What it is mistaken for
     ``skipping_steps``: there backward runs and only the optimizer does not. ``synchronising``: a training step waits for the card.
@@ -23,7 +25,9 @@ from perfwatch.triage.frames import show
 from perfwatch.triage.hang import temporal
 from perfwatch.triage.job import Member
 from perfwatch.triage.loops import COUNTED_LOOP, turning
+from perfwatch.triage.memory import computed
 from perfwatch.triage.profile import Profile
+from perfwatch.triage.rollouts import in_environment
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Culprit, Finding, Outcome
 from perfwatch.triage.within import turns_within
@@ -37,46 +41,78 @@ LONGER_SECONDS = 20.0  # where it was looked at less often since
 COUNTED, PLAIN = 0.88, 0.8  # with the agent's count of steps, and without
 # The source of the line was not read: it may stand in a loop that never ends. Or it does stand in one, and no step came for long.
 UNREAD = 0.65
+MOSTLY = 0.5  # of the time in the environment
 BEGINNING_SHARE = 0.1  # of samples in imports or the compiler: the first forward pass of a training is no evaluation
 
 
 def judge(case: Case) -> Outcome:
-    """Fires on a rank with forward passes and neither backward nor optimizer."""
+    """Fires on a rank with forward passes and neither backward nor optimizer, or one that mostly steps its environment."""
     for rank in case.ranks:
         seen = _lately(case, rank)
-        steps = case.progress[rank.pid].steps
-        if seen.samples < FEW_SAMPLES or seen.seen("backward", "optimizer", "scaler"):
-            continue
-        if seen.share("compile", "import") > BEGINNING_SHARE:
+        if seen.samples < FEW_SAMPLES or seen.share("compile", "import") > BEGINNING_SHARE:
             continue
         if turns_within(case.history, rank.pid, case.progress[rank.pid].thread) is not None:
             continue  # one forward pass, which may never end
-        if steps is not None and steps.ago_seconds is not None and steps.ago_seconds < WINDOW_SECONDS:
-            continue
-        share = seen.share("forward", "loader")
-        launching = 1.0 - sync_share(case, seen)  # who reads each result waits for the card most of the time
-        forward = seen.share("forward")
-        if forward < FORWARD_SHARE * launching or forward * seen.samples < FEW_FORWARD or len(seen.sights) < 4:
-            continue
-        line = show(seen.top_line())
-        return Finding(
-            cause=CAUSE.name,
-            state="busy",
-            summary=f"the model runs without backward or optimizer steps: an evaluation at {line}",
-            confidence=_certainty(case, rank, seen),
-            owner=CAUSE.owner,
-            culprits=(Culprit(pid=rank.pid, rank=rank.rank, frame=line),),
-            evidence=(
-                case.saw(
-                    "stack",
-                    f"pid {rank.pid}",
-                    "forward passes only",
-                    f"{share:.0%} of {seen.samples} samples, no backward, no optimizer",
-                    "backward in each step",
-                ),
-            ),
-        )
+        if found := _evaluates(case, rank, seen) or _collects(case, rank, seen):
+            return found
     return None
+
+
+def _evaluates(case: Case, rank: Member, seen: Profile) -> Finding | None:
+    steps = case.progress[rank.pid].steps
+    if seen.seen("backward", "optimizer", "scaler"):
+        return None
+    if steps is not None and steps.ago_seconds is not None and steps.ago_seconds < WINDOW_SECONDS:
+        return None
+    share = seen.share("forward", "loader")
+    launching = 1.0 - sync_share(case, seen)  # who reads each result waits for the card most of the time
+    forward = seen.share("forward")
+    if forward < FORWARD_SHARE * launching or forward * seen.samples < FEW_FORWARD or len(seen.sights) < 4:
+        return None
+    line = show(seen.top_line())
+    return Finding(
+        cause=CAUSE.name,
+        state="busy",
+        summary=f"the model runs without backward or optimizer steps: an evaluation at {line}",
+        confidence=_certainty(case, rank, seen),
+        owner=CAUSE.owner,
+        culprits=(Culprit(pid=rank.pid, rank=rank.rank, frame=line),),
+        evidence=(
+            case.saw(
+                "stack",
+                f"pid {rank.pid}",
+                "forward passes only",
+                f"{share:.0%} of {seen.samples} samples, no backward, no optimizer",
+                "backward in each step",
+            ),
+        ),
+    )
+
+
+def _collects(case: Case, rank: Member, seen: Profile) -> Finding | None:
+    steps = in_environment(case.history, seen)
+    share = seen.share_where(steps)
+    if share < MOSTLY or not (seen.seen("forward") or computed(case, rank)):
+        return None
+    line = show(seen.top_line(steps))
+    return Finding(
+        cause=CAUSE.name,
+        state="busy",
+        summary=f"it collects experience: its environment takes {share:.0%} of the time, mostly at {line}",
+        confidence=PLAIN,
+        owner=CAUSE.owner,
+        culprits=(Culprit(pid=rank.pid, rank=rank.rank, frame=line),),
+        evidence=(
+            case.saw(
+                "stack",
+                f"pid {rank.pid}",
+                "is in step() of its environment",
+                f"{share:.0%} of {seen.samples} samples",
+                "as much as the environment costs",
+            ),
+        ),
+        next=("if that is too much: more environments at a time, in processes of their own, or a cheaper step()",),
+    )
 
 
 def _lately(case: Case, rank: Member) -> Profile:

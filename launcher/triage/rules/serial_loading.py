@@ -11,16 +11,18 @@ How it is recognised
     them (votes after each fold) is told once it has come back, by what it costs of whole periods.
 
 What it is mistaken for
-    Models that are written as plain functions: a native profile shows torch's and BLAS' symbols there. ``starved_by_*``: the
-    thread waits for somebody else. A job without a GPU on CPUs that are all taken: workers would win it nothing.
+    Models that are written as plain functions: a native profile shows torch's and BLAS' symbols there. Experience: what
+    reinforcement learning spends in its environment is no loading. ``starved_by_*``: the thread waits for somebody else. A job
+    without a GPU on CPUs that are all taken: workers would win it nothing.
 
 What to do next
     ``DataLoader(num_workers=...)``. What comes after each step instead (a metric in plain Python) is done less often.
 """
 
+from collections.abc import Callable
 from functools import partial
 
-from perfwatch.probes.readings import Stack
+from perfwatch.probes.readings import Frame, Stack
 from perfwatch.triage.accelerated import since_first_step
 from perfwatch.triage.case import Case
 from perfwatch.triage.cpu import spare_cores
@@ -29,9 +31,10 @@ from perfwatch.triage.gpu import cards_of
 from perfwatch.triage.job import Member
 from perfwatch.triage.memory import computed
 from perfwatch.triage.native import native_python_share
-from perfwatch.triage.other_work import does_it_at, does_other_work, shown
+from perfwatch.triage.other_work import does_other_work, shown
 from perfwatch.triage.own_work import fetches, fetches_itself, own_python
-from perfwatch.triage.periods import is_apart, recurrent
+from perfwatch.triage.periods import is_apart, is_in, recurrent
+from perfwatch.triage.rollouts import in_environment
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import FEW_SAMPLES, certainty, slow, working, worst
 from perfwatch.triage.verdict import Alternative, Outcome
@@ -89,9 +92,9 @@ def _ceiling(case: Case, rank: Member, lost: float) -> float:
 
 
 def _own(case: Case) -> Outcome:
-    works = partial(does_other_work, case)
     for rank, whole in working(case):
         seen = since_first_step(case, rank, whole)
+        works = partial(_makes_no_experience, case, in_environment(case.history, seen))
         python = seen.share_where(lambda stack: own_python(case.history, stack))
         native = native_python_share(case, rank)
         now = case.progress[rank.pid]
@@ -99,7 +102,7 @@ def _own(case: Case) -> Outcome:
             continue  # steps are late: one long phase is no part of each step
         plain = python >= PYTHON_SHARE or (native is not None and native >= NATIVE_SHARE)
         frame = seen.top_line(works)
-        apart = is_apart(case, rank, seen, phase := partial(does_it_at, case, frame))
+        apart = is_apart(case, rank, seen, phase := partial(_works_in, frame, works))
         lost = min(seen.share_where(works), recurrent(case, rank, seen, phase)[1] if apart else 1.0)
         if (
             seen.samples < FEW_SAMPLES
@@ -127,3 +130,11 @@ def _own(case: Case) -> Outcome:
             ),
         )
     return None
+
+
+def _makes_no_experience(case: Case, steps_environment: Callable[[Stack], bool], stack: Stack) -> bool:
+    return does_other_work(case, stack) and not steps_environment(stack)
+
+
+def _works_in(frame: Frame | None, works: Callable[[Stack], bool], stack: Stack) -> bool:
+    return is_in(frame, stack) and works(stack)

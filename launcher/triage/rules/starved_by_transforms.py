@@ -11,7 +11,8 @@ How it is recognised
 
 What it is mistaken for
     ``starved_by_storage`` and ``starved_by_network``: there the workers wait instead of running. ``contended_cpu``,
-    ``throttled_cpu``, ``oversubscribed_threads``: there the workers want to run and may not.
+    ``throttled_cpu``, ``oversubscribed_threads``: there the workers want to run and may not. Environments of reinforcement
+    learning that compute: what they make is experience, which cannot be made ahead of the model.
 
 What to do next
     More workers (if cores are free), cheaper or batched transforms, or preprocessing ahead of training.
@@ -20,8 +21,9 @@ What to do next
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.producing import work
+from perfwatch.triage.rollouts import in_environment
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.starving import starving
+from perfwatch.triage.starving import Starving, awaits_data, starving
 from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("starved_by_transforms", "slow", "data", (Thread, Stack))
@@ -38,6 +40,8 @@ def judge(case: Case) -> Outcome:
     if does.mostly not in ("computing", "waiting"):
         return None
     computes = does.mostly == "computing"
+    if _makes_experience(case, found):
+        return None
     uneven = computes and 0 < does.computing < found.workers
     return found.finding(
         case,
@@ -71,3 +75,13 @@ def _next(line: str | None, computes: bool, uneven: bool) -> str:
     if uneven:
         return "give each worker as much to do as the others: one that has most of the work holds up the batches of all"
     return "raise num_workers or make the transform cheaper"
+
+
+def _makes_experience(case: Case, found: Starving) -> bool:
+    """Whether most of the waiting is for environments, which reinforcement learning steps in processes of their own.
+
+    They work by turns: one that waits for its next action is as it should be.
+    """
+    steps = in_environment(case.history, found.profile)
+    waits = found.profile.share_where(awaits_data)
+    return found.profile.share_where(lambda stack: awaits_data(stack) and steps(stack)) > waits / 2
