@@ -53,7 +53,7 @@ def judge(case: Case) -> Outcome:
             continue
         if turns_within(case.history, rank.pid, case.progress[rank.pid].thread) is not None:
             continue  # one forward pass, which may never end
-        if found := _evaluates(case, rank, seen) or _collects(case, rank, seen):
+        if found := _evaluates(case, rank, seen) or _collects(case, rank):
             return found
     return None
 
@@ -70,10 +70,11 @@ def _evaluates(case: Case, rank: Member, seen: Profile) -> Finding | None:
     if forward < FORWARD_SHARE * launching or forward * seen.samples < FEW_FORWARD or len(seen.sights) < 4:
         return None
     line = show(seen.top_line())
+    what = "a rollout" if seen.share_where(in_environment(case.history, seen)) else "an evaluation"
     return Finding(
         cause=CAUSE.name,
         state="busy",
-        summary=f"the model runs without backward or optimizer steps: an evaluation at {line}",
+        summary=f"the model runs without backward or optimizer steps: {what} at {line}",
         confidence=_certainty(case, rank, seen),
         owner=CAUSE.owner,
         culprits=(Culprit(pid=rank.pid, rank=rank.rank, frame=line),),
@@ -89,7 +90,8 @@ def _evaluates(case: Case, rank: Member, seen: Profile) -> Finding | None:
     )
 
 
-def _collects(case: Case, rank: Member, seen: Profile) -> Finding | None:
+def _collects(case: Case, rank: Member) -> Finding | None:
+    seen = case.profile(rank, LONGER_SECONDS)  # rollouts and updates come by turns
     steps = in_environment(case.history, seen)
     share = seen.share_where(steps)
     if share < MOSTLY or not (seen.seen("forward") or computed(case, rank)):
