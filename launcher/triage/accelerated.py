@@ -15,6 +15,7 @@ from perfwatch.triage.devices import engine_share, in_sync
 from perfwatch.triage.frames import any_tag, show, tags, user_frame
 from perfwatch.triage.gpu import Regime, cards_of, index_of, name_of, regimes
 from perfwatch.triage.history import History
+from perfwatch.triage.in_compiler import in_compiler
 from perfwatch.triage.job import Member
 from perfwatch.triage.motion import motion
 from perfwatch.triage.own_work import own_python, own_work
@@ -135,9 +136,10 @@ def in_copy(history: History, stack: r.Stack) -> bool:
 def launching_share(case: Case, seen: Profile) -> float:
     """Share of the samples in which the thread may launch kernels: neither in other known work, nor waiting for anything."""
     own_is_data = seen.share_where(lambda stack: own_python(case.history, stack)) >= PLAIN_PYTHON
+    compiled = in_compiler(case.history, seen)
 
     def launches(stack: r.Stack) -> bool:
-        if awaits_data(stack) or any_tag(tags(stack), *OTHER_WORK) or in_copy(case.history, stack):
+        if awaits_data(stack) or any_tag(tags(stack), *OTHER_WORK) or in_copy(case.history, stack) or compiled(stack):
             return False
         return not in_sync(case.history, stack) and not (own_is_data and own_work(stack))
 

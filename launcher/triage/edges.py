@@ -226,7 +226,7 @@ def _talks_to(history: History, node: Node, wait: r.Wait, pid: int) -> bool:
 def _pipe(history: History, job: Job, node: Node, wait: r.Wait, pipe: r.Descriptor) -> Edge:
     writing = gives(wait, pipe.fd)
     far = pipe.readers if writing else pipe.writers
-    inside = tuple(pid for pid in far if pid in job.members and pid != node.pid and job.members[pid].role != "service")
+    inside = workers.at_pipe(job, node, far, writing)
     verb, stream = "read" if writing else "write to", STREAMS.get(pipe.fd)
     name = f"{pipe.target} ({stream} of pid {node.pid})" if stream else pipe.target
     if inside:

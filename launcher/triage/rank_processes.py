@@ -109,6 +109,7 @@ def find_ranks(sights: Sights, processes: dict[int, r.Process]) -> Found:
     told = {pid: Placement(one.rank, one.world_size) for pid, one in candidates.items() if one.rank is not None}
     if not told:
         told = {pid: place for pid, one in candidates.items() if (place := placement(one)) is not None}
+    told = {pid: place for pid, place in told.items() if not _helps(sights, pid, processes)}
     if told:
         return _placed(sights, told, processes)
     roots = [p for p in processes.values() if p.python and not is_service(p) and _nearest_python(p, processes) is None]
@@ -116,6 +117,17 @@ def find_ranks(sights: Sights, processes: dict[int, r.Process]) -> Found:
     for root in sorted(roots, key=lambda p: p.start_ticks):
         found.update(_descend(sights, root, processes))
     return Found(found, _largest(processes[pid].world_size for pid in found), numbered=False)
+
+
+def _helps(sights: Sights, pid: int, processes: dict[int, r.Process]) -> bool:
+    """Whether a process without torch lies below one that has it and does not merely start others.
+
+    What was numbered within the training's own process (MPI does so in ``MPI_Init``) can be seen in its children alone.
+    """
+    above = _nearest_python(processes[pid], processes)
+    if above is None or processes[pid].torch_loaded is not False or not processes[above].torch_loaded:
+        return False
+    return not launches(processes[above]) and not any_tag(sights.of_main(above), *JOINS)
 
 
 def _placed(sights: Sights, told: dict[int, Placement], processes: dict[int, r.Process]) -> Found:

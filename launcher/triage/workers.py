@@ -3,6 +3,8 @@
 Each function returns what is waited for in words, the threads to follow, and the end where there is none to follow.
 """
 
+from collections.abc import Iterable
+
 from perfwatch.probes import readings as r
 from perfwatch.triage.frames import any_tag, is_user, show, tags, tags_of
 from perfwatch.triage.history import History
@@ -70,6 +72,17 @@ def _among(history: History, job: Job, node: Node, members: list[Member], what: 
 def _list(nodes: list[Node]) -> str:
     shown = ", ".join(str(n.pid) for n in nodes[:4])
     return shown + (" ..." if len(nodes) > 4 else "")
+
+
+def at_pipe(job: Job, node: Node, holders: Iterable[int], writing: bool) -> tuple[int, ...]:
+    """Of the processes that hold the other end of a thread's pipe, those of the job that may use it.
+
+    What loads data for a holder was forked with its descriptors, and leaves reading to it; the write end it keeps open.
+    """
+    inside = [m for pid in holders if pid != node.pid and (m := job.members.get(pid)) and m.role != "service"]
+    pids = {member.pid for member in inside if writing}
+    forked = {m.pid for m in inside if m.role in ("worker", "pool_worker") and m.process.parent_pid in pids}
+    return tuple(member.pid for member in inside if member.pid not in forked)
 
 
 def idle(worker: Node) -> bool:

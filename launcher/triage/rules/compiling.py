@@ -17,7 +17,7 @@ What to do next
 from perfwatch.probes.readings import ProcessUsage, Stack, Thread
 from perfwatch.triage.busy import MOVES_SHARE, phases
 from perfwatch.triage.case import Case
-from perfwatch.triage.frames import tags
+from perfwatch.triage.in_compiler import in_compiler
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.rules.recompiling import stepped
 from perfwatch.triage.verdict import Outcome
@@ -42,7 +42,7 @@ def judge(case: Case) -> Outcome:
         steps = case.progress[phase.rank.pid].kind == "moving"
         # What a backward pass needs is compiled in autograd's own thread, for which the training thread waits there.
         awaits = bool(helpers) and not steps
-        share = phase.profile.share_where(lambda stack: _compiles(stack) or (awaits and "backward" in tags(stack)))  # noqa: B023
+        share = phase.profile.share_where(in_compiler(case.history, phase.profile, awaits))
         if share < (NEARLY_ALL if steps else COMPILING_SHARE):
             continue
         if steps and (phase.profile.seen("optimizer") or stepped(case.profile(phase.rank))):
@@ -72,9 +72,3 @@ def judge(case: Case) -> Outcome:
             ),
         )
     return None
-
-
-def _compiles(stack: Stack) -> bool:
-    """In the compiler, not in the import of it, which the first optimizer step of any program makes."""
-    found = tags(stack)
-    return "compile" in found and "import" not in found

@@ -64,13 +64,16 @@ def _evaluates(case: Case, rank: Member, seen: Profile) -> Finding | None:
         return None
     if steps is not None and steps.ago_seconds is not None and steps.ago_seconds < WINDOW_SECONDS:
         return None
+    if not seen.seen("forward"):
+        return None
     share = seen.share("forward", "loader")
     launching = 1.0 - sync_share(case, seen)  # who reads each result waits for the card most of the time
-    forward = seen.share("forward")
+    environment = seen.share_where(in_environment(case.history, seen))
+    forward = seen.share("forward") + environment
     if forward < FORWARD_SHARE * launching or forward * seen.samples < FEW_FORWARD or len(seen.sights) < 4:
         return None
     line = show(seen.top_line())
-    what = "a rollout" if seen.share_where(in_environment(case.history, seen)) else "an evaluation"
+    what = "a rollout" if environment else "an evaluation"
     return Finding(
         cause=CAUSE.name,
         state="busy",

@@ -1,20 +1,20 @@
-"""A kernel on the GPU does not end.
+"""A kernel on the GPU does not end, or a stream of it does not go on.
 
 What it means
     The card is "100 % utilised" by a kernel that waits for something that does not come (a flag, a lock, a peer), or whose
-    loop has no end. The training thread spins in a synchronisation at a full core. No step will come.
+    loop has no end. The training thread spins in a synchronisation at a full core. No step will come. Or no kernel is there, and
+    the stream waits for a value, an event or a host function.
 
 How it is recognised
     The training thread (or autograd's) runs at one line and waits for its card; on the card a kernel is resident all the time
     and no data moves: not through the tensor cores, not to or from memory, the host or another card. The same for six
-    seconds; a kernel that computes in its registers may end yet, and is given the full patience.
+    seconds; what computes in its registers may end yet, and has the full patience, as has a card without work for which a job's
+    one rank waits while no other thread of it works.
 
 What it is mistaken for
     ``synchronising`` and ``gpu_bound``: data moves on the card. Kernels of many seconds: they have ended before, and nothing is
-    said until one lasts three times as long as the longest.
-    A collective that waits for a rank that is late looks the same: with several ranks the one whose card differs is named, and
-    where all cards are alike, or ranks on other machines are not seen, nothing is said. ``endless_python``,
-    ``computing_on_host``: there the card is idle.
+    said until one lasts three times as long as the longest. A collective that waits for a late rank looks the same: of several ranks the one whose card differs is named, and where all are
+    alike, or some are not seen, nothing is said. ``endless_python``, ``computing_on_host``: nobody waits for the card.
 
 What to do next
     Look at what was launched before the named line; ``compute-sanitizer --tool synccheck`` on a short run.
@@ -31,6 +31,7 @@ from perfwatch.triage.footprint import stands_out
 from perfwatch.triage.frames import show
 from perfwatch.triage.gpu import WINDOW_SECONDS, Regime, cards_of, index_of, name_of, regime
 from perfwatch.triage.hang import hung, who
+from perfwatch.triage.idle_streams import idle_stream
 from perfwatch.triage.kernels import kernels
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.spinning import acts, ceiling, patience_seconds, silent_seconds, unwatched_seconds
@@ -52,7 +53,7 @@ def judge(case: Case) -> Outcome:
         return Abstention(cause=CAUSE.name, missing=(lacking,))
     spinning = [(chain, card) for chain, card in waiting if card.kind == "spin"]
     if not spinning:
-        return None
+        return idle_stream(case)
     if not case.job.covered:
         reason = (
             f"{len(case.job.ranks)} of {case.job.world_size} ranks are on this machine: the kernel may wait for another"
