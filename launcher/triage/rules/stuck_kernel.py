@@ -13,8 +13,9 @@ How it is recognised
 
 What it is mistaken for
     ``synchronising`` and ``gpu_bound``: data moves on the card. Kernels of many seconds: they have ended before, and nothing is
-    said until one lasts three times as long as the longest. A collective that waits for a late rank looks the same: of several ranks the one whose card differs is named, and where all are
-    alike, or some are not seen, nothing is said. ``endless_python``, ``computing_on_host``: nobody waits for the card.
+    said until one lasts three times as long as the longest. A collective that waits for a late rank: of several ranks the one
+    whose card differs is named, and where all are alike, or some are not seen, nothing is said. ``endless_python``,
+    ``computing_on_host``: nobody waits for the card.
 
 What to do next
     Look at what was launched before the named line; ``compute-sanitizer --tool synccheck`` on a short run.
