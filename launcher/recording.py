@@ -36,6 +36,8 @@ _STACK_READINGS = r.Stack | r.StackFailure | r.NativeProfile
 
 # The kind of the event between whose time and that of the next ``capture`` one is at work.
 CAPTURE_BEGUN = "capture_begun"
+# The text of a ``signal`` event: ``run`` passes on a signal that ends most programs, whose number is in ``facts``.
+TERMINATES = "asked to terminate"
 
 
 class Record(msgspec.Struct, frozen=True):

@@ -32,7 +32,7 @@ from perfwatch.outlets.outlets import Outlets, open_metrics, open_notifier
 from perfwatch.outlets.own_cost import cpu_seconds
 from perfwatch.probes import readings as r
 from perfwatch.probes.deadline import KillableChild
-from perfwatch.recording import CAPTURE_BEGUN
+from perfwatch.recording import CAPTURE_BEGUN, TERMINATES
 from perfwatch.redaction import redact_command
 from perfwatch.request import Request
 from perfwatch.session import Session, this_machine
@@ -141,7 +141,8 @@ class Watcher:
         elif "trigger" in message:
             self._say(self._trigger(str(message["trigger"]), message.get("signal")))
         elif "terminating" in message:
-            self._tally.event(self._watch.at, "signal", "asked to terminate", self._guarded(self._watch.verdict, None))
+            verdict, facts = self._guarded(self._watch.verdict, None), {"signal": message.get("signal")}
+            self._tally.event(self._watch.at, "signal", TERMINATES, verdict, facts)
             self._ending_until = self._clock() + LET_END_SECONDS
             self._channel.send({"snapshot": True})
         elif "ended" in message:

@@ -47,6 +47,14 @@ def test_help_is_within_80_columns(name: str) -> None:
     assert [line for line in perfwatch(name, "--help").stdout.splitlines() if len(line) > 80] == []
 
 
+def test_explain_knows_the_forms_of_a_cause_by_their_own_words() -> None:
+    """A verdict may say ``restart_loop``."""
+    told = perfwatch("explain", "restart_loop").stdout
+
+    assert told.startswith("retrying (slow;")
+    assert "restarts the ranks" in told
+
+
 def test_help_loads_nothing_heavy() -> None:
     """What makes ``--help`` slow is what it imports."""
     code = "import sys, perfwatch.cli; print([name for name in sys.argv[1:] if name in sys.modules])"

@@ -36,6 +36,7 @@ def explain(
                     first_line = (rule.__doc__ or "").strip().partition("\n")[0]
                     typer.echo(entry(name, first_line, max(map(len, rules)), width))
         return
+    rules |= {form: rule for rule in RULES for form in rule.CAUSE.also}
     wanted = cause.strip().lower().replace("-", "_").replace(" ", "_")
     if wanted not in rules:
         close = difflib.get_close_matches(wanted, rules, n=3, cutoff=0.5)
@@ -44,5 +45,7 @@ def explain(
             f"did you mean {' or '.join(close)}?" if close else "perfwatch explain lists them all",
         )
     rule = rules[wanted]
-    typer.echo(f"{wanted} ({rule.CAUSE.state}; who usually has to act: {rule.CAUSE.owner.replace('_', ' ')})\n")
+    typer.echo(
+        f"{rule.CAUSE.name} ({rule.CAUSE.state}; who usually has to act: {rule.CAUSE.owner.replace('_', ' ')})\n"
+    )
     typer.echo(fitted(rule.__doc__ or "not documented", width))

@@ -4,6 +4,7 @@ import re
 import signal
 
 from perfwatch.probes import readings as r
+from perfwatch.recording import TERMINATES
 from perfwatch.triage.case import Case
 from perfwatch.triage.gpu import cards_of
 from perfwatch.triage.history import History, Seen
@@ -18,6 +19,7 @@ NOTICED_SECONDS = 0.5  # and mostly at once: its handle wakes us
 FOLLOWS_SECONDS = (
     10.0  # until what waits for a failed process fails for it: one with torch and a card takes seconds to end
 )
+HEARS_SECONDS = 60.0  # in which a program that was asked to end has saved what it wants, and leaves
 SHELL_ADDS = 128
 
 
@@ -137,11 +139,21 @@ def raised_for(case: Case) -> int | None:
     """The signal that an error stands for: Python raises upon SIGINT, and torchrun upon any, so as to end its ranks first."""
     words = traceback_of(case)
     if words is None:
-        return None
+        return _asked_to_end(case)
     if words.exception == "KeyboardInterrupt":
         return signal.SIGINT
     found = _SIGNALLED.search(words.text) if words.exception.endswith("SignalException") else None
     return int(found[1]) if found else None
+
+
+def _asked_to_end(case: Case) -> int | None:
+    """The signal that went to the job through ``run`` just before, where it ended with a bad code and no word: it heard."""
+    end = ending(case)
+    if end is None or not end.exit_code:
+        return None
+    since = ended_at(case, end) - HEARS_SECONDS
+    asked = [one for one in case.events if one.kind == "signal" and one.text == TERMINATES and one.at >= since]
+    return asked[-1].facts.get("signal") if asked else None
 
 
 def ended_well(case: Case, end: r.ProcessEnded) -> bool:

@@ -2,7 +2,7 @@
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.job import Member
-from perfwatch.triage.loops import counts
+from perfwatch.triage.loops import counts, turning
 from perfwatch.triage.memory import quiet
 from perfwatch.triage.profile import TRAINING_TAGS
 
@@ -13,13 +13,26 @@ UNSURE = 0.55  # of a hang, below what makes a verdict: after the patience nothi
 
 def prepares(case: Case, rank: Member) -> bool:
     """Whether it turns in a loop of Python that has an end, at several lines, and was never seen at training."""
-    end = case.chains[rank.pid].end
+    return has_not_trained(case, rank) and counts(case.history, case.chains[rank.pid].end.node)
+
+
+def goes_through_rounds(case: Case, rank: Member) -> bool:
+    """Whether it has never trained, and turns in loops that have an end within one that waits for a condition.
+
+    A vocabulary is merged in rounds, each over all of the words: a round ends, and nobody knows how many there will be.
+    """
+    loops = turning(case.history, case.chains[rank.pid].end.node)
+    return loops[:1] == ("for",) and "while" in loops and has_not_trained(case, rank)
+
+
+def has_not_trained(case: Case, rank: Member) -> bool:
+    """Whether it runs Python at several lines, was never seen at training, and nothing remembers any."""
     ever = case.profile(rank)
     return (
-        end.kind == "python"  # one long call is ``computing_on_host``, and who waits prepares nothing
+        # One long call is ``computing_on_host``, and who waits prepares nothing.
+        case.chains[rank.pid].end.kind == "python"
         and ever.samples >= SAMPLES
         and len(ever.lines()) >= LINES
         and not ever.seen(*TRAINING_TAGS)
-        and counts(case.history, end.node)
         and quiet(case, rank).seconds == 0.0  # what remembers training has begun it
     )

@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable
 
 from perfwatch.probes.readings import Frame, SourceLine, Stack
-from perfwatch.triage.code import line_of
-from perfwatch.triage.frames import any_tag, own_frames, short_name, tags
+from perfwatch.triage.code import line_of, names
+from perfwatch.triage.frames import any_tag, own_frames, short_name, tags, user_frame
 from perfwatch.triage.history import History
 from perfwatch.triage.profile import Profile
 
@@ -42,6 +42,27 @@ def in_environment(history: History, seen: Profile) -> Callable[[Stack], bool]:
             and _is_environments(history, frame, caller)
             for frame, caller in pairs
         )
+
+    return holds
+
+
+def in_rollout(history: History, seen: Profile) -> Callable[[Stack], bool]:
+    """The same, and what else the loop does that steps the environment: it acts, and keeps what comes of it; no pass goes backward."""
+    inside = in_environment(history, seen)
+    frames = {frame for one in seen.sights for frame in one.reading.frames}
+    asked = {
+        (line.file, call)
+        for frame in frames
+        if (line := line_of(history, frame)) is not None and _asks(line)
+        for call in line.calls
+        if short_name(call) in STEPS
+    }
+
+    def holds(stack: Stack) -> bool:
+        line = line_of(history, user_frame(stack))
+        if line is None or "backward" in names(line.loop_calls):
+            return inside(stack)
+        return inside(stack) or any((line.file, call) in asked for call in line.loop_calls)
 
     return holds
 

@@ -21,6 +21,7 @@ class Cause:
     state: str
     owner: str
     needs: tuple[type[Reading], ...]
+    also: tuple[str, ...] = ()  # words of its own for forms of it, which a verdict may name
 
 
 class Rule(Protocol):

@@ -6,13 +6,13 @@ import pytest
 
 from perfwatch.probes.readings import Frame, NativeProfile, Process, Stack, Steps
 from perfwatch.recording import load
+from perfwatch.triage import in_compiler
 from perfwatch.triage.beginning import SETTLED_SECONDS, beginning
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.history import History
 from perfwatch.triage.native import native_profile
 from perfwatch.triage.rules import recompiling
-from perfwatch.triage.rules.compiling import _compiles
 from tests.sessions import session
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, TORCH, Training
 
@@ -65,7 +65,10 @@ def test_the_import_of_the_compiler_is_no_compilation(importing: bool, compiles:
     inside = Frame("compile_inner", "/venv/lib/python3.12/site-packages/torch/_dynamo/convert_frame.py", 700)
     imports = (Frame("_find_and_load", "<frozen importlib._bootstrap>", 1360),) if importing else ()
 
-    assert _compiles(Stack(pid=7, tid=7, frames=(inside, *imports, Frame("main", "/app/train.py", 31)))) is compiles
+    assert (
+        in_compiler.compiles(Stack(pid=7, tid=7, frames=(inside, *imports, Frame("main", "/app/train.py", 31))))
+        is compiles
+    )
 
 
 @pytest.mark.parametrize(("taken_at", "tells"), [(6.0, False), (14.0, True)])

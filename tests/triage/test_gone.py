@@ -3,6 +3,7 @@
 import pytest
 
 from perfwatch.probes.readings import Process, ProcessEnded, Reading, Traceback
+from perfwatch.recording import TERMINATES, Event
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.gone import how_it_ended, traceback_of
@@ -367,3 +368,31 @@ def test_a_worker_that_was_killed_is_blamed_and_not_the_line_at_which_the_main_p
 
     assert (verdict.state, verdict.cause) == ("gone", "crashed")
     assert [culprit.pid if culprit.worker_pid is None else culprit.worker_pid for culprit in verdict.culprits] == [17]
+
+
+@pytest.mark.parametrize(
+    ("asked_at", "words", "cause"),
+    [
+        (29.0, None, "killed"),
+        (None, None, "crashed"),
+        (-60.0, None, "crashed"),  # it went on for a minute and a half after that
+        (29.0, "RuntimeError: no space left", "crashed"),
+    ],
+)
+def test_a_program_that_leaves_with_a_bad_code_when_it_is_asked_to_end_has_not_crashed(
+    asked_at: float | None, words: str | None, cause: str
+) -> None:
+    """Ctrl-C reaches it through ``run``, and it says no word of an error: Lightning ends with 1 then."""
+    history = History()
+    history.add(
+        0.0, Process(pid=1, start_ticks=1, parent_pid=0, name="python", command=("python", "fit.py"), python=True)
+    )
+    if words is not None:
+        history.add(29.5, Traceback(pid=1, exception=words.split(":")[0], text=words))
+    history.add(30.0, ProcessEnded(pid=1, start_ticks=1, exit_code=1))
+    history.at = 31.0
+    asked = () if asked_at is None else (Event(asked_at, 0.0, "signal", TERMINATES, None, {"signal": 2}),)
+    verdict = judge(Case(history, session(root_pids=(1,)), asked))
+
+    assert (verdict.state, verdict.cause) == ("gone", cause)
+    assert ("SIGINT" in verdict.summary) == (cause == "killed")

@@ -1,6 +1,7 @@
 """Which processes are ranks, and which number they have, under each launcher: trees of /proc as those launchers make them."""
 
 import pytest
+from msgspec import structs
 
 from perfwatch.probes.readings import Frame, Process, Stack
 from perfwatch.recording import Record
@@ -163,3 +164,20 @@ def test_what_a_python_runs_is_told_by_its_command_line(command: str, program: s
     """A script's own arguments are not taken for it."""
     assert program_of(tuple(command.split())) == program
     assert launches(process(1, 0, command)) is (program == "torch.distributed.run")
+
+
+def test_a_helper_that_inherits_a_number_given_within_the_training_is_no_rank() -> None:
+    """``MPI_Init`` numbers the training's own process, which shows in what it starts afterwards alone."""
+    shipper = structs.replace(process(20, 10, "python -c ship", "PMIX_RANK=0 PMIX_NAMESPACE=7"), torch_loaded=False)
+    found = job(process(10, 1), shipper, process(21, 10, name="pt_data_worker"))
+
+    assert ranks(found) == {None: 10}
+
+
+def test_a_rank_that_has_not_imported_torch_yet_is_one_below_a_launcher_that_has() -> None:
+    """A script that has torch starts its ranks and waits for them."""
+    waits = (Frame("wait", "/usr/lib/python3.12/subprocess.py", 1264), Frame("main", "/app/launch.py", 9))
+    rank = structs.replace(process(20, 10, environment="RANK=0 WORLD_SIZE=1"), torch_loaded=False)
+    found = job(process(10, 1, "python launch.py"), rank, Stack(pid=10, tid=10, frames=waits))
+
+    assert ranks(found) == {0: 20}

@@ -84,3 +84,15 @@ def test_training_that_steps_an_environment_now_and_then_goes_on() -> None:
 
     assert told(serial_loading.judge(case)) is None
     assert told(evaluating.judge(case)) is None
+
+
+@pytest.mark.parametrize(
+    ("around", "state"), [(("harbour.step", "stack"), None), (("harbour.step", "loss.backward"), "slow")]
+)
+def test_the_loop_around_the_environment_is_no_loading_either(around: tuple[str, ...], state: str | None) -> None:
+    """It acts, and keeps what came of it; a loop that goes backward as well may make its batches there."""
+    keeps = (Frame("main.<locals>.<listcomp>", TRAIN, 55), Frame("main", TRAIN, 55))
+    job = learns(GYM, "harbour.step", times=0)
+    job.add(SourceLine(file=TRAIN, line=55, text="kept = [torch.tensor(o) for o in seen]", loop_calls=around))
+
+    assert told(serial_loading.judge(job.goes_on(40.0, [*STEP, MOVES, keeps, keeps, keeps]).case())) == state

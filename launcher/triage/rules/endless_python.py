@@ -7,14 +7,13 @@ What it means
 How it is recognised
     The training thread runs Python (or sleeps in the program's own code) below the same outer frame, was never seen in training
     code meanwhile, and this lasts beyond the patience and what this run has recovered from before; five times as long for a
-    ``for`` loop, and for a ``while`` that reads or writes data, or computes in torch. A sleep whose deadline lies beyond it need
-    not be waited for. Or it is in training code, but all of many samples are of one ``while`` loop inside of one call, and of
-    nothing else.
+    ``for`` loop, a ``while`` that reads or writes data, or computes in torch, and one of ``for`` loops before any training. A
+    sleep whose deadline lies beyond it need not be waited for. Or it is in training code, but all of many samples are of one
+    ``while`` loop inside of one call, and of nothing else.
 
 What it is mistaken for
-    A long but finite piece of Python: hence the full patience, and without an end for who reads or writes all the time
-    (``waiting_on_work``), or prepares before the first step in a ``for`` loop at several lines (``starting``). ``held_gil``:
-    there the line never changes and others ask for the GIL in vain.
+    Long but finite Python: hence the patience, without an end for who reads or writes all the time (``waiting_on_work``), or
+    prepares in a ``for`` loop (``starting``). ``held_gil``: the line never changes there.
 
 What to do next
     Look at the named line: what would end that loop?
@@ -26,15 +25,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.caught import caught
 from perfwatch.triage.chain import Chain
 from perfwatch.triage.frames import show
-from perfwatch.triage.hang import (
-    STRUCTURAL_SECONDS,
-    hung,
-    nearest,
-    outlasts,
-    temporal,
-    wakes_soon,
-    who,
-)
+from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, nearest, outlasts, temporal, wakes_soon, who
 from perfwatch.triage.job import Member
 from perfwatch.triage.loops import (
     COUNTED_LOOP,
@@ -50,7 +41,7 @@ from perfwatch.triage.loops import (
 from perfwatch.triage.memory import GUESSED, has_come_back, lull, since_training
 from perfwatch.triage.napping import OTHER_WORK, naps
 from perfwatch.triage.node import End
-from perfwatch.triage.preparing import UNSURE, prepares
+from perfwatch.triage.preparing import UNSURE, goes_through_rounds, prepares
 from perfwatch.triage.profile import at_training, profile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Abstention, Alternative, Missing, Outcome
@@ -60,6 +51,7 @@ CAUSE = Cause("endless_python", "hung", "user_code", (Thread, Stack))
 
 RECENT_SECONDS = 6.0
 INFERRED = 0.88  # a long finite computation cannot be told apart by anything but time
+ROUNDS = 0.65  # each is known to end, and no training was ever seen that could stand still
 
 
 def judge(case: Case) -> Outcome:
@@ -113,15 +105,18 @@ def _turns(case: Case, chain: Chain, watched: float) -> Outcome:
         return None  # data come to an end
     told = bool(loops) or len(case.ranks) > 1  # of several ranks one computes for all, and mostly in a library
     computes = releases_gil(case.history, chain.end.node) or computes_on_card(case, chain.start.pid)
-    counts = over_data or computes or (told and not waits) or case.awaited_at_start(chain.start.pid)
+    rounds = goes_through_rounds(case, rank)
+    counts = over_data or computes or rounds or (told and not waits) or case.awaited_at_start(chain.start.pid)
     patience = temporal(case) * (COUNTED_LOOP if counts else 1.0)
     lasts = lull(case, rank, watched, patience)
     silent = lasts.seconds if steps is None or steps.ago_seconds is None else steps.ago_seconds
-    if counts and silent < patience and not (waits and computes):
+    if counts and silent < patience and not (waits and (computes or rounds)):
         return None  # a loop over something comes to its end: long work until proved otherwise
     if has_come_back(case, rank, silent) or trains_around(case.history, chain.end.node):
         return None
-    sure = INFERRED if waits and not over_data and not computes else UNSURE if prepares(case, rank) else GUESSED
+    sure = UNSURE if prepares(case, rank) else ROUNDS if rounds else GUESSED
+    if waits and not (over_data or computes or rounds):
+        sure = INFERRED
     found = hung(
         case,
         CAUSE.name,

@@ -1,7 +1,8 @@
 """The same call fails and is tried again and again.
 
 What it means
-    A service, a store or a node refuses; the code backs off and retries, or the launcher restarts the ranks, over and over.
+    A service, a store or a node refuses; the code backs off and retries, or the launcher restarts the ranks, over and over
+    (``restart_loop``; a single restart is a mere suspicion).
 
 How it is recognised
     The training thread is often in a retry loop: a sleep that follows on a ``try`` that failed, or on a test of an answer that
@@ -28,13 +29,14 @@ from perfwatch.triage.slowness import FEW_SAMPLES, WINDOW_SECONDS, slow, worst
 from perfwatch.triage.starving import starving
 from perfwatch.triage.verdict import Alternative, Culprit, Finding, Outcome
 
-CAUSE = Cause("retrying", "slow", "network", (Stack, Thread))
+RESTARTED = "restart_loop"
+CAUSE = Cause("retrying", "slow", "network", (Stack, Thread), also=(RESTARTED,))
 
 MOSTLY = 0.5  # of what the workers do
 ONLY = 0.9  # of the samples: it does nothing but back off
 LONG_ENOUGH_SECONDS = 4.0  # of samples
 RESTARTS = 2  # separate tries; generations of one rank
-LOOP, ONCE = 0.92, 0.7  # more than one restart; a single one may have been the last
+LOOP, ONCE = 0.92, 0.55  # more than one restart; a single one may have been the last: a suspicion
 
 
 def judge(case: Case) -> Outcome:
@@ -47,7 +49,7 @@ def _restarts(case: Case) -> Finding | None:
     if found is None:
         return None
     return Finding(
-        cause="restart_loop",
+        cause=RESTARTED,
         state="slow",
         summary=(
             f"the launcher restarts the ranks again and again: {found.processes} processes of rank {found.rank} "

@@ -34,7 +34,7 @@ from perfwatch.triage.native import native_python_share
 from perfwatch.triage.other_work import does_other_work, shown
 from perfwatch.triage.own_work import fetches, fetches_itself, own_python
 from perfwatch.triage.periods import is_apart, is_in, recurrent
-from perfwatch.triage.rollouts import in_environment
+from perfwatch.triage.rollouts import in_rollout
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import FEW_SAMPLES, certainty, slow, working, worst
 from perfwatch.triage.verdict import Alternative, Outcome
@@ -94,7 +94,7 @@ def _ceiling(case: Case, rank: Member, lost: float) -> float:
 def _own(case: Case) -> Outcome:
     for rank, whole in working(case):
         seen = since_first_step(case, rank, whole)
-        works = partial(_makes_no_experience, case, in_environment(case.history, seen))
+        works = partial(_makes_no_experience, case, in_rollout(case.history, seen))
         python = seen.share_where(lambda stack: own_python(case.history, stack))
         native = native_python_share(case, rank)
         now = case.progress[rank.pid]
@@ -132,8 +132,8 @@ def _own(case: Case) -> Outcome:
     return None
 
 
-def _makes_no_experience(case: Case, steps_environment: Callable[[Stack], bool], stack: Stack) -> bool:
-    return does_other_work(case, stack) and not steps_environment(stack)
+def _makes_no_experience(case: Case, makes_experience: Callable[[Stack], bool], stack: Stack) -> bool:
+    return does_other_work(case, stack) and not makes_experience(stack)
 
 
 def _works_in(frame: Frame | None, works: Callable[[Stack], bool], stack: Stack) -> bool:

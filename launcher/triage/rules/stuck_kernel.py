@@ -18,7 +18,7 @@ What it is mistaken for
     ``computing_on_host``: nobody waits for the card.
 
 What to do next
-    Look at what was launched before the named line; ``compute-sanitizer --tool synccheck`` on a short run.
+    Look at what was launched before the line; ``compute-sanitizer --tool synccheck`` on a short run.
 """
 
 import msgspec

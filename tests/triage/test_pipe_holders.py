@@ -1,0 +1,52 @@
+"""Who of a job may read from a pipe, or keep it open: what was forked holds its parent's descriptors and uses none of them."""
+
+import pytest
+
+from perfwatch.probes.readings import Process
+from perfwatch.triage.history import History
+from perfwatch.triage.job import read_job
+from perfwatch.triage.node import node_of
+from perfwatch.triage.workers import at_pipe
+
+TRAINER, CHILD, LOADER, PEER = 10, 20, 21, 30
+
+
+@pytest.mark.parametrize(
+    ("holders", "writing", "left"),
+    [
+        ((TRAINER, LOADER), True, (TRAINER,)),  # the trainer should read, its worker only holds the end
+        (
+            (TRAINER, LOADER),
+            False,
+            (TRAINER, LOADER),
+        ),  # as long as a worker holds the write end nobody hears of the end
+        ((LOADER,), True, (LOADER,)),  # nobody else could read
+        ((PEER, LOADER), True, (PEER, LOADER)),  # no parent of the worker holds it: it was given to it
+    ],
+)
+def test_a_loader_that_inherited_the_read_end_is_nobody_to_wait_for(
+    holders: tuple[int, ...], writing: bool, left: tuple[int, ...]
+) -> None:
+    """The trainer's child writes into its stdout; the trainer's DataLoader worker was forked after it was started."""
+    history = History(at=1.0)
+    for pid, parent, name in (
+        (TRAINER, 1, "python"),
+        (CHILD, TRAINER, "python"),
+        (LOADER, TRAINER, "pt_data_worker"),
+        (PEER, TRAINER, "sh"),
+    ):
+        torch = pid in (TRAINER, LOADER)
+        command = ("sh",) if pid == PEER else ("python", "train.py")
+        one = Process(
+            pid=pid,
+            start_ticks=pid,
+            parent_pid=parent,
+            name=name,
+            command=command,
+            python=name != "sh",
+            torch_loaded=torch,
+        )
+        history.add(0.0, one)
+    job = read_job(history)
+
+    assert at_pipe(job, node_of(history, job, CHILD), holders, writing) == left
