@@ -12,6 +12,7 @@ from perfwatch.triage.edges import step
 from perfwatch.triage.frames import show
 from perfwatch.triage.history import History
 from perfwatch.triage.job import Job
+from perfwatch.triage.lock_owners import takes_again
 from perfwatch.triage.node import End, Node, culprit, node_of, silence
 from perfwatch.triage.verdict import Culprit, Link
 from perfwatch.triage.workers import gone
@@ -113,7 +114,7 @@ def follow(history: History, job: Job, pid: int, tid: int | None = None) -> Chai
             ends[before:] = [replace(edge.otherwise, silent_seconds=silence(history, node))]
 
     walk(start)
-    ends = _without_victims(ends)
+    ends = _without_victims(history, ends)
     return Chain(start, tuple(links), tuple(ends) or (End("unknown", start),), frozenset(through))
 
 
@@ -139,8 +140,11 @@ def _all_wait_for(node: Node, ends: list[End]) -> bool:
     return bool(locked) and all(end.kind == "cycle" or end in locked for end in ends)
 
 
-def _without_victims(ends: list[End]) -> list[End]:
-    """Who waits for a file lock is no end where its owner is one."""
+def _without_victims(history: History, ends: list[End]) -> list[End]:
+    """Who waits for a file lock is no end where its owner is one, nor who waits for any where one waits for what it holds itself."""
+    locked = [end for end in ends if end.kind == "lock"]
+    own = [end for end in locked if takes_again(history, end.node)] if len(locked) > 1 else []
+    ends = [end for end in ends if end not in locked or end in own or not own]
     pids = {end.node.pid for end in ends if end.kind not in ("file_lock", "cycle")}
     rest = [end for end in ends if end.kind != "file_lock" or not end.others or not pids.issuperset(end.others)]
     return rest or ends

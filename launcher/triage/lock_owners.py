@@ -1,5 +1,6 @@
 """Who may own a lock of Python's that another thread waits for, as far as the text of the lines tells."""
 
+from perfwatch.probes.readings import Frame
 from perfwatch.triage.code import line_of, lock_taken, names
 from perfwatch.triage.frames import user_frames
 from perfwatch.triage.history import History
@@ -30,6 +31,24 @@ def holds(history: History, node: Node, lock: str) -> bool:
         return False
     around = (line_of(history, frame) for frame in user_frames(node.stack))
     return any(one is not None and lock in names(one.within) for one in around)
+
+
+def takes_again(history: History, node: Node) -> Frame | None:
+    """Where a thread took the lock that it waits for, if it is within a ``with`` of that name in a caller of the same class or file.
+
+    A lock that is no ``RLock`` is not given twice, to nobody.
+    """
+    lock = lock_taken(line_of(history, node.frame))
+    if not lock or node.stack is None or node.frame is None:
+        return None
+    if "mp_lock" not in node.inner and not takes_a_lock(history, node.stack):
+        return None
+    frames, mine = user_frames(node.stack), (node.frame.file, node.frame.function.rpartition(".")[0])
+    for frame in frames[1:]:
+        line = line_of(history, frame)
+        if line is not None and lock in names(line.within) and (frame.file, frame.function.rpartition(".")[0]) == mine:
+            return frame
+    return None
 
 
 def _free(history: History, node: Node) -> bool:

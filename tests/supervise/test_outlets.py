@@ -38,6 +38,7 @@ def test_a_taken_port_and_a_webhook_that_hangs_do_not_concern_the_job(launch: La
         run = launch(*CRASH, options=options, stdin=subprocess.PIPE)
         said = _crash_after_a_word(run)
         code = run.end()
+    run.rest()  # the watch lets go of it once the webhook has hung up: only then are the session's files at rest
 
     assert code == 3
     assert f"no metrics on 127.0.0.1:{port}: Address already in use" in said

@@ -6,10 +6,9 @@ What it means
     the stream waits for a value, an event or a host function.
 
 How it is recognised
-    The training thread (or autograd's) runs at one line and waits for its card; on the card a kernel is resident all the time
-    and no data moves: not through the tensor cores, not to or from memory, the host or another card. The same for six
-    seconds; what computes in its registers may end yet, and has the full patience, as has a card without work for which a job's
-    one rank waits while no other thread of it works.
+    The training thread (or autograd's) runs at one line and waits for its card; on the card a kernel is resident all the
+    time and no data moves: not through the tensor cores, not to or from memory, the host or another card. So for
+    six seconds; what computes in its registers has the full patience, as has an idle card that a job's one rank waits for.
 
 What it is mistaken for
     ``synchronising`` and ``gpu_bound``: data moves on the card. Kernels of many seconds: they have ended before, and nothing is

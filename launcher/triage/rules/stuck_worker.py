@@ -28,6 +28,7 @@ from perfwatch.triage.chain import Chain
 from perfwatch.triage.forked import forked_with_a_lock
 from perfwatch.triage.frames import show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
+from perfwatch.triage.lock_owners import takes_again
 from perfwatch.triage.loops import blamed, goes_through_data, in_one_call, moves_data, turning
 from perfwatch.triage.native_silence import worked_for
 from perfwatch.triage.node import NATIVE_WAIT, silence
@@ -110,6 +111,8 @@ def _finding(case: Case, chain: Chain) -> Outcome:
         if counts and silent < patience:
             return None  # long work, until proved otherwise
     said = f"{who(chain)} runs without delivering anything" if running else all_wait(chain)
+    if not running and (frame := takes_again(case.history, end.node)):
+        said = f"{who(chain)} waits for a lock that it has taken itself at {show(frame)}"
     found = hung(
         case,
         CAUSE.name,
