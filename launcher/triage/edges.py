@@ -7,7 +7,7 @@ path, deadline). Names of wait channels differ between kernels and decide nothin
 from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
-from perfwatch.triage import actors, answering, devices, event_loops, polling, present, rendezvous, threads, workers
+from perfwatch.triage import actors, answering, devices, event_loops, other_end, polling, rendezvous, threads, workers
 from perfwatch.triage.dismissal import not_yet_done
 from perfwatch.triage.frames import any_tag, collective_name, show
 from perfwatch.triage.history import History
@@ -108,22 +108,11 @@ def _by_descriptor(history: History, job: Job, node: Node) -> Edge | None:
     wait = node.wait
     if wait is None:
         return None
-    for file in _files(history, node, wait):
+    for file in other_end.waited_on(history, node, wait):
         edge = _behind(history, job, node, wait, file)
         if edge is not None:
             return edge
     return None
-
-
-def _files(history: History, node: Node, wait: r.Wait) -> list[r.Descriptor]:
-    """What the wait is on; for an epoll instance, what that watches, connections to others first."""
-    fds = [wait.fd] if wait.fd is not None else [p.fd for p in wait.polled]
-    found = [seen.reading for fd in fds if (seen := present.open_file(history, node.pid, node.tid, fd))]
-    watched = [fd for file in found if file.kind == "epoll" for fd in file.watched]
-    return [
-        *(file for file in found if file.kind != "epoll"),
-        *(seen.reading for fd in watched if (seen := present.open_file(history, node.pid, node.tid, fd))),
-    ]
 
 
 def _behind(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descriptor) -> Edge | None:
@@ -160,9 +149,12 @@ def _lock(node: Node, file: r.Descriptor, owners: tuple[int, ...]) -> Edge:
 def _socket(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descriptor, socket: r.Socket) -> Edge | None:
     if rendezvous.is_store(history, job, node, socket):
         return ending("rendezvous", node, "a key in the store that nobody has set", descriptor=file, detail="store")
+    orphaned = other_end.bereft(history, job, node, socket)
+    if orphaned:
+        return Edge("socket", f"pid {orphaned[0].pid}, which was at the other end of a pipe", orphaned)
     if node.pid in socket.peer_pids:
         # Both ends are its own: a wake-up pipe, a server in a thread of its own, or a Pipe of which it kept the child's end.
-        far = _at_the_other_end(history, job, node, socket) or _gone_from_it(history, job, node, socket)
+        far = other_end.user(history, job, node, socket) or other_end.lost(history, job, node, socket)
         return Edge("socket", f"pid {far[0].pid} at the other end of a pipe", far) if far else None
     inside = tuple(pid for pid in socket.peer_pids if pid in job.members)
     sending = gives(wait, file.fd) and socket.state not in OPENING
@@ -199,28 +191,6 @@ def _serving(history: History, job: Job, pids: tuple[int, ...]) -> tuple[Node, .
                 continue  # without stacks nobody knows which of its threads has the visitor
         found += others or (main,)
     return tuple(found)
-
-
-def _at_the_other_end(history: History, job: Job, node: Node, socket: r.Socket) -> tuple[Node, ...]:
-    """Of the processes that hold the other end of a ``multiprocessing.Pipe``, the one that uses it, if that can be told."""
-    if "mp_receive" not in node.inner:
-        return ()
-    inside = [m for pid in socket.peer_pids if pid != node.pid and (m := job.members.get(pid)) and m.role != "service"]
-    nodes = [node_of(history, job, m.pid) for m in inside if m.alive]
-    using = [n for n in nodes if n.wait is not None and _talks_to(history, n, n.wait, node.pid)]
-    return tuple(using or nodes) if len(using or nodes) == 1 else ()
-
-
-def _gone_from_it(history: History, job: Job, node: Node, socket: r.Socket) -> tuple[Node, ...]:
-    """The child that is no more, where every living one that may hold the other end waits for this process itself."""
-    lost = workers.gone(job, node) if "mp_receive" in node.inner else ()
-    inside = [node_of(history, job, pid) for pid in socket.peer_pids if pid != node.pid and pid in job.members]
-    idle = all(one.wait is not None and _talks_to(history, one, one.wait, node.pid) for one in inside)
-    return _nodes(history, job, lost[-1:]) if lost and idle else ()
-
-
-def _talks_to(history: History, node: Node, wait: r.Wait, pid: int) -> bool:
-    return any(file.socket is not None and pid in file.socket.peer_pids for file in _files(history, node, wait))
 
 
 def _pipe(history: History, job: Job, node: Node, wait: r.Wait, pipe: r.Descriptor) -> Edge:
