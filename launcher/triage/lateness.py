@@ -1,6 +1,7 @@
 """How much each rank waits for the others, and what holds back the one that they wait for."""
 
 from dataclasses import dataclass
+from functools import partial
 
 from perfwatch.probes.readings import GpuSample, Stack
 from perfwatch.triage.accelerated import trained_for
@@ -9,7 +10,8 @@ from perfwatch.triage.frames import show, tags
 from perfwatch.triage.gpu import cards_of, name_of, regimes
 from perfwatch.triage.history import median
 from perfwatch.triage.job import Member
-from perfwatch.triage.motion import motion
+from perfwatch.triage.motion import motion, was_at
+from perfwatch.triage.mpi_calls import waits_for_ranks
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.slowness import WINDOW_SECONDS
 from perfwatch.triage.verdict import Culprit, Evidence
@@ -31,9 +33,25 @@ class OwnCause:
     evidence: tuple[Evidence, ...] = ()
 
 
-def in_collective(stack: Stack) -> bool:
-    """Whether a stack is where a rank waits for the others: a collective, or backward."""
-    return not tags(stack).isdisjoint({"collective", "backward"})
+def in_collective(case: Case, stack: Stack) -> bool:
+    """Whether a stack is where a rank waits for the others: a collective, backward, or an exchange of MPI."""
+    return not tags(stack).isdisjoint({"collective", "backward"}) or waits_for_ranks(case.history, case.job, stack)
+
+
+def apart(case: Case) -> bool:
+    """Whether nothing says that the ranks train together, and none was seen in an exchange of MPI either."""
+    if not case.job.apart:
+        return False
+    at_it = partial(waits_for_ranks, case.history, case.job)
+    return not any(case.profile(rank, WINDOW_SECONDS).share_where(at_it) for rank in case.ranks)
+
+
+def waits_by_design(case: Case, rank: Member, seen: Profile) -> bool:
+    """Whether a rank has no batches left (torch's Join), or exchanges by MPI and was never in a backward pass: it serves the others."""
+    if seen.seen("shadow"):
+        return True
+    exchanges = seen.share_where(partial(waits_for_ranks, case.history, case.job)) > 0.0
+    return exchanges and not was_at(case.history, rank.pid, case.progress[rank.pid].thread, "backward")
 
 
 def training_seconds(case: Case, rank: Member) -> float:
@@ -47,7 +65,7 @@ def training_seconds(case: Case, rank: Member) -> float:
 
 def waiting_share(case: Case, rank: Member, seen: Profile) -> float:
     """Share of the time that a rank waits in collectives, or asleep in the reduction below its backward pass."""
-    explicit = seen.share("collective")
+    explicit = seen.share("collective") + seen.share_where(partial(waits_for_ranks, case.history, case.job))
     below = seen.share_where(lambda stack: "backward" in tags(stack) and "collective" not in tags(stack))
     moved = motion(case.history, rank.pid, case.progress[rank.pid].thread, training_seconds(case, rank))
     asleep = 1.0 - (moved.run_share or 0.0) - (moved.delay_share or 0.0) if moved.run_share is not None else 0.0
@@ -68,7 +86,7 @@ def own_cause(case: Case, late: Member, seen: Profile) -> OwnCause:
         _throttled(case, late)
         or _loader(case, late, seen)
         or _crowded_out(case, late, seen)
-        or _own_line(late, seen)
+        or _own_line(case, late, seen)
     )  # fmt: skip
 
 
@@ -121,7 +139,7 @@ def _crowded_out(case: Case, late: Member, seen: Profile) -> OwnCause | None:
     own, most = wanted[late.pid], max((share for pid, share in wanted.items() if pid != late.pid), default=0.0)
     if own < DELAY_SHARE or own < DELAY_RATIO * most:
         return None
-    line = _own_line(late, seen)
+    line = _own_line(case, late, seen)
     words = (
         f"when it wants to run it waits for a CPU {own:.0%} of the time, the others at most {most:.0%}; {line.words}"
     )
@@ -138,8 +156,8 @@ def _kept_waiting(case: Case, rank: Member) -> float:
     return (moved.delay_share or 0.0) / wanted if wanted > 0.0 else 0.0
 
 
-def _own_line(late: Member, seen: Profile) -> OwnCause:
-    frame = seen.top_line(lambda stack: not in_collective(stack)) or seen.top_line()
+def _own_line(case: Case, late: Member, seen: Profile) -> OwnCause:
+    frame = seen.top_line(lambda stack: not in_collective(case, stack)) or seen.top_line()
     return OwnCause(
         f"it is mostly at {show(frame)}", "user_code", Culprit(pid=late.pid, rank=late.rank, frame=show(frame))
     )

@@ -11,17 +11,18 @@ from perfwatch.probes.readings import SourceLine
 from perfwatch.triage.absence import CAUSE, listed, rank_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
-from perfwatch.triage.code import calling_line, names
+from perfwatch.triage.code import calling_line
 from perfwatch.triage.hang import hung, temporal
 from perfwatch.triage.job import Member
 from perfwatch.triage.memory import GUESSED
+from perfwatch.triage.mpi_calls import called
 from perfwatch.triage.verdict import Culprit, Finding
-from perfwatch.triage.vocabulary import MPI_COLLECTIVES, MPI_POINT_TO_POINT
+from perfwatch.triage.vocabulary import MPI_COLLECTIVES
 
 
 def exchange(case: Case, chain: Chain) -> SourceLine | None:
     """The line of a rank among several that is in an exchange, as its text tells; None where it is not, or that was not read."""
-    return _line(case, chain, MPI_COLLECTIVES | MPI_POINT_TO_POINT)
+    return _line(case, chain)
 
 
 def left_behind(case: Case, gone: Sequence[Member]) -> Finding | None:
@@ -46,9 +47,10 @@ def left_behind(case: Case, gone: Sequence[Member]) -> Finding | None:
     return msgspec.structs.replace(found, culprits=(Culprit(pid=lost.pid, rank=lost.rank),))
 
 
-def _line(case: Case, chain: Chain, calls: frozenset[str]) -> SourceLine | None:
+def _line(case: Case, chain: Chain, only: frozenset[str] | None = None) -> SourceLine | None:
     alone = max(len(case.job.ranks), case.job.world_size or 1) < 2
     if alone or chain.end.kind != "native" or chain.end.node.stack is None:
         return None
     line = calling_line(case.history, chain.end.node.stack)
-    return line if line is not None and names(line.calls) & calls else None
+    calls = called(line, case.job) if line is not None else frozenset()
+    return line if (calls if only is None else calls & only) else None

@@ -5,6 +5,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.frames import tags
 from perfwatch.triage.job import Member
 from perfwatch.triage.motion import motion
+from perfwatch.triage.mpi_calls import waits_for_ranks
 from perfwatch.triage.own_work import own_work, rests
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.saving import in_save
@@ -16,8 +17,8 @@ NEVER_SLEEPS = 0.85  # of a core
 
 
 def does_other_work(case: Case, stack: Stack) -> bool:
-    """Whether a stack is in the program's own work, and neither rests nor saves."""
-    works = own_work(stack) and not rests(case.history, stack)
+    """Whether a stack is in the program's own work, and neither rests, saves nor waits for other ranks."""
+    works = own_work(stack) and not rests(case.history, stack) and not waits_for_ranks(case.history, case.job, stack)
     return (works or _unpickles(case, stack)) and not in_save(case, stack)
 
 

@@ -10,12 +10,17 @@ COLLECTIVES = frozenset(
     "wait_tensor _verify_params_across_processes _sync_module_states _broadcast_coalesced".split()
 )
 
-# Methods of mpi4py's communicators and requests, but for names that much else has as well (gather, reduce, recv, wait).
+# Methods of mpi4py's communicators and requests, but for names that much else has as well.
 MPI_COLLECTIVES = frozenset(
     "Allreduce allreduce Allgather Allgatherv allgather Alltoall Alltoallv Alltoallw alltoall Barrier Bcast bcast Gather "
     "Gatherv Scatter Scatterv Reduce Reduce_scatter Reduce_scatter_block Scan Exscan".split()
 )
 MPI_POINT_TO_POINT = frozenset("Recv Ssend Sendrecv sendrecv Probe Mprobe Wait Waitall Waitany Waitsome".split())
+# Those count only where their owner is told for a communicator or a request.
+MPI_COMMON = frozenset(
+    "Send Bsend Rsend Isend Irecv send bsend ssend recv isend irecv probe wait waitall waitany barrier gather scatter reduce "
+    "scan exscan".split()
+)
 
 # Programs that a library starts for itself, by their path or by the title that they give themselves: never work for the job.
 SERVICES = (

@@ -17,6 +17,8 @@ What to do next
     Wait; the named line says what is computed.
 """
 
+from functools import partial
+
 from perfwatch.probes.readings import ProcessUsage, Stack, Thread
 from perfwatch.triage.busy import Phase, phases
 from perfwatch.triage.case import Case
@@ -70,7 +72,11 @@ def judge(case: Case) -> Outcome:
         waits = exchange(case, chain) is not None
         if waits and not all(rank.alive for rank in case.job.ranks):
             continue
-        told = CERTAIN if _told(case, phase) and not left and not phase.profile.turns(in_collective) else UNSEEN
+        told = (
+            CERTAIN
+            if _told(case, phase) and not left and not phase.profile.turns(partial(in_collective, case))
+            else UNSEEN
+        )
         return phase.finding(
             CAUSE,
             f"an exchange of MPI runs, or waits for other ranks{text}"

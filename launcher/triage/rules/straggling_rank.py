@@ -6,8 +6,8 @@ What it means
 How it is recognised
     All ranks move. One of them hardly waits in collectives while the others spend a good part of their time there. The
     reduction of gradients has no frame of its own below ``backward``: there a thread that sleeps waits for its peers. With
-    NCCL the waiting is a kernel: the cards of all others are taken all the time, that of the late rank is not. What holds the
-    late rank back is named too: its DataLoader, its CPUs, its throttled card, or its own line.
+    NCCL the waiting is a kernel: the cards of all others are taken all the time, that of the late rank is not. With mpi4py it
+    spins at the program's own line. What holds the late rank back is named too: its DataLoader, CPUs, throttled card or own line.
 
 What it is mistaken for
     ``stalled_collective``: nothing moves. Uneven work: now this rank is late, now that one, and all wait about as much. Trainings
@@ -22,11 +22,11 @@ from functools import partial
 import msgspec
 
 from perfwatch.probes.readings import Process, Stack
+from perfwatch.triage import lateness
 from perfwatch.triage.case import Case
 from perfwatch.triage.collectives import growing
 from perfwatch.triage.hang import wakes_soon
 from perfwatch.triage.job import Member
-from perfwatch.triage.lateness import in_collective, own_cause, resident_share, training_seconds, waiting_share
 from perfwatch.triage.motion import moves
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
@@ -49,18 +49,18 @@ WOKEN = 3  # that often: less may be what led up to a hang
 
 def judge(case: Case) -> Outcome:
     """Fires when one rank hardly waits and the others do."""
-    if case.job.apart or not _go_on(case) or _overdue(case):
+    if lateness.apart(case) or not _go_on(case) or _overdue(case):
         return None
-    ranks = [(rank, case.profile(rank, training_seconds(case, rank))) for rank in case.ranks]
+    ranks = [(rank, case.profile(rank, lateness.training_seconds(case, rank))) for rank in case.ranks]
     if len(ranks) < 2 or not case.job.covered or any(seen.samples < FEW_SAMPLES for _, seen in ranks):
         return None
-    if any(seen.seen("shadow") for _, seen in ranks):
-        return None  # torch's Join: who has no batches left waits by design
+    if any(lateness.waits_by_design(case, rank, seen) for rank, seen in ranks):
+        return None
     return _by_stacks(case, ranks) or _by_cards(case, ranks)
 
 
 def _by_stacks(case: Case, ranks: list[tuple[Member, Profile]]) -> Outcome:
-    waits = {rank.pid: waiting_share(case, rank, seen) for rank, seen in ranks}
+    waits = {rank.pid: lateness.waiting_share(case, rank, seen) for rank, seen in ranks}
     late, seen = min(ranks, key=lambda one: waits[one[0].pid])
     least, own = min(waits[rank.pid] for rank, _ in ranks if rank.pid != late.pid), waits[late.pid]
     if least < WAITING_SHARE or least < RATIO * own:
@@ -75,7 +75,7 @@ def _by_stacks(case: Case, ranks: list[tuple[Member, Profile]]) -> Outcome:
 
 
 def _by_cards(case: Case, ranks: list[tuple[Member, Profile]]) -> Outcome:
-    taken = {rank.pid: share for rank, _ in ranks if (share := resident_share(case, rank)) is not None}
+    taken = {rank.pid: share for rank, _ in ranks if (share := lateness.resident_share(case, rank)) is not None}
     if len(taken) < len(ranks):
         return None
     late, seen = min(ranks, key=lambda one: taken[one[0].pid])
@@ -93,9 +93,9 @@ def _by_cards(case: Case, ranks: list[tuple[Member, Profile]]) -> Outcome:
 
 def _late(case: Case, late: Member, seen: Profile, lost: float, how: str, evidence: tuple[Evidence, ...]) -> Outcome:
     saving = seen.share_where(partial(in_save, case))
-    if saving > 0.0 and saving >= SAVING * (1.0 - seen.share_where(in_collective)):
+    if saving > 0.0 and saving >= SAVING * (1.0 - seen.share_where(partial(lateness.in_collective, case))):
         return None  # the others wait for its checkpoint
-    why = own_cause(case, late, seen)
+    why = lateness.own_cause(case, late, seen)
     counted = "every rank moves" + (", and RAS sees the counts grow" if growing(case) else "")
     found = slow(
         case,
@@ -133,7 +133,7 @@ def _comes_back(case: Case, rank: Member) -> bool:
     The steps in between may take microseconds, which no look meets; the kernel counts each time that the thread was woken.
     """
     seen = case.profile(rank, WINDOW_SECONDS)
-    if seen.turns(in_collective) >= CAME_BACK:
+    if seen.turns(partial(lateness.in_collective, case)) >= CAME_BACK:
         return True
     moved = moves(case.history, rank.pid, case.progress[rank.pid].thread)
-    return moved.recurrent and moved.times >= WOKEN and seen.share_where(in_collective) > 0
+    return moved.recurrent and moved.times >= WOKEN and seen.share_where(partial(lateness.in_collective, case)) > 0
