@@ -21,6 +21,7 @@ LAUNCHERS = frozenset(
     "mpirun mpiexec mpiexec.hydra orterun orted prterun prte prted hydra_pmi_proxy pmi_proxy pmix_server srun slurmstepd"
     " flux-shell".split()
 )
+RAYLET = "raylet"  # Ray's own process above the actors and tasks of a machine
 _SPAWNED = re.compile(r"multiprocessing\.(?:spawn|forkserver)|--multiprocessing-fork")
 OUR_HELPERS = "perfwatch-"
 LIST_ADVICE = "perfwatch ps lists the training jobs of this machine"
@@ -130,6 +131,10 @@ def _above(filesystem: Filesystem, process: r.Process, child: Caller) -> r.Proce
         return None
     if parent.name in LAUNCHERS:
         return parent
+    if parent.name == RAYLET:  # below it are the actors of one program, where that has started it itself
+        return parent if _has_a_driver(filesystem, parent, child) else None
+    if process.name == RAYLET:
+        return parent if parent.python else None
     if not parent.python:
         return None
     if launches(parent):
@@ -141,6 +146,11 @@ def _above(filesystem: Filesystem, process: r.Process, child: Caller) -> r.Proce
     placed = process.rank is not None and process.rank != parent.rank  # somebody above gave it its place
     # A Python program of its own below a notebook or a test runner that happens to use torch is a job of its own.
     return parent if parent.torch_loaded and (kin or placed or not process.python) else None
+
+
+def _has_a_driver(filesystem: Filesystem, raylet: r.Process, child: Caller) -> bool:
+    """Whether a program started a Ray of its own; the raylet of a cluster has the actors of many programs."""
+    return raylet.parent_pid > 0 and _is_python(filesystem, raylet.parent_pid, child)
 
 
 def _is_python(filesystem: Filesystem, pid: int, child: Caller) -> bool:

@@ -151,6 +151,19 @@ def test_a_program_started_from_a_notebook_that_uses_torch_is_a_job_of_its_own(m
     assert machine.find(30).root.pid == 30
 
 
+@pytest.mark.parametrize(("starter", "root"), [("python", 20), ("systemd", 40)])
+def test_an_actor_of_ray_leads_to_the_program_that_started_ray(tmp_path: Path, starter: str, root: int) -> None:
+    """Its parent is the raylet, below the driver; that of a cluster has actors of other programs too."""
+    machine = Machine(tmp_path)
+    machine.add(10, 1, "bash", command="bash", executable="/bin/bash")
+    machine.add(20, 10, starter, command=f"{starter} tune.py", executable=f"/usr/bin/{starter}")
+    machine.add(30, 20, "raylet", command="/env/ray/core/src/ray/raylet/raylet --x", executable="/env/raylet")
+    machine.add(40, 30, "ray::RayTrainWo", command="ray::RayTrainWorker", maps=TORCH)
+    machine.add(41, 30, "ray::RayTrainWo", command="ray::RayTrainWorker", maps=TORCH)
+
+    assert machine.find(40).root.pid == root
+
+
 def test_no_such_pid_is_said_with_a_way_to_find_the_right_one(machine: Machine) -> None:
     """The advice is a command."""
     with pytest.raises(NoSuchTarget, match="no process 99") as error:

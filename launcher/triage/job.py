@@ -13,6 +13,7 @@ from perfwatch.probes import readings as r
 from perfwatch.triage.frames import any_tag
 from perfwatch.triage.history import History
 from perfwatch.triage.rank_processes import Ranks, Sights, find_ranks, is_service, is_worker
+from perfwatch.triage.ray_train import of_ray_train
 
 TICKS_PER_SECOND = 100  # USER_HZ, fixed by the kernel's ABI on every Linux that torch runs on
 COMPILE_WORDS = ("compile_worker", "_inductor")
@@ -133,11 +134,13 @@ def read_job(history: History) -> Job:
 
 
 def _apart(history: History, sights: Sights, ranks: tuple[Member, ...]) -> bool:
-    """Whether nothing says that they train together: no number of torch's, no part of a process group, no communicator.
+    """Whether nothing says that they train together: no number of torch's, no group (of processes, of Ray's workers), no communicator.
 
     A sweep starts one for each card, and srun numbers whatever it starts.
     """
     if len(ranks) < 2 or any(rank.process.rank is not None or rank.pid in sights.in_group for rank in ranks):
+        return False
+    if any(rank.rank is not None and of_ray_train(rank.process) for rank in ranks):
         return False
     return not history.entities(r.Communicator) and not history.entities(r.RecordedGroup)
 

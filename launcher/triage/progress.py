@@ -10,6 +10,7 @@ from perfwatch.triage.history import History, Seen, median, quantile
 from perfwatch.triage.job import Job, Member
 from perfwatch.triage.motion import WINDOW_SECONDS, motion, python_threads, stack_key, was_at
 from perfwatch.triage.profile import TRAINING_TAGS, Profile, at_training, lasting, profile
+from perfwatch.triage.ray_train import RUNS
 from perfwatch.triage.within import turns_within
 
 STEP_GRACE = 5.0  # a rank is late when it made no step for so many times its usual longest ...
@@ -154,7 +155,7 @@ def _replays(stack: r.Stack) -> bool:
 
 
 def training_thread(history: History, rank: Member) -> int:
-    """The thread that runs the steps: what the agent says, else the one that was seen at training work, else the main one."""
+    """The thread that runs the steps: what the agent says, else the one seen at training work, else Ray's for it, else the main one."""
     steps = history.latest(r.Steps, rank.pid)
     if steps is not None and steps.reading.tid:
         return steps.reading.tid
@@ -163,7 +164,8 @@ def training_thread(history: History, rank: Member) -> int:
     for tid in python_threads(history, rank.pid):
         if was_at(history, rank.pid, tid, "optimizer", "loader", "backward"):
             return tid
-    return rank.pid
+    given = (tid for tid in python_threads(history, rank.pid) if was_at(history, rank.pid, tid, RUNS))
+    return next(given, rank.pid)
 
 
 def progress(history: History, rank: Member, job: Job) -> Progress:

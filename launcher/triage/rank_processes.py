@@ -3,7 +3,8 @@
 By the numbers that a launcher gave them (``placement``), the outermost process with a given number; a DataLoader worker inherits
 that of its rank. Where nobody numbered them (a plain spawn sets ``RANK`` inside of the process, where it cannot be seen) by
 what their parent waits for. A driver that only starts trainings (a sweep, folds of a cross-validation) is no rank: they are,
-each by itself. Nor is what a training has started to work for it (an inference engine), be it in a process group of its own.
+each by itself, as under Ray (``ray_train``). Nor is what a training has started to work for it (an inference engine), be it in a
+process group of its own.
 """
 
 import re
@@ -15,6 +16,7 @@ from perfwatch.triage.frames import any_tag, is_user, own_frames, short_name, ta
 from perfwatch.triage.history import History
 from perfwatch.triage.motion import was_at
 from perfwatch.triage.placement import Placement, launches, placement, program_of
+from perfwatch.triage.ray_train import ray_ranks, runs_training
 from perfwatch.triage.vocabulary import SERVICES
 
 WORKER_THREAD = "pt_data_worker"  # the name that torch gives a DataLoader worker's main thread
@@ -37,11 +39,12 @@ class Sights:
     """What is known of every process, gathered in one pass: a job can have thousands of threads."""
 
     def __init__(self, history: History, ended: Collection[int] = ()) -> None:
-        self._history, self._ended = history, ended
+        self._history, self.ended = history, ended
         self.all: dict[int, set[str]] = {}  # tags of all its threads' newest stacks
         self.main: dict[int, r.Stack] = {}
         # Belongs to a process group, by its stacks or by a thread that torch made for one.
         self.in_group: set[int] = set()
+        self.for_ray: set[int] = set()  # A thread of it runs a training that was given to Ray.
         for pid, tid in history.entities(r.Stack):
             seen = history.latest(r.Stack, pid, tid)
             if seen is None:
@@ -49,6 +52,8 @@ class Sights:
             self.all.setdefault(pid, set()).update(tags(seen.reading))
             if pid == tid:
                 self.main[pid] = seen.reading
+            elif runs_training(seen.reading):
+                self.for_ray.add(pid)
         for pid, tid in history.entities(r.Thread):
             thread = history.latest(r.Thread, pid, tid)
             if thread is not None and thread.reading.name.startswith(GROUP_THREADS):
@@ -70,7 +75,7 @@ class Sights:
 
     def trains(self, pid: int) -> bool:
         """Whether it lives and has made steps, or was seen in the midst of one."""
-        return pid not in self._ended and (self.counts(pid) or self.was_at(pid, "backward", "optimizer"))
+        return pid not in self.ended and (self.counts(pid) or self.was_at(pid, "backward", "optimizer"))
 
     def asks(self, pid: int) -> bool:
         """Whether its main thread is in a library's own loop, which takes its next task from a queue."""
@@ -106,6 +111,9 @@ def find_ranks(sights: Sights, processes: dict[int, r.Process]) -> Found:
     candidates = {
         pid: one for pid, one in processes.items() if one.python and not is_service(one) and not launches(one)
     }
+    of_ray = ray_ranks(candidates, sights.for_ray, sights.ended)
+    if of_ray:  # whatever they inherited is the number of their driver
+        return Found(of_ray, None, numbered=False)
     told = {pid: Placement(one.rank, one.world_size) for pid, one in candidates.items() if one.rank is not None}
     if not told:
         told = {pid: place for pid, one in candidates.items() if (place := placement(one)) is not None}

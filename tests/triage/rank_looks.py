@@ -60,16 +60,19 @@ def looks(since: float, until: float) -> list[float]:
     return [since + (number + 1) * LOOK_SECONDS for number in range(int((until - since) / LOOK_SECONDS))]
 
 
-def stands(history: History, pid: int, frames: Frames, wait: Wait, until: float, since: float = STOPPED) -> None:
-    """A main thread in one call, from a moment on."""
+def stands(
+    history: History, pid: int, frames: Frames, wait: Wait, until: float, since: float = STOPPED, tid: int | None = None
+) -> None:
+    """A thread (the main one) in one call, from a moment on."""
+    tid = pid if tid is None else tid
     for at in looks(since, until):
         left = None if wait.remaining_seconds is None else wait.remaining_seconds - (at - since)
         now = Wait(call=wait.call, number=wait.number, kind=wait.kind, fd=wait.fd, polled=wait.polled,
                    forever=wait.forever, child_pid=wait.child_pid, remaining_seconds=left)  # fmt: skip
-        history.add(at, Thread(pid=pid, tid=pid, name="python", state="S", cpu_seconds=5.0, run_seconds=5.0, read_calls=1,
+        history.add(at, Thread(pid=pid, tid=tid, name="python", state="S", cpu_seconds=5.0, run_seconds=5.0, read_calls=1,
                                voluntary_switches=50, ran_ago_seconds=at - since, wait=now, write_calls=1))  # fmt: skip
         if frames:
-            history.add(at, Stack(pid=pid, tid=pid, frames=frames, samples=10, span_seconds=LOOK_SECONDS))
+            history.add(at, Stack(pid=pid, tid=tid, frames=frames, samples=10, span_seconds=LOOK_SECONDS))
 
 
 def runs(

@@ -1,9 +1,10 @@
 """Which processes are ranks, and which number they have, under each launcher: trees of /proc as those launchers make them."""
 
+import msgspec
 import pytest
 from msgspec import structs
 
-from perfwatch.probes.readings import Frame, Process, Stack
+from perfwatch.probes.readings import Frame, Process, ProcessEnded, Stack
 from perfwatch.recording import Record
 from perfwatch.triage.history import History
 from perfwatch.triage.job import Job, read_job
@@ -30,7 +31,7 @@ def process(pid: int, parent: int, command: str = TRAIN, environment: str = "", 
     )
 
 
-def job(*readings: Process | Stack) -> Job:
+def job(*readings: Process | ProcessEnded | Stack) -> Job:
     """Who is who among them."""
     return read_job(History((Record(0.0, 0.0, reading) for reading in readings), 1.0))
 
@@ -181,3 +182,80 @@ def test_a_rank_that_has_not_imported_torch_yet_is_one_below_a_launcher_that_has
     found = job(process(10, 1, "python launch.py"), rank, Stack(pid=10, tid=10, frames=waits))
 
     assert ranks(found) == {0: 20}
+
+
+RAY = "/env/lib/python3.11/site-packages/ray/"
+TAKES_CALLS = (Frame("main_loop", RAY + "_private/worker.py", 1069),)
+TRAINS = (
+    Frame("report", RAY + "train/v2/_internal/execution/context.py", 474),
+    Frame("train_loop", "/app/lm.py", 41),
+    Frame("_run_target", RAY + "train/v2/_internal/execution/worker_group/thread_runner.py", 37),
+)
+TRIES = (
+    Frame("trial", "/app/tune.py", 33),
+    Frame("_trainable_func", RAY + "tune/trainable/function_trainable.py", 249),
+    Frame("run", RAY + "air/_internal/util.py", 98),
+)
+
+
+def ray(*titles: str, frames: tuple[Frame, ...] = TRAINS) -> list[Process | Stack]:
+    """A driver that Slurm has numbered, its raylet, and below that processes with these titles, from pid 40 on."""
+    slurm = "SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_STEP_ID=0"
+    found: list[Process | Stack] = [
+        process(20, 1, environment=slurm),
+        process(30, 20, RAY + "core/src/ray/raylet/raylet --x", slurm, name="raylet"),
+    ]
+    for pid, title in enumerate(titles, 40):
+        one = process(pid, 30, title, slurm, name=title[:15])
+        found.append(msgspec.structs.replace(one, python=True, torch_loaded=True))
+        found.append(Stack(pid=pid, tid=pid, frames=TAKES_CALLS, samples=1))
+        if "Worker" in title or "Func" in title:
+            found.append(Stack(pid=pid, tid=pid + 100, frames=frames, samples=1))
+    return found
+
+
+def test_the_workers_of_ray_train_are_the_ranks_and_its_controller_is_none() -> None:
+    """Whatever they inherited: their own numbers were given to them where nobody sees it."""
+    found = job(
+        *ray("ray::TrainController.run", "ray::RayTrainWorker", "ray::SynchronizationActor", "ray::RayTrainWorker")
+    )
+
+    assert (ranks(found), found.numbered, found.apart) == ({0: 41, 1: 43}, False, False)
+    assert {m.pid: m.role for m in found.members.values() if m.rank_pid is None} == {
+        20: "launcher",
+        30: "service",
+        40: "launcher",
+        42: "launcher",
+    }
+
+
+def test_the_workers_of_several_controllers_have_no_numbers() -> None:
+    """Trials of a sweep that train on several workers each: who is with whom is not seen."""
+    titles = ("ray::TrainController.run", "ray::TrainController.run", "ray::RayTrainWorker", "ray::RayTrainWorker")
+
+    assert [(one.pid, one.rank) for one in job(*ray(*titles)).ranks] == [(42, None), (43, None)]
+
+
+def test_trials_of_ray_tune_are_trainings_by_themselves() -> None:
+    """Their driver only waits for them."""
+    found = job(*ray("ray::ImplicitFunc.train", "ray::ImplicitFunc.train", "ray::IDLE", frames=TRIES))
+
+    assert sorted((one.pid, one.rank) for one in found.ranks) == [(40, None), (41, None)]
+    assert found.apart
+
+
+def test_the_older_trainer_in_a_trial_of_its_own_is_no_rank() -> None:
+    """It waits for its workers in a thread that is like a trial's, with nothing of the program's own."""
+    waits = (Frame("training_loop", RAY + "train/data_parallel_trainer.py", 400), TRIES[-1])
+    found = job(*ray("ray::ImplicitFunc.train", frames=waits))
+
+    assert ranks(found) == {0: 20}
+
+
+def test_workers_that_have_ended_are_ranks_no_more() -> None:
+    """Ray replaces the group; where all are gone, the program that started them is looked at."""
+    readings = ray("ray::RayTrainWorker", "ray::RayTrainWorker")
+    gone = [ProcessEnded(pid=pid, start_ticks=pid) for pid in (40, 41)]
+
+    assert ranks(job(*readings, gone[0])) == {None: 41}
+    assert 20 in {one.pid for one in job(*readings, *gone).ranks}
