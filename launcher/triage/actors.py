@@ -1,15 +1,25 @@
 """Actors of Ray between two calls: they keep nobody waiting, whoever would call them next has something else to do.
 
-That is the driver, which Ray's own processes stand between; what it waits for may be made by other actors.
+That is the driver, which Ray's own processes stand between; what it waits for may be made by other actors. Who waits for what others
+make (``ray.get``) waits for one that is in a call or a task now: for which one, nobody sees. So as long as any of them moves, it is
+that; and an actor whose calls are coroutines may be at one without a trace of it, then nothing is said.
 """
 
+from collections.abc import Iterator
+
+from perfwatch.probes import readings as r
 from perfwatch.triage import threads
-from perfwatch.triage.frames import is_user, own_frames, tags_of
+from perfwatch.triage.frames import any_tag, is_user, own_frames, tags, tags_of
 from perfwatch.triage.history import History
 from perfwatch.triage.job import Job, Member
+from perfwatch.triage.motion import python_threads
 from perfwatch.triage.node import NATIVE_WAIT, End, Node, node_of
+from perfwatch.triage.ray_train import RUNS
 from perfwatch.triage.workers import Found
 
+RAYLET = "raylet"  # the program of the process above all actors and tasks of a machine
+REMOTE = "remote"  # kind of the edge from one that waits for what an actor or a task makes
+SHOWN = 3
 ITS_NEXT_CALL = "its next call"  # detail of an end that is such an actor, of which nobody knows who would call it
 
 
@@ -31,6 +41,55 @@ def caller(history: History, job: Job, node: Node) -> Found | None:
     if driver is None:
         return ITS_NEXT_CALL, (), End(NATIVE_WAIT, node, detail=ITS_NEXT_CALL)
     return f"pid {driver.pid} to call it", (node_of(history, job, driver.pid),), None
+
+
+def makers(history: History, job: Job, node: Node) -> Found | None:
+    """Where a wait for what others make leads: to the actors and tasks that are in a call now; of those that move to them alone."""
+    if "remote_get" not in node.inner or not node.motion.frozen:
+        return None
+    others = [pid for pid in serving(job) if pid != node.pid]
+    if any(_in_coroutines(history, pid) for pid in others):
+        return None
+    calls = [one for pid in others for one in _executing(history, job, pid)]
+    at_work = [one for one in calls if not any_tag(one.tags, "collective", "rendezvous")]  # those wait for other ranks
+    found = [one for one in at_work if one.motion.frozen is False] or at_work
+    if not found:
+        return None
+    pids = [str(pid) for pid in dict.fromkeys(one.pid for one in found)]
+    return f"pid {' or '.join(pids[:SHOWN])} to return from a call", tuple(found), None
+
+
+def serving(job: Job) -> tuple[int, ...]:
+    """The living processes of a job in which Ray runs actors and tasks, not Ray's own."""
+    return tuple(
+        member.pid
+        for member in job.members.values()
+        if member.alive and member.process.python and member.role != "service"
+        if (above := job.members.get(member.process.parent_pid)) is not None and _is_raylet(above)
+    )
+
+
+def _is_raylet(member: Member) -> bool:
+    return bool(member.process.command) and member.process.command[0].rpartition("/")[2] == RAYLET
+
+
+def _executing(history: History, job: Job, pid: int) -> Iterator[Node]:
+    """The threads of an actor or a task that are in a call: the main one, or those that an actor of several threads has for it."""
+    main = node_of(history, job, pid)
+    if main.stack is not None and main.stack.frames and not between_calls(main):
+        yield main
+        return
+    for tid in python_threads(history, pid):
+        one = node_of(history, job, pid, tid)
+        frames = own_frames(one.stack) if one.stack is not None and tid != pid else ()
+        if any(map(is_user, frames)) and RUNS not in one.tags:  # a training that Ray was given is no call
+            yield one
+
+
+def _in_coroutines(history: History, pid: int) -> bool:
+    """Whether a thread of an actor is in an event loop: what its calls wait for is on no stack."""
+    stacks = (history.latest(r.Stack, *key) for key in history.of(r.Stack, pid) if key[1] != pid)
+    return any(one is not None and "asyncio" in tags(one.reading) for one in stacks)
 
 
 def _above(job: Job, node: Node) -> Member | None:

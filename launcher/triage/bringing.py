@@ -1,15 +1,17 @@
-"""For whose work a rank waits: a child, a pool, a lock's owner, or whoever may bring a file that it looks for again and again."""
+"""For whose work a rank waits: a child, a pool, an actor, a lock's owner, or whoever may bring a file that it looks for again and again."""
 
 from perfwatch.probes.readings import Thread
 from perfwatch.triage.absence import in_collective
+from perfwatch.triage.actors import REMOTE
 from perfwatch.triage.answered_by import answered_by
 from perfwatch.triage.away import prepare
 from perfwatch.triage.batches import since_output
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
+from perfwatch.triage.data_makers import WINDOW_SECONDS
 from perfwatch.triage.job import Member
 from perfwatch.triage.slowness import asleep_share
-from perfwatch.triage.starving import WINDOW_SECONDS, for_training
+from perfwatch.triage.starving import for_training
 from perfwatch.triage.working import started_by
 
 ASKED = frozenset({"child", "join_process", "supervised"})
@@ -32,6 +34,8 @@ def asked(case: Case, chain: Chain) -> tuple[int, ...]:
         return pids
     if in_collective(case, chain):
         return prepare(case)
+    if REMOTE in chain.through:
+        return tuple(dict.fromkeys(end.node.pid for end in chain.ends if not end.still))
     if "pool" in chain.through and since_output(case, chain) < DELIVERED_SECONDS:
         return (chain.end.node.pid, *(link.pid for link in chain.links if link.depth == 1))
     if chain.through & HANDED_OVER and _prepares(case, chain):  # a manager hands over what others of them brought

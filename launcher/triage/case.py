@@ -143,7 +143,8 @@ class Case:
             )
             for calls in found.values()
         )
-        return (*refused, *unmonitored(self.history, [rank.pid for rank in self.ranks]))
+        doubted = (Missing(witness="ranks", reason=self.job.doubt),) if self.job.doubt else ()
+        return (*refused, *doubted, *unmonitored(self.history, [rank.pid for rank in self.ranks]))
 
     def lacks(self, witness: str) -> Missing | None:
         """Why a witness is missing, or None when it is not known to be."""

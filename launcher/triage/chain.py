@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from perfwatch.triage import threads
+from perfwatch.triage.actors import REMOTE
 from perfwatch.triage.edges import step
 from perfwatch.triage.frames import show
 from perfwatch.triage.history import History
@@ -108,6 +109,8 @@ def follow(history: History, job: Job, pid: int, tid: int | None = None) -> Chai
         for target in edge.targets:
             walk(target)
         path.pop()
+        if edge.kind == REMOTE:  # any of them may be the one: only where all wait for each other nobody is left
+            ends[before:] = [end for end in ends[before:] if end.kind != "cycle"] or ends[before:]
         if edge.kind == "pipe" and ends[before:] and all(end.kind == "cycle" for end in ends[before:]):
             ends[before:] = [_feeder_gone(history, job, node)] if gone(job, node) else ends[before:]
         elif edge.otherwise is not None and _all_wait_for(node, ends[before:]):

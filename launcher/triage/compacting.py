@@ -19,7 +19,7 @@ from perfwatch.triage.gpu import cards_of
 from perfwatch.triage.history import KEYS, Seen
 from perfwatch.triage.job import Member
 from perfwatch.triage.motion import python_threads, stack_key
-from perfwatch.triage.rendezvous import STORE_THREAD
+from perfwatch.triage.rank_processes import STORE_THREAD
 
 # Readings about the machine and about nobody in particular: the host's own verdict speaks for them.
 OF_THE_MACHINE = (

@@ -18,7 +18,12 @@ from perfwatch.triage.sending import OPENING, gives, takes
 
 RUNNING_SHARE = 0.5  # of a core: a thread above this is running whatever the instant says
 STREAMS = {0: "stdin", 1: "stdout", 2: "stderr"}
-OF_LIBRARIES = (("lock", event_loops.of_a_library), ("call", actors.caller), ("peers", not_yet_done))
+OF_LIBRARIES = (
+    ("lock", event_loops.of_a_library),
+    ("call", actors.caller),
+    (actors.REMOTE, actors.makers),
+    ("peers", not_yet_done),
+)
 SIGNAL_WAITS = ("rt_sigtimedwait", "rt_sigsuspend", "pause")
 
 

@@ -48,6 +48,7 @@ class Job:
     ranks: tuple[Member, ...]
     world_size: int | None
     numbered: bool = True  # by a launcher; otherwise we counted them
+    doubt: str = ""  # about their numbers, where it was not a launcher that gave them
     apart: bool = False  # several ranks, and nothing says that they are of one training
 
     @cached_property
@@ -130,7 +131,9 @@ def read_job(history: History) -> Job:
             ended=ended.get(pid),
         )
     ordered = tuple(sorted((members[pid] for pid in ranks), key=lambda m: (m.rank if m.rank is not None else 0, m.pid)))
-    return Job(members, _newest(ordered), found.world_size, found.numbered, _apart(history, sights, ordered))
+    return Job(
+        members, _newest(ordered), found.world_size, found.numbered, found.doubt, _apart(history, sights, ordered)
+    )
 
 
 def _apart(history: History, sights: Sights, ranks: tuple[Member, ...]) -> bool:

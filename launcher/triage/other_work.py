@@ -14,6 +14,7 @@ from perfwatch.triage.verdict import Evidence
 
 RECEIVES = frozenset({"mp_queue_get", "mp_receive"})
 NEVER_SLEEPS = 0.85  # of a core
+OWNED_LOOKS = 5  # dumps; with small operations of torch a thread is without the GIL in 80 to 100 % of them
 
 
 def does_other_work(case: Case, stack: Stack) -> bool:
@@ -27,6 +28,16 @@ def _unpickles(case: Case, stack: Stack) -> bool:
     if not tags(stack) or not tags(stack) <= RECEIVES:
         return False
     return (motion(case.history, stack.pid, stack.tid, WINDOW_SECONDS).run_share or 0.0) >= NEVER_SLEEPS
+
+
+def keeps_gil(case: Case, rank: Member) -> bool:
+    """Whether each dump of several that found the training thread at other work saw it own the GIL: it is no arithmetic of torch."""
+    known = [
+        one.reading
+        for one in case.profile(rank, WINDOW_SECONDS).sights
+        if one.reading.owns_gil is not None and does_other_work(case, one.reading)
+    ]
+    return sum(stack.samples for stack in known) >= OWNED_LOOKS and all(stack.owns_gil for stack in known)
 
 
 def shown(case: Case, rank: Member, seen: Profile, lost: float, native: float | None) -> tuple[Evidence, ...]:

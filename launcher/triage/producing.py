@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
+from perfwatch.triage.data_makers import WINDOW_SECONDS
 from perfwatch.triage.history import median
 from perfwatch.triage.motion import motion
-from perfwatch.triage.starving import WINDOW_SECONDS, Starving
+from perfwatch.triage.starving import Starving
 
 BLOCK_READS = 256 * 1024  # bytes per second from the block layer: below it the page cache serves
 HARD_READS = 256 * 2**20  # bytes per second: of so many, much of the run time is the kernel's, for the reads

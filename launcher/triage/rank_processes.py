@@ -16,7 +16,7 @@ from perfwatch.triage.frames import any_tag, is_user, own_frames, short_name, ta
 from perfwatch.triage.history import History
 from perfwatch.triage.motion import was_at
 from perfwatch.triage.placement import Placement, launches, placement, program_of
-from perfwatch.triage.ray_train import ray_ranks, runs_training
+from perfwatch.triage.ray_train import ray_ranks, runs_training, untold_ranks
 from perfwatch.triage.vocabulary import SERVICES
 
 WORKER_THREAD = "pt_data_worker"  # the name that torch gives a DataLoader worker's main thread
@@ -27,7 +27,7 @@ JOINS = ("spawn_join", *WAITS_FOR_CHILDREN)
 ASKS_FOR_TASKS = ("queue_get", "mp_queue_get", "mp_receive")
 # How torch and its backends name the threads of a process group (gloo's loop, NCCL's watchdog, heartbeat and proxy).
 GROUP_THREADS = ("gloo", "pt_nccl", "NCCL", "nccl", "pt_gloo")
-
+STORE_THREAD = "pt_tcpstore"  # how torch names the thread of a TCPStore's server (torch 2.1 to 2.13)
 
 _SERVICE = re.compile(SERVICES)
 _OF_MULTIPROCESSING = re.compile(
@@ -45,6 +45,7 @@ class Sights:
         # Belongs to a process group, by its stacks or by a thread that torch made for one.
         self.in_group: set[int] = set()
         self.for_ray: set[int] = set()  # A thread of it runs a training that was given to Ray.
+        self.stores: set[int] = set()  # It serves torch's store, which rank 0 does.
         for pid, tid in history.entities(r.Stack):
             seen = history.latest(r.Stack, pid, tid)
             if seen is None:
@@ -58,6 +59,8 @@ class Sights:
             thread = history.latest(r.Thread, pid, tid)
             if thread is not None and thread.reading.name.startswith(GROUP_THREADS):
                 self.in_group.add(pid)
+            if thread is not None and thread.reading.name.startswith(STORE_THREAD):
+                self.stores.add(pid)
         self.in_group |= {pid for pid, found in self.all.items() if any_tag(found, "collective", "rendezvous")}
 
     def of(self, pid: int) -> frozenset[str]:
@@ -104,6 +107,7 @@ class Found:
     ranks: Ranks
     world_size: int | None
     numbered: bool
+    doubt: str = ""  # about their numbers
 
 
 def find_ranks(sights: Sights, processes: dict[int, r.Process]) -> Found:
@@ -111,9 +115,10 @@ def find_ranks(sights: Sights, processes: dict[int, r.Process]) -> Found:
     candidates = {
         pid: one for pid, one in processes.items() if one.python and not is_service(one) and not launches(one)
     }
-    of_ray = ray_ranks(candidates, sights.for_ray, sights.ended)
+    of_ray = ray_ranks(candidates, sights.for_ray, sights.ended, sights.stores)
     if of_ray:  # whatever they inherited is the number of their driver
-        return Found(of_ray, None, numbered=False)
+        group = [pid for pid, rank in of_ray.items() if rank is not None]
+        return Found(of_ray, None, numbered=False, doubt=untold_ranks(group, sights.stores))
     told = {pid: Placement(one.rank, one.world_size) for pid, one in candidates.items() if one.rank is not None}
     if not told:
         told = {pid: place for pid, one in candidates.items() if (place := placement(one)) is not None}

@@ -11,6 +11,7 @@ from perfwatch.triage.threads import (
     A_LOCK,
     LONG_SLEEP_SECONDS,
     awaited,
+    has_timeout,
     nearest,
     other_threads,
     releasers,
@@ -21,6 +22,8 @@ from perfwatch.triage.workers import idle
 ROUNDS = 3  # a thread that has rested and come back so often meanwhile does not release it the next time either
 MARGIN_SECONDS = 1.0  # from the end of a rest to the release
 WORKING_SHARE = 0.2  # of a core
+ELSEWHERE = frozenset({"loader", "pool", "gil"})  # chains that have a rule of their own
+ASKED = frozenset({"child", "join_process", "supervised"})  # so has any other end in a child: ``blocked_child``
 CONNECTED = frozenset("read write recv send poll accept connect".split())  # calls on a pipe or a connection
 EVENT_LOOP = "asyncio"  # tag of its frames
 HELD_UP = (A_LOCK, "a semaphore", "room in a queue")  # who waits for an item or an event may have nothing to do
@@ -101,13 +104,30 @@ def idle_loops(case: Case, chain: Chain) -> list[Node]:
     return [n for n in waiting if EVENT_LOOP in n.inner and n.stack is not None and any(map(is_user, n.stack.frames))]
 
 
+def has_a_rule_of_its_own(chain: Chain) -> bool:
+    """Whether a wait for a lock lies at the end of a way that another rule tells."""
+    if chain.end.kind == "lock":
+        return bool(chain.through & ELSEWHERE)
+    inside = {link.pid for link in chain.links} == {chain.start.pid}
+    return bool(chain.through & ASKED) or (bool(chain.through & ELSEWHERE) and not inside)
+
+
 def turn_of(chain: Chain) -> str:
     """What a thread on a cycle waits for; of a pipe or a connection the chain says which."""
     node = chain.end.node
     if any_tag(node.inner, "pool_wait", "futures_wait"):
         return "its own pool"
+    if "remote_get" in node.inner:
+        return "what an actor is to return"
     told = [link.waits_for for link in chain.links if (link.pid, link.tid) == (node.pid, node.tid)]
     return told[-1] if told and node.wait is not None and node.wait.kind in CONNECTED else "its turn"
+
+
+def for_how_long(node: Node) -> str:
+    """How long a thread would wait, to follow on what it waits for; nothing where its library looks up again and again."""
+    if "remote_get" in node.inner:
+        return ""
+    return " with a timeout" if has_timeout(node) else " for ever"
 
 
 def partner_named(node: Node, end: End, lock: str) -> str:

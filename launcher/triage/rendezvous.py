@@ -4,8 +4,7 @@ from perfwatch.probes import readings as r
 from perfwatch.triage.history import History
 from perfwatch.triage.job import TICKS_PER_SECOND, Job
 from perfwatch.triage.node import Node
-
-STORE_THREAD = "pt_tcpstore"  # the name that torch gives the thread of a TCPStore's server (torch 2.1 to 2.13)
+from perfwatch.triage.rank_processes import STORE_THREAD
 
 
 def is_store(history: History, job: Job, node: Node, socket: r.Socket) -> bool:

@@ -97,6 +97,7 @@ def slow(
     culprits: tuple[Culprit, ...] | None = None,
     confidence: float | None = None,
     explains: float | None = None,
+    decides_in_seconds: float = 0.0,
 ) -> Finding:
     """A slow finding; the culprit is the rank's own line unless others are given.
 
@@ -117,4 +118,5 @@ def slow(
         alternatives=alternatives,
         next=next,
         lost_share=round(lost if explains is None else explains, 3),
+        decides_in_seconds=round(decides_in_seconds, 1),
     )

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
 from perfwatch.triage.code import line_of, names
-from perfwatch.triage.frames import any_tag, inner_tags, is_user, show, tags, user_frame, user_frames
+from perfwatch.triage.data_makers import WINDOW_SECONDS, WORKING_SHARE, imports, producers, works
+from perfwatch.triage.frames import any_tag, show, tags, user_frame, user_frames
 from perfwatch.triage.gpu import Regime, name_of, regimes, saturated
 from perfwatch.triage.job import Member
-from perfwatch.triage.motion import motion, moves, python_threads, tags_seen, was_at
+from perfwatch.triage.motion import motion, moves, was_at
 from perfwatch.triage.profile import Profile, lasting
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import asleep_share
 from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding
-from perfwatch.triage.workers import between_tasks
 
 WAITING_SHARE = 0.2  # of the training thread's time; healthy loops with prefetch stay below 0.05
 BOTTLENECK_SHARE, NEVER_IDLE = 0.11, 0.9  # less waiting is enough where the workers never wait for work themselves
@@ -25,13 +25,10 @@ SURE_SHARE = 0.4
 CARD_WAITS = 0.05  # a card that has nothing to do meanwhile is a second witness
 OTHERS_UNSEEN = 0.75
 FEW_SAMPLES = 20
-WINDOW_SECONDS = 20.0
 LATELY_SECONDS, STEPS_LATE = 3.0, 3.0  # the last step was so long ago at most, or so many times the longest: they go on
-WORKING_SHARE = 0.4  # of the looks at workers: those of a starved loop are busy nearly all the time
 OWN_WAITS = ("mp_queue_get", "queue_get", "pool_wait", "futures_wait", "mp_receive")  # of a loop without a DataLoader
 STEP_TAGS = frozenset({"backward", "optimizer"})
 STEP_CALLS = frozenset({"backward", "zero_grad"})
-SERVICES = ("feeder", "pool_service", "futures_service", "monitor", "serve", "compile_worker")
 
 
 @dataclass(frozen=True)
@@ -152,27 +149,6 @@ def awaits_data(stack: r.Stack) -> bool:
     )
 
 
-def works(stack: r.Stack) -> bool:
-    """Whether a worker works at data, rather than waits for its next task, for an item, or for room in a queue."""
-    found = tags(stack)
-    if "fetch" in found:
-        return True
-    if "feeder" in found:  # it pickles a batch, or has none to pickle
-        return not any_tag(found, "thread_wait", "mp_send", "mp_lock")
-    asks = any_tag(found, "mp_queue_get", "queue_get", "mp_lock")
-    idle = asks and any_tag(found, "worker", "pool_worker", "futures_worker", "thread_wait")
-    # A selector of a library's own; the program's may await its data.
-    loops = "selector" in found and not any(map(is_user, stack.frames))
-    waits = "thread_wait" in inner_tags(stack) or between_tasks(stack)
-    return not (idle or waits or loops or imports(stack))
-
-
-def imports(stack: r.Stack) -> bool:
-    """Whether a worker that was spawned a moment ago still imports the program."""
-    found = tags(stack)
-    return "import" in found and not any_tag(found, "worker", "pool_worker")
-
-
 def starving(case: Case) -> Starving | None:
     """The rank that waits for data most, if it waits more than a healthy one does."""
     worst: Starving | None = None
@@ -252,40 +228,3 @@ def _after_start(case: Case, seen: Profile, makers: tuple[tuple[int, int], ...])
         (one.at for key in makers for one in case.history.series(r.Stack, *key) if imports(one.reading)), default=0.0
     )
     return Profile(tuple(one for one in seen.sights if one.at > ready), seen.seconds)
-
-
-def producers(case: Case, rank: Member) -> tuple[tuple[int, int], ...]:
-    """Who makes the data of a rank: loader workers, else its other Python processes or threads, by what it waits on."""
-    workers = [w.pid for w in case.job.workers(rank.pid) if w.alive]
-    if workers:
-        return tuple((pid, pid) for pid in workers) + _pickling(case, workers)
-    children = tuple(
-        (m.pid, m.pid)
-        for m in case.job.children(rank.pid)
-        if m.alive and m.process.python and m.role in ("pool_worker", "child")
-    )
-    trains = case.progress[rank.pid].thread
-    threads = tuple(
-        (rank.pid, tid)
-        for tid in python_threads(case.history, rank.pid)
-        if tid != trains and not any_tag(tags_seen(case.history, rank.pid, tid, WINDOW_SECONDS), *SERVICES)
-    )
-    at_work = tuple(
-        key for key in threads if lasting(case.history, *key, WINDOW_SECONDS).share_where(works) >= WORKING_SHARE
-    )
-    threads = at_work or threads  # a writer of logs waits for items, too
-    between = case.profile(rank, WINDOW_SECONDS).share("mp_queue_get", "mp_receive", "pool_wait") > 0.0
-    return (children or threads) if between else (threads or children)
-
-
-def _pickling(case: Case, workers: list[int]) -> tuple[tuple[int, int], ...]:
-    """Feeder threads of workers that spend their time on turning batches into bytes; they rarely do."""
-    feeders = (
-        (pid, tid)
-        for pid in workers
-        for tid in python_threads(case.history, pid)
-        if tid != pid and "feeder" in tags_seen(case.history, pid, tid, WINDOW_SECONDS)
-    )
-    return tuple(
-        key for key in feeders if lasting(case.history, *key, WINDOW_SECONDS).share_where(works) >= WORKING_SHARE
-    )

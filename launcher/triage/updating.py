@@ -2,13 +2,17 @@
 
 import re
 
-from perfwatch.probes.readings import SourceLine, Stack
+from perfwatch.probes.readings import Frame, SourceLine, Stack
 from perfwatch.triage.code import names
-from perfwatch.triage.frames import any_tag, short_name, tags, tags_of
+from perfwatch.triage.frames import any_tag, of_torch, short_name, tags, tags_of, user_frame
 from perfwatch.triage.loops import TRAINS
+from perfwatch.triage.profile import Profile
 
 EACH_LOSS = frozenset({"scale", "apply_scale", "_lazy_init_scale_growth_tracker"})  # of the scaler: once per backward
 NO_UPDATE = frozenset("zero_grad __init__ add_param_group state_dict load_state_dict".split())
+PASSES = ("forward", "backward", "loader", "collective")
+LOSSES = "torch/nn/functional.py"
+CLEARING = 0.25  # weight of a sample in zero_grad: for SGD without momentum it is the dearer of the two
 STEPPED = re.compile(r"opt|adam|sgd|solver", re.IGNORECASE)  # what is stepped: no scheduler, environment or profiler
 
 
@@ -34,6 +38,21 @@ def accompanies(stack: Stack) -> bool:
 def clears(stack: Stack) -> bool:
     """Whether a stack is in zero_grad, which may cost as much as a plain step."""
     return "zero_grad" in _names(stack, "optimizer")
+
+
+def beside_a_step(seen: Profile) -> int:
+    """Samples of what goes with a step, and costs no more than it: so many of the step itself are due."""
+    return round((seen.share_where(accompanies) + CLEARING * seen.share_where(clears)) * seen.samples)
+
+
+def at_a_pass(lines: set[Frame | None], stack: Stack) -> bool:
+    """In a pass, in a loss of torch, or at a line of the program that makes a pass: a loss of its own is computed there.
+
+    A sample that was torn, so that no frame of the program is left of it, is no update of the program's own either.
+    """
+    losses = any(of_torch(frame) and frame.file.endswith(LOSSES) for frame in stack.frames)
+    own = user_frame(stack)
+    return losses or any_tag(tags(stack), *PASSES) or own in lines or (own is not None and of_torch(own))
 
 
 def _names(stack: Stack, tag: str) -> set[str]:

@@ -186,6 +186,7 @@ VOCABULARY: tuple[tuple[str, str, str | None], ...] = (
     ("asyncio", r"asyncio/\w+\.py", None),
     ("between_calls", r"ray/_private/worker\.py", "main_loop"),  # of an actor: its calls run inside of it
     ("remote_get", r"ray/_private/worker\.py", "get get_objects wait"),
+    ("remote_data", r"ray/data/(iterator|dataset|_internal/block_batching/\w+)\.py", None),
     ("train_function", r"ray/train/v2/_internal/execution/worker_group/thread_runner\.py", "_run_target"),
     ("train_function", r"ray/air/_internal/util\.py", "run"),
     ("monitor", r"tqdm/_monitor\.py|torch/distributed/elastic/timer/.*\.py|ray/.*\.py|wandb/.*\.py", None),

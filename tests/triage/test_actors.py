@@ -33,7 +33,11 @@ LOCKED: Frames = (Frame("take", TRAIN, 55), *WORKER)
 ROLLS = [(Frame("play", "/app/env.py", line), Frame("rollout", TRAIN, 20), *WORKER) for line in (10, 11, 12)]
 OWN_THREAD: Frames = (Frame("push", TRAIN, 70), Frame("_bootstrap", LIB + "threading.py", 1002))
 LOOKS_UP = Wait(call="epoll_wait", number=232, kind="poll", remaining_seconds=0.05)
-DRIVER, RAYLET, SERVER, LEARNER, OTHER = FIRST, 250, 251, 300, 301
+DRIVER, RAYLET, SERVER, LEARNER, OTHER, THIRD = FIRST, 250, 251, 300, 301, 302
+IN_A_LOOP: Frames = (
+    Frame("select", LIB + "selectors.py", 468),
+    Frame("_run_once", LIB + "asyncio/base_events.py", 1890),
+)
 UNTIL = STOPPED + 80.0  # beyond the patience
 
 
@@ -124,6 +128,45 @@ def test_of_an_actor_whose_driver_is_not_seen_nobody_knows_whether_it_should_be_
     assert verdict.state == "inconclusive"
     assert verdict.suspect is not None
     assert verdict.suspect.state == "hung"
+
+
+def test_actors_that_call_each_other_hang() -> None:
+    """Each waits for what the other is to return, and the driver for both; who lets them go on is known by exclusion only."""
+    history = cluster(LEARNER, OTHER)
+    for pid in (LEARNER, OTHER):
+        stands(history, pid, (*GETS[:2], Frame("act", TRAIN, pid), *WORKER), FOR_EVER, UNTIL)
+
+    verdict = verdict_of(history)
+
+    assert (verdict.state, verdict.cause, verdict.confidence) == ("hung", "deadlocked_locks", 0.8)
+    assert {one.frame for one in verdict.culprits} == {"act (train.py:300)", "act (train.py:301)"}
+    assert "waits for what an actor is to return; so does" in verdict.summary
+
+
+def test_a_third_actor_that_works_may_be_the_one_that_is_waited_for() -> None:
+    """Two wait for what others return, and one of the others is at it: that is work, whomever it is for."""
+    history = cluster(LEARNER, OTHER, THIRD)
+    for pid in (LEARNER, OTHER):
+        stands(history, pid, (*GETS[:2], Frame("act", TRAIN, pid), *WORKER), FOR_EVER, UNTIL)
+    runs(history, THIRD, ROLLS, STOPPED, UNTIL)
+    uses(history, THIRD, 0.95, 0.0, UNTIL)
+
+    verdict = verdict_of(history)
+
+    assert (verdict.state, verdict.cause) == ("busy", "waiting_on_work")
+    assert verdict.culprits[0].pid == THIRD
+
+
+def test_of_actors_whose_calls_are_coroutines_nobody_is_named() -> None:
+    """What such a call waits for is on no stack."""
+    history = cluster(LEARNER, OTHER)
+    for pid in (LEARNER, OTHER):
+        stands(history, pid, (*GETS[:2], Frame("act", TRAIN, pid), *WORKER), FOR_EVER, UNTIL)
+    history.add(0.0, process(THIRD, RAYLET, f"python {RAY}workers/default_worker.py"))
+    stands(history, THIRD, WORKER, FOR_EVER, UNTIL)
+    runs(history, THIRD, (IN_A_LOOP,), BEGAN, UNTIL, tid=THIRD + 50, share=0.001, wait=LOOKS_UP)
+
+    assert "for what cannot be seen" in verdict_of(history).summary
 
 
 def test_rays_own_processes_do_no_work_for_whoever_waits() -> None:

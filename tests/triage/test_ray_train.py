@@ -1,10 +1,25 @@
 """Ray Train: its workers train in a thread of their own, below a raylet, and one that reports alone keeps the others waiting."""
 
 import msgspec
+import pytest
 
 from perfwatch.probes.readings import Frame
 from perfwatch.triage.history import History
-from tests.triage.rank_looks import FIRST, FOR_EVER, LIB, STEP, STOPPED, TORCH, TRAIN, Frames, judged, process, stands
+from perfwatch.triage.job import read_job
+from tests.triage.rank_looks import (
+    FIRST,
+    FOR_EVER,
+    LIB,
+    STEP,
+    STOPPED,
+    TORCH,
+    TRAIN,
+    Frames,
+    judged,
+    process,
+    runs,
+    stands,
+)
 
 RAY = LIB + "site-packages/ray/"
 TAKES_CALLS: Frames = (Frame("main_loop", RAY + "_private/worker.py", 1069),)
@@ -64,3 +79,25 @@ def test_workers_that_all_report_are_in_no_collective() -> None:
         stands(history, pid, REPORTS, FOR_EVER, UNTIL, tid=pid + 50)
 
     assert judged(history, UNTIL).cause != "stalled_collective"
+
+
+@pytest.mark.parametrize(
+    ("store", "late", "says"), [(None, 0, True), (REPORTER, 0, False), (WAITER, 0, False), (WAITER, 1, True)]
+)
+def test_rank_0_is_the_worker_that_serves_the_store_and_other_numbers_are_doubted(
+    store: int | None, late: int, says: bool
+) -> None:
+    """Ray numbers its workers by node and card, not in the order of their start."""
+    history = group()
+    stands(history, REPORTER, REPORTS, FOR_EVER, UNTIL, tid=REPORTER + 50)
+    stands(history, WAITER, REDUCES, FOR_EVER, UNTIL, tid=WAITER + 50)
+    if store is not None:
+        runs(history, store, (), STOPPED, UNTIL, tid=store + 60, share=0.0, wait=FOR_EVER, name="pt_tcpstore_uv")
+    for pid in range(WAITER + 1, WAITER + 1 + late):
+        one = process(pid, RAYLET, "ray::RayTrainWorker")
+        history.add(0.0, msgspec.structs.replace(one, python=True, torch_loaded=True))
+
+    verdict = judged(history, UNTIL)
+
+    assert [rank.rank for rank in read_job(history).ranks if rank.pid == (store or REPORTER)] == [0]
+    assert any("numbered in the order of their start" in one.reason for one in verdict.missing) is says

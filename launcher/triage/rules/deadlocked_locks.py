@@ -22,6 +22,7 @@ What to do next
 import msgspec
 
 from perfwatch.probes.readings import Stack, Thread
+from perfwatch.triage.actors import REMOTE
 from perfwatch.triage.callbacks import by_callback
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
@@ -32,6 +33,8 @@ from perfwatch.triage.native_silence import silent_in_native_code
 from perfwatch.triage.node import NATIVE_WAIT, culprit, node_of
 from perfwatch.triage.releasing import (
     blocked_beside,
+    for_how_long,
+    has_a_rule_of_its_own,
     held_up,
     idle_loops,
     named,
@@ -42,20 +45,20 @@ from perfwatch.triage.releasing import (
     until_released,
 )
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.threads import A_TASK, MAY, OTHERS_MOVE, awaited, has_timeout
+from perfwatch.triage.threads import A_TASK, MAY, OTHERS_MOVE, awaited
 from perfwatch.triage.undrained import undrained
 from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Finding, Missing, Outcome
 from perfwatch.triage.working import goes_on
 
 CAUSE = Cause("deadlocked_locks", "hung", "user_code", (Thread, Stack))
 
-ELSEWHERE = frozenset({"loader", "pool", "gil"})  # chains that have a rule of their own
-ASKED = frozenset({"child", "join_process", "supervised"})  # so has any other end in a child: ``blocked_child``
 CEILING_OTHERS_MOVE = 0.78
 SILENT_TASKS = (
     "a task that ended with an error tells nobody before it is awaited: asyncio.TaskGroup, or add_done_callback on each"
 )
-CEILING_ELSEWHERE = 0.8  # a process that waits for ever may hold it: who lets that one go on is not known
+CEILING_ELSEWHERE = (
+    0.8  # a process that waits for ever may hold it, or an actor may answer: who lets that one go on is not known
+)
 
 
 def judge(case: Case) -> Outcome:
@@ -66,7 +69,7 @@ def judge(case: Case) -> Outcome:
 
 def _of_chain(case: Case, chain: Chain) -> Outcome:
     end = chain.end
-    if end.kind not in ("lock", "cycle", NATIVE_WAIT) or not end.still or _has_a_rule_of_its_own(chain):
+    if end.kind not in ("lock", "cycle", NATIVE_WAIT) or not end.still or has_a_rule_of_its_own(chain):
         return None
     if goes_on(case, chain) or undrained(case, chain) is not None:
         return None  # or it is a pipe that nobody reads: ``blocked_pipe`` names it
@@ -80,17 +83,12 @@ def _of_chain(case: Case, chain: Chain) -> Outcome:
     return None if end.detail == OTHERS_MOVE and somebody_works(case, chain) else _finding(case, chain)
 
 
-def _has_a_rule_of_its_own(chain: Chain) -> bool:
-    if chain.end.kind == "lock":
-        return bool(chain.through & ELSEWHERE)
-    inside = {link.pid for link in chain.links} == {chain.start.pid}
-    return bool(chain.through & ASKED) or (bool(chain.through & ELSEWHERE) and not inside)
-
-
 def _finding(case: Case, chain: Chain) -> Finding:
     end = chain.end
     moving = end.detail == OTHERS_MOVE
     elsewhere = bool(end.node.wait and end.node.wait.shared and end.others)
+    guessed = elsewhere or REMOTE in chain.through
+    ceiling = CEILING_OTHERS_MOVE if moving else CEILING_ELSEWHERE if guessed else 1.0
     beside = blocked_beside(case, chain) if moving else partners(case, chain)
     loops = idle_loops(case, chain) if moving and not beside else []
     ended = ended_beside(case, chain) if end.kind == "lock" else []
@@ -125,10 +123,10 @@ def _finding(case: Case, chain: Chain) -> Finding:
         CAUSE.name,
         chain,
         owner=CAUSE.owner,
-        summary=f"{who(chain)} waits for {lock} {'with a timeout' if has_timeout(end.node) else 'for ever'}{told}",
-        patience=max(temporal(case) if moving or elsewhere else STRUCTURAL_SECONDS, until_released(case, chain)),
+        summary=f"{who(chain)} waits for {lock}{for_how_long(end.node)}{told}",
+        patience=max(STRUCTURAL_SECONDS if ceiling == 1.0 else temporal(case), until_released(case, chain)),
         evidence=(*evidence, *(one.evidence(case) for one in ended[:3])),
-        ceiling=CEILING_OTHERS_MOVE if moving else CEILING_ELSEWHERE if elsewhere else 1.0,
+        ceiling=ceiling,
         alternatives=(Alternative(cause="endless_python", refuted_by="the thread does not run"),),
         next=(SILENT_TASKS if lock == A_TASK else f"py-spy dump --nonblocking --locals --pid {end.node.pid}",),
     )

@@ -11,7 +11,8 @@ How it is recognised
     them send (or receive) first. Or NCCL's own counts have crossed and stand: one rank is ahead in one kind of call, another
     in another. Or the rank that is behind in one group stands in a call of another one, to which those that wait for it have
     not come. Or some ranks destroy their process group while the others wait in one more call. Or all are in one call over
-    connections on which all has arrived that was sent: then it is the sizes that differ.
+    connections on which all has arrived that was sent: then it is the sizes that differ. Exchanges of
+    mpi4py are told by their lines, where steps were counted and come no more.
 
 What it is mistaken for
     A rank in no collective: ``stalled_collective``. Pipeline stages that send and receive: those differ by design and are not
@@ -24,6 +25,7 @@ What to do next
 import msgspec
 
 from perfwatch.probes.readings import Process, Stack, Thread
+from perfwatch.triage import mpi
 from perfwatch.triage.case import Case
 from perfwatch.triage.different_calls import by_counts
 from perfwatch.triage.disagreeing import by_records, in_a_ring
@@ -52,6 +54,7 @@ def judge(case: Case) -> Outcome:
         or left_early(case)
         or by_counts(case)
         or by_sizes(case)
+        or mpi.at_odds(case)
     )
     if told is not None:
         return told

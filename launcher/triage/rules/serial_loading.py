@@ -6,9 +6,9 @@ What it means
 
 How it is recognised
     The training thread itself is inside the loader's fetch (or data set code below it) for a good part of its time. Without a
-    loader: it is outside of every model, backward and optimizer frame, and what runs there is Python or a data library, by
-    the frames or by a native profile, not tensor arithmetic of the program's own. What lasts for several steps and comes between
-    them (votes after each fold) is told once it has come back, by what it costs of whole periods.
+    loader: it is outside of every model, backward and optimizer frame, and what runs there is Python or a data library (by the
+    frames, by a native profile, or it never gives the GIL back), not tensor arithmetic of the program's own. What lasts for
+    several steps and comes between them (votes after each fold) is told once it has come back, by what it costs of whole periods.
 
 What it is mistaken for
     Models that are written as plain functions: a native profile shows torch's and BLAS' symbols there. Experience: what
@@ -31,7 +31,7 @@ from perfwatch.triage.gpu import cards_of
 from perfwatch.triage.job import Member
 from perfwatch.triage.memory import computed
 from perfwatch.triage.native import native_python_share
-from perfwatch.triage.other_work import does_other_work, shown
+from perfwatch.triage.other_work import does_other_work, keeps_gil, shown
 from perfwatch.triage.own_work import fetches, fetches_itself, own_python
 from perfwatch.triage.periods import is_apart, is_in, recurrent
 from perfwatch.triage.rollouts import in_rollout
@@ -100,7 +100,7 @@ def _own(case: Case) -> Outcome:
         now = case.progress[rank.pid]
         if now.kind == "busy" and now.steps is not None:
             continue  # steps are late: one long phase is no part of each step
-        plain = python >= PYTHON_SHARE or (native is not None and native >= NATIVE_SHARE)
+        plain = python >= PYTHON_SHARE or (keeps_gil(case, rank) if native is None else native >= NATIVE_SHARE)
         frame = seen.top_line(works)
         apart = is_apart(case, rank, seen, phase := partial(_works_in, frame, works))
         lost = min(seen.share_where(works), recurrent(case, rank, seen, phase)[1] if apart else 1.0)

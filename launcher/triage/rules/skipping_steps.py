@@ -7,8 +7,9 @@ What it means
 How it is recognised
     Backward passes go on and no optimizer step is made. The agent's count stands still; without an agent, what touches each
     gradient once and costs no more than a step (the scaler, gradient clipping, ``zero_grad``) is seen again and again, and
-    the step itself never; the optimizer was seen before, or its ``step`` stands in the loop's text. A loop of which neither is
-    seen is not judged: its steps may be too short to be sampled, as they are on a GPU.
+    the step itself never (where that is brief, more samples are waited for); the optimizer was seen before, or its ``step``
+    stands in the loop's text. A loop of which neither is seen is not judged: its steps may be too short to be sampled, as
+    they are on a GPU.
 
 What it is mistaken for
     ``evaluating``: no backward either. Gradient accumulation: a step comes after some backward passes. Gradients that are no
@@ -19,10 +20,10 @@ What to do next
     Look at the loss: it is NaN or infinite. Lower the learning rate, or look for the first bad batch.
 """
 
-from perfwatch.probes.readings import Frame, Stack
+from perfwatch.probes.readings import Stack
 from perfwatch.triage.case import Case
 from perfwatch.triage.code import line_of
-from perfwatch.triage.frames import any_tag, of_torch, tags, user_frame, user_frames
+from perfwatch.triage.frames import any_tag, tags, user_frame, user_frames
 from perfwatch.triage.gpu import regimes
 from perfwatch.triage.history import Seen
 from perfwatch.triage.job import Member
@@ -31,7 +32,7 @@ from perfwatch.triage.profile import Profile
 from perfwatch.triage.progress import StepClock, stepped
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import NOTED, WINDOW_SECONDS, slow
-from perfwatch.triage.updating import accompanies, clears, steps_an_optimizer, updates
+from perfwatch.triage.updating import PASSES, accompanies, at_a_pass, beside_a_step, steps_an_optimizer, updates
 from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("skipping_steps", "slow", "user_code", (Stack,))
@@ -44,12 +45,9 @@ FEW_STEPS = 3  # before so many, or where none was timed, nobody knows how long 
 UNKNOWN_PACE_SECONDS = 60.0
 LONGER = 2.5  # times the longest step so far
 COMPANIONS = 3  # samples of what costs at most half a step: a step that is made would be missed with e**-6
-CLEARING = 0.25  # weight of a sample in zero_grad: for SGD without momentum it is the dearer of the two
 COUNTED, SAMPLED, NO_ROOM = 0.92, 0.85, 0.78
-MANY_COMPANIONS = 6  # samples of what goes with a step: beside so many one sample elsewhere is no update
 UNTOLD = 0.7  # nobody saw at which lines the passes of the steps were that were made
-LOSSES = "torch/nn/functional.py"
-PASSES = ("forward", "backward", "loader", "collective")
+MANY_COMPANIONS = 6  # samples of what goes with a step: beside so many one sample elsewhere is no update
 MOSTLY = 0.5  # of the passes that are seen now
 
 
@@ -62,31 +60,38 @@ def judge(case: Case) -> Outcome:
         if seen.samples < FEW_SAMPLES or seen.share("backward") < BACKWARD_SHARE:
             continue
         turns = seen.turns(lambda stack: "backward" in tags(stack))
-        beside = round((seen.share_where(accompanies) + CLEARING * seen.share_where(clears)) * seen.samples)
+        beside, awaited = beside_a_step(seen), 0.0
         if steps is not None:
             skipped = (steps.ago_seconds or 0.0) > _usual(steps)
         elif any(card.kind != "idle" for card in regimes(case.history, rank.pid)):
             continue  # clipping and scaling wait for a card, an update only starts its kernels: it is not seen for that
         else:
-            skipped = seen.share_where(updates) == 0.0 and beside >= COMPANIONS
+            awaited = WINDOW_SECONDS - seen.seconds if 0 < beside < COMPANIONS else 0.0
+            skipped = seen.share_where(updates) == 0.0 and (beside >= COMPANIONS or awaited > 0)
         if turns < BACKWARD_TURNS or not skipped:
             continue
         sure = _sampled(case, rank, seen, beside) if steps is None else _counted(case, rank, seen, steps.count)
+        if awaited and sure == NOTED:
+            continue
         said = "the loop turns but the optimizer makes no step"
         at = ", at lines where no step was made before" if sure == NOTED and steps is not None else ""
         passes = f"{turns} passes, {beside} samples of what goes with a step, 0 in a step, of {seen.samples}"
-        who = f"pid {rank.pid}"
         return slow(
             case,
             CAUSE,
             rank,
+            decides_in_seconds=awaited,
             lost=1.0,
             confidence=sure,
             frame=seen.top_line(lambda stack: "backward" in tags(stack)),
             summary=f"{said}: {turns} or more backward passes in {seen.seconds:.0f} s, no update{at}",
             evidence=(
-                case.saw("stack", who, "backward without an optimizer step", passes, "one step per pass"),
-                *([case.saw("steps", who, "the count stands still", f"{steps.count} steps", "grows")] if steps else []),
+                case.saw("stack", f"pid {rank.pid}", "backward without an optimizer step", passes, "one step per pass"),
+                *(
+                    [case.saw("steps", f"pid {rank.pid}", "the count stands still", f"{steps.count} steps", "grows")]
+                    if steps
+                    else []
+                ),
             ),
             alternatives=(Alternative(cause="evaluating", refuted_by="backward passes run"),),
             next=(
@@ -106,16 +111,10 @@ def _sampled(case: Case, rank: Member, seen: Profile, beside: int) -> float:
     if was_at(case.history, rank.pid, case.progress[rank.pid].thread, "optimizer", "scaler"):
         return SAMPLED
     lines = {user_frame(one.reading) for one in seen.sights if any_tag(tags(one.reading), *PASSES)}
-    elsewhere = seen.share_where(lambda stack: not accompanies(stack) and not _at_a_pass(lines, stack))
+    elsewhere = seen.share_where(lambda stack: not accompanies(stack) and not at_a_pass(lines, stack))
     around = {frame for one in _passes(seen) for frame in user_frames(one.reading)}
     due = any(steps_an_optimizer(line_of(case.history, frame)) for frame in around)
     return NO_ROOM if due and round(elsewhere * seen.samples) <= beside // MANY_COMPANIONS else NOTED
-
-
-def _at_a_pass(lines: set[Frame | None], stack: Stack) -> bool:
-    """In a pass, in a loss of torch, or at a line of the program that makes a pass: a loss of its own is computed there."""
-    losses = any(of_torch(frame) and frame.file.endswith(LOSSES) for frame in stack.frames)
-    return losses or any_tag(tags(stack), *PASSES) or user_frame(stack) in lines
 
 
 def _counted(case: Case, rank: Member, seen: Profile, count: int) -> float:
