@@ -105,6 +105,13 @@ VOCABULARY: tuple[tuple[str, str, str | None], ...] = (
     ("profiler", r"torch/(profiler|autograd)/(profiler|profiler_util|_memory_profiler)\.py|/c?[pP]rofile\.py", None),
     ("save", r"torch/serialization\.py", "save _save _legacy_save __exit__ write_record"),
     ("save", r"torch/distributed/checkpoint/.*\.py", None),
+    (
+        "save",
+        r"lightning(_fabric|/fabric)/(plugins/io/\w+|utilities/cloud_io)\.py",
+        "save_checkpoint _atomic_save remove_checkpoint",
+    ),
+    ("save", r"transformers/trainer\.py", "_save_checkpoint save_model _save_optimizer_and_scheduler _save_rng_state"),
+    ("save", r"accelerate/(accelerator|checkpointing)\.py", "save_state save_model save_accelerator_state"),
     ("save", r"safetensors/\w+\.py", "save_file save save_model"),
     ("save", r"numpy/lib/_?npyio(_impl)?\.py", "save savez _savez savez_compressed"),
     ("load", r"torch/serialization\.py", "load _load _legacy_load persistent_load load_tensor"),
