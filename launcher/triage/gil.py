@@ -27,7 +27,10 @@ FEW_LOOKS = 4
 FEW_ASKING = 3  # looks that found it asking: it may be told once by chance
 FEW_DUMPS = 3
 GIL_SHARE = 0.3  # of its time; beside one thread that computes in Python a training thread that does so too loses half
-HELD_SHARE = 0.6  # of the dumps: a training thread that has the GIL itself most of the time only shares it
+HELD_SHARE = (
+    0.6  # of the dumps that saw an owner: a training thread that has the GIL itself most of the time only shares it
+)
+OFTEN_HELD = 2  # of them; a dump may fall between two owners
 CEILING = 0.93  # the owner is seen, in a handful of dumps
 OWN_WAITS = tuple(
     "loader_wait thread_wait queue_get mp_queue_get pool_wait futures_wait mp_receive collective rendezvous".split()
@@ -99,7 +102,7 @@ def kept_from_gil(case: Case, cause: Cause) -> Outcome:
     """A training thread that goes on, and waits most of its time for the GIL that other threads of its process own."""
     waiting = [(rank, wait) for rank in case.ranks if (wait := _moving_wait(case, rank)) and wait.share >= GIL_SHARE]
     told = [(rank, wait, owners) for rank, wait in waiting if (owners := gil_owners(case, rank)) is not None]
-    held = [one for one in told if one[2].held >= HELD_SHARE * one[2].dumps]
+    held = [one for one in told if one[2].held >= max(OFTEN_HELD, HELD_SHARE * (one[2].held + one[2].own))]
     if waiting and not told:
         reason = f"fewer than {FEW_DUMPS} dumps tell who owns the GIL, for which the training thread waits"
         return Abstention(cause=cause.name, missing=(Missing(witness="stack", reason=reason),))

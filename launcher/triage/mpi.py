@@ -85,6 +85,12 @@ def at_odds(case: Case) -> Finding | None:
         summary=f"{how}: {'; '.join(parts[:SHOWN])}",
         patience=temporal(case),
         silent=min(ago),
+        evidence=tuple(
+            case.saw(
+                "collective", f"rank {rank_of(chain)}", f"is in {place}", f"no step for {min(ago):.1f} s", "returns"
+            )
+            for chain, place in zip(chains, places, strict=True)
+        )[:SHOWN],
         ceiling=GUESSED,
         alternatives=(Alternative(cause=CAUSE, refuted_by="every rank is in an exchange"),),
         next=("Sendrecv, or Isend before Recv: a Send may wait for its receiver",)

@@ -18,6 +18,7 @@ from perfwatch.probes.readings import Stack
 from perfwatch.triage.case import Case
 from perfwatch.triage.frames import tags
 from perfwatch.triage.history import median, quantile
+from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.starving import Starving, starving
 from perfwatch.triage.verdict import Alternative, Outcome
@@ -37,11 +38,11 @@ def judge(case: Case) -> Outcome:
     found = starving(case)
     if not isinstance(found, Starving) or found.workers < 2:
         return None
-    waits = [end - begin for begin, end in found.profile.runs(lambda stack: "loader_wait" in tags(stack))]
-    long = [wait for wait in waits if wait >= LONG_WAIT_SECONDS]
-    if len(long) < FEW_WAITS or sum(long) < LONG_SHARE * sum(waits):
+    waits = found.profile.runs(lambda stack: "loader_wait" in tags(stack))
+    long = [end - begin for begin, end in waits if _is_long(begin, end)]
+    if len(long) < FEW_WAITS or sum(long) < LONG_SHARE * sum(end - begin for begin, end in waits):
         return None
-    between = _between(case, found, len(long))
+    between = _between(case, found, waits)
     if between < STEPS_BETWEEN:
         return None
     return found.finding(
@@ -64,14 +65,23 @@ def judge(case: Case) -> Outcome:
     )
 
 
-def _between(case: Case, found: Starving, waits: int) -> float:
-    """Steps for each long one, from the first of these to the last: what was before they began is no burst.
+def _is_long(begin: float, end: float) -> bool:
+    return end - begin >= LONG_WAIT_SECONDS
 
-    Without an agent a lower bound: how often the thread came to its optimizer.
+
+def _between(case: Case, found: Starving, waits: list[tuple[float, float]]) -> float:
+    """Steps for each long wait, from the first of these to the last: what was before they began is no burst.
+
+    Without an agent a lower bound: how often the thread came to its optimizer, but for the steps that waited for a short while.
     """
     steps = case.steps(found.rank, found.profile.seconds)
     if steps is None or not steps.intervals:
-        return found.profile.turns(lambda stack: "optimizer" in tags(stack)) / waits
+        long = [wait for wait in waits if _is_long(*wait)]
+        since, until = long[0][1], long[-1][0]
+        sights = tuple(one for one in found.profile.sights if since <= one.at <= until)
+        made = Profile(sights, until - since).turns(lambda stack: "optimizer" in tags(stack))
+        short = sum(since <= begin < until and not _is_long(begin, end) for begin, end in waits)
+        return (made - short) / (len(long) - 1)
     least = LONGER * (quantile(steps.intervals, 0.25) or 0.0)
-    long = [index for index, interval in enumerate(steps.intervals) if interval >= least]
-    return (long[-1] - long[0]) / (len(long) - 1) if len(long) >= FEW_WAITS else 0.0
+    late = [index for index, interval in enumerate(steps.intervals) if interval >= least]
+    return (late[-1] - late[0]) / (len(late) - 1) if len(late) >= FEW_WAITS else 0.0

@@ -39,6 +39,7 @@ from perfwatch.triage.verdict import Alternative, Evidence, Finding, Outcome
 CAUSE = Cause("debug_apis_on", "slow", "user_code", (Stack,))
 
 STACKS_SHARE = 0.08  # of samples in the formatting of stacks: a healthy loop formats none
+FEWER_STACKS = 0.05  # where they are known to be anomaly detection's
 PROFILER_SHARE = 0.1
 RESIDUE = 0.6  # a cause that says what the host waits for is the better answer; that Python is slow is not
 SEEN, UNWEIGHED = 0.85, 0.75  # nobody can tell from outside what a profiler costs whose frames are never seen
@@ -53,8 +54,9 @@ def judge(case: Case) -> Outcome:
         lost = explains = 0.0
         around = None
         formatting, profiling = formats_stacks(seen), seen.share_where(profiles)
-        held = min(waiting(case, rank), formatting + seen.share("backward")) if anomaly_on(case, rank, seen) else 0.0
-        if formatting >= STACKS_SHARE:
+        known = anomaly_on(case, rank, seen)
+        held = min(waiting(case, rank), formatting + seen.share("backward")) if known else 0.0
+        if formatting >= (FEWER_STACKS if known else STACKS_SHARE):
             lost, explains = formatting, held
             around = anomaly_around(case, seen)
             evidence.append(
@@ -111,9 +113,7 @@ def judge(case: Case) -> Outcome:
             alternatives=(
                 Alternative(
                     cause="host_bound_python",
-                    refuted_by="the time goes into the debugging aid's own frames"
-                    if lost
-                    else "it is on, whatever it costs",
+                    refuted_by="it takes the time" if lost else "it is on, whatever it costs",
                 ),
             ),
             next=("take torch.autograd.set_detect_anomaly, the profiler or the variable out",),
