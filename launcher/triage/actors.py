@@ -6,6 +6,7 @@ that; and an actor whose calls are coroutines may be at one without a trace of i
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
 from perfwatch.triage import threads
@@ -47,16 +48,32 @@ def makers(history: History, job: Job, node: Node) -> Found | None:
     """Where a wait for what others make leads: to the actors and tasks that are in a call now; of those that move to them alone."""
     if "remote_get" not in node.inner or not node.motion.frozen:
         return None
-    others = [pid for pid in serving(job) if pid != node.pid]
-    if any(_in_coroutines(history, pid) for pid in others):
+    calls = history.once(("calls of Ray",), lambda: _calls(history, job))
+    if any(pid != node.pid for pid in calls.in_coroutines):
         return None
-    calls = [one for pid in others for one in _executing(history, job, pid)]
-    at_work = [one for one in calls if not any_tag(one.tags, "collective", "rendezvous")]  # those wait for other ranks
+    at_work = [one for one in calls.nodes if one.pid != node.pid]
     found = [one for one in at_work if one.motion.frozen is False] or at_work
     if not found:
         return None
     pids = [str(pid) for pid in dict.fromkeys(one.pid for one in found)]
     return f"pid {' or '.join(pids[:SHOWN])} to return from a call", tuple(found), None
+
+
+@dataclass(frozen=True)
+class _Calls:
+    """What the actors and tasks of a machine are at."""
+
+    nodes: tuple[Node, ...]  # in a call, and not in one that waits for other ranks
+    in_coroutines: tuple[int, ...]  # pids of those whose calls may be on no stack
+
+
+def _calls(history: History, job: Job) -> _Calls:
+    pids = serving(job)
+    nodes = (one for pid in pids for one in _executing(history, job, pid))
+    return _Calls(
+        tuple(one for one in nodes if not any_tag(one.tags, "collective", "rendezvous")),
+        tuple(pid for pid in pids if _in_coroutines(history, pid)),
+    )
 
 
 def serving(job: Job) -> tuple[int, ...]:
