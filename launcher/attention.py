@@ -102,12 +102,16 @@ def leaves_open(verdict: Verdict | None) -> bool:
 
 def late_seconds(case: Case) -> float:
     """For how long no rank has made a step, where that is longer than the patience and than any that was seen; else 0."""
-    clocks = [
-        now.steps for now in case.progress.values() if now.steps is not None and now.steps.ago_seconds is not None
-    ]
-    ago = min((clock.ago_seconds or 0.0 for clock in clocks), default=0.0)
+    ago = since_step(case) or 0.0
+    clocks = [now.steps for now in case.progress.values() if now.steps is not None]
     longest = max((clock.longest_seconds or 0.0 for clock in clocks), default=0.0)
     return ago if ago > max(case.patience_seconds, LATE_TIMES * longest) else 0.0
+
+
+def since_step(case: Case) -> float | None:
+    """Seconds since any rank has made a step; None where none was counted."""
+    ago = [now.steps.ago_seconds for now in case.progress.values() if now.steps is not None]
+    return min((one for one in ago if one is not None), default=None)
 
 
 def alarm(case: Case) -> str:

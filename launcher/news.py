@@ -18,6 +18,7 @@ PIN_SECONDS = 30.0  # of the recording before a verdict: what it rests on
 MOST_EVENTS = 64  # in memory
 INCIDENTS = ("hung", "slow", "gone")  # how it came to that is worth keeping
 MOVING = ("healthy", "slow", "busy")
+STEPPING = ("healthy", "slow")  # states of a job that makes steps
 WELL = ("healthy", "busy")  # what was suspected of a job that is slow was not for nothing
 
 
@@ -53,13 +54,24 @@ class Teller:
         self.state = ""  # of the last verdict that was told
         self._cause: str | None = None
         self._told_of: tuple[int, str] | None = None
+        self._told_at = 0.0
         self._slow = ToldSlow()
         self._session = session
         self._sink = sink
         self._on_news = on_news
 
-    def tell(self, verdict: Verdict, at: float, late_seconds: float = 0.0) -> None:
-        """Tell a verdict if it is news; ``late_seconds``: no step was made for so long, which is told where nothing else is."""
+    def tell(
+        self, verdict: Verdict, at: float, late_seconds: float = 0.0, since_step_seconds: float | None = None
+    ) -> None:
+        """Tell a verdict if it is news.
+
+        Args:
+            verdict: of this moment.
+            at: seconds since the recording began.
+            late_seconds: no step was made for so long, which is told where nothing else is.
+            since_step_seconds: since the newest step of any rank; None where steps are not counted. A hang that was told
+                stands until there is another one, however much some thread moves: the job may only be ending.
+        """
         self._slow.see(verdict, at)
         if (verdict.state, verdict.cause) == (self.state, self._cause) or self._is_told_soon(verdict):
             return
@@ -67,6 +79,8 @@ class Teller:
             return
         if verdict.state == self.state == "hung" and _blamed(verdict) == self._told_of:
             return  # two rules that name the same line take turns
+        if self.state == "hung" and verdict.state in STEPPING and (since_step_seconds or 0.0) > at - self._told_at:
+            return
         kind, text = "verdict", verdict.summary
         if verdict.state == "inconclusive":
             told = lasts(verdict.suspect) if verdict.suspect is not None else late_seconds > 0
@@ -86,6 +100,7 @@ class Teller:
             self._slow.tell(verdict.cause)
         elif verdict.state != "inconclusive":
             self._slow.clear()
+        self._told_at = at
         self.state, self._cause, self._told_of = verdict.state, verdict.cause, _blamed(verdict)
         self.events.append(Event(at, self._session.created + at, kind, text, verdict))
         del self.events[1:-MOST_EVENTS]  # the first one says when it began

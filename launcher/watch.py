@@ -12,7 +12,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from perfwatch import cadence
-from perfwatch.attention import Interest, Schedule, alarm, late_seconds, nearest
+from perfwatch.attention import Interest, Schedule, alarm, late_seconds, nearest, since_step
 from perfwatch.departed import departed
 from perfwatch.forgetting import forget
 from perfwatch.groups import Groups
@@ -255,4 +255,5 @@ class Watch:
                 self._schedule.due("calm_sample", cadence.CALM_SAMPLE_SECONDS)
         else:
             self._settled_at = None
-        self._teller.tell(verdict, self.at, late_seconds(self.case()))
+        case = self.case()
+        self._teller.tell(verdict, self.at, late_seconds(case), since_step(case))

@@ -49,6 +49,17 @@ def test_what_was_suspected_is_taken_back_by_a_job_that_is_well(
     assert [(one.kind, one.text) for one in told[1:]] == [(kind, text)]
 
 
+@pytest.mark.parametrize(("since_step", "told_again"), [(40.0, False), (20.0, True), (None, True)])
+def test_a_hang_is_not_taken_back_before_there_is_another_step(since_step: float | None, told_again: bool) -> None:
+    """A job that is asked to end moves as well."""
+    told: list[News] = []
+    teller = Teller(session(), None, told.append)
+    teller.tell(said("hung", "stuck_worker"), 30.0)
+    teller.tell(said("slow", "starved_by_transforms"), 60.0, since_step_seconds=since_step)
+
+    assert [one.kind for one in told] == ["verdict", *(["retraction"] if told_again else [])]
+
+
 def test_what_may_be_work_is_no_suspicion() -> None:
     """It is told when it has lasted, and an evaluation of a few seconds never."""
     told: list[News] = []
