@@ -10,6 +10,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.code import calling_line, names
 from perfwatch.triage.frames import any_tag, short_name, tags, user_frames
 from perfwatch.triage.job import Member
+from perfwatch.triage.motion import was_at
 from perfwatch.triage.periods import COMES_BACK, LONG_SECONDS, recurrent
 from perfwatch.triage.profile import TRAINING_TAGS, Profile
 from perfwatch.triage.slowness import LOST_SHARE, WINDOW_SECONDS, working
@@ -18,6 +19,8 @@ SAVING_NAME = re.compile(r"(^|_)(save|dump|ckpt|checkpoint|snapshot)")
 SAVING_CLASS = re.compile(r"(Checkpoint|Ckpt|Snapshot|Saver)[^.]*\.")  # named from Python 3.11 on
 MOSTLY = 0.5  # of a phase
 SAVES = frozenset("save save_file savez dump".split())
+EXECUTES = frozenset("execute executemany executescript".split())
+CHANGES = re.compile(r"\b(insert|update|replace|delete)\b", re.IGNORECASE)  # statements of SQL
 SYNCS = frozenset("fsync fdatasync sync".split())
 MUCH_BYTES = 2**18  # per second: an audit trail or a log that is synced line by line stays far below
 
@@ -93,3 +96,16 @@ def syncs_little(case: Case, stack: Stack) -> bool:
     """Whether a stack is in a line that forces a little to the disk."""
     line = calling_line(case.history, stack)
     return line is not None and bool(names(line.calls) & SYNCS) and not writes_much(case, stack)
+
+
+def stores_rows(case: Case, stack: Stack) -> bool:
+    """Whether a training thread is in a line that changes a database or commits to it: each transaction is forced to the disk."""
+    line = calling_line(case.history, stack)
+    if line is None or not was_at(case.history, stack.pid, stack.tid, "backward", "optimizer"):
+        return False  # who fills one before it trains prepares
+    if "commit" in names(line.calls):
+        return True
+    if names(line.calls) & EXECUTES:
+        return bool(CHANGES.search(line.text))
+    managed = {f"{one}.{call}" for one in line.within for call in EXECUTES}
+    return line.text.lstrip().startswith("with ") and not managed.isdisjoint(line.loop_calls)

@@ -1,11 +1,11 @@
 """The training thread spends its time writing output.
 
 What it means
-    Printing, logging, a progress bar or pictures on every step, to a terminal, a pipe or a file that takes it slowly.
+    Printing, logging, a progress bar, pictures or rows of a database on every step, to whatever takes them slowly.
 
 How it is recognised
     The training thread's samples are in logging or progress-bar frames, in a library that encodes a picture for a file, at a
-    line that prints, or blocked in writes to its stdout or stderr, and the loop goes on.
+    line that prints or changes a database, or blocked in writes to its stdout or stderr, and the loop goes on.
 
 What it is mistaken for
     ``blocked_pipe``: nobody reads, and nothing moves any more. ``slow_checkpoint``: writes in save frames.
@@ -24,7 +24,7 @@ from perfwatch.triage.job import Member
 from perfwatch.triage.motion import motion
 from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.saving import syncs_little
+from perfwatch.triage.saving import stores_rows, syncs_little
 from perfwatch.triage.slowness import WINDOW_SECONDS, slow, telling, worst
 from perfwatch.triage.verdict import Alternative, Outcome
 
@@ -34,6 +34,12 @@ PRINTING = frozenset({"print", "pprint"})
 WRITING = frozenset({"write", "flush", "writelines"})
 STREAMS = frozenset({"stdout", "stderr", "__stdout__", "__stderr__"})
 LOGGING = frozenset("info debug warning error critical exception log".split())
+OUTPUT, PICTURES, ROWS = "output", "pictures", "rows of a database"
+ADVICE = {
+    OUTPUT: "redirect the output to a file, and leave it to the kernel when that goes to the disk",
+    PICTURES: "hand pictures to a thread or a process that encodes them",
+    ROWS: "put the rows of many steps into one transaction (executemany)",
+}
 STANDARD_OUTPUTS = (1, 2)
 HALF = 0.5
 STANDS_SECONDS, LONGER = 2.0, 3.0  # times the longest write before
@@ -46,14 +52,14 @@ def judge(case: Case) -> Outcome:
         return None
     rank, seen, lost = found
     frame = seen.top_line(lambda stack: _prints(case, stack)) or seen.top_line()
-    pictures = seen.share("picture") >= HALF * lost
+    what = _what(case, seen, HALF * lost)
     return slow(
         case,
         CAUSE,
         rank,
         lost=lost,
         frame=frame,
-        summary=f"the training thread writes {'pictures' if pictures else 'output'} {lost:.0%} of the time at {show(frame)}",
+        summary=f"the training thread writes {what} {lost:.0%} of the time at {show(frame)}",
         evidence=telling(
             case,
             f"pid {rank.pid}",
@@ -61,18 +67,19 @@ def judge(case: Case) -> Outcome:
             ("syscall", "blocked in write to stdout or stderr", _blocked(case, rank), "looks", "0 %"),
         ),
         alternatives=(Alternative(cause="blocked_pipe", refuted_by="the writes go through, slowly"),),
-        next=(
-            "write every hundredth step",
-            "hand pictures to a thread or a process that encodes them"
-            if pictures
-            else "redirect the output to a file, and leave it to the kernel when that goes to the disk",
-        ),
+        next=("write every hundredth step", ADVICE[what]),
     )
+
+
+def _what(case: Case, seen: Profile, most: float) -> str:
+    if seen.share("picture") >= most:
+        return PICTURES
+    return ROWS if seen.share_where(lambda stack: stores_rows(case, stack)) >= most else OUTPUT
 
 
 def _prints(case: Case, stack: Stack) -> bool:
     found = tags(stack)
-    if any_tag(found, "log", "tracker", "picture") or syncs_little(case, stack):
+    if any_tag(found, "log", "tracker", "picture") or syncs_little(case, stack) or stores_rows(case, stack):
         return True
     frame = user_frame(stack)
     if _for_device(case, stack):
