@@ -87,7 +87,10 @@ def path_of(history: History, node: Node) -> str:
         return node.wait.path
     source = source_of(history, node)
     texts = (*(source.loop_files if source is not None else ()), *_texts(history, node))
-    return next((text for text in texts if "/" in text), "") or next((t for t in texts if FILE_NAME.search(t)), "")
+    paths = [text for text in texts if "/" in text]
+    # Beside the path of a file its folder is often in a variable of its own, and that one is there.
+    inside = (path for path in paths if not any(other.startswith(f"{path.rstrip('/')}/") for other in paths))
+    return next(inside, "") or next((text for text in texts if FILE_NAME.search(text)), "")
 
 
 def texts_near(history: History, node: Node) -> tuple[str, ...]:

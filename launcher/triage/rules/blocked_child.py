@@ -69,19 +69,19 @@ def _finding(case: Case, chain: Chain, child: Member, patience: float, dozing: b
         evidence=_asleep(case, chain, child) if dozing else (),
         ceiling=GUESSED if dozing or chain.end.detail == OTHERS_MOVE or chain.end.kind in UNSEEN else 1.0,
         alternatives=(Alternative(cause="dead_worker", refuted_by=f"process {child.pid} is alive"),),
-        next=_next(case, chain),
+        next=_next(case, chain, child),
     )
 
 
-def _next(case: Case, chain: Chain) -> tuple[str, ...]:
+def _next(case: Case, chain: Chain, child: Member) -> tuple[str, ...]:
     """Of a child that writes into a pipe which only its waiting parent could empty, the way out is known."""
     last = _last(chain)
     wait = node_of(case.history, case.job, last.pid, last.tid).wait
     if chain.end.kind == "cycle" and wait is not None and wait.kind == "write":
         return ("read the child's output while it runs (communicate()), or send it to a file",)
     looks = f"ps -o pid,stat,wchan:30,args -p {chain.end.node.pid}"
-    limit = "give subprocess.run a timeout" if chain.through & ASKED else "give what waits for it a time limit"
-    return (looks, *(forked_with_a_lock(case, chain.end) or (limit,)))
+    waits = "subprocess.run" if chain.through & ASKED and not _worker(case, child) else "what waits for it"
+    return (looks, *(forked_with_a_lock(case, chain.end) or (f"give {waits} a time limit",)))
 
 
 def _between(case: Case, chain: Chain, child: Member) -> str:
