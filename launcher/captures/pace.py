@@ -12,6 +12,7 @@ from perfwatch.probes.tail import tail
 
 RECENT = 32  # intervals that make the pace of now
 FEW_STEPS = 5  # below it a mean says little
+CHANGED_TIMES = 2.0  # the newest few against the recent ones
 NOISE = 0.02  # a job's own pace drifts by so much
 
 
@@ -20,6 +21,7 @@ class Pace:
     """At one moment: ``counts`` by pid; ``seconds`` between steps, the median over recent ones; None where none was made.
 
     mean_seconds: of the same; far from the median where batches come in bursts.
+    newest_seconds: the median of the newest few: what steps take since the job became slow just now.
     """
 
     at: float
@@ -27,6 +29,7 @@ class Pace:
     seconds: float | None
     ago_seconds: float | None  # since any rank's newest step
     mean_seconds: float | None = None
+    newest_seconds: float | None = None
 
     @property
     def stepping(self) -> bool:
@@ -34,6 +37,13 @@ class Pace:
         return (
             self.seconds is not None and self.ago_seconds is not None and self.ago_seconds < max(2.0, 5 * self.seconds)
         )
+
+    @property
+    def changed(self) -> bool:
+        """Whether the newest steps take so much longer or shorter that nothing can be planned by the median of the recent ones."""
+        if self.seconds is None or self.newest_seconds is None:
+            return False
+        return not self.seconds / CHANGED_TIMES <= self.newest_seconds <= self.seconds * CHANGED_TIMES
 
 
 def as_fast(now: Pace, before: Pace, most_times: float) -> bool:
@@ -60,6 +70,7 @@ class Pacer:
         """The pace of now."""
         counts: dict[int, int] = {}
         intervals: list[float] = []
+        newest: list[float] = []
         ago: list[float] = []
         for subject in self._subjects if self._place is not None else ():
             assert self._place is not None
@@ -72,6 +83,7 @@ class Pacer:
             steps = count_steps(page, int(self._clock() * 1e9))
             counts[subject.pid] = steps.count
             intervals += steps.interval_seconds[-RECENT:]
+            newest += steps.interval_seconds[-FEW_STEPS:]
             if steps.step_ago_seconds is not None:
                 ago.append(steps.step_ago_seconds)
         return Pace(
@@ -80,6 +92,7 @@ class Pacer:
             statistics.median(intervals) if intervals else None,
             max(ago) if ago else None,
             statistics.fmean(intervals) if intervals else None,
+            statistics.median(newest) if newest else None,
         )
 
 

@@ -155,6 +155,11 @@ class TorchWindow:
             return None
         if request.steps is None and pace.seconds > SLOWEST_STEP_SECONDS:
             return None
+        if pace.changed:
+            # By which step every rank will know of the window cannot be told: steps of before would end too late or never.
+            if request.steps is not None:
+                self.notes.append(f"steps have just changed their pace: recorded {SECONDS:g} s instead")
+            return None
         return wanted
 
     def _steps_window(self, subjects: tuple[Subject, ...], pace: Pace, steps: int, pacer: Pacer) -> None:

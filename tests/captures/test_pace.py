@@ -1,5 +1,6 @@
 """What a window cost, told by the steps before, in and after it."""
 
+import itertools
 import os
 import threading
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from perfwatch.captures.armed import read_armed
 from perfwatch.captures.capture import Subject
 from perfwatch.captures.pace import Pace, Pacer, as_fast, cost
+from tests.probes.test_steps import page
 
 
 def pace(at: float, steps: int, seconds: float, mean: float | None = None) -> Pace:
@@ -46,6 +48,22 @@ def test_without_steps_it_says_that_it_cannot_be_said() -> None:
 def test_batches_that_come_in_bursts_are_compared_by_their_mean(median: float, mean: float, back: bool) -> None:
     """Before: mostly 0.1 s, now and then a long one, 0.17 s on the average."""
     assert as_fast(pace(9.0, 300, median, mean), pace(0.0, 100, 0.1, 0.17), 1.2) is back
+
+
+@pytest.mark.parametrize(
+    ("newest", "changed"), [(0.3, True), (0.03, True), (0.12, False)], ids=["slower", "faster", "as before"]
+)
+def test_a_pace_that_has_just_changed_is_known_from_the_newest_steps(
+    tmp_path: Path, newest: float, changed: bool
+) -> None:
+    """Thirty steps of 0.1 s, then three that take as long as they will from now on."""
+    ends = list(itertools.accumulate([0.1] * 30 + [newest] * 3, initial=1.0))
+    times = {number: int(at * 1e9) for number, at in enumerate(ends, start=1)}
+    (tmp_path / "steps-41").write_bytes(page(times))
+
+    now = Pacer(tmp_path, (Subject(41, 7),), lambda: ends[-1]).look()
+
+    assert (round(now.seconds or 0.0, 3), now.changed) == (0.1, changed)
 
 
 def test_pipes_in_the_agents_folder_hold_no_capture(tmp_path: Path) -> None:

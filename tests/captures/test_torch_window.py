@@ -13,8 +13,9 @@ from perfwatch.captures.kineto_link import Asking
 from perfwatch.captures.torch_files import TraceFolder
 from perfwatch.captures.torch_window import TorchWindow
 from perfwatch.errors import CaptureFailed
-from tests.captures.stages import scene
+from tests.captures.stages import scene, subject
 from tests.captures.windows import RecordedWindow
+from tests.probes.test_steps import page
 
 
 class TakenLink:
@@ -99,3 +100,22 @@ def test_a_rank_that_never_began_is_not_waited_for(tmp_path: Path) -> None:
 
     assert "the job profiles itself" in message
     assert seconds < 15.0
+
+
+def test_steps_whose_pace_has_just_changed_are_recorded_by_time(tmp_path: Path) -> None:
+    """By the quick steps of before, every rank would be told to begin at a step that is minutes away by now."""
+    ends = [1.0 + 0.005 * number for number in range(31)] + [1.15 + number for number in range(1, 4)]
+    offset = time.monotonic() - ends[-1]
+    times = {number: int((at + offset) * 1e9) for number, at in enumerate(ends, start=1)}
+    rank = subject()
+    (tmp_path / f"steps-{rank.pid}").write_bytes(page(times, rank.pid, rank.start_ticks))
+    (tmp_path / "r").mkdir(mode=0o700)
+    stage = scene(place=tmp_path, armed={"torch": {"traces": str(tmp_path / "r" / "traces")}})
+    window = RecordedWindow(tmp_path / "w")
+    recorded = TorchWindow(
+        Request(kind="torch", steps=5), stage, window, TakenLink(window, rank.pid), TraceFolder(stage, stage.subjects)
+    )
+    with pytest.raises(CaptureFailed, match="no rank has written a trace"):
+        recorded.record(stage.subjects)
+
+    assert recorded.notes == ["steps have just changed their pace: recorded 2 s instead"]
