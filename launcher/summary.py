@@ -18,6 +18,7 @@ WARM_UP_STEPS = 10
 # Buckets of 0.2 %: as fine as the three digits that are shown, and a run of any length needs a few thousand at most.
 BUCKET = math.log(1.002)
 MOST_SAID = 8
+UNTIL_THEN = {"hung": "; it hung until then", "slow": "; it was slow until then"}
 
 
 class Recorder(Protocol):
@@ -101,13 +102,7 @@ class Summary:
         rows = [("", f"{self.ending} after {duration(self.elapsed_seconds)}"), ("steps", self._steps())]
         rows += self.said[-MOST_SAID:] or (("suspected", "nothing"),)
         if self.verdict is not None and self.verdict.state not in ("healthy", "inconclusive"):
-            hung = (
-                self.verdict.state == "gone"
-                and self.said
-                and self.said[-1][0] == "told"
-                and self.said[-1][1].startswith("hung")
-            )
-            rows.append(("verdict", self.verdict.summary + ("; it hung until then" if hung else "")))
+            rows.append(("verdict", self.verdict.summary + self._until_then(self.verdict)))
         share = 100 * self.cost_seconds / max(self.elapsed_seconds, 0.001)
         rows.append(("cost", f"{self.cost_seconds:.2f} CPU seconds ({share:.1f} % of a core)"))
         rows.append(("session", self.session or "none"))
@@ -116,6 +111,13 @@ class Summary:
         return "\n".join(
             f"perfwatch: {name + ':':<11}{clean(text)}" if name else f"perfwatch: {text}" for name, text in rows
         )
+
+    def _until_then(self, verdict: Verdict) -> str:
+        """How a job that is gone ran, by what was told last and not taken back."""
+        kind, text = self.said[-1] if self.said else ("", "")
+        if verdict.state != "gone" or kind != "told":
+            return ""
+        return UNTIL_THEN.get(text.partition(":")[0], "")
 
     def _steps(self) -> str:
         ranks = len(self.tally.steps)

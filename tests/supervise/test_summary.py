@@ -54,19 +54,20 @@ def test_run_without_steps_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "hung"),
+    ("said", "until_then"),
     [
-        ((("told", "hung: endless_python (x)"),), True),
-        ((("told", "hung: endless_python (x)"), ("retracted", "moves again")), False),
-        ((("told", "slow: regressed (x)"),), False),
+        ((("told", "hung: endless_python (x)"),), "; it hung until then"),
+        ((("told", "hung: endless_python (x)"), ("retracted", "moves again")), ""),
+        ((("told", "slow: regressed (x)"),), "; it was slow until then"),
+        ((("suspected", "a lock"),), ""),
     ],
 )
-def test_a_job_that_was_ended_because_it_hung_is_said_to(said: tuple[tuple[str, str], ...], hung: bool) -> None:
+def test_how_a_job_ran_until_it_was_ended_is_said(said: tuple[tuple[str, str], ...], until_then: str) -> None:
     """The signal that ended it is not the verdict on it."""
     ended = verdict(state="gone", cause="killed", summary="pid 7 was ended by SIGTERM")
 
     line = next(line for line in text(tallied(), verdict=ended, said=said) if "verdict:" in line)
-    assert line.endswith("was ended by SIGTERM" + ("; it hung until then" if hung else ""))
+    assert line.endswith("was ended by SIGTERM" + until_then)
 
 
 def test_cost_is_a_share_of_one_core() -> None:
