@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
 from perfwatch.triage import actors, answering, devices, event_loops, other_end, polling, rendezvous, threads, workers
-from perfwatch.triage.dismissal import not_yet_done
+from perfwatch.triage.dismissal import not_yet_done, remote_calls
 from perfwatch.triage.frames import any_tag, collective_name, show
 from perfwatch.triage.history import History
 from perfwatch.triage.job import Job
@@ -23,6 +23,7 @@ OF_LIBRARIES = (
     ("call", actors.caller),
     (actors.REMOTE, actors.makers),
     ("peers", not_yet_done),
+    ("rpc", remote_calls),
 )
 SIGNAL_WAITS = ("rt_sigtimedwait", "rt_sigsuspend", "pause")
 

@@ -9,6 +9,7 @@ from perfwatch.probes.readings import Descriptor
 from perfwatch.triage.actors import ITS_NEXT_CALL
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
+from perfwatch.triage.dismissal import ANSWER
 from perfwatch.triage.hang import hung, temporal, who
 from perfwatch.triage.independence import ONE_SOURCE
 from perfwatch.triage.native_waits import called_from, in_kernel
@@ -38,7 +39,7 @@ def silent_in_native_code(case: Case, chain: Chain) -> Outcome:
         CAUSE,
         chain,
         owner="unknown",
-        summary=f"{who(chain)} waits in {called_from(chain.end)}, for what cannot be seen; nothing that might bring it works: "
+        summary=f"{who(chain)} waits {_for_what(chain.end)}; nothing that might bring it works: "
         "no other thread of its process, and no process that it started"
         + ("; who answers may be on another machine" if elsewhere else ""),
         patience=temporal(case),
@@ -46,6 +47,10 @@ def silent_in_native_code(case: Case, chain: Chain) -> Outcome:
         alternatives=(Alternative(cause="downloading", refuted_by="no byte passes on its connections"),),
         next=(f"py-spy dump --native --pid {node.pid}",),
     )
+
+
+def _for_what(end: End) -> str:
+    return f"for {ANSWER}" if end.detail == ANSWER else f"in {called_from(end)}, for what cannot be seen"
 
 
 def may_be_elsewhere(case: Case, end: End) -> bool:

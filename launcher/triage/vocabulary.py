@@ -80,6 +80,8 @@ VOCABULARY: tuple[tuple[str, str, str | None], ...] = (
     ),
     ("collective", r"torch/nn/parallel/distributed\.py", "_sync_buffers _sync_module_states _sync_params"),
     ("rpc_shutdown", r"torch/distributed/rpc/api\.py", "shutdown"),  # serves the others until all have come to it
+    ("rpc_call", r"torch/distributed/rpc/internal\.py", "_run_function"),  # of another rank, in a thread of torch's
+    ("rpc_wait", r"torch/distributed/rpc/api\.py", "rpc_sync"),
     ("rendezvous", r"torch/distributed/rendezvous\.py", None),
     ("rendezvous", r"torch/distributed/elastic/rendezvous/.*\.py", None),
     (

@@ -18,6 +18,9 @@ from perfwatch.triage.node import NATIVE_WAIT, Node, node_of
 from perfwatch.triage.rank_processes import GROUP_THREADS
 from perfwatch.triage.threads import OTHERS_MOVE
 
+OF_TENSORPIPE = (
+    "TP_"  # how torch names the threads that carry remote calls; those for shared memory spin while they wait
+)
 WATCHED_SECONDS = 3.0
 WINDOW_SECONDS = 10.0
 WORKING_SHARE = 0.05  # of a core
@@ -122,7 +125,7 @@ def _rests(case: Case, pid: int, tid: int) -> bool:
 
 def _serves_a_group(case: Case, pid: int, tid: int) -> bool:
     seen = case.history.latest(Thread, pid, tid)
-    return seen is not None and seen.reading.name.startswith(GROUP_THREADS)
+    return seen is not None and seen.reading.name.startswith((*GROUP_THREADS, OF_TENSORPIPE))
 
 
 def data_of(case: Case, pid: int, tids: list[int]) -> float:

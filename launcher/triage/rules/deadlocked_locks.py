@@ -26,6 +26,7 @@ from perfwatch.triage.actors import REMOTE
 from perfwatch.triage.callbacks import by_callback
 from perfwatch.triage.case import Case
 from perfwatch.triage.chain import Chain
+from perfwatch.triage.dismissal import may_ask
 from perfwatch.triage.ended_threads import ended_beside
 from perfwatch.triage.frames import show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, nearest, temporal, who
@@ -52,7 +53,7 @@ from perfwatch.triage.working import goes_on
 
 CAUSE = Cause("deadlocked_locks", "hung", "user_code", (Thread, Stack))
 
-CEILING_OTHERS_MOVE = 0.78
+CEILING_DOUBTFUL = 0.78  # others move, or it may be no lock
 SILENT_TASKS = (
     "a task that ended with an error tells nobody before it is awaited: asyncio.TaskGroup, or add_done_callback on each"
 )
@@ -88,7 +89,8 @@ def _finding(case: Case, chain: Chain) -> Finding:
     moving = end.detail == OTHERS_MOVE
     elsewhere = bool(end.node.wait and end.node.wait.shared and end.others)
     guessed = elsewhere or REMOTE in chain.through
-    ceiling = CEILING_OTHERS_MOVE if moving else CEILING_ELSEWHERE if guessed else 1.0
+    doubtful = moving or may_ask(case.history, case.job, end.node)
+    ceiling = CEILING_DOUBTFUL if doubtful else CEILING_ELSEWHERE if guessed else 1.0
     beside = blocked_beside(case, chain) if moving else partners(case, chain)
     loops = idle_loops(case, chain) if moving and not beside else []
     ended = ended_beside(case, chain) if end.kind == "lock" else []
