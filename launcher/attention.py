@@ -3,15 +3,15 @@
 from collections.abc import Callable, Iterable
 
 from perfwatch.probes.readings import GpuSilence
+from perfwatch.triage.cards.gpu import lost_cards, name_of, regimes
+from perfwatch.triage.cards.kernels import kernels
+from perfwatch.triage.cards.xids import HARDWARE, announced
 from perfwatch.triage.case import Case
-from perfwatch.triage.gpu import lost_cards, name_of, regimes
 from perfwatch.triage.history import median
-from perfwatch.triage.kernels import kernels
-from perfwatch.triage.progress import LATELY_SECONDS
+from perfwatch.triage.moving.progress import LATELY_SECONDS
+from perfwatch.triage.shares.starving import WAITING_SHARE, awaits_data
 from perfwatch.triage.slowness import WINDOW_SECONDS
-from perfwatch.triage.starving import WAITING_SHARE, awaits_data
 from perfwatch.triage.verdict import Verdict
-from perfwatch.triage.xids import HARDWARE, announced
 
 SHIFT_RATIO = 1.3  # the newest steps against the ones before: a calm job that slows down so much is looked at
 NEWEST_STEPS = 8

@@ -8,7 +8,7 @@ from perfwatch.probes import readings as r
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.probe import Unavailable
 from perfwatch.triage.history import History
-from perfwatch.triage.motion import python_threads
+from perfwatch.triage.moving.motion import python_threads
 
 
 def departed(history: History, filesystem: Filesystem, pids: Iterable[int]) -> list[r.Thread]:

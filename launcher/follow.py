@@ -13,7 +13,7 @@ from perfwatch.recording import LONGEST_LINE_BYTES, Event, Record, load_session
 from perfwatch.segments import EVENTS, READINGS, STACKS
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
-from perfwatch.triage.job import Job
+from perfwatch.triage.roles.job import Job
 
 REMEMBER_SECONDS = 600.0  # as the watcher itself does; counters and marks of before are in the recording
 STALE_SECONDS = 20.0  # a calm watcher writes every second, and one whose disk is slow every few

@@ -11,7 +11,7 @@ from perfwatch.look import Look
 from perfwatch.probes import readings as r
 from perfwatch.probes.probe import Unavailable
 from perfwatch.triage.history import KEYS, History
-from perfwatch.triage.job import Job
+from perfwatch.triage.roles.job import Job
 
 _PID = re.compile(r"pid (\d+)\b")
 # How a rank ended is what a verdict about its end rests on, however long ago; there are few of them.

@@ -21,8 +21,8 @@ from perfwatch.recording import Record
 from perfwatch.redaction import redact
 from perfwatch.target import LAUNCHERS
 from perfwatch.triage.history import History
-from perfwatch.triage.identity import Identity, identity_of
-from perfwatch.triage.job import Job, Member, read_job
+from perfwatch.triage.roles.identity import Identity, identity_of
+from perfwatch.triage.roles.job import Job, Member, read_job
 
 SCHEMA = "perfwatch.ps/1"
 

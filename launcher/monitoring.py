@@ -17,7 +17,7 @@ from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.process import identify
 from perfwatch.probes.steps import StepCounter
 from perfwatch.redaction import redact
-from perfwatch.triage.placement import rank_of
+from perfwatch.triage.roles.placement import rank_of
 
 COUNTERS = tuple(
     name for name in r.GpuSample.__struct_fields__ if name.endswith(("_ns", "received_bytes", "sent_bytes", "_kib"))

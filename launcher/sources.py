@@ -3,8 +3,8 @@
 from perfwatch.look import Look
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
-from perfwatch.triage.frames import is_standard, user_frames
 from perfwatch.triage.history import History
+from perfwatch.triage.words.frames import is_standard, user_frames
 
 FRESH_SECONDS = 2.0  # an older stack is not where a thread stands
 BUSY_SECONDS = 6.0  # over which the busiest lines are counted

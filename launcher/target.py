@@ -13,7 +13,7 @@ from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.process import ended, identify, tree
 from perfwatch.probes.stat import parse_pairs
 from perfwatch.redaction import redact
-from perfwatch.triage.placement import launches
+from perfwatch.triage.roles.placement import launches
 
 # Launchers that are not Python: all ranks of this node are their children.
 WORKER_NAME = "pt_data_worker"  # torch's name for a DataLoader worker

@@ -25,11 +25,11 @@ from perfwatch.sampling import Sampling
 from perfwatch.session import Session
 from perfwatch.sources import Sources
 from perfwatch.triage.case import Case
-from perfwatch.triage.devices import engine_threads
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
-from perfwatch.triage.job import Job
+from perfwatch.triage.roles.job import Job
 from perfwatch.triage.verdict import Verdict
+from perfwatch.triage.waits.devices import engine_threads
 from perfwatch.turns import turn
 
 WELL = ("", "healthy")  # what was told of a job, if anything

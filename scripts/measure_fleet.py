@@ -19,9 +19,9 @@ def measure(ranks: int, stuck: int) -> dict[str, float | str]:
     from simulated_fleet import RANKS_A_HOST, snapshots
 
     from perfwatch.fleet import wire
-    from perfwatch.triage.hosts import HostReport
-    from perfwatch.triage.job_wide import judge_hosts
-    from perfwatch.triage.merging import Part, merge
+    from perfwatch.triage.fleet.hosts import HostReport
+    from perfwatch.triage.fleet.job_wide import judge_hosts
+    from perfwatch.triage.fleet.merging import Part, merge
 
     nonce = "0123456789abcdef"
     answers = [(one.host, wire.lines(one, nonce)) for one in snapshots(ranks // RANKS_A_HOST, stuck)]

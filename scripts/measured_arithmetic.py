@@ -4,7 +4,7 @@
     python scripts/measured_arithmetic.py --seconds 5 --only 8192
 
 Each load runs alone. ``told`` is tensor-active x clock x operations, ``corrected`` is that times what such a cycle brings
-(``perfwatch.triage.hardware.tensor_yield``); both are held against what the loop counts over the same time. Needs a card with
+(``perfwatch.triage.cards.hardware.tensor_yield``); both are held against what the loop counts over the same time. Needs a card with
 GPM (Hopper or newer), a Python in which perfwatch and a torch for that card are installed, and nothing else on the card.
 """
 
@@ -22,7 +22,7 @@ from perfwatch.probes.nvml_asking import Asking
 from perfwatch.probes.nvml_description import describe
 from perfwatch.probes.nvml_driver import DriverNvml
 from perfwatch.probes.nvml_gpm import Gpm
-from perfwatch.triage.hardware import TERA, tensor_tflops_at, tensor_yield
+from perfwatch.triage.cards.hardware import TERA, tensor_tflops_at, tensor_yield
 from perfwatch.triage.history import median
 
 BURST_FLOPS = 2e12  # some 3 ms of an H200

@@ -7,11 +7,11 @@ from perfwatch.probes.readings import ANY_READING, Frame, Process, Stack, Thread
 from perfwatch.recording import Record
 from perfwatch.session import Machine, Session
 from perfwatch.triage.case import Case
-from perfwatch.triage.compacting import compact, numbered
 from perfwatch.triage.diagnose import judge
+from perfwatch.triage.fleet.compacting import compact, numbered
+from perfwatch.triage.fleet.snapshot import JobView, Snapshot
 from perfwatch.triage.history import History
-from perfwatch.triage.identity import identity_of
-from perfwatch.triage.snapshot import JobView, Snapshot
+from perfwatch.triage.roles.identity import identity_of
 
 RANKS_A_HOST = 8
 LOOK_SECONDS = 8

@@ -13,7 +13,7 @@ from perfwatch.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
-from perfwatch.triage.profile import HOLD_SECONDS
+from perfwatch.triage.shares.profile import HOLD_SECONDS
 from tests.cards import UUID, h200
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, READS_LOSS, Training
 

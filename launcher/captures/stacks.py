@@ -19,8 +19,8 @@ from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import Frame, ProbeCall, Reading, Stack, StackFailure
 from perfwatch.probes.stacks import MISSING_ADVICE, Stacks, find_py_spy, left_traced, parse_dump
 from perfwatch.report.folding import MOST_IN_FULL, as_text, heading
-from perfwatch.triage.folding import Folded, Place, fold
-from perfwatch.triage.frames import show
+from perfwatch.triage.fleet.folding import Folded, Place, fold
+from perfwatch.triage.words.frames import show
 
 NAME = "stacks"
 SUMMARY = "py-spy: the stacks of all ranks and workers now, equal ones folded, the odd one out first"

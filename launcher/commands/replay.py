@@ -48,7 +48,7 @@ def replay(
     from perfwatch.report.moment import last_living_moment, parse_moment
     from perfwatch.session import find_session
     from perfwatch.triage.diagnose import diagnose
-    from perfwatch.triage.fleet_recording import MODE, judge_recorded
+    from perfwatch.triage.fleet.fleet_recording import MODE, judge_recorded
 
     if at is not None and final:
         raise UsageError("--at and --final name two moments", "give one of them")

@@ -7,8 +7,8 @@ import msgspec
 from perfwatch.comparison.bootstrap import Windows
 from perfwatch.probes import readings as r
 from perfwatch.session import Session
+from perfwatch.triage.cards.gpu import cards_of
 from perfwatch.triage.case import Case
-from perfwatch.triage.gpu import cards_of
 
 SAME_CLOCK = 0.03  # a card's clock wanders by so much with its temperature
 MOST_WORDS = 8

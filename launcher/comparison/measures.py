@@ -8,10 +8,10 @@ from itertools import pairwise
 from perfwatch.comparison.bootstrap import Windows
 from perfwatch.comparison.phases import PHASES, phase_of
 from perfwatch.probes import readings as r
+from perfwatch.triage.cards.gpu import cards_of, told
 from perfwatch.triage.case import Case
-from perfwatch.triage.gpu import cards_of, told
 from perfwatch.triage.history import History, R, Seen
-from perfwatch.triage.progress import training_thread
+from perfwatch.triage.moving.progress import training_thread
 
 MOST_WINDOWS = 40
 SHORTEST_WINDOW_SECONDS = 5.0

@@ -1,8 +1,8 @@
 """What a training thread is at, by the vocabulary of its stack: one phase for each sample."""
 
 from perfwatch.probes.readings import Stack
-from perfwatch.triage.frames import any_tag, tags
-from perfwatch.triage.starving import awaits_data
+from perfwatch.triage.shares.starving import awaits_data
+from perfwatch.triage.words.frames import any_tag, tags
 
 # Phase, and the tags of which one is enough. The first that fits counts: a collective inside the backward pass is a collective.
 _BY_TAGS: tuple[tuple[str, tuple[str, ...]], ...] = (

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.history import History
-from perfwatch.triage.job import Member
+from perfwatch.triage.roles.job import Member
 
 
 @dataclass(frozen=True)

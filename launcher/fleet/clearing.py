@@ -13,7 +13,7 @@ from perfwatch.probes.deadline import KillableChild
 from perfwatch.probes.probe import Unavailable
 from perfwatch.recording import load_session
 from perfwatch.session import SNAPSHOT
-from perfwatch.triage.snapshot import Snapshot
+from perfwatch.triage.fleet.snapshot import Snapshot
 
 MOST_SESSIONS = 32  # so that the looks of one incident, at several jobs, are there the next morning
 BUDGET_BYTES = 256 * 2**20  # as much as a session of ``run`` may take

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from perfwatch.opening import open_recorder
 from perfwatch.probes.deadline import KillableChild
-from perfwatch.triage.fleet_recording import Said
-from perfwatch.triage.merging import Merged
+from perfwatch.triage.fleet.fleet_recording import Said
+from perfwatch.triage.fleet.merging import Merged
 from perfwatch.triage.verdict import Verdict
 
 

@@ -21,8 +21,8 @@ from perfwatch.outlets.own_cost import cpu_seconds
 from perfwatch.probes.deadline import KillableChild
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.session import SNAPSHOT, Session, this_machine
-from perfwatch.triage.compacting import compact, numbered
-from perfwatch.triage.snapshot import JobView, Snapshot
+from perfwatch.triage.fleet.compacting import compact, numbered
+from perfwatch.triage.fleet.snapshot import JobView, Snapshot
 from perfwatch.watch import Watch
 
 MOST_JOBS = 16  # of one host, looked at at once

@@ -12,7 +12,7 @@ from dataclasses import replace
 from perfwatch.errors import NoSuchTarget, UsageError
 from perfwatch.fleet import pool
 from perfwatch.fleet.engine import Answer, Heard, found, here
-from perfwatch.triage.identity import slurm_job
+from perfwatch.triage.roles.identity import slurm_job
 
 JOB = re.compile(r"\d+(?:[_+]\d+)?")
 _LABEL = re.compile(r"^\s*(\d+): (.*)$")

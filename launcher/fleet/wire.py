@@ -4,7 +4,7 @@ Each line reads ``perfwatch-snapshot NONCE INDEX COUNT CHECK DATA``: a part of t
 the whole. All that is not such a line is noise. The nonce is made by who asks, so that an old answer is none.
 
 Everything that arrives is untrusted: lengths are bounded before anything is unpacked, and the JSON is checked against the
-types of ``perfwatch.triage.snapshot`` before anybody sees it.
+types of ``perfwatch.triage.fleet.snapshot`` before anybody sees it.
 """
 
 import base64
@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from perfwatch.triage.snapshot import SCHEMA, Snapshot
+from perfwatch.triage.fleet.snapshot import SCHEMA, Snapshot
 
 MARK = "perfwatch-snapshot"
 DATA_CHARACTERS = 768  # of a line: srun cuts longer ones than 1,024

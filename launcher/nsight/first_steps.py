@@ -11,8 +11,8 @@ from pathlib import Path
 from perfwatch.captures.armed import read_armed
 from perfwatch.nsight.ncu_session import KIND
 from perfwatch.summary import WARM_UP_STEPS, Tally
+from perfwatch.triage.cards.gpu import cards_of, regimes
 from perfwatch.triage.case import Case
-from perfwatch.triage.gpu import cards_of, regimes
 from perfwatch.triage.history import History
 
 MEASURED_STEPS = 20

@@ -12,7 +12,7 @@ from perfwatch.probes import readings as r
 from perfwatch.report.plain import clean
 from perfwatch.session import Session
 from perfwatch.summary import Recorder
-from perfwatch.triage.gpu import regime
+from perfwatch.triage.cards.gpu import regime
 from perfwatch.triage.history import History
 from perfwatch.triage.verdict import Verdict
 

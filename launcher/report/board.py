@@ -7,13 +7,13 @@ from perfwatch.probes import readings as r
 from perfwatch.report.lanes import host_lane
 from perfwatch.report.plain import clean
 from perfwatch.report.story import wait_text
+from perfwatch.triage.cards.flatness import flat
+from perfwatch.triage.cards.gpu import name_of, regime
 from perfwatch.triage.case import Case
-from perfwatch.triage.flatness import flat
-from perfwatch.triage.frames import show, user_frame
-from perfwatch.triage.gpu import name_of, regime
 from perfwatch.triage.history import median, quantile
-from perfwatch.triage.job import Member
+from perfwatch.triage.roles.job import Member
 from perfwatch.triage.verdict import Verdict
+from perfwatch.triage.words.frames import show, user_frame
 
 LATELY_SECONDS = 60.0
 SPARKS = 40  # values of a sparkline

@@ -11,7 +11,7 @@ from perfwatch.report.folding import FoldedStacks
 from perfwatch.report.plain import clean
 from perfwatch.report.terminal import VerdictReport
 from perfwatch.triage.case import Case
-from perfwatch.triage.folding import fold, newest
+from perfwatch.triage.fleet.folding import fold, newest
 from perfwatch.triage.verdict import Verdict
 
 KEYS = "b back  j/k scroll  s stacks  v verdict  q quit"

@@ -11,7 +11,7 @@ from bokeh.plotting import figure
 
 from perfwatch.report.timeline import GRID, INK
 from perfwatch.report.waiting import LEAST_SHARE, Box, tree
-from perfwatch.triage.off_gpu import OffGpu
+from perfwatch.triage.cards.off_gpu import OffGpu
 
 ROW_HEIGHT, MOST_ROWS = 19, 60
 OWN, LIBRARY, ROOT = ("#f08c3a", "#f5a524", "#e5703a"), ("#8b98a8", "#9aa6b4", "#7d8b9c"), "#c8553d"

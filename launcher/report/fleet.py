@@ -12,8 +12,8 @@ from perfwatch.probes.readings import Frame
 from perfwatch.report.folding import FoldedStacks
 from perfwatch.report.plain import clean, duration
 from perfwatch.report.terminal import VerdictReport
-from perfwatch.triage.folding import rank_ranges
-from perfwatch.triage.hosts import HostReport, listed
+from perfwatch.triage.fleet.folding import rank_ranges
+from perfwatch.triage.fleet.hosts import HostReport, listed
 from perfwatch.triage.verdict import Verdict
 
 SCHEMA = "perfwatch.fleet/1"

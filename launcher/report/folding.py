@@ -12,8 +12,8 @@ from rich.text import Text
 
 from perfwatch.probes.readings import Frame
 from perfwatch.report.plain import clean
-from perfwatch.triage.folding import Folded, Group, rank_ranges
-from perfwatch.triage.frames import is_user, show
+from perfwatch.triage.fleet.folding import Folded, Group, rank_ranges
+from perfwatch.triage.words.frames import is_user, show
 
 MOST_IN_FULL = 6  # groups with their stacks; with 8 lines each that is a page
 MOST_ON_A_LINE = 10  # further groups, one line each

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from perfwatch.probes import readings as r
-from perfwatch.triage.flatness import flat
-from perfwatch.triage.gpu import told
+from perfwatch.triage.cards.flatness import flat
+from perfwatch.triage.cards.gpu import told
+from perfwatch.triage.cards.residency import RESIDENT
 from perfwatch.triage.history import History, R, Seen, median
-from perfwatch.triage.residency import RESIDENT
 
 MOST_POINTS = 900  # of one line: more than a screen has columns
 GAP_INTERVALS, GAP_SECONDS = 4.0, 5.0  # a line is broken where nothing was read for so long ...

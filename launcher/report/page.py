@@ -22,7 +22,7 @@ from perfwatch.report.story import Story, conditions, efficiency, probes, thread
 from perfwatch.report.terminal import culprit_text, link_text
 from perfwatch.report.timeline import keys, timeline
 from perfwatch.report.waiting import waiting_lines, waiting_sum
-from perfwatch.triage.off_gpu import OffGpu, off_gpu
+from perfwatch.triage.cards.off_gpu import OffGpu, off_gpu
 
 LONGEST_CELL = 2000  # a hostile name may have ten thousand characters
 MOST_THREADS = 600

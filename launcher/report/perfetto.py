@@ -13,7 +13,7 @@ from perfwatch.report.plain import clean
 from perfwatch.report.story import Story
 from perfwatch.report.tracks import Tracks
 from perfwatch.triage.history import History, Seen
-from perfwatch.triage.job import Member
+from perfwatch.triage.roles.job import Member
 
 MOST_FRAMES = 60
 TOGETHER_SECONDS = 0.1  # samples closer than that are one slice as far as they agree

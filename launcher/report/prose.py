@@ -14,7 +14,7 @@ from perfwatch.report.replay import ReplayReport
 from perfwatch.report.stacks import all_folded
 from perfwatch.report.story import Story, conditions, probes, threads
 from perfwatch.report.waiting import waiting_lines, waiting_sum
-from perfwatch.triage.off_gpu import off_gpu
+from perfwatch.triage.cards.off_gpu import off_gpu
 
 WIDTH = 100
 MOST_THREADS, MOST_EVENTS = 40, 40

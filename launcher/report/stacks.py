@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from perfwatch.report.folding import heading
 from perfwatch.report.plain import clean
 from perfwatch.report.story import Story
-from perfwatch.triage.folding import Folded, fold, newest
-from perfwatch.triage.frames import is_user
+from perfwatch.triage.fleet.folding import Folded, fold, newest
+from perfwatch.triage.words.frames import is_user
 
 
 @dataclass(frozen=True)

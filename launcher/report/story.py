@@ -9,10 +9,10 @@ from perfwatch.recording import Recording
 from perfwatch.report.plain import duration
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
-from perfwatch.triage.frames import show, user_frame
 from perfwatch.triage.history import History
-from perfwatch.triage.motion import has_ended
+from perfwatch.triage.moving.motion import has_ended
 from perfwatch.triage.verdict import Spread, Verdict
+from perfwatch.triage.words.frames import show, user_frame
 
 ROLES = ("rank", "worker", "pool_worker", "compile", "child", "launcher", "service")
 

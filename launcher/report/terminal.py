@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from perfwatch.report.plain import clean, duration
-from perfwatch.triage.node import doing
 from perfwatch.triage.verdict import Culprit, Link, Verdict
+from perfwatch.triage.waits.node import doing
 
 STYLES = {
     "hung": "bold red",

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from perfwatch.report.plain import clean, duration
-from perfwatch.triage.folding import rank_ranges
-from perfwatch.triage.frames import is_user, show
-from perfwatch.triage.off_gpu import Awaited, OffGpu
+from perfwatch.triage.cards.off_gpu import Awaited, OffGpu
+from perfwatch.triage.fleet.folding import rank_ranges
+from perfwatch.triage.words.frames import is_user, show
 
 MOST_LINES = 12
 LEAST_SHARE, LEAST_LINE = 0.003, 0.01  # of the idle time: narrower boxes cannot be seen, and such a line is no news

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
-from perfwatch.triage.frames import show
-from perfwatch.triage.job import Member
-from perfwatch.triage.motion import Motion, motion
-from perfwatch.triage.profile import Profile
-from perfwatch.triage.restarts import restarts
+from perfwatch.triage.moving.motion import Motion, motion
+from perfwatch.triage.roles.job import Member
+from perfwatch.triage.roles.restarts import restarts
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.verdict import Culprit, Evidence, Finding
+from perfwatch.triage.words.frames import show
 
 WINDOW_SECONDS = 6.0
 FEW_SAMPLES = 6

@@ -7,14 +7,14 @@ from functools import cached_property
 from perfwatch.probes import readings as r
 from perfwatch.recording import Event
 from perfwatch.session import Session
-from perfwatch.triage.chain import Chain, follow
-from perfwatch.triage.devices import unmonitored
 from perfwatch.triage.history import History, Seen
-from perfwatch.triage.job import Job, Member, read_job
-from perfwatch.triage.motion import moves
-from perfwatch.triage.profile import Profile, lasting
-from perfwatch.triage.progress import RECENT_SECONDS, Progress, StepClock, progress, step_clock
+from perfwatch.triage.moving.motion import moves
+from perfwatch.triage.moving.progress import RECENT_SECONDS, Progress, StepClock, progress, step_clock
+from perfwatch.triage.roles.job import Job, Member, read_job
+from perfwatch.triage.shares.profile import Profile, lasting
 from perfwatch.triage.verdict import Evidence, Missing
+from perfwatch.triage.waits.chain import Chain, follow
+from perfwatch.triage.waits.devices import unmonitored
 
 PID = re.compile(r"\bpid \d+|/proc/\d+")
 SOON_SECONDS = 5.0  # until then a thread that went on since its last stack is dumped again, if it can be

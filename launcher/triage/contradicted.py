@@ -6,9 +6,9 @@ A safety net. A rule for hangs should ask for such work itself; where it does no
 from collections.abc import Sequence
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.threads import OTHERS_MOVE
+from perfwatch.triage.moving.working import SETTLED
 from perfwatch.triage.verdict import Finding
-from perfwatch.triage.working import SETTLED
+from perfwatch.triage.waits.threads import OTHERS_MOVE
 
 # Rules that see bytes move. CPU time alone contradicts nothing: who spins in a collective uses a core as well.
 SEES_DATA = ("checkpointing", "downloading", "waiting_on_work")

@@ -7,18 +7,17 @@ from datetime import datetime, timezone
 import msgspec
 
 from perfwatch.recording import Recording
-from perfwatch.triage.beginning import NOT_BY_SHARES, beginning
+from perfwatch.triage.cards.efficiency import efficiency
 from perfwatch.triage.case import Case
 from perfwatch.triage.contradicted import uncontradicted
-from perfwatch.triage.efficiency import efficiency
 from perfwatch.triage.hang import wakes_soon, who
 from perfwatch.triage.history import History
-from perfwatch.triage.measured import measured_by
-from perfwatch.triage.motion import moves
-from perfwatch.triage.node import doing
+from perfwatch.triage.moving.measured import measured_by
+from perfwatch.triage.moving.motion import moves
 from perfwatch.triage.rule import Rule
 from perfwatch.triage.rules import RULES
-from perfwatch.triage.traced import sharpened
+from perfwatch.triage.shares.beginning import NOT_BY_SHARES, beginning
+from perfwatch.triage.shares.traced import sharpened
 from perfwatch.triage.verdict import (
     Abstention,
     Alternative,
@@ -31,6 +30,7 @@ from perfwatch.triage.verdict import (
     Timeline,
     Verdict,
 )
+from perfwatch.triage.waits.node import doing
 
 DOUBTFUL, CLEAR = 0.7, 0.9
 SURE = 0.6  # a finding below this is a suspicion, not a verdict

@@ -3,14 +3,14 @@
 from collections.abc import Iterable
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.chain import Chain
-from perfwatch.triage.frames import show
-from perfwatch.triage.gone import how_it_ended
+from perfwatch.triage.ends.gone import how_it_ended
 from perfwatch.triage.independence import ONE_SOURCE, certainty_of_a_hang
-from perfwatch.triage.motion import moves
-from perfwatch.triage.node import End
-from perfwatch.triage.sending import sends, untaken
+from perfwatch.triage.moving.motion import moves
 from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Finding, Outcome
+from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.node import End
+from perfwatch.triage.waits.sending import sends, untaken
+from perfwatch.triage.words.frames import show
 
 DECISIVE_SECONDS = 1.0  # two sightings, one second apart
 STRUCTURAL_SECONDS = 6.0

@@ -13,7 +13,7 @@ import msgspec
 
 from perfwatch.probes import readings as r
 from perfwatch.recording import Record
-from perfwatch.triage.program import Program
+from perfwatch.triage.roles.program import Program
 from perfwatch.triage.spent import Spent
 
 R = TypeVar("R", bound=r.Reading)

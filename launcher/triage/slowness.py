@@ -3,14 +3,14 @@
 from collections.abc import Callable
 
 from perfwatch.probes import readings as r
+from perfwatch.triage.cards.gpu import saturated
 from perfwatch.triage.case import Case
-from perfwatch.triage.frames import show
-from perfwatch.triage.gpu import saturated
-from perfwatch.triage.job import Member
-from perfwatch.triage.motion import motion
-from perfwatch.triage.profile import Profile
+from perfwatch.triage.moving.motion import motion
+from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding
+from perfwatch.triage.words.frames import show
 
 WINDOW_SECONDS = 20.0
 FEW_SAMPLES = 30

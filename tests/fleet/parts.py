@@ -8,14 +8,14 @@ import msgspec
 from perfwatch.probes.readings import Communicator
 from perfwatch.recording import Record, Recording
 from perfwatch.triage.case import Case
-from perfwatch.triage.compacting import compact, numbered
 from perfwatch.triage.diagnose import judge
+from perfwatch.triage.fleet.compacting import compact, numbered
+from perfwatch.triage.fleet.hosts import HostReport
+from perfwatch.triage.fleet.job_wide import judge_hosts
+from perfwatch.triage.fleet.merging import Part, merge
+from perfwatch.triage.fleet.snapshot import JobView
 from perfwatch.triage.history import History
-from perfwatch.triage.hosts import HostReport
-from perfwatch.triage.identity import identity_of
-from perfwatch.triage.job_wide import judge_hosts
-from perfwatch.triage.merging import Part, merge
-from perfwatch.triage.snapshot import JobView
+from perfwatch.triage.roles.identity import identity_of
 from perfwatch.triage.verdict import Verdict
 from tests.sessions import session
 

@@ -13,7 +13,7 @@ from perfwatch.fleet.asking import Question, ask, skew_seconds
 from perfwatch.fleet.engine import Answer, Heard
 from perfwatch.fleet.staying import until_clear
 from perfwatch.report.fleet import host_lines
-from perfwatch.triage.snapshot import JobView, Snapshot
+from perfwatch.triage.fleet.snapshot import JobView, Snapshot
 from tests.fleet.parts import simulated
 
 NOW = 1_800_000_000.0

@@ -12,9 +12,9 @@ from perfwatch.probes.readings import Stack, Thread
 from perfwatch.recording import load
 from perfwatch.report.folding import as_text
 from perfwatch.triage.diagnose import diagnose
-from perfwatch.triage.hosts import HostReport
-from perfwatch.triage.job_wide import judge_hosts
-from perfwatch.triage.merging import Part, merge
+from perfwatch.triage.fleet.hosts import HostReport
+from perfwatch.triage.fleet.job_wide import judge_hosts
+from perfwatch.triage.fleet.merging import Part, merge
 from perfwatch.triage.verdict import Verdict
 from tests.fleet.parts import apart, judged, reports, simulated
 from tests.sessions import session

@@ -5,9 +5,9 @@ import msgspec
 from perfwatch.probes.readings import Communicator, Descriptor, GroupMember, Socket
 from perfwatch.recording import Record
 from perfwatch.triage.case import Case
-from perfwatch.triage.compacting import compact
+from perfwatch.triage.fleet.compacting import compact
+from perfwatch.triage.fleet.merging import Part, merge
 from perfwatch.triage.history import History
-from perfwatch.triage.merging import Part, merge
 from tests.fleet.parts import judged, simulated
 from tests.sessions import session
 

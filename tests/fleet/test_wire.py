@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from perfwatch.fleet import wire
-from perfwatch.triage.snapshot import Snapshot
+from perfwatch.triage.fleet.snapshot import Snapshot
 from tests.fleet.parts import simulated
 
 NONCE = "00112233445566ff"

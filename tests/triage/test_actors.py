@@ -4,8 +4,8 @@ import pytest
 
 from perfwatch.probes.readings import Descriptor, Frame, Process, Socket, Steps, Wait
 from perfwatch.triage.history import History
-from perfwatch.triage.job import read_job
-from perfwatch.triage.rank_processes import is_service
+from perfwatch.triage.roles.job import read_job
+from perfwatch.triage.roles.rank_processes import is_service
 from perfwatch.triage.verdict import Verdict
 from tests.triage.rank_looks import (
     BARRIER,

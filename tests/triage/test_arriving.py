@@ -6,9 +6,9 @@ from pathlib import Path
 from perfwatch.gauntlet.recorded import expected_of
 from perfwatch.probes import readings as r
 from perfwatch.recording import load
-from perfwatch.triage.arriving import passed, waited_on
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.history import History
+from perfwatch.triage.moving.arriving import passed, waited_on
 
 RECORDINGS = Path(__file__).parent / "recordings" / "downloading"
 SILENT = RECORDINGS / "lookalike" / "bytes_on_another_connection"

@@ -6,9 +6,9 @@ import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
 from perfwatch.recording import load
-from perfwatch.triage.at_rest import at_rest
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
+from perfwatch.triage.ranks.at_rest import at_rest
 
 RECORDINGS = Path(__file__).parent / "recordings"
 MOMENTS = 24

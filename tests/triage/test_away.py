@@ -3,10 +3,10 @@
 import pytest
 
 from perfwatch.probes.readings import Frame, GpuBinding, SourceLine, Stack, Thread, Wait
-from perfwatch.triage.going_through import LASTS
 from perfwatch.triage.history import History
-from perfwatch.triage.loops import COUNTED_LOOP
-from perfwatch.triage.memory import GUESSED
+from perfwatch.triage.moving.loops import COUNTED_LOOP
+from perfwatch.triage.moving.memory import GUESSED
+from perfwatch.triage.shares.going_through import LASTS
 from tests.cards import h200, load
 from tests.triage.rank_looks import (
     BARRIER,

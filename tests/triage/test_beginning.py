@@ -6,13 +6,13 @@ import pytest
 
 from perfwatch.probes.readings import Frame, NativeProfile, Process, Stack, Steps
 from perfwatch.recording import load
-from perfwatch.triage import in_compiler
-from perfwatch.triage.beginning import SETTLED_SECONDS, beginning
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.history import History
-from perfwatch.triage.native import native_profile
 from perfwatch.triage.rules import recompiling
+from perfwatch.triage.shares import in_compiler
+from perfwatch.triage.shares.beginning import SETTLED_SECONDS, beginning
+from perfwatch.triage.shares.native import native_profile
 from tests.sessions import session
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, TORCH, Training
 

@@ -22,13 +22,13 @@ from perfwatch.probes.readings import (
     Thread,
 )
 from perfwatch.recording import load
-from perfwatch.triage.agreement import disagreement
 from perfwatch.triage.case import Case
-from perfwatch.triage.collectives import growing, standings
 from perfwatch.triage.diagnose import diagnose, judge
 from perfwatch.triage.history import History
+from perfwatch.triage.ranks.agreement import disagreement
+from perfwatch.triage.ranks.collectives import growing, standings
+from perfwatch.triage.ranks.waitgraph import wait_graph
 from perfwatch.triage.verdict import Verdict
-from perfwatch.triage.waitgraph import wait_graph
 from tests.triage.group_looks import PIDS, RECORDED, case, records, report
 
 

@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 from perfwatch.probes.readings import Operation, ProbeCall, Process, RecordedGroup, Thread, Wait
 from perfwatch.triage.case import Case
-from perfwatch.triage.cpu import watching_cores
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
+from perfwatch.triage.ranks.waitgraph import wait_graph
+from perfwatch.triage.shares.cpu import watching_cores
 from perfwatch.triage.verdict import ObserverCost
-from perfwatch.triage.waitgraph import wait_graph
 from tests.sessions import session
 
 RANKS = 48

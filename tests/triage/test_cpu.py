@@ -4,8 +4,8 @@ import pytest
 
 from perfwatch.probes.readings import Affinity, Process, Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.cpu import Demand, demand, sharers
 from perfwatch.triage.history import History
+from perfwatch.triage.shares.cpu import Demand, demand, sharers
 from tests.sessions import session
 
 NODE = tuple(range(8))

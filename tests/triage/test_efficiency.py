@@ -3,8 +3,8 @@
 import pytest
 
 from perfwatch.probes.readings import Gpu, Process, Steps
+from perfwatch.triage.cards.efficiency import efficiency, headline, in_words, mfu_in_words
 from perfwatch.triage.case import Case
-from perfwatch.triage.efficiency import efficiency, headline, in_words, mfu_in_words
 from perfwatch.triage.history import History
 from tests.cards import bound, h200, recorded, under
 from tests.sessions import session

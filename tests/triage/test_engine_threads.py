@@ -3,8 +3,8 @@
 import pytest
 
 from perfwatch.probes.readings import Thread
-from perfwatch.triage.devices import engine_threads
 from perfwatch.triage.history import History
+from perfwatch.triage.waits.devices import engine_threads
 
 
 @pytest.mark.parametrize(("run_seconds", "works"), [(0.00014, False), (0.002, True), (None, True)])

@@ -3,7 +3,7 @@
 import pytest
 
 from perfwatch.probes.readings import Frame
-from perfwatch.triage.frames import is_user, of_torch, package_of
+from perfwatch.triage.words.frames import is_user, of_torch, package_of
 
 WHEELS = "/home/user/.pex/installed_wheels/0/8c1f"
 

@@ -5,7 +5,7 @@ import pytest
 
 from perfwatch.probes.readings import Frame, SourceLine, Wait
 from perfwatch.triage.history import History
-from perfwatch.triage.loops import COUNTED_LOOP
+from perfwatch.triage.moving.loops import COUNTED_LOOP
 from tests.triage.rank_looks import (
     BARRIER,
     FIRST,

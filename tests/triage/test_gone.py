@@ -6,7 +6,7 @@ from perfwatch.probes.readings import Process, ProcessEnded, Reading, Traceback
 from perfwatch.recording import TERMINATES, Event
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
-from perfwatch.triage.gone import how_it_ended, traceback_of
+from perfwatch.triage.ends.gone import how_it_ended, traceback_of
 from perfwatch.triage.history import History
 from perfwatch.triage.verdict import Verdict
 from tests.sessions import session

@@ -4,10 +4,10 @@ import pytest
 from msgspec import structs
 
 from perfwatch.probes.readings import Gpu, GpuActivity, GpuBinding, GpuSample
-from perfwatch.triage.gpu import MONITORED, Cards, Regime, cards_of, regime, regimes
+from perfwatch.triage.cards.gpu import MONITORED, Cards, Regime, cards_of, regime, regimes
+from perfwatch.triage.cards.kernels import kernels
+from perfwatch.triage.cards.residency import GUESSED, REMEMBERED
 from perfwatch.triage.history import History
-from perfwatch.triage.kernels import kernels
-from perfwatch.triage.residency import GUESSED, REMEMBERED
 from tests.cards import LOADS, UUID, bound, history_until, load, under
 
 KINDS = {

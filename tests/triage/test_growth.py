@@ -2,7 +2,7 @@
 
 import random
 
-from perfwatch.triage.growth import change_point, growing
+from perfwatch.triage.moving.growth import change_point, growing
 
 
 def test_steps_that_grow_are_told_by_their_first_and_last_eighth() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from perfwatch.probes.readings import Gpu
-from perfwatch.triage.hardware import (
+from perfwatch.triage.cards.hardware import (
     data_sheet_tflops,
     dram_peak_bytes_per_second,
     tensor_flops_per_clock,

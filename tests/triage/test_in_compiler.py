@@ -3,7 +3,7 @@
 import pytest
 
 from perfwatch.probes.readings import Frame, Stack
-from perfwatch.triage.accelerated import launching_share
+from perfwatch.triage.cards.accelerated import launching_share
 from tests.training import BACKWARD, ENGINE, FORWARD, PID, TORCH, Training
 
 COMPILES = (

@@ -12,7 +12,7 @@ from perfwatch.recording import Record, Recording, load
 from perfwatch.session import Machine, Session
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.independence import certainty_of_a_hang
-from perfwatch.triage.progress import StepClock
+from perfwatch.triage.moving.progress import StepClock
 from perfwatch.triage.verdict import Evidence
 
 RECORDINGS = Path(__file__).parent / "recordings"

@@ -12,7 +12,7 @@ from perfwatch.recording import Record, Recording, load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.history import History
-from perfwatch.triage.lateness import own_cause
+from perfwatch.triage.ranks.lateness import own_cause
 from perfwatch.triage.slowness import WINDOW_SECONDS
 from perfwatch.triage.verdict import Verdict
 

@@ -3,7 +3,7 @@
 import pytest
 
 from perfwatch.probes.readings import Frame, Stack
-from perfwatch.triage.frames import own_frames, tags
+from perfwatch.triage.words.frames import own_frames, tags
 
 ORIGINAL, COPY = "/usr/lib/python3.11/multiprocessing", "/v/lib/python3.11/site-packages/multiprocess"
 

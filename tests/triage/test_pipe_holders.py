@@ -4,9 +4,9 @@ import pytest
 
 from perfwatch.probes.readings import Process
 from perfwatch.triage.history import History
-from perfwatch.triage.job import read_job
-from perfwatch.triage.node import node_of
-from perfwatch.triage.workers import at_pipe
+from perfwatch.triage.roles.job import read_job
+from perfwatch.triage.waits.node import node_of
+from perfwatch.triage.waits.workers import at_pipe
 
 TRAINER, CHILD, LOADER, PEER = 10, 20, 21, 30
 

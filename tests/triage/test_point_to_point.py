@@ -8,10 +8,10 @@ import pytest
 from perfwatch.probes.readings import Communicator, GroupMember, Operation, RecordedGroup, Steps
 from perfwatch.recording import load
 from perfwatch.triage.case import Case
-from perfwatch.triage.collectives import never_called, standings
 from perfwatch.triage.diagnose import diagnose
-from perfwatch.triage.point_to_point import exchanging
-from perfwatch.triage.waitgraph import wait_graph
+from perfwatch.triage.ranks.collectives import never_called, standings
+from perfwatch.triage.ranks.point_to_point import exchanging
+from perfwatch.triage.ranks.waitgraph import wait_graph
 from tests.sessions import session
 from tests.triage.group_looks import PIDS, case
 

@@ -4,9 +4,9 @@ import pytest
 
 from perfwatch.probes.readings import Frame, Stack
 from perfwatch.triage.history import History
-from perfwatch.triage.job import read_job
-from perfwatch.triage.node import node_of
-from perfwatch.triage.polling import path_of
+from perfwatch.triage.roles.job import read_job
+from perfwatch.triage.waits.node import node_of
+from perfwatch.triage.waits.polling import path_of
 from tests.triage.rank_looks import FIRST, MODULE, TRAIN, process
 
 

@@ -2,7 +2,7 @@
 
 from perfwatch.probes.readings import Frame, Stack
 from perfwatch.triage.history import Seen
-from perfwatch.triage.profile import Profile
+from perfwatch.triage.shares.profile import Profile
 
 WAITS, WORKS = "wait", "work"
 

@@ -8,8 +8,8 @@ import pytest
 from perfwatch.probes.readings import Frame, GpuBinding, Process, SourceLine, Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
-from perfwatch.triage.frames import is_user, package_of, show, user_frame
 from perfwatch.triage.history import History
+from perfwatch.triage.words.frames import is_user, package_of, show, user_frame
 from tests.sessions import session
 
 PID = 700

@@ -5,7 +5,7 @@ import pytest
 
 from perfwatch.probes.readings import Frame
 from perfwatch.triage.history import History
-from perfwatch.triage.job import read_job
+from perfwatch.triage.roles.job import read_job
 from tests.triage.rank_looks import (
     FIRST,
     FOR_EVER,

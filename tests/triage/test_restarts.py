@@ -5,7 +5,7 @@ import pytest
 from perfwatch.probes.readings import Process, ProcessEnded
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
-from perfwatch.triage.restarts import SHORT_LIFE_SECONDS, Restarts, restarts
+from perfwatch.triage.roles.restarts import SHORT_LIFE_SECONDS, Restarts, restarts
 from tests.sessions import session
 
 SHELL, TORCHRUN = "bash sweep.sh", "python /env/bin/torchrun train.py"

@@ -3,8 +3,8 @@
 import pytest
 
 from perfwatch.probes.readings import Frame, SourceLine
-from perfwatch.triage.rollouts import in_environment
 from perfwatch.triage.rules import evaluating, serial_loading
+from perfwatch.triage.shares.rollouts import in_environment
 from perfwatch.triage.verdict import Finding
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, TRAIN, Training
 

@@ -6,8 +6,8 @@ from perfwatch.probes.readings import Frame, SourceLine, Stack
 from perfwatch.triage.diagnose import SURE
 from perfwatch.triage.rules import skipping_steps
 from perfwatch.triage.rules.skipping_steps import COUNTED, NO_ROOM, SAMPLED, UNTOLD
+from perfwatch.triage.shares.updating import updates
 from perfwatch.triage.slowness import NOTED
-from perfwatch.triage.updating import updates
 from perfwatch.triage.verdict import Finding
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, TORCH, TRAIN, Training
 

@@ -5,7 +5,7 @@ import pytest
 from perfwatch.probes.readings import Frame, Process, Stack, Steps
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
-from perfwatch.triage.starving import for_training
+from perfwatch.triage.shares.starving import for_training
 from tests.sessions import session
 
 WAITS = (

@@ -11,7 +11,7 @@ from perfwatch.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import LONGEST_RECOVERED, temporal
 from perfwatch.triage.history import History
-from perfwatch.triage.progress import step_clock
+from perfwatch.triage.moving.progress import step_clock
 from perfwatch.triage.rules import straggling_rank
 from tests.training import BACKWARD, FORWARD, Training
 from tests.training import PID as PID_OF_TRAINING

@@ -6,7 +6,7 @@ import pytest
 
 from perfwatch.probes.readings import HostShare, KernelShare, SyncPoint, TorchTrace
 from perfwatch.triage.rules import slow_attention_fallback
-from perfwatch.triage.traced import LONGEST_AGO_SECONDS, sharpened
+from perfwatch.triage.shares.traced import LONGEST_AGO_SECONDS, sharpened
 from perfwatch.triage.verdict import Culprit, Finding
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, Training
 

@@ -20,11 +20,11 @@ from perfwatch.probes.readings import (
 from perfwatch.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose
-from perfwatch.triage.frames import any_tag, tags
 from perfwatch.triage.history import History
-from perfwatch.triage.job import Job, read_job
-from perfwatch.triage.rank_processes import GROUP_THREADS
+from perfwatch.triage.roles.job import Job, read_job
+from perfwatch.triage.roles.rank_processes import GROUP_THREADS
 from perfwatch.triage.rules import straggling_rank
+from perfwatch.triage.words.frames import any_tag, tags
 from tests.training import BACKWARD, FORWARD
 from tests.triage import rank_looks as looks_at
 

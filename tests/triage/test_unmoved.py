@@ -4,8 +4,8 @@ import pytest
 
 from perfwatch.probes.readings import Frame, Reading, Stack, Steps
 from perfwatch.triage.case import Case
-from perfwatch.triage.collectives import standings
-from perfwatch.triage.waitgraph import wait_graph
+from perfwatch.triage.ranks.collectives import standings
+from perfwatch.triage.ranks.waitgraph import wait_graph
 from tests.sessions import session
 from tests.triage.group_looks import PIDS, case, records, report
 

@@ -15,10 +15,10 @@ from perfwatch.probes.readings import (
     Wait,
 )
 from perfwatch.triage.case import Case
-from perfwatch.triage.devices import served
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.rules import cpu_training
 from perfwatch.triage.verdict import Abstention, Verdict
+from perfwatch.triage.waits.devices import served
 from tests.cards import UUID, bound, history_until
 from tests.sessions import session
 from tests.training import BACKWARD, ENGINE, FORWARD, OPTIMIZER, PID, READS_LOSS, SLEEP, TORCH, Training

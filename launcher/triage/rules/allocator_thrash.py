@@ -19,10 +19,8 @@ What to do next
 """
 
 from perfwatch.probes.readings import Frame, GpuSample, Stack
-from perfwatch.triage.accelerated import Accelerated, accelerated, monitored, slow_on_gpu
-from perfwatch.triage.case import Case
-from perfwatch.triage.frames import show, user_frame
-from perfwatch.triage.given_back import (
+from perfwatch.triage.cards.accelerated import Accelerated, accelerated, monitored, slow_on_gpu
+from perfwatch.triage.cards.given_back import (
     WINDOW_SECONDS,
     empties,
     falls_of,
@@ -31,11 +29,13 @@ from perfwatch.triage.given_back import (
     memory_used,
     tries_convolutions,
 )
-from perfwatch.triage.gpu import name_of
+from perfwatch.triage.cards.gpu import name_of
+from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.rules.garbage_collection import collects
 from perfwatch.triage.slowness import LOST_SHARE, certainty, telling
 from perfwatch.triage.verdict import Alternative, Evidence, Outcome
+from perfwatch.triage.words.frames import show, user_frame
 
 CAUSE = Cause("allocator_thrash", "slow", "user_code", (GpuSample,))
 

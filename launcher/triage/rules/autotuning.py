@@ -22,16 +22,16 @@ What to do next
 """
 
 from perfwatch.probes.readings import Stack, Thread
-from perfwatch.triage.accelerated import Accelerated, accelerated, monitored, slow_on_gpu
 from perfwatch.triage.busy import MOVES_SHARE, phases
+from perfwatch.triage.cards.accelerated import Accelerated, accelerated, monitored, slow_on_gpu
+from perfwatch.triage.cards.given_back import WINDOW_SECONDS, falls_of, in_convolution, memory_used, tries_convolutions
+from perfwatch.triage.cards.gpu import name_of, regimes
 from perfwatch.triage.case import Case
-from perfwatch.triage.debugging import mode_on
-from perfwatch.triage.frames import show
-from perfwatch.triage.given_back import WINDOW_SECONDS, falls_of, in_convolution, memory_used, tries_convolutions
-from perfwatch.triage.gpu import name_of, regimes
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.debugging import mode_on
 from perfwatch.triage.slowness import LOST_SHARE, certainty
 from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.triage.words.frames import show
 
 CAUSE = Cause("autotuning", "busy", "user_code", (Thread, Stack))
 

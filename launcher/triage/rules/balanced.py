@@ -17,16 +17,16 @@ What to do next
 """
 
 from perfwatch.probes.readings import Stack, Thread
-from perfwatch.triage.accelerated import FEW_SECONDS
+from perfwatch.triage.cards.accelerated import FEW_SECONDS
+from perfwatch.triage.cards.gpu import Regime, cards_of, regimes
 from perfwatch.triage.case import Case
-from perfwatch.triage.frames import show
-from perfwatch.triage.gil import GIL_SHARE, gil_wait
-from perfwatch.triage.gpu import Regime, cards_of, regimes
-from perfwatch.triage.own_work import rests, takes_a_lock
-from perfwatch.triage.profile import TRAINING_TAGS
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.starving import SURE_SHARE, awaits_data
+from perfwatch.triage.shares.own_work import rests, takes_a_lock
+from perfwatch.triage.shares.profile import TRAINING_TAGS
+from perfwatch.triage.shares.starving import SURE_SHARE, awaits_data
 from perfwatch.triage.verdict import Finding, Outcome
+from perfwatch.triage.waits.gil import GIL_SHARE, gil_wait
+from perfwatch.triage.words.frames import show
 
 CAUSE = Cause("balanced", "healthy", "user_code", (Thread, Stack))
 

@@ -18,15 +18,15 @@ What to do next
 
 from perfwatch.probes.readings import Process, ProcessUsage, Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.chain import Chain
-from perfwatch.triage.forked import forked_with_a_lock
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon
-from perfwatch.triage.job import Member
-from perfwatch.triage.node import NATIVE_WAIT, node_of, silence
+from perfwatch.triage.moving.working import goes_on
+from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.threads import OTHERS_MOVE
 from perfwatch.triage.verdict import Alternative, Evidence, Link, Outcome
-from perfwatch.triage.working import goes_on
+from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.forked import forked_with_a_lock
+from perfwatch.triage.waits.node import NATIVE_WAIT, node_of, silence
+from perfwatch.triage.waits.threads import OTHERS_MOVE
 
 CAUSE = Cause("blocked_child", "hung", "user_code", (Process, Thread))
 

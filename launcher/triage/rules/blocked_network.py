@@ -17,17 +17,17 @@ What to do next
 """
 
 from perfwatch.probes.readings import Descriptor, Thread
-from perfwatch.triage.arriving import passed
 from perfwatch.triage.case import Case
-from perfwatch.triage.chain import Chain
-from perfwatch.triage.frames import show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
 from perfwatch.triage.independence import ONE_SOURCE
-from perfwatch.triage.node import End
-from perfwatch.triage.profile import TRAINING_TAGS
+from perfwatch.triage.moving.arriving import passed
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.sending import ask, sends
+from perfwatch.triage.shares.profile import TRAINING_TAGS
 from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.node import End
+from perfwatch.triage.waits.sending import ask, sends
+from perfwatch.triage.words.frames import show
 
 LATELY_SECONDS = 30.0  # of which a byte says that the peer answers
 UNSEEN = 0.78  # confidence without a stack, of one of several ranks: it may as well wait for its peers in a collective

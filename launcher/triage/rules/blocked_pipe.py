@@ -22,18 +22,18 @@ import msgspec
 
 from perfwatch.probes.readings import Descriptor, Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.chain import Chain
-from perfwatch.triage.code import calling_line
-from perfwatch.triage.edges import STREAMS
-from perfwatch.triage.frames import show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal, who
-from perfwatch.triage.held_terminal import held
-from perfwatch.triage.memory import quiet
-from perfwatch.triage.node import culprit
-from perfwatch.triage.profile import TRAINING_TAGS
+from perfwatch.triage.moving.memory import quiet
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.undrained import Undrained, undrained
+from perfwatch.triage.shares.profile import TRAINING_TAGS
 from perfwatch.triage.verdict import Alternative, Finding, Outcome
+from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.edges import STREAMS
+from perfwatch.triage.waits.held_terminal import held
+from perfwatch.triage.waits.node import culprit
+from perfwatch.triage.waits.undrained import Undrained, undrained
+from perfwatch.triage.words.code import calling_line
+from perfwatch.triage.words.frames import show
 
 CAUSE = Cause("blocked_pipe", "hung", "user_code", (Thread, Descriptor))
 

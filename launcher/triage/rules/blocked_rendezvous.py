@@ -18,13 +18,13 @@ What to do next
 import msgspec
 
 from perfwatch.probes.readings import Stack, Thread
-from perfwatch.triage import rendezvous
-from perfwatch.triage.absence import listed, rank_of
 from perfwatch.triage.case import Case
-from perfwatch.triage.chain import Chain
 from perfwatch.triage.hang import hung, silent_seconds, temporal, who
+from perfwatch.triage.ranks.absence import listed, rank_of
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Evidence, Finding, Outcome
+from perfwatch.triage.waits import rendezvous
+from perfwatch.triage.waits.chain import Chain
 
 CAUSE = Cause("blocked_rendezvous", "hung", "scheduler", (Thread, Stack))
 

@@ -16,10 +16,10 @@ What to do next
 
 from perfwatch.probes.readings import Host, Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.chain import Chain
 from perfwatch.triage.hang import hung, temporal, who
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.triage.waits.chain import Chain
 
 CAUSE = Cause("blocked_storage", "hung", "storage", (Thread,))
 

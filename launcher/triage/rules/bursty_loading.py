@@ -16,12 +16,12 @@ What to do next
 
 from perfwatch.probes.readings import Stack
 from perfwatch.triage.case import Case
-from perfwatch.triage.frames import tags
 from perfwatch.triage.history import median, quantile
-from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.starving import Starving, starving
+from perfwatch.triage.shares.profile import Profile
+from perfwatch.triage.shares.starving import Starving, starving
 from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.triage.words.frames import tags
 
 CAUSE = Cause("bursty_loading", "slow", "data", (Stack,))
 

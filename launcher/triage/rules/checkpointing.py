@@ -19,10 +19,10 @@ from functools import partial
 from perfwatch.probes.readings import Host, Stack, Thread
 from perfwatch.triage.busy import MOVES_SHARE, Phase, phases
 from perfwatch.triage.case import Case
-from perfwatch.triage.code import calling_line, names
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.saving import comes_back, is_named_so, saves, writes_much
+from perfwatch.triage.shares.saving import comes_back, is_named_so, saves, writes_much
 from perfwatch.triage.verdict import Outcome
+from perfwatch.triage.words.code import calling_line, names
 
 CAUSE = Cause("checkpointing", "busy", "user_code", (Thread, Stack))
 

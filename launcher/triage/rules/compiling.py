@@ -17,9 +17,9 @@ What to do next
 from perfwatch.probes.readings import ProcessUsage, Stack, Thread
 from perfwatch.triage.busy import MOVES_SHARE, phases
 from perfwatch.triage.case import Case
-from perfwatch.triage.in_compiler import in_compiler
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.rules.recompiling import stepped
+from perfwatch.triage.shares.in_compiler import in_compiler
 from perfwatch.triage.verdict import Outcome
 
 CAUSE = Cause("compiling", "busy", "user_code", (Thread, Stack))

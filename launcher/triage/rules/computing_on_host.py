@@ -21,19 +21,19 @@ from functools import partial
 
 from perfwatch.probes.readings import ProcessUsage, Stack, Thread
 from perfwatch.triage.busy import Phase, phases
+from perfwatch.triage.cards.gpu import cards_of, regimes, unseen
 from perfwatch.triage.case import Case
-from perfwatch.triage.code import line_of, names
-from perfwatch.triage.collectives import growing
-from perfwatch.triage.devices import in_sync
-from perfwatch.triage.frames import tags
-from perfwatch.triage.gpu import cards_of, regimes, unseen
 from perfwatch.triage.independence import ONE_SOURCE
-from perfwatch.triage.lateness import in_collective
-from perfwatch.triage.leaving import leaves
-from perfwatch.triage.mpi import exchange
+from perfwatch.triage.ranks.collectives import growing
+from perfwatch.triage.ranks.lateness import in_collective
+from perfwatch.triage.ranks.leaving import leaves
+from perfwatch.triage.ranks.mpi import exchange
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.saving import SYNCS, comes_back
+from perfwatch.triage.shares.saving import SYNCS, comes_back
 from perfwatch.triage.verdict import Outcome
+from perfwatch.triage.waits.devices import in_sync
+from perfwatch.triage.words.code import line_of, names
+from perfwatch.triage.words.frames import tags
 
 CAUSE = Cause("computing_on_host", "busy", "user_code", (Thread, Stack))
 

@@ -16,8 +16,8 @@ What to do next
 
 from perfwatch.probes.readings import Host, Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.cpu import allowed_cpus, burnt_by_others, confined, delay_share, demand, steal_share
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.cpu import allowed_cpus, burnt_by_others, confined, delay_share, demand, steal_share
 from perfwatch.triage.slowness import certainty, slow, working
 from perfwatch.triage.verdict import Alternative, Outcome
 

@@ -25,18 +25,18 @@ What to do next
 
 from perfwatch.probes.readings import SourceLine, Stack, Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.code import line_of, lock_taken
-from perfwatch.triage.frames import show
-from perfwatch.triage.gil import kept_from_gil
-from perfwatch.triage.job import Member
-from perfwatch.triage.lock_owners import holds
-from perfwatch.triage.motion import motion, moves, python_threads
-from perfwatch.triage.node import Node, culprit, node_of
-from perfwatch.triage.own_work import takes_a_lock
-from perfwatch.triage.profile import Profile
+from perfwatch.triage.moving.motion import motion, moves, python_threads
+from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.own_work import takes_a_lock
+from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.slowness import FEW_SAMPLES, LOST_SHARE, WINDOW_SECONDS, certainty, slow
 from perfwatch.triage.verdict import Alternative, Evidence, Finding, Outcome
+from perfwatch.triage.waits.gil import kept_from_gil
+from perfwatch.triage.waits.lock_owners import holds
+from perfwatch.triage.waits.node import Node, culprit, node_of
+from perfwatch.triage.words.code import line_of, lock_taken
+from perfwatch.triage.words.frames import show
 
 CAUSE = Cause("contended_lock", "slow", "user_code", (Thread, Stack))
 

@@ -20,7 +20,7 @@ What to do next
 from functools import partial
 
 from perfwatch.probes.readings import Gpu, GpuSample, Stack
-from perfwatch.triage.accelerated import (
+from perfwatch.triage.cards.accelerated import (
     FEW_SAMPLES,
     UNSEEN_CARD,
     Accelerated,
@@ -30,8 +30,8 @@ from perfwatch.triage.accelerated import (
     monitored,
     slow_on_gpu,
 )
+from perfwatch.triage.cards.links import ceiling_mib_per_second, traffic_mib_per_second
 from perfwatch.triage.case import Case
-from perfwatch.triage.links import ceiling_mib_per_second, traffic_mib_per_second
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import LOST_SHARE, certainty
 from perfwatch.triage.verdict import Alternative, Outcome

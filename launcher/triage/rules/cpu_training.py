@@ -17,20 +17,20 @@ What to do next
 """
 
 from perfwatch.probes.readings import Stack, Thread
+from perfwatch.triage.cards.gpu import Regime, cards_of, name_of, regimes, unseen
+from perfwatch.triage.cards.links import traffic_mib_per_second
 from perfwatch.triage.case import Case
-from perfwatch.triage.frames import tags
-from perfwatch.triage.gil import GIL_SHARE, gil_wait
-from perfwatch.triage.gpu import Regime, cards_of, name_of, regimes, unseen
-from perfwatch.triage.links import traffic_mib_per_second
-from perfwatch.triage.motion import motion
-from perfwatch.triage.native import native_python_share
-from perfwatch.triage.own_work import own_work
-from perfwatch.triage.profile import TRAINING_TAGS
+from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.rules.serial_loading import NATIVE_SHARE, OWN_SHARE
-from perfwatch.triage.starving import SURE_SHARE, awaits_data
-from perfwatch.triage.updating import updates
+from perfwatch.triage.shares.native import native_python_share
+from perfwatch.triage.shares.own_work import own_work
+from perfwatch.triage.shares.profile import TRAINING_TAGS
+from perfwatch.triage.shares.starving import SURE_SHARE, awaits_data
+from perfwatch.triage.shares.updating import updates
 from perfwatch.triage.verdict import Abstention, Finding, Missing, Outcome
+from perfwatch.triage.waits.gil import GIL_SHARE, gil_wait
+from perfwatch.triage.words.frames import tags
 
 CAUSE = Cause("cpu_training", "healthy", "user_code", (Thread, Stack))
 

@@ -18,9 +18,9 @@ What to do next
 
 from perfwatch.probes.readings import ProcessEnded, Traceback
 from perfwatch.triage.case import Case
-from perfwatch.triage.gone import ending, failed_first, raised_for, told_by_shell, traceback_of, used_a_gpu
-from perfwatch.triage.last_words import last_words, raised_at
-from perfwatch.triage.oom_victims import blamed, lost
+from perfwatch.triage.ends.gone import ending, failed_first, raised_for, told_by_shell, traceback_of, used_a_gpu
+from perfwatch.triage.ends.last_words import last_words, raised_at
+from perfwatch.triage.ends.oom_victims import blamed, lost
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Culprit, Finding, Outcome
 

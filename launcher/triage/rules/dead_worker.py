@@ -20,16 +20,16 @@ What to do next
 import msgspec
 
 from perfwatch.probes.readings import Process, Stack, Thread
-from perfwatch.triage import ended_processes
 from perfwatch.triage.case import Case
-from perfwatch.triage.chain import Chain
-from perfwatch.triage.frames import show
-from perfwatch.triage.gone import how_it_ended
+from perfwatch.triage.ends import ended_processes
+from perfwatch.triage.ends.gone import how_it_ended
 from perfwatch.triage.hang import DECISIVE_SECONDS, STRUCTURAL_SECONDS, hung, temporal
-from perfwatch.triage.node import culprit, node_of, silence
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.threads import OTHERS_MOVE
 from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.node import culprit, node_of, silence
+from perfwatch.triage.waits.threads import OTHERS_MOVE
+from perfwatch.triage.words.frames import show
 
 CAUSE = Cause("dead_worker", "hung", "user_code", (Process, Thread, Stack))
 

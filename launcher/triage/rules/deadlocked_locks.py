@@ -22,17 +22,19 @@ What to do next
 import msgspec
 
 from perfwatch.probes.readings import Stack, Thread
-from perfwatch.triage.actors import REMOTE
-from perfwatch.triage.callbacks import by_callback
 from perfwatch.triage.case import Case
-from perfwatch.triage.chain import Chain
-from perfwatch.triage.dismissal import may_ask
-from perfwatch.triage.ended_threads import ended_beside
-from perfwatch.triage.frames import show
+from perfwatch.triage.ends.ended_threads import ended_beside
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, nearest, temporal, who
-from perfwatch.triage.native_silence import silent_in_native_code
-from perfwatch.triage.node import NATIVE_WAIT, culprit, node_of
-from perfwatch.triage.releasing import (
+from perfwatch.triage.moving.working import goes_on
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Finding, Missing, Outcome
+from perfwatch.triage.waits.actors import REMOTE
+from perfwatch.triage.waits.callbacks import by_callback
+from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.dismissal import may_ask
+from perfwatch.triage.waits.native_silence import silent_in_native_code
+from perfwatch.triage.waits.node import NATIVE_WAIT, culprit, node_of
+from perfwatch.triage.waits.releasing import (
     blocked_beside,
     for_how_long,
     has_a_rule_of_its_own,
@@ -45,11 +47,9 @@ from perfwatch.triage.releasing import (
     turn_of,
     until_released,
 )
-from perfwatch.triage.rule import Cause
-from perfwatch.triage.threads import A_TASK, MAY, OTHERS_MOVE, awaited
-from perfwatch.triage.undrained import undrained
-from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Finding, Missing, Outcome
-from perfwatch.triage.working import goes_on
+from perfwatch.triage.waits.threads import A_TASK, MAY, OTHERS_MOVE, awaited
+from perfwatch.triage.waits.undrained import undrained
+from perfwatch.triage.words.frames import show
 
 CAUSE = Cause("deadlocked_locks", "hung", "user_code", (Thread, Stack))
 

@@ -19,7 +19,9 @@ What to do next
 
 from perfwatch.probes.readings import ProcessUsage, Stack
 from perfwatch.triage.case import Case
-from perfwatch.triage.debugging import (
+from perfwatch.triage.roles.job import Member
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.debugging import (
     anomaly_around,
     anomaly_on,
     formats_stacks,
@@ -30,11 +32,9 @@ from perfwatch.triage.debugging import (
     waiting,
     weighed,
 )
-from perfwatch.triage.frames import show, tags
-from perfwatch.triage.job import Member
-from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import FEW_SAMPLES, LOST_SHARE, NOTED, certainty, noted, slow, working
 from perfwatch.triage.verdict import Alternative, Evidence, Finding, Outcome
+from perfwatch.triage.words.frames import show, tags
 
 CAUSE = Cause("debug_apis_on", "slow", "user_code", (Stack,))
 

@@ -17,15 +17,15 @@ What to do next
 """
 
 from perfwatch.probes.readings import Descriptor, Thread
-from perfwatch.triage.arriving import passed, waited_on
 from perfwatch.triage.case import Case
-from perfwatch.triage.chain import Chain
-from perfwatch.triage.frames import show
-from perfwatch.triage.native_waits import native_sockets
-from perfwatch.triage.node import NATIVE_WAIT
+from perfwatch.triage.moving.arriving import passed, waited_on
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.sending import sends
 from perfwatch.triage.verdict import Culprit, Finding, Outcome
+from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.native_waits import native_sockets
+from perfwatch.triage.waits.node import NATIVE_WAIT
+from perfwatch.triage.waits.sending import sends
+from perfwatch.triage.words.frames import show
 
 CAUSE = Cause("downloading", "busy", "network", (Thread, Descriptor))
 

@@ -18,14 +18,14 @@ What to do next
 """
 
 from perfwatch.probes.readings import Gpu, GpuSample, GpuSilence
+from perfwatch.triage.cards.gpu import cards_of, lost_cards, name_of
+from perfwatch.triage.cards.xids import HARDWARE, announced
 from perfwatch.triage.case import Case
-from perfwatch.triage.devices import in_driver
-from perfwatch.triage.gpu import cards_of, lost_cards, name_of
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung
 from perfwatch.triage.history import Seen
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Evidence, Outcome
-from perfwatch.triage.xids import HARDWARE, announced
+from perfwatch.triage.waits.devices import in_driver
 
 CAUSE = Cause("driver_unresponsive", "hung", "gpu", (Gpu, GpuSilence))
 

@@ -20,14 +20,10 @@ What to do next
 """
 
 from perfwatch.probes.readings import Stack, Thread
-from perfwatch.triage.absence import RUNS
 from perfwatch.triage.case import Case
-from perfwatch.triage.caught import caught
-from perfwatch.triage.chain import Chain
-from perfwatch.triage.frames import show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, nearest, outlasts, temporal, wakes_soon, who
-from perfwatch.triage.job import Member
-from perfwatch.triage.loops import (
+from perfwatch.triage.moving.caught import caught
+from perfwatch.triage.moving.loops import (
     COUNTED_LOOP,
     SECONDS,
     blamed,
@@ -38,14 +34,18 @@ from perfwatch.triage.loops import (
     trains_around,
     turning,
 )
-from perfwatch.triage.memory import GUESSED, has_come_back, lull, since_training
-from perfwatch.triage.napping import OTHER_WORK, naps
-from perfwatch.triage.node import End
-from perfwatch.triage.preparing import UNSURE, goes_through_rounds, prepares
-from perfwatch.triage.profile import at_training, profile
+from perfwatch.triage.moving.memory import GUESSED, has_come_back, lull, since_training
+from perfwatch.triage.moving.within import turns_within
+from perfwatch.triage.ranks.absence import RUNS
+from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.preparing import UNSURE, goes_through_rounds, prepares
+from perfwatch.triage.shares.profile import at_training, profile
 from perfwatch.triage.verdict import Abstention, Alternative, Missing, Outcome
-from perfwatch.triage.within import turns_within
+from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.napping import OTHER_WORK, naps
+from perfwatch.triage.waits.node import End
+from perfwatch.triage.words.frames import show
 
 CAUSE = Cause("endless_python", "hung", "user_code", (Thread, Stack))
 

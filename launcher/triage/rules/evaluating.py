@@ -17,20 +17,20 @@ What to do next
 """
 
 from perfwatch.probes.readings import Stack, Thread
-from perfwatch.triage.accelerated import sync_share
 from perfwatch.triage.busy import WINDOW_SECONDS
+from perfwatch.triage.cards.accelerated import sync_share
 from perfwatch.triage.case import Case
-from perfwatch.triage.code import line_of
-from perfwatch.triage.frames import show
 from perfwatch.triage.hang import temporal
-from perfwatch.triage.job import Member
-from perfwatch.triage.loops import COUNTED_LOOP, turning
-from perfwatch.triage.memory import computed
-from perfwatch.triage.profile import Profile
-from perfwatch.triage.rollouts import in_environment
+from perfwatch.triage.moving.loops import COUNTED_LOOP, turning
+from perfwatch.triage.moving.memory import computed
+from perfwatch.triage.moving.within import turns_within
+from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.profile import Profile
+from perfwatch.triage.shares.rollouts import in_environment
 from perfwatch.triage.verdict import Culprit, Finding, Outcome
-from perfwatch.triage.within import turns_within
+from perfwatch.triage.words.code import line_of
+from perfwatch.triage.words.frames import show
 
 CAUSE = Cause("evaluating", "busy", "user_code", (Thread, Stack))
 

@@ -22,18 +22,18 @@ What to do next
 from functools import partial
 
 from perfwatch.probes.readings import Process, Stack
+from perfwatch.triage.cards.gpu import Regime, cards_of, name_of, regimes
 from perfwatch.triage.case import Case
-from perfwatch.triage.cpu import crowds_itself
-from perfwatch.triage.exposed import exposed
-from perfwatch.triage.gpu import Regime, cards_of, name_of, regimes
-from perfwatch.triage.job import Member
-from perfwatch.triage.lateness import waiting_share
-from perfwatch.triage.motion import motion
-from perfwatch.triage.own_work import takes_a_lock
-from perfwatch.triage.profile import Profile
+from perfwatch.triage.moving.motion import motion
+from perfwatch.triage.ranks.exposed import exposed
+from perfwatch.triage.ranks.lateness import waiting_share
+from perfwatch.triage.ranks.traffic import MEBIBYTE, computes, only_sends, travelling
+from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.cpu import crowds_itself
+from perfwatch.triage.shares.own_work import takes_a_lock
+from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.slowness import FEW_SAMPLES, LOST_SHARE, WINDOW_SECONDS, certainty
-from perfwatch.triage.traffic import MEBIBYTE, computes, only_sends, travelling
 from perfwatch.triage.verdict import Outcome
 
 CAUSE = Cause("exposed_communication", "slow", "fabric", (Process, Stack))

@@ -16,9 +16,9 @@ What to do next
 
 from perfwatch.probes.readings import ProcessEnded
 from perfwatch.triage.case import Case
-from perfwatch.triage.gone import ending
-from perfwatch.triage.job import Member
-from perfwatch.triage.placement import launches
+from perfwatch.triage.ends.gone import ending
+from perfwatch.triage.roles.job import Member
+from perfwatch.triage.roles.placement import launches
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Finding, Outcome
 

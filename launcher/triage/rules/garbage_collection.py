@@ -16,14 +16,14 @@ What to do next
 
 from perfwatch.probes.readings import Stack
 from perfwatch.triage.case import Case
-from perfwatch.triage.code import calling_line
-from perfwatch.triage.frames import show, tags
-from perfwatch.triage.job import Member
-from perfwatch.triage.native import native_profile
-from perfwatch.triage.profile import Profile
+from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.native import native_profile
+from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.slowness import WINDOW_SECONDS, slow, telling, worst
 from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.triage.words.code import calling_line
+from perfwatch.triage.words.frames import show, tags
 
 CAUSE = Cause("garbage_collection", "slow", "user_code", (Stack,))
 

@@ -18,12 +18,12 @@ What to do next
 """
 
 from perfwatch.probes.readings import GpuErrors, ProcessEnded
+from perfwatch.triage.cards.gpu import index_of, lost_cards, name_of
+from perfwatch.triage.cards.xids import CONSEQUENCES, CORRECTED, PROGRAM, Announced, announced, of_job, used_cards
 from perfwatch.triage.case import Case
-from perfwatch.triage.gone import LOOKS_APART_SECONDS, ended_at, ended_well, ending, traceback_of
-from perfwatch.triage.gpu import index_of, lost_cards, name_of
+from perfwatch.triage.ends.gone import LOOKS_APART_SECONDS, ended_at, ended_well, ending, traceback_of
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding, Outcome
-from perfwatch.triage.xids import CONSEQUENCES, CORRECTED, PROGRAM, Announced, announced, of_job, used_cards
 
 CAUSE = Cause("gpu_fault", "gone", "gpu", (ProcessEnded,))
 

@@ -15,14 +15,14 @@ What to do next
 """
 
 from perfwatch.probes.readings import Stack, Thread
-from perfwatch.triage import threads
 from perfwatch.triage.case import Case
-from perfwatch.triage.chain import Chain
-from perfwatch.triage.frames import show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, silent_seconds, temporal, wakes_soon, who
-from perfwatch.triage.memory import Lull, lull
+from perfwatch.triage.moving.memory import Lull, lull
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.triage.waits import threads
+from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.words.frames import show
 
 CAUSE = Cause("held_gil", "hung", "user_code", (Thread, Stack))
 

@@ -17,14 +17,21 @@ What to do next
 """
 
 from perfwatch.probes.readings import GpuSample, Stack, Thread
-from perfwatch.triage.accelerated import FEW_SAMPLES, accelerated, launching_share, monitored, slow_on_gpu, sync_share
+from perfwatch.triage.cards.accelerated import (
+    FEW_SAMPLES,
+    accelerated,
+    launching_share,
+    monitored,
+    slow_on_gpu,
+    sync_share,
+)
+from perfwatch.triage.cards.links import traffic_mib_per_second
 from perfwatch.triage.case import Case
-from perfwatch.triage.frames import show
-from perfwatch.triage.links import traffic_mib_per_second
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.saving import in_save
+from perfwatch.triage.shares.saving import in_save
 from perfwatch.triage.slowness import LOST_SHARE, certainty
 from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.triage.words.frames import show
 
 CAUSE = Cause("host_bound_python", "slow", "user_code", (Thread, Stack, GpuSample))
 

@@ -21,14 +21,14 @@ import msgspec
 
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.chain import Chain
-from perfwatch.triage.frames import any_tag, show, tags
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
-from perfwatch.triage.leaving import left_over, others_train
-from perfwatch.triage.node import culprit, node_of
+from perfwatch.triage.moving.working import goes_on
+from perfwatch.triage.ranks.leaving import left_over, others_train
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
-from perfwatch.triage.working import goes_on
+from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.node import culprit, node_of
+from perfwatch.triage.words.frames import any_tag, show, tags
 
 CAUSE = Cause("hung_at_exit", "hung", "user_code", (Thread, Stack))
 

@@ -20,7 +20,7 @@ import signal
 
 from perfwatch.probes.readings import ProcessEnded
 from perfwatch.triage.case import Case
-from perfwatch.triage.gone import ending, raised_for, told_by_shell, used_a_gpu
+from perfwatch.triage.ends.gone import ending, raised_for, told_by_shell, used_a_gpu
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Culprit, Finding, Outcome
 

@@ -18,8 +18,8 @@ What to do next
 
 from perfwatch.probes.readings import Cgroup, Host, ProcessUsage
 from perfwatch.triage.case import Case
-from perfwatch.triage.job import Member
-from perfwatch.triage.progress import besides_training
+from perfwatch.triage.moving.progress import besides_training
+from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import asleep_share, behind, noted, slow, working
 from perfwatch.triage.verdict import Alternative, Evidence, Outcome

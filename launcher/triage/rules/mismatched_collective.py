@@ -25,17 +25,17 @@ What to do next
 import msgspec
 
 from perfwatch.probes.readings import Process, Stack, Thread
-from perfwatch.triage import mpi
 from perfwatch.triage.case import Case
-from perfwatch.triage.different_calls import by_counts
-from perfwatch.triage.disagreeing import by_records, in_a_ring
-from perfwatch.triage.frames import collective_name, show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal
-from perfwatch.triage.leaving import left_early
-from perfwatch.triage.other_groups import in_other_groups
+from perfwatch.triage.ranks import mpi
+from perfwatch.triage.ranks.different_calls import by_counts
+from perfwatch.triage.ranks.disagreeing import by_records, in_a_ring
+from perfwatch.triage.ranks.leaving import left_early
+from perfwatch.triage.ranks.other_groups import in_other_groups
+from perfwatch.triage.ranks.unequal_sizes import by_sizes
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.unequal_sizes import by_sizes
 from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.triage.words.frames import collective_name, show
 
 CAUSE = Cause("mismatched_collective", "hung", "user_code", (Process, Thread, Stack))
 

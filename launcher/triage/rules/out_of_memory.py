@@ -21,10 +21,10 @@ What to do next
 import re
 
 from perfwatch.probes.readings import Gpu, GpuSample, ProcessEnded
+from perfwatch.triage.cards.gpu import index_of, name_of
 from perfwatch.triage.case import Case
-from perfwatch.triage.gone import ending, traceback_of
-from perfwatch.triage.gpu import index_of, name_of
-from perfwatch.triage.oom_victims import blamed, counted, followed, logged, told, victims
+from perfwatch.triage.ends.gone import ending, traceback_of
+from perfwatch.triage.ends.oom_victims import blamed, counted, followed, logged, told, victims
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding, Outcome
 

@@ -18,7 +18,8 @@ What to do next
 
 from perfwatch.probes.readings import Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.cpu import (
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.cpu import (
     BUSY_PER_CPU,
     CROWD_PER_CPU,
     DELAYED_SHARE,
@@ -28,9 +29,8 @@ from perfwatch.triage.cpu import (
     demand,
     sharers,
 )
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.starving import starving
 from perfwatch.triage.slowness import certainty, slow, working
-from perfwatch.triage.starving import starving
 from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("oversubscribed_threads", "slow", "user_code", (Thread,))

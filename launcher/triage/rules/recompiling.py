@@ -15,13 +15,13 @@ What to do next
 """
 
 from perfwatch.probes.readings import Stack
-from perfwatch.triage.accelerated import since_first_step
+from perfwatch.triage.cards.accelerated import since_first_step
 from perfwatch.triage.case import Case
-from perfwatch.triage.frames import show, tags
-from perfwatch.triage.profile import Profile
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.slowness import slow, worst
 from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.triage.words.frames import show, tags
 
 CAUSE = Cause("recompiling", "slow", "user_code", (Stack,))
 

@@ -19,14 +19,14 @@ What to do next
 
 from perfwatch.probes.readings import Frame, Stack, Steps
 from perfwatch.triage.case import Case
-from perfwatch.triage.cpu import delay_share, taken_by_others
-from perfwatch.triage.frames import any_tag, inner_tags, short_name, show
-from perfwatch.triage.growth import carrier, change_point, growing
-from perfwatch.triage.job import Member
-from perfwatch.triage.periods import is_in
+from perfwatch.triage.moving.growth import carrier, change_point, growing
+from perfwatch.triage.moving.periods import is_in
+from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.cpu import delay_share, taken_by_others
 from perfwatch.triage.slowness import slow
 from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.triage.words.frames import any_tag, inner_tags, short_name, show
 
 CAUSE = Cause("regressed", "slow", "unknown", (Steps,))
 

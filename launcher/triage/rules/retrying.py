@@ -18,16 +18,16 @@ What to do next
 """
 
 from perfwatch.probes.readings import Stack, Thread
-from perfwatch.triage.backing_off import retries
 from perfwatch.triage.case import Case
-from perfwatch.triage.frames import show
-from perfwatch.triage.job import Member
-from perfwatch.triage.profile import Profile
-from perfwatch.triage.restarts import restarts
+from perfwatch.triage.roles.job import Member
+from perfwatch.triage.roles.restarts import restarts
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.profile import Profile
+from perfwatch.triage.shares.starving import starving
 from perfwatch.triage.slowness import FEW_SAMPLES, WINDOW_SECONDS, slow, worst
-from perfwatch.triage.starving import starving
 from perfwatch.triage.verdict import Alternative, Culprit, Finding, Outcome
+from perfwatch.triage.words.backing_off import retries
+from perfwatch.triage.words.frames import show
 
 RESTARTED = "restart_loop"
 CAUSE = Cause("retrying", "slow", "network", (Stack, Thread), also=(RESTARTED,))

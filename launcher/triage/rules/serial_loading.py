@@ -23,21 +23,21 @@ from collections.abc import Callable
 from functools import partial
 
 from perfwatch.probes.readings import Frame, Stack
-from perfwatch.triage.accelerated import since_first_step
+from perfwatch.triage.cards.accelerated import since_first_step
+from perfwatch.triage.cards.gpu import cards_of
 from perfwatch.triage.case import Case
-from perfwatch.triage.cpu import spare_cores
-from perfwatch.triage.frames import show
-from perfwatch.triage.gpu import cards_of
-from perfwatch.triage.job import Member
-from perfwatch.triage.memory import computed
-from perfwatch.triage.native import native_python_share
-from perfwatch.triage.other_work import does_other_work, keeps_gil, shown
-from perfwatch.triage.own_work import fetches, fetches_itself, own_python
-from perfwatch.triage.periods import is_apart, is_in, recurrent
-from perfwatch.triage.rollouts import in_rollout
+from perfwatch.triage.moving.memory import computed
+from perfwatch.triage.moving.periods import is_apart, is_in, recurrent
+from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.cpu import spare_cores
+from perfwatch.triage.shares.native import native_python_share
+from perfwatch.triage.shares.other_work import does_other_work, keeps_gil, shown
+from perfwatch.triage.shares.own_work import fetches, fetches_itself, own_python
+from perfwatch.triage.shares.rollouts import in_rollout
 from perfwatch.triage.slowness import FEW_SAMPLES, certainty, slow, working, worst
 from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.triage.words.frames import show
 
 CAUSE = Cause("serial_loading", "slow", "data", (Stack,))
 

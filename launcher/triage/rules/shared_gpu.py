@@ -16,10 +16,10 @@ What to do next
 """
 
 from perfwatch.probes.readings import GpuProcess, Process
-from perfwatch.triage.accelerated import accelerated, monitored, slow_on_gpu
+from perfwatch.triage.cards.accelerated import accelerated, monitored, slow_on_gpu
+from perfwatch.triage.cards.gpu import name_of
+from perfwatch.triage.cards.neighbours import Neighbour, neighbours
 from perfwatch.triage.case import Case
-from perfwatch.triage.gpu import name_of
-from perfwatch.triage.neighbours import Neighbour, neighbours
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
 

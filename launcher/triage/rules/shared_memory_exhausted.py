@@ -20,15 +20,15 @@ from collections import Counter
 
 from perfwatch.probes.readings import Frame, Host, ProcessEnded
 from perfwatch.triage.case import Case
-from perfwatch.triage.frames import user_frame
-from perfwatch.triage.job import Member
-from perfwatch.triage.motion import TORN_SHARE
-from perfwatch.triage.profile import Profile
-from perfwatch.triage.progress import besides_training
+from perfwatch.triage.moving.motion import TORN_SHARE
+from perfwatch.triage.moving.progress import besides_training
+from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.saving import saves
+from perfwatch.triage.shares.profile import Profile
+from perfwatch.triage.shares.saving import saves
 from perfwatch.triage.slowness import FEW_SAMPLES, WINDOW_SECONDS, behind, noted, slow
 from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.triage.words.frames import user_frame
 
 CAUSE = Cause("shared_memory_exhausted", "slow", "node", (Host,))
 

@@ -21,19 +21,19 @@ What to do next
 """
 
 from perfwatch.probes.readings import Stack
+from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.case import Case
-from perfwatch.triage.code import line_of
-from perfwatch.triage.frames import any_tag, tags, user_frame, user_frames
-from perfwatch.triage.gpu import regimes
 from perfwatch.triage.history import Seen
-from perfwatch.triage.job import Member
-from perfwatch.triage.motion import was_at
-from perfwatch.triage.profile import Profile
-from perfwatch.triage.progress import StepClock, stepped
+from perfwatch.triage.moving.motion import was_at
+from perfwatch.triage.moving.progress import StepClock, stepped
+from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.profile import Profile
+from perfwatch.triage.shares.updating import PASSES, accompanies, at_a_pass, beside_a_step, steps_an_optimizer, updates
 from perfwatch.triage.slowness import NOTED, WINDOW_SECONDS, slow
-from perfwatch.triage.updating import PASSES, accompanies, at_a_pass, beside_a_step, steps_an_optimizer, updates
 from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.triage.words.code import line_of
+from perfwatch.triage.words.frames import any_tag, tags, user_frame, user_frames
 
 CAUSE = Cause("skipping_steps", "slow", "user_code", (Stack,))
 

@@ -22,13 +22,13 @@ What to do next
 from functools import partial
 
 from perfwatch.probes.readings import GpuActivity, Stack, TorchTrace
-from perfwatch.triage.accelerated import FEW_SAMPLES, Accelerated, accelerated, monitored, slow_on_gpu
+from perfwatch.triage.cards.accelerated import FEW_SAMPLES, Accelerated, accelerated, monitored, slow_on_gpu
+from perfwatch.triage.cards.plain_attention import attends, exponentiates, seen_from_outside
 from perfwatch.triage.case import Case
-from perfwatch.triage.frames import show, tags
-from perfwatch.triage.plain_attention import attends, exponentiates, seen_from_outside
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.traced import WITNESS, trace_of
+from perfwatch.triage.shares.traced import WITNESS, trace_of
 from perfwatch.triage.verdict import Abstention, Alternative, Missing, Outcome
+from perfwatch.triage.words.frames import show, tags
 
 CAUSE = Cause("slow_attention_fallback", "slow", "user_code", (GpuActivity, Stack))
 

@@ -19,11 +19,11 @@ from functools import partial
 
 from perfwatch.probes.readings import Stack
 from perfwatch.triage.case import Case
-from perfwatch.triage.frames import show
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.saving import in_save, recurrent_saves, saves
+from perfwatch.triage.shares.saving import in_save, recurrent_saves, saves
 from perfwatch.triage.slowness import LOST_SHARE, certainty, slow, working
 from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.triage.words.frames import show
 
 CAUSE = Cause("slow_checkpoint", "slow", "storage", (Stack,))
 

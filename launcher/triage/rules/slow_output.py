@@ -15,18 +15,18 @@ What to do next
 """
 
 from perfwatch.probes.readings import Stack, Thread
+from perfwatch.triage.cards.gpu import regimes, unseen
 from perfwatch.triage.case import Case
-from perfwatch.triage.code import line_of
-from perfwatch.triage.devices import in_sync
-from perfwatch.triage.frames import any_tag, show, tags, user_frame
-from perfwatch.triage.gpu import regimes, unseen
-from perfwatch.triage.job import Member
-from perfwatch.triage.motion import motion
-from perfwatch.triage.profile import Profile
+from perfwatch.triage.moving.motion import motion
+from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.saving import stores_rows, syncs_little
+from perfwatch.triage.shares.profile import Profile
+from perfwatch.triage.shares.saving import stores_rows, syncs_little
 from perfwatch.triage.slowness import WINDOW_SECONDS, slow, telling, worst
 from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.triage.waits.devices import in_sync
+from perfwatch.triage.words.code import line_of
+from perfwatch.triage.words.frames import any_tag, show, tags, user_frame
 
 CAUSE = Cause("slow_output", "slow", "user_code", (Stack, Thread))
 

@@ -22,23 +22,23 @@ What to do next
 import msgspec
 
 from perfwatch.probes.readings import Process, Stack, Thread
-from perfwatch.triage.absence import call, elsewhere, ended, in_collective, listed, rank_of, waits_as, way
-from perfwatch.triage.away import lacks_a_key, named_ranks, runs_on, why_absent, works
 from perfwatch.triage.case import Case
-from perfwatch.triage.chain import Chain
-from perfwatch.triage.collectives import unanswered
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal
-from perfwatch.triage.leaving import leaves, left_over, over
-from perfwatch.triage.loops import COUNTED_LOOP
-from perfwatch.triage.memory import GUESSED
-from perfwatch.triage.mpi import left_behind
-from perfwatch.triage.node import culprit
-from perfwatch.triage.releasing import held_up, partners
+from perfwatch.triage.moving.loops import COUNTED_LOOP
+from perfwatch.triage.moving.memory import GUESSED
+from perfwatch.triage.ranks.absence import call, elsewhere, ended, in_collective, listed, rank_of, waits_as, way
+from perfwatch.triage.ranks.away import lacks_a_key, named_ranks, runs_on, why_absent, works
+from perfwatch.triage.ranks.collectives import unanswered
+from perfwatch.triage.ranks.leaving import leaves, left_over, over
+from perfwatch.triage.ranks.mpi import left_behind
+from perfwatch.triage.ranks.waitgraph import WaitGraph, wait_graph
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.sending import ask
-from perfwatch.triage.threads import OTHERS_MOVE
 from perfwatch.triage.verdict import Abstention, Alternative, Finding, Missing, Outcome
-from perfwatch.triage.waitgraph import WaitGraph, wait_graph
+from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.node import culprit
+from perfwatch.triage.waits.releasing import held_up, partners
+from perfwatch.triage.waits.sending import ask
+from perfwatch.triage.waits.threads import OTHERS_MOVE
 
 CAUSE = Cause("stalled_collective", "hung", "user_code", (Process, Thread, Stack))
 

@@ -18,8 +18,8 @@ What to do next
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.busy import MOVES_SHARE, Phase, phases
 from perfwatch.triage.case import Case
-from perfwatch.triage.preparing import prepares
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.preparing import prepares
 from perfwatch.triage.verdict import Evidence, Outcome
 
 CAUSE = Cause("starting", "busy", "user_code", (Thread, Stack))

@@ -16,9 +16,9 @@ What to do next
 
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.producing import work
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.starving import starving
+from perfwatch.triage.shares.producing import work
+from perfwatch.triage.shares.starving import starving
 from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("starved_by_storage", "slow", "storage", (Thread, Stack))

@@ -20,10 +20,10 @@ What to do next
 
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.producing import work
-from perfwatch.triage.rollouts import in_environment
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.starving import Starving, awaits_data, starving
+from perfwatch.triage.shares.producing import work
+from perfwatch.triage.shares.rollouts import in_environment
+from perfwatch.triage.shares.starving import Starving, awaits_data, starving
 from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("starved_by_transforms", "slow", "data", (Thread, Stack))

@@ -18,12 +18,12 @@ from itertools import takewhile
 
 from perfwatch.probes.readings import Cgroup, ProcessUsage, Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.chain import Chain
-from perfwatch.triage.collectives import unanswered
 from perfwatch.triage.hang import DECISIVE_SECONDS, hung, who
 from perfwatch.triage.history import Seen
+from perfwatch.triage.ranks.collectives import unanswered
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Finding, Outcome
+from perfwatch.triage.waits.chain import Chain
 
 CAUSE = Cause("stopped", "hung", "user_code", (Thread,))
 

@@ -22,15 +22,15 @@ from functools import partial
 import msgspec
 
 from perfwatch.probes.readings import Process, Stack
-from perfwatch.triage import lateness
 from perfwatch.triage.case import Case
-from perfwatch.triage.collectives import growing
 from perfwatch.triage.hang import wakes_soon
-from perfwatch.triage.job import Member
-from perfwatch.triage.motion import moves
-from perfwatch.triage.profile import Profile
+from perfwatch.triage.moving.motion import moves
+from perfwatch.triage.ranks import lateness
+from perfwatch.triage.ranks.collectives import growing
+from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.saving import in_save
+from perfwatch.triage.shares.profile import Profile
+from perfwatch.triage.shares.saving import in_save
 from perfwatch.triage.slowness import FEW_SAMPLES, WINDOW_SECONDS, certainty, slow
 from perfwatch.triage.verdict import Alternative, Evidence, Outcome
 

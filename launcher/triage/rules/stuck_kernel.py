@@ -23,19 +23,19 @@ What to do next
 import msgspec
 
 from perfwatch.probes.readings import GpuSample, Thread
-from perfwatch.triage.baseline import baseline
+from perfwatch.triage.cards.baseline import baseline
+from perfwatch.triage.cards.gpu import WINDOW_SECONDS, Regime, cards_of, index_of, name_of, regime
+from perfwatch.triage.cards.idle_streams import idle_stream
+from perfwatch.triage.cards.kernels import kernels
+from perfwatch.triage.cards.spinning import acts, ceiling, patience_seconds, silent_seconds, unwatched_seconds
 from perfwatch.triage.case import Case
-from perfwatch.triage.chain import Chain
-from perfwatch.triage.devices import in_sync
-from perfwatch.triage.footprint import stands_out
-from perfwatch.triage.frames import show
-from perfwatch.triage.gpu import WINDOW_SECONDS, Regime, cards_of, index_of, name_of, regime
 from perfwatch.triage.hang import hung, who
-from perfwatch.triage.idle_streams import idle_stream
-from perfwatch.triage.kernels import kernels
+from perfwatch.triage.ranks.footprint import stands_out
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.spinning import acts, ceiling, patience_seconds, silent_seconds, unwatched_seconds
 from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Missing, Outcome
+from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.devices import in_sync
+from perfwatch.triage.words.frames import show
 
 CAUSE = Cause("stuck_kernel", "hung", "gpu", (GpuSample, Thread))
 

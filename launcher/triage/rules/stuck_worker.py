@@ -22,19 +22,19 @@ What to do next
 """
 
 from perfwatch.probes.readings import Stack, Thread
-from perfwatch.triage.batches import all_nap, all_wait, given_nothing, outspends, through_a_queue, without_a_batch
 from perfwatch.triage.case import Case
-from perfwatch.triage.chain import Chain
-from perfwatch.triage.forked import forked_with_a_lock
-from perfwatch.triage.frames import show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
-from perfwatch.triage.lock_owners import takes_again
-from perfwatch.triage.loops import blamed, goes_through_data, in_one_call, moves_data, turning
-from perfwatch.triage.native_silence import worked_for
-from perfwatch.triage.node import NATIVE_WAIT, silence
+from perfwatch.triage.moving.loops import blamed, goes_through_data, in_one_call, moves_data, turning
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.threads import OTHERS_MOVE
 from perfwatch.triage.verdict import Alternative, Evidence, Outcome
+from perfwatch.triage.waits.batches import all_nap, all_wait, given_nothing, outspends, through_a_queue, without_a_batch
+from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.forked import forked_with_a_lock
+from perfwatch.triage.waits.lock_owners import takes_again
+from perfwatch.triage.waits.native_silence import worked_for
+from perfwatch.triage.waits.node import NATIVE_WAIT, silence
+from perfwatch.triage.waits.threads import OTHERS_MOVE
+from perfwatch.triage.words.frames import show
 
 CAUSE = Cause("stuck_worker", "hung", "data", (Thread, Stack))
 

@@ -19,12 +19,12 @@ What to do next
 from functools import partial
 
 from perfwatch.probes.readings import GpuSample, SourceLine, Stack
-from perfwatch.triage.accelerated import FEW_SAMPLES, accelerated, line_of, monitored, slow_on_gpu, sync_share
+from perfwatch.triage.cards.accelerated import FEW_SAMPLES, accelerated, line_of, monitored, slow_on_gpu, sync_share
 from perfwatch.triage.case import Case
-from perfwatch.triage.devices import in_sync
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import LOST_SHARE, certainty
 from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.triage.waits.devices import in_sync
 
 CAUSE = Cause("synchronising", "slow", "user_code", (Stack, SourceLine, GpuSample))
 

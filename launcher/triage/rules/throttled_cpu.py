@@ -17,8 +17,8 @@ What to do next
 
 from perfwatch.probes.readings import Cgroup
 from perfwatch.triage.case import Case
-from perfwatch.triage.job import Member
-from perfwatch.triage.motion import motion
+from perfwatch.triage.moving.motion import motion
+from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import certainty, noted, slow, working
 from perfwatch.triage.verdict import Alternative, Outcome

@@ -16,9 +16,9 @@ What to do next
 """
 
 from perfwatch.probes.readings import Gpu, GpuSample
-from perfwatch.triage.accelerated import Accelerated, accelerated, slow_on_gpu
+from perfwatch.triage.cards.accelerated import Accelerated, accelerated, slow_on_gpu
+from perfwatch.triage.cards.gpu import name_of
 from perfwatch.triage.case import Case
-from perfwatch.triage.gpu import name_of
 from perfwatch.triage.history import median, quantile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import WINDOW_SECONDS

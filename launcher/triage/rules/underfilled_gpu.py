@@ -16,10 +16,10 @@ What to do next
 """
 
 from perfwatch.probes.readings import GpuActivity
-from perfwatch.triage.accelerated import Accelerated, accelerated, monitored, slow_on_gpu
+from perfwatch.triage.cards.accelerated import Accelerated, accelerated, monitored, slow_on_gpu
+from perfwatch.triage.cards.gpu import name_of
+from perfwatch.triage.cards.residency import BUSY
 from perfwatch.triage.case import Case
-from perfwatch.triage.gpu import name_of
-from perfwatch.triage.residency import BUSY
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
 

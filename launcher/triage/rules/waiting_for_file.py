@@ -20,18 +20,18 @@ What to do next
 import msgspec
 
 from perfwatch.probes.readings import Stack, Thread
-from perfwatch.triage.bringing import may_bring, others_may_hold_it, takes_what_comes
 from perfwatch.triage.case import Case
-from perfwatch.triage.frames import show
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, nearest, silent_seconds, temporal, who
-from perfwatch.triage.job import Member
-from perfwatch.triage.memory import Lull, has_come_back_from, lull
-from perfwatch.triage.node import End, Node, culprit, node_of
-from perfwatch.triage.polling import texts_near
+from perfwatch.triage.moving.memory import Lull, has_come_back_from, lull
+from perfwatch.triage.moving.working import busy_with, works
+from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.threads import other_threads
 from perfwatch.triage.verdict import Alternative, Outcome
-from perfwatch.triage.working import busy_with, works
+from perfwatch.triage.waits.bringing import may_bring, others_may_hold_it, takes_what_comes
+from perfwatch.triage.waits.node import End, Node, culprit, node_of
+from perfwatch.triage.waits.polling import texts_near
+from perfwatch.triage.waits.threads import other_threads
+from perfwatch.triage.words.frames import show
 
 CAUSE = Cause("waiting_for_file", "hung", "user_code", (Thread, Stack))
 

@@ -25,17 +25,17 @@ What to do next
 from collections.abc import Iterable, Iterator
 
 from perfwatch.probes.readings import Process, ProcessUsage, Thread
-from perfwatch.triage.absence import in_collective
-from perfwatch.triage.bringing import asked, preparing
 from perfwatch.triage.case import Case
-from perfwatch.triage.chain import Chain
-from perfwatch.triage.frames import show
-from perfwatch.triage.going_through import LASTS, through_data
 from perfwatch.triage.hang import nearest, silent_seconds, temporal
-from perfwatch.triage.node import NATIVE_WAIT, Node, culprit, node_of
+from perfwatch.triage.moving.working import MOVING_BYTES, busy_with, goes_on, moves, work_beside
+from perfwatch.triage.ranks.absence import in_collective
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.going_through import LASTS, through_data
 from perfwatch.triage.verdict import Culprit, Evidence, Finding, Outcome
-from perfwatch.triage.working import MOVING_BYTES, busy_with, goes_on, moves, work_beside
+from perfwatch.triage.waits.bringing import asked, preparing
+from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.node import NATIVE_WAIT, Node, culprit, node_of
+from perfwatch.triage.words.frames import show
 
 CAUSE = Cause("waiting_on_work", "busy", "user_code", (Process, ProcessUsage, Thread))
 

@@ -22,8 +22,8 @@ import msgspec
 from perfwatch.probes.readings import Network, Process, Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal
+from perfwatch.triage.ranks.together import together
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.together import together
 from perfwatch.triage.verdict import Abstention, Alternative, Link, Missing, Outcome
 
 CAUSE = Cause("wedged_collective", "hung", "fabric", (Process, Thread, Stack, Network))

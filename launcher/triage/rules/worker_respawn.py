@@ -19,13 +19,13 @@ What to do next
 
 from perfwatch.probes.readings import Process, ProcessEnded, Stack
 from perfwatch.triage.case import Case
-from perfwatch.triage.frames import any_tag, show, tags
 from perfwatch.triage.history import Seen
-from perfwatch.triage.job import Member
-from perfwatch.triage.motion import tags_seen
+from perfwatch.triage.moving.motion import tags_seen
+from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import WINDOW_SECONDS, certainty, slow, working
 from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.triage.words.frames import any_tag, show, tags
 
 CAUSE = Cause("worker_respawn", "slow", "data", (Process, Stack))
 

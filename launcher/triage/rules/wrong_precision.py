@@ -20,15 +20,15 @@ What to do next
 from functools import partial
 
 from perfwatch.probes.readings import GpuActivity, Stack
-from perfwatch.triage.accelerated import Accelerated, accelerated, monitored, slow_on_gpu
+from perfwatch.triage.cards.accelerated import Accelerated, accelerated, monitored, slow_on_gpu
+from perfwatch.triage.cards.gpu import Regime, name_of
 from perfwatch.triage.case import Case
-from perfwatch.triage.code import line_of, names
-from perfwatch.triage.frames import any_tag, tags, user_frames
-from perfwatch.triage.gpu import Regime, name_of
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.traced import trace_of
 from perfwatch.triage.slowness import NOTED
-from perfwatch.triage.traced import trace_of
 from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.triage.words.code import line_of, names
+from perfwatch.triage.words.frames import any_tag, tags, user_frames
 
 CAUSE = Cause("wrong_precision", "slow", "user_code", (GpuActivity,))
 

@@ -1,0 +1,1 @@
+"""How a job, a process or a thread ended, and what it said last."""

@@ -1,0 +1,1 @@
+"""What moves and what stands: threads, steps, loops, bytes and memory, over time."""

@@ -1,0 +1,130 @@
+"""Does a running thread turn in one ``while`` loop inside of one call of a step: a module's forward, the fetch of a batch?
+
+Such a loop looks like training, for the modules and the loader that it is in are on every stack. What tells it apart: of many
+samples none is of any other part of the step, or of the same function outside of that loop. A step that goes on shows them, unless
+they take less than a hundredth of its time; then a line that the thread writes may still tell, and how long it took before.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import pairwise
+
+from perfwatch.probes import readings as r
+from perfwatch.triage.history import History, Seen
+from perfwatch.triage.moving.motion import TORN_SHARE
+from perfwatch.triage.words.code import line_of, names
+from perfwatch.triage.words.frames import is_named, own_frames, tags_of
+
+FETCH = "fetch of a batch"
+CALLS = {
+    "forward": "forward pass",
+    "fetch": FETCH,
+    "backward": "backward pass",
+    "optimizer": "optimizer step",
+}
+TIMES_BEFORE = 3.0  # the longest time that it was in there before and came out
+PAUSE_SECONDS = 10.0  # in which nobody looks; for the rest of a longer one it may have been anywhere
+# What a loop may write with: of one that does, what its thread writes tells nothing.
+WRITES = frozenset(
+    "print write writelines flush log debug info warning error exception add_scalar send sendall put".split()
+)
+ENOUGH_SAMPLES = 30  # one after the other: a loop that takes 9 tenths of a step would have been left once
+
+
+@dataclass(frozen=True)
+class Within:
+    """The loop, and for how long nothing else was seen."""
+
+    frame: r.Frame  # the loop's own line, as it was seen last
+    called: str  # what it is inside of, in words
+    samples: int
+    seconds: float  # that somebody watched it there
+    usual_seconds: float  # until when it may still come out, by how long it was in there before
+
+
+@dataclass
+class _Stay:
+    """One time in the loop, from the first sample there to the last."""
+
+    end: float
+    seconds: float
+    samples: int = 0
+
+
+def turns_within(history: History, pid: int, tid: int) -> Within | None:
+    """The loop that a thread has not left for many samples; None where there is none, or its source was not read."""
+    return history.once(("turns within", pid, tid), lambda: _turns_within(history, pid, tid))
+
+
+def _turns_within(history: History, pid: int, tid: int) -> Within | None:
+    stacks = _whole([seen for seen in history.series(r.Stack, pid, tid) if seen.reading.frames])
+    if not stacks:
+        return None
+    frames = own_frames(stacks[-1].reading)
+    known = [found for depth in range(len(frames)) if (found := _of_frame(history, stacks, frames, depth))]
+    return max(known, key=lambda one: one.samples, default=None)
+
+
+def _whole(stacks: list[Seen[r.Stack]]) -> list[Seen[r.Stack]]:
+    """Those that reach down to where the thread began: a torn one ends elsewhere."""
+    begun = Counter(seen.reading.frames[-1] for seen in stacks)
+    return [seen for seen in stacks if begun[seen.reading.frames[-1]] > TORN_SHARE * len(stacks)]
+
+
+def _of_frame(history: History, stacks: list[Seen[r.Stack]], frames: tuple[r.Frame, ...], depth: int) -> Within | None:
+    called = _inside(frames[depth + 1 :])
+    if called is None or not _turns(history, frames[depth]):
+        return None
+    *earlier, now = _stays(history, stacks, frames[depth], frames[depth + 1 :])
+    usual = TIMES_BEFORE * max((one.seconds for one in earlier), default=0.0)
+    seconds = now.seconds + min(history.at - now.end, PAUSE_SECONDS)
+    if now.samples < ENOUGH_SAMPLES or seconds < usual:
+        return None
+    return Within(frames[depth], called, now.samples, seconds, usual)
+
+
+def _inside(outer: tuple[r.Frame, ...]) -> str | None:
+    """What the innermost call of a step is that these frames are, innermost first."""
+    for frame in outer:
+        if found := tags_of(frame.function, frame.file) & CALLS.keys():
+            return CALLS[min(found)]
+    return None
+
+
+def _turns(history: History, frame: r.Frame) -> bool:
+    source = line_of(history, frame) if is_named(frame) else None
+    return source is not None and "while" in source.loops and not source.hands_out
+
+
+def _stays(history: History, stacks: list[Seen[r.Stack]], frame: r.Frame, outer: tuple[r.Frame, ...]) -> list[_Stay]:
+    """The times in that call and in the loop, oldest first; the newest stack is of the last one."""
+    found: list[_Stay] = []
+    wrote = _wrote(history, stacks[-1].reading, frame)
+    inside = False
+    for seen in stacks:
+        if not _is_in(history, own_frames(seen.reading), frame, outer):
+            inside = False
+            continue
+        if not inside or any(found[-1].end < at <= seen.at for at in wrote):
+            found.append(_Stay(seen.at - seen.reading.span_seconds, 0.0))
+        stay, inside = found[-1], True
+        stay.seconds += min(seen.at - stay.end, PAUSE_SECONDS)
+        stay.end, stay.samples = seen.at, stay.samples + seen.reading.samples
+    return found
+
+
+def _wrote(history: History, stack: r.Stack, frame: r.Frame) -> list[float]:
+    """When the thread was seen to have written something that the loop does not write: it was elsewhere for that."""
+    source = line_of(history, frame)
+    if source is None or names(source.loop_calls) & WRITES:
+        return []
+    looks = [seen for seen in history.series(r.Thread, stack.pid, stack.tid) if seen.reading.write_calls is not None]
+    return [b.at for a, b in pairwise(looks) if (b.reading.write_calls or 0) > (a.reading.write_calls or 0)]
+
+
+def _is_in(history: History, frames: tuple[r.Frame, ...], frame: r.Frame, outer: tuple[r.Frame, ...]) -> bool:
+    depth = len(frames) - len(outer) - 1
+    if depth < 0 or frames[depth + 1 :] != outer:
+        return False
+    here = frames[depth]
+    return (here.function, here.file) == (frame.function, frame.file) and (here == frame or _turns(history, here))

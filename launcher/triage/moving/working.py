@@ -1,0 +1,151 @@
+"""Whether somebody works: uses CPU time or moves bytes, and not in a mere heartbeat beside a thread that stands still.
+
+Of a process that another one waits for, all that it does counts. Of the process whose own thread waits, the other threads are
+asked one by one, and more is asked of them: a log or a progress bar is written in a deadlock too.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from perfwatch.probes.readings import ProcessUsage, Thread
+from perfwatch.triage.case import Case
+from perfwatch.triage.moving.arriving import passed, waited_on
+from perfwatch.triage.moving.flows import SILENT_BYTES_PER_SECOND
+from perfwatch.triage.moving.motion import has_ended, motion
+from perfwatch.triage.ranks.absence import in_collective
+from perfwatch.triage.roles.rank_processes import GROUP_THREADS
+from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.node import NATIVE_WAIT, Node, node_of
+from perfwatch.triage.waits.threads import OTHERS_MOVE
+
+OF_TENSORPIPE = (
+    "TP_"  # how torch names the threads that carry remote calls; those for shared memory spin while they wait
+)
+WATCHED_SECONDS = 3.0
+WINDOW_SECONDS = 10.0
+WORKING_SHARE = 0.05  # of a core
+MOVING_BYTES = 4096  # per second
+RESTING_SHARE = 0.02  # of a core; a heartbeat that looks up ten times a second uses 0.5 %
+BESIDE_SHARE = 0.2  # of a core, all threads together: what samples the machine beside a deadlock uses a few per cent
+SETTLED = ("dead", "stopped", "traced", "cycle")  # ends that nobody's work beside them heals
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is used: a share of a core, and bytes per second, read, written, sent and received."""
+
+    cores: float
+    data: float
+    tids: tuple[int, ...] = ()  # of the threads that do it, the busiest first, where they were asked one by one
+
+    @property
+    def said(self) -> str:
+        """In words, with its figures."""
+        data = f", {self.data / 1024:,.0f} KiB/s read and written" if self.data >= MOVING_BYTES else ""
+        return f"{self.cores:.0%} of a core{data}"
+
+
+def started_by(case: Case, pid: int) -> tuple[int, ...]:
+    """The living processes below one, without the library's own servants and the workers of its loader."""
+    members = (m for m in case.job.members.values() if m.alive and m.role not in ("service", "worker"))
+    return tuple(m.pid for m in members if case.job.branch(m.pid, pid) is not None)
+
+
+def called_beside(case: Case, chain: Chain) -> tuple[int, ...]:
+    """What the driver that would call a rank has started besides; who waits for the others in a collective does not work, however busy."""
+    below = started_by(case, chain.end.node.pid)
+    return tuple(pid for pid in below if pid not in case.chains or not in_collective(case, case.chains[pid]))
+
+
+def works(case: Case, pid: int) -> bool:
+    """Whether a process uses CPU time or moves bytes, and not in a mere heartbeat."""
+    return moves(case, node_of(case.history, case.job, pid)) and busy_with(case, pid) is not None
+
+
+def goes_on(case: Case, chain: Chain) -> bool:
+    """Whether somebody works for the one that waits, although the thread at the end of the chain stands.
+
+    The other threads of its process, where those may let it go on; of another process, all of it and what it has started.
+    """
+    end = chain.end
+    if end.kind in SETTLED or (end.kind == "lock" and end.detail != OTHERS_MOVE):
+        return False
+    if end.node.pid == chain.start.pid:
+        if end.kind == NATIVE_WAIT and any(works(case, pid) for pid in started_by(case, end.node.pid)):
+            return True  # a library asks what it has started itself
+        return end.kind in ("lock", NATIVE_WAIT) and work_beside(case, end.node) is not None
+    above = case.job.branch(chain.start.pid, end.node.pid) is not None  # what a parent has started is all the job
+    below = called_beside(case, chain) if "call" in chain.through else () if above else started_by(case, end.node.pid)
+    return any(works(case, pid) for pid in (end.node.pid, *below))
+
+
+def busy_with(case: Case, pid: int, watched_seconds: float = WATCHED_SECONDS) -> Work | None:
+    """What a process does that has enough of it to do and was watched for so long."""
+    cores = _rate(case, pid, lambda usage: usage.cpu_seconds, watched_seconds)
+    moved = _rate(case, pid, lambda usage: float((usage.read_chars or 0) + (usage.written_chars or 0)), watched_seconds)
+    data = max(moved or 0.0, _carried(case, pid, [tid for _, tid in case.history.of(Thread, pid)]))
+    return Work(cores, data) if cores is not None and (cores >= WORKING_SHARE or data >= MOVING_BYTES) else None
+
+
+def work_beside(case: Case, node: Node) -> Work | None:
+    """What the other threads of its process do, if that is enough to speak for work."""
+    tids = _others(case, node)
+    shares = {tid: motion(case.history, node.pid, tid).run_share or 0.0 for tid in tids}
+    cores, data = sum(shares.values()), data_of(case, node.pid, tids)
+    if cores < BESIDE_SHARE and data < SILENT_BYTES_PER_SECOND:
+        return None
+    return Work(cores, data, tuple(sorted(tids, key=lambda tid: -shares[tid])))
+
+
+def moves(case: Case, node: Node) -> bool:
+    """Whether the thread that matters moves, or one beside it that does not rest in between, as a heartbeat does."""
+    return node.motion.frozen is not True or bool(_others(case, node))
+
+
+def _others(case: Case, node: Node) -> list[int]:
+    """The threads beside one that move: no heartbeats, and not those of a process group, which spin while ranks wait."""
+    tids = [tid for _, tid in case.history.of(Thread, node.pid) if tid != node.tid]
+    moving = [tid for tid in tids if _moves_itself(case, node.pid, tid)]
+    return [tid for tid in moving if not (_serves_a_group(case, node.pid, tid) or _rests(case, node.pid, tid))]
+
+
+def _moves_itself(case: Case, pid: int, tid: int) -> bool:
+    return not has_ended(case.history, pid, tid) and motion(case.history, pid, tid).frozen is False
+
+
+def _rests(case: Case, pid: int, tid: int) -> bool:
+    """Whether a thread looks up now and then, and does little in between."""
+    looks = case.history.series(Thread, pid, tid, seconds=WINDOW_SECONDS)
+    waits = [one.reading.wait for one in looks if one.reading.wait is not None]
+    if not any(wait.kind in ("sleep", "poll", "futex") and not wait.forever for wait in waits):
+        return False
+    share = motion(case.history, pid, tid).run_share or 0.0
+    return share < RESTING_SHARE and data_of(case, pid, [tid]) < MOVING_BYTES
+
+
+def _serves_a_group(case: Case, pid: int, tid: int) -> bool:
+    seen = case.history.latest(Thread, pid, tid)
+    return seen is not None and seen.reading.name.startswith((*GROUP_THREADS, OF_TENSORPIPE))
+
+
+def data_of(case: Case, pid: int, tids: list[int]) -> float:
+    """Bytes per second that these threads read and write themselves, and that pass on the connections that they wait on."""
+    own = (case.history.rate(Thread, pid, tid, of=chars_of, seconds=WINDOW_SECONDS) or 0.0 for tid in tids)
+    return max(sum(own), _carried(case, pid, tids))  # what read and write moved over a connection is in both
+
+
+def chars_of(thread: Thread) -> float | None:
+    """Bytes that a thread has read and written itself since it began; None where neither is known."""
+    known = [count for count in (thread.read_chars, thread.written_chars) if count is not None]
+    return float(sum(known)) if known else None
+
+
+def _carried(case: Case, pid: int, tids: list[int]) -> float:
+    fds = frozenset[int]().union(*(waited_on(case.history, pid, tid, WINDOW_SECONDS) for tid in tids))
+    both = sum(passed(case.history, pid, fd, WINDOW_SECONDS, sent) for fd in fds for sent in (False, True))
+    return both / WINDOW_SECONDS
+
+
+def _rate(case: Case, pid: int, of: Callable[[ProcessUsage], float | None], watched_seconds: float) -> float | None:
+    grown = case.history.growth(ProcessUsage, pid, of=of, seconds=WINDOW_SECONDS)
+    return grown[0] / grown[1] if grown is not None and grown[1] >= watched_seconds else None

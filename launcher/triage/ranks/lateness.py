@@ -1,0 +1,163 @@
+"""How much each rank waits for the others, and what holds back the one that they wait for."""
+
+from dataclasses import dataclass
+from functools import partial
+
+from perfwatch.probes.readings import GpuSample, Stack
+from perfwatch.triage.cards.accelerated import trained_for
+from perfwatch.triage.cards.gpu import cards_of, name_of, regimes
+from perfwatch.triage.case import Case
+from perfwatch.triage.history import median
+from perfwatch.triage.moving.motion import motion, was_at
+from perfwatch.triage.ranks.mpi_calls import waits_for_ranks
+from perfwatch.triage.roles.job import Member
+from perfwatch.triage.shares.profile import Profile
+from perfwatch.triage.slowness import WINDOW_SECONDS
+from perfwatch.triage.verdict import Culprit, Evidence
+from perfwatch.triage.words.frames import show, tags
+
+LOADER_SHARE = 0.3  # of the late rank's time spent waiting for its own workers
+DELAY_SHARE, DELAY_RATIO = 0.3, 2.0  # runnable and not running; so many times as much as the others
+CLOCK_RATIO = 0.9  # of the peers' clocks
+MOST_BEFORE = 0.8
+BELOW_ITS_WILL = 0x08 | 0x20 | 0x40 | 0x80  # NVML's reasons: hardware slowdown, heat, heat, power brake
+
+
+@dataclass(frozen=True)
+class OwnCause:
+    """Why a rank is late: in words, whose it is to mend, whom to name, and what shows it."""
+
+    words: str
+    owner: str
+    culprit: Culprit
+    evidence: tuple[Evidence, ...] = ()
+
+
+def in_collective(case: Case, stack: Stack) -> bool:
+    """Whether a stack is where a rank waits for the others: a collective, backward, or an exchange of MPI."""
+    return not tags(stack).isdisjoint({"collective", "backward"}) or waits_for_ranks(case.history, case.job, stack)
+
+
+def apart(case: Case) -> bool:
+    """Whether nothing says that the ranks train together, and none was seen in an exchange of MPI either."""
+    if not case.job.apart:
+        return False
+    at_it = partial(waits_for_ranks, case.history, case.job)
+    return not any(case.profile(rank, WINDOW_SECONDS).share_where(at_it) for rank in case.ranks)
+
+
+def waits_by_design(case: Case, rank: Member, seen: Profile) -> bool:
+    """Whether a rank has no batches left (torch's Join), or exchanges by MPI and was never in a backward pass: it serves the others."""
+    if seen.seen("shadow"):
+        return True
+    exchanges = seen.share_where(partial(waits_for_ranks, case.history, case.job)) > 0.0
+    return exchanges and not was_at(case.history, rank.pid, case.progress[rank.pid].thread, "backward")
+
+
+def training_seconds(case: Case, rank: Member) -> float:
+    """The window; where a good part of it lies before the first step, the time since then.
+
+    Before it one rank may prepare what the others wait for once. Known only where steps are counted.
+    """
+    since = WINDOW_SECONDS if case.steps(rank) is None else trained_for(case, rank)
+    return since if since <= MOST_BEFORE * WINDOW_SECONDS else WINDOW_SECONDS
+
+
+def waiting_share(case: Case, rank: Member, seen: Profile) -> float:
+    """Share of the time that a rank waits in collectives, or asleep in the reduction below its backward pass."""
+    explicit = seen.share("collective") + seen.share_where(partial(waits_for_ranks, case.history, case.job))
+    below = seen.share_where(lambda stack: "backward" in tags(stack) and "collective" not in tags(stack))
+    moved = motion(case.history, rank.pid, case.progress[rank.pid].thread, training_seconds(case, rank))
+    asleep = 1.0 - (moved.run_share or 0.0) - (moved.delay_share or 0.0) if moved.run_share is not None else 0.0
+    return explicit + max(0.0, min(below, asleep - explicit))
+
+
+def resident_share(case: Case, rank: Member) -> float | None:
+    """Share of the time with a kernel on the rank's card: of a rank that waits in NCCL nearly all. None: not known."""
+    if not cards_of(case.history, rank.pid).certain:
+        return None
+    shares = [card.graphics for card in regimes(case.history, rank.pid, WINDOW_SECONDS) if card.graphics is not None]
+    return max(shares, default=None)
+
+
+def own_cause(case: Case, late: Member, seen: Profile) -> OwnCause:
+    """What the late rank does while the others wait."""
+    return (
+        _throttled(case, late)
+        or _loader(case, late, seen)
+        or _crowded_out(case, late, seen)
+        or _own_line(case, late, seen)
+    )  # fmt: skip
+
+
+def _throttled(case: Case, late: Member) -> OwnCause | None:
+    """Its card runs below the clocks of the others, and says why."""
+    clocks = {rank.pid: clock for rank in case.ranks if (clock := _clock(case, rank)) is not None}
+    others = [clock for pid, clock in clocks.items() if pid != late.pid]
+    usual = median(others)
+    if late.pid not in clocks or usual is None or clocks[late.pid] > CLOCK_RATIO * usual:
+        return None
+    uuid = cards_of(case.history, late.pid).uuids[0]
+    newest = case.history.latest(GpuSample, uuid)
+    if newest is None or not (newest.reading.reasons or 0) & BELOW_ITS_WILL:
+        return None
+    name = name_of(case.history, uuid)
+    words = f"its card {name} runs at {clocks[late.pid]:.0f} MHz, the others at {usual:.0f}: it is throttled"
+    shown = case.saw("nvml", name, "SM clock", f"{clocks[late.pid]:.0f} MHz", f"{usual:.0f} MHz, as the others")
+    return OwnCause(words, "node", Culprit(pid=late.pid, rank=late.rank), (shown,))
+
+
+def _clock(case: Case, rank: Member) -> float | None:
+    looks = [
+        float(seen.reading.sm_clock_mhz)
+        for uuid in cards_of(case.history, rank.pid).uuids[:1]
+        for seen in case.history.series(GpuSample, uuid, seconds=WINDOW_SECONDS)
+        if seen.reading.sm_clock_mhz is not None
+    ]
+    return median(looks)
+
+
+def _loader(case: Case, late: Member, seen: Profile) -> OwnCause | None:
+    """It waits for its own DataLoader workers."""
+    share = seen.share("loader_wait")
+    if share < LOADER_SHARE:
+        return None
+    workers = case.worker_profiles(late, WINDOW_SECONDS)
+    busiest = max(workers, key=lambda pid: workers[pid].share("fetch"), default=None)
+    frame = workers[busiest].top_line(lambda stack: "fetch" in tags(stack)) if busiest is not None else None
+    where = f": worker {busiest} is mostly at {show(frame)}" if frame is not None else ""
+    culprit = Culprit(pid=late.pid, rank=late.rank, worker_pid=busiest, frame=show(frame or seen.top_line()))
+    shown = case.saw(
+        "stack", f"rank {late.rank}", "waits for its DataLoader", f"{share:.0%} of the time", "hardly ever"
+    )
+    return OwnCause(f"its DataLoader is too slow ({share:.0%} of its time{where})", "data", culprit, (shown,))
+
+
+def _crowded_out(case: Case, late: Member, seen: Profile) -> OwnCause | None:
+    """It wants to run and is not let, much more than the others when they want to: somebody else has its CPUs."""
+    wanted = {rank.pid: _kept_waiting(case, rank) for rank in case.ranks}
+    own, most = wanted[late.pid], max((share for pid, share in wanted.items() if pid != late.pid), default=0.0)
+    if own < DELAY_SHARE or own < DELAY_RATIO * most:
+        return None
+    line = _own_line(case, late, seen)
+    words = (
+        f"when it wants to run it waits for a CPU {own:.0%} of the time, the others at most {most:.0%}; {line.words}"
+    )
+    shown = case.saw(
+        "schedstat", f"rank {late.rank}", "waits for a CPU when it wants to run", f"{own:.0%}", f"{most:.0%}"
+    )
+    return OwnCause(words, "node", line.culprit, (shown,))
+
+
+def _kept_waiting(case: Case, rank: Member) -> float:
+    """Of the time that its training thread wanted to run, the share that it had to wait."""
+    moved = motion(case.history, rank.pid, case.progress[rank.pid].thread, WINDOW_SECONDS)
+    wanted = (moved.run_share or 0.0) + (moved.delay_share or 0.0)
+    return (moved.delay_share or 0.0) / wanted if wanted > 0.0 else 0.0
+
+
+def _own_line(case: Case, late: Member, seen: Profile) -> OwnCause:
+    frame = seen.top_line(lambda stack: not in_collective(case, stack)) or seen.top_line()
+    return OwnCause(
+        f"it is mostly at {show(frame)}", "user_code", Culprit(pid=late.pid, rank=late.rank, frame=show(frame))
+    )

@@ -1,0 +1,82 @@
+"""What travels between the ranks: over their connections or the machine's interfaces, over RDMA ports, and over NVLink.
+
+And what a card shows that does nothing else.
+"""
+
+from perfwatch.probes import readings as r
+from perfwatch.triage.cards.gpu import Regime, regimes
+from perfwatch.triage.case import Case
+from perfwatch.triage.moving.flows import SHORTEST_SECONDS, Flow, flow
+
+MEBIBYTE = 2**20
+# Measured on two H200 while 1 GiB is reduced in each step: 250 GiB/s over NVLink with tensor 0, DRAM 24 % and SM 26 %; with an
+# optimizer beside it 175 GiB/s, tensor 3 %, DRAM 50 %, SM 50 %. A healthy data-parallel run: 16 GiB/s.
+BUSY_NVLINK_MIB_PER_SECOND = 60 * 1024.0
+TAKEN, TENSOR, DRAM, SM = 0.8, 0.1, 0.55, 0.65  # of the time, and of what each unit can do at most
+
+
+def carried(case: Case, seconds: float) -> Flow | None:
+    """What went over the ranks' connections, of what they carried the least; RDMA ports and NVLink count in the rate.
+
+    None: not every rank's were read twice.
+    """
+    flows = [flow(case.history, rank.pid, seconds) for rank in case.ranks]
+    known = [one for one in flows if one is not None]
+    if not known or len(known) < len(flows):
+        return None
+    rates = (*(one.bytes_per_second for one in known), *_rates(case, ("rdma",), seconds))
+    return Flow(
+        sum(rates) + nvlink_bytes_per_second(case, seconds),
+        sum(one.queued_bytes for one in known),
+        sum(one.retransmits for one in known),
+        min(one.carried_bytes for one in known),
+    )
+
+
+def travelling(case: Case, seconds: float) -> float | None:
+    """Bytes a second over the last ``seconds``, all interfaces (the loopback too) and cards together; None: not known."""
+    rates = _rates(case, ("netdev", "rdma"), seconds)
+    return sum(rates) + nvlink_bytes_per_second(case, seconds) if rates else None
+
+
+def _rates(case: Case, kinds: tuple[str, ...], seconds: float) -> list[float]:
+    """Of each interface or port of these kinds, in each direction, as far as they were read twice."""
+    found = []
+    for key in case.history.entities(r.Network):
+        interface = case.history.latest(r.Network, *key)
+        if interface is None or interface.reading.kind not in kinds:
+            continue
+        for of in (_received, _sent):
+            rate = case.history.rate(r.Network, *key, of=of, seconds=seconds)
+            found.append(case.history.rate(r.Network, *key, of=of, seconds=SHORTEST_SECONDS) if rate is None else rate)
+    return [rate for rate in found if rate is not None]
+
+
+def nvlink_bytes_per_second(case: Case, seconds: float) -> float:
+    """The busiest card's, in its busier direction; 0 where no card tells."""
+    cards = [card for rank in case.ranks for card in regimes(case.history, rank.pid, seconds)]
+    return max((card.nvlink_mib_per_second or 0.0 for card in cards), default=0.0) * MEBIBYTE
+
+
+def only_sends(card: Regime) -> bool:
+    """Whether a card is taken by collectives: NVLink is busy, and the arithmetic and the memory of the card are not."""
+    return (
+        (card.graphics or 0.0) >= TAKEN
+        and (card.nvlink_mib_per_second or 0.0) >= BUSY_NVLINK_MIB_PER_SECOND
+        and (card.tensor or 0.0) <= TENSOR
+        and (card.dram or 0.0) <= DRAM
+        and (card.sm_active is None or card.sm_active <= SM)
+    )
+
+
+def computes(card: Regime) -> bool:
+    """Whether a card that is taken does more than a collective's kernels do."""
+    return (card.graphics or 0.0) >= TAKEN and card.sm_active is not None and card.sm_active > SM
+
+
+def _received(one: r.Network) -> float:
+    return float(one.received_bytes)
+
+
+def _sent(one: r.Network) -> float:
+    return float(one.sent_bytes)

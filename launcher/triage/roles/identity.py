@@ -1,0 +1,76 @@
+"""Which job a rank belongs to, by what its launcher put into its environment: the same on every host of one job.
+
+``MASTER_ADDR`` is told and not compared: the first host may call itself ``localhost`` where the others use its name.
+"""
+
+import msgspec
+
+from perfwatch.probes.readings import Process
+from perfwatch.triage.roles.job import Job
+
+NO_RUN_IDS = ("", "none")  # torchrun's default --rdzv-id is the word "none"
+# Names under which launchers number a job, and what they call it: Open MPI 5 and 4, MPICH, Flux.
+SCHEDULER_NAMES = (
+    ("PMIX_NAMESPACE", "mpi job"),
+    ("OMPI_MCA_ess_base_jobid", "mpi job"),
+    ("PMI_JOBID", "mpi job"),
+    ("FLUX_JOB_ID", "flux job"),
+)
+MOST_WORDS = 4  # of the command line
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """What the ranks of one job have in common. Empty text: not said by its launcher."""
+
+    master: str = ""  # MASTER_ADDR:MASTER_PORT
+    run: str = ""  # TORCHELASTIC_RUN_ID
+    scheduler: str = ""  # "slurm job 12 step 0", ...
+    world_size: int | None = None
+    program: str = ""  # the first words of a rank's command line, redacted
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Equal on every host of one job; all empty where nothing tells one job from another."""
+        return self.master.rpartition(":")[2], self.run, self.scheduler
+
+    @property
+    def told(self) -> bool:
+        """Whether anything but the program tells this job from others."""
+        return any(self.key)
+
+    def shown(self) -> str:
+        """In a few words, for a person who has to choose."""
+        parts = [self.scheduler, f"run {self.run}" if self.run else "", f"master {self.master}" if self.master else ""]
+        return ", ".join(part for part in (*parts, self.program) if part)
+
+
+def identity_of(job: Job) -> Identity:
+    """Who a job says that it is, by its first rank that says anything."""
+    of_ranks = [identity(rank.process) for rank in job.ranks]
+    best = next((one for one in of_ranks if one.told), of_ranks[0] if of_ranks else Identity())
+    return msgspec.structs.replace(best, world_size=job.world_size)
+
+
+def identity(process: Process) -> Identity:
+    """What one process' environment says."""
+    names = process.environment
+    run = names.get("TORCHELASTIC_RUN_ID", "")
+    address, port = names.get("MASTER_ADDR", ""), names.get("MASTER_PORT", "")
+    return Identity(
+        master=f"{address}:{port}" if port else "",
+        run="" if run in NO_RUN_IDS else run,
+        scheduler=_scheduler(names),
+        world_size=process.world_size,
+        program=" ".join(process.command[:MOST_WORDS]),
+    )
+
+
+def slurm_job(number: str) -> str:
+    """How every rank of a Slurm job begins to say who it is."""
+    return f"slurm job {number} step "
+
+
+def _scheduler(names: dict[str, str]) -> str:
+    if "SLURM_JOB_ID" in names:
+        return slurm_job(names["SLURM_JOB_ID"]) + names.get("SLURM_STEP_ID", "batch")
+    return next((f"{word} {names[name]}" for name, word in SCHEDULER_NAMES if name in names), "")

@@ -1,0 +1,286 @@
+"""Which processes of a job are its ranks.
+
+By the numbers that a launcher gave them (``placement``), the outermost process with a given number; a DataLoader worker inherits
+that of its rank. Where nobody numbered them (a plain spawn sets ``RANK`` inside of the process, where it cannot be seen) by
+what their parent waits for. A driver that only starts trainings (a sweep, folds of a cross-validation) is no rank: they are,
+each by itself, as under Ray (``ray_train``). Nor is what a training has started to work for it (an inference engine), be it in a
+process group of its own.
+"""
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from perfwatch.probes import readings as r
+from perfwatch.triage.history import History
+from perfwatch.triage.moving.motion import was_at
+from perfwatch.triage.roles.placement import Placement, launches, placement, program_of
+from perfwatch.triage.roles.ray_train import ray_ranks, runs_training, untold_ranks
+from perfwatch.triage.words.frames import any_tag, is_user, own_frames, short_name, tags
+from perfwatch.triage.words.vocabulary import SERVICES
+
+WORKER_THREAD = "pt_data_worker"  # the name that torch gives a DataLoader worker's main thread
+TRAINING = ("optimizer", "backward", "loader", "forward")
+OUR_NAME = "perfwatch"  # launchers, watchers and writers of ours name themselves so: never part of what they watch
+WAITS_FOR_CHILDREN = ("child_wait", "mp_join")
+JOINS = ("spawn_join", *WAITS_FOR_CHILDREN)
+ASKS_FOR_TASKS = ("queue_get", "mp_queue_get", "mp_receive")
+# How torch and its backends name the threads of a process group (gloo's loop, NCCL's watchdog, heartbeat and proxy).
+GROUP_THREADS = ("gloo", "pt_nccl", "NCCL", "nccl", "pt_gloo")
+STORE_THREAD = "pt_tcpstore"  # how torch names the thread of a TCPStore's server (torch 2.1 to 2.13)
+
+_SERVICE = re.compile(SERVICES)
+_OF_MULTIPROCESSING = re.compile(
+    r"\.(?:resource_tracker|forkserver|semaphore_tracker)\b"
+)  # imported by a ``-c``, or run by ``-m``
+
+
+class Sights:
+    """What is known of every process, gathered in one pass: a job can have thousands of threads."""
+
+    def __init__(self, history: History, ended: Collection[int] = ()) -> None:
+        self._history, self.ended = history, ended
+        self.all: dict[int, set[str]] = {}  # tags of all its threads' newest stacks
+        self.main: dict[int, r.Stack] = {}
+        # Belongs to a process group, by its stacks or by a thread that torch made for one.
+        self.in_group: set[int] = set()
+        self.for_ray: set[int] = set()  # A thread of it runs a training that was given to Ray.
+        self.stores: set[int] = set()  # It serves torch's store, which rank 0 does.
+        for pid, tid in history.entities(r.Stack):
+            seen = history.latest(r.Stack, pid, tid)
+            if seen is None:
+                continue
+            self.all.setdefault(pid, set()).update(tags(seen.reading))
+            if pid == tid:
+                self.main[pid] = seen.reading
+            elif runs_training(seen.reading):
+                self.for_ray.add(pid)
+        for pid, tid in history.entities(r.Thread):
+            thread = history.latest(r.Thread, pid, tid)
+            if thread is not None and thread.reading.name.startswith(GROUP_THREADS):
+                self.in_group.add(pid)
+            if thread is not None and thread.reading.name.startswith(STORE_THREAD):
+                self.stores.add(pid)
+        self.in_group |= {pid for pid, found in self.all.items() if any_tag(found, "collective", "rendezvous")}
+
+    def of(self, pid: int) -> frozenset[str]:
+        """Tags of all threads of a process."""
+        return frozenset(self.all.get(pid, ()))
+
+    def of_main(self, pid: int) -> frozenset[str]:
+        """Tags of its main thread."""
+        return tags(self.main[pid]) if pid in self.main else frozenset()
+
+    def counts(self, pid: int) -> bool:
+        """Whether the agent has counted steps in it."""
+        counted = self._history.latest(r.Steps, pid)
+        return counted is not None and counted.reading.count > 0
+
+    def trains(self, pid: int) -> bool:
+        """Whether it lives and has made steps, or was seen in the midst of one."""
+        return pid not in self.ended and (self.counts(pid) or self.was_at(pid, "backward", "optimizer"))
+
+    def asks(self, pid: int) -> bool:
+        """Whether its main thread is in a library's own loop, which takes its next task from a queue."""
+        return pid in self.main and _asks(self.main[pid])
+
+    def has_asked(self, pid: int) -> bool:
+        """Whether it was ever seen there; the newest stack is looked at first."""
+        return any(_asks(one.reading) for one in reversed(self._history.series(r.Stack, pid, pid)))
+
+    def was_at(self, pid: int, *any_of: str) -> bool:
+        """Whether its main thread was ever seen in a stack with one of these tags."""
+        return was_at(self._history, pid, pid, *any_of)
+
+
+def _asks(stack: r.Stack) -> bool:
+    return any_tag(tags(stack), *ASKS_FOR_TASKS) and not any(map(is_user, own_frames(stack)))
+
+
+Ranks = dict[int, int | None]  # by pid; None: nobody numbered it, and nothing says that it is one of a group
+
+
+@dataclass(frozen=True)
+class Found:
+    """The ranks of a job, the world size where anybody says it, and whether a launcher numbered them (or we did)."""
+
+    ranks: Ranks
+    world_size: int | None
+    numbered: bool
+    doubt: str = ""  # about their numbers
+
+
+def find_ranks(sights: Sights, processes: dict[int, r.Process]) -> Found:
+    """Who trains."""
+    candidates = {
+        pid: one for pid, one in processes.items() if one.python and not is_service(one) and not launches(one)
+    }
+    of_ray = ray_ranks(candidates, sights.for_ray, sights.ended, sights.stores)
+    if of_ray:  # whatever they inherited is the number of their driver
+        group = [pid for pid, rank in of_ray.items() if rank is not None]
+        return Found(of_ray, None, numbered=False, doubt=untold_ranks(group, sights.stores))
+    told = {pid: Placement(one.rank, one.world_size) for pid, one in candidates.items() if one.rank is not None}
+    if not told:
+        told = {pid: place for pid, one in candidates.items() if (place := placement(one)) is not None}
+    told = {pid: place for pid, place in told.items() if not _helps(sights, pid, processes)}
+    if told:
+        return _placed(sights, told, processes)
+    roots = [p for p in processes.values() if p.python and not is_service(p) and _nearest_python(p, processes) is None]
+    found: Ranks = {}
+    for root in sorted(roots, key=lambda p: p.start_ticks):
+        found.update(_descend(sights, root, processes))
+    return Found(found, _largest(processes[pid].world_size for pid in found), numbered=False)
+
+
+def _helps(sights: Sights, pid: int, processes: dict[int, r.Process]) -> bool:
+    """Whether a process without torch lies below one that has it and does not merely start others.
+
+    What was numbered within the training's own process (MPI does so in ``MPI_Init``) can be seen in its children alone.
+    """
+    above = _nearest_python(processes[pid], processes)
+    if above is None or processes[pid].torch_loaded is not False or not processes[above].torch_loaded:
+        return False
+    return not launches(processes[above]) and not any_tag(sights.of_main(above), *JOINS)
+
+
+def _placed(sights: Sights, told: dict[int, Placement], processes: dict[int, r.Process]) -> Found:
+    """The outermost process with each number; one that spawned ranks and waits for them stands for its host, not for a rank."""
+    found: Ranks = {}
+    sizes: list[int | None] = []
+    for pid, place in told.items():
+        if _inherits(pid, told, processes):
+            continue
+        below = list(_descend(sights, processes[pid], processes)) if "spawn_join" in sights.of_main(pid) else [pid]
+        for index, one in enumerate(below):
+            found[one] = place.rank * len(below) + index
+        sizes.append(place.size * len(below) if place.size is not None else None)
+    return Found(found, _largest(sizes), numbered=True)
+
+
+def _largest(sizes: Iterable[int | None]) -> int | None:
+    return max((size for size in sizes if size is not None), default=None)
+
+
+def _descend(sights: Sights, process: r.Process, processes: dict[int, r.Process]) -> dict[int, int | None]:
+    """The rank(s) at or below a top Python process: past launchers, and into the children of a plain spawn."""
+    children = [
+        p
+        for p in processes.values()
+        if p.python and _nearest_python(p, processes) == process.pid and not is_service(p) and not is_worker(sights, p)
+    ]
+    grouped = [child for child in children if child.pid in sights.in_group]
+    if _work_for(sights, process.pid, [child.pid for child in grouped]):
+        grouped = []
+    supervises = any_tag(sights.of_main(process.pid), "spawn_join", "mp_join") or process.pid not in sights.in_group
+    if "spawn_join" in sights.of_main(process.pid) or (grouped and supervises):
+        entries = {_entry(sights, child.pid) for child in grouped}
+        likely = [
+            child
+            for child in children
+            if child in grouped
+            or (child.torch_loaded is not False and (not entries or _entry(sights, child.pid) in {None, *entries}))
+        ]
+        ordered = sorted(likely, key=lambda p: (p.start_ticks, p.pid))
+        return {child.pid: index for index, child in enumerate(ordered)}
+    if grouped:  # it trains as the first rank itself
+        ordered = sorted(grouped, key=lambda p: (p.start_ticks, p.pid))
+        return {one.pid: index for index, one in enumerate([process, *ordered])}
+    started = _started(sights, process, children, processes)
+    if started:
+        return started
+    heavy = [child for child in children if child.torch_loaded]
+    trains = len(heavy) == 1 and any_tag(sights.of(heavy[0].pid), *TRAINING)
+    joins = trains and "mp_join" in sights.of_main(process.pid)
+    above = process.torch_loaded is False or joins or launches(process) or _only_launches(sights, process.pid)
+    if len(heavy) == 1 and above:
+        return _descend(sights, heavy[0], processes)
+    return {process.pid: None}
+
+
+def _work_for(sights: Sights, pid: int, grouped: list[int]) -> bool:
+    """Whether the members of process groups below one train nothing and work for it: an inference engine has a group of its own.
+
+    Who trains without them, and in no group, needs no more to be known. One that has not trained yet may only supervise them, and
+    is taken for the rank while a lone one asks for its next task: an engine of a server that stands at anything else is looked at.
+    """
+    if not grouped or any_tag(sights.of_main(pid), *JOINS) or any(map(sights.trains, grouped)):
+        return False
+    if sights.trains(pid):
+        return pid not in sights.in_group or all(map(sights.has_asked, grouped))
+    return len(grouped) == 1 and sights.asks(grouped[0])
+
+
+def _started(sights: Sights, driver: r.Process, children: list[r.Process], processes: dict[int, r.Process]) -> Ranks:
+    """The trainings below a process that makes no steps itself; none where it trains, or where that cannot be told.
+
+    Where steps are counted below it and never in it, it need not be seen to wait.
+    """
+    if sights.counts(driver.pid) or sights.was_at(driver.pid, *TRAINING):
+        return {}
+    below = [_descend(sights, one, processes) for one in children if _trains_below(sights, one, processes)]
+    waits = any_tag(sights.of_main(driver.pid), *WAITS_FOR_CHILDREN)
+    if not waits and not any(sights.counts(pid) for found in below for pid in found):
+        return {}
+    if len(below) > 1 and any(number is not None for found in below for number in found.values()):
+        return {}  # several groups: their numbers would be taken for those of one
+    return {pid: number for found in below for pid, number in found.items()}
+
+
+def _trains_below(sights: Sights, process: r.Process, processes: dict[int, r.Process]) -> bool:
+    if sights.trains(process.pid):
+        return True
+    below = [one for one in processes.values() if one.python and _nearest_python(one, processes) == process.pid]
+    return any(_trains_below(sights, one, processes) for one in below)
+
+
+def _entry(sights: Sights, pid: int) -> tuple[str, str] | None:
+    """The function that a process of ``multiprocessing`` was made to run: ranks share it, a server beside them has its own."""
+    stack = sights.main.get(pid)
+    inside: list[r.Frame] = []
+    for frame in stack.frames if stack is not None else ():
+        if short_name(frame.function) == "_bootstrap":
+            return next(((one.file, one.function) for one in reversed(inside) if is_user(one)), None)
+        inside.append(frame)
+    return None
+
+
+def _only_launches(sights: Sights, pid: int) -> bool:
+    """Whether the main thread waits for a child below nothing but an installed command (accelerate, deepspeed)."""
+    stack = sights.main.get(pid)
+    if stack is None or not any_tag(tags(stack), "child_wait", "mp_join"):
+        return False
+    return all(not is_user(frame) or "/bin/" in frame.file for frame in stack.frames)
+
+
+def _inherits(pid: int, told: dict[int, Placement], processes: dict[int, r.Process]) -> bool:
+    """Whether an ancestor in the job has the same number, so that this one only inherited it."""
+    above = processes.get(processes[pid].parent_pid)
+    while above is not None:
+        if above.pid in told and told[above.pid].rank == told[pid].rank:
+            return True
+        above = processes.get(above.parent_pid)
+    return False
+
+
+def _nearest_python(process: r.Process, processes: dict[int, r.Process]) -> int | None:
+    """The Python process that this one descends from, with nothing between but shells, profilers and services."""
+    above = processes.get(process.parent_pid)
+    while above is not None:
+        if above.python and not is_service(above):
+            return above.pid
+        above = processes.get(above.parent_pid)
+    return None
+
+
+def is_service(process: r.Process) -> bool:
+    """Whether a process is a helper of Python's own, of a library's, or of ours."""
+    if process.name.startswith(OUR_NAME):
+        return True
+    if _SERVICE.search(" ".join(process.command[:1])) or _SERVICE.search(program_of(process.command) or ""):
+        return True
+    return any(_OF_MULTIPROCESSING.search(part) for part in process.command)
+
+
+def is_worker(sights: Sights, process: r.Process) -> bool:
+    """Whether a process is a DataLoader worker."""
+    return process.name.startswith(WORKER_THREAD) or "worker" in sights.of(process.pid)

@@ -1,0 +1,50 @@
+"""What a training thread does besides training: makes data, or what comes between steps; saves have a rule of their own."""
+
+from perfwatch.probes.readings import Stack
+from perfwatch.triage.case import Case
+from perfwatch.triage.moving.motion import motion
+from perfwatch.triage.ranks.mpi_calls import waits_for_ranks
+from perfwatch.triage.roles.job import Member
+from perfwatch.triage.shares.own_work import own_work, rests
+from perfwatch.triage.shares.profile import Profile
+from perfwatch.triage.shares.saving import in_save
+from perfwatch.triage.slowness import WINDOW_SECONDS
+from perfwatch.triage.verdict import Evidence
+from perfwatch.triage.words.frames import tags
+
+RECEIVES = frozenset({"mp_queue_get", "mp_receive"})
+NEVER_SLEEPS = 0.85  # of a core
+OWNED_LOOKS = 5  # dumps; with small operations of torch a thread is without the GIL in 80 to 100 % of them
+
+
+def does_other_work(case: Case, stack: Stack) -> bool:
+    """Whether a stack is in the program's own work, and neither rests, saves nor waits for other ranks."""
+    works = own_work(stack) and not rests(case.history, stack) and not waits_for_ranks(case.history, case.job, stack)
+    return (works or _unpickles(case, stack)) and not in_save(case, stack)
+
+
+def _unpickles(case: Case, stack: Stack) -> bool:
+    """Whether a thread that never sleeps is in ``get`` of a queue between processes: it makes objects of what came."""
+    if not tags(stack) or not tags(stack) <= RECEIVES:
+        return False
+    return (motion(case.history, stack.pid, stack.tid, WINDOW_SECONDS).run_share or 0.0) >= NEVER_SLEEPS
+
+
+def keeps_gil(case: Case, rank: Member) -> bool:
+    """Whether each dump of several that found the training thread at other work saw it own the GIL: it is no arithmetic of torch."""
+    known = [
+        one.reading
+        for one in case.profile(rank, WINDOW_SECONDS).sights
+        if one.reading.owns_gil is not None and does_other_work(case, one.reading)
+    ]
+    return sum(stack.samples for stack in known) >= OWNED_LOOKS and all(stack.owns_gil for stack in known)
+
+
+def shown(case: Case, rank: Member, seen: Profile, lost: float, native: float | None) -> tuple[Evidence, ...]:
+    """What the samples and, where there is one, a native profile show of it."""
+    who = f"pid {rank.pid}"
+    outside = f"{lost:.0%} of {seen.samples} samples"
+    found = [case.saw("stack", who, "is outside of model, backward, optimizer and loader", outside, "below 20 %")]
+    if native is not None:
+        found.append(case.saw("native", who, "is not in torch's code", f"{native:.0%} of the native profile", "little"))
+    return tuple(found)

@@ -1,0 +1,59 @@
+"""What a training thread does once for each update of its parameters: the optimizer's step, and what goes with it."""
+
+import re
+
+from perfwatch.probes.readings import Frame, SourceLine, Stack
+from perfwatch.triage.moving.loops import TRAINS
+from perfwatch.triage.shares.profile import Profile
+from perfwatch.triage.words.code import names
+from perfwatch.triage.words.frames import any_tag, of_torch, short_name, tags, tags_of, user_frame
+
+EACH_LOSS = frozenset({"scale", "apply_scale", "_lazy_init_scale_growth_tracker"})  # of the scaler: once per backward
+NO_UPDATE = frozenset("zero_grad __init__ add_param_group state_dict load_state_dict".split())
+PASSES = ("forward", "backward", "loader", "collective")
+LOSSES = "torch/nn/functional.py"
+CLEARING = 0.25  # weight of a sample in zero_grad: for SGD without momentum it is the dearer of the two
+STEPPED = re.compile(r"opt|adam|sgd|solver", re.IGNORECASE)  # what is stepped: no scheduler, environment or profiler
+
+
+def steps_an_optimizer(line: SourceLine | None) -> bool:
+    """Whether the loop around a line of the program, or a function that it calls, makes passes and an optimizer's steps."""
+    if line is None or not names(line.loop_calls) >= TRAINS:
+        return False
+    stepped = (call.rpartition(".")[::2] for call in line.loop_calls)
+    return any(name == "step" and STEPPED.search(of) for of, name in stepped)
+
+
+def updates(stack: Stack) -> bool:
+    """Whether a stack is in an optimizer's update, not merely in zero_grad, or where the optimizer is made."""
+    called = _names(stack, "optimizer")
+    return bool(called) and not called & NO_UPDATE
+
+
+def accompanies(stack: Stack) -> bool:
+    """Whether a stack is in what goes with a step, once for each, and is no dearer than it."""
+    return not updates(stack) and (any_tag(tags(stack), "clip") or bool(_names(stack, "scaler") - EACH_LOSS))
+
+
+def clears(stack: Stack) -> bool:
+    """Whether a stack is in zero_grad, which may cost as much as a plain step."""
+    return "zero_grad" in _names(stack, "optimizer")
+
+
+def beside_a_step(seen: Profile) -> int:
+    """Samples of what goes with a step, and costs no more than it: so many of the step itself are due."""
+    return round((seen.share_where(accompanies) + CLEARING * seen.share_where(clears)) * seen.samples)
+
+
+def at_a_pass(lines: set[Frame | None], stack: Stack) -> bool:
+    """In a pass, in a loss of torch, or at a line of the program that makes a pass: a loss of its own is computed there.
+
+    A sample that was torn, so that no frame of the program is left of it, is no update of the program's own either.
+    """
+    losses = any(of_torch(frame) and frame.file.endswith(LOSSES) for frame in stack.frames)
+    own = user_frame(stack)
+    return losses or any_tag(tags(stack), *PASSES) or own in lines or (own is not None and of_torch(own))
+
+
+def _names(stack: Stack, tag: str) -> set[str]:
+    return {short_name(frame.function) for frame in stack.frames if tag in tags_of(frame.function, frame.file)}

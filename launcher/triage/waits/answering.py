@@ -1,0 +1,53 @@
+"""Who answers: the threads at the other end of a connection between processes of the job."""
+
+from perfwatch.probes import readings as r
+from perfwatch.triage.history import History
+from perfwatch.triage.present import open_file
+from perfwatch.triage.roles.job import Job
+from perfwatch.triage.waits.node import Node, node_of
+from perfwatch.triage.waits.polling import source_of
+from perfwatch.triage.waits.threads import HEARTBEAT_CALLS, LEADING_TAGS, other_threads, worked_for
+from perfwatch.triage.words.code import names
+from perfwatch.triage.words.frames import any_tag
+
+
+def facing(history: History, job: Job, socket: r.Socket, pids: tuple[int, ...]) -> Node | None:
+    """The thread of these processes that waits to receive on the other end of a connection: it has nothing to answer."""
+    if not (socket.local and socket.peer) and socket.peer_inode is None:
+        return None  # of a socket without a name or a number the other end cannot be told
+    for pid, tid in (key for one in dict.fromkeys(pids) for key in history.of(r.Thread, one)):
+        seen = history.latest(r.Thread, pid, tid)
+        wait = seen.reading.wait if seen is not None else None
+        if wait is None or wait.fd is None or wait.kind not in ("recv", "read"):
+            continue
+        file = open_file(history, pid, tid, wait.fd)
+        if file is not None and _is_far_end(file.reading, socket):
+            return node_of(history, job, pid, tid)
+    return None
+
+
+def _is_far_end(file: r.Descriptor, socket: r.Socket) -> bool:
+    """Whether an open file is the other end of a connection: the same addresses the other way round, or that very inode."""
+    if socket.peer_inode is not None:
+        return file.inode == socket.peer_inode
+    other = file.socket
+    return other is not None and (other.local, other.peer) == (socket.peer, socket.local)
+
+
+def owing(history: History, job: Job, reader: Node) -> tuple[Node, ...]:
+    """Of a process whose thread waits for requests, the other threads that may owe an answer: at work, or stuck in it."""
+    receives = ("recv", "read", "accept", "poll")
+    others = [
+        other
+        for other in other_threads(history, job, reader)
+        if not any_tag(other.inner, *LEADING_TAGS) and (other.wait is None or other.wait.kind not in receives)
+    ]
+    at_work = [other for other in others if "queue_get" not in other.inner and not _parks(history, other)]
+    return tuple(worked_for(history, at_work or others))
+
+
+def _parks(history: History, node: Node) -> bool:
+    """Whether a thread only keeps its process alive: it sleeps in a loop without end that does nothing else."""
+    source = source_of(history, node)
+    sleeps = node.wait is not None and node.wait.kind == "sleep"
+    return sleeps and source is not None and bool(source.loops) and names(source.loop_calls) <= HEARTBEAT_CALLS

@@ -1,0 +1,102 @@
+"""For whose work a rank waits: a child, a pool, an actor, a lock's owner, or whoever may bring a file that it looks for again and again."""
+
+from perfwatch.probes.readings import Thread
+from perfwatch.triage.case import Case
+from perfwatch.triage.moving.working import started_by
+from perfwatch.triage.ranks.absence import in_collective
+from perfwatch.triage.ranks.away import prepare
+from perfwatch.triage.roles.job import Member
+from perfwatch.triage.shares.data_makers import WINDOW_SECONDS
+from perfwatch.triage.shares.starving import for_training
+from perfwatch.triage.slowness import asleep_share
+from perfwatch.triage.waits.actors import REMOTE
+from perfwatch.triage.waits.answered_by import answered_by
+from perfwatch.triage.waits.batches import since_output
+from perfwatch.triage.waits.chain import Chain
+
+ASKED = frozenset({"child", "join_process", "supervised"})
+HANDED_OVER = frozenset({"pipe", "socket"})  # by a queue, a manager or a connection of multiprocessing
+ASLEEP = 0.9  # of the time
+PATIENT_SECONDS = (
+    5.0  # of sleep between two looks for a file: who waits for a lock or a flag of its own job looks far more often
+)
+DELIVERED_SECONDS = 15.0  # since a pool's worker handed over a result
+LOOKS_FOR_A_FILE = ("file_lock", "file_poll")
+
+
+def asked(case: Case, chain: Chain) -> tuple[int, ...]:
+    """The processes for whose work it waits."""
+    if chain.end.kind == "file_lock":
+        return chain.end.others
+    if chain.end.kind == "file_poll":  # who brings the file is not known; a child or a rank that works is likely to
+        return may_bring(case, chain)
+    if pids := answered_by(case, chain):
+        return pids
+    if in_collective(case, chain):
+        return prepare(case)
+    if REMOTE in chain.through:
+        return tuple(dict.fromkeys(end.node.pid for end in chain.ends if not end.still))
+    if "pool" in chain.through and since_output(case, chain) < DELIVERED_SECONDS:
+        return (chain.end.node.pid, *(link.pid for link in chain.links if link.depth == 1))
+    if chain.through & HANDED_OVER and _prepares(case, chain):  # a manager hands over what others of them brought
+        return started_by(case, chain.start.pid)
+    child = case.job.branch(chain.end.node.pid, chain.start.pid) if chain.through & ASKED else None
+    if child is None or case.job.members[child.pid].role == "worker":
+        return ()
+    return (child.pid, *started_by(case, child.pid))
+
+
+def _prepares(case: Case, chain: Chain) -> bool:
+    """Whether the rank that waits makes no steps of what it is given."""
+    rank = case.job.members[chain.start.pid]
+    return not for_training(case, rank, case.profile(rank, WINDOW_SECONDS))
+
+
+def preparing(case: Case) -> list[Chain]:
+    """Chains of ranks that get result after result from a pool, a pipe or a manager, and make no steps of them."""
+    return [
+        case.chains[rank.pid]
+        for rank in case.ranks
+        if _rests(case, rank)
+        and case.chains[rank.pid].through & {"pool", *HANDED_OVER}
+        and _prepares(case, case.chains[rank.pid])
+    ]
+
+
+def _rests(case: Case, rank: Member) -> bool:
+    """Whether it waits nearly all the time; of short waits, one after the other, the stacks differ."""
+    now = case.progress[rank.pid].kind
+    return now == "still" or (now == "busy" and (asleep_share(case, rank) or 0.0) >= ASLEEP)
+
+
+def may_bring(case: Case, chain: Chain) -> tuple[int, ...]:
+    """What the rank itself has started, and the other ranks that are at something of their own, with what those have started."""
+    others = [case.chains[pid] for pid in case.chains if pid != chain.start.pid]
+    pids = [one.start.pid for one in others if _is_at_its_own(case, one)]
+    branches = [started_by(case, pid) for pid in (chain.start.pid, *pids)]
+    return tuple(dict.fromkeys((*branches[0], *pids, *(pid for branch in branches[1:] for pid in branch))))
+
+
+def others_may_hold_it(case: Case, chain: Chain) -> bool:
+    """Whether other ranks of the job are somewhere else than at a file: one of them may have made the lock file."""
+    return any(one.end.kind not in LOOKS_FOR_A_FILE for pid, one in case.chains.items() if pid != chain.start.pid)
+
+
+def takes_what_comes(case: Case, chain: Chain) -> bool:
+    """Whether a process that has never trained evaluates, or sleeps for long between two looks for a file.
+
+    Another job brings it, when it has one: the next checkpoint, new weights.
+    """
+    rank = case.job.members[chain.start.pid]
+    seen, steps = case.profile(rank), case.progress[rank.pid].steps
+    if (steps is not None and steps.count) or seen.seen("backward", "optimizer", "scaler"):
+        return False
+    looks = case.history.series(Thread, chain.end.node.pid, chain.end.node.tid)
+    pauses = [one.reading.wait.remaining_seconds or 0.0 for one in looks if one.reading.wait is not None]
+    return seen.seen("forward") or max(pauses, default=0.0) >= PATIENT_SECONDS
+
+
+def _is_at_its_own(case: Case, chain: Chain) -> bool:
+    """Who waits for a file too, or for the others in a collective, brings nothing, whatever CPU time that takes; nor does who trains."""
+    waits = chain.end.kind in LOOKS_FOR_A_FILE or in_collective(case, chain)
+    return not waits and case.progress[chain.start.pid].kind != "moving"

@@ -1,0 +1,87 @@
+"""Who is at the other end of a socket that forked processes have inherited: of its holders, the one that uses it, or nobody any more.
+
+A ``multiprocessing.Pipe`` that is made before a fork stays open in every process that is forked later, so that the end of the
+one that it was made for closes nothing, and who waits for its answer is never told.
+"""
+
+from perfwatch.probes import readings as r
+from perfwatch.triage import present
+from perfwatch.triage.history import History
+from perfwatch.triage.roles.job import Job, Member
+from perfwatch.triage.waits import workers
+from perfwatch.triage.waits.node import Node, node_of
+
+
+def waited_on(history: History, node: Node, wait: r.Wait) -> list[r.Descriptor]:
+    """What the wait is on; for an epoll instance, what that watches, connections to others first."""
+    fds = [wait.fd] if wait.fd is not None else [p.fd for p in wait.polled]
+    found = [seen.reading for fd in fds if (seen := present.open_file(history, node.pid, node.tid, fd))]
+    watched = [fd for file in found if file.kind == "epoll" for fd in file.watched]
+    return [
+        *(file for file in found if file.kind != "epoll"),
+        *(seen.reading for fd in watched if (seen := present.open_file(history, node.pid, node.tid, fd))),
+    ]
+
+
+def user(history: History, job: Job, node: Node, socket: r.Socket) -> tuple[Node, ...]:
+    """Of the processes that hold the other end of a ``multiprocessing.Pipe``, the one that uses it, if that can be told."""
+    if "mp_receive" not in node.inner:
+        return ()
+    inside = [m for m in _holders(job, node, socket) if m.role != "service"]
+    nodes = [node_of(history, job, m.pid) for m in inside if m.alive]
+    using = [one for one in nodes if _talks_to(history, one, node.pid)]
+    return tuple(using or nodes) if len(using or nodes) == 1 else ()
+
+
+def lost(history: History, job: Job, node: Node, socket: r.Socket) -> tuple[Node, ...]:
+    """The child that is no more, where every living one that may hold the other end waits for this process itself."""
+    gone = workers.gone(job, node) if "mp_receive" in node.inner else ()
+    inside = [node_of(history, job, m.pid) for m in _holders(job, node, socket)]
+    idle = all(_talks_to(history, one, node.pid) for one in inside)
+    return (node_of(history, job, gone[-1]),) if gone and idle else ()
+
+
+def bereft(history: History, job: Job, node: Node, socket: r.Socket) -> tuple[Node, ...]:
+    """The child that an end was made for and that was killed or failed, where all who still hold it merely inherited it.
+
+    Each of them waits for this process on a pipe of its own, and was forked after that child: who was forked before cannot
+    hold it. A child that ended as it should may have been anything else.
+    """
+    if "mp_receive" not in node.inner or socket.peer_inode is None:
+        return ()
+    holders = _holders(job, node, socket)
+    if not holders or not all(_idle_elsewhere(history, job, node, one, socket.peer_inode) for one in holders):
+        return ()
+    first = min(map(_started, holders))
+    older = [m for m in job.children(node.pid) if m.process.python and _failed(m) and _started(m) < first]
+    return (node_of(history, job, max(older, key=_started).pid),) if older else ()
+
+
+def _holders(job: Job, node: Node, socket: r.Socket) -> list[Member]:
+    """Processes of the job but this one that hold the other end."""
+    return [m for pid in socket.peer_pids if pid != node.pid and (m := job.members.get(pid))]
+
+
+def _started(member: Member) -> tuple[int, int]:
+    """By when it started; of those that did within one tick, by number."""
+    return member.process.start_ticks, member.pid
+
+
+def _failed(member: Member) -> bool:
+    return member.ended is not None and member.ended.exit_code != 0
+
+
+def _idle_elsewhere(history: History, job: Job, node: Node, holder: Member, inode: int) -> bool:
+    """Whether a sibling waits for the next thing that this process sends it, and not on the end in question."""
+    if not holder.alive or holder.process.parent_pid != node.pid:
+        return False
+    one = node_of(history, job, holder.pid)
+    if one.wait is None or "mp_receive" not in one.inner:
+        return False
+    files = waited_on(history, one, one.wait)
+    return _talks_to(history, one, node.pid) and all(file.inode != inode for file in files)
+
+
+def _talks_to(history: History, node: Node, pid: int) -> bool:
+    files = waited_on(history, node, node.wait) if node.wait is not None else ()
+    return any(file.socket is not None and pid in file.socket.peer_pids for file in files)

@@ -1,0 +1,136 @@
+"""Who may still release a lock: threads that work, and threads that rest for a while and come back; and what each waits for."""
+
+from perfwatch.probes.readings import Thread
+from perfwatch.triage.case import Case
+from perfwatch.triage.hang import silent_seconds
+from perfwatch.triage.moving.motion import motion
+from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.node import End, Node, node_of
+from perfwatch.triage.waits.threads import (
+    A_LOCK,
+    LONG_SLEEP_SECONDS,
+    awaited,
+    has_timeout,
+    nearest,
+    other_threads,
+    releasers,
+    sharers,
+)
+from perfwatch.triage.waits.workers import idle
+from perfwatch.triage.words.frames import any_tag, is_user, show
+
+ROUNDS = 3  # a thread that has rested and come back so often meanwhile does not release it the next time either
+MARGIN_SECONDS = 1.0  # from the end of a rest to the release
+WORKING_SHARE = 0.2  # of a core
+ELSEWHERE = frozenset({"loader", "pool", "gil"})  # chains that have a rule of their own
+ASKED = frozenset({"child", "join_process", "supervised"})  # so has any other end in a child: ``blocked_child``
+CONNECTED = frozenset("read write recv send poll accept connect".split())  # calls on a pipe or a connection
+EVENT_LOOP = "asyncio"  # tag of its frames
+HELD_UP = (A_LOCK, "a semaphore", "room in a queue")  # who waits for an item or an event may have nothing to do
+
+
+def somebody_works(case: Case, chain: Chain) -> bool:
+    """Whether another thread that could release it burns CPU: it may hold the lock, or make what is waited for."""
+    end = chain.end
+    pids = {end.node.pid, *(sharers(case.job, end.node) if end.node.wait and end.node.wait.shared else ())}
+    keys = [
+        key
+        for pid in dict.fromkeys(pids)
+        for key in case.history.of(Thread, pid)
+        if key != (end.node.pid, end.node.tid)
+    ]
+    shares = (motion(case.history, *key).run_share for key in keys)
+    return any(share is not None and share > WORKING_SHARE for share in shares)
+
+
+def until_released(case: Case, chain: Chain) -> float:
+    """The silence after which the threads that rest now, and may release it when they come back, have done so."""
+    silent = silent_seconds(case, chain)
+    waited = 0.0
+    if silent > ROUNDS * LONG_SLEEP_SECONDS:
+        return waited
+    for other in releasers(case.history, case.job, chain.end.node):
+        left = other.wait.remaining_seconds if other.wait is not None else None
+        grown = case.history.growth(Thread, other.pid, other.tid, of=lambda t: t.voluntary_switches, seconds=silent)
+        if left is not None and left <= LONG_SLEEP_SECONDS and (grown is None or grown[0] < ROUNDS):
+            waited = max(waited, silent + left + MARGIN_SECONDS)
+    return waited
+
+
+def blocked_beside(case: Case, chain: Chain) -> list[Node]:
+    """Of threads that wait for ever beside others that move, those that stopped in the midst of their work: no idle ones."""
+    end = chain.end
+    if end.kind != "lock" or (end.node.wait is not None and end.node.wait.shared):
+        return []
+    nodes = [node_of(case.history, case.job, end.node.pid, tid) for tid in end.others]
+    return [n for n in nearest(case.history, end.node, nodes) if not idle(n) and awaited(n) in HELD_UP]
+
+
+def partners(case: Case, chain: Chain) -> list[Node]:
+    """Who waits together with the end: the threads on the cycle, or those of its process that wait for ever too."""
+    end = chain.end
+    if end.kind != "cycle":
+        shared = end.node.wait is not None and end.node.wait.shared
+        nodes = [node_of(case.history, case.job, end.node.pid, tid) for tid in end.others if not shared]
+        return [node for node in nodes if not idle(node)]
+    on = dict.fromkeys((link.pid, link.tid) for link in chain.links if link.tid is not None)
+    start, last = (chain.start.pid, chain.start.tid), (end.node.pid, end.node.tid)
+    keys = [key for key in on if key not in (last, start)]
+    if start in on and start != last and not keys:
+        keys = [start]
+    return [node_of(case.history, case.job, pid, tid) for pid, tid in keys]
+
+
+def held_up(end: Node, beside: list[Node]) -> list[Node]:
+    """Of those that wait beside a thread, who keeps it waiting: it waits for what they would bring, they wait for a lock."""
+    return [] if awaited(end) in HELD_UP else [one for one in beside if awaited(one) in HELD_UP]
+
+
+def named(node: Node, pid: int) -> str:
+    """A thread with its line, as seen from process ``pid``: ``thread reader at read (data.py:7)``."""
+    where = "" if node.pid == pid else f" of pid {node.pid}"
+    thread = f"thread {node.name or node.tid}" if node.tid != node.pid else "the main thread"
+    return f"{thread}{where} at {show(node.frame)}"
+
+
+def idle_loops(case: Case, chain: Chain) -> list[Node]:
+    """Threads of the program's own in an event loop that has nothing due: no timer and no task that could run; only news from outside.
+
+    asyncio asks its selector without a timeout then (CPython, asyncio/base_events.py, ``_run_once``). Loops that a library keeps
+    for itself (fsspec's, a tracker's) mostly rest so.
+    """
+    others = other_threads(case.history, case.job, chain.end.node)
+    waiting = [n for n in others if n.wait is not None and n.wait.kind == "poll" and n.wait.forever and n.motion.frozen]
+    return [n for n in waiting if EVENT_LOOP in n.inner and n.stack is not None and any(map(is_user, n.stack.frames))]
+
+
+def has_a_rule_of_its_own(chain: Chain) -> bool:
+    """Whether a wait for a lock lies at the end of a way that another rule tells."""
+    if chain.end.kind == "lock":
+        return bool(chain.through & ELSEWHERE)
+    inside = {link.pid for link in chain.links} == {chain.start.pid}
+    return bool(chain.through & ASKED) or (bool(chain.through & ELSEWHERE) and not inside)
+
+
+def turn_of(chain: Chain) -> str:
+    """What a thread on a cycle waits for; of a pipe or a connection the chain says which."""
+    node = chain.end.node
+    if any_tag(node.inner, "pool_wait", "futures_wait"):
+        return "its own pool"
+    if "remote_get" in node.inner:
+        return "what an actor is to return"
+    told = [link.waits_for for link in chain.links if (link.pid, link.tid) == (node.pid, node.tid)]
+    return told[-1] if told and node.wait is not None and node.wait.kind in CONNECTED else "its turn"
+
+
+def for_how_long(node: Node) -> str:
+    """How long a thread would wait, to follow on what it waits for; nothing where its library looks up again and again."""
+    if "remote_get" in node.inner:
+        return ""
+    return " with a timeout" if has_timeout(node) else " for ever"
+
+
+def partner_named(node: Node, end: End, lock: str) -> str:
+    """A partner, and what it waits for where that is not the same."""
+    own = awaited(node)
+    return named(node, end.node.pid) + (f" for {own}" if end.kind == "lock" and own != lock else "")

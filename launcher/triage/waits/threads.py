@@ -1,0 +1,298 @@
+"""Edges inside one process: locks, conditions, joins, and the GIL."""
+
+from perfwatch.probes import readings as r
+from perfwatch.triage.history import History
+from perfwatch.triage.moving.motion import WINDOW_SECONDS, dominant, python_threads
+from perfwatch.triage.present import open_file
+from perfwatch.triage.roles.job import Job
+from perfwatch.triage.waits.lock_owners import may_own
+from perfwatch.triage.waits.native_waits import in_native_code, may_serve, nobody_left, unseen_share
+from perfwatch.triage.waits.node import NATIVE_WAIT, End, Node, node_of, silence
+from perfwatch.triage.waits.polling import source_of
+from perfwatch.triage.waits.sending import gives
+from perfwatch.triage.waits.servants import asked_by_library, queue_feeders
+from perfwatch.triage.waits.workers import idle
+from perfwatch.triage.words.code import names
+from perfwatch.triage.words.frames import any_tag, inner_frames, short_name, tags
+
+GIL_WAIT_SECONDS = 0.02  # CPython re-asks every 5 ms (sys.getswitchinterval); remaining time measured 1-2 ms
+GIL_SWITCHES_PER_SECOND = (60.0, 400.0)  # measured 193/s at the default switch interval
+A_LOCK = "a lock"
+A_CONDITION = "a condition or an event"
+A_BARRIER = "the others at a barrier"
+A_TASK = "a task of its event loop that could run"  # asyncio asks its selector without a timeout when no timer is set
+# CPython 3.8 to 3.13: a plain lock is C and has no frame; what has one is written in Python.
+ENTERED = {
+    "wait": A_CONDITION,
+    "wait_for": A_CONDITION,
+    "acquire": "a semaphore",
+    "join": "a thread to end",
+    "_shutdown": "its threads to end",
+}
+BARRIER_WAIT = "_wait"  # of threading.Barrier, from which multiprocessing's is made; no other class there has one
+MAY = {A_CONDITION: "may signal", A_BARRIER: "may share"}  # what another process may do with it; a lock it may hold
+OTHERS_MOVE = "other threads move"
+ELSEWHERE_HELD = "another process may hold it"
+LONG_SLEEP_SECONDS = 60.0  # a thread that sleeps longer than this does not come back to release a lock in time
+BEFORE_SECONDS = 30.0  # a thread that fell silent so much earlier than the one that waits was idle anyway
+HEARTBEATS_PER_SECOND = 0.5  # a heartbeat wakes at least so often: twice within one look of a few seconds
+UNSEEN_RUN_SHARE = 0.05  # of a core: threads that run and whose Python stacks could not be read, all together
+# All that a heartbeat calls; a loop that calls anything else may hand something over.
+HEARTBEAT_CALLS = frozenset(
+    "sleep wait is_set print write flush open close time monotonic perf_counter strftime now format str int round len"
+    " info debug log warning getpid".split()
+)
+LEADING_TAGS = (
+    "loader_wait pool_wait futures_wait thread_join mp_join spawn_join child_wait collective rendezvous file_lock prompt"
+).split()
+AWAITS_WORKERS = ("loader_wait", "pool_wait", "mp_join")  # it looks up now and then, and gives nothing
+OWNER_LOOKS = 3  # the newest ones: on a crowded machine they are many seconds apart
+OWNER_SECONDS = 15.0  # only dumps tell the owner of the GIL, and they come every few seconds
+SERVICE_TAGS = ("feeder", "pool_service", "futures_service", "monitor", "pin_memory", "serve")
+
+
+def gil_holder(history: History, node: Node) -> int | None:
+    """The thread that owns the GIL all the time while this one asks for it again and again; None if it is not so."""
+    if not _asks_for_gil(node):
+        return None
+    owners: set[int] = set()
+    for tid in python_threads(history, node.pid):
+        for seen in history.series(r.Stack, node.pid, tid, seconds=WINDOW_SECONDS):
+            if seen.reading.owns_gil:
+                owners.add(tid)
+    owners.discard(node.tid)
+    return owners.pop() if len(owners) == 1 else None
+
+
+def _asks_for_gil(node: Node) -> bool:
+    wait = node.wait
+    if wait is None or wait.kind != "futex" or wait.forever:
+        return False
+    low, high = GIL_SWITCHES_PER_SECOND
+    switches = node.motion.switches_per_second
+    if switches is not None:
+        return low <= switches <= high
+    return wait.remaining_seconds is not None and wait.remaining_seconds <= GIL_WAIT_SECONDS
+
+
+def without_gil(history: History, node: Node) -> bool:
+    """Whether a running thread was never seen to own the GIL: it is in native code that released it."""
+    known = [
+        seen.reading.owns_gil
+        for seen in history.series(r.Stack, node.pid, node.tid, seconds=OWNER_SECONDS)
+        if seen.reading.owns_gil is not None
+    ]
+    return len(known) >= 2 and not any(known)
+
+
+def waits(history: History, job: Job, node: Node) -> tuple[str, tuple[Node, ...], End | None]:
+    """A thread in a futex (or asleep in a selector): which other thread could let it go on?"""
+    feeders = queue_feeders(history, job, node) if "feeder_join" in node.inner else ()
+    if feeders:
+        return f"thread {feeders[0].name or feeders[0].tid} to hand over what was put into a queue", feeders, None
+    native = in_native_code(history, node)
+    asked = () if native else asked_by_library(history, job, node)
+    if asked:
+        return f"thread {asked[0].name or asked[0].tid}", asked, None
+    others = other_threads(history, job, node)
+    polls = node.wait is not None and node.wait.kind == "poll" and not native
+    if any_tag(node.inner, "thread_join", "futures_wait") or polls:
+        joined = worked_for(history, others)
+        if joined:
+            return f"thread {joined[0].name or joined[0].tid}", tuple(joined), None
+    asks = any_tag(node.inner, "thread_wait", "queue_get", "queue_put")
+    if node.motion.frozen is False and not asks:
+        return "something that lets it move now and then", (), End("other", node)
+    unsure = False
+    if awaited(node) == A_LOCK and not native:
+        rivals = nearest(
+            history, node, [other for other in others if waits_forever(other) and awaited(other) == A_LOCK]
+        )
+        others, unsure = may_own(history, node, others, rivals)
+    leading = [other for other in others if _leads_on(history, other) and (not native or may_serve(node, other))]
+    onward = nearest(history, node, leading)
+    if onward:
+        return f"thread {onward[0].name or onward[0].tid}", tuple(onward), None
+    if node.motion.frozen is False:
+        return "something that lets it move now and then", (), End("other", node)
+    if node.wait is not None and node.wait.kind == "poll" and not node.wait.forever:
+        return "an event", (), End("other", node)
+    locked = tuple(other.tid for other in others if waits_forever(other))
+    if native and not nobody_left(history, node):
+        return "something in native code", (), End(NATIVE_WAIT, node, others=locked)
+    if node.wait is not None and node.wait.shared and (relatives := sharers(job, node)):
+        moving = tuple(pid for pid in relatives if stirs(history, job, pid))
+        detail = OTHERS_MOVE if moving else ELSEWHERE_HELD
+        who = ", ".join(map(str, (moving or relatives)[:3]))
+        what = awaited(node)
+        told = f"{what if what in MAY else A_LOCK} between processes, which pid {who} {MAY.get(what, 'may hold')}"
+        return told, (), End("lock", node, others=moving or relatives, detail=detail)
+    if unsure or may_release(history, node, others):
+        told = f", while {OTHERS_MOVE}" if _somebody_moves(history, node, others) else ""
+        return awaited(node) + told, (), End("lock", node, others=locked, detail=OTHERS_MOVE)
+    what = awaited(node)
+    if what != A_LOCK:
+        why = "who do not come" if what == A_BARRIER else "which nobody brings about"
+        return f"{what}, {why}", (), End("lock", node, others=locked)
+    who = f"held by a thread that waits itself ({', '.join(map(str, locked))})" if locked else "that nobody releases"
+    return f"{what} {who}", (), End("lock", node, others=locked)
+
+
+def awaited(node: Node) -> str:
+    """What a thread asks for in a futex or an event loop, by the function of CPython's library that it entered."""
+    if "queue_get" in node.inner:
+        return "an item in a queue"
+    if "queue_put" in node.inner:
+        return "room in a queue"
+    if "asyncio" in node.inner and node.wait is not None and node.wait.kind == "poll":
+        return A_TASK
+    frames = inner_frames(node.stack) if node.stack is not None else ()
+    files = ("/threading.py", "/multiprocessing/synchronize.py", "/multiprocess/synchronize.py")
+    entered = [short_name(frame.function) for frame in frames if frame.file.endswith(files)]
+    if BARRIER_WAIT in entered:
+        return A_BARRIER
+    return ENTERED.get(entered[-1], A_LOCK) if entered else A_LOCK
+
+
+def worked_for(history: History, others: list[Node]) -> list[Node]:
+    """Of the threads of a process, those that somebody who joins or supervises them may wait for: not heartbeats, not idle ones."""
+    candidates = [other for other in others if not _ticks(other) and not _listens(history, other) and not idle(other)]
+    return [other for other in candidates if _leads_on(history, other) or other.motion.frozen is False] or candidates
+
+
+def other_threads(history: History, job: Job, node: Node) -> list[Node]:
+    """The Python threads of the process but this one, and without the library's own servants.
+
+    A thread that Python knows and that has no frame (autograd's engine between two passes) holds nothing of Python's.
+    """
+    others = [node_of(history, job, node.pid, tid) for tid in python_threads(history, node.pid) if tid != node.tid]
+    return [other for other in others if not (_is_service(history, other) or _is_frameless(history, other))]
+
+
+def _is_frameless(history: History, node: Node) -> bool:
+    seen = history.latest(r.Stack, node.pid, node.tid)
+    return node.stack is None and seen is not None and not seen.reading.frames
+
+
+def _leads_on(history: History, node: Node) -> bool:
+    """Whether a thread stands still in a wait that leads further, or in one that is not for a lock."""
+    if node.motion.frozen is not True and node.state not in ("T", "t", "D"):
+        return False
+    if _listens(history, node) or node.inner == frozenset({"serve"}):
+        return False
+    if any_tag(node.inner, *LEADING_TAGS) or node.state in ("T", "t", "D"):
+        return True
+    wait = node.wait
+    if wait is None or wait.kind in ("futex", "poll", "other"):
+        return False
+    return wait.kind != "sleep" or (wait.remaining_seconds or 0.0) > LONG_SLEEP_SECONDS
+
+
+def _listens(history: History, node: Node) -> bool:
+    """A thread that waits for visitors or for a key: it is idle, not stuck."""
+    if node.wait is None or node.wait.fd is None:
+        return False
+    file = open_file(history, node.pid, node.tid, node.wait.fd)
+    types = file is not None and file.reading.kind == "tty" and not gives(node.wait, node.wait.fd)
+    return node.wait.kind == "accept" or types
+
+
+def nearest(history: History, node: Node, others: list[Node]) -> list[Node]:
+    """Of threads that stand still, those that have not done so since long before this one: those were idle anyway."""
+    own = silence(history, node)
+    if own is None or not waits_forever(node):
+        return others
+    ages = {other.tid: silence(history, other) for other in others}
+    return [other for other in others if (age := ages[other.tid]) is None or age <= own + BEFORE_SECONDS]
+
+
+def may_release(history: History, node: Node, others: list[Node]) -> bool:
+    """Whether a thread may yet go on: it has a timeout, or was looked at only once, or others of its process move."""
+    return has_timeout(node) or node.motion.samples < 2 or _somebody_moves(history, node, others)
+
+
+def _somebody_moves(history: History, node: Node, others: list[Node]) -> bool:
+    """Whether a thread of the process runs, or rests for a while; a heartbeat that hands nothing over does not count."""
+    if any(not waits_forever(other) and (not _ticks(other) or _hands_over(history, other)) for other in others):
+        return True
+    return unseen_share(history, node.pid, {node.tid, *(other.tid for other in others)}) > UNSEEN_RUN_SHARE
+
+
+def sharers(job: Job, node: Node) -> tuple[int, ...]:
+    """Other living processes of the job that may hold a lock between processes."""
+    members = [m for m in job.members.values() if m.alive and m.role not in ("service", "launcher")]
+    return tuple(m.pid for m in members if m.pid != node.pid and m.process.python)
+
+
+def stirs(history: History, job: Job, pid: int) -> bool:
+    """Whether any thread of a process runs, was seen to move, or waits for something that has an end.
+
+    Where its Python threads are known, another one counts only if it computes: a native one that looks up now and then
+    (Kineto's asks once a second whether it is to trace) holds no lock of Python's.
+    """
+    known = python_threads(history, pid)
+    nodes = (node_of(history, job, pid, tid) for tid in known or {key[1] for key in history.of(r.Thread, pid)} | {pid})
+    own = [n for n in nodes if not idle(n) and not _is_service(history, n) and not any_tag(n.inner, *AWAITS_WORKERS)]
+    if any(n.motion.frozen is False or _comes_back(n) for n in own):
+        return True
+    return bool(known) and unseen_share(history, pid, known) > UNSEEN_RUN_SHARE
+
+
+def _comes_back(node: Node) -> bool:
+    """Whether a thread runs, or waits for something that may end soon."""
+    if node.wait is None:
+        return node.motion.frozen is not True
+    return not node.wait.forever and (node.wait.remaining_seconds or 0.0) <= LONG_SLEEP_SECONDS
+
+
+def releasers(history: History, job: Job, node: Node) -> list[Node]:
+    """The threads that rest until a moment that the kernel knows, and may let this one go on then."""
+    pids = [node.pid, *(sharers(job, node) if node.wait is not None and node.wait.shared else ())]
+    nodes = [
+        node_of(history, job, *key)
+        for pid in dict.fromkeys(pids)
+        for key in history.of(r.Thread, pid)
+        if key != (node.pid, node.tid)
+    ]
+    resting = [n for n in nodes if n.wait is not None and n.wait.kind == "sleep" and n.wait.remaining_seconds]
+    return [n for n in resting if not _is_service(history, n) and (not _ticks(n) or _hands_over(history, n))]
+
+
+def has_timeout(node: Node) -> bool:
+    """Blocked in a futex with a timeout."""
+    return node.wait is not None and node.wait.kind == "futex" and not node.wait.forever
+
+
+def waits_forever(node: Node) -> bool:
+    """Blocked in a futex without a timeout."""
+    return node.wait is not None and node.wait.kind == "futex" and node.wait.forever
+
+
+def _ticks(node: Node) -> bool:
+    """A heartbeat: it rests for a moment, again and again, and was seen to come and go."""
+    resting = node.wait is not None and node.wait.kind in ("sleep", "poll", "futex") and not node.wait.forever
+    return resting and (node.motion.switches_per_second or 0.0) >= HEARTBEATS_PER_SECOND
+
+
+def _hands_over(history: History, node: Node) -> bool:
+    """Whether the loop that a thread turns in may give something to others now and then."""
+    source = source_of(history, node)
+    return source is None or not names(source.loop_calls) <= HEARTBEAT_CALLS
+
+
+def _is_service(history: History, node: Node) -> bool:
+    stack = dominant(history, node.pid, node.tid)
+    return stack is not None and any_tag(tags(stack.reading), *SERVICE_TAGS)
+
+
+def gil_waiters(history: History, job: Job, owner: Node) -> tuple[int, ...]:
+    """Threads that ask for the GIL again and again while this one was seen to own it in every look."""
+    looks = [
+        seen.reading
+        for seen in history.series(r.Stack, owner.pid, owner.tid, seconds=OWNER_SECONDS)
+        if seen.reading.owns_gil is not None
+    ][-OWNER_LOOKS:]
+    if len(looks) < 2 or not all(look.owns_gil for look in looks):
+        return ()
+    others = (node_of(history, job, owner.pid, tid) for tid in python_threads(history, owner.pid) if tid != owner.tid)
+    return tuple(other.tid for other in others if _asks_for_gil(other))

@@ -1,0 +1,196 @@
+"""Edges to other processes: DataLoader workers, pools, subprocesses, joined processes.
+
+Each function returns what is waited for in words, the threads to follow, and the end where there is none to follow.
+"""
+
+from collections.abc import Iterable
+
+from perfwatch.probes import readings as r
+from perfwatch.triage.history import History
+from perfwatch.triage.moving.motion import dominant, python_threads
+from perfwatch.triage.roles.job import Job, Member
+from perfwatch.triage.waits.node import End, Node, node_of
+from perfwatch.triage.words.frames import any_tag, is_user, show, tags, tags_of
+
+Found = tuple[str, tuple[Node, ...], End | None]
+
+ASKS = ("mp_queue_get", "mp_lock", "queue_get", "mp_receive")
+EXECUTOR_TAGS = ("pool_service", "futures_service")
+
+
+def loader(history: History, job: Job, node: Node) -> Found:
+    """The main thread waits for a batch: which worker has not delivered?
+
+    Workers of an earlier epoch that are gone matter only where none lives. One that was spawned a moment ago and still
+    imports torch is not known as a worker yet.
+    """
+    members = [m for m in job.children(node.pid) if m.role == "worker"]
+    young = [m for m in job.children(node.pid) if m.alive and m.role == "child" and m.process.python]
+    members = [m for m in members if m.alive] or young or members
+    return _among(history, job, node, members, "DataLoader worker")
+
+
+def pool_members(job: Job, node: Node) -> list[Member]:
+    """Processes that may work for a pool of this process."""
+    return [m for m in job.children(node.pid) if m.role in ("pool_worker", "child") and m.process.python]
+
+
+def pool(history: History, job: Job, node: Node) -> Found | None:
+    """The thread waits for a result of a pool of threads or processes; None where no pool is to be seen."""
+    inside = [node_of(history, job, node.pid, tid) for tid in python_threads(history, node.pid) if tid != node.tid]
+    threads = tuple(n for n in inside if any_tag(n.tags, "futures_worker", "pool_worker") and not idle(n))
+    service = [n for n in inside if any_tag(n.tags, *EXECUTOR_TAGS)]
+    feeding = tuple(n for n in service if n.frame is not None and is_user(n.frame))
+    if threads or feeding:
+        chosen = threads or feeding
+        return f"thread {chosen[0].name or chosen[0].tid} of its pool", chosen, None
+    members = pool_members(job, node)
+    if not members or not (service or "pool_wait" in node.inner):
+        return None
+    alive = [m for m in members if m.alive]  # a pool replaces those that end, as they should or not
+    if not alive:
+        return "a pool worker (none is seen)", (), End("idle", node)
+    return _among(history, job, node, alive, "pool worker")
+
+
+def _among(history: History, job: Job, node: Node, members: list[Member], what: str) -> Found:
+    dead = [m for m in members if not m.alive]
+    alive = [node_of(history, job, m.pid) for m in members if m.alive]
+    if dead and all(idle(worker) for worker in alive):
+        return f"{what} {dead[0].pid}, which is gone", (), End("dead", node_of(history, job, dead[0].pid))
+    busy = [worker for worker in alive if not idle(worker)]
+    if busy:
+        return f"{what} {_list(busy)}", tuple(busy), None
+    feeder = _feeder(history, job, [node.pid, *(w.pid for w in alive)])
+    if feeder is not None:
+        return f"{feeder.name or 'the queue feeder'} of pid {feeder.pid}", (), End("feeder", feeder)
+    if not alive:
+        return f"a {what} (none is left)", (), End("dead", node, detail="no worker is left")
+    return f"{what} {_list(alive)}, all idle", (), End("idle", node, others=tuple(w.pid for w in alive))
+
+
+def _list(nodes: list[Node]) -> str:
+    shown = ", ".join(str(n.pid) for n in nodes[:4])
+    return shown + (" ..." if len(nodes) > 4 else "")
+
+
+def at_pipe(job: Job, node: Node, holders: Iterable[int], writing: bool) -> tuple[int, ...]:
+    """Of the processes that hold the other end of a thread's pipe, those of the job that may use it.
+
+    What loads data for a holder was forked with its descriptors, and leaves reading to it; the write end it keeps open.
+    """
+    inside = [m for pid in holders if pid != node.pid and (m := job.members.get(pid)) and m.role != "service"]
+    pids = {member.pid for member in inside if writing}
+    forked = {m.pid for m in inside if m.role in ("worker", "pool_worker") and m.process.parent_pid in pids}
+    return tuple(member.pid for member in inside if member.pid not in forked)
+
+
+def idle(worker: Node) -> bool:
+    """A worker that waits for its next task has nothing to deliver."""
+    if worker.state in ("T", "t", "D") or worker.stack is None:
+        return False
+    asks = any_tag(worker.inner, *ASKS) or ("futures_worker" in worker.tags and between_tasks(worker.stack))
+    return asks and "fetch" not in worker.tags and not _own_code_inside(worker.stack)
+
+
+def _tags(frame: r.Frame) -> frozenset[str]:
+    return tags_of(frame.function, frame.file)
+
+
+def between_tasks(stack: r.Stack) -> bool:
+    """Whether a thread of an executor is in the loop itself, which asks a queue without a frame of its own."""
+    inner = stack.frames[0] if stack.frames else None
+    return (
+        inner is not None and inner.file.endswith("concurrent/futures/thread.py") and "futures_worker" in _tags(inner)
+    )
+
+
+def _own_code_inside(stack: r.Stack) -> bool:
+    """Whether a task of the program is on the stack, inside the loop that takes tasks."""
+    for frame in stack.frames:
+        if any_tag(_tags(frame), "worker", "pool_worker", "futures_worker"):
+            return False
+        if is_user(frame):
+            return True
+    return False
+
+
+def _feeder(history: History, job: Job, pids: list[int]) -> Node | None:
+    """A queue's feeder or pin-memory thread that is at something else than waiting for work."""
+    for pid in pids:
+        for tid in python_threads(history, pid):
+            stack = dominant(history, pid, tid)
+            if stack is None or not any_tag(tags(stack.reading), "feeder", "pin_memory"):
+                continue
+            node = node_of(history, job, pid, tid)
+            if not _waits_for_work(node):
+                return node
+    return None
+
+
+def _waits_for_work(node: Node) -> bool:
+    """A feeder without anything to send, or a pin-memory thread that waits for the workers like the main thread."""
+    frames = node.stack.frames if node.stack else ()
+    if any(is_user(frame) for frame in frames):
+        return False
+    if "feeder" in node.tags:
+        return bool(frames) and any_tag(_tags(frames[0]), "thread_wait", "feeder")
+    return "mp_queue_get" in node.tags
+
+
+def gone(job: Job, node: Node) -> tuple[int, ...]:
+    """Python children of a process that have ended."""
+    return tuple(m.pid for m in job.children(node.pid) if not m.alive and m.process.python)
+
+
+def behind_manager(history: History, job: Job, node: Node, peers: tuple[int, ...]) -> tuple[Node, ...]:
+    """Where a ``multiprocessing.Manager`` is the peer: the other processes of the job, for they fill its queues."""
+    if not any("manager" in _tags_of(history, pid) for pid in peers):
+        return ()
+    others = [m for m in job.members.values() if m.process.python and m.role in ("child", "worker", "pool_worker")]
+    found = [m.pid for m in others if m.pid not in (node.pid, *peers) and "manager" not in _tags_of(history, m.pid)]
+    return tuple(node_of(history, job, pid) for pid in found)
+
+
+def _tags_of(history: History, pid: int) -> frozenset[str]:
+    found: set[str] = set()
+    for tid in python_threads(history, pid):
+        stack = dominant(history, pid, tid)
+        found |= tags(stack.reading) if stack is not None else frozenset()
+    return frozenset(found)
+
+
+def child(history: History, job: Job, node: Node) -> Found:
+    """The thread waits for a subprocess: judge the child."""
+    wanted = node.wait.child_pid if node.wait and node.wait.child_pid and node.wait.child_pid > 0 else None
+    members = [m for m in job.children(node.pid) if m.role != "service" and (wanted is None or m.pid == wanted)]
+    if wanted is None and any(m.alive and m.role != "worker" for m in members):
+        members = [m for m in members if m.alive and m.role != "worker"]
+    return _others(history, job, node, [m for m in members if not ended_before(history, node, m)], "child")
+
+
+def joined(history: History, job: Job, node: Node) -> Found:
+    """The thread joins one or more processes."""
+    members = [m for m in job.children(node.pid) if m.role != "service" and not ended_before(history, node, m)]
+    return _others(history, job, node, members, "process")
+
+
+def ended_before(history: History, node: Node, member: Member) -> bool:
+    """Whether a process was known to be gone when the thread began to wait: nobody waits for the end of that one."""
+    if member.alive or node.thread is None or node.wait is None or not node.wait.forever:
+        return False
+    known = history.series(r.ProcessEnded, member.pid)[0].at
+    return known < node.thread_at - (node.thread.ran_ago_seconds or 0.0)
+
+
+def _others(history: History, job: Job, node: Node, members: list[Member], what: str) -> Found:
+    alive = [m for m in members if m.alive]
+    if not alive:
+        if members:
+            last = max(members, key=lambda m: m.process.start_ticks)
+            return f"{what} {last.pid}, which is gone", (), End("dead", node_of(history, job, last.pid))
+        return f"a {what} that could not be found", (), End("unknown", node)
+    targets = tuple(node_of(history, job, m.pid) for m in alive)
+    names = ", ".join(f"{m.pid} ({m.process.name})" for m in alive[:4])
+    where = show(targets[0].frame)
+    return f"{what} {names}" + (f" at {where}" if where else ""), targets, None

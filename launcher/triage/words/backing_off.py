@@ -1,0 +1,31 @@
+"""What a thread that backs off and tries again looks like, by the text of its line and of the loop around it."""
+
+from perfwatch.probes.readings import Stack
+from perfwatch.triage.case import Case
+from perfwatch.triage.words.code import calling_line, names
+from perfwatch.triage.words.frames import tags
+
+CONNECTING = frozenset("connect create_connection urlopen urlretrieve request recv fetch download".split())
+ASKING = frozenset("get post put head send execute query read open call".split())  # of something remote, by its name:
+# Tries that only ask whether something is there yet, or take a lock: their waits have other names.
+ASKS = frozenset(
+    "get get_nowait put put_nowait acquire poll wait join recv accept select open flock lockf fcntl mkdir symlink link touch"
+    " stat result print info debug warning error exception format str int len sleep".split()
+)
+REMOTE = ("request", "session", "client", "http", "conn", "s3", "bucket", "redis", "cursor", "service", "api", "sock")
+
+
+def retries(case: Case, stack: Stack) -> bool:
+    """Whether a stack sleeps because what its loop tries has failed, or because the answer was a refusal."""
+    if "retry" in tags(stack):
+        return True
+    line = calling_line(case.history, stack)
+    if line is None or "sleep" not in names(line.calls):
+        return False
+    # A loop that asks and then rests may only be polite: the text must say that the sleep follows on a try that failed.
+    return bool(names(line.retried_calls) - ASKS) or any(_connects(call) for call in line.asked_calls)
+
+
+def _connects(call: str) -> bool:
+    owner, _, name = call.rpartition(".")
+    return name in CONNECTING or (name in ASKING and any(word in owner.lower() for word in REMOTE))

@@ -1,0 +1,50 @@
+"""What the text of the job's own lines says about a thread that stands at one of them."""
+
+from collections.abc import Iterable
+
+from perfwatch.probes import readings as r
+from perfwatch.triage.history import History
+from perfwatch.triage.words.frames import user_frame
+
+# What a regular expression is asked for. Much else is searched, split and matched: these count on the modules, and on what
+# is called as a pattern is (its name says so, or is in capitals, as a constant's of the module).
+EXPRESSIONS = frozenset("match fullmatch search findall finditer sub subn split".split())
+OF_PATTERNS_ALONE = frozenset("fullmatch finditer subn".split())
+MODULES = frozenset({"re", "regex"})
+PATTERN_WORDS = MODULES | frozenset("pattern patterns pat regexp rx expr expression".split())
+
+
+def line_of(history: History, frame: r.Frame | None) -> r.SourceLine | None:
+    """The text of a frame's line, where it was read."""
+    seen = history.latest(r.SourceLine, frame.file, frame.line) if frame is not None else None
+    return seen.reading if seen else None
+
+
+def calling_line(history: History, stack: r.Stack) -> r.SourceLine | None:
+    """The line that a thread stands at itself: a builtin or native call is made right there, no Python frame lies below."""
+    frame = user_frame(stack)
+    return line_of(history, frame) if frame is not None and stack.frames[0] == frame else None
+
+
+def names(calls: Iterable[str]) -> frozenset[str]:
+    """The last parts of dotted names: ``time.sleep`` is called as ``sleep`` by whoever imported it so."""
+    return frozenset(call.rsplit(".", 1)[-1] for call in calls)
+
+
+def matches_expressions(calls: Iterable[str]) -> bool:
+    """Whether one of these calls applies a regular expression."""
+    return any(_is_expression(*call.rpartition(".")[::2]) for call in calls)
+
+
+def _is_expression(receiver: str, called: str) -> bool:
+    owner = receiver.rpartition(".")[2]
+    words = PATTERN_WORDS.intersection(owner.lower().split("_"))
+    return called in OF_PATTERNS_ALONE or (called in EXPRESSIONS and (bool(words) or owner.isupper()))
+
+
+def lock_taken(line: r.SourceLine | None) -> str:
+    """The last part of the name of the lock that a line takes: ``lock`` of ``with self.lock:`` or ``self.lock.acquire()``."""
+    if line is None:
+        return ""
+    asked = [call.rpartition(".")[0] for call in line.calls if call.endswith(".acquire")]
+    return next(iter(asked or line.within[:1]), "").rpartition(".")[2]
