@@ -13,7 +13,7 @@ from pathlib import Path
 
 from perfwatch import linux
 from perfwatch.outlets.wanted import Wanted, parse_metrics, parse_url
-from perfwatch.request import ARMS, Request
+from perfwatch.running.request import ARMS, Request
 
 _SWITCHES = {
     "--agent": ("agent", True),
@@ -32,7 +32,7 @@ def main() -> None:
     sys.stderr = sys.stderr or open(os.devnull, "w")
     request = plain_run(arguments)
     if request is not None:
-        from perfwatch.supervise import run  # the other commands do without
+        from perfwatch.running.supervise import run  # the other commands do without
 
         run(request, os.environ)
     from perfwatch.cli import main as command_line

@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from perfwatch.channel import Message
-from perfwatch.lock import HOMES, places, roots
+from perfwatch.running.channel import Message
+from perfwatch.running.lock import HOMES, places, roots
 
 LONGEST_REQUEST_BYTES = 64 * 1024
 LONGEST_ANSWER_BYTES = 4 * 2**20  # a verdict with all its findings is a few tens of KiB

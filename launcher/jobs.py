@@ -18,7 +18,7 @@ from perfwatch.probes.process import identify, read_stat
 from perfwatch.probes.readings import Process
 from perfwatch.probes.thread import one_thread
 from perfwatch.recording import Record
-from perfwatch.redaction import redact
+from perfwatch.storing.redaction import redact
 from perfwatch.target import LAUNCHERS
 from perfwatch.triage.history import History
 from perfwatch.triage.roles.identity import Identity, identity_of

@@ -16,7 +16,7 @@ from perfwatch.probes.nvml_thinning import thinned
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.process import identify
 from perfwatch.probes.steps import StepCounter
-from perfwatch.redaction import redact
+from perfwatch.storing.redaction import redact
 from perfwatch.triage.roles.placement import rank_of
 
 COUNTERS = tuple(

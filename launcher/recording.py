@@ -1,7 +1,7 @@
 """The recording: what was read, what was said, and when. Everything after it is a pure function of it.
 
 ``load`` turns a session folder into a frozen ``Recording``. ``Recorder`` makes the folder while a job is watched,
-through a process that may block (``perfwatch.writer``).
+through a process that may block (``perfwatch.storing.writer``).
 """
 
 import bisect
@@ -17,11 +17,11 @@ import msgspec
 
 from perfwatch.errors import SessionUnreadable
 from perfwatch.probes import readings as r
-from perfwatch.redaction import redact_tree
-from perfwatch.segments import EVENTS, READINGS, STACKS
 from perfwatch.session import LONGEST_SESSION_BYTES, SCHEMA, Session
+from perfwatch.storing.redaction import redact_tree
+from perfwatch.storing.segments import EVENTS, READINGS, STACKS
+from perfwatch.storing.writer import STALLED_SECONDS, Writer
 from perfwatch.triage.verdict import Verdict
-from perfwatch.writer import STALLED_SECONDS, Writer
 
 T = TypeVar("T", "Record", "Event")
 

@@ -275,7 +275,7 @@ def _new_folder(path: str) -> str:
 
 def _sessions_in(place: str) -> list[tuple[float, str]]:
     """Runs in the child: sessions at or right below a place, with the time when each was last described."""
-    if os.path.isfile(place):  # an archive; ``perfwatch.archive`` finds out whether it is one
+    if os.path.isfile(place):  # an archive; ``perfwatch.storing.archive`` finds out whether it is one
         return [(0.0, place)]
     found = []
     names = sorted(os.listdir(place)) if os.path.isdir(place) else []

@@ -12,7 +12,7 @@ from perfwatch.probes.filesystem import Absent, Denied, Filesystem
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.process import ended, identify, tree
 from perfwatch.probes.stat import parse_pairs
-from perfwatch.redaction import redact
+from perfwatch.storing.redaction import redact
 from perfwatch.triage.roles.placement import launches
 
 # Launchers that are not Python: all ranks of this node are their children.

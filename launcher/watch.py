@@ -11,26 +11,26 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 
-from perfwatch import cadence
-from perfwatch.attention import Interest, Schedule, alarm, late_seconds, nearest, since_step
-from perfwatch.departed import departed
-from perfwatch.forgetting import forget
-from perfwatch.groups import Groups
-from perfwatch.look import Look
-from perfwatch.news import News, Sink, Teller
 from perfwatch.probes import readings as r
 from perfwatch.probes.gpu import GpuProbe
 from perfwatch.recording import AT_DECIMALS, redacted
-from perfwatch.sampling import Sampling
 from perfwatch.session import Session
-from perfwatch.sources import Sources
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
 from perfwatch.triage.roles.job import Job
 from perfwatch.triage.verdict import Verdict
 from perfwatch.triage.waits.devices import engine_threads
-from perfwatch.turns import turn
+from perfwatch.watching import cadence
+from perfwatch.watching.attention import Interest, Schedule, alarm, late_seconds, nearest, since_step
+from perfwatch.watching.departed import departed
+from perfwatch.watching.forgetting import forget
+from perfwatch.watching.groups import Groups
+from perfwatch.watching.look import Look
+from perfwatch.watching.news import News, Sink, Teller
+from perfwatch.watching.sampling import Sampling
+from perfwatch.watching.sources import Sources
+from perfwatch.watching.turns import turn
 
 WELL = ("", "healthy")  # what was told of a job, if anything
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch import archive
 from perfwatch.errors import SessionUnreadable
 from perfwatch.recording import load
+from perfwatch.storing import archive
 from tests.sessions import record
 
 

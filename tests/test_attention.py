@@ -5,15 +5,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfwatch.attention import Interest, alarm, late_seconds
-from perfwatch.cadence import calm_sample
-from perfwatch.news import News, Teller
 from perfwatch.probes.readings import Frame, GpuEvent, GpuSilence, Reading, Stack
 from perfwatch.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
 from perfwatch.triage.shares.profile import HOLD_SECONDS
+from perfwatch.watching.attention import Interest, alarm, late_seconds
+from perfwatch.watching.cadence import calm_sample
+from perfwatch.watching.news import News, Teller
 from tests.cards import UUID, h200
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, READS_LOSS, Training
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch import checkup
-from perfwatch.checkup import Ability, examine_machine
-from perfwatch.checkup_job import examine_job
+from perfwatch.checkups import checkup
+from perfwatch.checkups.checkup import Ability, examine_machine
+from perfwatch.checkups.checkup_job import examine_job
 from perfwatch.errors import NoSuchTarget
 from perfwatch.probes.deadline import Inline
 from perfwatch.probes.ptrace_access import Access

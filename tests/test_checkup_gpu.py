@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.checkup import Ability
-from perfwatch.checkup_gpu import GpuCheckup, examine_binding
+from perfwatch.checkups.checkup import Ability
+from perfwatch.checkups.checkup_gpu import GpuCheckup, examine_binding
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.gpu import GpuProbe
 from perfwatch.probes.nvml_layer import DRIVER_NOT_LOADED, IN_USE, Refused

@@ -1,6 +1,6 @@
 """An error of ours is told once."""
 
-from perfwatch.failures import MOST_TOLD, Failures
+from perfwatch.watching.failures import MOST_TOLD, Failures
 
 
 def fails(words: str, kind: type[Exception] = ValueError) -> Exception:

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from perfwatch.errors import SessionUnreadable
-from perfwatch.follow import STALE_SECONDS, Follower
 from perfwatch.probes.readings import Steps
 from perfwatch.recording import Recorder
+from perfwatch.storing.follow import STALE_SECONDS, Follower
 from tests.sessions import CREATED, PATIENCE_SECONDS, readings, session, verdict
 
 

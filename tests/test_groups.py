@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.arming import armed_groups
-from perfwatch.groups import RAS_SECONDS, Groups
 from perfwatch.probes.group_variables import PIPE_VARIABLE, free_port
 from perfwatch.probes.readings import Communicator, ProbeCall, Process, Reading, Steps, Thread
+from perfwatch.running.arming import armed_groups
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
+from perfwatch.watching.groups import RAS_SECONDS, Groups
 from tests.sessions import session
 
 PROBES = Path(__file__).parent / "probes"

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from perfwatch.look import MOST_THREADS, Look
+from perfwatch.watching.look import MOST_THREADS, Look
 
 PROGRAM = f"""
 import ctypes, sys, threading

@@ -2,8 +2,8 @@
 
 import pytest
 
-from perfwatch.news import News, Teller
 from perfwatch.triage.verdict import Culprit, Finding, Suspect, Verdict
+from perfwatch.watching.news import News, Teller
 from tests.sessions import session, verdict
 
 SUSPECTED = Suspect(state="hung", cause="stalled_collective", silent_seconds=30.0, decides_in_seconds=30.0)

@@ -10,7 +10,7 @@ import pytest
 
 from perfwatch.errors import PerfwatchError
 from perfwatch.own_command import own_command
-from perfwatch.started_watch import StartedWatch
+from perfwatch.screen.started_watch import StartedWatch
 
 ITS_NAMES = ("typer", "msgspec", "json", "perfwatch", "sitecustomize")
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from perfwatch.recorder_turns import APART_SECONDS, PAUSE_SECONDS, REST_SECONDS, RecorderTurns
+from perfwatch.watching.recorder_turns import APART_SECONDS, PAUSE_SECONDS, REST_SECONDS, RecorderTurns
 
 
 class Asked:

@@ -12,10 +12,10 @@ import pytest
 from perfwatch.errors import SessionUnreadable
 from perfwatch.probes.readings import Process, SourceLine, Stack, Traceback
 from perfwatch.recording import LONGEST_LINE_BYTES, Record, Recorder, Recording, load
-from perfwatch.segments import Segments
+from perfwatch.storing.segments import Segments
+from perfwatch.storing.writer import STALLED_SECONDS, Writer
+from perfwatch.storing.writer_process import Files
 from perfwatch.watch import Watch
-from perfwatch.writer import STALLED_SECONDS, Writer
-from perfwatch.writer_process import Files
 from tests.sessions import CREATED, PATIENCE_SECONDS, readings, record, session, verdict
 
 

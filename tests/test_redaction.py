@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from perfwatch.redaction import REDACTED, redact, redact_command, redact_tree
+from perfwatch.storing.redaction import REDACTED, redact, redact_command, redact_tree
 
 SECRETS = {
     "--api-key=s3cr3tvalue": "s3cr3tvalue",

@@ -8,7 +8,7 @@ import pytest
 
 from perfwatch.probes.readings import Gpu, GpuEvent, GpuSample, Process, Reading, Thread
 from perfwatch.recording import Event, Record
-from perfwatch.segments import EVENTS, READINGS, STACKS, Segments
+from perfwatch.storing.segments import EVENTS, READINGS, STACKS, Segments
 from tests.sessions import verdict
 
 BUDGET = 64 * 1024

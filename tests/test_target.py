@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from perfwatch.errors import NoSuchTarget, NotATrainingJob, PermissionDenied
-from perfwatch.family import Family
 from perfwatch.probes import readings as r
 from perfwatch.probes.deadline import Inline
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.target import Target, find_job
+from perfwatch.watching.family import Family
 
 TORCH = "7f00-7f01 r--p 00000000 00:00 1 /lib/torch/libtorch_cpu.so\n"
 

@@ -1,6 +1,6 @@
 """Whose stacks are sampled next, where there are more processes than may be sampled at once."""
 
-from perfwatch.turns import FRESH_SECONDS, Turns
+from perfwatch.watching.turns import FRESH_SECONDS, Turns
 
 EVERY_SECONDS = 3.5
 MOST = 6

@@ -2,10 +2,10 @@
 
 import pytest
 
-from perfwatch.channel import Channel
-from perfwatch.news import News
+from perfwatch.running.channel import Channel
+from perfwatch.running.voice import Voice
 from perfwatch.triage.verdict import Culprit, Link, Verdict
-from perfwatch.voice import Voice
+from perfwatch.watching.news import News
 from tests.sessions import verdict
 
 

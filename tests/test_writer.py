@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.segments import EVENTS, READINGS, Segments
-from perfwatch.writer import MOST_RESTARTS, QUEUE_BYTES, STALLED_SECONDS, Writer
-from perfwatch.writer_process import Files
+from perfwatch.storing.segments import EVENTS, READINGS, Segments
+from perfwatch.storing.writer import MOST_RESTARTS, QUEUE_BYTES, STALLED_SECONDS, Writer
+from perfwatch.storing.writer_process import Files
 
 PATIENCE_SECONDS = 20.0  # a loaded machine; passing tests wait milliseconds
 BUDGET = 2**22

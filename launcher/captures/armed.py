@@ -15,7 +15,7 @@ def write_armed(place: Path, kind: str, facts: Mapping[str, str]) -> None:
     """Say that this job was started with a profiler at hand.
 
     Args:
-        place: the job's place (``perfwatch.lock``), private and in memory.
+        place: the job's place (``perfwatch.running.lock``), private and in memory.
         kind: a capture's name.
         facts: what the capture needs to reach it: a socket, a session's name. No secrets.
 

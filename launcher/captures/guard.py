@@ -8,10 +8,10 @@ from pathlib import Path
 
 from perfwatch.captures.capture import COUNTERS, CUPTI, Capture, Request, Scene, Subject
 from perfwatch.errors import CaptureRefused
-from perfwatch.lock import start_ticks
 from perfwatch.probes.cgroup import CgroupProbe
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.probe import Unavailable
+from perfwatch.running.lock import start_ticks
 
 # A trace is held in the job's own memory until it is written: Kineto's buffers for a card are 128 MB, those for the CPU as
 # large again in the busiest window seen.

@@ -11,9 +11,9 @@ import msgspec
 
 from perfwatch.captures.capture import Capture, Outcome, Request, Scene
 from perfwatch.captures.taking import take
-from perfwatch.channel import Message
 from perfwatch.errors import CaptureFailed
 from perfwatch.probes.deadline import become_helper, hold_child, kill_child
+from perfwatch.running.channel import Message
 
 LONGEST_LINE_BYTES = 8 * 2**20
 DEADLINE_SECONDS = 300.0  # of a whole capture, its reading included; each part of it has a shorter one

@@ -11,8 +11,8 @@ from perfwatch.gate import Hidden, Layers, MinMfu, Model, Params, Sequence, Toke
 from perfwatch.outlets.options import MetricsPort, Notify, wanted
 
 if TYPE_CHECKING:
+    from perfwatch.running.summary import Recorder
     from perfwatch.session import Session
-    from perfwatch.summary import Recorder
     from perfwatch.triage.verdict import Verdict
 
 
@@ -54,14 +54,14 @@ def attach(
     """
     from functools import partial
 
-    from perfwatch.attaching import Attached
-    from perfwatch.leaving import Leaving
-    from perfwatch.oneshot import say
     from perfwatch.outlets.outlets import Outlets, open_metrics, open_notifier
-    from perfwatch.relayed import ask_watcher
     from perfwatch.report.json import as_json
     from perfwatch.report.plain import clean
     from perfwatch.report.verdicts import print_verdict
+    from perfwatch.watching.attaching import Attached
+    from perfwatch.watching.leaving import Leaving
+    from perfwatch.watching.oneshot import say
+    from perfwatch.watching.relayed import ask_watcher
 
     def show(verdict: "Verdict", folder: Path | None) -> None:
         if json:

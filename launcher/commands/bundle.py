@@ -27,12 +27,12 @@ def bundle(
     """
     import os
 
-    from perfwatch import archive
     from perfwatch.errors import UsageError
     from perfwatch.probes.deadline import KillableChild
     from perfwatch.report.progress import bar
     from perfwatch.report.saving import whole
     from perfwatch.session import find_session
+    from perfwatch.storing import archive
 
     folder = find_session(session, os.environ, KillableChild())
     target = output or Path(f"{folder.name}.tar.gz")

@@ -52,11 +52,11 @@ def capture(
       perfwatch capture nsys --seconds 2           after: perfwatch run --arm nsys
       perfwatch capture torch --json | jq -r '.files[].path'
     """
-    from perfwatch import asking
     from perfwatch.captures.capture import Request
-    from perfwatch.capturing import find
     from perfwatch.errors import UsageError
-    from perfwatch.oneshot import say
+    from perfwatch.screen import asking
+    from perfwatch.watching.capturing import find
+    from perfwatch.watching.oneshot import say
 
     chosen = find(kind)
     given = {"stacks": stacks, "shapes": shapes, "memory": memory, "native": native, "over-nccl": over_nccl}
@@ -93,8 +93,8 @@ def _ranks(text: str) -> tuple[int, ...]:
 
 def _alone(pid: int, request: "Request", session: str | None) -> "Outcome":
     """Nobody watches this job: look at it ourselves."""
-    from perfwatch.attaching import Attached
-    from perfwatch.leaving import Leaving
+    from perfwatch.watching.attaching import Attached
+    from perfwatch.watching.leaving import Leaving
 
     with Leaving() as leaving:
         attached = Attached(pid, leaving, session=session)

@@ -36,13 +36,13 @@ def compare(
     """
     import os
 
-    from perfwatch import archive
     from perfwatch.comparison.comparison import compare as compared
     from perfwatch.comparison.gate import gate
     from perfwatch.probes.deadline import KillableChild
     from perfwatch.recording import Recording, load
     from perfwatch.report.progress import bar
     from perfwatch.session import find_session
+    from perfwatch.storing import archive
 
     child = KillableChild()
     folders = [find_session(place, os.environ, child) for place in (a, b)]

@@ -38,7 +38,6 @@ def dmon(
       perfwatch dmon --json | jq '{gpu, graphics, tensor}'
     """
     from perfwatch.errors import UsageError
-    from perfwatch.leaving import Leaving
     from perfwatch.linux import volunteer_for_the_oom_killer
     from perfwatch.monitoring import Monitor
     from perfwatch.probes.deadline import KillableChild
@@ -46,6 +45,7 @@ def dmon(
     from perfwatch.probes.gpu import GpuProbe
     from perfwatch.report.monitor import GROUPS
     from perfwatch.report.monitor_stream import MonitorStream
+    from perfwatch.watching.leaving import Leaving
 
     if csv and json:
         raise UsageError("--csv and --json exclude each other", "perfwatch dmon --json")

@@ -22,10 +22,10 @@ def doctor(
     import os
 
     from perfwatch.captures.running import run_program
-    from perfwatch.checkup import SCHEMA, examine_machine
-    from perfwatch.checkup_gpu import GpuCheckup
-    from perfwatch.checkup_job import examine_job
-    from perfwatch.checkup_profilers import examine_profilers
+    from perfwatch.checkups.checkup import SCHEMA, examine_machine
+    from perfwatch.checkups.checkup_gpu import GpuCheckup
+    from perfwatch.checkups.checkup_job import examine_job
+    from perfwatch.checkups.checkup_profilers import examine_profilers
     from perfwatch.probes.deadline import KillableChild
     from perfwatch.probes.filesystem import Filesystem
     from perfwatch.probes.gpu import GpuProbe

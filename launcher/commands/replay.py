@@ -40,13 +40,13 @@ def replay(
     import os
     from pathlib import Path
 
-    from perfwatch import archive
     from perfwatch.errors import UsageError
     from perfwatch.probes.deadline import KillableChild
     from perfwatch.recording import load
     from perfwatch.report.json import as_json
     from perfwatch.report.moment import last_living_moment, parse_moment
     from perfwatch.session import find_session
+    from perfwatch.storing import archive
     from perfwatch.triage.diagnose import diagnose
     from perfwatch.triage.fleet.fleet_recording import MODE, judge_recorded
 

@@ -38,7 +38,6 @@ def report(
     import gc
     import os
 
-    from perfwatch import archive
     from perfwatch.errors import UsageError
     from perfwatch.probes.deadline import KillableChild
     from perfwatch.recording import load
@@ -47,6 +46,7 @@ def report(
     from perfwatch.report.saving import save
     from perfwatch.report.story import tell
     from perfwatch.session import find_session
+    from perfwatch.storing import archive
 
     if at is not None and final:
         raise UsageError("--at and --final name two moments", "give one of them")

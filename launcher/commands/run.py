@@ -60,9 +60,9 @@ def run(
     """
     import os
 
-    from perfwatch import supervise
     from perfwatch.errors import UsageError
-    from perfwatch.request import ARMS, Request
+    from perfwatch.running import supervise
+    from perfwatch.running.request import ARMS, Request
 
     if trigger_signal not in ("all", "rt"):
         raise UsageError(f"--trigger-signal {trigger_signal}: it is all or rt", "leave it out, or --trigger-signal rt")

@@ -32,14 +32,14 @@ def top(
     from pathlib import Path
 
     from perfwatch.control import ask, find_watcher, watching
-    from perfwatch.errands import ANSWER_SECONDS, Errands, mine
-    from perfwatch.follow import Follower
-    from perfwatch.keyboard import Keyboard
     from perfwatch.probes.deadline import KillableChild
     from perfwatch.report.console import console
+    from perfwatch.screen.errands import ANSWER_SECONDS, Errands, mine
+    from perfwatch.screen.keyboard import Keyboard
+    from perfwatch.screen.started_watch import StartedWatch
+    from perfwatch.screen.viewing import Viewer
     from perfwatch.session import find_session
-    from perfwatch.started_watch import StartedWatch
-    from perfwatch.viewing import Viewer
+    from perfwatch.storing.follow import Follower
 
     with contextlib.ExitStack() as stack:
         control: Path | None = None

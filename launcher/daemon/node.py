@@ -7,7 +7,6 @@ from pathlib import Path
 
 import msgspec
 
-from perfwatch.channel import Message
 from perfwatch.control import find_watcher
 from perfwatch.daemon.housekeeping import tidy
 from perfwatch.daemon.scanner import Found, Scanner
@@ -17,6 +16,7 @@ from perfwatch.outlets.notifier import Notifier
 from perfwatch.outlets.snapshot import NodeSnapshot, Snapshot
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.probe import Unavailable
+from perfwatch.running.channel import Message
 
 SCAN_SECONDS = 5.0
 TURN_SECONDS = 1.0

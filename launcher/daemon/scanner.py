@@ -14,7 +14,7 @@ from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.process import identify, read_stat
 from perfwatch.probes.readings import Process
-from perfwatch.redaction import redact
+from perfwatch.storing.redaction import redact
 from perfwatch.target import WORKER_NAME
 
 AGAIN_SECONDS, LONGEST_AGAIN_SECONDS = 5.0, 300.0

@@ -13,15 +13,15 @@ from perfwatch.daemon.node import MOST_WATCHED, Node
 from perfwatch.daemon.scanner import Scanner
 from perfwatch.daemon.ward import Terms
 from perfwatch.errors import SessionUnwritable, UsageError
-from perfwatch.leaving import Leaving
 from perfwatch.linux import volunteer_for_the_oom_killer
-from perfwatch.oneshot import say
 from perfwatch.outlets.outlets import open_metrics, open_notifier
 from perfwatch.outlets.wanted import Wanted
 from perfwatch.probes.deadline import KillableChild
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.recording import BUDGET_BYTES
 from perfwatch.session import choose_home
+from perfwatch.watching.leaving import Leaving
+from perfwatch.watching.oneshot import say
 
 LOCK = ".daemon"
 

@@ -8,14 +8,14 @@ from typing import IO, Any, cast
 
 import msgspec
 
-from perfwatch.channel import Channel, Message
 from perfwatch.daemon.scanner import Found
 from perfwatch.errors import PerfwatchError
-from perfwatch.helper import Helper
 from perfwatch.outlets.outlets import Outlets
 from perfwatch.outlets.snapshot import Snapshot
+from perfwatch.running.channel import Channel, Message
+from perfwatch.running.helper import Helper
+from perfwatch.running.summary import Recorder
 from perfwatch.session import Session
-from perfwatch.summary import Recorder
 
 REFRESH_SECONDS = 5.0  # scrapers come every 15 s
 SILENT_SECONDS = 180.0  # the loop beats every few seconds; one that does not is stuck itself
@@ -120,8 +120,8 @@ class _Posts:
 
 def _watch(channel: Channel, pid: int, terms: Terms) -> None:
     """Runs in the ward's process until the job has ended or the node asks it to leave."""
-    from perfwatch.attaching import Attached
-    from perfwatch.leaving import Leaving
+    from perfwatch.watching.attaching import Attached
+    from perfwatch.watching.leaving import Leaving
 
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the helper ignores it; ``Leaving`` hears it unless it is ignored
 

@@ -3,11 +3,11 @@
 from itertools import groupby
 from pathlib import Path
 
-from perfwatch.opening import open_recorder
 from perfwatch.probes.deadline import KillableChild
 from perfwatch.triage.fleet.fleet_recording import Said
 from perfwatch.triage.fleet.merging import Merged
 from perfwatch.triage.verdict import Verdict
+from perfwatch.watching.opening import open_recorder
 
 
 def keep(explicit: str | None, merged: Merged, said: list[Said], verdict: Verdict) -> tuple[Path | None, str]:

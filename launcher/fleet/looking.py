@@ -14,9 +14,7 @@ from pathlib import Path
 from perfwatch import __version__
 from perfwatch.control import find_place
 from perfwatch.jobs import FoundJob, find_jobs
-from perfwatch.leaving import Leaving
 from perfwatch.linux import volunteer_for_the_oom_killer
-from perfwatch.opening import open_recorder
 from perfwatch.outlets.own_cost import cpu_seconds
 from perfwatch.probes.deadline import KillableChild
 from perfwatch.probes.filesystem import Filesystem
@@ -24,6 +22,8 @@ from perfwatch.session import SNAPSHOT, Session, this_machine
 from perfwatch.triage.fleet.compacting import compact, numbered
 from perfwatch.triage.fleet.snapshot import JobView, Snapshot
 from perfwatch.watch import Watch
+from perfwatch.watching.leaving import Leaving
+from perfwatch.watching.opening import open_recorder
 
 MOST_JOBS = 16  # of one host, looked at at once
 LIMIT_SECONDS = 30  # beyond the look itself: then the kernel ends us, for nobody waits any more

@@ -23,7 +23,7 @@ from perfwatch.probes.readings import (
     Traceback,
 )
 from perfwatch.recording import Record, Recording, load
-from perfwatch.redaction import redact_tree
+from perfwatch.storing.redaction import redact_tree
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.verdict import ObserverCost, Verdict
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfwatch.channel import Message
 from perfwatch.kineto.protocol import LONGEST_DATAGRAM_BYTES, Poll, answer, parse, registered
-from perfwatch.lock import start_ticks
+from perfwatch.running.channel import Message
+from perfwatch.running.lock import start_ticks
 
 NAME = "dynolog"
 CLIENT_NAME = "dynoconfigclient"

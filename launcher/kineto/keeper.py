@@ -19,7 +19,7 @@ from perfwatch import linux
 from perfwatch.control import ControlServer
 from perfwatch.kineto.endpoint import NAME, Endpoint, leftovers
 from perfwatch.kineto.protocol import LONGEST_FOLDER_BYTES
-from perfwatch.lock import locked
+from perfwatch.running.lock import locked
 
 READY_SECONDS = 1.0  # what the start of a job waits for the socket, at most
 TURN_SECONDS = 0.5  # how often a server that does not serve asks whether it should now

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from perfwatch.captures.armed import read_armed
 from perfwatch.nsight.ncu_session import KIND
-from perfwatch.summary import WARM_UP_STEPS, Tally
+from perfwatch.running.summary import WARM_UP_STEPS, Tally
 from perfwatch.triage.cards.gpu import cards_of, regimes
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from perfwatch.captures.armed import write_armed
 from perfwatch.errors import CaptureUnavailable
-from perfwatch.lock import private_folder
 from perfwatch.nsight import under_ncu
 from perfwatch.nsight.finding import Run, Tool, find, options
 from perfwatch.nsight.ncu_command import OLDEST, Choice, armed_command
 from perfwatch.nsight.permission import check_counters
+from perfwatch.running.lock import private_folder
 
 KIND = "ncu"
 DOOR = "PERFWATCH_KERNEL_WINDOW"  # tells the agent to look for the window at each step

@@ -10,8 +10,8 @@ from perfwatch.outlets.own_cost import own_cost
 from perfwatch.outlets.snapshot import STEP_BUCKETS, Card, RankSteps, Snapshot
 from perfwatch.probes import readings as r
 from perfwatch.report.plain import clean
+from perfwatch.running.summary import Recorder
 from perfwatch.session import Session
-from perfwatch.summary import Recorder
 from perfwatch.triage.cards.gpu import regime
 from perfwatch.triage.history import History
 from perfwatch.triage.verdict import Verdict

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from perfwatch.channel import Channel
-from perfwatch.helper import Helper
 from perfwatch.outlets.snapshot import NodeSnapshot, Snapshot
+from perfwatch.running.channel import Channel
+from perfwatch.running.helper import Helper
 
 AGAIN_SECONDS = 10.0  # until a port that is taken is tried again: it may be that of a watch that is just ending
 

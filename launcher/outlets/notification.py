@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 
 from perfwatch.outlets.announcer import Change
-from perfwatch.redaction import redact_tree
 from perfwatch.report.plain import clean
 from perfwatch.session import Session
+from perfwatch.storing.redaction import redact_tree
 
 SCHEMA = "perfwatch.notification/1"
 LONGEST_TEXT = 3000  # Slack cuts at 40,000, people long before

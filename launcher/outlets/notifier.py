@@ -4,10 +4,10 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from perfwatch.channel import Channel, Message
-from perfwatch.helper import Helper
 from perfwatch.probes.deadline import KillableChild
 from perfwatch.probes.probe import Unavailable
+from perfwatch.running.channel import Channel, Message
+from perfwatch.running.helper import Helper
 
 MOST_RETRY_AFTER_SECONDS = 60.0
 

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from perfwatch.news import News
 from perfwatch.outlets.announcer import Announcer
 from perfwatch.outlets.gauges import Gauges
 from perfwatch.outlets.metrics import MetricsServer
@@ -13,9 +12,10 @@ from perfwatch.outlets.notification import notification
 from perfwatch.outlets.notifier import Notifier
 from perfwatch.outlets.snapshot import Snapshot
 from perfwatch.outlets.wanted import Wanted
+from perfwatch.running.summary import Recorder
 from perfwatch.session import Session
-from perfwatch.summary import Recorder
 from perfwatch.triage.verdict import Verdict
+from perfwatch.watching.news import News
 
 REFRESH_SECONDS = 1.0
 

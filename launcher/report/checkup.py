@@ -7,7 +7,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from perfwatch.checkup import Ability
+from perfwatch.checkups.checkup import Ability
 from perfwatch.report.plain import clean
 
 STYLES = {"armed": "bold green", "possible": "green", "denied": "bold red"}

@@ -8,10 +8,10 @@ from rich.text import Text
 
 from perfwatch.errors import NoSuchTarget, PerfwatchError
 from perfwatch.monitoring import FIRST_SECONDS, Monitor, Row
-from perfwatch.oneshot import say
 from perfwatch.probes.probe import Unavailable
 from perfwatch.report.console import console
 from perfwatch.report.monitor import NARROW, WIDE, WIDE_COLUMNS, chosen, csv_heading, csv_line, heading, json_line, line
+from perfwatch.watching.oneshot import say
 
 GATHER_SECONDS = 0.2
 HEADING_EVERY_LINES = 20

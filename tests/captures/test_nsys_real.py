@@ -16,10 +16,10 @@ from perfwatch.captures.armed import read_armed
 from perfwatch.captures.capture import Request
 from perfwatch.captures.running import run_program
 from perfwatch.errors import PerfwatchError
-from perfwatch.lock import Place, enter
 from perfwatch.nsight import nsys_session
 from perfwatch.nsight.finding import Tool, find
 from perfwatch.probes.external import Finished
+from perfwatch.running.lock import Place, enter
 from tests.captures.windows import RecordedWindow, scene
 
 

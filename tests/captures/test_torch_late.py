@@ -14,7 +14,10 @@ if importlib.util.find_spec("torch") is None:
 
 
 def test_steps_are_counted_for_a_profiler_that_was_armed_after_some_of_them(tmp_path: Path) -> None:
-    """Torch counts them by itself only where it was armed at its import: five steps were a window of half a second otherwise."""
+    """Torch counts them by itself only where it was armed at its import: five steps were a window of half a second otherwise.
+
+    That is a hundred steps and more; the few that may come after the five are of torch's own thread, which ends the window.
+    """
     fifo = tmp_path / "late"
     os.mkfifo(fifo)
     armed_late = ("env", "-u", "KINETO_USE_DAEMON", "PERFWATCH_PROFILER=1")
@@ -27,5 +30,5 @@ def test_steps_are_counted_for_a_profiler_that_was_armed_after_some_of_them(tmp_
         answer = capture("--session", str(tmp_path / "t"), "--steps", "5")
 
         assert answer.code == 0, answer.err
-        assert len(spans(answer.report["files"][0])) == 5
+        assert 5 <= len(spans(answer.report["files"][0])) <= 30
         assert run.end() == 0

@@ -16,7 +16,7 @@ from perfwatch.captures.taking import take
 from perfwatch.control import ControlServer
 from perfwatch.errors import CaptureUnavailable
 from perfwatch.kineto.endpoint import Endpoint
-from perfwatch.lock import start_ticks
+from perfwatch.running.lock import start_ticks
 from tests.captures.stages import home, scene, subject
 
 PROFILER = Path(__file__).parent / "fake_profiler.py"

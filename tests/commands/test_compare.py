@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from perfwatch.recording import Recorder
-from perfwatch.writer import Writer
+from perfwatch.storing.writer import Writer
 from tests.comparison.runs import keep, run, step_times
 from tests.sessions import PATIENCE_SECONDS, session
 

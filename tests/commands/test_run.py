@@ -10,7 +10,7 @@ import typer
 from perfwatch.__main__ import plain_run
 from perfwatch.cli import app
 from perfwatch.outlets.options import wanted
-from perfwatch.request import Request
+from perfwatch.running.request import Request
 
 PLAIN = [
     ["--", "python", "train.py"],

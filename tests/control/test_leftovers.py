@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.leftovers import EVERY_SECONDS, MOST_FILES, Leftovers
-from perfwatch.lock import enter
+from perfwatch.running.leftovers import EVERY_SECONDS, MOST_FILES, Leftovers
+from perfwatch.running.lock import enter
 
 RANK = {"MASTER_ADDR": "node-a", "MASTER_PORT": "29500", "WORLD_SIZE": "2", "RANK": "0"}
 

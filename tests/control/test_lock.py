@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.lock import enter, job_key, places, private_home, roots, start_ticks
+from perfwatch.running.lock import enter, job_key, places, private_home, roots, start_ticks
 
 RANKS = {"MASTER_ADDR": "node-a", "MASTER_PORT": "29500", "WORLD_SIZE": "2"}
 NOBODY = 65534
@@ -127,7 +127,7 @@ def test_leaving_removes_the_place_when_nobody_uses_it(tmp_path: Path) -> None:
 def left_by_the_dead(tmp_path: Path) -> Path:
     """The place of a launcher that was killed an hour ago and more."""
     program = (
-        "import json, os, sys, pathlib, perfwatch.lock as l\n"
+        "import json, os, sys, pathlib, perfwatch.running.lock as l\n"
         "place = l.enter(json.loads(sys.argv[2]), (pathlib.Path(sys.argv[1]),))\n"
         "assert place.take_watch()\n"
         "print(place.folder, flush=True)\n"
@@ -176,7 +176,9 @@ def test_a_pipe_in_place_of_a_root_holds_nobody(tmp_path: Path) -> None:
     place = enter({**RANKS, "RANK": "1"}, (tmp_path,))
     place.register(os.getpid())
     os.mkfifo(place.folder / "root-0")
-    program = "import sys, pathlib, perfwatch.lock as l; print(*(r.pid for r in l.roots(pathlib.Path(sys.argv[1]))))"
+    program = (
+        "import sys, pathlib, perfwatch.running.lock as l; print(*(r.pid for r in l.roots(pathlib.Path(sys.argv[1]))))"
+    )
 
     said = subprocess.run(
         [sys.executable, "-c", program, str(place.folder)], capture_output=True, text=True, timeout=30, check=True
@@ -230,7 +232,7 @@ def test_nobody_speaks_for_a_process_of_somebody_else(tmp_path: Path) -> None:
 def test_other_users_believe_nobody_but_themselves_and_root() -> None:
     """A place that a third user has left open to all is not looked into."""
     program = (
-        "import os, sys, pathlib, perfwatch.lock as l; os.setuid(int(sys.argv[2])); "
+        "import os, sys, pathlib, perfwatch.running.lock as l; os.setuid(int(sys.argv[2])); "
         "print(len(list(l.places((pathlib.Path(sys.argv[1]),)))))"
     )
     with tempfile.TemporaryDirectory(dir="/tmp") as parent:

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from perfwatch.lock import start_ticks
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.process import tree
+from perfwatch.running.lock import start_ticks
 
 PATIENCE_SECONDS = 60.0  # a deadline for broken code, never a wait
 PERFWATCH = (sys.executable, "-m", "perfwatch")

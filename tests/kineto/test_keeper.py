@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.arming import equipped
 from perfwatch.control import find_watcher
 from perfwatch.kineto.keeper import arm
-from perfwatch.lock import Place
-from perfwatch.request import Request
+from perfwatch.running.arming import equipped
+from perfwatch.running.lock import Place
+from perfwatch.running.request import Request
 from tests.supervise.conftest import PATIENCE_SECONDS, Launch, Launched, python
 
 KILLS = int(os.environ.get("PERFWATCH_TEST_KILLS", "3"))  # 200 before a release: scripts/kill_rounds

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.checkup_profilers import examine_profilers
+from perfwatch.checkups.checkup_profilers import examine_profilers
 from perfwatch.probes.external import Finished
 from tests.captures.windows import finished
 

@@ -7,7 +7,7 @@ import pytest
 from perfwatch.captures.armed import write_armed
 from perfwatch.nsight.first_steps import PATIENCE_SECONDS, FirstSteps
 from perfwatch.probes.readings import GpuActivity, Steps
-from perfwatch.summary import Tally
+from perfwatch.running.summary import Tally
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from tests.sessions import session

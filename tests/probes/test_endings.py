@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from perfwatch.family import Family
 from perfwatch.probes.deadline import KillableChild
 from perfwatch.probes.endings import Endings
 from perfwatch.probes.filesystem import Filesystem
+from perfwatch.watching.family import Family
 
 TOLD_AFTER_REAPING = (6, 15)  # of Linux: PIDFD_INFO_EXIT
 PARENT = """

@@ -183,7 +183,7 @@ def test_launcher_that_failed_still_keeps_from_the_job_what_asks_perfwatch() -> 
     """A signal that asks for a verdict or a capture is not passed on: it would kill the job."""
     launcher = (
         "import os, sys\n"
-        "from perfwatch.child import start, wait_plainly\n"
+        "from perfwatch.running.child import start, wait_plainly\n"
         "from perfwatch.linux import SignalFile\n"
         "status = wait_plainly(start(sys.argv[1:], os.environ, SignalFile()))\n"
         "sys.exit(os.waitstatus_to_exitcode(status))\n"

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.channel import Channel
-from perfwatch.lock import enter
 from perfwatch.probes.readings import ProbeCall
 from perfwatch.recording import load
-from perfwatch.request import Request
-from perfwatch.watcher import LET_END_SECONDS, Watcher
+from perfwatch.running.channel import Channel
+from perfwatch.running.lock import enter
+from perfwatch.running.request import Request
+from perfwatch.running.watcher import LET_END_SECONDS, Watcher
 
 STANDS = "print('ready', flush=True); input()"
 ENDED = {"ended": {"exit_code": 0, "signal": None}}

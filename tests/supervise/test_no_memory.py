@@ -6,8 +6,8 @@ import os
 import pytest
 
 from perfwatch.linux import Arrival
-from perfwatch.printer import Printer
-from perfwatch.sentry import Sentry
+from perfwatch.running.printer import Printer
+from perfwatch.running.sentry import Sentry
 
 
 @pytest.fixture(params=[errno.ENOMEM, errno.EAGAIN])

@@ -8,7 +8,7 @@ import pytest
 
 from perfwatch.probes.readings import Steps
 from perfwatch.recording import load
-from perfwatch.summary import Summary, Tally
+from perfwatch.running.summary import Summary, Tally
 from tests.sessions import verdict
 from tests.supervise.conftest import Launch
 

@@ -12,7 +12,7 @@ from perfwatch.probes.readings import Thread
 from perfwatch.recording import Recording, load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.history import History
-from perfwatch.triage.job import read_job
+from perfwatch.triage.roles.job import read_job
 from perfwatch.triage.verdict import Missing, Verdict
 
 RECORDINGS = Path(__file__).parent / "recordings"

@@ -14,14 +14,14 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from perfwatch import linux
-from perfwatch.arming import equipped
-from perfwatch.channel import Channel, Message
-from perfwatch.child import end_as, start, wait_plainly
-from perfwatch.forwarding import catchers, decide
-from perfwatch.lock import Place, enter
-from perfwatch.printer import Printer
-from perfwatch.request import Request
-from perfwatch.sentry import Sentry
+from perfwatch.running.arming import equipped
+from perfwatch.running.channel import Channel, Message
+from perfwatch.running.child import end_as, start, wait_plainly
+from perfwatch.running.forwarding import catchers, decide
+from perfwatch.running.lock import Place, enter
+from perfwatch.running.printer import Printer
+from perfwatch.running.request import Request
+from perfwatch.running.sentry import Sentry
 
 NOT_FOUND = 127  # as every shell has it
 NOT_EXECUTABLE = 126
@@ -254,7 +254,7 @@ def _become_watcher(launcher: int, channel: Channel, place: Place, request: Requ
             signal.signal(number, signal.SIG_IGN)  # what the terminal and the scheduler send is for the job
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         channel.send({"ready": True})
-        from perfwatch.takeover import watch  # the launcher itself stays small
+        from perfwatch.running.takeover import watch  # the launcher itself stays small
 
         watch(channel, place, request, child)
         status = 0

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from perfwatch import linux
-from perfwatch.forwarding import SHARED_TRIGGERS, TRIGGERS
+from perfwatch.running.forwarding import SHARED_TRIGGERS, TRIGGERS
 
 # Python ignores these at its own start; the child gets what a program expects.
 RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)

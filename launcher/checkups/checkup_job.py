@@ -3,8 +3,8 @@
 import os
 from collections.abc import Iterator
 
-from perfwatch.checkup import Ability, armed, denied, possible
-from perfwatch.checkup_gpu import GpuCheckup, examine_binding
+from perfwatch.checkups.checkup import Ability, armed, denied, possible
+from perfwatch.checkups.checkup_gpu import GpuCheckup, examine_binding
 from perfwatch.errors import NoSuchTarget
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.filesystem import Absent, Filesystem
@@ -15,7 +15,7 @@ from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.process import ended, identify
 from perfwatch.probes.ptrace_access import access, explain
 from perfwatch.probes.readings import Process
-from perfwatch.redaction import redact
+from perfwatch.storing.redaction import redact
 
 DEADLINE_SECONDS = 1.0
 NAMESPACES = ("pid", "mnt", "net", "user", "cgroup")

@@ -7,13 +7,13 @@ from typing import IO
 import msgspec
 
 from perfwatch.control import ask, find_watcher
-from perfwatch.leaving import Leaving
-from perfwatch.oneshot import OneShot, countdown
 from perfwatch.probes.deadline import KillableChild
 from perfwatch.probes.probe import Unavailable
 from perfwatch.recording import load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.verdict import Verdict
+from perfwatch.watching.leaving import Leaving
+from perfwatch.watching.oneshot import OneShot, countdown
 
 ANSWER_SECONDS = 5.0  # a round of looks takes 2 s at most
 EVERY_SECONDS = 1.0  # as often as the watcher itself judges

@@ -12,26 +12,26 @@ from perfwatch import __version__
 from perfwatch.captures.capture import Outcome, Request
 from perfwatch.captures.scene import scene_of
 from perfwatch.captures.telling import headline
-from perfwatch.capturing import Capturing
 from perfwatch.control import find_place
 from perfwatch.errors import CaptureFailed
-from perfwatch.failures import Failures
 from perfwatch.jobs import kin
-from perfwatch.leaving import Leaving
 from perfwatch.linux import volunteer_for_the_oom_killer
-from perfwatch.lock import roots
-from perfwatch.news import News
-from perfwatch.oneshot import OneShot, countdown, say
-from perfwatch.opening import open_recorder
 from perfwatch.outlets.outlets import Open, Outlet, Outlets
 from perfwatch.probes import readings as r
 from perfwatch.probes.deadline import KillableChild
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.recording import BUDGET_BYTES
+from perfwatch.running.lock import roots
 from perfwatch.session import Session, this_machine
 from perfwatch.target import find_job
 from perfwatch.triage.verdict import Verdict
 from perfwatch.watch import Watch
+from perfwatch.watching.capturing import Capturing
+from perfwatch.watching.failures import Failures
+from perfwatch.watching.leaving import Leaving
+from perfwatch.watching.news import News
+from perfwatch.watching.oneshot import OneShot, countdown, say
+from perfwatch.watching.opening import open_recorder
 
 AFTER_FAILURE_SECONDS = 1.0
 LOOK_SECONDS = 3.0  # before a capture: is it safe to make one?

@@ -10,7 +10,7 @@ import msgspec
 
 from perfwatch.probes import readings as r
 from perfwatch.recording import LONGEST_LINE_BYTES, Event, Record, load_session
-from perfwatch.segments import EVENTS, READINGS, STACKS
+from perfwatch.storing.segments import EVENTS, READINGS, STACKS
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from perfwatch.triage.roles.job import Job

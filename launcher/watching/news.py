@@ -9,8 +9,8 @@ import msgspec
 from perfwatch.probes import readings as r
 from perfwatch.recording import Event
 from perfwatch.session import Session
-from perfwatch.told_slow import ToldSlow
 from perfwatch.triage.verdict import Suspect, Verdict
+from perfwatch.watching.told_slow import ToldSlow
 
 TELL_AFTER_SHARE = 0.25  # of the patience: every long step begins like a hang
 SURE_END = 0.7  # of a verdict "gone" under ``run``: below it the launcher's own word is waited for

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import msgspec
 
-from perfwatch.segments import EVENTS, Segments
-from perfwatch.writer_process import END, LETTERS, PIN, PIPE_BYTES, SESSION, News, OpenFiles, become_writer
+from perfwatch.storing.segments import EVENTS, Segments
+from perfwatch.storing.writer_process import END, LETTERS, PIN, PIPE_BYTES, SESSION, News, OpenFiles, become_writer
 
 QUEUE_BYTES = 4 * 2**20  # about 20,000 readings: minutes of a normal job
 # Events (verdicts, outcomes) are few and worth more: they may use this much beyond what readings may.

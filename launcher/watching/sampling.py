@@ -5,15 +5,15 @@ A calm job is sampled now and then, its ranks alone: whether they wait says whet
 
 from collections.abc import Callable
 
-from perfwatch import cadence
-from perfwatch.attention import Schedule, leaves_open, nearest
-from perfwatch.look import Look
 from perfwatch.probes import readings as r
-from perfwatch.sources import Sources
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from perfwatch.triage.verdict import Verdict
-from perfwatch.turns import Turns
+from perfwatch.watching import cadence
+from perfwatch.watching.attention import Schedule, leaves_open, nearest
+from perfwatch.watching.look import Look
+from perfwatch.watching.sources import Sources
+from perfwatch.watching.turns import Turns
 
 
 class Sampling:

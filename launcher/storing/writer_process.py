@@ -14,7 +14,7 @@ from typing import NoReturn, Protocol
 
 import msgspec
 
-from perfwatch.segments import EVENTS, READINGS, STACKS
+from perfwatch.storing.segments import EVENTS, READINGS, STACKS
 
 PIPE_BYTES = 2**20  # Linux's default limit for unprivileged users (fs.pipe-max-size)
 SESSION, PIN, END = b"H", b"P", b"Q"

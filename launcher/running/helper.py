@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from perfwatch import linux
-from perfwatch.channel import Channel, Message
+from perfwatch.running.channel import Channel, Message
 
 REAP_TRIES = 20  # of a millisecond each
 

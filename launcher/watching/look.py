@@ -9,10 +9,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from perfwatch.behind import Behind
-from perfwatch.family import Family
-from perfwatch.gpus import Gpus
-from perfwatch.novelty import Novelty
 from perfwatch.probes import readings as r
 from perfwatch.probes.affinity import AffinityProbe
 from perfwatch.probes.cgroup import CgroupProbe
@@ -35,7 +31,11 @@ from perfwatch.probes.stacks import Stacks
 from perfwatch.probes.steps import StepCounter
 from perfwatch.probes.storage import StorageProbe
 from perfwatch.probes.thread import threads
-from perfwatch.redaction import redact
+from perfwatch.storing.redaction import redact
+from perfwatch.watching.behind import Behind
+from perfwatch.watching.family import Family
+from perfwatch.watching.gpus import Gpus
+from perfwatch.watching.novelty import Novelty
 
 RECORD_HZ = 20
 # Of one process in a full sweep: the main one, those with a Python stack, then the rest, oldest first.

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from perfwatch.checkup import Ability, denied, possible
+from perfwatch.checkups.checkup import Ability, denied, possible
 from perfwatch.probes import readings as r
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.gpu import NONE_HERE, GpuProbe

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from perfwatch.kineto.keeper import arm
-from perfwatch.lock import Place
 from perfwatch.probes.group_variables import AGENT_VARIABLE, free_port
-from perfwatch.request import Request
+from perfwatch.running.lock import Place
+from perfwatch.running.request import Request
 
-AGENT_FOLDER = Path(__file__).parent / "agent"
+AGENT_FOLDER = Path(__file__).parents[1] / "agent"
 GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))  # NVIDIA, AMD, either of them in WSL
 YAMA_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 

@@ -4,11 +4,11 @@ While another launcher's watcher is at work, this one hears only what its own la
 ended, or that a trigger came, which is passed on to the watcher that watches.
 """
 
-from perfwatch.channel import Channel, Message
 from perfwatch.control import ask
-from perfwatch.lock import Place
-from perfwatch.request import Request
-from perfwatch.watcher import Watcher
+from perfwatch.running.channel import Channel, Message
+from perfwatch.running.lock import Place
+from perfwatch.running.request import Request
+from perfwatch.running.watcher import Watcher
 
 TURN_SECONDS = 1.0  # how often a launcher that does not watch asks whether it should now
 RELAY_SECONDS = 5.0

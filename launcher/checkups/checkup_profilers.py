@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from perfwatch.checkup import Ability, denied, possible
+from perfwatch.checkups.checkup import Ability, denied, possible
 from perfwatch.errors import PerfwatchError
 from perfwatch.nsight.finding import Run, find, options
 from perfwatch.nsight.importer import missing_libraries

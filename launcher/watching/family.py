@@ -14,7 +14,7 @@ from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.process import children_of, ended, identify, read_stat, scan, told, tree
 from perfwatch.probes.software import software
 from perfwatch.probes.stat import Stat
-from perfwatch.redaction import redact
+from perfwatch.storing.redaction import redact
 
 SETTLED_SECONDS = 30.0  # after its start: exec done, torch imported (measured: 2 to 8 s on a busy machine)
 

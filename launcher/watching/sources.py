@@ -1,10 +1,10 @@
 """Which lines of the job's code are worth reading: those at which threads stand, and those where training spends its time."""
 
-from perfwatch.look import Look
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from perfwatch.triage.words.frames import is_standard, user_frames
+from perfwatch.watching.look import Look
 
 FRESH_SECONDS = 2.0  # an older stack is not where a thread stands
 BUSY_SECONDS = 6.0  # over which the busiest lines are counted

@@ -13,11 +13,11 @@ from perfwatch.probes.filesystem import Absent, Filesystem
 from perfwatch.probes.flight_recorder import MEMORY_BYTES, FlightRecorderProbe, Rank
 from perfwatch.probes.nccl_ras import Job, NcclRasProbe
 from perfwatch.probes.probe import Unavailable
-from perfwatch.recorder_turns import RecorderTurns
 from perfwatch.triage.case import Case
 from perfwatch.triage.ranks.at_rest import at_rest
 from perfwatch.triage.ranks.collectives import standings
 from perfwatch.triage.roles.job import Member
+from perfwatch.watching.recorder_turns import RecorderTurns
 
 RAS, RECORDER, WRITTEN = "nccl_ras", "flight_recorder", "flight_recorder files"
 # Two answers so far apart show whether counts grow. A thousand ranks are a megabyte for RAS to gather: less often then.

@@ -7,11 +7,11 @@ for ever otherwise. The recording has them still.
 import re
 from typing import Any
 
-from perfwatch.look import Look
 from perfwatch.probes import readings as r
 from perfwatch.probes.probe import Unavailable
 from perfwatch.triage.history import KEYS, History
 from perfwatch.triage.roles.job import Job
+from perfwatch.watching.look import Look
 
 _PID = re.compile(r"pid (\d+)\b")
 # How a rank ended is what a verdict about its end rests on, however long ago; there are few of them.

@@ -22,7 +22,7 @@ import msgspec
 
 from perfwatch.errors import SessionUnreadable
 from perfwatch.recording import LONGEST_LINE_BYTES, load_session
-from perfwatch.redaction import redact_tree
+from perfwatch.storing.redaction import redact_tree
 
 _OURS = re.compile(r"session\.json|events\.jsonl|(?:readings|stacks)(?:-\d+)?\.jsonl")
 # More than four times the largest session that we write; a larger archive is an attack or not ours. What is passed over counts

@@ -18,27 +18,27 @@ from perfwatch.captures.capture import Outcome
 from perfwatch.captures.capture import Request as CaptureRequest
 from perfwatch.captures.scene import scene_of
 from perfwatch.captures.telling import headline, told
-from perfwatch.capturing import Capturing
-from perfwatch.channel import Channel, Message
 from perfwatch.control import ControlServer
-from perfwatch.dumps import keep_dumps
-from perfwatch.failures import Failures
-from perfwatch.leftovers import Leftovers
-from perfwatch.lock import Place, roots
-from perfwatch.news import News
 from perfwatch.nsight.first_steps import FirstSteps
-from perfwatch.opening import open_recorder
 from perfwatch.outlets.outlets import Outlets, open_metrics, open_notifier
 from perfwatch.outlets.own_cost import cpu_seconds
 from perfwatch.probes import readings as r
 from perfwatch.probes.deadline import KillableChild
 from perfwatch.recording import CAPTURE_BEGUN, TERMINATES
-from perfwatch.redaction import redact_command
-from perfwatch.request import Request
+from perfwatch.running.channel import Channel, Message
+from perfwatch.running.dumps import keep_dumps
+from perfwatch.running.leftovers import Leftovers
+from perfwatch.running.lock import Place, roots
+from perfwatch.running.request import Request
+from perfwatch.running.summary import Summary, Tally
+from perfwatch.running.voice import Voice, short
 from perfwatch.session import Session, this_machine
-from perfwatch.summary import Summary, Tally
-from perfwatch.voice import Voice, short
+from perfwatch.storing.redaction import redact_command
 from perfwatch.watch import Watch
+from perfwatch.watching.capturing import Capturing
+from perfwatch.watching.failures import Failures
+from perfwatch.watching.news import News
+from perfwatch.watching.opening import open_recorder
 
 PAUSE_SECONDS = 1.0  # between two looks, where none is due
 LET_END_SECONDS = 5.0  # a job that is asked to end does so in some order: ranks that go first are no fault

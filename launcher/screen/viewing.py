@@ -7,14 +7,14 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from perfwatch.errands import LONGEST_SECONDS, USUAL_SECONDS, Errands
-from perfwatch.follow import Follower
-from perfwatch.keyboard import ESCAPE, Keyboard
 from perfwatch.recording import CAPTURE_BEGUN
 from perfwatch.report.board import Board, board
 from perfwatch.report.board_pages import Page, stacks_page, verdict_page
 from perfwatch.report.board_view import Screen
 from perfwatch.report.plain import duration
+from perfwatch.screen.errands import LONGEST_SECONDS, USUAL_SECONDS, Errands
+from perfwatch.screen.keyboard import ESCAPE, Keyboard
+from perfwatch.storing.follow import Follower
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.verdict import Verdict
 

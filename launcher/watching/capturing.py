@@ -9,9 +9,9 @@ import msgspec
 from perfwatch.captures.capture import Capture, Outcome, Request, Scene
 from perfwatch.captures.helper import Helper
 from perfwatch.captures.triggers import Limits, request_for, ruled, signalled
-from perfwatch.channel import Message
 from perfwatch.errors import CaptureFailed, CaptureRefused, PerfwatchError, UsageError
-from perfwatch.lock import private_home
+from perfwatch.running.channel import Message
+from perfwatch.running.lock import private_home
 
 MOST_REMEMBERED = 16  # outcomes, for those who asked
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from perfwatch.captures.torch_files import pids_inside
-from perfwatch.lock import Place
+from perfwatch.running.lock import Place
 
 MOST_FILES = 128  # of ended processes: 0.5 MiB of pages of steps, which take 9 ms to read
 EVERY_SECONDS = 30.0  # the watch has looked meanwhile: what is removed has been told

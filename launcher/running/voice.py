@@ -5,10 +5,10 @@ It says them to the launcher, whose printers write them.
 
 from collections import deque
 
-from perfwatch.channel import Channel
-from perfwatch.news import News
 from perfwatch.report.plain import clean
+from perfwatch.running.channel import Channel
 from perfwatch.triage.verdict import Verdict
+from perfwatch.watching.news import News
 
 UNREMARKABLE = (
     "healthy",

@@ -4,7 +4,7 @@
 segment that no verdict has pinned is thinned (the last reading of each entity per ten seconds), then stripped to what
 stays true (who the processes are, how they ended), then removed. The last half hour is the black box: it is kept whole
 for as long as anything older can be given up, and where it alone exceeds the budget, as much of it as half the budget
-holds. An incident pins it. This file may block or fail at any line: it runs in a process of its own (``perfwatch.writer``).
+holds. An incident pins it. This file may block or fail at any line: it runs in a process of its own (``perfwatch.storing.writer``).
 """
 
 import math
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from perfwatch.session import PRIVATE_FILE
-from perfwatch.thinning import FULL, STRIPPED, THINNED, at_of, kept, newest, without_verdict
+from perfwatch.storing.thinning import FULL, STRIPPED, THINNED, at_of, kept, newest, without_verdict
 
 READINGS, STACKS, EVENTS = "readings", "stacks", "events"
 BLACK_BOX_SECONDS = 1800.0

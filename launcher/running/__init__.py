@@ -1,0 +1,1 @@
+"""``perfwatch run``: the launcher process, the child that it starts, and the watcher process beside it."""

@@ -1,0 +1,1 @@
+"""``perfwatch top``: the loop behind the live view, its keys, and what it asks a watcher for."""
