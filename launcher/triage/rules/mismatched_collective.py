@@ -26,6 +26,7 @@ import msgspec
 
 from perfwatch.probes.readings import Process, Stack, Thread
 from perfwatch.triage.case import Case
+from perfwatch.triage.fleet.folding import rank_ranges
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal
 from perfwatch.triage.ranks import mpi
 from perfwatch.triage.ranks.different_calls import by_counts
@@ -35,6 +36,7 @@ from perfwatch.triage.ranks.other_groups import in_other_groups
 from perfwatch.triage.ranks.unequal_sizes import by_sizes
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.words.frames import collective_name, show
 
 CAUSE = Cause("mismatched_collective", "hung", "user_code", (Process, Thread, Stack))
@@ -63,16 +65,16 @@ def judge(case: Case) -> Outcome:
         return None
     if any(chain.end.kind != "collective" or chain.end.node.stack is None for chain in chains):
         return None
-    stacks = [chain.end.node.stack for chain in chains]
-    names = [collective_name(stack) or "backward" for stack in stacks if stack is not None]
-    lines = [show(chain.end.node.frame) for chain in chains]
-    one_sided = any(set(names) <= side for side in (RECEIVES, SENDS))
-    if not one_sided and (set(names) & POINT_TO_POINT or (len(set(names)) == 1 and len(set(lines)) == 1)):
+    places: dict[tuple[str, str | None], list[Chain]] = {}
+    for chain in chains:
+        places.setdefault((_called(chain), show(chain.end.node.frame)), []).append(chain)
+    names = {name for name, _ in places}
+    one_sided = names <= RECEIVES or names <= SENDS
+    if not one_sided and (names & POINT_TO_POINT or len(places) == 1):
         return None
-    parts = "; ".join(
-        f"rank {chain.start.rank} is in {name} at {line}"
-        for chain, name, line in zip(chains, names, lines, strict=True)
-    )
+    parted = sorted(places.items(), key=lambda one: len(one[1]))  # whoever differs from most is looked at first
+    chains = tuple(chain for _, there in parted for chain in there)
+    parts = "; ".join(f"{_ranks(there)} in {name} at {line}" for (name, line), there in parted)
     silent = min(chain.end.silent_seconds or 0.0 for chain in chains)
     found = hung(
         case,
@@ -82,7 +84,7 @@ def judge(case: Case) -> Outcome:
         summary=f"{_at_odds(one_sided, names)}: {parts}",
         patience=temporal(case) if one_sided else STRUCTURAL_SECONDS,
         silent=silent,
-        ceiling=1.0 if len(set(names)) > 1 and not one_sided else SAME_NAME,
+        ceiling=1.0 if len(names) > 1 and not one_sided else SAME_NAME,
         evidence=tuple(
             case.saw(
                 "collective",
@@ -91,7 +93,8 @@ def judge(case: Case) -> Outcome:
                 f"{line} for {chain.end.silent_seconds or 0:.1f} s",
                 "all ranks in the same call",
             )
-            for chain, name, line in zip(chains, names, lines, strict=True)
+            for (name, line), there in parted
+            for chain in there
         ),
         alternatives=(Alternative(cause="stalled_collective", refuted_by="every rank is in a collective"),),
         next=("compare the named lines: which condition sends the ranks apart?",),
@@ -103,9 +106,18 @@ def judge(case: Case) -> Outcome:
     )
 
 
-def _at_odds(one_sided: bool, names: list[str]) -> str:
+def _called(chain: Chain) -> str:
+    stack = chain.end.node.stack
+    return (collective_name(stack) if stack is not None else None) or "backward"
+
+
+def _ranks(chains: list[Chain]) -> str:
+    if len(chains) == 1:
+        return f"rank {chains[0].start.rank} is"
+    return f"ranks {rank_ranges(chain.start.rank for chain in chains if chain.start.rank is not None)} are"
+
+
+def _at_odds(one_sided: bool, names: set[str]) -> str:
     if not one_sided:
         return "the ranks wait for each other in different collectives"
-    return (
-        "every rank waits to receive and none sends" if set(names) <= RECEIVES else "every rank sends and none receives"
-    )
+    return "every rank waits to receive and none sends" if names <= RECEIVES else "every rank sends and none receives"
