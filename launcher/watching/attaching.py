@@ -30,7 +30,7 @@ from perfwatch.watching.capturing import Capturing
 from perfwatch.watching.failures import Failures
 from perfwatch.watching.leaving import Leaving
 from perfwatch.watching.news import News
-from perfwatch.watching.oneshot import OneShot, countdown, say
+from perfwatch.watching.oneshot import UNCLEAR_SECONDS, OneShot, countdown, say
 from perfwatch.watching.opening import open_recorder
 
 AFTER_FAILURE_SECONDS = 1.0
@@ -118,6 +118,8 @@ class Attached:
         """Look until the verdict is clear; who leaves gets what is known. ``stream`` shows what is suspected meanwhile."""
         shot = OneShot()
         judged = None
+        if stream.isatty():
+            say(stream, f"looking: 2 to {UNCLEAR_SECONDS:.0f} s; longer only where time may heal what is suspected")
         while True:
             pause = self._tick(stream)
             verdict = self._watch.last
@@ -132,6 +134,8 @@ class Attached:
     def stay(self, stream: IO[str]) -> Verdict:
         """Report every change on ``stream`` until the job ends or the user leaves; returns the last verdict."""
         self._news = lambda news: self._tell(stream, news)
+        if stream.isatty():
+            say(stream, "watching: each change is told here; Ctrl-C ends it with the whole verdict")
         while not self._leaving.wait(self._tick(stream), *self._watch.sooner()):
             if self._watch.last is not None and self._watch.last.state == "gone":
                 self._outlets.ended(self._watch.last)

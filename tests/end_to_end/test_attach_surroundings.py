@@ -86,6 +86,22 @@ def test_json_is_one_object_of_the_schema(job: StartJob, attach: Attach) -> None
     assert answer.verdict["observer_cost"]["target_paused_ms"] == 0.0
 
 
+@pytest.mark.parametrize(("options", "said"), [((), "looking: 2 to 25 s"), (("--watch",), "Ctrl-C ends it")])
+def test_a_terminal_is_told_at_once_how_long_it_takes(
+    job: StartJob, options: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    """Who waits before an empty screen takes perfwatch for hung; a program that asks reads the verdict alone."""
+    terminal, stderr = os.openpty()
+    command = [*PERFWATCH, "attach", str(job().pid), "--session", str(tmp_path / "s"), *options]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr) as look:
+        first = os.read(terminal, 1000).decode()
+        look.kill()
+    os.close(terminal)
+    os.close(stderr)
+
+    assert said in first
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_who_leaves_gets_what_is_known(job: StartJob, attaching: Attaching, number: signal.Signals) -> None:
     """Ctrl-C, or timeout(1), while a suspicion runs: one verdict, its exit code, no traceback."""
