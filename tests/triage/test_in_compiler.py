@@ -4,6 +4,7 @@ import pytest
 
 from perfwatch.probes.readings import Frame, Stack
 from perfwatch.triage.cards.accelerated import launching_share
+from perfwatch.triage.shares.in_compiler import compiles
 from tests.training import BACKWARD, ENGINE, FORWARD, PID, TORCH, Training
 
 COMPILES = (
@@ -24,3 +25,36 @@ def test_what_the_engine_compiles_is_compiled_and_launches_nothing(engine: tuple
 
     assert ((verdict.state, verdict.cause) == ("busy", "compiling")) is busy
     assert (launching_share(case, case.profile(case.ranks[0])) < 0.5) is busy
+
+
+IMPORTS = (Frame("_find_and_load", "<frozen importlib._bootstrap>", 1360),)
+ASKS_FOR_IT = (Frame("compile", f"{TORCH}/__init__.py", 2758),)
+MAIN = (Frame("main", "/app/train.py", 31),)
+
+
+@pytest.mark.parametrize(
+    ("frames", "compiling"),
+    [
+        (IMPORTS + COMPILES + MAIN, True),  # what a kind of layer needs is imported when the first one is traced
+        (COMPILES + IMPORTS + COMPILES + MAIN, True),
+        (
+            COMPILES + IMPORTS + ASKS_FOR_IT + MAIN,
+            True,
+        ),  # inductor registers its lowerings while torch.compile fetches it
+        (COMPILES + IMPORTS + MAIN, False),  # torch._dynamo is imported by the first step of any optimizer
+        (IMPORTS + MAIN, False),
+    ],
+)
+def test_of_the_compiler_and_an_import_the_outer_one_tells_what_a_thread_is_at(
+    frames: tuple[Frame, ...], compiling: bool
+) -> None:
+    """Innermost first."""
+    assert compiles(Stack(pid=PID, tid=PID, frames=frames)) is compiling
+
+
+def test_a_compiler_that_imports_for_its_work_is_not_starting() -> None:
+    """Of a first compilation half the time goes into imports."""
+    job = Training(card=False).goes_on(8.0, [IMPORTS + ASKS_FOR_IT + MAIN, IMPORTS + COMPILES + MAIN, COMPILES + MAIN])
+    verdict = job.verdict()
+
+    assert (verdict.state, verdict.cause) == ("busy", "compiling")

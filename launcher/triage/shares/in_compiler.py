@@ -11,15 +11,21 @@ from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import stacks_of
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.waits.devices import engine_threads
-from perfwatch.triage.words.frames import tags
+from perfwatch.triage.words.frames import any_tag, own_frames, tags, tags_of
 
 MOSTLY = 0.5  # of the training thread's samples in backward: an engine that runs no Python has no stack that could be sampled
 
 
 def compiles(stack: Stack) -> bool:
-    """In the compiler, not in the import of it, which the first optimizer step of any program makes."""
-    found = tags(stack)
-    return "compile" in found and "import" not in found
+    """In the compiler, what it imports for its work included; not in the import of it, which the first optimizer step of any program makes.
+
+    Of the two, the outer one says what the thread is at.
+    """
+    for frame in reversed(own_frames(stack)):
+        found = tags_of(frame.function, frame.file)
+        if any_tag(found, "compile", "import"):
+            return "compile" in found
+    return False
 
 
 def in_compiler(history: History, seen: Profile, awaits: bool = False) -> Callable[[Stack], bool]:

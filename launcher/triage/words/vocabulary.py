@@ -122,6 +122,7 @@ VOCABULARY: tuple[tuple[str, str, str | None], ...] = (
     ("init", r"torch/nn/init\.py", None),
     ("init", r"torch/nn/modules/\w+\.py", "reset_parameters _reset_parameters"),
     ("import", r"<frozen importlib\._bootstrap(_external)?>", None),
+    ("compile", r"torch/__init__\.py", "compile"),  # does nothing but fetch the compiler
     # what runs a compiled function (eval_frame, runtime_wrappers, output_code) is not here: that is training
     (
         "compile",
