@@ -396,3 +396,37 @@ def test_a_program_that_leaves_with_a_bad_code_when_it_is_asked_to_end_has_not_c
 
     assert (verdict.state, verdict.cause) == ("gone", cause)
     assert ("SIGINT" in verdict.summary) == (cause == "killed")
+
+
+@pytest.mark.parametrize(
+    ("words", "cause", "confidence"),
+    [
+        ("RuntimeError: [pair.cc:538] Read error [127.0.0.1]:59034: Connection reset by peer", "killed", 0.79),
+        ("ValueError: bad batch", "crashed", 0.97),  # its launcher may have made the other one end for that
+        ("ConnectionResetError: [Errno 104] Connection reset by peer", "crashed", 0.97),  # of any server
+    ],
+)
+def test_of_an_error_and_a_signal_that_one_look_found_the_words_tell_the_order(
+    words: str, cause: str, confidence: float
+) -> None:
+    """The host was busy, and nobody looked for seconds: both were found at once, the error says how old it is."""
+    verdict = by_hand(
+        (20.0, rank_ends(1, signal=9)),
+        (20.0, raised(10, words, 3.1)),
+    )
+
+    assert (verdict.cause, verdict.confidence) == (cause, confidence)
+    assert [culprit.rank for culprit in verdict.culprits] == [1 if cause == "killed" else 0]
+
+
+def test_a_rank_that_lost_another_whose_end_nobody_saw_is_named_less_surely() -> None:
+    """It was not the first to go."""
+    verdict = by_hand(
+        (20.0, raised(10, "RuntimeError: [pair.cc:547] Connection closed by peer")),
+        (20.2, rank_ends(0, 1)),
+        (20.2, rank_ends(1)),
+    )
+
+    assert verdict.cause == "crashed"
+    assert verdict.confidence < 0.8
+    assert "killed" in {one.cause for one in verdict.alternatives}

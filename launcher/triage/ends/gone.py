@@ -11,6 +11,12 @@ from perfwatch.triage.history import History, Seen
 from perfwatch.triage.roles.job import Member
 
 _SIGNALLED = re.compile(r"got signal: (\d+)")  # torch/distributed/elastic/multiprocessing/api.py
+# What gloo, NCCL and a store raise in a rank whose peer has gone; Python's own ConnectionResetError is of any server.
+_PEER_IS_GONE = re.compile(
+    r"^(?:\w+\.)*(?:RuntimeError|Dist\w+Error): .*"
+    r"(?:Connection (?:closed|reset) by peer|Broken pipe|remote process exited|remote server shutdown)",
+    re.MULTILINE,
+)
 ASKED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 FOLLOWING = (*ASKED, signal.SIGABRT)  # what a rank ends by for another's failure: NCCL's watchdog and C++ abort
 BETWEEN_SECONDS = 30.0  # until a script that lives on is thought to start nothing more
@@ -121,7 +127,16 @@ def failed_first(case: Case, end: r.ProcessEnded, words: r.Traceback) -> bool:
     if not end.signal and (raiser is None or raiser.rank_pid == end.pid):
         return False  # it may have ended for the error of what it had started
     apart = LOOKS_APART_SECONDS if end.signal else NOTICED_SECONDS
-    return bool(kept) and ended_at(case, end) <= min(map(raised_when, kept)) + apart
+    if kept and ended_at(case, end) <= min(map(raised_when, kept)) + apart:
+        return True
+    # Where nobody looked for longer (a host that is busy), an error and an end that one look found tell their order by the words.
+    found = next((one.at for one in kept if one.reading == words), 0.0)
+    return bool(end.signal) and lost_a_peer(words) and ended_at(case, end) <= found
+
+
+def lost_a_peer(words: r.Traceback) -> bool:
+    """Whether an error only says that another rank has gone, which came first and has a cause of its own."""
+    return _PEER_IS_GONE.search(words.text) is not None
 
 
 def raised_when(seen: Seen[r.Traceback]) -> float:

@@ -18,7 +18,15 @@ What to do next
 
 from perfwatch.probes.readings import ProcessEnded, Traceback
 from perfwatch.triage.case import Case
-from perfwatch.triage.ends.gone import ending, failed_first, raised_for, told_by_shell, traceback_of, used_a_gpu
+from perfwatch.triage.ends.gone import (
+    ending,
+    failed_first,
+    lost_a_peer,
+    raised_for,
+    told_by_shell,
+    traceback_of,
+    used_a_gpu,
+)
 from perfwatch.triage.ends.last_words import last_words, raised_at
 from perfwatch.triage.ends.oom_victims import blamed, lost
 from perfwatch.triage.rule import Cause
@@ -34,6 +42,7 @@ LATE_WORDS = (
 NO_WORDS = "read the job's own stderr; sys.exit() with this code leaves no traceback"
 UNSEEN_SENDER = 0.78  # a worker that SIGKILL ended: without a kernel log the OOM killer looks the same
 GOT_OVER = 0.75  # whoever waited for it ended with 0: it may not matter, or nobody looked
+FOLLOWED = 0.78  # a rank that only says that it lost another: how that one ended nobody saw
 WITHOUT_WORDS = 0.78  # of a job on a GPU: an exit code is all that its allocator's refusal leaves as well
 
 
@@ -74,9 +83,7 @@ def judge(case: Case) -> Outcome:
             else Culprit(pid=pid, rank=case.job.rank_of(pid), frame=raised_at(words) if words is not None else None),
         ),
         evidence=tuple(evidence),
-        alternatives=(Alternative(cause="out_of_memory", refuted_by="no OOM kill was seen, and not every one is"),)
-        if worker
-        else (),
+        alternatives=_alternatives(words, worker),
         next=(
             "read the traceback in the job's own stderr" if words is not None else NO_WORDS,
             *(
@@ -90,9 +97,19 @@ def judge(case: Case) -> Outcome:
     )
 
 
+def _alternatives(words: Traceback | None, worker: tuple[int, ...]) -> tuple[Alternative, ...]:
+    if worker:
+        return (Alternative(cause="out_of_memory", refuted_by="no OOM kill was seen, and not every one is"),)
+    if words is not None and lost_a_peer(words):
+        return (Alternative(cause="killed", refuted_by="no signal to another rank was seen, and not every one is"),)
+    return ()
+
+
 def _confidence(case: Case, end: ProcessEnded, words: Traceback | None, worker: tuple[int, ...]) -> float:
     if end.exit_code == 0:
         return GOT_OVER
     if worker:
         return UNSEEN_SENDER
+    if words is not None and lost_a_peer(words):
+        return FOLLOWED
     return SURE if words is not None or not used_a_gpu(case) else WITHOUT_WORDS
