@@ -113,3 +113,32 @@ def test_a_card_that_does_nothing_hides_no_steps(load: str, told: bool) -> None:
     job = Training().goes_on(40.0, [FORWARD, BACKWARD, CLIPS, CLEARS], load=load)
 
     assert isinstance(skipping_steps.judge(job.case()), Finding) == told
+
+
+MODEL = tuple(
+    (Frame("forward", f"{TORCH}/nn/modules/linear.py", 134), Frame("train", TRAIN, line)) for line in (12, 16)
+)
+TRAINS = ("model", "torch.isfinite", "loss.backward", "optimizer.step")
+
+
+@pytest.mark.parametrize(
+    ("calls", "within", "said"),
+    [
+        (TRAINS, (), ("slow", "skipping_steps", 0.7)),
+        (TRAINS, ("torch.set_grad_enabled",), ("busy", "evaluating", 0.65)),  # a flag says what it is this time
+        (("model", "loss.backward", "optimizer.step"), (), ("busy", "evaluating", 0.65)),
+        (("model", "torch.isfinite"), (), ("busy", "evaluating", 0.8)),  # a loop of its own
+    ],
+)
+def test_a_guard_that_leaves_a_loop_before_backward_is_not_taken_for_an_evaluation(
+    calls: tuple[str, ...], within: tuple[str, ...], said: tuple[str, str, float]
+) -> None:
+    """Forward passes alone are seen: the text of the loop around them tells what it would do besides."""
+    job = Training(card=False)
+    for line in (12, 16):
+        job.add(
+            SourceLine(file=TRAIN, line=line, text="loss = model(x)", loop_calls=calls, loops=("for",), within=within)
+        )
+    verdict = job.goes_on(20.0, MODEL).verdict()
+
+    assert (verdict.state, verdict.cause, verdict.confidence) == said

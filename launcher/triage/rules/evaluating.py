@@ -10,7 +10,8 @@ How it is recognised
     a reward and an end, or is called so.
 
 What it is mistaken for
-    ``skipping_steps``: there backward runs and only the optimizer does not. ``synchronising``: a training step waits for the card.
+    ``skipping_steps``: there backward runs and only the optimizer does not, or a guard leaves a loop that trains before either.
+    Where the loop's text makes both, it is said less surely. ``synchronising``: a training step waits for the card.
 
 What to do next
     Wait; if it is too often or too long, evaluate on fewer batches.
@@ -26,9 +27,11 @@ from perfwatch.triage.moving.memory import computed
 from perfwatch.triage.moving.within import turns_within
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.leaving_early import may_leave_early, training_loop
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.rollouts import in_environment
-from perfwatch.triage.verdict import Culprit, Finding, Outcome
+from perfwatch.triage.slowness import NOTED
+from perfwatch.triage.verdict import Alternative, Culprit, Finding, Outcome
 from perfwatch.triage.words.code import line_of
 from perfwatch.triage.words.frames import show
 
@@ -41,6 +44,7 @@ LONGER_SECONDS = 20.0  # where it was looked at less often since
 COUNTED, PLAIN = 0.88, 0.8  # with the agent's count of steps, and without
 # The source of the line was not read: it may stand in a loop that never ends. Or it does stand in one, and no step came for long.
 UNREAD = 0.65
+TRAINS_TOO = 0.65  # by its text the loop trains: a flag may say that it evaluates, or it is left before backward
 MOSTLY = 0.5  # of the time in the environment
 BEGINNING_SHARE = 0.1  # of samples in imports or the compiler: the first forward pass of a training is no evaluation
 
@@ -90,6 +94,9 @@ def _evaluates(case: Case, rank: Member, seen: Profile) -> Finding | None:
                 "backward in each step",
             ),
         ),
+        alternatives=(
+            Alternative(cause="skipping_steps", refuted_by="no guard is seen that leaves a loop that trains"),
+        ),
     )
 
 
@@ -128,6 +135,8 @@ def _lately(case: Case, rank: Member) -> Profile:
 def _certainty(case: Case, rank: Member, seen: Profile) -> float:
     if line_of(case.history, seen.top_line()) is None:
         return UNREAD
+    if (trains := training_loop(case.history, seen)) is not None:
+        return NOTED if may_leave_early(trains[1]) else TRAINS_TOO
     steps, loops = case.steps(rank), turning(case.history, case.chains[rank.pid].start)
     ago = (steps.ago_seconds if steps is not None else None) or 0.0
     if "while" in loops and ago > COUNTED_LOOP * temporal(case):

@@ -9,12 +9,14 @@ How it is recognised
     gradient once and costs no more than a step (the scaler, gradient clipping, ``zero_grad``) is seen again and again, and
     the step itself never (where that is brief, more samples are waited for); the optimizer was seen before, or its ``step``
     stands in the loop's text. A loop of which neither is seen is not judged: its steps may be too short to be sampled, as
-    they are on a GPU.
+    they are on a GPU. Or, less surely, forward passes alone go on in a loop that by its text makes backward passes and steps, and
+    tests whether something is finite: such a guard leaves it before backward.
 
 What it is mistaken for
-    ``evaluating``: no backward either. Gradient accumulation: a step comes after some backward passes. Gradients that are no
-    training (an attack on the model, an estimate of influence): their line was never seen while steps were made. An update that
-    the program makes itself (``p -= rate * p.grad``): no optimizer and no scaler of torch was ever seen.
+    ``evaluating``: no backward either, and mostly a loop of its own. Gradient accumulation: a step comes after some backward
+    passes. Gradients that are no training (an attack on the model, an estimate of influence): their line was never seen while
+    steps were made. An update that the program makes itself (``p -= rate * p.grad``): no optimizer and no scaler of torch was
+    ever seen.
 
 What to do next
     Look at the loss: it is NaN or infinite. Lower the learning rate, or look for the first bad batch.
@@ -28,6 +30,7 @@ from perfwatch.triage.moving.motion import was_at
 from perfwatch.triage.moving.progress import StepClock, stepped
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.leaving_early import WHAT_NEXT, leaves_early
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.updating import PASSES, accompanies, at_a_pass, beside_a_step, steps_an_optimizer, updates
 from perfwatch.triage.slowness import NOTED, WINDOW_SECONDS, slow
@@ -57,6 +60,9 @@ def judge(case: Case) -> Outcome:
         steps = case.steps(rank)
         since = WINDOW_SECONDS if steps is None or steps.ago_seconds is None else min(WINDOW_SECONDS, steps.ago_seconds)
         seen = case.profile(rank, since)
+        rests = steps is None or (steps.ago_seconds or 0.0) > _usual(steps)
+        if rests and seen.samples >= FEW_SAMPLES and (found := leaves_early(case, CAUSE, rank, seen)):
+            return found
         if seen.samples < FEW_SAMPLES or seen.share("backward") < BACKWARD_SHARE:
             continue
         turns = seen.turns(lambda stack: "backward" in tags(stack))
@@ -94,10 +100,7 @@ def judge(case: Case) -> Outcome:
                 ),
             ),
             alternatives=(Alternative(cause="evaluating", refuted_by="backward passes run"),),
-            next=(
-                "look at what the guard tests: a loss or gradients that are NaN, infinite or too large",
-                "lower the learning rate",
-            ),
+            next=WHAT_NEXT,
         )
     return None
 
