@@ -49,3 +49,28 @@ def test_rounds_in_mid_training_should_have_come_to_the_next_step() -> None:
     job = program(IN_ROUNDS).goes_on(10.0, [FORWARD, BACKWARD, OPTIMIZER]).goes_on(90.0, MERGES, owns_gil=True)
 
     assert said(job) == ("hung", "endless_python")
+
+
+BLOCKS = [(Frame("neighbours", TRAIN, line), Frame("main", TRAIN, 70)) for line in (31, 32, 33)]
+
+
+@pytest.mark.parametrize(
+    ("loops", "around", "owns_gil", "cause"),
+    [
+        (("for",), (), False, "computing_on_host"),
+        (("for",), ("batches", "loss.backward", "optimizer.step"), False, None),  # the data of each step, perhaps
+        (("while",), (), False, None),  # it may never end
+        (("for",), (), True, None),  # Python, not native calls
+    ],
+)
+def test_many_native_calls_before_any_training_are_one_long_computation(
+    loops: tuple[str, ...], around: tuple[str, ...], owns_gil: bool, cause: str | None
+) -> None:
+    """A graph of neighbours is built with numpy, a block of rows at a time."""
+    job = Training(card=False)
+    job.add(SourceLine(file=TRAIN, line=70, text="build(points)", loop_calls=around, loops=("for",) if around else ()))
+    job.add(*(SourceLine(file=TRAIN, line=line, text="d += norm", loops=loops) for line in (31, 32, 33)))
+    verdict = job.goes_on(20.0, BLOCKS, owns_gil=owns_gil).verdict()
+
+    assert (verdict.cause if verdict.cause == "computing_on_host" else None) == cause
+    assert cause is None or (verdict.state, verdict.confidence) == ("busy", 0.7)

@@ -5,7 +5,8 @@ What it means
 
 How it is recognised
     The training thread runs at a full core (or its process' native threads do), stays in one line, and does not hold the GIL
-    against others.
+    against others. Less surely: it turns at several lines of a loop that comes to an end (a ``for``), mostly without the GIL, and was
+    never seen at training.
 
 What it is mistaken for
     A thread that launches kernels or waits for them: its GPU is not idle, or the line reads a value back from it, whatever that
@@ -29,6 +30,7 @@ from perfwatch.triage.ranks.lateness import in_collective
 from perfwatch.triage.ranks.leaving import leaves
 from perfwatch.triage.ranks.mpi import exchange
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.preparing import prepares_natively
 from perfwatch.triage.shares.saving import SYNCS, comes_back
 from perfwatch.triage.verdict import Outcome
 from perfwatch.triage.waits.devices import in_sync
@@ -62,7 +64,8 @@ def judge(case: Case) -> Outcome:
         ):
             continue
         cpu = case.history.rate(ProcessUsage, phase.rank.pid, of=lambda u: u.cpu_seconds, seconds=6.0) or 0.0
-        if max(cpu, phase.runs) < RUNNING_SHARE or not _one_line(phase):
+        one_line = _one_line(phase)
+        if max(cpu, phase.runs) < RUNNING_SHARE or not (one_line or prepares_natively(case, phase.rank)):
             continue
         frame = phase.profile.top_line()
         source = line_of(case.history, frame)
@@ -74,14 +77,14 @@ def judge(case: Case) -> Outcome:
             continue
         told = (
             CERTAIN
-            if _told(case, phase) and not left and not phase.profile.turns(partial(in_collective, case))
+            if one_line and _told(case, phase) and not left and not phase.profile.turns(partial(in_collective, case))
             else UNSEEN
         )
         return phase.finding(
             CAUSE,
             f"an exchange of MPI runs, or waits for other ranks{text}"
             if waits
-            else f"a long native computation runs{text}",
+            else f"a long native computation runs{'' if one_line else ' in many calls'}{text}",
             ONE_SOURCE if waits else told,
             (
                 case.saw(
@@ -95,7 +98,7 @@ def judge(case: Case) -> Outcome:
                     "gil",
                     f"pid {phase.rank.pid}",
                     "has released the GIL",
-                    "never seen to own it",
+                    "never seen to own it" if one_line else "seen without it most of the time",
                     "an owner would block others",
                 ),
             ),

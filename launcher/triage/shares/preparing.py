@@ -1,10 +1,12 @@
 """Whether a rank prepares in Python of its own, before it has ever trained: a vocabulary, an index, a table in memory."""
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.moving.loops import counts, turning
+from perfwatch.triage.moving.loops import TRAINS, counts, releases_gil, turning
 from perfwatch.triage.moving.memory import quiet
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.profile import TRAINING_TAGS
+from perfwatch.triage.words.code import line_of, names
+from perfwatch.triage.words.frames import user_frames
 
 SAMPLES = 60
 LINES = 2
@@ -25,13 +27,30 @@ def goes_through_rounds(case: Case, rank: Member) -> bool:
     return loops[:1] == ("for",) and "while" in loops and has_not_trained(case, rank)
 
 
+def prepares_natively(case: Case, rank: Member) -> bool:
+    """Whether it does so in many native calls, of numpy say: mostly without the GIL, and in no loop around that trains by its text."""
+    end, ever = case.chains[rank.pid].end, case.profile(rank)
+    around = {frame for one in ever.sights for frame in user_frames(one.reading)}
+    lines = [line for frame in around if (line := line_of(case.history, frame)) is not None]
+    return (
+        end.kind == "native"
+        and _untrained(case, rank)
+        and counts(case.history, end.node)
+        and releases_gil(case.history, end.node)
+        and not any(names(line.loop_calls) >= TRAINS for line in lines)
+    )
+
+
 def has_not_trained(case: Case, rank: Member) -> bool:
     """Whether it runs Python at several lines, was never seen at training, and nothing remembers any."""
+    # One long call is ``computing_on_host``, and who waits prepares nothing.
+    return case.chains[rank.pid].end.kind == "python" and _untrained(case, rank)
+
+
+def _untrained(case: Case, rank: Member) -> bool:
     ever = case.profile(rank)
     return (
-        # One long call is ``computing_on_host``, and who waits prepares nothing.
-        case.chains[rank.pid].end.kind == "python"
-        and ever.samples >= SAMPLES
+        ever.samples >= SAMPLES
         and len(ever.lines()) >= LINES
         and not ever.seen(*TRAINING_TAGS)
         and quiet(case, rank).seconds == 0.0  # what remembers training has begun it
