@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
@@ -156,3 +157,15 @@ def test_who_takes_what_another_job_brings_is_not_hung_between_two_files(history
     verdict = judged(history, max(one.at for one in history.series(Thread, FIRST, FIRST)))
 
     assert verdict.state == state
+
+
+def test_a_deadline_that_was_read_half_is_no_long_sleep() -> None:
+    """The program was writing it at that moment: recorded once in a minute of naps of a tenth of a second, as 141 days."""
+    history = takes_turns(1, (), 0.1)
+    torn = Wait(call="clock_nanosleep", number=230, kind="sleep", remaining_seconds=12_215_313.8)
+    looks = history.series(Thread, FIRST, FIRST)
+    history.add(looks[80].at + 0.1, msgspec.structs.replace(looks[80].reading, wait=torn))
+
+    verdict = judged(history, looks[-1].at)
+
+    assert (verdict.state, verdict.cause) == ("hung", "waiting_for_file")

@@ -1,7 +1,10 @@
 """For whose work a rank waits: a child, a pool, an actor, a lock's owner, or whoever may bring a file that it looks for again and again."""
 
+from itertools import zip_longest
+
 from perfwatch.probes.readings import Thread
 from perfwatch.triage.case import Case
+from perfwatch.triage.history import Seen
 from perfwatch.triage.moving.working import started_by
 from perfwatch.triage.ranks.absence import in_collective
 from perfwatch.triage.ranks.away import prepare
@@ -92,8 +95,22 @@ def takes_what_comes(case: Case, chain: Chain) -> bool:
     if (steps is not None and steps.count) or seen.seen("backward", "optimizer", "scaler"):
         return False
     looks = case.history.series(Thread, chain.end.node.pid, chain.end.node.tid)
-    pauses = [one.reading.wait.remaining_seconds or 0.0 for one in looks if one.reading.wait is not None]
-    return seen.seen("forward") or max(pauses, default=0.0) >= PATIENT_SECONDS
+    sleeps = any(
+        _to_sleep(one) >= PATIENT_SECONDS and not _woke(one, *after) for one, *after in zip_longest(looks, looks[1:])
+    )
+    return seen.seen("forward") or sleeps
+
+
+def _to_sleep(look: Seen[Thread]) -> float:
+    wait = look.reading.wait
+    return 0.0 if wait is None else wait.remaining_seconds or 0.0
+
+
+def _woke(look: Seen[Thread], after: Seen[Thread] | None) -> bool:
+    """Whether a thread ran before its sleep should have ended: the deadline was read while it was being written."""
+    if after is None or after.reading.ran_ago_seconds is None:
+        return False
+    return look.at < after.at - after.reading.ran_ago_seconds < look.at + _to_sleep(look)
 
 
 def _is_at_its_own(case: Case, chain: Chain) -> bool:
