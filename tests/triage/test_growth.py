@@ -30,3 +30,13 @@ def test_what_comes_back_is_no_lasting_shift() -> None:
     assert change_point(once) is not None
     assert change_point(epoch[:20] + epoch * 3) is None
     assert change_point(once + (0.05,) * 24) is None
+
+
+def test_a_shift_is_one_on_a_machine_with_neighbours_too() -> None:
+    """Now and then a dozen steps pass as quickly as before, or as slowly as after: measured in a run beside thirty others."""
+    quick, slow = (0.0065,) * 12, (0.014,) * 12
+    before, after = quick * 12 + slow + quick * 16, slow * 40 + quick + slow * 40
+    back = quick * 6
+
+    assert change_point(before + after) is not None
+    assert change_point(before + after + back) is None

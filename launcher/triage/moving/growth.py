@@ -23,6 +23,9 @@ FEW_STEPS = 12  # on each side of the change
 RATIO = 1.2
 # The pace before must have lasted: a GPU's queue takes in the first steps as fast as they are launched.
 BEFORE_SECONDS = 2.0
+# Of the dozens on either side so many may be as those on the other: on a machine with neighbours a second passes otherwise now and
+# then (measured: up to 0.04). As the newest ones, so many in a row are no accident.
+STRAYS, LASTS = 0.05, 5
 OVERLAP = 0.25  # the slower quarter before and the faster quarter after must not overlap
 
 
@@ -68,8 +71,10 @@ def _comes_back(before: Sequence[float], after: Sequence[float], low: float, hig
     """
     middle = math.sqrt(low * high)
     earlier = [one > middle for one in _blocks(before[FEW_STEPS:])]
-    was_as_long = True in earlier and False in earlier[earlier.index(True) :]
-    return was_as_long or any(one < middle for one in _blocks(after))
+    while earlier and earlier[-1]:
+        earlier.pop()  # the change itself lies a little earlier
+    later = [one < middle for one in _blocks(after)]
+    return any(sum(one) > STRAYS * len(one) for one in (earlier, later)) or all(later[-LASTS:])
 
 
 def _blocks(intervals: Sequence[float]) -> list[float]:
