@@ -1,5 +1,7 @@
 """Photos are blurred so often in the loader's workers that the model waits for almost every batch."""
 
+import functools
+
 import stage
 import surroundings
 import torch
@@ -44,8 +46,12 @@ def train_step(photos, labels):
 
 
 photo = torch.rand(1, 3, 96, 96)
-one_step = surroundings.typical_seconds(lambda: train_step(photo.repeat(BATCH, 1, 1, 1), torch.arange(BATCH)))
-one_blur = surroundings.typical_seconds(lambda: Photos(0, 0).augment(photo, PROBED)) / PROBED
+learns = functools.partial(train_step, photo.repeat(BATCH, 1, 1, 1), torch.arange(BATCH))
+blurs_it = functools.partial(Photos(0, 0).augment, photo, PROBED)
+with surroundings.beside(blurs_it):  # as in the loop: two threads of one core slow each other down
+    one_step = surroundings.typical_seconds(learns)
+with surroundings.beside(learns):
+    one_blur = surroundings.typical_seconds(blurs_it) / PROBED
 blurs = round((1 + LOST[args.strength]) * one_step / BATCH / one_blur)
 for step, (photos, labels) in enumerate(DataLoader(Photos(args.steps * BATCH, blurs), batch_size=BATCH, num_workers=1)):
     if step == args.steps:

@@ -3,8 +3,10 @@
 Imported by the programs by path, like ``stage``. Everything here needs root, except ``innocent_activity``.
 """
 
+import contextlib
 import ctypes
 import itertools
+import multiprocessing
 import os
 import select
 import shutil
@@ -14,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -31,6 +33,23 @@ def typical_seconds(step: Callable[[], object]) -> float:
         step()
         times.append(time.monotonic() - began)
     return statistics.median(times[3:])
+
+
+@contextlib.contextmanager
+def beside(work: Callable[[], object]) -> Iterator[None]:
+    """Meanwhile a process of ours does ``work`` again and again."""
+    neighbour = multiprocessing.get_context("fork").Process(target=_again_and_again, args=(work,), daemon=True)
+    neighbour.start()
+    try:
+        yield
+    finally:
+        neighbour.kill()
+        neighbour.join()
+
+
+def _again_and_again(work: Callable[[], object]) -> None:
+    while True:
+        work()
 
 
 def innocent_activity(strength: str) -> None:
