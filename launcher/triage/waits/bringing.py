@@ -114,6 +114,9 @@ def _woke(look: Seen[Thread], after: Seen[Thread] | None) -> bool:
 
 
 def _is_at_its_own(case: Case, chain: Chain) -> bool:
-    """Who waits for a file too, or for the others in a collective, brings nothing, whatever CPU time that takes; nor does who trains."""
-    waits = chain.end.kind in LOOKS_FOR_A_FILE or in_collective(case, chain)
+    """Who waits for a file too, or for the others (in a collective, or where ranks meet), brings nothing; nor does who trains.
+
+    Whatever CPU time that takes: rank 0 looks 300 times a second whether all have come to torch's store.
+    """
+    waits = chain.end.kind in (*LOOKS_FOR_A_FILE, "rendezvous") or in_collective(case, chain)
     return not waits and case.progress[chain.start.pid].kind != "moving"
