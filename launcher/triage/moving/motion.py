@@ -22,6 +22,7 @@ MOVED_SECONDS = 0.003  # of run time between two looks; a poll that times out us
 MOVED_SHARE = 0.008  # of a core; a thread that waits for the GIL uses 0.6 %
 # One that waits for the GIL looks 200 times a second whether it may go on (sys.getswitchinterval), for 12 to 140 us each time.
 GIL_LOOK_SECONDS, SWITCH_INTERVAL_SECONDS = 0.0002, 0.005
+GIL_SWITCHES_PER_SECOND = (60.0, 400.0)  # measured 193/s at the default switch interval
 BURST_SECONDS = 0.0006  # of run time beyond the usual between two looks; three steps of a tiny model use 1.1 to 1.8 ms
 BURST_TIMES = 3.0  # the usual
 LULLS = 3.0  # times the longest lull: a longer one is something else
@@ -58,6 +59,13 @@ class Motion:
         if self.seconds < SIGHTING_SECONDS or self.run_share is None:
             return None
         return True
+
+    @property
+    def in_vain(self) -> bool:
+        """Whether it wakes as often as one that asks for the GIL, and does nothing each time."""
+        low, high = GIL_SWITCHES_PER_SECOND
+        often = self.switches_per_second is not None and low <= self.switches_per_second <= high
+        return often and self.run_share is not None and self.run_share <= MOVED_SHARE
 
 
 def stack_key(stack: r.Stack) -> tuple[tuple[str, str, int], ...]:
@@ -214,7 +222,8 @@ def _moved(earlier: Seen[r.Thread], later: Seen[r.Thread]) -> bool:
 
 def _gil_looks(before: r.Thread, after: r.Thread) -> int:
     """How often a thread looked whether it gets the GIL: wake-ups from waits that are no longer than one such wait."""
-    waits = (before.wait, after.wait)
+    # One that is met between two such waits is on its way into the next; had it gone on, it would not have woken so often.
+    waits = [one.wait for one in (before, after) if one.state != "R"]
     short = all(one is not None and one.kind == "futex" and not one.forever for one in waits)
     if not short or any(one is None or (one.remaining_seconds or 0.0) > SWITCH_INTERVAL_SECONDS for one in waits):
         return 0

@@ -190,9 +190,11 @@ def progress(history: History, rank: Member, job: Job) -> Progress:
     if moved.frozen:
         return Progress("still", "the training thread does not run", tid, steps)
     recent = profile(history, rank.pid, tid, seconds=LATELY_SECONDS)
-    steady = moved.samples >= STILL_SAMPLES and moved.steady_share >= STILL_SHARE and moved.seconds >= 0.9
-    if steady and not _steps_between(recent):
-        return Progress("still", f"one stack in {moved.steady_share:.0%} of {moved.samples} samples", tid, steps)
+    samples, alike = moved.samples, moved.steady_share
+    if 0 < samples < STILL_SAMPLES and moved.in_vain:  # the next record is late
+        samples, alike = recent.samples, _alike(recent)
+    if samples >= STILL_SAMPLES and alike >= STILL_SHARE and moved.seconds >= 0.9 and not _steps_between(recent):
+        return Progress("still", f"one stack in {alike:.0%} of {samples} samples", tid, steps)
     late = steps is not None and steps.ago_seconds is not None
     if recent.samples < STILL_SAMPLES:
         if not late and _steps_seen(lasting(history, rank.pid, tid, LATELY_SECONDS)):
@@ -203,10 +205,17 @@ def progress(history: History, rank: Member, job: Job) -> Progress:
     return Progress("busy", f"no step in {recent.samples} samples", tid, steps)
 
 
+def _alike(recent: Profile) -> float:
+    """The share of the samples that are of the same stack as the newest one."""
+    newest = stack_key(recent.sights[-1].reading) if recent.sights else None
+    return recent.share_where(lambda stack: stack_key(stack) == newest)
+
+
 def _steps_seen(seen: Profile) -> bool:
     """Whether the samples are of steps that go on: much of it training code, at several places."""
     at_work = sum(one.reading.samples for one in seen.sights if trains(one.reading))
-    return at_work >= STEPS_SEEN and len(seen.lines()) + len(seen.sights) > 3
+    places = {stack_key(one.reading) for one in seen.sights}
+    return at_work >= STEPS_SEEN and len(seen.lines()) + len(places) > 3
 
 
 def trains(stack: r.Stack) -> bool:

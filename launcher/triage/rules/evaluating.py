@@ -10,6 +10,7 @@ How it is recognised
     a reward and an end, or is called so.
 
 What it is mistaken for
+    A training thread that stands in a forward pass because another one holds the GIL: no line of it changes.
     ``skipping_steps``: there backward runs and only the optimizer does not, or a guard leaves a loop that trains before either.
     Where the loop's text makes both, it is said less surely. ``synchronising``: a training step waits for the card.
 
@@ -57,6 +58,8 @@ def judge(case: Case) -> Outcome:
             continue
         if turns_within(case.history, rank.pid, case.progress[rank.pid].thread) is not None:
             continue  # one forward pass, which may never end
+        if case.progress[rank.pid].kind == "still" and len(case.chains[rank.pid].links) > 1:
+            continue  # it does not run: another one holds what it needs to go on in its forward pass
         if found := _evaluates(case, rank, seen) or _collects(case, rank):
             return found
     return None

@@ -20,8 +20,8 @@ from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, silent_sec
 from perfwatch.triage.moving.memory import Lull, lull
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
-from perfwatch.triage.waits import threads
 from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.gil_holder import gil_waiters
 from perfwatch.triage.words.frames import show
 
 CAUSE = Cause("held_gil", "hung", "user_code", (Thread, Stack))
@@ -34,7 +34,7 @@ def judge(case: Case) -> Outcome:
     for chain in case.still_chains:
         if chain.through & {"loader", "pool"}:
             continue
-        waiters = threads.gil_waiters(case.history, case.job, chain.end.node)
+        waiters = gil_waiters(case.history, case.job, chain.end.node)
         if "gil" not in chain.through and not waiters:
             continue
         if wakes_soon(case, chain.end) or chain.end.kind in ("storage", "uninterruptible", "network"):

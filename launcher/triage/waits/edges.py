@@ -15,6 +15,7 @@ from perfwatch.triage.waits import (
     answering,
     devices,
     event_loops,
+    gil_holder,
     other_end,
     polling,
     rendezvous,
@@ -235,7 +236,7 @@ def _nodes(history: History, job: Job, pids: tuple[int, ...]) -> tuple[Node, ...
 def _by_call(history: History, job: Job, node: Node) -> Edge | None:
     """Waits told by the system call, the state and who owns the GIL."""
     wait = node.wait
-    holder = threads.gil_holder(history, node)
+    holder = gil_holder.gil_holder(history, node)
     if holder is not None:
         return Edge("gil", f"the GIL, held by thread {holder}", (node_of(history, job, node.pid, holder),))
     if wait is not None and wait.kind in ("open", "stat", "sync"):
@@ -250,7 +251,7 @@ def _by_call(history: History, job: Job, node: Node) -> Edge | None:
         what = mapped or f"the kernel ({node.thread.wchan if node.thread else '?'})"
         return ending("uninterruptible", node, what, detail=mapped)
     if node.state == "R" or (node.motion.run_share or 0.0) > RUNNING_SHARE:
-        kind = "native" if threads.without_gil(history, node) else "python"
+        kind = "native" if gil_holder.without_gil(history, node) else "python"
         return ending(kind, node, IT_RUNS)
     if wait is not None and wait.kind == "sleep":
         locked = polling.locked_by_others(history, node)

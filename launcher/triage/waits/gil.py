@@ -1,7 +1,7 @@
 """Whether a training thread that goes on spends its time asking for the GIL, and which threads own it meanwhile.
 
 The kernel tells the waits (CPython asks for the GIL in a futex with a timeout of 5 ms, again and again), only a dump of all
-stacks tells the owner. Of a thread that stands the chains tell: see ``threads.gil_holder``.
+stacks tells the owner. Of a thread that stands the chains tell: see ``gil_holder``.
 """
 
 from collections import Counter
@@ -18,8 +18,8 @@ from perfwatch.triage.shares.own_work import rests, takes_a_lock
 from perfwatch.triage.shares.profile import profile
 from perfwatch.triage.slowness import SURE_SHARE, WINDOW_SECONDS, certainty, slow
 from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Missing, Outcome
+from perfwatch.triage.waits.gil_holder import GIL_WAIT_SECONDS
 from perfwatch.triage.waits.node import culprit, node_of
-from perfwatch.triage.waits.threads import GIL_WAIT_SECONDS
 from perfwatch.triage.words.frames import any_tag, show, tags
 
 OFTEN_PER_SECOND = 60.0  # measured 216 to 256 of a thread that gets a turn now and then, 193 of one that gets none

@@ -1,8 +1,8 @@
-"""Edges inside one process: locks, conditions, joins, and the GIL."""
+"""Edges inside one process: locks, conditions and joins."""
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.history import History
-from perfwatch.triage.moving.motion import WINDOW_SECONDS, dominant, python_threads
+from perfwatch.triage.moving.motion import dominant, python_threads
 from perfwatch.triage.present import open_file
 from perfwatch.triage.roles.job import Job
 from perfwatch.triage.waits.lock_owners import may_own
@@ -15,8 +15,6 @@ from perfwatch.triage.waits.workers import idle
 from perfwatch.triage.words.code import names
 from perfwatch.triage.words.frames import any_tag, inner_frames, short_name, tags
 
-GIL_WAIT_SECONDS = 0.02  # CPython re-asks every 5 ms (sys.getswitchinterval); remaining time measured 1-2 ms
-GIL_SWITCHES_PER_SECOND = (60.0, 400.0)  # measured 193/s at the default switch interval
 A_LOCK = "a lock"
 A_CONDITION = "a condition or an event"
 A_BARRIER = "the others at a barrier"
@@ -46,43 +44,7 @@ LEADING_TAGS = (
     "loader_wait pool_wait futures_wait thread_join mp_join spawn_join child_wait collective rendezvous file_lock prompt"
 ).split()
 AWAITS_WORKERS = ("loader_wait", "pool_wait", "mp_join")  # it looks up now and then, and gives nothing
-OWNER_LOOKS = 3  # the newest ones: on a crowded machine they are many seconds apart
-OWNER_SECONDS = 15.0  # only dumps tell the owner of the GIL, and they come every few seconds
 SERVICE_TAGS = ("feeder", "pool_service", "futures_service", "monitor", "pin_memory", "serve")
-
-
-def gil_holder(history: History, node: Node) -> int | None:
-    """The thread that owns the GIL all the time while this one asks for it again and again; None if it is not so."""
-    if not _asks_for_gil(node):
-        return None
-    owners: set[int] = set()
-    for tid in python_threads(history, node.pid):
-        for seen in history.series(r.Stack, node.pid, tid, seconds=WINDOW_SECONDS):
-            if seen.reading.owns_gil:
-                owners.add(tid)
-    owners.discard(node.tid)
-    return owners.pop() if len(owners) == 1 else None
-
-
-def _asks_for_gil(node: Node) -> bool:
-    wait = node.wait
-    if wait is None or wait.kind != "futex" or wait.forever:
-        return False
-    low, high = GIL_SWITCHES_PER_SECOND
-    switches = node.motion.switches_per_second
-    if switches is not None:
-        return low <= switches <= high
-    return wait.remaining_seconds is not None and wait.remaining_seconds <= GIL_WAIT_SECONDS
-
-
-def without_gil(history: History, node: Node) -> bool:
-    """Whether a running thread was never seen to own the GIL: it is in native code that released it."""
-    known = [
-        seen.reading.owns_gil
-        for seen in history.series(r.Stack, node.pid, node.tid, seconds=OWNER_SECONDS)
-        if seen.reading.owns_gil is not None
-    ]
-    return len(known) >= 2 and not any(known)
 
 
 def waits(history: History, job: Job, node: Node) -> tuple[str, tuple[Node, ...], End | None]:
@@ -283,16 +245,3 @@ def _hands_over(history: History, node: Node) -> bool:
 def _is_service(history: History, node: Node) -> bool:
     stack = dominant(history, node.pid, node.tid)
     return stack is not None and any_tag(tags(stack.reading), *SERVICE_TAGS)
-
-
-def gil_waiters(history: History, job: Job, owner: Node) -> tuple[int, ...]:
-    """Threads that ask for the GIL again and again while this one was seen to own it in every look."""
-    looks = [
-        seen.reading
-        for seen in history.series(r.Stack, owner.pid, owner.tid, seconds=OWNER_SECONDS)
-        if seen.reading.owns_gil is not None
-    ][-OWNER_LOOKS:]
-    if len(looks) < 2 or not all(look.owns_gil for look in looks):
-        return ()
-    others = (node_of(history, job, owner.pid, tid) for tid in python_threads(history, owner.pid) if tid != owner.tid)
-    return tuple(other.tid for other in others if _asks_for_gil(other))
