@@ -13,14 +13,11 @@ from perfwatch.triage.moving.arriving import passed, waited_on
 from perfwatch.triage.moving.flows import SILENT_BYTES_PER_SECOND
 from perfwatch.triage.moving.motion import has_ended, motion
 from perfwatch.triage.ranks.absence import in_collective
-from perfwatch.triage.roles.rank_processes import GROUP_THREADS
 from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.native_waits import carries
 from perfwatch.triage.waits.node import NATIVE_WAIT, Node, node_of
 from perfwatch.triage.waits.threads import OTHERS_MOVE
 
-OF_TENSORPIPE = (
-    "TP_"  # how torch names the threads that carry remote calls; those for shared memory spin while they wait
-)
 WATCHED_SECONDS = 3.0
 WINDOW_SECONDS = 10.0
 WORKING_SHARE = 0.05  # of a core
@@ -106,7 +103,7 @@ def _others(case: Case, node: Node) -> list[int]:
     """The threads beside one that move: no heartbeats, and not those of a process group, which spin while ranks wait."""
     tids = [tid for _, tid in case.history.of(Thread, node.pid) if tid != node.tid]
     moving = [tid for tid in tids if _moves_itself(case, node.pid, tid)]
-    return [tid for tid in moving if not (_serves_a_group(case, node.pid, tid) or _rests(case, node.pid, tid))]
+    return [tid for tid in moving if not (carries(case.history, node.pid, tid) or _rests(case, node.pid, tid))]
 
 
 def _moves_itself(case: Case, pid: int, tid: int) -> bool:
@@ -121,11 +118,6 @@ def _rests(case: Case, pid: int, tid: int) -> bool:
         return False
     share = motion(case.history, pid, tid).run_share or 0.0
     return share < RESTING_SHARE and data_of(case, pid, [tid]) < MOVING_BYTES
-
-
-def _serves_a_group(case: Case, pid: int, tid: int) -> bool:
-    seen = case.history.latest(Thread, pid, tid)
-    return seen is not None and seen.reading.name.startswith((*GROUP_THREADS, OF_TENSORPIPE))
 
 
 def data_of(case: Case, pid: int, tids: list[int]) -> float:

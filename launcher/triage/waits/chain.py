@@ -134,7 +134,8 @@ def _guessed(history: History, job: Job, path: list[tuple[int, int]], locked: li
     if not locked or len({pid for pid, _ in path}) < 2:
         return None
     last = node_of(history, job, *locked[-1])
-    return End("lock", last, silence(history, last)) if threads.waits_forever(last) else None
+    beside = tuple(tid for pid, tid in path if pid == last.pid and tid != last.tid)
+    return End("lock", last, silence(history, last), others=beside) if threads.waits_forever(last) else None
 
 
 def _all_wait_for(node: Node, ends: list[End]) -> bool:

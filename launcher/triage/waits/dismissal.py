@@ -6,6 +6,7 @@ from perfwatch.triage.moving.progress import training_thread
 from perfwatch.triage.roles.job import Job, Member
 from perfwatch.triage.waits.node import NATIVE_WAIT, End, Node, node_of
 from perfwatch.triage.waits.polling import source_of, waits_for_work
+from perfwatch.triage.waits.threads import A_REMOTE_CALL
 from perfwatch.triage.waits.workers import Found
 
 CALLED, CALLS = "rpc_call", "rpc_wait"  # tags of a thread that executes a call, and of one that waits for an answer
@@ -41,7 +42,7 @@ def remote_calls(history: History, job: Job, node: Node) -> Found | None:
     if not found and CALLS not in node.inner:
         return None
     end = None if found else End(NATIVE_WAIT, node, detail=ANSWER)
-    return ANSWER if end else "a remote call", tuple(found), end
+    return ANSWER if end else A_REMOTE_CALL, tuple(found), end
 
 
 def may_ask(history: History, job: Job, node: Node) -> bool:

@@ -10,12 +10,15 @@ from perfwatch.probes import readings as r
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.arriving import waited_on
 from perfwatch.triage.moving.motion import dominant, motion
+from perfwatch.triage.roles.rank_processes import GROUP_THREADS
 from perfwatch.triage.waits.node import End, Node
 from perfwatch.triage.words.code import line_of, names
 from perfwatch.triage.words.frames import inner_frames, is_standard, is_user, package_of, short_name
 
 STARTED = "_bootstrap"  # the outermost function of a thread that Python's threading has started
 WAITS = ("futex", "poll", "other")  # any other call says itself what it waits for
+# How torch names the threads that carry remote calls; those for shared memory spin while they wait (measured: at a whole core).
+OF_TENSORPIPE = "TP_"
 
 
 def in_native_code(history: History, node: Node) -> bool:
@@ -53,9 +56,15 @@ def may_serve(node: Node, other: Node) -> bool:
 
 
 def unseen_share(history: History, pid: int, known: Collection[int]) -> float:
-    """Of a core: what the threads of a process use beside the known ones, all together."""
-    shares = (motion(history, *key).run_share or 0.0 for key in history.of(r.Thread, pid) if key[1] not in known)
-    return sum(shares)
+    """Of a core: what the threads of a process use beside the known ones, all together, and beside those that carry messages."""
+    keys = [key for key in history.of(r.Thread, pid) if key[1] not in known and not carries(history, *key)]
+    return sum(motion(history, *key).run_share or 0.0 for key in keys)
+
+
+def carries(history: History, pid: int, tid: int) -> bool:
+    """Whether a thread of torch's carries messages between ranks: it may spin while all wait for one, and holds no lock of Python's."""
+    seen = history.latest(r.Thread, pid, tid)
+    return seen is not None and seen.reading.name.startswith((*GROUP_THREADS, OF_TENSORPIPE))
 
 
 def native_sockets(history: History, pid: int, seconds: float) -> frozenset[int]:

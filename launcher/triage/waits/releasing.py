@@ -5,6 +5,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.hang import silent_seconds
 from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.native_waits import carries
 from perfwatch.triage.waits.node import End, Node, node_of
 from perfwatch.triage.waits.threads import (
     A_LOCK,
@@ -37,7 +38,7 @@ def somebody_works(case: Case, chain: Chain) -> bool:
         key
         for pid in dict.fromkeys(pids)
         for key in case.history.of(Thread, pid)
-        if key != (end.node.pid, end.node.tid)
+        if key != (end.node.pid, end.node.tid) and not carries(case.history, *key)
     ]
     shares = (motion(case.history, *key).run_share for key in keys)
     return any(share is not None and share > WORKING_SHARE for share in shares)

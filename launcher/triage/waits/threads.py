@@ -18,6 +18,7 @@ from perfwatch.triage.words.frames import any_tag, inner_frames, short_name, tag
 A_LOCK = "a lock"
 A_CONDITION = "a condition or an event"
 A_BARRIER = "the others at a barrier"
+A_REMOTE_CALL = "a remote call"
 A_TASK = "a task of its event loop that could run"  # asyncio asks its selector without a timeout when no timer is set
 # CPython 3.8 to 3.13: a plain lock is C and has no frame; what has one is written in Python.
 ENTERED = {
@@ -42,6 +43,7 @@ HEARTBEAT_CALLS = frozenset(
 )
 LEADING_TAGS = (
     "loader_wait pool_wait futures_wait thread_join mp_join spawn_join child_wait collective rendezvous file_lock prompt"
+    " rpc_wait"
 ).split()
 AWAITS_WORKERS = ("loader_wait", "pool_wait", "mp_join")  # it looks up now and then, and gives nothing
 SERVICE_TAGS = ("feeder", "pool_service", "futures_service", "monitor", "pin_memory", "serve")
@@ -106,6 +108,8 @@ def awaited(node: Node) -> str:
         return "an item in a queue"
     if "queue_put" in node.inner:
         return "room in a queue"
+    if "rpc_wait" in node.inner:
+        return A_REMOTE_CALL
     if "asyncio" in node.inner and node.wait is not None and node.wait.kind == "poll":
         return A_TASK
     frames = inner_frames(node.stack) if node.stack is not None else ()
