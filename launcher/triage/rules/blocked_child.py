@@ -10,7 +10,8 @@ How it is recognised
 
 What it is mistaken for
     A child that works (it burns CPU or does io, in whatever thread, or what it started does): busy. A dead child:
-    ``dead_worker``. A child blocked on a file, a peer or a pipe is still a blocked child: what it waits for stands in the chain.
+    ``dead_worker``. A child blocked on a file or a peer is still a blocked child: the chain says on what. ``blocked_pipe``: it
+    waits for a reader of its output, and nobody for its end.
 
 What to do next
     Look at the child; give ``subprocess.run`` a timeout.
@@ -27,6 +28,7 @@ from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.forked import forked_with_a_lock
 from perfwatch.triage.waits.node import NATIVE_WAIT, node_of, silence
 from perfwatch.triage.waits.threads import OTHERS_MOVE
+from perfwatch.triage.waits.undrained import undrained
 
 CAUSE = Cause("blocked_child", "hung", "user_code", (Process, Thread))
 
@@ -48,7 +50,9 @@ def judge(case: Case) -> Outcome:
             return _finding(case, chain, child, DOZING * temporal(case), dozing=True)
         if end.kind in ("dead", "stopped", "traced") or not end.still or wakes_soon(case, end) or goes_on(case, chain):
             continue
-        if child is None or not (chain.through & ASKED or (chain.through & TALKED_TO and not _worker(case, child))):
+        if child is None or undrained(case, chain) is not None:
+            continue
+        if not (chain.through & ASKED or (chain.through & TALKED_TO and not _worker(case, child))):
             continue
         certain = outlasts(case, end) or (end.kind in ("lock", "cycle") and end.detail != OTHERS_MOVE)
         return _finding(case, chain, child, STRUCTURAL_SECONDS if certain else temporal(case))
@@ -91,11 +95,9 @@ def _between(case: Case, chain: Chain, child: Member) -> str:
 
 
 def _asleep(case: Case, chain: Chain, child: Member) -> tuple[Evidence, ...]:
-    silent = f"{silence(case.history, chain.start) or 0.0:.0f} s"
+    pid, silent = chain.start.pid, f"{silence(case.history, chain.start) or 0.0:.0f} s"
     return (
-        case.saw(
-            "thread", f"pid {chain.start.pid}", "the training thread has not run", silent, "runs within each step"
-        ),
+        case.saw("thread", f"pid {pid}", "the training thread has not run", silent, "runs within each step"),
         case.saw(
             "usage", f"pid {child.pid}", "works at nothing", "no CPU time, 0 bytes, in all that it started", "either"
         ),
@@ -111,10 +113,8 @@ def _last(chain: Chain) -> Link:
 
 def _dozes(case: Case, child: Member) -> bool:
     """Whether a child and all that it started only nap: no CPU time, not a byte, and none of them is new."""
-    branch = [
-        m for m in case.job.members.values() if m.alive and (m.pid == child.pid or case.job.branch(m.pid, child.pid))
-    ]
-    return all(_is_idle(case, member.pid) for member in branch)
+    alive = (m for m in case.job.members.values() if m.alive)
+    return all(_is_idle(case, m.pid) for m in alive if m.pid == child.pid or case.job.branch(m.pid, child.pid))
 
 
 def _is_idle(case: Case, pid: int) -> bool:

@@ -2,7 +2,8 @@
 
 What it means
     Often the job's own stdout: whoever started it took the pipe and stopped reading. Or a FIFO that has no other end. Or a
-    program that a worker started: its stderr is a pipe, and the worker reads its stdout only. Or the job's terminal is held.
+    program that a worker (or the training thread) started: its stderr is a pipe, and only its stdin or stdout is attended to.
+    Or the job's terminal is held.
 
 How it is recognised
     The wait chain ends in a read or write on a pipe or FIFO; who holds the other end is known from every process' open files.
@@ -112,7 +113,9 @@ def _undrained(case: Case, chain: Chain, found: Undrained) -> Finding:
             f"where pid {writer.pid} is started: {stream}=subprocess.DEVNULL or a file, or a thread that reads it all the while",
         ),
     )
-    return msgspec.structs.replace(told, culprits=(*told.culprits, culprit(reader)))
+    own = reader.pid == chain.start.pid  # the line that the training thread is at is where to mend it
+    both = (culprit(reader), *told.culprits) if own else (*told.culprits, culprit(reader))
+    return msgspec.structs.replace(told, culprits=both)
 
 
 def _asks(case: Case, chain: Chain) -> bool:

@@ -11,6 +11,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.present import open_file
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import End, Node, node_of, silence
+from perfwatch.triage.waits.releasing import ASKED
 from perfwatch.triage.waits.threads import other_threads, worked_for
 
 OUTPUTS = (1, 2)
@@ -40,7 +41,7 @@ class Undrained:
 def undrained(case: Case, chain: Chain) -> Undrained | None:
     """On a chain that comes back to itself: a program that writes to its stdout or stderr, and its parent, which waits for it.
 
-    Not the rank's own program: there the parent is the training thread, and both waits stand in ``blocked_child``.
+    Not where the training thread itself waits for that program to end: both waits stand in ``blocked_child``.
     """
     if chain.end.kind != "cycle":
         return None
@@ -48,7 +49,7 @@ def undrained(case: Case, chain: Chain) -> Undrained | None:
         member = case.job.members.get(link.pid)
         parent = member.process.parent_pid if member is not None else None
         waiting = [one for one in chain.links if one.pid == parent and one.depth == link.depth - 1]
-        if not waiting or waiting[-1].pid == chain.start.pid:
+        if not waiting or (waiting[-1].pid == chain.start.pid and chain.through & ASKED):
             continue
         writer = node_of(case.history, case.job, link.pid, link.tid)
         reader = node_of(case.history, case.job, waiting[-1].pid, waiting[-1].tid)
