@@ -63,7 +63,8 @@ def countdown(shot: OneShot, verdict: Verdict, at: float, stream: IO[str]) -> No
     if verdict.suspect is None or at - shot.told_at < COUNTDOWN_EVERY_SECONDS:
         return
     shot.told_at = at
-    say(stream, f"{verdict.summary}; decides in {verdict.suspect.decides_in_seconds:.0f} s")
+    left = verdict.suspect.decides_in_seconds
+    say(stream, f"{verdict.summary}; {f'decides in {left:.0f} s' if left > 0 else 'more must be seen'}")
 
 
 def say(stream: IO[str], text: str) -> None:

@@ -15,7 +15,9 @@ from tests.triage.rank_looks import (
     LIB,
     LOOK_SECONDS,
     MODULE,
+    STEP,
     STOPPED,
+    TORCH,
     TRAIN,
     Frames,
     job,
@@ -144,3 +146,53 @@ def test_a_rank_that_writes_data_meanwhile_is_at_work() -> None:
     assert (verdict.state, verdict.cause) == ("busy", "waiting_on_work")
     assert [culprit.rank for culprit in verdict.culprits] == [0]
     assert "for rank 0" in verdict.summary
+
+
+LOADER = TORCH + "utils/data/"
+LOADS: tuple[Frames, ...] = tuple(
+    (
+        Frame("documents", TRAIN, line),
+        Frame("_IterableDatasetFetcher.fetch", LOADER + "_utils/fetch.py", 35),
+        Frame("_SingleProcessDataLoaderIter._next_data", LOADER + "dataloader.py", 801),
+        MODULE,
+    )
+    for line in (42, 44, 45)
+)
+
+
+def loads(until: float, *besides: Frames) -> History:
+    """The first of three ranks loads its own batches and reads all the while, as those do that filter every sample out."""
+    history = job(3)
+    runs(history, FIRST, (*LOADS, *besides), STOPPED, until, bytes_per_second=4e6)
+    uses(history, FIRST, 0.95, 4e6, until)
+    for rank in (1, 2):
+        stands(history, FIRST + rank, BARRIER, FOR_EVER, until)
+    return history
+
+
+def test_a_rank_that_gives_itself_no_batch_while_the_others_wait_is_suspected_however_much_it_reads() -> None:
+    """A batch may take long: five times the patience, and even then it is not sure."""
+    history = loads(STOPPED + (COUNTED_LOOP + 1) * PATIENCE)
+
+    brief = judged(history, STOPPED + 0.9 * LASTS * PATIENCE)
+    soon = judged(history, STOPPED + 1.1 * LASTS * PATIENCE)
+    late = judged(history, STOPPED + (COUNTED_LOOP + 0.5) * PATIENCE)
+
+    assert brief.suspect is None or brief.suspect.state != "hung"
+    assert soon.suspect is not None
+    assert (soon.suspect.state, soon.suspect.cause) == ("hung", "stalled_collective")
+    assert soon.suspect.decides_in_seconds > PATIENCE
+    assert (late.state, late.cause) == ("hung", "stalled_collective")
+    assert late.confidence <= GUESSED
+    assert [culprit.rank for culprit in late.culprits] == [0]
+    assert late.culprits[0].frame is not None
+    assert late.culprits[0].frame.startswith("documents")
+
+
+def test_a_rank_that_was_seen_in_a_pass_of_its_model_has_had_its_batch() -> None:
+    """What the others wait for is then another matter: they may be in another group."""
+    until = STOPPED + (COUNTED_LOOP + 1) * PATIENCE
+
+    verdict = judged(loads(until, *STEP), until)
+
+    assert verdict.state != "hung"

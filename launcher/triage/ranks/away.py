@@ -1,13 +1,15 @@
 """What keeps ranks away from a collective that others wait in: whether it may end by itself, and how it is told."""
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import wakes_soon, who
+from perfwatch.triage.hang import temporal, wakes_soon, who
 from perfwatch.triage.moving.loops import counts, may_end
 from perfwatch.triage.moving.motion import moves
 from perfwatch.triage.moving.working import MOVING_BYTES, data_of, goes_on
-from perfwatch.triage.ranks.absence import SHOWN
+from perfwatch.triage.ranks.absence import RUNS, SHOWN
 from perfwatch.triage.ranks.leaving import over
+from perfwatch.triage.shares.going_through import LASTS
 from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, Profile, at_training
+from perfwatch.triage.verdict import Evidence
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import Node, doing
 from perfwatch.triage.waits.releasing import named
@@ -17,6 +19,8 @@ from perfwatch.triage.words.frames import show
 
 OTHER_WORK = ("save", "load", "compile", "import", "http", "group_destroy", "exit")
 RECENT_SECONDS = 10.0
+SINCE = 0.9  # of the others' wait: as it began, this one may have been in the end of its step
+MOSTLY = 0.9  # of the samples; a nonblocking dump tears about 3 %
 
 
 def named_ranks(absent: list[Chain]) -> str:
@@ -38,7 +42,12 @@ def why_absent(case: Case, absent: Chain, left: list[Node], roots: list[Node]) -
     return f"its program is over, and {who(absent)} waits for {until}"
 
 
-def works(case: Case, chain: Chain) -> bool:
+def waited(waiting: list[Chain]) -> float:
+    """For how long all of these ranks have waited."""
+    return min((chain.end.silent_seconds or 0.0 for chain in waiting), default=0.0)
+
+
+def works(case: Case, chain: Chain, others_waited: float) -> bool:
     """Whether a rank that is elsewhere does something that may end: it moves, is at other work, wakes soon, or others work for it.
 
     A loop that only sleeps and asks again is no work; whether it lasts, the patience of the ranks that wait tells.
@@ -46,6 +55,8 @@ def works(case: Case, chain: Chain) -> bool:
     end = chain.end
     if goes_on(case, chain):
         return True
+    if brings_no_batch(case, chain, others_waited):
+        return False
     if end.still and not wakes_soon(case, end) and end.node.stack is not None:
         return False
     recent = _recent(case, chain)
@@ -83,6 +94,23 @@ def _recent(case: Case, chain: Chain) -> Profile:
 def runs_on(case: Case, absent: Chain) -> bool:
     """Whether a rank that is elsewhere runs something that reaches its end one day, as far as its source tells."""
     return absent.end.kind == "python" and may_end(case.history, absent.end.node)
+
+
+def brings_no_batch(case: Case, chain: Chain, others_waited: float) -> tuple[Evidence, ...]:
+    """What shows that a rank has been in its own loader alone since the others wait, if that is a good part of the patience.
+
+    A loop over data that gives no batch (each sample is filtered out) reads all the while and looks like training; those who
+    wait in a collective prove that no step was made.
+    """
+    if chain.end.kind not in RUNS or others_waited < LASTS * temporal(case):
+        return ()
+    since = case.profile(case.job.members[chain.start.pid], seconds=SINCE * others_waited)
+    trained = since.seen("forward", "backward", "optimizer", "collective")
+    if since.samples < ENOUGH_SAMPLES or since.share("loader") < MOSTLY or trained:
+        return ()
+    looked = f"{since.share('loader'):.0%} of {since.samples} samples, none in a forward or backward pass"
+    claim = "is in its loader all the while"
+    return (case.saw("stack", f"pid {chain.start.pid}", claim, looked, "a batch, and then a step"),)
 
 
 def lacks_a_key(case: Case, waiting: list[Chain], absent: list[Chain]) -> bool:

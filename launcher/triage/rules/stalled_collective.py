@@ -13,7 +13,8 @@ How it is recognised
 What it is mistaken for
     A slow rank: its own chain moves, and the collectives go on. A checkpoint of one rank while the others wait: that one
     writes. A computation of one rank: it reads or writes; if it does not, and no loop is known that waits for a condition,
-    only time tells, five times the patience. All ranks in the same or in different collectives: ``mismatched_collective``.
+    only time tells, five times the patience; of a batch that it loads itself, too. All ranks in the same or in different
+    collectives: ``mismatched_collective``.
 
 What to do next
     Look at the culprit's own chain, not at the ranks that wait.
@@ -26,8 +27,8 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal
 from perfwatch.triage.moving.loops import COUNTED_LOOP
 from perfwatch.triage.moving.memory import GUESSED
+from perfwatch.triage.ranks import away
 from perfwatch.triage.ranks.absence import call, elsewhere, ended, in_collective, listed, rank_of, waits_as, way
-from perfwatch.triage.ranks.away import lacks_a_key, named_ranks, runs_on, why_absent, works
 from perfwatch.triage.ranks.collectives import unanswered
 from perfwatch.triage.ranks.leaving import leaves, left_over, over
 from perfwatch.triage.ranks.mpi import left_behind
@@ -79,7 +80,7 @@ def judge(case: Case) -> Outcome:
         )
     if gone:
         return ended(case, waiting[0], gone[0].pid, gone[0].rank, graph)
-    if any(leaves(chain) or (not over(chain) and works(case, chain)) for chain in absent):
+    if any(leaves(chain) or (not over(chain) and away.works(case, chain, away.waited(waiting))) for chain in absent):
         return None
     return _absent(case, waiting, absent, graph)
 
@@ -98,16 +99,17 @@ def _absent(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitGr
     left = left_over(case, first)
     roots = held_up(first.end.node, partners(case, first)) if first.end.kind == "lock" and not left else []
     ends = first.end.kind in CERTAIN_ENDS and first.end.detail != OTHERS_MOVE
-    certain = over(first) or ends or outlasts(case, first.end) or lacks_a_key(case, waiting, absent)
-    computes = runs_on(case, first)  # of it nothing is flat but the count of steps: others wait, and it may come
+    certain = over(first) or ends or outlasts(case, first.end) or away.lacks_a_key(case, waiting, absent)
+    silent = away.waited(waiting)
+    loads = away.brings_no_batch(case, first, silent)
+    computes = bool(loads) or away.runs_on(case, first)  # nothing of it is flat: others wait, and it may come
     patience = temporal(case) * (COUNTED_LOOP if computes else 1.0)
-    silent = min((chain.end.silent_seconds or 0.0 for chain in waiting), default=0.0)
     found = hung(
         case,
         CAUSE.name,
         first,
         owner=CAUSE.owner,
-        summary=f"{named_ranks(absent)} never joined {op}: {why_absent(case, first, left, roots)}; {victims} for it",
+        summary=f"{away.named_ranks(absent)} never joined {op}: {away.why_absent(case, first, left, roots)}; {victims} for it",
         patience=STRUCTURAL_SECONDS if certain else patience,
         silent=max(silent, first.end.silent_seconds or 0.0) if certain else silent,
         ceiling=GUESSED if computes else 1.0 if first.end.still else INFERRED,
@@ -122,12 +124,9 @@ def _absent(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitGr
             )
             for chain in waiting[:3]
         )
+        + loads
         + unanswered(case),
-        alternatives=(
-            Alternative(
-                cause="straggling_rank", refuted_by="neither the waiting ranks nor the absent one moved meanwhile"
-            ),
-        ),
+        alternatives=(Alternative(cause="straggling_rank", refuted_by="not one collective came about meanwhile"),),
         next=(f"py-spy dump --nonblocking --pid {first.end.node.pid}", *ask(first.end)),
     )
     links = (
