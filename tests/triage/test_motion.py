@@ -36,13 +36,19 @@ def test_samples_from_before_it_came_to_rest_do_not_speak_against_that(ended_at:
 
 
 @pytest.mark.parametrize(("run_ms_per_look", "times"), [(15.8, 0), (40.0, 9)])
-def test_who_asks_for_the_gil_in_vain_does_not_move(run_ms_per_look: float, times: int) -> None:
-    """On a slow machine each of its 200 looks a second costs 0.14 ms; a thread that gets its turn runs for longer."""
+@pytest.mark.parametrize("met_running", [0, 3, 2])
+def test_who_asks_for_the_gil_in_vain_does_not_move(run_ms_per_look: float, times: int, met_running: int) -> None:
+    """On a slow machine each of its 200 looks a second costs 0.14 ms; a thread that gets its turn runs for longer.
+
+    Each so many-th time it is met on a CPU, between two such waits.
+    """
     history = History(at=7.0)
     for look in range(10):
         at = 0.6 * (look + 1)
         waits = Wait(call="futex", number=202, kind="futex", forever=False, remaining_seconds=0.003)
-        history.add(at, Thread(pid=7, tid=7, name="python", state="S", cpu_seconds=0.0, wait=waits, voluntary_switches=114 * look,
+        runs = bool(met_running) and look % met_running == 0
+        history.add(at, Thread(pid=7, tid=7, name="python", state="R" if runs else "S", cpu_seconds=0.0,
+                               wait=None if runs else waits, voluntary_switches=114 * look,
                                run_seconds=look * run_ms_per_look / 1e3, ran_ago_seconds=0.003))  # fmt: skip
 
     assert moves(history, 7, 7).times == times

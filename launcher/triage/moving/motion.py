@@ -212,9 +212,9 @@ def bursts(history: History, pid: int, tid: int) -> int:
 def _moved(earlier: Seen[r.Thread], later: Seen[r.Thread]) -> bool:
     before, after = earlier.reading, later.reading
     if before.run_seconds is not None and after.run_seconds is not None:
-        looking = max(
-            MOVED_SECONDS, MOVED_SHARE * (later.at - earlier.at), _gil_looks(before, after) * GIL_LOOK_SECONDS
-        )
+        between = later.at - earlier.at
+        looks = min(_gil_looks(before, after), GIL_SWITCHES_PER_SECOND[1] * between)
+        looking = max(MOVED_SECONDS, MOVED_SHARE * between, looks * GIL_LOOK_SECONDS)
         if after.run_seconds - before.run_seconds > looking:
             return True
     return _woken(before, after)
