@@ -12,6 +12,7 @@ from perfwatch.triage.moving.motion import motion, was_at
 from perfwatch.triage.ranks.mpi_calls import waits_for_ranks
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.profile import Profile
+from perfwatch.triage.shares.starving import WAITING_SHARE, awaits_data
 from perfwatch.triage.slowness import WINDOW_SECONDS
 from perfwatch.triage.verdict import Culprit, Evidence
 from perfwatch.triage.words.frames import show, tags
@@ -78,6 +79,14 @@ def resident_share(case: Case, rank: Member) -> float | None:
         return None
     shares = [card.graphics for card in regimes(case.history, rank.pid, WINDOW_SECONDS) if card.graphics is not None]
     return max(shares, default=None)
+
+
+def starve_alike(ranks: list[tuple[Member, Profile]]) -> bool:
+    """Whether every rank waits for its own data, too: then chance makes now this one the last, now that one, and for long.
+
+    While a rank waits for the others its workers go on, so that its next batches lie ready if they are any faster than the steps.
+    """
+    return all(seen.share_where(awaits_data) >= WAITING_SHARE for _, seen in ranks)
 
 
 def own_cause(case: Case, late: Member, seen: Profile) -> OwnCause:

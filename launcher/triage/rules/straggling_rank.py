@@ -10,8 +10,9 @@ How it is recognised
     spins at the program's own line. What holds the late rank back is named too: its DataLoader, CPUs, throttled card or own line.
 
 What it is mistaken for
-    ``stalled_collective``: nothing moves. Uneven work: now this rank is late, now that one, and all wait about as much. Trainings
-    that were only started together (a sweep): none waits for another, and they are not compared.
+    ``stalled_collective``: nothing moves. Uneven work: now this rank is late, now that one, and all wait about as much. Ranks
+    whose loaders are all too slow (``starved_*``): one is the last for long, by chance, but the others wait for their data, too.
+    Trainings that were only started together (a sweep): none waits for another, and they are not compared.
 
 What to do next
     Look at the named rank: its own line says what it does while the others wait.
@@ -54,7 +55,7 @@ def judge(case: Case) -> Outcome:
     ranks = [(rank, case.profile(rank, lateness.training_seconds(case, rank))) for rank in case.ranks]
     if len(ranks) < 2 or not case.job.covered or any(seen.samples < FEW_SAMPLES for _, seen in ranks):
         return None
-    if any(lateness.waits_by_design(case, rank, seen) for rank, seen in ranks):
+    if lateness.starve_alike(ranks) or any(lateness.waits_by_design(case, rank, seen) for rank, seen in ranks):
         return None
     return _by_stacks(case, ranks) or _by_cards(case, ranks)
 
