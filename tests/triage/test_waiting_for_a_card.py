@@ -59,6 +59,34 @@ def test_the_same_thread_without_a_card_is_judged_as_before() -> None:
     assert named(verdict) == ("busy", "computing_on_host")
 
 
+def solves(*others: tuple[Frame, ...], load: str = "elementwise", seconds: float = 20.0) -> Verdict:
+    """After steps, a ``while`` loop of the program's own in one forward pass, which asks its card for a value in each turn."""
+    outer = (Frame("_call_impl", f"{TORCH}/nn/modules/module.py", 1784), Frame("train", "/app/train.py", 12))
+    turns = [(Frame("solve", "/app/solver.py", line), *outer) for line in (14, 18)]
+    job = Training()
+    for line in (14, 18):
+        job.add(
+            SourceLine(file="/app/solver.py", line=line, text="r = f(y).item()", calls=("f", "item"), loops=("while",))
+        )
+    return job.goes_on(10, STEPS, load=load).goes_on(seconds, [*turns[:1], *others, *turns[1:]], load=load).verdict()
+
+
+def test_a_loop_that_asks_its_card_in_each_turn_is_suspected_and_told_after_some_patiences() -> None:
+    """A solver that rejects each of its steps keeps the card at work, and none of the training's own steps comes."""
+    soon = solves()
+
+    assert named(soon) == ("inconclusive", None)
+    assert soon.suspect is not None
+    assert soon.suspect.cause == "endless_python"
+    assert 200.0 < soon.suspect.decides_in_seconds < 300.0
+    assert named(solves(seconds=320.0)) == ("hung", "endless_python")
+
+
+def test_a_loop_that_is_left_between_two_values_is_not_suspected() -> None:
+    """It ends, and another layer is next."""
+    assert solves(FORWARD).suspect is None
+
+
 def test_an_endless_loop_is_still_one_where_the_card_is_idle() -> None:
     """It launches nothing: the card has nothing to do with it."""
     loop = [(Frame("collate", "/app/train.py", line),) for line in (31, 32, 33)]

@@ -80,9 +80,20 @@ def test_one_look_at_another_layer_shows_that_the_loop_ends() -> None:
     """A model that decodes word by word is left now and then, however long each pass takes: an evaluation."""
     history = turns(ROUTES, STOPPED + 60)
     history.add(STOPPED + 60.1, Stack(pid=FIRST, tid=FIRST, frames=ANOTHER_LAYER))
+    history.add(STOPPED + 60.2, SourceLine(file=MODEL, line=ANOTHER_LAYER[0].line, text="return self.out(x)"))
     runs(history, FIRST, ROUTES, STOPPED + 60.2, STOPPED + 70)
     verdict = judged(history, STOPPED + PATIENCE + 8)
     assert (verdict.state, verdict.cause) == ("busy", "evaluating"), verdict.summary
+
+
+def test_a_line_that_was_not_read_yet_may_be_in_the_loop_for_a_while() -> None:
+    """Until it is read nobody calls it an evaluation, nor, without its text, a hang."""
+    history = turns(ROUTES, STOPPED + 20)
+    history.add(STOPPED + 20.1, Stack(pid=FIRST, tid=FIRST, frames=ANOTHER_LAYER))
+    runs(history, FIRST, ROUTES, STOPPED + 20.2, STOPPED + PATIENCE + 8)
+    soon = judged(history, STOPPED + 24)
+    assert (soon.state, soon.suspect and soon.suspect.cause) == ("inconclusive", "endless_python"), soon.summary
+    assert judged(history, STOPPED + PATIENCE + 3).state != "hung"
 
 
 @pytest.mark.parametrize("loop", ["for", ""])

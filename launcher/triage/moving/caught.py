@@ -1,5 +1,6 @@
 """A training thread that is caught in a loop of one module's forward, or of the fetch of one batch."""
 
+from perfwatch.triage.cards.gpu import regime
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, temporal, who
 from perfwatch.triage.independence import ONE_SOURCE
@@ -9,12 +10,19 @@ from perfwatch.triage.moving.within import FETCH, Within
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.node import End
 from perfwatch.triage.words.frames import show
 
 COUNTED = 0.88  # steps are counted, and none came
 MANY_SAMPLES = 300  # a pass that is left for 1 % of the time would have shown it
 # A fetch asks for one item after the other, and each may turn in the same loop: it is left for a thousandth of the time.
 MANY_OF_A_FETCH = 3000
+
+
+def at_work(case: Case, end: End) -> bool:
+    """Whether a thread waits for a card that serves it: it is let go on, if only to ask again in the next turn of its loop."""
+    card = regime(case.history, end.detail) if end.kind == "gpu" else None
+    return card is not None and card.kind in ("work", "wait") and not card.polls
 
 
 def caught(case: Case, cause: Cause, chain: Chain, within: Within) -> Outcome:
@@ -28,6 +36,7 @@ def caught(case: Case, cause: Cause, chain: Chain, within: Within) -> Outcome:
     takes_its_time = fetches or moves_data(case.history, chain.start) or (computes and not known)
     patience = max(temporal(case) * (COUNTED_LOOP if takes_its_time else 1.0), within.usual_seconds)
     sure = COUNTED if counted else GUESSED
+    enough = within.read and within.samples >= (MANY_OF_A_FETCH if fetches else MANY_SAMPLES)
     found = hung(
         case,
         cause.name,
@@ -47,12 +56,12 @@ def caught(case: Case, cause: Cause, chain: Chain, within: Within) -> Outcome:
             case.saw(
                 "schedstat",
                 f"pid {chain.start.pid}",
-                "waits for nobody",
+                "is served by its card" if at_work(case, chain.end) else "waits for nobody",
                 f"{runs:.0%} of a core",
                 "the same, and steps come",
             ),
         ),
-        ceiling=sure if within.samples >= (MANY_OF_A_FETCH if fetches else MANY_SAMPLES) else ONE_SOURCE,
+        ceiling=sure if enough else ONE_SOURCE,
         alternatives=(
             Alternative(cause="evaluating", refuted_by="no other part of the model, no other batch was seen"),
         ),

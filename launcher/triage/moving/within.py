@@ -23,6 +23,7 @@ CALLS = {
     "optimizer": "optimizer step",
 }
 TIMES_BEFORE = 3.0  # the longest time that it was in there before and came out
+UNREAD_SECONDS = 10.0  # until then a line may yet be read (measured: up to 7 s); later it was met too seldom for that
 PAUSE_SECONDS = 10.0  # in which nobody looks; for the rest of a longer one it may have been anywhere
 # What a loop may write with: of one that does, what its thread writes tells nothing.
 WRITES = frozenset(
@@ -40,6 +41,7 @@ class Within:
     samples: int
     seconds: float  # that somebody watched it there
     usual_seconds: float  # until when it may still come out, by how long it was in there before
+    read: bool = True  # the source of every line that it was at; one that was not may lie outside of the loop
 
 
 @dataclass
@@ -49,6 +51,8 @@ class _Stay:
     end: float
     seconds: float
     samples: int = 0
+    read: bool = True
+    loop: r.Frame | None = None  # the newest line of it that is known to be in the loop
 
 
 def turns_within(history: History, pid: int, tid: int) -> Within | None:
@@ -73,14 +77,14 @@ def _whole(stacks: list[Seen[r.Stack]]) -> list[Seen[r.Stack]]:
 
 def _of_frame(history: History, stacks: list[Seen[r.Stack]], frames: tuple[r.Frame, ...], depth: int) -> Within | None:
     called = _inside(frames[depth + 1 :])
-    if called is None or not _turns(history, frames[depth]):
+    if called is None or _turns(history, frames[depth]) is False:
         return None
-    *earlier, now = _stays(history, stacks, frames[depth], frames[depth + 1 :])
+    *earlier, now = _stays(history, stacks, frames[depth], frames[depth + 1 :]) or [_Stay(0.0, 0.0)]
     usual = TIMES_BEFORE * max((one.seconds for one in earlier), default=0.0)
     seconds = now.seconds + min(history.at - now.end, PAUSE_SECONDS)
-    if now.samples < ENOUGH_SAMPLES or seconds < usual:
+    if now.loop is None or now.samples < ENOUGH_SAMPLES or seconds < usual:
         return None
-    return Within(frames[depth], called, now.samples, seconds, usual)
+    return Within(now.loop, called, now.samples, seconds, usual, now.read)
 
 
 def _inside(outer: tuple[r.Frame, ...]) -> str | None:
@@ -91,18 +95,21 @@ def _inside(outer: tuple[r.Frame, ...]) -> str | None:
     return None
 
 
-def _turns(history: History, frame: r.Frame) -> bool:
+def _turns(history: History, frame: r.Frame) -> bool | None:
+    """Whether a line stands in such a loop; None where it was not read."""
     source = line_of(history, frame) if is_named(frame) else None
-    return source is not None and "while" in source.loops and not source.hands_out
+    return None if source is None else "while" in source.loops and not source.hands_out
 
 
 def _stays(history: History, stacks: list[Seen[r.Stack]], frame: r.Frame, outer: tuple[r.Frame, ...]) -> list[_Stay]:
-    """The times in that call and in the loop, oldest first; the newest stack is of the last one."""
+    """The times in that call and in the loop, oldest first; the newest stack is of the last one. None where it is of no such time."""
     found: list[_Stay] = []
     wrote = _wrote(history, stacks[-1].reading, frame)
     inside = False
     for seen in stacks:
-        if not _is_in(history, own_frames(seen.reading), frame, outer):
+        here = _same_call(own_frames(seen.reading), frame, outer)
+        turns = False if here is None else _turns(history, here)
+        if turns is False or (turns is None and history.at - seen.at > UNREAD_SECONDS):
             inside = False
             continue
         if not inside or any(found[-1].end < at <= seen.at for at in wrote):
@@ -110,7 +117,8 @@ def _stays(history: History, stacks: list[Seen[r.Stack]], frame: r.Frame, outer:
         stay, inside = found[-1], True
         stay.seconds += min(seen.at - stay.end, PAUSE_SECONDS)
         stay.end, stay.samples = seen.at, stay.samples + seen.reading.samples
-    return found
+        stay.read, stay.loop = stay.read and turns is not None, here if turns else stay.loop
+    return found if inside else []
 
 
 def _wrote(history: History, stack: r.Stack, frame: r.Frame) -> list[float]:
@@ -122,9 +130,10 @@ def _wrote(history: History, stack: r.Stack, frame: r.Frame) -> list[float]:
     return [b.at for a, b in pairwise(looks) if (b.reading.write_calls or 0) > (a.reading.write_calls or 0)]
 
 
-def _is_in(history: History, frames: tuple[r.Frame, ...], frame: r.Frame, outer: tuple[r.Frame, ...]) -> bool:
+def _same_call(frames: tuple[r.Frame, ...], frame: r.Frame, outer: tuple[r.Frame, ...]) -> r.Frame | None:
+    """Where a stack is in that function, called from there; None where it is elsewhere."""
     depth = len(frames) - len(outer) - 1
     if depth < 0 or frames[depth + 1 :] != outer:
-        return False
+        return None
     here = frames[depth]
-    return (here.function, here.file) == (frame.function, frame.file) and (here == frame or _turns(history, here))
+    return here if (here.function, here.file) == (frame.function, frame.file) else None

@@ -9,7 +9,7 @@ How it is recognised
     code meanwhile, and this lasts beyond the patience and what this run has recovered from before; five times as long for a
     ``for`` loop, a ``while`` that reads or writes data, or computes in torch, and one of ``for`` loops before any training. A
     sleep whose deadline lies beyond it need not be waited for. Or it is in training code, but all of many samples are of one
-    ``while`` loop inside of one call, and of nothing else.
+    ``while`` loop inside of one call, and of nothing else; the loop may ask its card for a value in each turn.
 
 What it is mistaken for
     Long but finite Python: hence the patience, without an end for who reads or writes all the time (``waiting_on_work``), or
@@ -22,7 +22,7 @@ What to do next
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, nearest, outlasts, temporal, wakes_soon, who
-from perfwatch.triage.moving.caught import caught
+from perfwatch.triage.moving.caught import at_work, caught
 from perfwatch.triage.moving.loops import (
     COUNTED_LOOP,
     SECONDS,
@@ -71,7 +71,7 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
     if end.kind == "sleep" and end.node.motion.distinct <= 1 and not end.node.motion.io_calls:
         return naps(case, CAUSE, chain)
     if within := turns_within(case.history, rank.pid, chain.start.tid):
-        return caught(case, CAUSE, chain, within) if end.kind in RUNS else None
+        return caught(case, CAUSE, chain, within) if end.kind in RUNS or at_work(case, end) else None
     seen = profile(case.history, end.node.pid, end.node.tid, seconds=RECENT_SECONDS)
     if not seen.share_where(at_training) and not seen.seen(*OTHER_WORK) and _turns_in_python(case, end):
         return _turns(case, chain, since_training(case, rank))
