@@ -72,6 +72,7 @@ class Regime:
     fp32: float | None = None
     fp64: float | None = None
     pcie_mib_per_second: float | None = None  # the busier direction
+    pcie_each_way_mib_per_second: float | None = None  # the less busy one: so much goes to and fro
     nvlink_mib_per_second: float | None = None
     power_watts: float | None = None
     sm_clock_mhz: float | None = None
@@ -265,6 +266,7 @@ def _with_shares(found: Regime, activities: list[Seen[r.GpuActivity]], samples: 
         fp32=arithmetic[0],
         fp64=arithmetic[2],
         pcie_mib_per_second=max((rate for rate in pcie if rate is not None), default=None),
+        pcie_each_way_mib_per_second=min((rate for rate in pcie if rate is not None), default=None),
         nvlink_mib_per_second=max((rate for rate in nvlink if rate is not None), default=None),
         memory_utilisation=mean(one.reading.memory_utilisation for one in samples),
         power_watts=mean(one.reading.power_watts for one in samples),

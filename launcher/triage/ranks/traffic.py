@@ -5,13 +5,18 @@ And what a card shows that does nothing else.
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.cards.gpu import Regime, regimes
+from perfwatch.triage.cards.links import ceiling_mib_per_second
 from perfwatch.triage.case import Case
+from perfwatch.triage.history import History
 from perfwatch.triage.moving.flows import SHORTEST_SECONDS, Flow, flow
 
 MEBIBYTE = 2**20
 # Measured on two H200 while 1 GiB is reduced in each step: 250 GiB/s over NVLink with tensor 0, DRAM 24 % and SM 26 %; with an
 # optimizer beside it 175 GiB/s, tensor 3 %, DRAM 50 %, SM 50 %. A healthy data-parallel run: 16 GiB/s.
 BUSY_NVLINK_MIB_PER_SECOND = 60 * 1024.0
+# Of what the link can do, in each direction at once. Measured on two H100 whose NCCL goes through host memory: 0.34 and 0.38, and
+# nothing over NVLink. Copies of batches go one way, and no kernel is on the card for them.
+BUSY_PCIE = 0.2
 TAKEN, TENSOR, DRAM, SM = 0.8, 0.1, 0.55, 0.65  # of the time, and of what each unit can do at most
 
 
@@ -58,15 +63,38 @@ def nvlink_bytes_per_second(case: Case, seconds: float) -> float:
     return max((card.nvlink_mib_per_second or 0.0 for card in cards), default=0.0) * MEBIBYTE
 
 
-def only_sends(card: Regime) -> bool:
-    """Whether a card is taken by collectives: NVLink is busy, and the arithmetic and the memory of the card are not."""
+def only_sends(history: History, card: Regime) -> bool:
+    """Whether a card is taken by collectives: NVLink or PCIe is busy, and the arithmetic and the memory of the card are not."""
+    nvlink = card.nvlink_mib_per_second or 0.0
     return (
         (card.graphics or 0.0) >= TAKEN
-        and (card.nvlink_mib_per_second or 0.0) >= BUSY_NVLINK_MIB_PER_SECOND
+        and (nvlink >= BUSY_NVLINK_MIB_PER_SECOND or through_host(history, card))
         and (card.tensor or 0.0) <= TENSOR
         and (card.dram or 0.0) <= DRAM
         and (card.sm_active is None or card.sm_active <= SM)
     )
+
+
+def through_host(history: History, card: Regime) -> bool:
+    """Whether so much goes to and fro over PCIe that kernels of collectives may send it, and not over NVLink."""
+    ceiling = ceiling_mib_per_second(history, card.uuid)
+    each_way = card.pcie_each_way_mib_per_second or 0.0
+    return ceiling is not None and each_way >= BUSY_PCIE * ceiling and not card.nvlink_mib_per_second
+
+
+def way(history: History, card: Regime) -> str:
+    """What such a card sends over which link, in words."""
+    if not through_host(history, card):
+        return f"{(card.nvlink_mib_per_second or 0.0) / 1024:.0f} GiB/s over NVLink"
+    links = unused_links(history, card)
+    beside = f" and nothing over NVLink ({links} links are up)" if links else ""
+    return f"{(card.pcie_each_way_mib_per_second or 0.0) / 1024:.0f} GiB/s over PCIe in each direction{beside}"
+
+
+def unused_links(history: History, card: Regime) -> int:
+    """NVLinks that are up while everything goes over PCIe."""
+    seen = history.latest(r.GpuSample, card.uuid) if through_host(history, card) else None
+    return (seen.reading.nvlinks_active or 0) if seen is not None else 0
 
 
 def computes(card: Regime) -> bool:

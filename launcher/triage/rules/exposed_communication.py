@@ -6,8 +6,9 @@ What it means
 
 How it is recognised
     Steps are made and every rank waits about as long in collectives, for a large part of its time. On cards: they are taken
-    all the time and NVLink (or the network) is busy, while tensor and memory units are not. Or hardly anything travels, and all
-    of them wait at once, shortly and often: then it is the number of calls that costs.
+    all the time and NVLink (or the network, or PCIe in both directions at once, where NCCL goes through host memory) is busy,
+    while tensor and memory units are not. Or hardly anything travels, and all of them wait at once, shortly and often: then it
+    is the number of calls that costs.
 
 What it is mistaken for
     ``straggling_rank``: one rank hardly waits, the others wait for it. ``memory_bound_gpu``: the card's own memory is at its
@@ -25,9 +26,17 @@ from perfwatch.probes.readings import Process, Stack
 from perfwatch.triage.cards.gpu import Regime, cards_of, name_of, regimes
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import motion
-from perfwatch.triage.ranks.exposed import exposed
+from perfwatch.triage.ranks.exposed import exposed, waiting
 from perfwatch.triage.ranks.lateness import waiting_share
-from perfwatch.triage.ranks.traffic import MEBIBYTE, computes, only_sends, travelling
+from perfwatch.triage.ranks.traffic import (
+    MEBIBYTE,
+    computes,
+    only_sends,
+    through_host,
+    travelling,
+    unused_links,
+    way,
+)
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.cpu import crowds_itself
@@ -62,18 +71,23 @@ def judge(case: Case) -> Outcome:
 
 def _by_cards(case: Case, ranks: tuple[Member, ...]) -> Outcome:
     cards = [card for rank in ranks for card in _own(case, rank)]
-    if len(cards) < len(ranks) or not all(map(only_sends, cards)):
+    if len(cards) < len(ranks) or not all(only_sends(case.history, card) for card in cards):
         return None
-    first, rank = cards[0], ranks[0]
+    first = cards[0]
     share = (first.graphics or 0.0) - (first.tensor or 0.0)
     evidence = tuple(
-        case.saw("gpm", name_of(case.history, card.uuid), "sends and receives, and hardly computes", card.shown(),
-                 "tensor cores or memory busy")
+        case.saw("gpm", name_of(case.history, card.uuid), "sends and receives, and hardly computes",
+                 f"{card.shown()}; {way(case.history, card)}", "tensor cores or memory busy")
         for card in cards[:4]
     )  # fmt: skip
-    sent = (first.nvlink_mib_per_second or 0.0) / 1024
-    how = f"{sent:.0f} GiB/s over NVLink, the tensor cores {first.tensor or 0:.0%}"
-    return exposed(case, CAUSE, rank, 0.9 * share, f"the cards are taken by collectives: {how}", evidence, SURE)
+    sure = SURE
+    if through_host(case.history, first):  # what else may go that way the hosts tell, if they wait meanwhile
+        waits = [waiting_share(case, rank, case.profile(rank, WINDOW_SECONDS)) for rank in ranks]
+        sure = SURE if min(waits) >= WAITING_SHARE else HALF_SURE
+        evidence += waiting(case, ranks, waits)
+    how = f"the cards are taken by collectives: {way(case.history, first)}, the tensor cores {first.tensor or 0:.0%}"
+    detour = unused_links(case.history, first) > 0
+    return exposed(case, CAUSE, ranks[0], 0.9 * share, how, evidence, sure, detour=detour)
 
 
 def _own(case: Case, rank: Member) -> list[Regime]:
@@ -86,17 +100,12 @@ def _by_stacks(case: Case, ranks: tuple[Member, ...]) -> Outcome:
         return None
     waits = [waiting_share(case, rank, seen) for rank, seen in profiles]
     moved = travelling(case, WINDOW_SECONDS)
-    if min(waits) < WAITING_SHARE or max(waits) > MOST_APART * min(waits):
-        return None
-    if moved is None:
+    if moved is None or min(waits) < WAITING_SHARE or max(waits) > MOST_APART * min(waits):
         return None
     if moved < BUSY_LINK_BYTES_PER_SECOND:
         return _by_calls(case, profiles, waits, moved)
     evidence = (
-        *(
-            case.saw("stack", f"rank {rank.rank}", "waits in collectives", f"{share:.0%} of the time", "below a third")
-            for (rank, _), share in list(zip(profiles, waits, strict=True))[:4]
-        ),
+        *waiting(case, ranks, waits),
         case.saw(
             "network", "host", "gradients travel", f"{moved / MEBIBYTE:,.0f} MiB/s", "little beside the computing"
         ),
