@@ -48,6 +48,14 @@ def test_what_moves_is_judged_twice_over_several_seconds(state: str) -> None:
     assert shot.done(judged(state, "cpu_training", 0.8), at=LONGER_SECONDS + 1)
 
 
+def test_what_is_busy_in_doubt_is_looked_at_longer() -> None:
+    """A compilation that may be the second or one of many: the next step tells."""
+    shot = OneShot()
+
+    assert not any(shot.done(judged("busy", "compiling", 0.68), at=at) for at in (LONGER_SECONDS, LONGER_SECONDS + 1))
+    assert shot.done(judged("busy", "compiling", 0.68), at=UNCLEAR_SECONDS)
+
+
 def test_a_suspicion_is_waited_for() -> None:
     """While patience runs, nothing is said; without a suspect an unclear job is given up after a while."""
     suspected, unclear = OneShot(), OneShot()

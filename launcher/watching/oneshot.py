@@ -4,13 +4,16 @@ from dataclasses import dataclass, field
 from typing import IO
 
 from perfwatch.report.plain import clean
+from perfwatch.triage.diagnose import DOUBTFUL
 from perfwatch.triage.verdict import Suspect, Verdict
 
 STEADY_JUDGEMENTS = 2  # a slow or healthy verdict must come out the same twice ...
 STEADY_SECONDS = 3.0  # ... and rest on so many seconds of samples,
 PLAIN_CONFIDENCE = 0.85
 LONGER_SECONDS = 8.0  # ... or so many, if it is not plain: two records, and what comes back every few seconds
-UNCLEAR_SECONDS = 25.0  # without a suspect, a job that is still unclear by then is inconclusive
+UNCLEAR_SECONDS = (
+    25.0  # without a suspect, a job that is still unclear by then is inconclusive, or busy as far as known
+)
 SUSPECTED_SECONDS = 12.0  # a suspicion that rests on a dump comes and goes with the dumps
 MOST_RESTARTS = 3  # of a suspect's silence: what moves again and again does not come to a verdict of "hung"
 RESTARTED_SECONDS = 1.0  # silences are told to a tenth, of looks that are half a second apart
@@ -47,7 +50,8 @@ class OneShot:
             lately = lately and self._restarts < MOST_RESTARTS
             return not lately and at - self.started_at >= UNCLEAR_SECONDS
         plain = verdict.state == "slow" and verdict.confidence >= PLAIN_CONFIDENCE
-        enough = STEADY_SECONDS if plain else LONGER_SECONDS
+        doubtful = verdict.state == "busy" and verdict.confidence < DOUBTFUL
+        enough = STEADY_SECONDS if plain else UNCLEAR_SECONDS if doubtful else LONGER_SECONDS
         return self._same >= STEADY_JUDGEMENTS and at - self.started_at >= enough
 
 

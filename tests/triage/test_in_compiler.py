@@ -2,15 +2,19 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame, Stack
+from perfwatch.gauntlet.score import CONFIDENT
+from perfwatch.probes.readings import Frame, SourceLine, Stack, Thread
 from perfwatch.triage.cards.accelerated import launching_share
 from perfwatch.triage.shares.in_compiler import compiles
-from tests.training import BACKWARD, ENGINE, FORWARD, PID, TORCH, Training
+from perfwatch.triage.verdict import Verdict
+from tests.training import BACKWARD, ENGINE, FORWARD, OPTIMIZER, PID, TORCH, Training
 
 COMPILES = (
     Frame("codegen", f"{TORCH}/_inductor/graph.py", 2100),
     Frame("compile_fx_inner", f"{TORCH}/_inductor/compile_fx.py", 700),
 )
+IN_FORWARD = (*COMPILES, Frame("forward", f"{TORCH}/_dynamo/eval_frame.py", 700), *FORWARD[1:])
+TRAINS = ("model", "loss.backward", "opt.step")
 HOOK = (Frame("scale", "/app/train.py", 70),)
 
 
@@ -58,3 +62,58 @@ def test_a_compiler_that_imports_for_its_work_is_not_starting() -> None:
     verdict = job.verdict()
 
     assert (verdict.state, verdict.cause) == ("busy", "compiling")
+
+
+def compiles_anew(
+    *then: tuple[Frame, ...], passed: bool = True, seconds: float = 3.0, around: tuple[str, ...] = TRAINS
+) -> Verdict:
+    """Eight seconds in the compiler for a forward pass, and what follows; ``passed``: torch's engine has run before."""
+    job = Training()
+    job.add(SourceLine(file="/app/train.py", line=12, text="loss = model(x)", loops=("for",), loop_calls=around))
+    if passed:
+        job.add(
+            Thread(pid=PID, tid=ENGINE, name="pt_autograd_0", state="S", cpu_seconds=46.0, voluntary_switches=90,
+                   run_seconds=46.0, ran_ago_seconds=6.0)
+        )  # fmt: skip
+    job.goes_on(8.0, [IN_FORWARD], load="idle_context")
+    for frames in then:
+        job.goes_on(seconds, [frames], load="idle_context")
+    return job.verdict()
+
+
+def test_a_compilation_before_any_pass_is_the_first() -> None:
+    """Nothing was trained yet."""
+    verdict = compiles_anew(passed=False)
+
+    assert (verdict.state, verdict.cause) == ("busy", "compiling")
+    assert verdict.confidence >= CONFIDENT
+
+
+def test_a_compilation_after_a_pass_may_be_one_of_many() -> None:
+    """A second shape, or each step has another: nobody knows yet."""
+    verdict = compiles_anew()
+
+    assert (verdict.state, verdict.cause) == ("busy", "compiling")
+    assert verdict.confidence < CONFIDENT
+
+
+def test_one_that_comes_back_after_another_step_is_one_of_many() -> None:
+    """However long a step takes: compiled before, in it, and again after it."""
+    verdict = compiles_anew(BACKWARD, OPTIMIZER, IN_FORWARD)
+
+    assert (verdict.state, verdict.cause) == ("slow", "recompiling"), verdict.summary
+    assert verdict.confidence < CONFIDENT
+    assert compiles_anew(BACKWARD, OPTIMIZER, IN_FORWARD, passed=False).state != "slow"
+
+
+def test_shapes_that_are_tried_before_training_are_no_recompilation() -> None:
+    """Passes in a loop without a step: each shape is compiled once, and it is known for what."""
+    verdict = compiles_anew(BACKWARD, IN_FORWARD, IN_FORWARD, IN_FORWARD, around=TRAINS[:2])
+
+    assert (verdict.state, verdict.cause) == ("busy", "compiling"), verdict.summary
+    assert verdict.confidence >= CONFIDENT
+
+
+def test_passes_that_the_compiler_traces_are_none_of_the_training() -> None:
+    """The inner half of a torn stack looks like one."""
+    assert compiles_anew(*[IN_FORWARD, BACKWARD[:1]] * 3, IN_FORWARD, seconds=0.5).state != "slow"

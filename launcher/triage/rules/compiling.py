@@ -8,7 +8,8 @@ How it is recognised
     workers or a C++ compiler burn CPU.
 
 What it is mistaken for
-    ``recompiling``: there steps go on and the compiler comes back again and again.
+    ``recompiling``: there steps go on and the compiler comes back again and again. Where a pass is known to have been made
+    before, nobody knows yet which of the two it is.
 
 What to do next
     Wait. ``TORCH_LOGS=recompiles`` tells whether it will be the last time.
@@ -18,13 +19,16 @@ from perfwatch.probes.readings import ProcessUsage, Stack, Thread
 from perfwatch.triage.busy import MOVES_SHARE, phases
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.rules.recompiling import stepped
-from perfwatch.triage.shares.in_compiler import in_compiler
+from perfwatch.triage.rules.recompiling import came_back, stepped
+from perfwatch.triage.shares.in_compiler import in_compiler, returns, steps_around
+from perfwatch.triage.slowness import WINDOW_SECONDS
 from perfwatch.triage.verdict import Outcome
 
 CAUSE = Cause("compiling", "busy", "user_code", (Thread, Stack))
 
 COMPILING_SHARE = 0.5
+FIRST = 0.92
+AGAIN = 0.68  # a pass was made before: it may be the second shape, or one of many more to come
 NEARLY_ALL = 0.85  # where the model runs in between, but no optimizer: each shape is tried once before training
 COMPILERS = ("cc1plus", "cc1", "gcc", "g++", "clang", "ptxas", "nvcc", "ld", "as", "triton")
 
@@ -45,15 +49,22 @@ def judge(case: Case) -> Outcome:
         share = phase.profile.share_where(in_compiler(case.history, phase.profile, awaits))
         if share < (NEARLY_ALL if steps else COMPILING_SHARE):
             continue
-        if steps and (phase.profile.seen("optimizer") or stepped(case.profile(phase.rank))):
+        whole = case.profile(phase.rank, WINDOW_SECONDS)
+        again = returns(case.history, whole) > 0 and steps_around(case.history, whole) is not False
+        comes_back = steps and (phase.profile.seen("optimizer") or stepped(case.profile(phase.rank)))
+        if comes_back or came_back(case, phase.rank, whole):
             continue  # ``recompiling``
         ran_compiler = any(m.process.name in COMPILERS for m in case.job.members.values())
         if phase.runs < MOVES_SHARE and not helpers and not ran_compiler:
             continue
+        was = case.saw(
+            "engine", f"pid {phase.rank.pid}", "made passes before", "it ran before this compilation", "never"
+        )
+        before = (was,) if again else ()
         return phase.finding(
             CAUSE,
-            "torch.compile is compiling",
-            0.92,
+            "torch.compile is compiling" + (", though passes were made before," if again else ""),
+            AGAIN if again else FIRST,
             (
                 case.saw(
                     "stack",
@@ -69,6 +80,7 @@ def judge(case: Case) -> Outcome:
                     f"{phase.runs:.0%} of a core, {len(helpers)} compile processes busy",
                     "above 2 %",
                 ),
+                *before,
             ),
         )
     return None
