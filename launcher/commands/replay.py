@@ -27,8 +27,9 @@ def replay(
     """Judge a recorded session again.
 
     Here or on another machine, now or in a year. Prints the last verdict that was made while the job lived, and how
-    the job ended. The exit code tells the state: 0 healthy, 10 busy, 20 slow, 30 hung, 40 finished, 41 crashed or
-    killed, 50 inconclusive, 60 below --min-mfu.
+    the job ended; the end first where it crashed or was killed and was neither hung nor slow before. The exit code
+    tells the state: 0 healthy, 10 busy, 20 slow, 30 hung, 40 finished, 41 crashed or killed, 50 inconclusive, 60 below
+    --min-mfu.
 
     \b
     Examples:
@@ -38,13 +39,15 @@ def replay(
       perfwatch replay SESSION --params 8e9 --tokens-per-step 4e6 --min-mfu 35
     """
     import os
+    from dataclasses import replace
     from pathlib import Path
 
     from perfwatch.errors import UsageError
     from perfwatch.probes.deadline import KillableChild
     from perfwatch.recording import load
     from perfwatch.report.json import as_json
-    from perfwatch.report.moment import last_living_moment, parse_moment
+    from perfwatch.report.moment import parse_moment, told_first
+    from perfwatch.report.replay import ReplayReport
     from perfwatch.session import find_session
     from perfwatch.storing import archive
     from perfwatch.triage.diagnose import diagnose
@@ -56,20 +59,20 @@ def replay(
     folder: Path = find_session(session, os.environ, KillableChild())
     with archive.opened(folder) as opened:
         recording = told(load(opened), model)
-    if at is not None:
-        moment = parse_moment(at, recording)
-    else:
-        moment = recording.end if final else last_living_moment(recording)
     judge = judge_recorded if recording.session.mode == MODE else diagnose
-    verdict = judge(recording.until(moment), moment)
+
+    def judged(moment: float) -> ReplayReport:
+        return ReplayReport(folder, recording, moment, judge(recording.until(moment), moment))
+
+    moment = recording.end if final else None if at is None else parse_moment(at, recording)
+    shown, lived = told_first(recording, judged) if moment is None else (judged(moment), None)
     if json:
-        print(as_json(verdict))
+        print(as_json(shown.verdict))
     else:
         from perfwatch.report.console import console
-        from perfwatch.report.replay import ReplayReport
 
-        console(sys.stdout).print(ReplayReport(folder, recording, moment, verdict))
-    code, said = gated(verdict, min_mfu)
+        console(sys.stdout).print(replace(shown, lived=lived))
+    code, said = gated(shown.verdict, min_mfu)
     if said:
         print(f"perfwatch: {said}", file=sys.stderr)
     raise typer.Exit(code)

@@ -26,7 +26,8 @@ def report(
     """Make a report of a session.
 
     One file that holds everything and opens without a network: the verdict first, then the timeline, the stacks, the
-    threads, what looking cost and how it was measured. md, text and json go to stdout unless -o names a file.
+    threads, what looking cost and how it was measured. Which verdict: as perfwatch replay. md, text and json go to stdout
+    unless -o names a file.
 
     \b
     Examples:
@@ -42,9 +43,9 @@ def report(
     from perfwatch.probes.deadline import KillableChild
     from perfwatch.recording import load
     from perfwatch.report.formats import FORMATS, ending, named
-    from perfwatch.report.moment import last_living_moment, parse_moment
+    from perfwatch.report.moment import parse_moment
     from perfwatch.report.saving import save
-    from perfwatch.report.story import tell
+    from perfwatch.report.story import tell, tell_whole
     from perfwatch.session import find_session
     from perfwatch.storing import archive
 
@@ -59,11 +60,8 @@ def report(
     folder = find_session(session, os.environ, KillableChild())
     with archive.opened(folder) as opened:
         recording = load(opened)
-    if at is not None:
-        moment = parse_moment(at, recording)
-    else:
-        moment = recording.end if final else last_living_moment(recording)
-    made = chosen.render(tell(folder, recording, moment))
+    moment = recording.end if final else None if at is None else parse_moment(at, recording)
+    made = chosen.render(tell_whole(folder, recording) if moment is None else tell(folder, recording, moment))
     if output is None and chosen.readable:
         text = made if isinstance(made, str) else made.decode()
         encoding = sys.stdout.encoding or "utf-8"

@@ -21,6 +21,7 @@ def as_document(story: Story) -> str:
         "judged_at": story.at,
         "ended_at": story.recording.end,
         "verdict": story.verdict,
+        "lived": story.lived,
         "events": [
             {"at": one.at, "kind": one.kind, "text": one.text, "facts": one.facts} for one in story.recording.events
         ],

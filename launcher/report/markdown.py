@@ -7,7 +7,7 @@ from perfwatch.report.captured import captured
 from perfwatch.report.plain import clean, duration
 from perfwatch.report.stacks import FoldedGroup, folded
 from perfwatch.report.story import Story, conditions, probes
-from perfwatch.report.terminal import culprit_text, link_text
+from perfwatch.report.terminal import culprit_text, link_text, lived_text
 from perfwatch.report.waiting import waiting_lines
 from perfwatch.triage.cards.off_gpu import off_gpu
 
@@ -29,6 +29,8 @@ def _lines(story: Story) -> Iterator[str]:
     yield f"**{escaped(verdict.state.upper())}**{cause} — {verdict.confidence:.0%} sure{silent}"
     yield ""
     yield f"> {escaped(verdict.summary)}"
+    if story.lived is not None:
+        yield from ("", escaped(lived_text(story.lived)))
     yield from _list("To blame", [escaped(culprit_text(one)) for one in verdict.culprits])
     if verdict.wait_chain:
         yield from ("", "**Waits**", "")

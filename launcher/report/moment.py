@@ -1,10 +1,44 @@
-"""Which moment of a recording is meant: the last living one, or what the user typed."""
+"""Which moment of a recording is meant: the last living one, the end where that is the story, or what the user typed."""
 
+from collections.abc import Callable
 from datetime import datetime, timezone
+from typing import Protocol, TypeVar
 
 from perfwatch.errors import UsageError
 from perfwatch.probes.readings import ProcessEnded
 from perfwatch.recording import Recording
+from perfwatch.triage.verdict import Verdict
+
+EXPLAINS_THE_END = ("hung", "slow")  # states of a living job after which its end is no news
+
+
+class Judged(Protocol):
+    """A recording judged at one moment."""
+
+    @property
+    def verdict(self) -> Verdict: ...  # noqa: D102
+
+
+J = TypeVar("J", bound=Judged)
+
+
+def told_first(recording: Recording, judged: Callable[[float], J]) -> tuple[J, Verdict | None]:
+    """What is told of a recording, and what is told beside it, if anything.
+
+    The last verdict on the living job; but where the job then crashed or was killed and that verdict does not say why, its end,
+    and that verdict beside it.
+
+    Args:
+        recording: all of it.
+        judged: judges it so many seconds after its start.
+    """
+    living = judged(last_living_moment(recording))
+    if living.verdict.state in EXPLAINS_THE_END or _ended(recording) is None:
+        return living, None
+    end = judged(recording.end)
+    if end.verdict.state != "gone" or end.verdict.cause == "finished":
+        return living, None
+    return end, None if living.verdict.state == "gone" else living.verdict
 
 
 def last_living_moment(recording: Recording) -> float:

@@ -19,7 +19,7 @@ from perfwatch.report.lanes import lanes_of
 from perfwatch.report.plain import clean, duration
 from perfwatch.report.stacks import folded
 from perfwatch.report.story import Story, conditions, efficiency, probes, threads
-from perfwatch.report.terminal import culprit_text, link_text
+from perfwatch.report.terminal import culprit_text, link_text, lived_text
 from perfwatch.report.timeline import keys, timeline
 from perfwatch.report.waiting import waiting_lines, waiting_sum
 from perfwatch.triage.cards.off_gpu import OffGpu, off_gpu
@@ -47,6 +47,7 @@ def as_page(story: Story) -> str:
     return environment.get_template("page.html").render(
         story=story,
         verdict=story.verdict,
+        lived=None if story.lived is None else lived_text(story.lived),
         culprits=[culprit_text(one) for one in story.verdict.culprits],
         chain=[(one.depth, link_text(one)) for one in story.verdict.wait_chain],
         library=Markup("".join(_library())),

@@ -25,7 +25,7 @@ def as_text(story: Story) -> str:
     """The whole report."""
     out = io.StringIO()
     console = Console(file=out, width=WIDTH, highlight=False, markup=False, emoji=False, color_system=None)
-    console.print(ReplayReport(story.folder, story.recording, story.at, story.verdict))
+    console.print(ReplayReport(story.folder, story.recording, story.at, story.verdict, story.lived))
     for title, body in _sections(story):
         console.print()
         console.print(Text(title.upper()))

@@ -9,18 +9,22 @@ from rich.text import Text
 
 from perfwatch.recording import Recording
 from perfwatch.report.plain import clean, duration
-from perfwatch.report.terminal import VerdictReport
+from perfwatch.report.terminal import VerdictReport, lived_text
 from perfwatch.triage.verdict import Verdict
 
 
 @dataclass(frozen=True)
 class ReplayReport:
-    """``verdict`` as judged ``at`` seconds after the start of ``recording``, which lies in ``folder``."""
+    """``verdict`` as judged ``at`` seconds after the start of ``recording``, which lies in ``folder``.
+
+    lived: where that is on how the job ended, the last one while it lived.
+    """
 
     folder: Path
     recording: Recording
     at: float
     verdict: Verdict
+    lived: Verdict | None = None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         """Yield the origin, the verdict, what was said at the time where that differs, and the outcome."""
@@ -29,6 +33,8 @@ class ReplayReport:
         yield Text(f"{session.mode} on {clean(session.machine.name)}: {clean(' '.join(session.command))}", style="dim")
         yield Text(f"judged at {duration(self.at)} of {duration(self.recording.end)}", style="dim")
         yield VerdictReport(self.verdict)
+        if self.lived is not None:
+            yield Text(clean(lived_text(self.lived)))
         yield from self._then()
         for kind in ("shed", "outcome"):  # of each the last one: it counts up, or it is the only one
             for event in [event for event in self.recording.events if event.kind == kind][-1:]:

@@ -1,11 +1,12 @@
 """What every form of a report tells: one recording, judged at one moment. Read once, shown in many ways."""
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perfwatch.probes import readings as r
 from perfwatch.recording import Recording
+from perfwatch.report.moment import told_first
 from perfwatch.report.plain import duration
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
@@ -21,7 +22,8 @@ ROLES = ("rank", "worker", "pool_worker", "compile", "child", "launcher", "servi
 class Story:
     """A recording up to ``at`` seconds after its start, and the verdict on it.
 
-    recording: all of it, so that what came afterwards can be shown as such; case: what was known at ``at``.
+    recording: all of it, so that what came afterwards can be shown as such; case: what was known at ``at``; lived: where the
+    verdict is on how the job ended, the last one while it lived.
     """
 
     folder: Path
@@ -29,6 +31,7 @@ class Story:
     at: float
     case: Case
     verdict: Verdict
+    lived: Verdict | None = None
 
     @property
     def title(self) -> str:
@@ -70,6 +73,12 @@ def tell(folder: Path, recording: Recording, at: float) -> Story:
     """Judge a recording as it was known ``at`` seconds after its start, and keep what was read for it."""
     case = Case(History(recording.records, at), recording.session, recording.events)
     return Story(folder, recording, at, case, judge(case))
+
+
+def tell_whole(folder: Path, recording: Recording) -> Story:
+    """The same at the moment that matters: the last of the living job, or its end."""
+    story, lived = told_first(recording, lambda at: tell(folder, recording, at))
+    return replace(story, lived=lived)
 
 
 def threads(story: Story) -> list[ThreadLine]:

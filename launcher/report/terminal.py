@@ -155,6 +155,13 @@ def culprit_text(one: Culprit) -> str:
     return ", ".join(words) + (f" in {one.frame}" if one.frame else "")
 
 
+def lived_text(verdict: Verdict) -> str:
+    """What the last verdict on the living job was, beside one on its end; not cleaned."""
+    after = "" if verdict.timeline.decided is None else f" (after {duration(verdict.timeline.decided)})"
+    said = f"{verdict.state} {verdict.cause}" if verdict.cause else verdict.state
+    return f"while it lived{after}: {said}, {verdict.confidence:.0%} sure: {verdict.summary}"
+
+
 def link_text(one: Link) -> str:
     """One step of the wait chain, in words."""
     who = f"pid {one.pid}" if one.rank is None else f"rank {one.rank} (pid {one.pid})"

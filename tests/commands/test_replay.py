@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +12,11 @@ from perfwatch.errors import EXIT_CODES, UsageError
 from perfwatch.probes.readings import ProcessEnded
 from perfwatch.recording import Event, Record, Recording
 from perfwatch.report.exits import exit_code
-from perfwatch.report.moment import last_living_moment, parse_moment
+from perfwatch.report.moment import last_living_moment, parse_moment, told_first
+from perfwatch.triage.verdict import Verdict
 from tests.sessions import readings, record, session, verdict
+
+CRASHED = Path(__file__).parents[1] / "triage" / "recordings" / "crashed" / "fires" / "awaited_trial"
 
 
 def replay(*arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -58,6 +61,54 @@ def test_the_look_that_found_the_job_gone_is_not_a_living_moment() -> None:
     whole = recording(event(9.6, "outcome"))
 
     assert last_living_moment(replace(whole, records=(*whole.records, dead))) == 9
+
+
+@dataclass(frozen=True)
+class Told:
+    """What was made of one moment."""
+
+    at: float
+    verdict: Verdict
+
+
+@pytest.mark.parametrize(
+    ("lived", "ended", "cause", "at", "beside"),
+    [
+        ("healthy", "gone", "crashed", 8, "healthy"), ("inconclusive", "gone", "killed", 8, "inconclusive"),
+        ("gone", "gone", "killed", 8, None), ("hung", "gone", "killed", 3, None), ("slow", "gone", "crashed", 3, None),
+        ("healthy", "gone", "finished", 3, None), ("healthy", "inconclusive", None, 3, None),
+    ],
+)  # fmt: skip
+def test_the_end_comes_first_where_nothing_before_explains_it(
+    lived: str, ended: str, cause: str | None, at: float, beside: str | None
+) -> None:
+    """A crash of a run that was well; what hung or was slow says itself why it was ended."""
+    whole = recording(event(3, "verdict"), event(8, "outcome"), seconds=8)
+    first, told_too = told_first(
+        whole, lambda at: Told(at, verdict(state=lived) if at < 8 else verdict(state=ended, cause=cause))
+    )
+
+    assert first.at == at
+    assert (told_too.state if told_too else None) == beside
+
+
+def test_a_job_that_goes_on_has_no_end_to_tell() -> None:
+    """It is judged once: a long recording is not read through twice."""
+    asked: list[float] = []
+    told_first(recording(event(3, "verdict")), lambda at: asked.append(at) or Told(at, verdict(state="healthy")))  # type: ignore[func-returns-value]
+
+    assert asked == [3]
+
+
+def test_a_crash_is_told_as_one() -> None:
+    """With its exit code, and what was said before in a line beside it; --at says what was known."""
+    ended, before = replay(str(CRASHED)), replay(str(CRASHED), "--at", "1", "--json")
+
+    assert ended.returncode == EXIT_CODES["crashed"]
+    assert ended.stdout.splitlines()[3].startswith("GONE  crashed")
+    assert "while it lived (after" in ended.stdout
+    assert json.loads(replay(str(CRASHED), "--json").stdout)["cause"] == "crashed"
+    assert json.loads(before.stdout)["state"] != "gone"
 
 
 @pytest.mark.parametrize("text", ["4.5", "2026-11-20T11:51:28.5Z", "2026-11-20T12:51:28.5+01:00"])

@@ -9,6 +9,8 @@ import pytest
 
 from tests.sessions import record
 
+CRASHED = Path(__file__).parents[1] / "triage" / "recordings" / "crashed" / "fires" / "awaited_trial"
+
 
 def report(*arguments: str, cwd: Path | None = None, **environment: str) -> "subprocess.CompletedProcess[str]":
     """Run the command."""
@@ -53,6 +55,21 @@ def test_the_ending_of_the_file_chooses_the_form(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert json.loads(target.read_text())["schema"] == "perfwatch.report/1"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.json", "session"]
+
+
+@pytest.mark.parametrize("form", ["md", "text", "json", "html"])
+def test_a_crash_is_handed_over_as_one(form: str, tmp_path: Path) -> None:
+    """What was said of the living job is a line beside it."""
+    done = report(str(CRASHED), "-o", str(tmp_path / "report"), "-f", form)
+    made = (tmp_path / "report").read_text()
+
+    assert done.returncode == 0
+    if form == "json":
+        document = json.loads(made)
+        assert (document["verdict"]["cause"], document["lived"]["state"]) == ("crashed", "inconclusive")
+    else:
+        assert "while it lived (after" in made
+        assert made.index("crashed") < made.index("while it lived")
 
 
 def test_an_unknown_form_is_answered_with_all_of_them(tmp_path: Path) -> None:
