@@ -25,7 +25,7 @@ def as_document(story: Story) -> str:
         "events": [
             {"at": one.at, "kind": one.kind, "text": one.text, "facts": one.facts} for one in story.recording.events
         ],
-        "timeline": [fitted(lane) for lane in lanes_of(story.case.history)],
+        "timeline": [fitted(lane) for lane in lanes_of(story.whole.history)],
         "stacks": folded(story),
         "threads": threads(story),
         "captures": captured(story),

@@ -37,7 +37,7 @@ def as_page(story: Story) -> str:
     )  # fmt: skip
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False}  # Bokeh names a thing before it refers to it
     environment.filters |= {"line": _line, "duration": duration, "percent": _percent}
-    all_threads, lanes = threads(story), lanes_of(story.case.history)
+    all_threads, lanes = threads(story), lanes_of(story.whole.history)
     events = story.recording.events
     waited = off_gpu(story.case)
     captures = captured(story)

@@ -27,10 +27,10 @@ def as_trace(story: Story) -> bytes:
     """The whole trace, serialised."""
     tracks = Tracks(story.recording.session.created)
     _said(tracks, story)
-    history = story.case.history
+    history = story.whole.history
     _counters(tracks, history)
-    for member in sorted(story.case.job.members.values(), key=lambda one: (one.rank is None, one.rank or 0, one.pid)):
-        _process(tracks, history, member, story.at)
+    for member in sorted(story.whole.job.members.values(), key=lambda one: (one.rank is None, one.rank or 0, one.pid)):
+        _process(tracks, history, member, story.recording.end)
     return tracks.serialised()
 
 

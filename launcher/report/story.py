@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from perfwatch.probes import readings as r
@@ -32,6 +33,14 @@ class Story:
     case: Case
     verdict: Verdict
     lived: Verdict | None = None
+
+    @cached_property
+    def whole(self) -> Case:
+        """What was known at the end of the recording: the time axis of a report goes that far, whenever it was judged."""
+        end = self.recording.end
+        if self.at >= end:
+            return self.case
+        return Case(History(self.recording.records, end), self.recording.session, self.recording.events)
 
     @property
     def title(self) -> str:

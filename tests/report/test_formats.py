@@ -6,12 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as trace
 
 from perfwatch.recording import load
 from perfwatch.report.formats import FORMATS, ending, named
 from perfwatch.report.moment import last_living_moment
 from perfwatch.report.story import Story, tell
-from tests import hostile
+from tests import hostile, simulated_hour
 
 RECORDINGS = Path(__file__).parent.parent / "triage" / "recordings"
 READABLE = [one.name for one in FORMATS if one.readable]
@@ -24,12 +25,17 @@ def story(folder: Path) -> Story:
     return replace(told, verdict=hostile.said()) if folder.parent.name.startswith("hostile") else told
 
 
-def made(name: str, folder: Path) -> str:
-    """One form of it, as text."""
+def rendered(name: str, told: Story) -> bytes:
+    """One form of it."""
     chosen = named(name)
     assert chosen is not None
-    rendered = chosen.render(story(folder))
-    return rendered if isinstance(rendered, str) else rendered.decode("latin-1")
+    form = chosen.render(told)
+    return form.encode() if isinstance(form, str) else form
+
+
+def made(name: str, folder: Path) -> str:
+    """One form of a session, as text."""
+    return rendered(name, story(folder)).decode("latin-1" if name == "perfetto" else "utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +53,29 @@ def test_every_form_begins_with_the_verdict(name: str) -> None:
     assert "HUNG" in text or '"state":"hung"' in text
     for part in ("stalled_collective", "worker 5184", "53 of 53 samples alike", "straggling_rank", "py-spy dump"):
         assert part in text, part
+
+
+@pytest.mark.parametrize("name", ["json", "perfetto"])
+def test_the_lanes_go_on_to_the_end_of_the_recording(name: str, tmp_path: Path) -> None:
+    """Whenever it was judged: a run that stays healthy is judged once, and goes on."""
+    folder = simulated_hour.write(tmp_path / "session", 120.0)
+    recording = load(folder)
+    early, late = (rendered(name, tell(folder, recording, at)) for at in (20.0, recording.end))
+
+    assert last_step(name, early) == last_step(name, late) > 50.0
+
+
+def last_step(name: str, made: bytes) -> float:
+    """When the last step that is shown was made."""
+    if name == "json":
+        (lane,) = (one for one in json.loads(made)["timeline"] if one["name"] == "step time")
+        return float(lane["lines"][0]["points"][-1][0])
+    whole = trace.Trace()
+    whole.ParseFromString(made)
+    (track,) = (one.track_descriptor.uuid for one in whole.packet if one.track_descriptor.name == "step time")
+    return (
+        max(one.timestamp for one in whole.packet if one.track_event.track_uuid == track) / 1e9 - simulated_hour.CREATED
+    )
 
 
 def test_the_forms_are_chosen_by_name_or_by_the_ending_of_the_file() -> None:
