@@ -26,7 +26,8 @@ def compare(
 
     Says first in which conditions they differ (world size, GPU, clocks, versions, command line), then how much longer
     the steps of B take and how sure that is, then where the time and the machine went, and whether the verdict changed.
-    With --fail-if-slower the exit code is a gate: 0 not slower, 60 slower, 50 cannot tell; otherwise it is 0.
+    With --fail-if-slower the exit code is a gate: 0 not slower, 60 slower, 50 cannot tell, which holds
+    of a B that crashed or hung, too; otherwise it is 0.
 
     \b
     Examples:

@@ -1,5 +1,8 @@
 """``compare(a, b)``: everything in which two recorded runs differ, and how sure each difference is."""
 
+from dataclasses import dataclass
+from functools import cached_property
+
 import msgspec
 
 from perfwatch.comparison.bootstrap import (
@@ -14,9 +17,10 @@ from perfwatch.comparison.conditions import Condition, command_difference, condi
 from perfwatch.comparison.measures import Measure, measures
 from perfwatch.comparison.steps import StepTimes, step_times
 from perfwatch.recording import Recording
-from perfwatch.report.moment import last_living_moment
+from perfwatch.report.moment import told_first
 from perfwatch.triage.case import Case
-from perfwatch.triage.diagnose import diagnose
+from perfwatch.triage.diagnose import diagnose, judge
+from perfwatch.triage.ends.gone import ASKED, ended_by
 from perfwatch.triage.history import History, quantile
 from perfwatch.triage.verdict import Verdict
 
@@ -27,7 +31,7 @@ NO_STEPS = "no step times after the warm-up: a run whose steps can be counted is
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the two runs. Empty and None: not known. verdict: the last one on the living job, by today's rules."""
+    """One of the two runs. Empty and None: not known. state and what follows: as ``perfwatch replay`` tells it, by today's rules."""
 
     session: str
     created: float  # unix time
@@ -39,6 +43,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     cause: str | None
     confidence: float
     summary: str
+    failed: str = ""  # that it crashed, was killed or hung; being asked to end (SIGTERM, SIGINT) is no failure
     missing: tuple[str, ...] = ()  # what this recording does not hold
 
 
@@ -78,6 +83,11 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     verdict_changed: bool = False
 
 
+@dataclass(frozen=True)
+class _Judged:
+    verdict: Verdict
+
+
 class _Run:
     """One recording, read once."""
 
@@ -92,7 +102,7 @@ class _Run:
         self.conditions = conditions(self.case, clock.windows if clock else None)
 
     def side(self) -> Side:
-        verdict = self._verdict()
+        verdict = told_first(self.recording, self._judged)[0].verdict
         return Side(
             session=self.name,
             created=self.recording.session.created,
@@ -104,12 +114,21 @@ class _Run:
             cause=verdict.cause,
             confidence=verdict.confidence,
             summary=verdict.summary,
+            failed=next((one.summary for one in (verdict, self._end) if self._fails(one)), ""),
             missing=tuple(self._missing()),
         )
 
-    def _verdict(self) -> Verdict:
-        moment = last_living_moment(self.recording)
-        return diagnose(self.recording.until(moment), moment)
+    def _judged(self, at: float) -> _Judged:
+        return _Judged(self._end if at == self.recording.end else diagnose(self.recording.until(at), at))
+
+    @cached_property
+    def _end(self) -> Verdict:
+        return judge(self.case)
+
+    def _fails(self, verdict: Verdict) -> bool:
+        if verdict.cause == "killed":
+            return ended_by(self.case) not in ASKED
+        return verdict.state == "hung" or (verdict.state == "gone" and verdict.cause != "finished")
 
     def _missing(self) -> list[str]:
         damaged = self.recording.skipped

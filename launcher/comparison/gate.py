@@ -2,12 +2,14 @@
 
 from perfwatch.comparison.comparison import Comparison
 from perfwatch.errors import EXIT_CODES
+from perfwatch.report.plain import clean, duration
 
 
 def gate(comparison: Comparison, percent: float) -> tuple[int, str]:
     """Exit code and what to say: 60 where B's median step is surely slower by more, 0 where it surely is not, 50 otherwise.
 
-    Surely means that the whole 95 % interval of the change lies on one side of ``percent``.
+    Surely means that the whole 95 % interval of the change lies on one side of ``percent``. A run that crashed or hung does not
+    pass, however fast its steps were until then.
     """
     median = next((one for one in comparison.steps if one.quantile == "p50"), None)
     if median is None:
@@ -20,6 +22,11 @@ def gate(comparison: Comparison, percent: float) -> tuple[int, str]:
     said = f"the median step of B takes {_percent(median.change)} ({_percent(low)} to {_percent(high)})"
     if 100.0 * low > percent:
         return EXIT_CODES["gate_failed"], f"slower than allowed: {said}; at most {percent:+g} % is"
+    if comparison.b.failed:
+        return EXIT_CODES["inconclusive"], (
+            f"cannot tell whether B is slower: it failed after {duration(comparison.b.seconds)} ({clean(comparison.b.failed)}); "
+            f"until then {said}"
+        )
     if 100.0 * high <= percent:
         return EXIT_CODES["healthy"], f"not slower than allowed: {said}; at most {percent:+g} % is"
     return EXIT_CODES["inconclusive"], (

@@ -8,9 +8,9 @@ from msgspec import structs
 
 from perfwatch.comparison.comparison import Comparison, Difference, compare
 from perfwatch.comparison.gate import gate
-from perfwatch.probes.readings import Gpu
-from perfwatch.recording import Recording, load
-from tests.comparison.runs import run, step_times
+from perfwatch.probes.readings import Gpu, ProcessEnded
+from perfwatch.recording import Event, Record, Recording, load
+from tests.comparison.runs import TRAINER, run, step_times
 from tests.sessions import session
 
 RECORDINGS = Path(__file__).parents[1] / "triage" / "recordings"
@@ -129,6 +129,37 @@ def test_the_gate_cannot_tell_without_steps(b: Recording, says: str) -> None:
 
     assert code == 50
     assert says in said
+
+
+def ended(intervals: list[float], exit_code: int | None = None, signal: int | None = None) -> Recording:
+    """A run that then ended so."""
+    whole, end = run(intervals), ProcessEnded(pid=TRAINER, start_ticks=1, exit_code=exit_code, signal=signal)
+    last = Record(whole.end + 1, whole.end + 1, end)
+    outcome = Event(last.at, last.at, "outcome", "as said")
+    return replace(whole, records=(*whole.records, last), events=(outcome,))
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "failed"),
+    [
+        ({"exit_code": 0}, 0, ""), ({"signal": 15}, 0, ""), ({"exit_code": 1}, 50, "crashed (exit code 1)"),
+        ({"signal": 11}, 50, "was ended by SIGSEGV"),
+    ],
+)  # fmt: skip
+def test_a_run_that_failed_does_not_pass(end: dict[str, int], code: int, failed: str) -> None:
+    """However fast it was until then; one that was asked to end did what it should."""
+    both = compare(run(step_times(300, 0.2)), ended(step_times(300, 0.1), **end))
+    found, said = gate(both, 5)
+
+    assert found == code
+    assert failed in both.b.failed
+    assert bool(failed) == bool(both.b.failed)
+    assert both.b.failed in said
+
+
+def test_a_run_that_failed_and_was_slower_fails() -> None:
+    """What is sure is said."""
+    assert gate(compare(run(step_times(300, 0.1)), ended(step_times(300, 0.2), exit_code=1)), 5)[0] == 60
 
 
 def test_an_empty_recording_is_said_to_be_empty() -> None:

@@ -73,9 +73,8 @@ def last_step(name: str, made: bytes) -> float:
     whole = trace.Trace()
     whole.ParseFromString(made)
     (track,) = (one.track_descriptor.uuid for one in whole.packet if one.track_descriptor.name == "step time")
-    return (
-        max(one.timestamp for one in whole.packet if one.track_event.track_uuid == track) / 1e9 - simulated_hour.CREATED
-    )
+    ends = max(one.timestamp for one in whole.packet if one.track_event.track_uuid == track)
+    return float(ends / 1e9 - simulated_hour.CREATED)
 
 
 def test_the_forms_are_chosen_by_name_or_by_the_ending_of_the_file() -> None:

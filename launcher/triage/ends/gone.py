@@ -161,6 +161,12 @@ def raised_for(case: Case) -> int | None:
     return int(found[1]) if found else None
 
 
+def ended_by(case: Case) -> int | None:
+    """The signal that ended the job, whoever tells it."""
+    end = ending(case)
+    return None if end is None else end.signal or told_by_shell(end) or raised_for(case)
+
+
 def _asked_to_end(case: Case) -> int | None:
     """The signal that went to the job through ``run`` just before, where it ended with a bad code and no word: it heard."""
     end = ending(case)

@@ -20,7 +20,7 @@ import signal
 
 from perfwatch.probes.readings import ProcessEnded
 from perfwatch.triage.case import Case
-from perfwatch.triage.ends.gone import ending, raised_for, told_by_shell, used_a_gpu
+from perfwatch.triage.ends.gone import ended_by, ending, told_by_shell, used_a_gpu
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Culprit, Finding, Outcome
 
@@ -33,8 +33,7 @@ UNSEEN_SENDER = 0.79  # SIGKILL: without a kernel log the OOM killer of a group 
 
 def judge(case: Case) -> Outcome:
     """Fires on an end by signal."""
-    end = ending(case)
-    number = None if end is None else end.signal or told_by_shell(end) or raised_for(case)
+    end, number = ending(case), ended_by(case)
     if end is None or not number or number not in signal.valid_signals():
         return None
     name = signal.Signals(number).name
