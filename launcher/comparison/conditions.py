@@ -113,13 +113,18 @@ def _gpus(case: Case) -> dict[str, str]:
     return {name: ", ".join(sorted(set(values))) for name, values in said.items() if any(values)}
 
 
-# Where the ranks are and how they find each other differs from run to run and tells nothing.
-_PLACES = frozenset("MASTER_ADDR MASTER_PORT RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK ROLE_RANK".split())
+# Where the ranks are and how they, or perfwatch, find each other differs from run to run and tells nothing.
+_PLACES = frozenset(
+    "MASTER_ADDR MASTER_PORT RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK ROLE_RANK NCCL_RAS_ADDR PERFWATCH_AGENT_DIR".split()
+)
+_KINETO = ("KINETO_IPC_SOCKET_DIR", "KINETO_CONFIG")  # of ``run`` where the second lies in the first
 _PLACED = ("SLURM_", "TORCHELASTIC_", "OMPI_", "PMI", "HOSTNAME")
 
 
 def _environment(case: Case) -> dict[str, str]:
     for rank in case.job.ranks[:1]:
         recorded = rank.process.environment
-        return {name: v for name, v in recorded.items() if name not in _PLACES and not name.startswith(_PLACED)}
+        folder, config = (recorded.get(name, "") for name in _KINETO)
+        ours = _PLACES.union(_KINETO if config == f"{folder}/config" else ())
+        return {name: v for name, v in recorded.items() if name not in ours and not name.startswith(_PLACED)}
     return {}

@@ -98,6 +98,7 @@ def _table(*headings: str) -> Table:
 def _side(name: str, side: Side) -> Iterator[RenderableType]:
     steps = f"{side.steps:,} steps, {side.timed_steps:,} timed" if side.steps else "no steps counted"
     yield Text(f"{name}  {clean(side.session)}", style="bold", overflow="fold")
+    yield Text(f"   {clean(' '.join(side.command))}", style="dim", overflow="fold")
     yield Text(f"   {duration(side.seconds)}, {steps}, {_verdict(side)}")
     if side.failed:
         yield Text(f"   it failed: {clean(side.failed)}", style="bold red")

@@ -39,6 +39,7 @@ def test_it_says_first_that_the_runs_are_not_alike(fast: Path, slow: Path) -> No
 
     assert done.returncode == 0, done.stderr
     assert lines[0].startswith("These runs are not alike")
+    assert {"   python train.py", "   python ?[2Jevil.py"} <= set(lines)
     assert any(line.startswith("p50") and "+4" in line for line in lines)
     assert any(line.startswith("wait for data") for line in lines)
     assert "\x1b" not in done.stdout

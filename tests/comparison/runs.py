@@ -1,7 +1,7 @@
 """Made-up recordings of small runs: a process that trains, its steps, its stacks, and the machine around it."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from perfwatch.probes.readings import Frame, Host, Process, ProcessUsage, Reading, Software, Stack, Steps
@@ -30,6 +30,7 @@ def run(
     warm_up: Sequence[float] = (5.0,) * 10,
     world_size: int | None = None,
     torch: str = "2.13.0",
+    environment: Mapping[str, str] | None = None,
     **changes: object,
 ) -> Recording:
     """A recording, one look a second.
@@ -40,11 +41,12 @@ def run(
         warm_up: seconds of the first steps.
         world_size: what the process says.
         torch: its version.
+        environment: as much of the process' as is recorded.
         changes: of the session.
     """
     process = Process(
         pid=TRAINER, start_ticks=1, parent_pid=1, name="python", command=("python", "train.py"), python=True,
-        torch_loaded=True, rank=0, world_size=world_size,
+        torch_loaded=True, rank=0, world_size=world_size, environment=dict(environment or {}),
     )  # fmt: skip
     records = [_record(0.0, process), _record(0.0, Software(pid=TRAINER, torch=torch))]
     times = [*warm_up, *intervals]

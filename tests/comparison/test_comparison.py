@@ -90,6 +90,22 @@ def test_what_explains_a_difference_by_itself_is_said_first() -> None:
     assert [one.matters for one in unlike] == [True, True, True, False, False]
 
 
+def armed(number: int) -> dict[str, str]:
+    """What ``perfwatch run`` sets."""
+    place = f"/dev/shm/perfwatch-0/run-{number}"
+    kineto = {"KINETO_IPC_SOCKET_DIR": f"{place}/k", "KINETO_CONFIG": f"{place}/k/config", "KINETO_USE_DAEMON": "1"}
+    return {**kineto, "NCCL_RAS_ADDR": f"localhost:{number}", "PERFWATCH_AGENT_DIR": place}
+
+
+def test_what_perfwatch_sets_itself_is_no_difference() -> None:
+    """Its folders and ports are new in each run; what the user has set for Kineto is told."""
+    a, b = (run(step_times(60, 0.2), environment=armed(number)) for number in (1, 2))
+    own = run(step_times(60, 0.2), environment={**armed(3), "KINETO_CONFIG": "/etc/libkineto.conf"})
+
+    assert compare(a, b).unlike == ()
+    assert {one.name for one in compare(a, own).unlike} == {"KINETO_IPC_SOCKET_DIR", "KINETO_CONFIG"}
+
+
 def test_what_one_recording_does_not_tell_may_be_the_same() -> None:
     """An attach that did not see the world size is not called another job for that."""
     both = compare(run(step_times(60, 0.2)), run(step_times(60, 0.2), conditions={"tokens_per_step": 4096}))
