@@ -10,6 +10,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,12 +41,16 @@ CAPTURE_BEGUN = "capture_begun"
 TERMINATES = "asked to terminate"
 
 
-class Record(msgspec.Struct, frozen=True):
-    """One line of ``readings`` or ``stacks``: seconds since the session began, unix time, and the reading."""
+class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line of ``readings`` or ``stacks``: seconds since the session began, unix time, and the reading.
+
+    known_at: when it came to be known, in the same seconds, where that was later (a record of stacks is told when it is over).
+    """
 
     at: float
     wall: float
     reading: r.ANY_READING
+    known_at: float = 0.0
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -77,14 +82,19 @@ class Recording:
         """What was known ``at`` seconds after the session began."""
         return replace(
             self,
-            records=self.records[: bisect.bisect_right(self.records, at, key=lambda record: record.at)],
+            records=tuple(
+                record
+                for record in self.records[: bisect.bisect_right(self.records, at, key=lambda record: record.at)]
+                if record.known_at <= at
+            ),
             events=tuple(event for event in self.events if event.at <= at),
         )
 
-    @property
+    @cached_property
     def end(self) -> float:
         """When the last line was written, in seconds since the session began; 0.0 for an empty recording."""
-        return max((entries[-1].at for entries in (self.records, self.events) if entries), default=0.0)
+        known = max((record.known_at for record in self.records), default=0.0)
+        return max(known, *(entries[-1].at for entries in (self.records, self.events) if entries), 0.0)
 
 
 def load(path: Path) -> Recording:
@@ -159,12 +169,12 @@ class Recorder:
         self.session = session
         self._writer.describe(msgspec.json.encode(redact_tree(msgspec.to_builtins(session))))
 
-    def append(self, at: float, readings: Iterable[r.Reading]) -> None:
-        """Record readings made ``at`` seconds after the session began."""
+    def append(self, at: float, readings: Iterable[r.Reading], known_at: float = 0.0) -> None:
+        """Record readings made ``at`` seconds after the session began; known_at: when they came, where that was later."""
         at = self._last_at = round(at, AT_DECIMALS)
         for reading in readings:
             stream = STACKS if isinstance(reading, _STACK_READINGS) else READINGS
-            self._writer.put(stream, msgspec.json.encode(self._record(at, redacted(reading))))
+            self._writer.put(stream, msgspec.json.encode(self._record(at, redacted(reading), known_at)))
         self._say_what_was_shed(at)
         self._writer.flush()
 
@@ -205,8 +215,8 @@ class Recorder:
         self._writer.close(deadline_seconds)
         return self.loss
 
-    def _record(self, at: float, reading: r.Reading) -> Record:
-        return Record(at, round(self.session.created + at, AT_DECIMALS), reading)  # type: ignore[arg-type]
+    def _record(self, at: float, reading: r.Reading, known_at: float) -> Record:
+        return Record(at, round(self.session.created + at, AT_DECIMALS), reading, known_at)  # type: ignore[arg-type]
 
     def _say_what_was_shed(self, at: float) -> None:
         for text in self._writer.sayings():

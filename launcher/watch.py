@@ -76,6 +76,7 @@ class Watch:
         self._history = History()
         self._schedule = Schedule(lambda: self.at)
         self._suspected_at, self._glances = 0.0, 0
+        self.judged_at = 0.0  # the moment of ``last``: judged at it, the recording gives the same
         self._known_job: Job | None = None
         self._revision = -1
         self._settled_at: float | None = None
@@ -85,8 +86,8 @@ class Watch:
 
     @property
     def at(self) -> float:
-        """Seconds since the session began."""
-        return self._clock() - self._began
+        """Seconds since the session began, as finely as the recording has them."""
+        return round(self._clock() - self._began, AT_DECIMALS)
 
     @property
     def _pace(self) -> float:
@@ -140,7 +141,8 @@ class Watch:
     def verdict(self) -> Verdict:
         """Judge now, from memory."""
         self._collect()
-        self.last = judge(self.case())
+        case = self.case()
+        self.last, self.judged_at = judge(case), case.at
         return self.last
 
     def take(self, readings: Sequence[r.Reading]) -> None:
@@ -165,12 +167,13 @@ class Watch:
         self.look.close()
 
     def _append(self, readings: Sequence[r.Reading], ago_seconds: float = 0.0) -> None:
-        at = round(max(0.0, self.at - ago_seconds), AT_DECIMALS)
+        now = self.at
+        at = round(max(0.0, now - ago_seconds), AT_DECIMALS)
         readings = [redacted(reading) for reading in readings]
         for reading in readings:
             self._history.add(at, reading)
         if self._recorder is not None:
-            self._recorder.append(at, readings)
+            self._recorder.append(at, readings, now if at < now else 0.0)
 
     def case(self) -> Case:
         """The job as it is known now."""
@@ -256,4 +259,4 @@ class Watch:
         else:
             self._settled_at = None
         case = self.case()
-        self._teller.tell(verdict, self.at, late_seconds(case), since_step(case))
+        self._teller.tell(verdict, self.judged_at, late_seconds(case), since_step(case))

@@ -15,6 +15,7 @@ from perfwatch.recording import LONGEST_LINE_BYTES, Record, Recorder, Recording,
 from perfwatch.storing.segments import Segments
 from perfwatch.storing.writer import STALLED_SECONDS, Writer
 from perfwatch.storing.writer_process import Files
+from perfwatch.triage.history import History
 from perfwatch.watch import Watch
 from tests.sessions import CREATED, PATIENCE_SECONDS, readings, record, session, verdict
 
@@ -187,6 +188,22 @@ def test_it_can_be_followed_while_it_is_written(tmp_path: Path) -> None:
     assert len(load(tmp_path / "s").records) == len(load(tmp_path / "s").records) == 3
 
     recorder.close(PATIENCE_SECONDS)
+
+
+def test_what_came_late_was_not_known_before(tmp_path: Path) -> None:
+    """A record of stacks is told when it is over; until then nobody could judge by it, and the recording ends no sooner."""
+    (tmp_path / "s").mkdir(mode=0o700)
+    recorder = Recorder(tmp_path / "s", session())
+    recorder.append(1.0, readings()[:1], known_at=3.0)
+    recorder.append(2.0, readings()[1:2])
+    recorder.close(PATIENCE_SECONDS)
+    recording = load(tmp_path / "s")
+
+    assert [record.at for record in recording.until(2.0).records] == [2.0]
+    assert [record.at for record in recording.until(3.0).records] == [1.0, 2.0]
+    assert History(recording.records, 2.0).entities(Process) == []
+    assert History(recording.records, 3.0).entities(Process) == [(700,)]
+    assert recording.end == 3.0
 
 
 def test_secrets_are_in_no_file_of_a_session(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ class Recorded:
     def __init__(self) -> None:
         self.readings: list[tuple[float, r.Reading]] = []
 
-    def append(self, at: float, readings: Sequence[r.Reading]) -> None:
+    def append(self, at: float, readings: Sequence[r.Reading], known_at: float = 0.0) -> None:
         """Keep them with their time."""
         self.readings += [(at, one) for one in readings]
 

@@ -101,7 +101,7 @@ class _Look:
         """What others need; None of a job of which nothing is left to tell."""
         verdict = self._watch.verdict()
         if self._recorder is not None:
-            self._recorder.event(self._watch.at, "verdict", verdict.summary, verdict)
+            self._recorder.event(self._watch.judged_at, "verdict", verdict.summary, verdict)
         case = self._watch.case()
         if not case.job.members:
             return None

@@ -56,7 +56,7 @@ class Gauges:
         self._forgot_at = 0.0
         self.lost_lines = 0
 
-    def append(self, at: float, readings: Sequence[r.Reading]) -> None:
+    def append(self, at: float, readings: Sequence[r.Reading], known_at: float = 0.0) -> None:
         """Record readings made ``at`` seconds after the session began."""
         self._at = max(self._at, at)
         for reading in readings:
@@ -71,7 +71,7 @@ class Gauges:
         if self._at - self._forgot_at > REMEMBER_SECONDS:
             self._forget()
         if self._recorder is not None:
-            self._recorder.append(at, readings)
+            self._recorder.append(at, readings, known_at)
 
     def event(
         self, at: float, kind: str, text: str, verdict: Verdict | None = None, facts: dict[str, Any] | None = None

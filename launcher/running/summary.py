@@ -24,7 +24,7 @@ UNTIL_THEN = {"hung": "; it hung until then", "slow": "; it was slow until then"
 class Recorder(Protocol):
     """Where readings and events go: ``perfwatch.recording.Recorder``."""
 
-    def append(self, at: float, readings: Sequence[r.Reading]) -> None: ...  # noqa: D102
+    def append(self, at: float, readings: Sequence[r.Reading], known_at: float = 0.0) -> None: ...  # noqa: D102
     def event(  # noqa: D102
         self, at: float, kind: str, text: str, verdict: Verdict | None = None, facts: dict[str, Any] | None = None
     ) -> None: ...
@@ -39,13 +39,13 @@ class Tally:
     steps: dict[int, int] = field(default_factory=dict)  # of each process
     _buckets: Counter[int] = field(default_factory=Counter)
 
-    def append(self, at: float, readings: Sequence[r.Reading]) -> None:
+    def append(self, at: float, readings: Sequence[r.Reading], known_at: float = 0.0) -> None:
         """Record readings made ``at`` seconds after the session began."""
         for reading in readings:
             if isinstance(reading, r.Steps):
                 self._count(reading)
         if self.recorder is not None:
-            self.recorder.append(at, readings)
+            self.recorder.append(at, readings, known_at)
 
     def event(
         self, at: float, kind: str, text: str, verdict: Verdict | None = None, facts: dict[str, Any] | None = None

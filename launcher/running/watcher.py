@@ -156,7 +156,7 @@ class Watcher:
         verdict = self._guarded(self._watch.verdict, None)
         if verdict is None:
             return "no verdict can be made now"
-        self._tally.event(self._watch.at, "verdict", verdict.summary, verdict)
+        self._tally.event(self._watch.judged_at, "verdict", verdict.summary, verdict)
         return short(verdict)
 
     def _answer(self, request: Message) -> Message:

@@ -97,7 +97,7 @@ class History:
         # Keys by what they begin with, in the order in which they came; the values mean nothing.
         self._of: dict[type[r.Reading], dict[Any, dict[tuple[Any, ...], None]]] = defaultdict(lambda: defaultdict(dict))
         for record in records:
-            if record.at <= at:
+            if record.at <= at and record.known_at <= at:
                 self.add(record.at, record.reading)
 
     def add(self, at: float, reading: r.Reading) -> None:

@@ -194,5 +194,5 @@ class Attached:
 
     def _final(self, verdict: Verdict) -> Verdict:
         if self._recorder is not None:
-            self._recorder.event(self._watch.at, "verdict", verdict.summary, verdict)
+            self._recorder.event(self._watch.judged_at, "verdict", verdict.summary, verdict)
         return verdict

@@ -25,7 +25,7 @@ WELL = ("healthy", "busy")  # what was suspected of a job that is slow was not f
 class Sink(Protocol):
     """What takes readings and events to disk: ``perfwatch.recording.Recorder``."""
 
-    def append(self, at: float, readings: Sequence[r.Reading]) -> None: ...  # noqa: D102
+    def append(self, at: float, readings: Sequence[r.Reading], known_at: float = 0.0) -> None: ...  # noqa: D102
     def event(self, at: float, kind: str, text: str, verdict: Verdict | None = None) -> None: ...  # noqa: D102
     def pin(self, first_at: float, last_at: float, incident: bool = False) -> None: ...  # noqa: D102
 
