@@ -180,9 +180,15 @@ def watching(folder: Path, homes: tuple[Path, ...] = HOMES) -> Path | None:
 
 def _places(pid: int, homes: tuple[Path, ...], proc: Path) -> Iterator[Path]:
     family = {pid, *_ancestors(pid, proc)}
+    below = []
     for folder in places(homes):
-        if any(root.pid in family or pid in _ancestors(root.pid, proc) for root in roots(folder)):
+        found = [root.pid for root in roots(folder)]
+        if family.intersection(found):
             yield folder
+        elif any(pid in _ancestors(root, proc) for root in found):
+            below.append(folder)
+    if len(below) == 1:  # a shell above several runs means none of them
+        yield from below
 
 
 def _ancestors(pid: int, proc: Path) -> Iterator[int]:

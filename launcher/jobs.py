@@ -10,21 +10,23 @@ from dataclasses import dataclass
 
 import msgspec
 
+from perfwatch.errors import UsageError
 from perfwatch.probes.cpu_clock import CpuClocks
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.process import identify, read_stat
+from perfwatch.probes.process import identify, read_stat, tree
 from perfwatch.probes.readings import Process
 from perfwatch.probes.thread import one_thread
 from perfwatch.recording import Record
 from perfwatch.storing.redaction import redact
-from perfwatch.target import LAUNCHERS
+from perfwatch.target import LAUNCHERS, WORKER_NAME, Target, root_of, starter
 from perfwatch.triage.history import History
 from perfwatch.triage.roles.identity import Identity, identity_of
 from perfwatch.triage.roles.job import Job, Member, read_job
 
 SCHEMA = "perfwatch.ps/1"
+MOST_NAMED = 8  # of the jobs below one shell
 
 
 class ListedProcess(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,6 +122,35 @@ def kin(filesystem: Filesystem, child: Caller, top: int) -> list[int]:
         if top in pids:
             return [pid for pid in pids if pid != top]
     return []
+
+
+def refuse_several(filesystem: Filesystem, child: Caller, target: Target) -> None:
+    """Raise UsageError where the process that was named is of no job itself, and several are below it.
+
+    A shell, a batch script, tmux, the first process of a container: as ranks of one job they would be judged wrongly. What
+    hangs together by its parents is one: a launcher and its ranks, the actors of Ray, what multiprocessing has started.
+    """
+    if target.root.torch_loaded:
+        return
+    try:
+        members = set(tree(filesystem, target.root.pid))
+    except Unavailable:
+        return
+    heads: dict[int, Process] = {}
+    for one in find_jobs(filesystem, child)[0]:
+        top = one.tops[0]
+        orphan = top.name.startswith(WORKER_NAME)  # its rank has ended, and it ends in seconds
+        if not orphan and any(process.pid in members for process in one.tops):
+            head = starter(filesystem, root_of(filesystem, top, child), child)
+            heads[head.pid] = head
+    if len(heads) < 2 or target.root.pid in heads:
+        return
+    commands = [f"perfwatch attach {head.pid}    # {' '.join(head.command)}" for head in heads.values()]
+    more = [f"and {len(heads) - MOST_NAMED} more: perfwatch ps lists them"] if len(heads) > MOST_NAMED else []
+    raise UsageError(
+        f"{len(heads)} jobs are below process {target.asked.pid} ({target.asked.name}): say which",
+        "\n".join(commands[:MOST_NAMED] + more),
+    )
 
 
 def _job(machine: Machine, own: list[int], tops: Collection[int]) -> Job:

@@ -59,9 +59,7 @@ def find_job(filesystem: Filesystem, pid: int, child: Caller, exists: Callable[[
     asked = _asked(filesystem, pid, child, exists)
     if asked.name.startswith(OUR_HELPERS):
         raise NotATrainingJob(f"process {pid} ({asked.name}) is a helper of perfwatch itself", LIST_ADVICE)
-    root = asked
-    while (above := _above(filesystem, root, child)) is not None:
-        root = above
+    root = root_of(filesystem, asked, child)
     try:
         members = tree(filesystem, root.pid)
     except Unavailable:
@@ -71,6 +69,22 @@ def find_job(filesystem: Filesystem, pid: int, child: Caller, exists: Callable[[
             raise NoSuchTarget(f"process {pid} ({asked.name}) ended while we looked", LIST_ADVICE)
         raise NotATrainingJob(f"nothing in the process tree of {pid} ({asked.name}) is Python", LIST_ADVICE)
     return Target(root, asked)
+
+
+def root_of(filesystem: Filesystem, process: r.Process, child: Caller) -> r.Process:
+    """The process at the top of the job that this one is of."""
+    while (above := _above(filesystem, process, child)) is not None:
+        process = above
+    return process
+
+
+def starter(filesystem: Filesystem, process: r.Process, child: Caller) -> r.Process:
+    """Who started what is at the top of a job through multiprocessing, torch or not; the process itself where nobody did."""
+    try:
+        parent = identify(filesystem, process.parent_pid, child, redact)
+    except (Unavailable, ValueError):
+        return process
+    return parent if parent.python and _kin(process, parent) else process
 
 
 def _asked(filesystem: Filesystem, pid: int, child: Caller, exists: Callable[[int], bool]) -> r.Process:
@@ -139,13 +153,18 @@ def _above(filesystem: Filesystem, process: r.Process, child: Caller) -> r.Proce
         return None
     if launches(parent):
         return parent
-    forked = process.command == parent.command or process.name.startswith(WORKER_NAME)
-    kin = forked or any(_SPAWNED.search(word) for word in process.command)
+    kin = _kin(process, parent)
     if parent.torch_loaded is None:
         return parent if kin and process.command else None
     placed = process.rank is not None and process.rank != parent.rank  # somebody above gave it its place
     # A Python program of its own below a notebook or a test runner that happens to use torch is a job of its own.
     return parent if parent.torch_loaded and (kin or placed or not process.python) else None
+
+
+def _kin(process: r.Process, parent: r.Process) -> bool:
+    """Whether multiprocessing made it of its parent."""
+    forked = process.command == parent.command or process.name.startswith(WORKER_NAME)
+    return forked or any(_SPAWNED.search(word) for word in process.command)
 
 
 def _has_a_driver(filesystem: Filesystem, raylet: r.Process, child: Caller) -> bool:

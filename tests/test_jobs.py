@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from perfwatch.jobs import ListedJob, ListedProcess, Listing, kin, list_jobs
+from perfwatch.errors import UsageError
+from perfwatch.jobs import ListedJob, ListedProcess, Listing, kin, list_jobs, refuse_several
 from perfwatch.probes.deadline import Inline
 from perfwatch.report.jobs import JobsReport
+from perfwatch.target import find_job
 from tests.machines import UNREADABLE, FakeMachine
 
 
@@ -180,3 +182,74 @@ def test_a_training_below_a_program_that_uses_torch_itself_is_listed_once(machin
     machine.process(120, 110, environ="RANK=0 WORLD_SIZE=1")
 
     assert [[rank.pid for rank in job.ranks] for job in listed(machine).jobs] == [[100], [120]]
+
+
+def asked(machine: FakeMachine, pid: int) -> None:
+    """Somebody names this process."""
+    refuse_several(machine.filesystem, Inline(), find_job(machine.filesystem, pid, Inline()))
+
+
+@pytest.mark.parametrize("pid", [50, 1])
+def test_a_shell_above_two_jobs_means_neither(machine: FakeMachine, pid: int) -> None:
+    """Each is named with the command that looks at it; any process of one of them means that one."""
+    machine.process(100, 50, "python hang.py")
+    machine.process(110, 100, "python hang.py", name="pt_data_worker")
+    machine.process(200, 50, "python train.py")
+
+    with pytest.raises(UsageError, match=r"2 jobs are below process \d+") as error:
+        asked(machine, pid)
+    for one in (100, 110, 200):
+        asked(machine, one)
+
+    assert error.value.advice.splitlines() == [
+        "perfwatch attach 100    # python hang.py",
+        "perfwatch attach 200    # python train.py",
+    ]
+
+
+def test_a_script_that_starts_the_ranks_of_one_job_means_that_job(machine: FakeMachine) -> None:
+    """Their environment names one master."""
+    for rank in range(2):
+        machine.process(100 + rank, 50, environ=f"RANK={rank} WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=29500")
+
+    asked(machine, 50)
+
+
+@pytest.mark.parametrize("launcher", ["python /env/bin/torchrun train.py", "mpirun -n 2 python train.py"])
+@pytest.mark.parametrize("pid", [50, 90])
+def test_a_launcher_and_its_ranks_are_one_job_below_a_shell(machine: FakeMachine, launcher: str, pid: int) -> None:
+    """Also before the launcher has torch loaded, and where the ranks' environment says nothing."""
+    machine.process(90, 50, launcher, name=launcher.split()[0], torch=False)
+    machine.process(100, 90)
+    machine.process(200, 90)
+
+    asked(machine, pid)
+
+
+@pytest.mark.parametrize("pid", [50, 90])
+def test_what_multiprocessing_started_is_one_job(machine: FakeMachine, pid: int) -> None:
+    """The parent need not have torch itself."""
+    machine.process(90, 50, "python train.py", torch=False)
+    machine.process(100, 90, "python -c spawn_main() --multiprocessing-fork")
+    machine.process(200, 90, "python -c spawn_main() --multiprocessing-fork")
+
+    asked(machine, pid)
+
+
+@pytest.mark.parametrize("pid", [50, 80])
+def test_the_actors_of_ray_are_one_job(machine: FakeMachine, pid: int) -> None:
+    """Whether or not the driver has torch."""
+    machine.process(80, 50, "python tune.py", torch=False)
+    machine.process(90, 80, "/env/ray/raylet", name="raylet", torch=False)
+    machine.process(100, 90, "python ray::Actor")
+    machine.process(200, 90, "python ray::Actor")
+
+    asked(machine, pid)
+
+
+def test_a_worker_whose_rank_has_ended_is_no_job_beside_the_others(machine: FakeMachine) -> None:
+    """After an elastic restart it belongs to init for some seconds, which may be the shell of a container."""
+    machine.process(100, 50)
+    machine.process(110, 50, name="pt_data_worker")
+
+    asked(machine, 50)

@@ -14,7 +14,7 @@ from perfwatch.captures.scene import scene_of
 from perfwatch.captures.telling import headline
 from perfwatch.control import find_place
 from perfwatch.errors import CaptureFailed
-from perfwatch.jobs import kin
+from perfwatch.jobs import kin, refuse_several
 from perfwatch.linux import volunteer_for_the_oom_killer
 from perfwatch.outlets.outlets import Open, Outlet, Outlets
 from perfwatch.probes import readings as r
@@ -76,6 +76,7 @@ class Attached:
             started = list(roots(place)) if place is not None else []
             asked = next((root.pid for root in started if root.launcher == pid), pid)
             target = find_job(filesystem, asked, child)
+            refuse_several(filesystem, child, target)
             # One launcher per rank: each rank is a tree of its own. Under ``perfwatch run`` they share a place; otherwise
             # their environment tells.
             others = [root.pid for root in started if len(started) > 1]

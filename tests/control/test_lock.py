@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from perfwatch.control import find_place
 from perfwatch.running.lock import enter, job_key, places, private_home, roots, start_ticks
 
 RANKS = {"MASTER_ADDR": "node-a", "MASTER_PORT": "29500", "WORLD_SIZE": "2"}
@@ -35,6 +36,23 @@ def test_registered_roots_are_seen_by_all(tmp_path: Path) -> None:
     second.register(os.getppid())
 
     assert [root.pid for root in roots(first.folder)] == [os.getpid(), os.getppid()]
+
+
+def test_a_process_above_several_runs_means_none_of_them(tmp_path: Path) -> None:
+    """A shell above one run means that one; a process of a run means that run, however many there are."""
+    with (
+        subprocess.Popen(["cat"], stdin=subprocess.PIPE) as one,
+        subprocess.Popen(["cat"], stdin=subprocess.PIPE) as other,
+    ):
+        first = enter({**RANKS, "RANK": "0"}, (tmp_path,))
+        first.register(one.pid)
+        alone = find_place(os.getpid(), (tmp_path,))
+        second = enter({**RANKS, "RANK": "0", "MASTER_PORT": "1"}, (tmp_path,))
+        second.register(other.pid)
+        found = [find_place(pid, (tmp_path,)) for pid in (os.getpid(), one.pid, other.pid)]
+
+    assert alone == first.folder
+    assert found == [None, first.folder, second.folder]
 
 
 def test_root_whose_pid_was_reused_is_not_live(tmp_path: Path) -> None:
