@@ -24,6 +24,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     steps: int | None = None
     seconds: float | None = None
     ranks: tuple[int, ...] = ()  # none named: every rank
+    pid: int | None = None  # the process that the user named; a capture of one rank takes that one's
     options: dict[str, str] = {}  # of this kind alone, as in ``OPTIONS``; a switch that is on is "yes"
     most_bytes: int = MOST_BYTES
     asked_by: str = "command"  # command, signal, rule
@@ -79,6 +80,7 @@ class Scene:
         subjects: the ranks that live, in rank order; of those, ``wanted`` gives the ones that a request names.
         armed: by kind, what ``run`` prepared for it (``perfwatch.captures.armed``): an endpoint, a session's name ...
         state: of the newest verdict: hung, slow, busy, healthy, inconclusive; with ``cause``, and "" for unknown.
+        blamed: the ranks that the newest verdict blames, by pid.
         suspected: what the newest verdict suspects, if it is inconclusive: "hung" forbids what would hang as well.
         place: the agent's folder, when the job was started armed (step counts lie there).
         environment: of perfwatch, not of the job (PATH, HOME, TMPDIR).
@@ -89,6 +91,7 @@ class Scene:
     armed: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     state: str = ""
     cause: str = ""
+    blamed: tuple[int, ...] = ()
     suspected: str = ""
     place: Path | None = None
     environment: Mapping[str, str] = field(default_factory=dict)

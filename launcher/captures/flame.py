@@ -1,5 +1,7 @@
 """``capture flame``: what a rank and its workers executed over some seconds, by ``py-spy record``, without stopping them.
 
+One rank, unless several are named: that of the PID that was given, or the one that the verdict blames, or the first.
+
 For each process a flame graph (SVG, any browser) and a speedscope profile (the same with threads side by side). Idle
 threads are shown too: a training thread that waits for data is what somebody looks for.
 """
@@ -24,6 +26,7 @@ OPTIONS: Mapping[str, str] = {"rate": "samples a second, 1 to 200; 50 by default
 SECONDS = 5.0
 MOST_SECONDS = 60.0
 RATE_HZ, MOST_RATE_HZ = 50, 200
+MOST_RANKS = 4
 MOST_WORKERS = 4  # they all do the same; of more, the first
 LATE_SECONDS = 15.0  # py-spy draws its moments at random, so a record of 5 s may take 6; then it resolves names
 _LOOK_SECONDS = 0.5
@@ -39,21 +42,21 @@ def available(request: Request, scene: Scene) -> None:
             f"a record of more than {MOST_SECONDS:.0f} s is not a window", "--seconds 10 shows the same"
         )
     _rate(request)
-    _subject(request, scene)
+    _subjects(request, scene)
 
 
 def estimated_bytes(request: Request, scene: Scene) -> int:
     """A distinct stack a sample at the very worst."""
-    return 2 * 2**20 * (1 + MOST_WORKERS)
+    return 2 * 2**20 * (1 + MOST_WORKERS) * max(1, len(request.ranks))
 
 
 def command(request: Request, scene: Scene, folder: Path) -> tuple[tuple[str, ...], ...]:
     """One record per process and form, all at once."""
-    subject = _subject(request, scene)
     return tuple(
         record_command(
             find_py_spy() or "py-spy", pid, form, folder / f"{name}.{suffix}", _seconds(request), _rate(request)
         )
+        for subject in _subjects(request, scene)
         for pid, name in _processes(subject)
         for form, suffix, _ in _FORMATS
     )
@@ -68,8 +71,8 @@ def record_command(py_spy: str, pid: int, form: str, target: Path, seconds: floa
 
 
 def collect(request: Request, scene: Scene, window: Window) -> Collected:
-    """Record, wait, bring what came; a worker that ended meanwhile is a note, a rank that cannot be read an error."""
-    subject = _subject(request, scene)
+    """Record, wait, bring what came; a worker that ended meanwhile is a note, ranks none of which can be read an error."""
+    subjects = _subjects(request, scene)
     seconds = float(max(1, round(_seconds(request))))
     commands = command(request, scene, window.folder)
     with ThreadPoolExecutor(len(commands)) as pool:
@@ -81,12 +84,11 @@ def collect(request: Request, scene: Scene, window: Window) -> Collected:
             _wait(window, running)
         window.closed()
     finished = {one[-3]: future.result() for one, future in zip(commands, running, strict=True)}
-    files = _files(subject, window.folder)
-    if not any(file.pid == subject.pid for file in files):
-        raise _failed(subject, finished[commands[0][-3]], scene)
-    return Collected(
-        files, seconds, _notes(subject, files), summary=f"{len(files)} files, {_rate(request)} samples a second"
-    )
+    files = tuple(file for subject in subjects for file in _files(subject, window.folder))
+    if not any(file.pid == subject.pid for subject in subjects for file in files):
+        raise _failed(subjects[0], finished[commands[0][-3]], scene)
+    notes = (*_choice(request, scene), *(note for subject in subjects for note in _notes(subject, files)))
+    return Collected(files, seconds, notes, summary=f"{len(files)} files, {_rate(request)} samples a second")
 
 
 def _wait(window: Window, running: list["Future[Finished]"]) -> None:
@@ -98,11 +100,37 @@ def _wait(window: Window, running: list["Future[Finished]"]) -> None:
             one.result()
 
 
-def _subject(request: Request, scene: Scene) -> Subject:
+def _subjects(request: Request, scene: Scene) -> tuple[Subject, ...]:
+    """The ranks that were named, otherwise one."""
     wanted = scene.wanted(request)
     if not wanted:
         raise CaptureRefused("no rank of that number is on this machine", "perfwatch ps lists the ranks")
-    return wanted[0]
+    if not request.ranks:
+        return (_meant(request, scene)[0] or wanted[0],)
+    if len(wanted) > MOST_RANKS:
+        raise CaptureRefused(f"{len(wanted)} ranks at once are too many: {MOST_RANKS} at most", "--rank 0 records one")
+    return wanted
+
+
+def _meant(request: Request, scene: Scene) -> tuple[Subject | None, str]:
+    """The rank that a request without numbers means, and why; None where nothing points at one."""
+    named = () if request.pid is None else (request.pid,)
+    for pids, why in ((named, f"PID {request.pid} was given"), (scene.blamed, "the verdict blames it")):
+        for pid in pids:
+            for one in scene.subjects:
+                if pid in (one.pid, *one.workers):
+                    return one, why
+    return None, "it is the first"
+
+
+def _choice(request: Request, scene: Scene) -> tuple[str, ...]:
+    """Which rank was taken, where there was a choice."""
+    if request.ranks or len(scene.subjects) < 2:
+        return ()
+    (taken,) = _subjects(request, scene)
+    name = f"rank {taken.rank}" if taken.rank is not None else f"pid {taken.pid}"
+    why = _meant(request, scene)[1]
+    return (f"{name} of {len(scene.subjects)} ranks was recorded ({why}); another one: --rank N",)
 
 
 def _processes(subject: Subject) -> list[tuple[int, str]]:
@@ -111,7 +139,7 @@ def _processes(subject: Subject) -> list[tuple[int, str]]:
     return [(subject.pid, name), *((pid, f"{name}-worker{pid}") for pid in subject.workers[:MOST_WORKERS])]
 
 
-def _files(subject: Subject, folder: Path) -> tuple[File, ...]:
+def _files(subject: Subject, folder: Path) -> list[File]:
     found = []
     for pid, name in _processes(subject):
         for _, suffix, viewer in _FORMATS:
@@ -120,18 +148,20 @@ def _files(subject: Subject, folder: Path) -> tuple[File, ...]:
                 found.append(File(path=str(path), size_bytes=size, pid=pid, rank=subject.rank, opens_with=viewer))
             else:
                 path.unlink(missing_ok=True)
-    return tuple(found)
+    return found
 
 
-def _notes(subject: Subject, files: tuple[File, ...]) -> tuple[str, ...]:
+def _notes(subject: Subject, files: tuple[File, ...]) -> list[str]:
     notes = []
     there = {file.pid for file in files}
-    missing = [str(pid) for pid, _ in _processes(subject) if pid not in there]
+    missing = [str(pid) for pid, _ in _processes(subject)[1:] if pid not in there]
+    if subject.pid not in there:
+        notes.append(f"nothing of rank {subject.rank}: it ended, or could not be read")
     if missing:
         notes.append(f"nothing of worker {', '.join(missing)}: it ended, or could not be read")
     if len(subject.workers) > MOST_WORKERS:
         notes.append(f"{MOST_WORKERS} of {len(subject.workers)} workers were recorded: they run the same code")
-    return tuple(notes)
+    return notes
 
 
 def _failed(subject: Subject, finished: Finished, scene: Scene) -> CaptureFailed:

@@ -34,6 +34,7 @@ def scene_of(case: Case, verdict: Verdict | None, place: Path | None, environmen
         armed=_armed(place),
         state=verdict.state if verdict else "",
         cause=(verdict.cause or "") if verdict else "",
+        blamed=tuple(one.pid for one in verdict.culprits) if verdict else (),
         suspected=verdict.suspect.state if verdict and verdict.suspect else "",
         place=place,
         environment=dict(environment),

@@ -22,7 +22,7 @@ def capture(
         int | None, typer.Option(metavar="N", min=1, help="How many steps; 5 where they are counted.")
     ] = None,
     seconds: Annotated[float | None, typer.Option(metavar="N", min=0.05, help="How long, instead of steps.")] = None,
-    rank: Annotated[str, typer.Option(metavar="0,3|all", help="Which ranks.")] = "all",
+    rank: Annotated[str, typer.Option(metavar="0,3|all", help="Which ranks. flame: one, of PID or to blame.")] = "all",
     stacks: Annotated[bool, typer.Option("--stacks", help="torch: with Python stacks.")] = False,
     shapes: Annotated[bool, typer.Option("--shapes", help="torch: with the shapes of inputs.")] = False,
     memory: Annotated[bool, typer.Option("--memory", help="torch: with allocations.")] = False,
@@ -67,7 +67,13 @@ def capture(
     if steps is not None and seconds is not None:
         raise UsageError("--steps and --seconds together: which of them?", "give one")
     request = Request(
-        kind=kind, steps=steps, seconds=seconds, ranks=_ranks(rank), options=options, most_bytes=most_mib * 2**20
+        kind=kind,
+        steps=steps,
+        seconds=seconds,
+        ranks=_ranks(rank),
+        pid=pid,
+        options=options,
+        most_bytes=most_mib * 2**20,
     )
     control = asking.find(pid, session if pid is None else None)
     if control is not None:

@@ -58,6 +58,17 @@ class RealWindow(RecordedWindow):
         self.now += seconds
 
 
+class Drawn(RecordedWindow):
+    """A py-spy that draws at once."""
+
+    def run(
+        self, command: Sequence[str], deadline_seconds: float, environment: Mapping[str, str] | None = None
+    ) -> Finished:
+        """Something at the place where it is wanted."""
+        Path(command[-3]).write_text("a graph")
+        return super().run(command, deadline_seconds, environment)
+
+
 @pytest.mark.end_to_end
 def test_a_rank_and_its_worker_are_recorded_without_being_stopped(subject: Subject, tmp_path: Path) -> None:
     """A flame graph and a speedscope profile of each, with the functions that they were in; idle ones too."""
@@ -100,6 +111,31 @@ def test_what_it_would_run_never_stops_anybody(tmp_path: Path) -> None:
     assert len(commands) == 4
     assert all("--nonblocking" in one and "--subprocesses" not in one for one in commands)
     assert all(one[one.index("--duration") + 1] == "3" and one[one.index("--rate") + 1] == "10" for one in commands)
+
+
+RANKS = tuple(Subject(pid, 1, rank=rank, workers=(pid + 1,)) for rank, pid in enumerate((700, 710, 720)))
+
+
+@pytest.mark.parametrize(
+    ("request_", "blamed", "recorded", "says"),
+    [
+        (Request(kind="flame", pid=710), (720,), ["rank1"], "rank 1 of 3 ranks was recorded (PID 710 was given)"),
+        (Request(kind="flame", pid=711), (), ["rank1"], "rank 1 of 3 ranks was recorded (PID 711 was given)"),
+        (Request(kind="flame", pid=1), (720,), ["rank2"], "rank 2 of 3 ranks was recorded (the verdict blames it)"),
+        (Request(kind="flame"), (), ["rank0"], "rank 0 of 3 ranks was recorded (it is the first)"),
+        (Request(kind="flame", pid=700, ranks=(1, 2)), (), ["rank1", "rank2"], ""),
+    ],
+)
+def test_the_rank_that_is_meant_is_recorded_and_said(
+    tmp_path: Path, request_: Request, blamed: tuple[int, ...], recorded: list[str], says: str
+) -> None:
+    """Named by number, else by a PID of it, else by the verdict."""
+    window = Drawn(tmp_path / "w")
+    brought = flame.collect(request_, scene(*RANKS, blamed=blamed), window)
+
+    drawn = {Path(one.path).name.partition(".")[0] for one in brought.files}
+    assert sorted(name for name in drawn if "-worker" not in name) == recorded
+    assert [note.partition(";")[0] for note in brought.notes] == ([says] if says else [])
 
 
 @pytest.mark.parametrize(
