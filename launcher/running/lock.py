@@ -11,7 +11,6 @@ ours or of root's; for root that of any user, and then only about this user's pr
 """
 
 import fcntl
-import hashlib
 import json
 import os
 import shutil
@@ -23,23 +22,14 @@ from itertools import chain
 from pathlib import Path
 
 from perfwatch.probes.tail import tail
+from perfwatch.running.job_key import job_key, rank_in
 
 # Memory first: a page that the trainer writes at each step must not wait for the journal of a busy disk.
 HOMES = (Path("/dev/shm"), Path("/tmp"))
-RANK_NAMES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
-SIZE_NAMES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-JOB_NAMES = (
-    "TORCHELASTIC_RUN_ID",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "SLURM_JOB_ID",
-    "SLURM_STEP_ID",
-    "OMPI_MCA_ess_base_jobid",
-    "PMIX_NAMESPACE",
-    "PMI_JOBID",
-)
 # A live place has a live root within milliseconds; what a killed launcher left is swept once its job is gone too.
-STALE_SECONDS = 600.0
+STALE_SECONDS = 30.0
+LEAVE_SECONDS = 8.0  # a DataLoader worker asks every 5 s whether its rank lives
+LEAVE_AGAIN_SECONDS = 0.2
 LONGEST_ROOT_BYTES = 4096  # three numbers and their names
 LEAST_ROOM_BYTES = 2**20  # a job of many ranks has a page of steps for each of them, and a message or two
 
@@ -95,14 +85,22 @@ class Place:
         """In a forked process that has closed what it inherited: the root is held by the launcher alone."""
         self._root_lock = -1
 
-    def leave(self) -> None:
-        """Take our root back, and the folder with it when no process of the job uses it any more."""
+    def leave(self, patience_seconds: float = 0.0) -> None:
+        """Take our root back, and the folder with it when no process of the job uses it any more.
+
+        Args:
+            patience_seconds: how long what outlives its rank is waited for; another launcher is not, for it leaves later.
+        """
         _remove_file(self.folder / self.name)
         if self._root_lock >= 0:
             os.close(self._root_lock)
             self._root_lock = -1
-        if not _in_use(self.folder):
-            shutil.rmtree(self.folder, ignore_errors=True)
+        ends = time.monotonic() + patience_seconds
+        while _in_use(self.folder):
+            if _held(self.folder) or time.monotonic() >= ends:
+                return
+            time.sleep(LEAVE_AGAIN_SECONDS)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def free_bytes(folder: Path) -> int:
@@ -120,7 +118,7 @@ def enter(
     """
     home = private_home(homes, room)
     _sweep(home)
-    rank = next((environment[name] for name in RANK_NAMES if name in environment), None)
+    rank = rank_in(environment)
     key = job_key(environment)
     if key and rank is not None and rank.isdigit():
         met = next((one for one in _private_homes(homes) if _in_use(one / f"job-{key}")), home)
@@ -132,17 +130,6 @@ def enter(
     if place is None:
         raise OSError(f"{home} holds a live place of this very process")
     return place
-
-
-def job_key(environment: Mapping[str, str]) -> str | None:
-    """What all launchers of one job on this node have in common; None where there is only one of us."""
-    sizes = [environment[name] for name in SIZE_NAMES if name in environment]
-    if sizes and all(size == "1" for size in sizes):
-        return None
-    facts = [f"{name}={environment[name]}" for name in JOB_NAMES if name in environment]
-    if not facts or not any(name in environment for name in RANK_NAMES):
-        return None
-    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
 
 
 def roots(folder: Path) -> Iterator[Root]:

@@ -6,7 +6,7 @@ ended, or that a trigger came, which is passed on to the watcher that watches.
 
 from perfwatch.control import ask
 from perfwatch.running.channel import Channel, Message
-from perfwatch.running.lock import Place
+from perfwatch.running.lock import LEAVE_SECONDS, Place
 from perfwatch.running.request import Request
 from perfwatch.running.watcher import Watcher
 
@@ -27,7 +27,7 @@ def watch(channel: Channel, place: Place, request: Request, child: int) -> None:
         for message in channel.receive(TURN_SECONDS):
             if "ended" in message:
                 channel.send({"done": True})
-                place.leave()
+                place.leave(LEAVE_SECONDS)
                 return
             if "terminating" in message:
                 channel.send({"snapshot": True})

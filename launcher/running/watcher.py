@@ -28,7 +28,7 @@ from perfwatch.recording import CAPTURE_BEGUN, TERMINATES
 from perfwatch.running.channel import Channel, Message
 from perfwatch.running.dumps import keep_dumps
 from perfwatch.running.leftovers import Leftovers
-from perfwatch.running.lock import Place, roots
+from perfwatch.running.lock import LEAVE_SECONDS, Place, roots
 from perfwatch.running.request import Request
 from perfwatch.running.summary import Summary, Tally
 from perfwatch.running.voice import Voice, short
@@ -234,7 +234,7 @@ class Watcher:
             if code != 0:
                 keep_dumps(self._place.folder, self._recorder.folder)
             self._recorder.close()
-        self._place.leave()
+        self._place.leave(LEAVE_SECONDS)
 
     def _guarded(self, action: Callable[[], T], otherwise: T) -> T:
         """One step that fails must not end the watch; it is told once and recorded."""

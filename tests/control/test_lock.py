@@ -6,12 +6,15 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from perfwatch.control import find_place
-from perfwatch.running.lock import enter, job_key, places, private_home, roots, start_ticks
+from perfwatch.running.job_key import job_key
+from perfwatch.running.lock import enter, places, private_home, roots, start_ticks
 
 RANKS = {"MASTER_ADDR": "node-a", "MASTER_PORT": "29500", "WORLD_SIZE": "2"}
 NOBODY = 65534
@@ -141,9 +144,31 @@ def test_leaving_removes_the_place_when_nobody_uses_it(tmp_path: Path) -> None:
     assert kept.folder.exists()
 
 
+def test_leaving_waits_for_what_outlives_its_rank(tmp_path: Path) -> None:
+    """A DataLoader worker ends some seconds after its rank; a folder in memory must not stay for it."""
+    place = enter({}, (tmp_path,))
+    worker = subprocess.Popen(["sleep", "0.3"])
+    threading.Thread(target=worker.wait).start()
+    (place.folder / f"steps-{worker.pid}").touch()
+    place.leave(30.0)
+
+    assert not place.folder.exists()
+
+
+def test_leaving_does_not_wait_for_another_launcher(tmp_path: Path) -> None:
+    """It leaves after us, and takes the folder along."""
+    ours, other = (enter({**RANKS, "RANK": rank}, (tmp_path,)) for rank in "01")
+    (ours.folder / f"steps-{os.getpid()}").touch()
+    began = time.monotonic()
+    ours.leave(30.0)
+
+    assert time.monotonic() - began < 15.0
+    assert (other.folder / "root-1").exists()
+
+
 @pytest.fixture
 def left_by_the_dead(tmp_path: Path) -> Path:
-    """The place of a launcher that was killed an hour ago and more."""
+    """The place of a launcher that was killed a minute ago."""
     program = (
         "import json, os, sys, pathlib, perfwatch.running.lock as l\n"
         "place = l.enter(json.loads(sys.argv[2]), (pathlib.Path(sys.argv[1]),))\n"
@@ -153,7 +178,7 @@ def left_by_the_dead(tmp_path: Path) -> Path:
     )
     command = [sys.executable, "-c", program, str(tmp_path), json.dumps({**RANKS, "RANK": "0"})]
     folder = Path(subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip())
-    os.utime(folder, (0, 0))
+    os.utime(folder, (time.time() - 60,) * 2)
     return folder
 
 
