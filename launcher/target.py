@@ -10,7 +10,7 @@ from perfwatch.probes import readings as r
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.filesystem import Absent, Denied, Filesystem
 from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.process import ended, identify, tree
+from perfwatch.probes.process import children_of, ended, identify, scan, tree
 from perfwatch.probes.stat import parse_pairs
 from perfwatch.storing.redaction import redact
 from perfwatch.triage.roles.placement import launches
@@ -44,7 +44,13 @@ def exists(pid: int) -> bool:
     return True
 
 
-def find_job(filesystem: Filesystem, pid: int, child: Caller, exists: Callable[[int], bool] = exists) -> Target:
+def find_job(
+    filesystem: Filesystem,
+    pid: int,
+    child: Caller,
+    exists: Callable[[int], bool] = exists,
+    own_pid: Callable[[], int] = os.getpid,
+) -> Target:
     """The job that a process belongs to.
 
     Args:
@@ -52,6 +58,7 @@ def find_job(filesystem: Filesystem, pid: int, child: Caller, exists: Callable[[
         pid: a launcher, a rank, a worker, one of their threads, or a shell above them.
         child: where reads that may block are made.
         exists: whether a process is there although /proc does not show it.
+        own_pid: who we are: below the shell that is named, we and our helpers are no part of the job.
 
     Raises NoSuchTarget for a pid that is not there or a zombie, NotATrainingJob when nothing in the tree is Python,
     PermissionDenied when /proc hides the process.
@@ -61,7 +68,8 @@ def find_job(filesystem: Filesystem, pid: int, child: Caller, exists: Callable[[
         raise NotATrainingJob(f"process {pid} ({asked.name}) is a helper of perfwatch itself", LIST_ADVICE)
     root = root_of(filesystem, asked, child)
     try:
-        members = tree(filesystem, root.pid)
+        children = children_of(scan(filesystem))
+        members = [one for one in tree(filesystem, root.pid, children | {own_pid(): []}) if one != own_pid()]
     except Unavailable:
         members = []
     if not any(_is_python(filesystem, one, child) for one in members):

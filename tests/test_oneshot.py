@@ -86,6 +86,16 @@ def test_two_suspects_in_turns_are_waited_for() -> None:
     assert not any(looks)
 
 
+def test_who_waits_for_nothing_in_particular_is_told_for_how_long() -> None:
+    """Half a minute of silence looks like a tool that hangs."""
+    shot, stream = OneShot(), StringIO()
+    for at in (2.0, 11.0, 12.0):
+        countdown(shot, judged("inconclusive", None, 0.0), at, stream)
+
+    assert stream.getvalue().count("\n") == 1
+    assert "so far; gives up in 14 s" in stream.getvalue()
+
+
 def test_who_waits_is_told_what_is_suspected_on_a_terminal_or_not() -> None:
     """A script that gives up after a while has the suspicion in its log."""
     shot, stream = OneShot(), StringIO()

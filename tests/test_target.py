@@ -1,5 +1,6 @@
 """From any pid to its job, told on small recorded trees of /proc: each process is a folder with the files that we read."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -191,6 +192,27 @@ def test_nothing_python_is_no_training_job(tmp_path: Path) -> None:
         machine.find(50)
 
     assert error.value.exit_code == 3
+
+
+def test_perfwatch_below_the_shell_that_is_named_is_no_training_job(tmp_path: Path) -> None:
+    """``perfwatch attach $$``: the only Python there are we, and our helpers."""
+    machine = Machine(tmp_path)
+    machine.add(50, 1, "bash", command="bash", executable="/bin/bash")
+    machine.add(51, 50, command="python perfwatch attach 50")
+    machine.add(52, 51, command="python perfwatch attach 50")
+
+    with pytest.raises(NotATrainingJob, match=r"nothing in the process tree of 50 \(bash\) is Python"):
+        find_job(machine.filesystem, 50, Inline(), own_pid=lambda: 51)
+
+
+def test_we_and_our_helpers_are_not_followed_below_a_shell(tmp_path: Path) -> None:
+    """They look at the job, and are none of its processes."""
+    machine = Machine(tmp_path)
+    machine.add(50, 1, "bash", command="bash", executable="/bin/bash")
+    machine.add(os.getpid(), 50, command="python perfwatch attach 50")
+    machine.add(os.getpid() + 1, os.getpid(), command="python perfwatch attach 50")
+
+    assert [one.pid for one in machine.family().follow([50])] == [50]
 
 
 def test_a_helper_of_perfwatch_is_no_job(tmp_path: Path) -> None:

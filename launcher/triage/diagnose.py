@@ -169,6 +169,11 @@ def _as_seen(case: Case, verdict: Verdict) -> Verdict:
     if kind := measured_by(case):
         measured = f"{kind} measures the job, which stands still for it: nothing else can be told meanwhile"
         return msgspec.structs.replace(verdict, summary=measured)
+    here = [member.process for member in case.job.members.values()]
+    if here and all(one.torch_loaded is False for one in here):
+        names = ", ".join(f"{one.name} {one.pid}" for one in here[:SHOWN])
+        nothing = f"no training is seen: no process of this tree ({names}) has torch loaded"
+        return msgspec.structs.replace(verdict, summary=nothing, next=("perfwatch ps",))
     rank, chain = next(iter(case.chains.items()), (0, None))
     if chain is None:
         return verdict

@@ -57,6 +57,7 @@ class Family:
         stats = scan(self._filesystem)
         children = children_of(stats)
         self._zombies.intersection_update(pid for pids in children.values() for pid in pids)
+        children.pop(self._own_pid, None)  # our helpers are no part of it either
         found: list[r.Reading] = [*self.ended(stats)]
         pids = dict.fromkeys(pid for root in roots for pid in self._tree(root, children))
         orphans = [pid for pid in self.known if pid not in pids]  # their parent died; they are still the job's

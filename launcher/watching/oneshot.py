@@ -64,11 +64,16 @@ def _moved(before: Suspect | None, now: Suspect) -> bool:
 
 def countdown(shot: OneShot, verdict: Verdict, at: float, stream: IO[str]) -> None:
     """Say now and then what is suspected and how long it takes to decide: whoever gives up waiting has been told as much."""
-    if verdict.suspect is None or at - shot.told_at < COUNTDOWN_EVERY_SECONDS:
+    if verdict.state != "inconclusive" or at - shot.told_at < COUNTDOWN_EVERY_SECONDS:
         return
     shot.told_at = at
-    left = verdict.suspect.decides_in_seconds
-    say(stream, f"{verdict.summary}; {f'decides in {left:.0f} s' if left > 0 else 'more must be seen'}")
+    if verdict.suspect is None:
+        left = f"so far; gives up in {max(0.0, UNCLEAR_SECONDS - at):.0f} s"
+    elif verdict.suspect.decides_in_seconds > 0:
+        left = f"decides in {verdict.suspect.decides_in_seconds:.0f} s"
+    else:
+        left = "more must be seen"
+    say(stream, f"{verdict.summary}; {left}")
 
 
 def say(stream: IO[str], text: str) -> None:
