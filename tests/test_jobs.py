@@ -9,6 +9,7 @@ from rich.console import Console
 from perfwatch.errors import UsageError
 from perfwatch.jobs import ListedJob, ListedProcess, Listing, kin, list_jobs, refuse_several
 from perfwatch.probes.deadline import Inline
+from perfwatch.report.console import LIST_COLUMNS, console
 from perfwatch.report.jobs import JobsReport
 from perfwatch.target import find_job
 from tests.machines import UNREADABLE, FakeMachine
@@ -139,6 +140,33 @@ def test_the_most_silent_is_what_is_shown() -> None:
         "  121  worker of rank 1      sleeps       6 min 52 s",
         "say why one is stuck: perfwatch attach 100",
     ]  # fmt: skip
+
+
+def test_in_a_pipe_a_command_has_its_length_and_no_line_ends_in_blanks(machine: FakeMachine) -> None:
+    """For grep and awk; a terminal has an edge."""
+    command = "python train.py " + " ".join(f"--option-{number}=1" for number in range(40))
+    machine.process(100, 50, command)
+    machine.process(110, 100, command, name="pt_data_worker")
+    stream = io.StringIO()
+    console(stream, LIST_COLUMNS).print(JobsReport(listed(machine)))
+    lines = stream.getvalue().splitlines()
+
+    assert lines[1].endswith(command)
+    assert lines == [line.rstrip() for line in lines]
+
+
+def test_the_job_whose_rank_is_most_silent_is_the_one_to_ask_about() -> None:
+    """An old job that trains is not why somebody looks; a worker that has enough in store is silent in a healthy job."""
+    jobs = [
+        ListedJob(
+            pid=pid, command=("python", "a.py"), uid=0, age_seconds=9.0, world_size=None,
+            ranks=(listed_process(pid, ago=ago), listed_process(pid + 1, ago=None)),
+            workers=(listed_process(pid + 2, "worker", ago=500.0),) if pid == 100 else (),
+        )
+        for pid, ago in ((100, 0.1), (200, 412.0), (300, 3.0))
+    ]  # fmt: skip
+
+    assert rendered(Listing(jobs=tuple(jobs), hidden=0))[-1] == "say why one is stuck: perfwatch attach 200"
 
 
 def test_ranks_that_were_started_one_by_one_are_one_job(machine: FakeMachine) -> None:

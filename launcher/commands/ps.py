@@ -31,7 +31,7 @@ def ps(
 
         print(msgspec.json.encode(listing).decode())
         return
-    from perfwatch.report.console import console
+    from perfwatch.report.console import LIST_COLUMNS, console
     from perfwatch.report.jobs import JobsReport
 
-    console(sys.stdout).print(JobsReport(listing))
+    console(sys.stdout, LIST_COLUMNS).print(JobsReport(listing))

@@ -1,8 +1,13 @@
-"""Where reports are printed: colour on a terminal only, never with NO_COLOR; 80 columns where nobody knows better."""
+"""Where reports are printed: colour on a terminal only, never with NO_COLOR; 80 columns where nobody knows better.
+
+A table whose last column is worth its length has ``LIST_COLUMNS`` in a pipe.
+"""
 
 from typing import IO
 
 from rich.console import Console
+
+LIST_COLUMNS = 10_000
 
 
 class _Console(Console):
@@ -11,6 +16,9 @@ class _Console(Console):
         raise BrokenPipeError
 
 
-def console(stream: IO[str]) -> Console:
-    """A console on ``stream`` that neither highlights nor interprets what it is given."""
-    return _Console(file=stream, highlight=False, markup=False, emoji=False)
+def console(stream: IO[str], piped_columns: int | None = None) -> Console:
+    """A console on ``stream`` that neither highlights nor interprets what it is given; how wide it is where it is no terminal."""
+    made = _Console(file=stream, highlight=False, markup=False, emoji=False)
+    if piped_columns is not None and not made.is_terminal:
+        made.width = piped_columns
+    return made

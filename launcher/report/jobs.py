@@ -34,13 +34,22 @@ class JobsReport:
             table.add_column("COMMAND", ratio=1, min_width=12, overflow="ellipsis", no_wrap=True)
             for job in jobs:
                 _add(table, job)
-            yield table
-            yield Text(f"say why one is stuck: perfwatch attach {jobs[0].pid}", style="dim")
+            if console.is_terminal:
+                yield table
+            else:  # whoever reads a pipe has no use for blanks up to its edge
+                for line in console.render_lines(table, options, pad=False):
+                    yield Text("".join(segment.text for segment in line).rstrip())
+            yield Text(f"say why one is stuck: perfwatch attach {max(jobs, key=_silence).pid}", style="dim")
         else:
             yield Text("No process with torch loaded was found on this machine.")
         if self.listing.hidden:
             yield Text("Python processes that may not be looked into: ", style="yellow", end="")
             yield Text(f"{self.listing.hidden} (sudo $(command -v perfwatch) ps)", style="yellow")
+
+
+def _silence(job: ListedJob) -> float:
+    """For how long its most silent rank has not run."""
+    return max((rank.ran_ago_seconds or 0.0 for rank in job.ranks), default=0.0)
 
 
 def _add(table: Table, job: ListedJob) -> None:
