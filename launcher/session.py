@@ -1,4 +1,4 @@
-"""What a session is, where its folder goes, and how to find it again.
+"""What a session is, and where its folder goes; ``storing.finding`` finds it again.
 
 A session folder lies on a local disk, because a dead network home must not silence the tool. Nothing here touches a
 path in the calling process: a look at a path can hang for ever, so it is done in a killable child with a deadline.
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from perfwatch.errors import SessionUnreadable, SessionUnwritable
+from perfwatch.errors import SessionUnwritable
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.probe import Unavailable
 
@@ -50,12 +50,6 @@ class ProbeStatus(msgspec.Struct, frozen=True, kw_only=True):
     available: bool
     reason: str = ""
     advice: str = ""
-
-
-class _Mode(msgspec.Struct, frozen=True):
-    """Of a session only how it was made."""
-
-    mode: str = ""
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,37 +172,6 @@ def choose_home(
     raise SessionUnwritable(f"recordings have no place to go ({'; '.join(refusals)})", "name a folder on a local disk")
 
 
-def find_session(argument: str | None, environ: Mapping[str, str], child: Caller) -> Path:
-    """The session folder that the user means: the named one, the newest inside a named folder, or the newest of all.
-
-    One that a look for another host has left is meant only when it is named, or where there is no other.
-
-    Raises:
-        SessionUnreadable: nothing of the kind is there.
-    """
-    places = [argument] if argument else homes_of_sessions(environ, os.getuid())
-    found: list[tuple[float, str]] = []
-    for place in places:
-        try:
-            found += child.call(_sessions_in, place, deadline_seconds=DEADLINE_SECONDS)
-        except Unavailable as unavailable:
-            if argument:
-                raise SessionUnreadable(
-                    f"{argument} does not answer: {unavailable.reason}", unavailable.advice
-                ) from None
-    if found:
-        try:
-            return Path(child.call(_meant, found, deadline_seconds=DEADLINE_SECONDS))
-        except Unavailable:
-            return Path(max(found)[1])
-    if argument:
-        raise SessionUnreadable(f"{argument} is not a perfwatch session", "name a folder that holds a session.json")
-    raise SessionUnreadable(
-        f"no session was found in {', '.join(places)}",
-        "record one first: perfwatch run -- python train.py, or perfwatch attach PID",
-    )
-
-
 def filesystem_of(path: str, mounts: str) -> tuple[str, str]:
     """Mount point and type of the file system that holds ``path`` (resolved), by the text of /proc/self/mounts."""
     best = ("/", "unknown")
@@ -271,30 +234,3 @@ def _new_folder(path: str) -> str:
             continue
         return folder
     raise FileExistsError(17, "a hundred sessions of this second exist already", path)
-
-
-def _sessions_in(place: str) -> list[tuple[float, str]]:
-    """Runs in the child: sessions at or right below a place, with the time when each was last described."""
-    if os.path.isfile(place):  # an archive; ``perfwatch.storing.archive`` finds out whether it is one
-        return [(0.0, place)]
-    found = []
-    names = sorted(os.listdir(place)) if os.path.isdir(place) else []
-    for folder in (place, *(os.path.join(place, name) for name in names)):
-        try:
-            found.append((os.stat(os.path.join(folder, "session.json")).st_mtime, folder))
-        except OSError:
-            continue
-    return found
-
-
-def _meant(found: list[tuple[float, str]]) -> str:
-    """Runs in the child: the newest that nobody else has asked for; the newest of all where each is of that kind."""
-    for _, folder in sorted(found, reverse=True):
-        try:
-            with open(os.path.join(folder, "session.json"), "rb") as file:
-                mode = msgspec.json.decode(file.readline(LONGEST_SESSION_BYTES), type=_Mode).mode
-        except (OSError, msgspec.MsgspecError):
-            mode = ""  # whoever opens it says what is wrong with it
-        if mode != SNAPSHOT:
-            return folder
-    return max(found)[1]

@@ -9,7 +9,8 @@ import pytest
 from perfwatch.errors import SessionUnreadable, SessionUnwritable
 from perfwatch.probes.deadline import Inline
 from perfwatch.probes.probe import Unavailable
-from perfwatch.session import choose_directory, filesystem_of, find_session, homes_of_sessions, is_local, session_name
+from perfwatch.session import choose_directory, filesystem_of, homes_of_sessions, is_local, session_name
+from perfwatch.storing.finding import find_session
 
 CREATED = 1_795_175_484.0
 
@@ -199,6 +200,26 @@ def test_a_folder_of_sessions_means_its_newest(tmp_path: Path) -> None:
 
     assert find_session(str(tmp_path), {}, Inline()) == new
     assert find_session(str(old), {}, Inline()) == old
+
+
+def test_a_session_is_found_by_its_name(tmp_path: Path) -> None:
+    """As a verdict prints it, below the default folders; what lies here goes first."""
+    environ = {"PERFWATCH_DIR": str(tmp_path / "a"), "XDG_STATE_HOME": str(tmp_path / "x")}
+    old = make_session(tmp_path / "x" / "perfwatch" / "20261125-031756-12", 1000)
+    make_session(tmp_path / "a" / "20261125-031757-13", 2000)
+
+    assert find_session("20261125-031756-12", environ, Inline()) == old
+
+
+def test_where_no_session_has_that_name_the_newest_are_offered(tmp_path: Path) -> None:
+    """Nobody knows the names by heart."""
+    for number in range(7):
+        make_session(tmp_path / f"session-{number}", 2**33 + number)
+
+    with pytest.raises(SessionUnreadable, match="typo is not a perfwatch session") as error:
+        find_session("typo", {"PERFWATCH_DIR": str(tmp_path)}, Inline())
+
+    assert error.value.advice.splitlines()[1:] == [f"session-{number}" for number in (6, 5, 4, 3, 2)]
 
 
 def test_what_is_no_session_is_said_to_be_none(tmp_path: Path) -> None:

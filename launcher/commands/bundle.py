@@ -31,8 +31,8 @@ def bundle(
     from perfwatch.probes.deadline import KillableChild
     from perfwatch.report.progress import bar
     from perfwatch.report.saving import whole
-    from perfwatch.session import find_session
     from perfwatch.storing import archive
+    from perfwatch.storing.finding import find_session
 
     folder = find_session(session, os.environ, KillableChild())
     target = output or Path(f"{folder.name}.tar.gz")

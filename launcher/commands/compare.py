@@ -42,8 +42,8 @@ def compare(
     from perfwatch.probes.deadline import KillableChild
     from perfwatch.recording import Recording, load
     from perfwatch.report.progress import bar
-    from perfwatch.session import find_session
     from perfwatch.storing import archive
+    from perfwatch.storing.finding import find_session
 
     child = KillableChild()
     folders = [find_session(place, os.environ, child) for place in (a, b)]

@@ -48,8 +48,8 @@ def replay(
     from perfwatch.report.json import as_json
     from perfwatch.report.moment import parse_moment, told_first
     from perfwatch.report.replay import ReplayReport
-    from perfwatch.session import find_session
     from perfwatch.storing import archive
+    from perfwatch.storing.finding import find_session
     from perfwatch.triage.diagnose import diagnose
     from perfwatch.triage.fleet.fleet_recording import MODE, judge_recorded
 

@@ -46,8 +46,8 @@ def report(
     from perfwatch.report.moment import parse_moment
     from perfwatch.report.saving import save
     from perfwatch.report.story import tell, tell_whole
-    from perfwatch.session import find_session
     from perfwatch.storing import archive
+    from perfwatch.storing.finding import find_session
 
     if at is not None and final:
         raise UsageError("--at and --final name two moments", "give one of them")

@@ -38,7 +38,7 @@ def top(
     from perfwatch.screen.keyboard import Keyboard
     from perfwatch.screen.started_watch import StartedWatch
     from perfwatch.screen.viewing import Viewer
-    from perfwatch.session import find_session
+    from perfwatch.storing.finding import find_session
     from perfwatch.storing.follow import Follower
 
     with contextlib.ExitStack() as stack:
