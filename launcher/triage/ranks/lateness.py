@@ -5,7 +5,7 @@ from functools import partial
 
 from perfwatch.probes.readings import GpuSample, Stack
 from perfwatch.triage.cards.accelerated import trained_for
-from perfwatch.triage.cards.gpu import cards_of, name_of, regimes
+from perfwatch.triage.cards.gpu import cards_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import median
 from perfwatch.triage.moving.motion import motion, was_at
@@ -71,14 +71,6 @@ def waiting_share(case: Case, rank: Member, seen: Profile) -> float:
     moved = motion(case.history, rank.pid, case.progress[rank.pid].thread, training_seconds(case, rank))
     asleep = 1.0 - (moved.run_share or 0.0) - (moved.delay_share or 0.0) if moved.run_share is not None else 0.0
     return explicit + max(0.0, min(below, asleep - explicit))
-
-
-def resident_share(case: Case, rank: Member) -> float | None:
-    """Share of the time with a kernel on the rank's card: of a rank that waits in NCCL nearly all. None: not known."""
-    if not cards_of(case.history, rank.pid).certain:
-        return None
-    shares = [card.graphics for card in regimes(case.history, rank.pid, WINDOW_SECONDS) if card.graphics is not None]
-    return max(shares, default=None)
 
 
 def starve_alike(ranks: list[tuple[Member, Profile]]) -> bool:

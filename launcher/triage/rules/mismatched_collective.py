@@ -11,8 +11,9 @@ How it is recognised
     them send (or receive) first. Or NCCL's own counts have crossed and stand: one rank is ahead in one kind of call, another
     in another. Or the rank that is behind in one group stands in a call of another one, to which those that wait for it have
     not come. Or some ranks destroy their process group while the others wait in one more call. Or all are in one call over
-    connections on which all has arrived that was sent: then it is the sizes that differ. Exchanges of
-    mpi4py are told by their lines, where steps were counted and come no more.
+    connections on which all has arrived that was sent: then it is the sizes that differ. Or every card only polls, beyond the
+    patience, while the ranks stand at different lines. Exchanges of mpi4py are told by their lines, where steps were counted
+    and come no more.
 
 What it is mistaken for
     A rank in no collective: ``stalled_collective``. Pipeline stages that send and receive: those differ by design and are not
@@ -33,6 +34,7 @@ from perfwatch.triage.ranks.different_calls import by_counts
 from perfwatch.triage.ranks.disagreeing import by_records, in_a_ring
 from perfwatch.triage.ranks.leaving import left_early
 from perfwatch.triage.ranks.other_groups import in_other_groups
+from perfwatch.triage.ranks.polling_apart import polling_apart
 from perfwatch.triage.ranks.unequal_sizes import by_sizes
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
@@ -57,6 +59,7 @@ def judge(case: Case) -> Outcome:
         or by_counts(case)
         or by_sizes(case)
         or mpi.at_odds(case)
+        or polling_apart(case, CAUSE)
     )
     if told is not None:
         return told

@@ -28,20 +28,18 @@ from perfwatch.triage.hang import wakes_soon
 from perfwatch.triage.moving.motion import moves
 from perfwatch.triage.ranks import lateness
 from perfwatch.triage.ranks.collectives import growing
+from perfwatch.triage.ranks.late_cards import Late, late_by_cards
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.saving import in_save
 from perfwatch.triage.slowness import FEW_SAMPLES, WINDOW_SECONDS, certainty, slow
-from perfwatch.triage.verdict import Alternative, Evidence, Outcome
+from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("straggling_rank", "slow", "user_code", (Process, Stack))
 
 WAITING_SHARE = 0.25  # of a victim's time in collectives
 RATIO = 3.0  # victims wait so many times as long as the straggler
-# Measured on H200 with one rank late in each step: the cards of the others were taken 100 % of the time, its own 1 %.
-TAKEN = 0.9
-FREE = 0.6
 SAVING = 0.5  # of what the late rank does besides waiting
 CAME_BACK = 2  # once may be the step that never ended
 OVERDUE_SECONDS, OVERDUE = 3.0, 2.5  # times the longest step lately, not that of minutes ago
@@ -57,7 +55,10 @@ def judge(case: Case) -> Outcome:
         return None
     if lateness.starve_alike(ranks) or any(lateness.waits_by_design(case, rank, seen) for rank, seen in ranks):
         return None
-    return _by_stacks(case, ranks) or _by_cards(case, ranks)
+    if (found := _by_stacks(case, ranks)) is not None:
+        return found
+    told = late_by_cards(case, ranks)
+    return None if told is None else _late(case, told)
 
 
 def _by_stacks(case: Case, ranks: list[tuple[Member, Profile]]) -> Outcome:
@@ -72,27 +73,11 @@ def _by_stacks(case: Case, ranks: list[tuple[Member, Profile]]) -> Outcome:
         for rank, _ in ranks[:4]
     )  # fmt: skip
     how = f"the others wait {least:.0%} of the time in collectives, it only {own:.0%}"
-    return _late(case, late, seen, least - own, how, evidence)
+    return _late(case, Late(late, seen, least - own, how, evidence))
 
 
-def _by_cards(case: Case, ranks: list[tuple[Member, Profile]]) -> Outcome:
-    taken = {rank.pid: share for rank, _ in ranks if (share := lateness.resident_share(case, rank)) is not None}
-    if len(taken) < len(ranks):
-        return None
-    late, seen = min(ranks, key=lambda one: taken[one[0].pid])
-    least, own = min(taken[rank.pid] for rank, _ in ranks if rank.pid != late.pid), taken[late.pid]
-    if least < TAKEN or own > FREE:
-        return None
-    evidence = tuple(
-        case.saw("gpm", f"rank {rank.rank}", "a kernel is on its card", f"{taken[rank.pid]:.0%} of the time",
-                 "about as much as the others")
-        for rank, _ in ranks[:4]
-    )  # fmt: skip
-    how = f"the cards of the others are taken {least:.0%} of the time, by collectives that wait, its own {own:.0%}"
-    return _late(case, late, seen, least - own, how, evidence)
-
-
-def _late(case: Case, late: Member, seen: Profile, lost: float, how: str, evidence: tuple[Evidence, ...]) -> Outcome:
+def _late(case: Case, told: Late) -> Outcome:
+    late, seen = told.rank, told.seen
     saving = seen.share_where(partial(in_save, case))
     if saving > 0.0 and saving >= SAVING * (1.0 - seen.share_where(partial(lateness.in_collective, case))):
         return None  # the others wait for its checkpoint
@@ -102,11 +87,11 @@ def _late(case: Case, late: Member, seen: Profile, lost: float, how: str, eviden
         case,
         CAUSE,
         late,
-        lost=lost,
+        lost=told.lost,
         explains=1.0,
-        confidence=max(0.85, certainty(lost)),
-        summary=f"rank {late.rank} is last again and again: {how}; {why.words}",
-        evidence=(*evidence, *why.evidence),
+        confidence=min(told.sure, max(0.85, certainty(told.lost))),
+        summary=f"rank {late.rank} is last again and again: {told.how}; {why.words}",
+        evidence=(*told.evidence, *why.evidence),
         culprits=(why.culprit,),
         alternatives=(Alternative(cause="stalled_collective", refuted_by=counted),),
         next=(f"perfwatch attach {late.pid} --watch",),

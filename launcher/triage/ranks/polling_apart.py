@@ -1,0 +1,59 @@
+"""Every rank waits for its card, whose kernel only polls, and they stand at different lines: behind calls that do not belong together.
+
+Sends and receives that wait for each other look so where no flight recorder can be asked: NCCL's counts leave them out. For which call each
+rank waits nobody sees, so the full patience is given, and it is never called sure.
+"""
+
+import msgspec
+
+from perfwatch.triage.cards.gpu import name_of, polls, regimes
+from perfwatch.triage.case import Case
+from perfwatch.triage.hang import hung, temporal
+from perfwatch.triage.moving.flows import SILENT_BYTES_PER_SECOND
+from perfwatch.triage.moving.motion import WINDOW_SECONDS
+from perfwatch.triage.ranks.traffic import carried, travelling
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.verdict import Alternative, Finding
+from perfwatch.triage.words.frames import show
+
+CEILING = 0.7  # a kernel of the program's own in one rank, or a wedge behind two lines, look the same
+ARMED = "perfwatch run -- ... the next time: the flight recorder that it arms says in which call each rank is"
+
+
+def polling_apart(case: Case, cause: Cause) -> Finding | None:
+    """Fires on all ranks of a job alike; none where a card does anything but poll, or anything travels between them."""
+    chains = tuple(case.chains.values())
+    if len(chains) < 2 or len(chains) < len(case.ranks) or not case.job.covered:
+        return None
+    lines = [show(chain.start.frame) for chain in chains]
+    if len(set(lines)) < 2 or any(
+        chain.end.kind != "gpu" or not polls(case.history, chain.start.pid) for chain in chains
+    ):
+        return None
+    own = carried(case, WINDOW_SECONDS)
+    moved = travelling(case, WINDOW_SECONDS) if own is None else own.bytes_per_second
+    if moved is None or moved > SILENT_BYTES_PER_SECOND:
+        return None
+    parts = "; ".join(f"rank {chain.start.rank} at {line}" for chain, line in zip(chains, lines, strict=True))
+    found = hung(
+        case,
+        cause.name,
+        chains[0],
+        owner=cause.owner,
+        summary=f"every rank waits for its card, whose kernel only polls, and nothing travels between them: {parts}",
+        patience=temporal(case),
+        silent=min(chain.end.silent_seconds or 0.0 for chain in chains),
+        ceiling=CEILING,
+        evidence=tuple(
+            case.saw("gpm", name_of(case.history, card.uuid), "a kernel only polls", card.shown(), "data moves")
+            for chain in chains[:4]
+            for card in regimes(case.history, chain.start.pid)[:1]
+        ),
+        alternatives=(Alternative(cause="wedged_collective", refuted_by="the ranks stand at different lines"),),
+        next=(ARMED,),
+    )
+    return msgspec.structs.replace(
+        found,
+        culprits=tuple(one for chain in chains for one in chain.culprits()),
+        wait_chain=tuple(link for chain in chains for link in chain.links),
+    )
