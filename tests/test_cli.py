@@ -55,6 +55,16 @@ def test_explain_knows_the_forms_of_a_cause_by_their_own_words() -> None:
     assert "restarts the ranks" in told
 
 
+def test_explain_lists_the_causes_of_a_state() -> None:
+    """And of no other; their documentation quotes as a terminal does."""
+    told = perfwatch("explain", "Hung").stdout
+
+    assert told.startswith("hung:\n")
+    assert "stuck_worker" in told
+    assert "recompiling" not in told
+    assert "``" not in perfwatch("explain", "stuck_worker").stdout
+
+
 def test_help_loads_nothing_heavy() -> None:
     """What makes ``--help`` slow is what it imports."""
     code = "import sys, perfwatch.cli; print([name for name in sys.argv[1:] if name in sys.modules])"

@@ -7,7 +7,7 @@ import typer
 
 def explain(
     cause: Annotated[
-        str | None, typer.Argument(help="The cause that a verdict names; without it, list them all.")
+        str | None, typer.Argument(help="The cause that a verdict names, or a state; without it, list them all.")
     ] = None,
 ) -> None:
     """Say what a cause means.
@@ -17,6 +17,7 @@ def explain(
     \b
     Examples:
       perfwatch explain                  every cause that perfwatch can name
+      perfwatch explain hung
       perfwatch explain stuck_worker
     """
     import difflib
@@ -28,8 +29,10 @@ def explain(
 
     width = min(100, shutil.get_terminal_size().columns)  # longer lines are hard to read
     rules = {rule.CAUSE.name: rule for rule in RULES}
-    if cause is None:
-        for state in dict.fromkeys(rule.CAUSE.state for rule in RULES):
+    wanted = (cause or "").strip().lower().replace("-", "_").replace(" ", "_")
+    states = dict.fromkeys(rule.CAUSE.state for rule in RULES)
+    if cause is None or wanted in states:
+        for state in states if cause is None else (wanted,):
             typer.echo(f"{state}:")
             for name, rule in rules.items():
                 if rule.CAUSE.state == state:
@@ -37,7 +40,6 @@ def explain(
                     typer.echo(entry(name, first_line, max(map(len, rules)), width))
         return
     rules |= {form: rule for rule in RULES for form in rule.CAUSE.also}
-    wanted = cause.strip().lower().replace("-", "_").replace(" ", "_")
     if wanted not in rules:
         close = difflib.get_close_matches(wanted, rules, n=3, cutoff=0.5)
         raise UsageError(

@@ -5,9 +5,9 @@ import textwrap
 
 
 def fitted(documentation: str, width: int) -> str:
-    """Paragraphs filled to ``width`` columns; headings, indentation and list items (``- ``) stay."""
+    """Paragraphs filled to ``width`` columns; headings, indentation and list items (``- ``) stay. Literals have single quotes."""
     lines: list[str] = []
-    for line in inspect.cleandoc(documentation).splitlines():
+    for line in inspect.cleandoc(documentation).replace("``", "`").splitlines():
         follows = bool(lines) and bool(lines[-1]) and _indent(lines[-1]) == _indent(line)
         if line and follows and not line.lstrip().startswith("- "):
             lines[-1] += " " + line.strip()

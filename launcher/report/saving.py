@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from perfwatch.errors import PerfwatchError
+from perfwatch.errors import UsageError
 from perfwatch.session import PRIVATE_FILE
 
 
@@ -15,7 +15,7 @@ def whole(target: Path) -> Iterator[BinaryIO]:
     """A file to write into, which gets its name when all of it is written; an older one of the name is replaced.
 
     Raises:
-        PerfwatchError: the place does not take it.
+        UsageError: the place does not take it.
     """
     unfinished = target.with_name(f".{target.name[-100:]}.{os.getpid()}")
     try:
@@ -23,14 +23,12 @@ def whole(target: Path) -> Iterator[BinaryIO]:
             yield file
         unfinished.replace(target)
     except OSError as error:
-        raise PerfwatchError(
-            f"{target} could not be written: {error.strerror}", "give another place: -o FILE"
-        ) from None
+        raise UsageError(f"{target} could not be written: {error.strerror}", "give another place: -o FILE") from None
     finally:
         unfinished.unlink(missing_ok=True)
 
 
 def save(target: Path, made: str | bytes) -> None:
-    """Write a file in one step. Raises PerfwatchError as ``whole`` does."""
+    """Write a file in one step. Raises UsageError as ``whole`` does."""
     with whole(target) as file:
         file.write(made if isinstance(made, bytes) else made.encode("utf-8", "replace"))

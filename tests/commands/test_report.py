@@ -85,7 +85,7 @@ def test_a_place_that_takes_no_file_is_named(tmp_path: Path) -> None:
     """And another one is asked for."""
     done = report(str(record(tmp_path / "session")), "-o", str(tmp_path / "nowhere" / "a.html"))
 
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "could not be written: No such file or directory" in done.stderr
 
 
