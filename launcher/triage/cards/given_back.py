@@ -21,15 +21,25 @@ MOSTLY = 0.7  # of the samples in the forward pass, elsewhere a third or less: a
 
 
 def memory_used(case: Case, one: Accelerated) -> list[int]:
-    """What the rank's own process held, look by look; of the whole card, where the driver does not tell that."""
-    own = [
-        seen.reading.memory_bytes
+    """What the rank's own process held, look by look; of the whole card, which is looked at more often, where it has that alone.
+
+    Once a second hides most of what an allocator gives back and asks for anew within a step. Where the driver does not tell what
+    a process holds there is only the card.
+    """
+    looks = [
+        seen
         for key in case.history.entities(GpuProcess)
         if key[0] == one.card.uuid
         for seen in case.history.series(GpuProcess, *key, seconds=WINDOW_SECONDS)
+    ]
+    alone = all(seen.reading.local_pid == one.rank.pid for seen in looks)
+    own = [
+        seen.reading.memory_bytes
+        for seen in looks
         if seen.reading.local_pid == one.rank.pid and seen.reading.memory_bytes is not None
     ]
-    return own or _of_card(case, one)
+    of_card = _of_card(case, one)
+    return of_card if alone and len(of_card) >= len(own) else own or of_card
 
 
 def _of_card(case: Case, one: Accelerated) -> list[int]:

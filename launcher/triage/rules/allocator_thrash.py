@@ -90,7 +90,7 @@ def _finding(case: Case, one: Accelerated, falls: int, low: int, high: int, empt
         else min(INFERRED if fills_up(case, one) else NOT_FULL, certainty(lost)),
         summary=f"the memory of {name} is given back and asked for anew"
         + (
-            f" {falls} times in {WINDOW_SECONDS:.0f} s, between {low / 2**30:.1f} and {high / 2**30:.1f} GiB"
+            f" {falls} times in {_watched_seconds(case):.0f} s, between {low / 2**30:.1f} and {high / 2**30:.1f} GiB"
             if falls
             else ""
         )
@@ -110,10 +110,14 @@ def _finding(case: Case, one: Accelerated, falls: int, low: int, high: int, empt
 
 def _evidence(case: Case, one: Accelerated, falls: int, emptying: float) -> tuple[Evidence, ...]:
     """What memory and stacks show; either may show nothing, and is left out then."""
-    told, name = f"{falls} times in {WINDOW_SECONDS:.0f} s", name_of(case.history, one.card.uuid)
+    told, name = f"{falls} times in {_watched_seconds(case):.0f} s", name_of(case.history, one.card.uuid)
     memory = (case.saw("nvml", name, "memory falls and rises", told, "constant"),) if falls else ()
     stacks = telling(case, f"pid {one.rank.pid}", ("stack", "empties the cache", emptying, "the samples", "0 %"))
     return (*memory, *stacks)
+
+
+def _watched_seconds(case: Case) -> float:
+    return min(WINDOW_SECONDS, case.history.at)
 
 
 def _collecting(case: Case, one: Accelerated, line: Frame | None) -> float:

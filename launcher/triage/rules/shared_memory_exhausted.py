@@ -20,6 +20,7 @@ from collections import Counter
 
 from perfwatch.probes.readings import Frame, Host, ProcessEnded
 from perfwatch.triage.case import Case
+from perfwatch.triage.history import Seen
 from perfwatch.triage.moving.motion import TORN_SHARE
 from perfwatch.triage.moving.progress import besides_training
 from perfwatch.triage.roles.job import Member
@@ -33,17 +34,17 @@ from perfwatch.triage.words.frames import user_frame
 CAUSE = Cause("shared_memory_exhausted", "slow", "node", (Host,))
 
 FULL_SHARE = 0.9
+LATELY_SECONDS = (
+    5.0  # a loader that fails for want of room takes its own batches with it, and there is room for a moment
+)
 
 
 def judge(case: Case) -> Outcome:
     """Fires when the job's /dev/shm is almost full."""
-    host = case.latest_host()
-    if host is None or not host.reading.shm_total_bytes or host.reading.shm_used_bytes is None:
+    host = max(case.history.series(Host, seconds=LATELY_SECONDS), key=_used_share, default=case.latest_host())
+    if host is None or (used := _used_share(host)) < FULL_SHARE:
         return None
-    used = host.reading.shm_used_bytes / host.reading.shm_total_bytes
-    if used < FULL_SHARE:
-        return None
-    size = f"{host.reading.shm_used_bytes / 2**20:,.0f} of {host.reading.shm_total_bytes / 2**20:,.0f} MiB"
+    filled, room = (host.reading.shm_used_bytes or 0) / 2**20, (host.reading.shm_total_bytes or 0) / 2**20
     for rank in case.ranks:
         seen = case.profile(rank, WINDOW_SECONDS)
         failed = any(_failed_lately(case, worker) for worker in case.job.workers(rank.pid))
@@ -58,7 +59,7 @@ def judge(case: Case) -> Outcome:
             lost=lost,
             confidence=noted(lost, 0.85 if seen.samples >= FEW_SAMPLES else 0.75),
             frame=_writer(case, seen) or besides_training(seen),
-            summary=f"/dev/shm is {used:.0%} full ({size})",
+            summary=f"/dev/shm is {used:.0%} full ({filled:,.0f} of {room:,.0f} MiB)",
             evidence=(case.saw("host", "/dev/shm", "almost full", f"{used:.0%} used", "below 90 %", host.at),),
             alternatives=(Alternative(cause="memory_pressure", refuted_by="it is /dev/shm that is full"),),
             next=(
@@ -67,6 +68,11 @@ def judge(case: Case) -> Outcome:
             ),
         )
     return None
+
+
+def _used_share(host: Seen[Host]) -> float:
+    """Of the /dev/shm that the job sees; 0 where nobody could look."""
+    return (host.reading.shm_used_bytes or 0) / (host.reading.shm_total_bytes or 1)
 
 
 def _failed_lately(case: Case, worker: Member) -> bool:
