@@ -11,6 +11,7 @@ from perfwatch.commands import COMMANDS
 from perfwatch.drills import DRILLS
 from perfwatch.drills.drill import STRENGTHS, Drill
 from perfwatch.gauntlet.needs import NEEDS
+from perfwatch.gauntlet.score import PATIENCE_CLASSES
 from perfwatch.triage.rule import Rule
 from perfwatch.triage.rules import RULES
 from perfwatch.triage.verdict import OWNERS, STATES
@@ -98,6 +99,8 @@ def test_every_drill_makes_sense(drill: Drill) -> None:
     """State, strengths and needs are known words, and a fault names the cause that it must be called."""
     assert drill.state in STATES
     assert set(drill.strengths) <= set(STRENGTHS)
+    assert set(drill.ends) <= set(drill.strengths or ("loud",))
+    assert set(drill.ends.values()) <= set(PATIENCE_CLASSES)
     assert set(drill.needs) <= set(NEEDS)
     assert drill.causes or drill.lookalike_of
 

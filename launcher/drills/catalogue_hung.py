@@ -17,6 +17,7 @@ HANGS: tuple[Drill, ...] = (
         Culprit("rank", "refresh_curriculum", rank=1),
         STRENGTHS,
         ranks=2,
+        ends={"quiet": "temporal"},  # naps between looks whether it may go on
     ),
     hung(
         "stalled_collective-loader",

@@ -3,6 +3,9 @@
 A fault carries the name of its cause, with a suffix for a further way to make it; ``nccl`` in it means one GPU for each rank.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from perfwatch.drills.drill import Culprit, Drill
 
 TWO, FOUR = ("two_gpus",), ("four_gpus",)
@@ -20,10 +23,13 @@ def _fault(
     needs: tuple[str, ...] = (),
     also: tuple[str, ...] = (),
     strengths: tuple[str, ...] = (),
+    ends: Mapping[str, str] = MappingProxyType({}),
 ) -> Drill:
     """Describe a fault; its cause is the part of ``name`` before a hyphen, ``also`` are right as well."""
     causes, backend = (name.split("-")[0], *also), NCCL if needs else ()
-    return Drill(name, f"{program}.py", summary, state, causes, None, strengths, ranks, needs, culprit, backend)
+    return Drill(
+        name, f"{program}.py", summary, state, causes, None, strengths, ranks, needs, culprit, backend, ends=ends
+    )
 
 
 def _alike(
@@ -79,7 +85,12 @@ _GLOO: tuple[Drill, ...] = (
         "two ranks call two groups in opposite order",
         culprit=Culprit("rank"),
     ),
-    _fault("wedged_collective", "wedged_collective", "both ranks are in the same all_reduce and no data arrives"),
+    _fault(
+        "wedged_collective",
+        "wedged_collective",
+        "both ranks are in the same all_reduce and no data arrives",
+        ends={"loud": "temporal"},  # a network
+    ),
     _fault("straggling_rank-four", "straggling_rank", "one of four ranks is late", 4, STRAGGLER, "slow"),
     _fault(
         "straggling_rank-loader",

@@ -9,6 +9,7 @@ STUCK: tuple[Drill, ...] = (
         "dead_worker_pool",
         "a multiprocessing.Pool worker was killed in the middle of a task and pool.map waits for ever",
         Culprit("main"),
+        ends={"loud": "structural", "masked": "structural"},  # the pool has a new worker: nobody dead is in sight
     ),
     hung(
         "dead_worker-queue",
@@ -85,6 +86,7 @@ STUCK: tuple[Drill, ...] = (
         "a thread that reads ahead died of a bad shard; the trainer waits for its next batch",
         Culprit("main", "<module>"),
         culprit_from_start=Culprit("thread", "decode"),
+        ends={"masked": "temporal"},  # a thread that is at work might yet bring the batch
     ),
     hung(
         "held_gil",

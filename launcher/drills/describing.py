@@ -4,6 +4,9 @@ A fault carries the name of its cause, with a suffix for a further way to make i
 a fault is called what its file is called; ``lookalike_of`` says which verdict would be wrong.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from perfwatch.drills.drill import STRENGTHS, Culprit, Drill
 
 LOUD_AND_MASKED = ("loud", "masked")
@@ -47,6 +50,7 @@ def hung(
     ranks: int = 1,
     needs: tuple[str, ...] = (),
     culprit_from_start: Culprit | None = None,
+    ends: Mapping[str, str] = MappingProxyType({}),
 ) -> Drill:
     """Describe a hang; its cause is the part of ``name`` before a hyphen, ``also`` are names that are right as well."""
     cause = name.split("-")[0]
@@ -61,6 +65,7 @@ def hung(
         needs=needs,
         culprit=culprit,
         culprit_from_start=culprit_from_start,
+        ends=ends,
     )
 
 

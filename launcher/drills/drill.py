@@ -4,7 +4,8 @@ The programs beside this file are run by path, under the Python that has torch, 
 ``stage`` (their own folder is first on ``sys.path`` then). This module and the catalogues never import torch.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 STRENGTHS = ("loud", "quiet", "masked")
@@ -32,6 +33,8 @@ class Drill:
     needs: what the machine must have ("root", "fuse", "cgroup_v1_cpu", "pty", ...); the gauntlet says what it skipped.
     culprit: whom to name, or None where nobody in particular is to blame.
     culprit_from_start: whom to name under ``run``, where who has watched from the start knows of another: one that is gone.
+    ends: by strength, how the wait chain ends where that decides on another patience than the cause's own: "decisive",
+        "structural", "temporal" (a nap, a network, a thread at work that may yet help).
     from_start: only who has watched it from its start can tell, so it is always started under ``run``.
     """
 
@@ -48,6 +51,7 @@ class Drill:
     arguments: tuple[str, ...] = ()
     from_start: bool = False
     culprit_from_start: Culprit | None = None
+    ends: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def path(self) -> Path:

@@ -57,6 +57,7 @@ def blank_row(attempt: Attempt, conditions: Conditions) -> Row:
         expected_state=drill.state,
         expected_causes=drill.causes,
         lookalike_of=drill.lookalike_of,
+        end=drill.ends.get(attempt.strength, ""),
     )
 
 

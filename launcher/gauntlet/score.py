@@ -18,7 +18,7 @@ BIN_EDGES = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)  # finer where verdicts li
 NO_VERDICT = "no verdict"
 
 # How long a cause must be watched before it may be named, by the end of its wait chain (see the patience of triage).
-# Where the chains of one cause can end either way, the longer class stands here.
+# Where the chains of one cause can end either way, the commoner class stands here, and a drill of the other kind says so.
 DECISIVE = frozenset({"dead_worker", "stopped", "waiting_for_input"})
 STRUCTURAL = frozenset(
     {"blocked_pipe", "deadlocked_locks", "mismatched_collective", "stalled_collective", "wedged_collective"}
@@ -37,6 +37,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     expected_state: str
     expected_causes: tuple[str, ...]  # any of them is right; the first is the best name
     lookalike_of: str | None = None  # the cause that must not be named
+    end: str = ""  # how its wait chain ends, where that decides on another patience than its cause's own
     state: str | None = None
     cause: str | None = None
     confidence: float | None = None
@@ -95,6 +96,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
             return "slow"
         if self.expected_state in ("busy", "healthy"):
             return "benign"
+        if self.end:
+            return self.end
         if self.expected_state == "gone" or self.expected_label in DECISIVE:
             return "decisive"
         return "structural" if self.expected_label in STRUCTURAL else "temporal"

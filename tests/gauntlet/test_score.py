@@ -1,5 +1,6 @@
 """The arithmetic of a gauntlet, on rows made by hand."""
 
+import msgspec
 import pytest
 
 from perfwatch.gauntlet.score import Row, score
@@ -130,6 +131,13 @@ def test_times_are_those_of_right_verdicts_by_patience_class() -> None:
 
     assert (decisive.patience, decisive.p95_seconds) == ("decisive", 1.5)
     assert (temporal.patience, temporal.count, temporal.p50_seconds, temporal.max_seconds) == ("temporal", 3, 2.0, 3.0)
+
+
+def test_a_drill_may_say_that_its_chain_ends_in_what_time_may_heal() -> None:
+    """A collective that waits for a rank which naps is given the patience, though most of its kind are told in seconds."""
+    stalled = row(cause="stalled_collective", causes=("stalled_collective",))
+
+    assert (stalled.patience, msgspec.structs.replace(stalled, end="temporal").patience) == ("structural", "temporal")
 
 
 def test_calibration_compares_what_was_claimed_with_what_was_right() -> None:
