@@ -185,4 +185,4 @@ def test_json_is_one_object() -> None:
 
     shown = json.loads(result.stdout)
     assert (shown["schema"], shown["pid"], result.returncode) == ("perfwatch.doctor/1", 1, 0)
-    assert {one["status"] for one in shown["machine"] + shown["job"]} <= {"armed", "possible", "denied"}
+    assert {one["status"] for one in shown["machine"] + shown["job"]} <= {"armed", "possible", "denied", "absent"}

@@ -34,7 +34,7 @@ def test_no_driver_is_one_line(tmp_path: Path) -> None:
     """There is nothing to fix on a machine without GPUs."""
     (gpus,) = GpuCheckup(GpuProbe(lambda: machine(1), Filesystem(proc=tmp_path, dev=tmp_path))).examine()
 
-    assert (gpus.status, gpus.finding) == ("denied", "there is no NVIDIA driver here: GPUs are not watched")
+    assert (gpus.status, gpus.finding) == ("absent", "there is no NVIDIA driver here: GPUs are not watched")
 
 
 def test_a_driver_that_refuses_is_denied_with_its_fix(tmp_path: Path) -> None:

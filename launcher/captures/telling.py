@@ -25,5 +25,6 @@ def headline(outcome: Outcome) -> str:
     window = f" of {outcome.window_seconds:.3g} s" if outcome.window_seconds is not None else ""
     names = [os.path.basename(file.path) for file in outcome.files]
     what = names[0] if len(names) == 1 else f"{len(names)} files"
-    size = sum(file.size_bytes for file in outcome.files) / 2**20
-    return f"{outcome.kind}: a window{window} brought {what}, {size:.1f} MiB, in {outcome.total_seconds:.0f} s"
+    size = sum(file.size_bytes for file in outcome.files)
+    much = f"{size / 2**20:.1f} MiB" if size >= 2**20 else f"{size / 2**10:.0f} KiB"
+    return f"{outcome.kind}: a window{window} brought {what}, {much}, in {outcome.total_seconds:.0f} s"

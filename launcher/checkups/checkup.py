@@ -30,10 +30,10 @@ DEADLINE_SECONDS = 2.0
 
 
 class Ability(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that perfwatch would like to see. ``possible``: when asked to; ``armed``: ready right now."""
+    """One thing that perfwatch would like to see. ``possible``: when asked to; ``armed``: ready right now; ``absent``: not there."""
 
     name: str
-    status: str  # armed, possible, denied
+    status: str  # armed, possible, denied, absent
     finding: str
     fix: str = ""  # the exact command; empty when nothing has to be done
 
@@ -49,6 +49,11 @@ def armed(name: str, finding: str) -> Ability:
 def possible(name: str, finding: str, fix: str = "") -> Ability:
     """Something that can be seen when it is asked for; ``fix`` would make it better."""
     return Ability(name=name, status="possible", finding=finding, fix=fix)
+
+
+def absent(name: str, finding: str) -> Ability:
+    """Something that this machine does not have, so that nothing is to be mended."""
+    return Ability(name=name, status="absent", finding=finding)
 
 
 def denied(name: str, finding: str, fix: str = "") -> Ability:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from perfwatch.checkups.checkup import Ability, denied, possible
+from perfwatch.checkups.checkup import Ability, absent, denied, possible
 from perfwatch.probes import readings as r
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.gpu import NONE_HERE, GpuProbe
@@ -48,8 +48,9 @@ class GpuCheckup:
         finally:
             self._probe.close()
         if trouble is not None:
-            finding = trouble.reason if trouble.reason not in NONE_HERE else f"{trouble.reason}: GPUs are not watched"
-            return [denied("gpus", finding, trouble.advice)]
+            if trouble.reason in NONE_HERE:
+                return [absent("gpus", f"{trouble.reason}: GPUs are not watched")]
+            return [denied("gpus", trouble.reason, trouble.advice)]
         return [self._cards(), self._gpm()]
 
     def _look(self) -> Unavailable | None:

@@ -22,7 +22,9 @@ def capture(
         int | None, typer.Option(metavar="N", min=1, help="How many steps; 5 where they are counted.")
     ] = None,
     seconds: Annotated[float | None, typer.Option(metavar="N", min=0.05, help="How long, instead of steps.")] = None,
-    rank: Annotated[str, typer.Option(metavar="0,3|all", help="Which ranks. flame: one, of PID or to blame.")] = "all",
+    rank: Annotated[
+        str, typer.Option(metavar="0,3|all", help="Which ranks; flame: without it PID's, else the one to blame.")
+    ] = "all",
     stacks: Annotated[bool, typer.Option("--stacks", help="torch: with Python stacks.")] = False,
     shapes: Annotated[bool, typer.Option("--shapes", help="torch: with the shapes of inputs.")] = False,
     memory: Annotated[bool, typer.Option("--memory", help="torch: with allocations.")] = False,

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+BEGINNING_SECONDS = 15.0  # what a watch that has just begun takes to say how a healthy or slow job is
+
 
 def top(
     target: Annotated[
@@ -43,9 +45,11 @@ def top(
 
     with contextlib.ExitStack() as stack:
         control: Path | None = None
+        begun = False
         if target is not None and target.isdecimal() and not Path(target).exists():
             control = find_watcher(int(target))
             session = None if control is None else ask(control, {"command": "status"}, ANSWER_SECONDS).get("session")
+            begun = session is None
             folder = Path(session) if session else stack.enter_context(StartedWatch(int(target))).folder
         else:
             folder = find_session(target, os.environ, KillableChild())
@@ -54,7 +58,7 @@ def top(
         errands = Errands(control if mine(folder) else None, reason if mine(folder) else "not your session: read-only")
         viewer = Viewer(Follower(folder), console(sys.stdout), errands)
         if once or not sys.stdout.isatty():
-            console(sys.stdout).print(viewer.once(), end="")
+            console(sys.stdout).print(viewer.once(BEGINNING_SECONDS if begun else 0.0), end="")
             return
         with Keyboard() as keyboard:
             viewer.run(keyboard)

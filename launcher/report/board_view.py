@@ -15,6 +15,7 @@ from perfwatch.report.plain import clean, duration
 from perfwatch.report.terminal import STYLES
 from perfwatch.triage.verdict import Verdict
 
+LINES_PER_VERDICT_LINE = 12  # of the screen: 24 lines give the verdict two, for it is what the screen is for
 WIDE_COLUMNS = 140  # two columns side by side from here on
 GOES = {"moving": "green", "busy": "cyan", "still": "bold red", "unknown": "dim"}
 KINDS = {"work": "green", "wait": "yellow", "spin": "bold red", "idle": "dim", "unknown": "dim"}
@@ -37,7 +38,7 @@ class Screen:
         """Yield exactly as many lines as the screen has; what does not fit is counted."""
         width, height = options.max_width, options.height or console.size.height
         plain = options.ascii_only
-        head = list(self._head(width, plain))
+        head = list(self._head(console, width, height, plain))
         foot = list(self._foot(width, plain))
         room = max(0, height - len(head) - len(foot))
         body = self._wide(width, room, plain) if width >= WIDE_COLUMNS else self._narrow(width, room, plain)
@@ -47,12 +48,13 @@ class Screen:
             line.no_wrap = True
             yield line
 
-    def _head(self, width: int, plain: bool) -> Iterator[Text]:
+    def _head(self, console: Console, width: int, height: int, plain: bool) -> Iterator[Text]:
         title = Text(f"{self.board.command}", "bold")
         right = Text(f"{self.board.where}  {self.status}", "dim")
         title.truncate(max(10, width - len(right) - 2), overflow="crop" if plain else "ellipsis")
         yield title.append(" " * max(2, width - len(title) - len(right))).append_text(right)
-        yield from _verdict_lines(self.board.verdict, width, plain)
+        most = max(1, height // LINES_PER_VERDICT_LINE)
+        yield from _verdict_lines(self.board.verdict, console, width, most, plain)
         yield _clock_line(self.board, width, plain)
 
     def _foot(self, width: int, plain: bool) -> Iterator[Text]:
@@ -83,7 +85,7 @@ class Screen:
         return [*cards, *host, *tree, *_why(self.board.verdict, width)]
 
 
-def _verdict_lines(verdict: Verdict | None, width: int, plain: bool) -> Iterator[Text]:
+def _verdict_lines(verdict: Verdict | None, console: Console, width: int, most: int, plain: bool) -> Iterator[Text]:
     if verdict is None:
         yield Text("no verdict yet: looking", "dim")
         yield Text()
@@ -91,7 +93,10 @@ def _verdict_lines(verdict: Verdict | None, width: int, plain: bool) -> Iterator
     line = Text(verdict.state.upper(), STYLES.get(verdict.state, "bold"))
     line.append(f" {clean(verdict.cause or '')}", "bold").append(f" {verdict.confidence:.0%} ")
     line.append(clean(verdict.summary))
-    yield line
+    wrapped = list(line.wrap(console, width))
+    yield from wrapped[: most - 1]
+    if wrapped[most - 1 :]:
+        yield Text(" ").join(wrapped[most - 1 :])  # what is left of it is cut at the edge
     suspect = verdict.suspect
     if suspect is None:
         silent = "" if verdict.silent_seconds is None else f"silent for {duration(verdict.silent_seconds)}  "

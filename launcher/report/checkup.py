@@ -1,4 +1,4 @@
-"""The doctor's findings on a terminal: armed, possible, denied, and below each denial its fix."""
+"""The doctor's findings on a terminal: armed, possible, denied or absent, and below each denial its fix."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from rich.text import Text
 from perfwatch.checkups.checkup import Ability
 from perfwatch.report.plain import clean
 
-STYLES = {"armed": "bold green", "possible": "green", "denied": "bold red"}
+STYLES = {"armed": "bold green", "possible": "green", "denied": "bold red", "absent": "dim"}
 
 
 @dataclass(frozen=True)

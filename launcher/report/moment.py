@@ -26,7 +26,7 @@ def told_first(recording: Recording, judged: Callable[[float], J]) -> tuple[J, V
     """What is told of a recording, and what is told beside it, if anything.
 
     The last verdict on the living job; but where the job then crashed or was killed and that verdict does not say why, its end,
-    and that verdict beside it.
+    and that verdict beside it. A job that ended well before anything could be said of it has ended well.
 
     Args:
         recording: all of it.
@@ -35,10 +35,11 @@ def told_first(recording: Recording, judged: Callable[[float], J]) -> tuple[J, V
     living = judged(last_living_moment(recording))
     if living.verdict.state in EXPLAINS_THE_END or _ended(recording) is None:
         return living, None
-    end = judged(recording.end)
-    if end.verdict.state != "gone" or end.verdict.cause == "finished":
+    end, unknown = judged(recording.end), living.verdict.state == "inconclusive" and living.verdict.suspect is None
+    if end.verdict.state != "gone" or (end.verdict.cause == "finished" and not unknown):
         return living, None
-    return end, None if living.verdict.state == "gone" else living.verdict
+    nothing_beside = living.verdict.state == "gone" or (end.verdict.cause == "finished" and unknown)
+    return end, None if nothing_beside else living.verdict
 
 
 def last_living_moment(recording: Recording) -> float:

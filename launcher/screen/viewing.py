@@ -32,6 +32,7 @@ class Viewer:
         errands: reaches the watcher, where there is one.
         clock: monotonic seconds.
         wall: unix time.
+        wait: for so many seconds.
     """
 
     def __init__(
@@ -42,17 +43,22 @@ class Viewer:
         *,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        wait: Callable[[float], object] = time.sleep,
     ) -> None:
         self._follower, self._console, self._errands = follower, console, errands
-        self._clock, self._wall = clock, wall
+        self._clock, self._wall, self._wait = clock, wall, wait
         self._verdict: Verdict | None = None
         self._judged_at, self._judging = -1e9, 0.0
         self._page, self._top = "board", 0
         self._board: Board | None = None
 
-    def once(self) -> RenderableType:
-        """One look, for a pipe or a test."""
+    def once(self, most_seconds: float = 0.0) -> RenderableType:
+        """One screen, for a pipe or a test: as soon as something can be said, or after so long."""
+        ends = self._clock() + most_seconds
         self._look()
+        while (self._verdict is None or self._verdict.state == "inconclusive") and self._clock() < ends:
+            self._wait(REFRESH_SECONDS)
+            self._look()
         return self._shown()
 
     def run(self, keyboard: Keyboard) -> None:

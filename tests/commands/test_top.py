@@ -73,7 +73,45 @@ def test_the_screen_is_filled_and_no_line_runs_over(tmp_path: Path, session: Pat
     assert len(seen) == lines
     assert seen[1].startswith("HUNG stalled_collective 98%")
     assert [line for line in seen if line.startswith("gpu 7")]
-    assert any("rank 3" in line for line in seen)
+    assert any("rank 2" in line for line in seen)
+
+
+def test_a_small_screen_gives_the_verdict_a_second_line(session: Path) -> None:
+    """What does not fit into 80 columns goes on below, and every card is still there."""
+    narrow, wide = expected(session, 80, 24), expected(session, 300, 24)
+    told = f"{narrow[1]} {narrow[2]}".removesuffix("\N{HORIZONTAL ELLIPSIS}")
+
+    assert wide[1].startswith(told)
+    assert len(told) > 80
+
+
+def test_a_watch_that_has_just_begun_is_given_time_to_say_something(tmp_path: Path) -> None:
+    """Into a pipe: the recording is looked at again while it grows, until there is a verdict."""
+    folder = shutil.copytree(
+        RECORDINGS / "starved_by_transforms" / "fires" / "starved_by_transforms", tmp_path / "session"
+    )
+    readings = (folder / "readings.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "readings.jsonl").write_bytes(b"".join(readings[:10]))
+    waited = [0.0]
+
+    def wait(seconds: float) -> None:
+        waited.append(seconds)
+        with (folder / "readings.jsonl").open("ab") as file:
+            file.writelines(readings[10:] if len(waited) == 3 else [])
+
+    stream = io.StringIO()
+    viewer = Viewer(
+        Follower(folder),
+        console(stream),
+        Errands(None, ""),
+        clock=lambda: sum(waited),
+        wall=lambda: 0.0,
+        wait=wait,
+    )
+    console(stream).print(viewer.once(60.0))
+
+    assert len(waited) >= 3
+    assert "SLOW starved_by_transforms" in stream.getvalue()
 
 
 @with_tmux
