@@ -11,7 +11,7 @@ FLAT_TENSOR = 0.005
 WAITING_TENSOR = 0.02
 # Measured 0.7 (our own questions), 11 while NCCL's watchdog asks after its events, 23 while another job of the host begins to use
 # CUDA; 100 launches of kernels a second stay below 1.
-FLAT_MIB_PER_SECOND = 40.0
+FLAT_MIB_PER_SECOND = 30.0
 NOT_STORED = 0.00006  # of the memory's bandwidth: 300 MiB/s to the card's own memory
 
 

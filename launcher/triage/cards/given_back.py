@@ -39,7 +39,7 @@ def memory_used(case: Case, one: Accelerated) -> list[int]:
         if seen.reading.local_pid == one.rank.pid and seen.reading.memory_bytes is not None
     ]
     of_card = _of_card(case, one)
-    return of_card if alone and len(of_card) >= len(own) else own or of_card
+    return max(own, of_card, key=falls_of) if alone else own or of_card
 
 
 def _of_card(case: Case, one: Accelerated) -> list[int]:
