@@ -96,7 +96,7 @@ def board(case: Case, verdict: Verdict | None) -> Board:
         verdict=verdict,
         clock=_clock(case),
         cards=tuple(_card(case, uuid) for uuid in _uuids(case)),
-        rows=tuple(_rows(case)),
+        rows=tuple(_rows(case, verdict)),
         pressures=_pressures(case),
         captures=tuple(_short(event.text) for event in captures[-3:]),
     )
@@ -142,10 +142,11 @@ def _card(case: Case, uuid: str) -> Card:
     )
 
 
-def _rows(case: Case) -> list[Row]:
-    """Ranks in order, below each its other processes: those that do the same on one line."""
+def _rows(case: Case, verdict: Verdict | None) -> list[Row]:
+    """Ranks in order, but who is to blame first; below each its other processes: those that do the same on one line."""
     rows = []
-    for rank in case.ranks:
+    blamed = {one.pid for one in verdict.culprits} if verdict is not None else set()
+    for rank in sorted(case.ranks, key=lambda one: one.pid not in blamed):
         now = case.progress[rank.pid]
         count = None if now.steps is None else now.steps.count
         state, frame, waits = _now(case, rank.pid, now.thread)

@@ -73,7 +73,8 @@ def test_the_screen_is_filled_and_no_line_runs_over(tmp_path: Path, session: Pat
     assert len(seen) == lines
     assert seen[1].startswith("HUNG stalled_collective 98%")
     assert [line for line in seen if line.startswith("gpu 7")]
-    assert any("rank 2" in line for line in seen)
+    ranks = re.findall(r"rank (\d) +10\d0 ", "\n".join(seen))
+    assert ranks[:3] == ["5", "0", "1"], "who is to blame comes first"
 
 
 def test_a_small_screen_gives_the_verdict_a_second_line(session: Path) -> None:
