@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 
-from perfwatch.probes.readings import Gpu, GpuActivity, GpuBinding, GpuSample
+from perfwatch.probes.readings import Gpu, GpuActivity, GpuBinding, GpuProcess, GpuSample
 from perfwatch.triage.cards.gpu import MONITORED, Cards, Regime, cards_of, regime, regimes
 from perfwatch.triage.cards.kernels import kernels
 from perfwatch.triage.cards.residency import GUESSED, REMEMBERED
@@ -121,6 +121,26 @@ def test_work_in_between_ends_a_spin() -> None:
     under(history, "one_spinning_kernel", 4.4, 9.0)
 
     assert kernels(history, UUID).since_seconds == pytest.approx(4.8, abs=0.3)
+
+
+@pytest.mark.parametrize(("neighbours", "ends"), [((), 2), ((4.4,), 1), ((4.4, 6.4), 0), ((4.4, 6.4, 7.0, 8.0), 2)])
+def test_a_neighbour_that_begins_to_use_its_own_card_ends_no_kernel_here(
+    neighbours: tuple[float, ...], ends: int
+) -> None:
+    """Its start halts every card of the host for a moment; where many come and go, every gap counts."""
+    history = History()
+    for number in range(50):
+        sample, activity = load("one_spinning_kernel")
+        assert isinstance(activity, GpuActivity)
+        parts = {name: getattr(activity, name) for name in activity.__struct_fields__}
+        gap = number in (20, 30)  # at 4.0 and at 6.0 s
+        history.add(number * 0.2, GpuActivity(**{**parts, "interval_seconds": 0.2, "graphics": 0.996 if gap else 1.0}))
+        history.add(number * 0.2, sample)
+    for pid, at in enumerate(neighbours, start=900):
+        history.add(at, GpuProcess(pid=pid, local_pid=pid, uuid="GPU-2"))
+    history.at = 9.8
+
+    assert len(kernels(history, UUID).ended) == ends
 
 
 @pytest.mark.parametrize("unit", ["tensor", "dram", "pcie_received_mib_per_second", "nvlink_received_mib_per_second"])
