@@ -46,7 +46,10 @@ def join(args):
         dist.init_process_group("gloo")
         return torch.device("cpu")
     wait_for_turn()
-    place, count, cards = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count()
+    place, cards = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+    count = int(
+        os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"])
+    )  # ranks that are started by hand may lack it
     if 0 < cards < count and os.environ.get("PERFWATCH_DRILL_SHARE_CARDS") == "1":
         share_cards(place, cards)
     elif cards <= place:
