@@ -24,6 +24,20 @@ SEARCHES: tuple[Frames, ...] = tuple((Frame("__getitem__", PAIRS, line), *IN_FET
 CLUSTERS: tuple[Frames, ...] = tuple(
     (Frame("kmeans", MODEL, line), Frame("main", TRAIN, 70), MODULE) for line in (61, 62)
 )
+UPDATES: Frames = (Frame("step", TRAIN, 12), MODULE)
+SEARCHED: tuple[Frames, ...] = tuple(
+    (Frame("loss", MODEL, 80), Frame("Descent.step", "/app/descent.py", line), *UPDATES) for line in (21, 22, 23)
+)
+LIBRARY = "/usr/lib/python3.11/site-packages/graphs/sampling.py"
+SAMPLES: tuple[Frames, ...] = tuple(
+    (
+        Frame("isin", LIBRARY.replace("sampling", "sets"), 9),
+        Frame("negatives", LIBRARY, line),
+        Frame("step", TRAIN, 10),
+        MODULE,
+    )
+    for line in (64, 65, 68)
+)
 ANOTHER_LAYER: Frames = (Frame("forward", MODEL, 20), *IN_FORWARD)
 
 
@@ -57,6 +71,36 @@ def test_a_loop_that_is_never_left_is_a_hang_once_the_patience_is_over(
 def test_slow_items_of_a_batch_are_no_hang_where_nobody_counts_steps() -> None:
     """A tokenizer in plain Python, item after item below the same line of the loader: a step of milliseconds is hardly ever seen."""
     assert judged(turns(SEARCHES, STOPPED + 2 * PATIENCE + 2), STOPPED + 2 * PATIENCE).state != "hung"
+
+
+def test_an_optimizer_of_the_programs_own_may_search_for_ever() -> None:
+    """A line search that meets no number: known by the line that asks for the update."""
+    late = STOPPED + PATIENCE
+    history = turns((), STOPPED)
+    history.add(0.0, SourceLine(file=TRAIN, line=12, text="opt.step(loss)", calls=("opt.step",), loops=("for",)))
+    for frames in SEARCHED:
+        history.add(0.0, SourceLine(file=frames[1].file, line=frames[1].line, text="x = f(x)", loops=("while",)))
+    runs(history, FIRST, SEARCHED, STOPPED, late + 5)
+    verdict = judged(history, late + 3)
+
+    assert (verdict.state, verdict.cause) == ("hung", "endless_python"), verdict.summary
+    assert "within one optimizer step" in verdict.summary
+    assert (verdict.culprits[0].frame or "").startswith("step (descent.py")
+
+
+def test_a_loop_of_a_library_is_long_work_for_five_times_the_patience() -> None:
+    """Below one line of the program, which never changes: no single native call, and no hang before it has lasted so long."""
+    late = STOPPED + COUNTED_LOOP * PATIENCE
+    history = turns((), STOPPED)
+    history.add(0.0, SourceLine(file=LIBRARY, line=68, text="mask = isin(found, edges)", loops=("while",)))
+    runs(history, FIRST, SAMPLES, STOPPED, late + 5)
+    before, then = judged(history, STOPPED + PATIENCE), judged(history, late + 3)
+
+    assert before.state in ("busy", "inconclusive"), before.summary
+    assert before.confidence < CONFIDENT
+    assert (then.state, then.cause) == ("hung", "endless_python"), then.summary
+    assert (then.culprits[0].frame or "").startswith("step (train.py:10)")
+    assert "negatives (sampling.py:68)" in then.summary
 
 
 @pytest.mark.parametrize("lines", [ROUTES, SEARCHES])

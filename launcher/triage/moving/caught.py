@@ -1,19 +1,34 @@
-"""A training thread that is caught in a loop of one module's forward, or of the fetch of one batch."""
+"""A training thread that is caught in a loop: of one module's forward, of the fetch of one batch, or outside of training code."""
+
+import msgspec
 
 from perfwatch.triage.cards.gpu import regime
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, temporal, who
 from perfwatch.triage.independence import ONE_SOURCE
-from perfwatch.triage.moving.loops import COUNTED_LOOP, blamed, computes_on_card, moves_data, releases_gil
-from perfwatch.triage.moving.memory import GUESSED
+from perfwatch.triage.moving.library_loops import library_loop
+from perfwatch.triage.moving.loops import (
+    COUNTED_LOOP,
+    blamed,
+    computes_on_card,
+    gets_nowhere,
+    moves_data,
+    releases_gil,
+    trains_around,
+    turning,
+)
+from perfwatch.triage.moving.memory import GUESSED, has_come_back, lull
 from perfwatch.triage.moving.within import FETCH, Within
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.preparing import UNSURE, goes_through_rounds, prepares
 from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import End
 from perfwatch.triage.words.frames import show
 
 COUNTED = 0.88  # steps are counted, and none came
+INFERRED = 0.88  # a long finite computation cannot be told apart by anything but time
+ROUNDS = 0.65  # each is known to end, and no training was ever seen that could stand still
 MANY_SAMPLES = 300  # a pass that is left for 1 % of the time would have shown it
 # A fetch asks for one item after the other, and each may turn in the same loop: it is left for a thousandth of the time.
 MANY_OF_A_FETCH = 3000
@@ -67,4 +82,51 @@ def caught(case: Case, cause: Cause, chain: Chain, within: Within) -> Outcome:
         ),
         next=(f"look at {show(within.frame)}: what would end that loop?",),
     )
-    return blamed(case.history, chain.start, found)
+    return blamed(case.history, chain.start, found, within.frame)
+
+
+def turns_for_ever(case: Case, cause: Cause, chain: Chain, watched: float) -> Outcome:
+    """It runs Python outside of training code. ``watched``: for how many seconds that has been so."""
+    rank, steps = case.job.members[chain.start.pid], case.progress[chain.start.pid].steps
+    loops = turning(case.history, chain.end.node)
+    over_data, waits = moves_data(case.history, chain.end.node), "while" in loops
+    if over_data and not waits:
+        return None  # data come to an end
+    told = bool(loops) or len(case.ranks) > 1  # of several ranks one computes for all, and mostly in a library
+    computes = releases_gil(case.history, chain.end.node) or computes_on_card(case, chain.start.pid)
+    rounds = goes_through_rounds(case, rank)
+    library = library_loop(case.history, chain.end.node)
+    counts = (
+        over_data
+        or computes
+        or rounds
+        or library is not None
+        or (told and not waits)
+        or case.awaited_at_start(chain.start.pid)
+    )
+    patience = temporal(case) * (COUNTED_LOOP if counts else 1.0)
+    lasts = lull(case, rank, watched, patience)
+    silent = lasts.seconds if steps is None or steps.ago_seconds is None else steps.ago_seconds
+    if counts and silent < patience and not (waits and (computes or rounds)):
+        return None  # a loop over something comes to its end: long work until proved otherwise
+    if has_come_back(case, rank, silent) or trains_around(case.history, chain.end.node):
+        return None
+    sure = UNSURE if prepares(case, rank) else ROUNDS if rounds else GUESSED
+    if waits and not (over_data or computes or rounds):
+        sure = INFERRED
+    found = hung(
+        case,
+        cause.name,
+        chain,
+        owner=cause.owner,
+        summary=f"{who(chain)} runs Python without making a step",
+        patience=patience,
+        silent=silent,
+        evidence=(*lasts.evidence, *gets_nowhere(case, chain.start)),
+        ceiling=min(lasts.ceiling, sure),
+        alternatives=(Alternative(cause="computing_on_host", refuted_by="time alone: longer than the patience"),),
+        next=(f"look at {show(chain.end.node.frame)}: what would end that loop?",),
+    )
+    if library is not None:
+        return msgspec.structs.replace(found, summary=f"{found.summary}; a loop of a library turns on, {show(library)}")
+    return blamed(case.history, chain.end.node, found)

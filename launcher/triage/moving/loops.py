@@ -107,9 +107,9 @@ def turning(history: History, node: Node) -> tuple[str, ...]:
     return _turning(history, node)[0]
 
 
-def blamed(history: History, node: Node, found: Finding) -> Finding:
-    """With the frame whose loop turns to blame, where samples stand in functions that it calls."""
-    frame = _turning(history, node)[1]
+def blamed(history: History, node: Node, found: Finding, loop: r.Frame | None = None) -> Finding:
+    """With the frame whose loop turns to blame, where samples stand in functions that it calls; ``loop``: where that is known."""
+    frame = loop or _turning(history, node)[1]
     if frame is None or node.frame is None or frame.function == node.frame.function or not is_named(frame):
         return found
     culprits = tuple(

@@ -12,8 +12,8 @@ from itertools import pairwise
 from perfwatch.probes import readings as r
 from perfwatch.triage.history import History, Seen
 from perfwatch.triage.moving.motion import TORN_SHARE
-from perfwatch.triage.words.code import line_of, names
-from perfwatch.triage.words.frames import is_named, own_frames, tags_of
+from perfwatch.triage.words.code import asks_for_an_update, line_of, names
+from perfwatch.triage.words.frames import is_named, own_frames, short_name, tags_of
 
 FETCH = "fetch of a batch"
 CALLS = {
@@ -76,7 +76,7 @@ def _whole(stacks: list[Seen[r.Stack]]) -> list[Seen[r.Stack]]:
 
 
 def _of_frame(history: History, stacks: list[Seen[r.Stack]], frames: tuple[r.Frame, ...], depth: int) -> Within | None:
-    called = _inside(frames[depth + 1 :])
+    called = _inside(history, frames[depth:])
     if called is None or _turns(history, frames[depth]) is False:
         return None
     *earlier, now = _stays(history, stacks, frames[depth], frames[depth + 1 :]) or [_Stay(0.0, 0.0)]
@@ -87,11 +87,17 @@ def _of_frame(history: History, stacks: list[Seen[r.Stack]], frames: tuple[r.Fra
     return Within(now.loop, called, now.samples, seconds, usual, now.read)
 
 
-def _inside(outer: tuple[r.Frame, ...]) -> str | None:
-    """What the innermost call of a step is that these frames are, innermost first."""
-    for frame in outer:
-        if found := tags_of(frame.function, frame.file) & CALLS.keys():
+def _inside(history: History, frames: tuple[r.Frame, ...]) -> str | None:
+    """What the innermost call of a step is that the first of these frames, innermost first, is a part of.
+
+    An optimizer that the program wrote itself is known by the line that calls its ``step``.
+    """
+    for frame, caller in pairwise(frames):
+        if found := tags_of(caller.function, caller.file) & CALLS.keys():
             return CALLS[min(found)]
+        line = line_of(history, caller) if short_name(frame.function) == "step" else None
+        if line is not None and asks_for_an_update(line.calls):
+            return CALLS["optimizer"]
     return None
 
 

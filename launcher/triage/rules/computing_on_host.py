@@ -6,7 +6,7 @@ What it means
 How it is recognised
     The training thread runs at a full core (or its process' native threads do), stays in one line, and does not hold the GIL
     against others. Less surely: it turns at several lines of a loop that comes to an end (a ``for``), mostly without the GIL, and was
-    never seen at training.
+    never seen at training; or in a ``while`` of a library, below one line of the program.
 
 What it is mistaken for
     A thread that launches kernels or waits for them: its GPU is not idle, or the line reads a value back from it, whatever that
@@ -20,11 +20,12 @@ What to do next
 
 from functools import partial
 
-from perfwatch.probes.readings import ProcessUsage, Stack, Thread
+from perfwatch.probes.readings import Frame, ProcessUsage, Stack, Thread
 from perfwatch.triage.busy import Phase, phases
 from perfwatch.triage.cards.gpu import cards_of, regimes, unseen
 from perfwatch.triage.case import Case
 from perfwatch.triage.independence import ONE_SOURCE
+from perfwatch.triage.moving.library_loops import library_loop
 from perfwatch.triage.ranks.collectives import growing
 from perfwatch.triage.ranks.lateness import in_collective
 from perfwatch.triage.ranks.leaving import leaves
@@ -35,7 +36,7 @@ from perfwatch.triage.shares.saving import SYNCS, comes_back
 from perfwatch.triage.verdict import Outcome
 from perfwatch.triage.waits.devices import in_sync
 from perfwatch.triage.words.code import line_of, names
-from perfwatch.triage.words.frames import tags
+from perfwatch.triage.words.frames import show, tags
 
 CAUSE = Cause("computing_on_host", "busy", "user_code", (Thread, Stack))
 
@@ -54,9 +55,10 @@ def judge(case: Case) -> Outcome:
     left = any(leaves(chain) for chain in case.chains.values())
     for phase in phases(case):
         chain = case.chains[phase.rank.pid]
-        native = chain.end.kind == "native" and chain.end.node.tid == chain.start.tid
+        loop = library_loop(case.history, chain.end.node)  # which may turn for ever
+        runs = chain.end.kind == "native" or (chain.end.kind == "python" and loop is not None)
         if (
-            not native
+            not (runs and chain.end.node.tid == chain.start.tid)
             or phase.profile.seen("loader_wait", "collective")
             or phase.profile.share("forward") > MODEL_SHARE
             or _drives_a_card(case, phase)
@@ -77,14 +79,16 @@ def judge(case: Case) -> Outcome:
             continue
         told = (
             CERTAIN
-            if one_line and _told(case, phase) and not left and not phase.profile.turns(partial(in_collective, case))
+            if one_line
+            and loop is None
+            and _told(case, phase)
+            and not left
+            and not phase.profile.turns(partial(in_collective, case))
             else UNSEEN
         )
         return phase.finding(
             CAUSE,
-            f"an exchange of MPI runs, or waits for other ranks{text}"
-            if waits
-            else f"a long native computation runs{'' if one_line else ' in many calls'}{text}",
+            f"an exchange of MPI runs, or waits for other ranks{text}" if waits else f"{_what(one_line, loop)}{text}",
             ONE_SOURCE if waits else told,
             (
                 case.saw(
@@ -126,6 +130,12 @@ def _awaits_it(case: Case, phase: Phase) -> bool:
     source = line_of(case.history, phase.profile.top_line())
     reads = source is not None and names(source.calls) & READ_BACK and in_sync(case.history, stack)
     return bool(reads) or (stack is not None and "device_sync" in tags(stack))
+
+
+def _what(one_line: bool, loop: Frame | None) -> str:
+    if loop is not None:
+        return f"a loop of a library turns, {show(loop)}"
+    return "a long native computation runs" + ("" if one_line else " in many calls")
 
 
 def _one_line(phase: Phase) -> bool:

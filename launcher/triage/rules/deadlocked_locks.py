@@ -36,18 +36,19 @@ from perfwatch.triage.waits.native_silence import silent_in_native_code
 from perfwatch.triage.waits.node import NATIVE_WAIT, culprit, node_of
 from perfwatch.triage.waits.releasing import (
     blocked_beside,
+    blocking_loops,
     for_how_long,
     has_a_rule_of_its_own,
     held_up,
     idle_loops,
     named,
-    partner_named,
     partners,
     somebody_works,
     turn_of,
     until_released,
+    why_nobody_comes,
 )
-from perfwatch.triage.waits.threads import A_TASK, MAY, OTHERS_MOVE, awaited
+from perfwatch.triage.waits.threads import A_TASK, OTHERS_MOVE, awaited
 from perfwatch.triage.waits.undrained import undrained
 from perfwatch.triage.words.frames import show
 
@@ -57,9 +58,9 @@ CEILING_DOUBTFUL = 0.78  # others move, or it may be no lock
 SILENT_TASKS = (
     "a task that ended with an error tells nobody before it is awaited: asyncio.TaskGroup, or add_done_callback on each"
 )
-CEILING_ELSEWHERE = (
-    0.8  # a process that waits for ever may hold it, or an actor may answer: who lets that one go on is not known
-)
+AWAIT = "in a coroutine await what it asks its own loop for: .result() there waits for ever"
+# A process that waits for ever may hold it, or an actor may answer: who lets that one go on is not known.
+CEILING_ELSEWHERE = 0.8
 
 
 def judge(case: Case) -> Outcome:
@@ -93,6 +94,7 @@ def _finding(case: Case, chain: Chain) -> Finding:
     ceiling = CEILING_DOUBTFUL if doubtful else CEILING_ELSEWHERE if guessed else 1.0
     beside = blocked_beside(case, chain) if moving else partners(case, chain)
     loops = idle_loops(case, chain) if moving and not beside else []
+    blocking = blocking_loops((end.node, *beside))
     ended = ended_beside(case, chain) if end.kind == "lock" else []
     evidence: tuple[Evidence, ...] = tuple(
         case.saw(
@@ -105,21 +107,9 @@ def _finding(case: Case, chain: Chain) -> Finding:
         for p in beside[:4]
     )
     lock = turn_of(chain) if end.kind == "cycle" else awaited(end.node)
-    with_whom = " and ".join(partner_named(p, end, lock) for p in beside[:3])
-    too = "so do" if len(beside) > 1 else "so does"
-    if elsewhere:
-        pids = ", ".join(map(str, end.others[:3]))
-        told = f"; pid {pids} {MAY.get(lock, 'may hold')} it" + ("" if moving else " and waits for ever as well")
-    elif moving:
-        who_too = " and ".join(f"{named(p, end.node.pid)} waits for {awaited(p)}" for p in beside[:3])
-        loop = " and ".join(named(p, end.node.pid) for p in loops[:3])
-        told = f"; {who_too} as well, and no other thread" if beside else "; no thread"
-        told += " was seen to wake it" if lock == A_TASK else " was seen to release it"
-        told += f"; {loop} is in an event loop in which nothing is due" if loop else ""
-    else:
-        told = f"; {too} {with_whom}" if with_whom else "; no thread is left that would release it"
-    if ended:
-        told += "; " + "; ".join(one.told for one in ended[:3])
+    told = why_nobody_comes(end, lock, beside, loops, elsewhere=elsewhere, moving=moving)
+    told += "".join(f"; {named(p, end.node.pid)} blocks its own event loop" for p in blocking[:1])
+    told += "".join(f"; {one.told}" for one in ended[:3])
     found = hung(
         case,
         CAUSE.name,
@@ -130,11 +120,17 @@ def _finding(case: Case, chain: Chain) -> Finding:
         evidence=(*evidence, *(one.evidence(case) for one in ended[:3])),
         ceiling=ceiling,
         alternatives=(Alternative(cause="endless_python", refuted_by="the thread does not run"),),
-        next=(SILENT_TASKS if lock == A_TASK else f"py-spy dump --nonblocking --locals --pid {end.node.pid}",),
+        next=(
+            AWAIT
+            if blocking
+            else SILENT_TASKS
+            if lock == A_TASK
+            else f"py-spy dump --nonblocking --locals --pid {end.node.pid}",
+        ),
     )
     suspects = [node_of(case.history, case.job, pid) for pid in end.others] if elsewhere else [*beside, *loops]
     first_of_all = held_up(end.node, beside) if end.kind == "lock" and not elsewhere else []
-    blamed = [culprit(p) for p in dict.fromkeys((*first_of_all, end.node, *suspects))]
+    blamed = [culprit(p) for p in dict.fromkeys((*blocking, *first_of_all, end.node, *suspects))]
     lost = [one.culprit for one in ended[:3]]
     first = any(one.error is not None for one in ended) or len(lost) == len(blamed) == 1
     return msgspec.structs.replace(found, culprits=(*lost, *blamed) if first else (*blamed, *lost))

@@ -1,11 +1,9 @@
 """What a training thread does once for each update of its parameters: the optimizer's step, and what goes with it."""
 
-import re
-
 from perfwatch.probes.readings import Frame, SourceLine, Stack
 from perfwatch.triage.moving.loops import TRAINS
 from perfwatch.triage.shares.profile import Profile
-from perfwatch.triage.words.code import names
+from perfwatch.triage.words.code import asks_for_an_update, names
 from perfwatch.triage.words.frames import any_tag, of_torch, short_name, tags, tags_of, user_frame
 
 EACH_LOSS = frozenset({"scale", "apply_scale", "_lazy_init_scale_growth_tracker"})  # of the scaler: once per backward
@@ -13,15 +11,11 @@ NO_UPDATE = frozenset("zero_grad __init__ add_param_group state_dict load_state_
 PASSES = ("forward", "backward", "loader", "collective")
 LOSSES = "torch/nn/functional.py"
 CLEARING = 0.25  # weight of a sample in zero_grad: for SGD without momentum it is the dearer of the two
-STEPPED = re.compile(r"opt|adam|sgd|solver", re.IGNORECASE)  # what is stepped: no scheduler, environment or profiler
 
 
 def steps_an_optimizer(line: SourceLine | None) -> bool:
     """Whether the loop around a line of the program, or a function that it calls, makes passes and an optimizer's steps."""
-    if line is None or not names(line.loop_calls) >= TRAINS:
-        return False
-    stepped = (call.rpartition(".")[::2] for call in line.loop_calls)
-    return any(name == "step" and STEPPED.search(of) for of, name in stepped)
+    return line is not None and names(line.loop_calls) >= TRAINS and asks_for_an_update(line.loop_calls)
 
 
 def updates(stack: Stack) -> bool:

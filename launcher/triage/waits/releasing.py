@@ -1,5 +1,7 @@
 """Who may still release a lock: threads that work, and threads that rest for a while and come back; and what each waits for."""
 
+from collections.abc import Iterable
+
 from perfwatch.probes.readings import Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import silent_seconds
@@ -9,7 +11,9 @@ from perfwatch.triage.waits.native_waits import carries
 from perfwatch.triage.waits.node import End, Node, node_of
 from perfwatch.triage.waits.threads import (
     A_LOCK,
+    A_TASK,
     LONG_SLEEP_SECONDS,
+    MAY,
     awaited,
     has_timeout,
     nearest,
@@ -105,6 +109,11 @@ def idle_loops(case: Case, chain: Chain) -> list[Node]:
     return [n for n in waiting if EVENT_LOOP in n.inner and n.stack is not None and any(map(is_user, n.stack.frames))]
 
 
+def blocking_loops(nodes: Iterable[Node]) -> list[Node]:
+    """Those that wait for a future where they should await it: the event loop below them turns no more, and brings nobody on."""
+    return [node for node in nodes if "futures_wait" in node.inner and EVENT_LOOP in node.tags]
+
+
 def has_a_rule_of_its_own(chain: Chain) -> bool:
     """Whether a wait for a lock lies at the end of a way that another rule tells."""
     if chain.end.kind == "lock":
@@ -122,6 +131,35 @@ def turn_of(chain: Chain) -> str:
         return "what an actor is to return"
     told = [link.waits_for for link in chain.links if (link.pid, link.tid) == (node.pid, node.tid)]
     return told[-1] if told and node.wait is not None and node.wait.kind in CONNECTED else "its turn"
+
+
+def why_nobody_comes(
+    end: End, lock: str, beside: list[Node], loops: list[Node], *, elsewhere: bool, moving: bool
+) -> str:
+    """Of a wait for a lock, in words: who waits with it, and why none of them lets it go on.
+
+    Args:
+        end: of the chain.
+        lock: what is waited for, in words.
+        beside: threads that wait as well.
+        loops: those of them that are in an event loop in which nothing is due.
+        elsewhere: another process may hold it.
+        moving: other threads of the process move.
+    """
+    if elsewhere:
+        pids = ", ".join(map(str, end.others[:3]))
+        return f"; pid {pids} {MAY.get(lock, 'may hold')} it" + ("" if moving else " and waits for ever as well")
+    if not moving:
+        with_whom = " and ".join(partner_named(p, end, lock) for p in beside[:3])
+        too = "so do" if len(beside) > 1 else "so does"
+        return f"; {too} {with_whom}" if with_whom else "; no thread is left that would release it"
+    waiting = " and ".join(f"{named(p, end.node.pid)} waits for {awaited(p)}" for p in beside[:3])
+    loop = " and ".join(named(p, end.node.pid) for p in loops[:3])
+    return (
+        (f"; {waiting} as well, and no other thread" if beside else "; no thread")
+        + (" was seen to wake it" if lock == A_TASK else " was seen to release it")
+        + (f"; {loop} is in an event loop in which nothing is due" if loop else "")
+    )
 
 
 def for_how_long(node: Node) -> str:

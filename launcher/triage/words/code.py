@@ -1,5 +1,6 @@
 """What the text of the job's own lines says about a thread that stands at one of them."""
 
+import re
 from collections.abc import Iterable
 
 from perfwatch.probes import readings as r
@@ -12,6 +13,8 @@ EXPRESSIONS = frozenset("match fullmatch search findall finditer sub subn split"
 OF_PATTERNS_ALONE = frozenset("fullmatch finditer subn".split())
 MODULES = frozenset({"re", "regex"})
 PATTERN_WORDS = MODULES | frozenset("pattern patterns pat regexp rx expr expression".split())
+
+STEPPED = re.compile(r"opt|adam|sgd|solver", re.IGNORECASE)  # what is stepped: no scheduler, environment or profiler
 
 
 def line_of(history: History, frame: r.Frame | None) -> r.SourceLine | None:
@@ -29,6 +32,11 @@ def calling_line(history: History, stack: r.Stack) -> r.SourceLine | None:
 def names(calls: Iterable[str]) -> frozenset[str]:
     """The last parts of dotted names: ``time.sleep`` is called as ``sleep`` by whoever imported it so."""
     return frozenset(call.rsplit(".", 1)[-1] for call in calls)
+
+
+def asks_for_an_update(calls: Iterable[str]) -> bool:
+    """Whether one of these calls is an optimizer's step, by the name of what is stepped: it may be the program's own."""
+    return any(name == "step" and STEPPED.search(of) for of, name in (call.rpartition(".")[::2] for call in calls))
 
 
 def matches_expressions(calls: Iterable[str]) -> bool:
