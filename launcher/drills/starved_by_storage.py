@@ -2,29 +2,33 @@
 
 import os
 import random
+import time
 
 import stage
 import surroundings
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-SLOWER = {"loud": 5, "quiet": 2, "masked": 1.45}  # reading a batch takes so many steps
+SLOWER = {"loud": 5, "quiet": 2, "masked": 1.45}  # reading a batch takes so many steps, however fast the disk is just now
 SIZE = 64 << 20
 BLOCK = 128 << 10
 
 
 class Shards(IterableDataset):
-    def __init__(self, path, calm, reads):
-        self.path, self.calm, self.reads = path, calm, reads
+    def __init__(self, path, calm, seconds):
+        self.path, self.calm, self.seconds = path, calm, seconds
 
     def __iter__(self):
         file = os.open(self.path, os.O_RDONLY)
         for number in range(10_000_000):
-            sample = self.read_sample(file, self.reads if number >= self.calm else 1)
+            sample = self.read_sample(file, self.seconds if number >= self.calm else 0.0)
             yield torch.frombuffer(bytearray(sample), dtype=torch.uint8)[:256].float()
 
-    def read_sample(self, file, reads):
-        return b"".join(cold_read(file) for _ in range(reads))
+    def read_sample(self, file, seconds):
+        parts, until = [cold_read(file)], time.monotonic() + seconds
+        while time.monotonic() < until:
+            parts.append(cold_read(file))
+        return b"".join(parts)
 
 
 def cold_read(file):
@@ -51,9 +55,8 @@ if __name__ == "__main__":
             optim.step()
 
         one_step = surroundings.typical_seconds(lambda: train_step(torch.rand(8, 256)))
-        one_read = surroundings.typical_seconds(lambda: [cold_read(shard.fileno()) for _ in range(20)]) / 20
-        reads = max(1, int(SLOWER[args.strength] * one_step / one_read / 8))
-        data = DataLoader(Shards(shard.name, args.steps * 8, reads), batch_size=8, num_workers=1)
+        each = SLOWER[args.strength] * one_step / 8
+        data = DataLoader(Shards(shard.name, args.steps * 8, each), batch_size=8, num_workers=1)
         for step, batch in enumerate(data):
             if step == args.steps:
                 stage.onset()
