@@ -9,7 +9,11 @@ import surroundings
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-SLOWER = {"loud": 5, "quiet": 2, "masked": 1.45}  # reading a batch takes so many steps, however fast the disk is just now
+SLOWER = {
+    "loud": 5,
+    "quiet": 2,
+    "masked": 1.45,
+}  # reading a batch takes so many steps, however fast the disk is just now
 SIZE = 64 << 20
 BLOCK = 128 << 10
 

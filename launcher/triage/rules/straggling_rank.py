@@ -25,7 +25,7 @@ import msgspec
 from perfwatch.probes.readings import Process, Stack
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import wakes_soon
-from perfwatch.triage.moving.motion import moves
+from perfwatch.triage.moving.motion import motion, moves
 from perfwatch.triage.ranks import lateness
 from perfwatch.triage.ranks.collectives import growing
 from perfwatch.triage.ranks.late_cards import Late, late_by_cards
@@ -40,6 +40,8 @@ CAUSE = Cause("straggling_rank", "slow", "user_code", (Process, Stack))
 
 WAITING_SHARE = 0.25  # of a victim's time in collectives
 RATIO = 3.0  # victims wait so many times as long as the straggler
+# Where ranks share CPUs the late one waits, too: for them, between two parts of a collective. It is the one that works then.
+CROWDED_RATIO, APART, WORKS, CROWDED_SURE = 2.0, 0.3, 2.0, 0.79
 SAVING = 0.5  # of what the late rank does besides waiting
 CAME_BACK = 2  # once may be the step that never ended
 OVERDUE_SECONDS, OVERDUE = 3.0, 2.5  # times the longest step lately, not that of minutes ago
@@ -65,7 +67,10 @@ def _by_stacks(case: Case, ranks: list[tuple[Member, Profile]]) -> Outcome:
     waits = {rank.pid: lateness.waiting_share(case, rank, seen) for rank, seen in ranks}
     late, seen = min(ranks, key=lambda one: waits[one[0].pid])
     least, own = min(waits[rank.pid] for rank, _ in ranks if rank.pid != late.pid), waits[late.pid]
-    if least < WAITING_SHARE or least < RATIO * own:
+    if least < WAITING_SHARE or least < CROWDED_RATIO * own:
+        return None
+    clear = least >= RATIO * own
+    if not clear and (least - own < APART or not _works_most(case, late)):
         return None
     evidence = tuple(
         case.saw("stack", f"rank {rank.rank}", "waits in collectives", f"{waits[rank.pid]:.0%} of the time",
@@ -73,7 +78,16 @@ def _by_stacks(case: Case, ranks: list[tuple[Member, Profile]]) -> Outcome:
         for rank, _ in ranks[:4]
     )  # fmt: skip
     how = f"the others wait {least:.0%} of the time in collectives, it only {own:.0%}"
-    return _late(case, Late(late, seen, least - own, how, evidence))
+    return _late(case, Late(late, seen, least - own, how, evidence, *(() if clear else (CROWDED_SURE,))))
+
+
+def _works_most(case: Case, late: Member) -> bool:
+    """Whether a rank's training thread runs so many times as long as that of any other."""
+    runs = {
+        rank.pid: motion(case.history, rank.pid, case.progress[rank.pid].thread, WINDOW_SECONDS).run_share or 0.0
+        for rank in case.ranks
+    }
+    return runs[late.pid] >= WORKS * max(share for pid, share in runs.items() if pid != late.pid)
 
 
 def _late(case: Case, told: Late) -> Outcome:
