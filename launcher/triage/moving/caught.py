@@ -18,7 +18,7 @@ from perfwatch.triage.moving.loops import (
     turning,
 )
 from perfwatch.triage.moving.memory import GUESSED, has_come_back, lull
-from perfwatch.triage.moving.within import FETCH, Within
+from perfwatch.triage.moving.within import FETCH, UPDATE, Within
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.preparing import UNSURE, goes_through_rounds, prepares
 from perfwatch.triage.verdict import Alternative, Outcome
@@ -29,6 +29,7 @@ from perfwatch.triage.words.frames import show
 COUNTED = 0.88  # steps are counted, and none came
 INFERRED = 0.88  # a long finite computation cannot be told apart by anything but time
 ROUNDS = 0.65  # each is known to end, and no training was ever seen that could stand still
+UNTESTED = 0.55  # an optimizer that was never seen to come out of its loop may do all of the training in one step
 MANY_SAMPLES = 300  # a pass that is left for 1 % of the time would have shown it
 # A fetch asks for one item after the other, and each may turn in the same loop: it is left for a thousandth of the time.
 MANY_OF_A_FETCH = 3000
@@ -51,6 +52,8 @@ def caught(case: Case, cause: Cause, chain: Chain, within: Within) -> Outcome:
     takes_its_time = fetches or moves_data(case.history, chain.start) or (computes and not known)
     patience = max(temporal(case) * (COUNTED_LOOP if takes_its_time else 1.0), within.usual_seconds)
     sure = COUNTED if counted else GUESSED
+    if within.called == UPDATE and not within.usual_seconds:
+        sure = UNTESTED
     enough = within.read and within.samples >= (MANY_OF_A_FETCH if fetches else MANY_SAMPLES)
     found = hung(
         case,

@@ -16,12 +16,14 @@ from perfwatch.triage.words.code import asks_for_an_update, line_of, names
 from perfwatch.triage.words.frames import is_named, own_frames, short_name, tags_of
 
 FETCH = "fetch of a batch"
+UPDATE = "optimizer step"
 CALLS = {
     "forward": "forward pass",
     "fetch": FETCH,
     "backward": "backward pass",
-    "optimizer": "optimizer step",
+    "optimizer": UPDATE,
 }
+GRADIENTS = frozenset({"backward", "grad"})  # an optimizer whose loop asks for them trains in there, turn by turn
 TIMES_BEFORE = 3.0  # the longest time that it was in there before and came out
 UNREAD_SECONDS = 10.0  # until then a line may yet be read (measured: up to 7 s); later it was met too seldom for that
 PAUSE_SECONDS = 10.0  # in which nobody looks; for the rest of a longer one it may have been anywhere
@@ -90,14 +92,16 @@ def _of_frame(history: History, stacks: list[Seen[r.Stack]], frames: tuple[r.Fra
 def _inside(history: History, frames: tuple[r.Frame, ...]) -> str | None:
     """What the innermost call of a step is that the first of these frames, innermost first, is a part of.
 
-    An optimizer that the program wrote itself is known by the line that calls its ``step``.
+    An optimizer that the program wrote itself is known by the line that calls its ``step``, if that does not train by itself.
     """
+    loop = line_of(history, frames[0])
     for frame, caller in pairwise(frames):
         if found := tags_of(caller.function, caller.file) & CALLS.keys():
             return CALLS[min(found)]
         line = line_of(history, caller) if short_name(frame.function) == "step" else None
         if line is not None and asks_for_an_update(line.calls):
-            return CALLS["optimizer"]
+            trains = loop is not None and names(loop.loop_calls) & GRADIENTS
+            return None if trains else UPDATE
     return None
 
 
