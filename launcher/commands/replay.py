@@ -28,9 +28,8 @@ def replay(
 
     Here or on another machine, now or in a year. Prints the last verdict that was made while the job lived, and how
     the job ended; the end first where it crashed or was killed and was neither hung nor slow before, and where nothing
-    could be said before. The exit code
-    tells the state: 0 healthy, 10 busy, 20 slow, 30 hung, 40 finished, 41 crashed or killed, 50 inconclusive, 60 below
-    --min-mfu.
+    could be said before. The exit code tells the state: 0 healthy, 10 busy, 20 slow, 30 hung, 40 finished, 41 crashed
+    or killed, 50 inconclusive, 60 below --min-mfu.
 
     \b
     Examples:

@@ -4,7 +4,6 @@ A fault carries the name of its cause, with a suffix for a further way to make i
 """
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from perfwatch.drills.drill import Culprit, Drill
 
@@ -23,12 +22,12 @@ def _fault(
     needs: tuple[str, ...] = (),
     also: tuple[str, ...] = (),
     strengths: tuple[str, ...] = (),
-    ends: Mapping[str, str] = MappingProxyType({}),
+    ends: Mapping[str, str] | None = None,
 ) -> Drill:
     """Describe a fault; its cause is the part of ``name`` before a hyphen, ``also`` are right as well."""
     causes, backend = (name.split("-")[0], *also), NCCL if needs else ()
     return Drill(
-        name, f"{program}.py", summary, state, causes, None, strengths, ranks, needs, culprit, backend, ends=ends
+        name, f"{program}.py", summary, state, causes, None, strengths, ranks, needs, culprit, backend, ends=ends or {}
     )
 
 

@@ -5,7 +5,6 @@ a fault is called what its file is called; ``lookalike_of`` says which verdict w
 """
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from perfwatch.drills.drill import STRENGTHS, Culprit, Drill
 
@@ -50,7 +49,7 @@ def hung(
     ranks: int = 1,
     needs: tuple[str, ...] = (),
     culprit_from_start: Culprit | None = None,
-    ends: Mapping[str, str] = MappingProxyType({}),
+    ends: Mapping[str, str] | None = None,
 ) -> Drill:
     """Describe a hang; its cause is the part of ``name`` before a hyphen, ``also`` are names that are right as well."""
     cause = name.split("-")[0]
@@ -65,7 +64,7 @@ def hung(
         needs=needs,
         culprit=culprit,
         culprit_from_start=culprit_from_start,
-        ends=ends,
+        ends=ends or {},
     )
 
 

@@ -35,11 +35,12 @@ def told_first(recording: Recording, judged: Callable[[float], J]) -> tuple[J, V
     living = judged(last_living_moment(recording))
     if living.verdict.state in EXPLAINS_THE_END or _ended(recording) is None:
         return living, None
-    end, unknown = judged(recording.end), living.verdict.state == "inconclusive" and living.verdict.suspect is None
-    if end.verdict.state != "gone" or (end.verdict.cause == "finished" and not unknown):
+    end = judged(recording.end)
+    ended_well = end.verdict.cause == "finished"
+    unknown = living.verdict.state == "inconclusive" and living.verdict.suspect is None
+    if end.verdict.state != "gone" or (ended_well and not unknown):
         return living, None
-    nothing_beside = living.verdict.state == "gone" or (end.verdict.cause == "finished" and unknown)
-    return end, None if nothing_beside else living.verdict
+    return end, None if ended_well or living.verdict.state == "gone" else living.verdict
 
 
 def last_living_moment(recording: Recording) -> float:

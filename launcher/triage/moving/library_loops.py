@@ -17,6 +17,10 @@ FEW_LINES = 3  # of the loop: a call that returns was seen at each of them
 
 def library_loop(history: History, node: Node) -> r.Frame | None:
     """A line of it; None where there is none, or none of its lines was read."""
+    return history.once(("library loop", node.pid, node.tid), lambda: _library_loop(history, node))
+
+
+def _library_loop(history: History, node: Node) -> r.Frame | None:
     sights = [(_called(seen.reading), seen.reading.samples) for seen in stacks_of(history, node.pid, node.tid, SECONDS)]
     called = [(frame, samples) for frame, samples in sights if frame is not None]
     if not called:

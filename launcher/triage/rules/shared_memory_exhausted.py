@@ -34,9 +34,7 @@ from perfwatch.triage.words.frames import user_frame
 CAUSE = Cause("shared_memory_exhausted", "slow", "node", (Host,))
 
 FULL_SHARE = 0.9
-LATELY_SECONDS = (
-    5.0  # a loader that fails for want of room takes its own batches with it, and there is room for a moment
-)
+LATELY_SECONDS = 5.0  # a loader that fails for want of room takes its batches along: there is room for a moment
 
 
 def judge(case: Case) -> Outcome:
@@ -44,6 +42,8 @@ def judge(case: Case) -> Outcome:
     host = max(case.history.series(Host, seconds=LATELY_SECONDS), key=_used_share, default=case.latest_host())
     if host is None or (used := _used_share(host)) < FULL_SHARE:
         return None
+    newest = case.latest_host()
+    now = "is" if newest is None or newest.at <= host.at else "was just now"
     filled, room = (host.reading.shm_used_bytes or 0) / 2**20, (host.reading.shm_total_bytes or 0) / 2**20
     for rank in case.ranks:
         seen = case.profile(rank, WINDOW_SECONDS)
@@ -59,7 +59,7 @@ def judge(case: Case) -> Outcome:
             lost=lost,
             confidence=noted(lost, 0.85 if seen.samples >= FEW_SAMPLES else 0.75),
             frame=_writer(case, seen) or besides_training(seen),
-            summary=f"/dev/shm is {used:.0%} full ({filled:,.0f} of {room:,.0f} MiB)",
+            summary=f"/dev/shm {now} {used:.0%} full ({filled:,.0f} of {room:,.0f} MiB)",
             evidence=(case.saw("host", "/dev/shm", "almost full", f"{used:.0%} used", "below 90 %", host.at),),
             alternatives=(Alternative(cause="memory_pressure", refuted_by="it is /dev/shm that is full"),),
             next=(
