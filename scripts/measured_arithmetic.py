@@ -9,10 +9,13 @@ GPM (Hopper or newer), a Python in which perfwatch and a torch for that card are
 """
 
 import argparse
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from statistics import fmean
+from typing import Self
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -22,12 +25,14 @@ from perfwatch.probes.nvml_asking import Asking
 from perfwatch.probes.nvml_description import describe
 from perfwatch.probes.nvml_driver import DriverNvml
 from perfwatch.probes.nvml_gpm import Gpm
+from perfwatch.probes.readings import GpuActivity
 from perfwatch.triage.cards.hardware import TERA, tensor_tflops_at, tensor_yield
 from perfwatch.triage.history import median
 
 BURST_FLOPS = 2e12  # some 3 ms of an H200
 WARM_SECONDS = 0.6
 PAUSES = (0.0, 0.7)  # of the time
+LOOK_SECONDS = 0.1
 SM_CLOCK = 1  # NVML_CLOCK_SM
 
 
@@ -82,37 +87,90 @@ LOADS: dict[str, Callable[[], Load]] = {
 }
 
 
+class Watcher:
+    """Looks at a card as perfwatch does, ten times a second from a thread of its own: what a clock was while its work ran."""
+
+    def __init__(self, nvml: DriverNvml) -> None:
+        self._nvml = nvml
+        self._card = nvml.card(0)
+        self.gpu = describe(Asking(nvml, self._card), 0, "")
+        self._units = Gpm(nvml, self._card, self.gpu.uuid)
+        self._looks: list[tuple[GpuActivity, float]] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Self:
+        self._units.look(time.monotonic())
+        self._thread.start()
+        return self
+
+    def __exit__(self, *ignored: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def clock_mhz(self) -> float:
+        """The clock of the multiprocessors now."""
+        return float(self._nvml.number("nvmlDeviceGetClockInfo", self._card, SM_CLOCK))
+
+    def _watch(self) -> None:
+        while not self._over.wait(LOOK_SECONDS):
+            seen = self._units.look(time.monotonic())
+            if seen is not None:
+                self._looks.append((seen, self.clock_mhz()))
+
+    def told(self) -> "Told | None":
+        """What the looks come to; None where the card or its driver does not tell."""
+        raw, corrected, clocks, busy, tensor = [], [], [], [], []
+        for seen, clock in self._looks:
+            peak = tensor_tflops_at(self.gpu, clock)
+            if seen.tensor is None or peak is None:
+                continue
+            raw.append(seen.tensor * peak)
+            corrected.append(raw[-1] * tensor_yield(self.gpu, seen.graphics))
+            clocks.append(clock)
+            busy.append(seen.graphics or 0.0)
+            tensor.append(seen.tensor)
+        return Told(fmean(raw), fmean(corrected), median(clocks), fmean(busy), fmean(tensor)) if raw else None
+
+
+@dataclass(frozen=True)
+class Told:
+    """TFLOP/s as counted by 16-bit operations, the clock in MHz, shares of the time."""
+
+    raw: float
+    corrected: float
+    clock_mhz: float
+    busy: float
+    tensor: float
+
+
 def measure(load: Load, pause: float, seconds: float, nvml: DriverNvml) -> str:
     """Run one load for a while; a line of the table."""
-    card = nvml.card(0)
-    gpu = describe(Asking(nvml, card), 0, "")
-    units = Gpm(nvml, card, gpu.uuid)
+    rested: list[float] = []
 
-    def bursts(until: float) -> tuple[int, list[float]]:
-        done, clocks = 0, []
+    def bursts(until: float, after: Callable[[], object]) -> int:
+        done = 0
         while (began := time.monotonic()) < until:
             load.burst()
             torch.cuda.synchronize()
             done += 1
-            clocks.append(float(nvml.number("nvmlDeviceGetClockInfo", card, SM_CLOCK)))
+            after()
             time.sleep((time.monotonic() - began) * pause / (1.0 - pause))
-        return done, clocks
+        return done
 
-    bursts(time.monotonic() + WARM_SECONDS)
-    began = time.monotonic()
-    units.look(began)
-    done, clocks = bursts(began + seconds)
-    ended = time.monotonic()
-    seen = units.look(ended)
-    own = done * load.flops / (ended - began) / TERA
-    peak = tensor_tflops_at(gpu, median(clocks))
-    if seen is None or seen.tensor is None or peak is None:
+    bursts(time.monotonic() + WARM_SECONDS, lambda: None)
+    watcher = Watcher(nvml)
+    with watcher:
+        began = time.monotonic()
+        done = bursts(began + seconds, lambda: rested.append(watcher.clock_mhz()))
+        own = done * load.flops / (time.monotonic() - began) / TERA
+    told = watcher.told()
+    if told is None:
         return "this card or its driver does not tell"
-    told = seen.tensor * peak * load.rate
-    corrected = told * tensor_yield(gpu, seen.graphics)
+    raw, corrected = told.raw * load.rate, told.corrected * load.rate
     return (
-        f"counts {own:7.1f}  told {told:7.1f} ({told / own - 1:+6.1%})  corrected {corrected:7.1f} "
-        f"({corrected / own - 1:+6.1%})  busy {seen.graphics or 0:.0%}, tensor {seen.tensor:.0%}"
+        f"counts {own:7.1f}  told {raw:7.1f} ({raw / own - 1:+6.1%})  corrected {corrected:7.1f} ({corrected / own - 1:+6.1%})  "
+        f"busy {told.busy:.0%}, tensor {told.tensor:.0%}, {told.clock_mhz:.0f} MHz, {median(rested):.0f} right after a burst"
     )
 
 

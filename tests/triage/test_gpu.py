@@ -6,7 +6,7 @@ from msgspec import structs
 from perfwatch.probes.readings import Gpu, GpuActivity, GpuBinding, GpuProcess, GpuSample
 from perfwatch.triage.cards.gpu import MONITORED, Cards, Regime, cards_of, regime, regimes
 from perfwatch.triage.cards.kernels import kernels
-from perfwatch.triage.cards.residency import GUESSED, REMEMBERED
+from perfwatch.triage.cards.residency import GUESSED, REMEMBERED, returns
 from perfwatch.triage.history import History
 from tests.cards import LOADS, UUID, bound, history_until, load, under
 
@@ -271,3 +271,21 @@ def test_a_kernel_that_only_looks_stores_nothing_of_what_it_reads(
     card = Regime("GPU-0", graphics=1.0, sm_active=0.12, tensor=0.0, dram=dram, fp32=0.0, pcie_mib_per_second=mebibytes)
 
     assert card.polls is polls
+
+
+@pytest.mark.parametrize(
+    ("bursts", "until", "times"),
+    [
+        ((), 10, 0),
+        ((2.0,), 10, 0),  # once may have been the end of a phase
+        ((2.0, 4.0, 6.0), 9, 3),
+        ((2.0, 4.0, 6.0), 30, 0),  # it came back, and does no more
+    ],
+)
+def test_a_card_that_idles_was_given_work_again_as_often_as_it_came_back(
+    bursts: tuple[float, ...], until: int, times: int
+) -> None:
+    """A tenth of a second of work each, between pauses of seconds."""
+    looks = [(tenth / 10, "wait" if tenth / 10 in bursts else "idle") for tenth in range(until * 10)]
+
+    assert returns(looks) == times

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from msgspec import structs
 
 from perfwatch.gauntlet.recorded import expected_of
@@ -88,9 +89,10 @@ def test_a_rank_that_is_kept_from_its_cpus_is_told_so() -> None:
     assert (why.culprit.frame or "").startswith("prepare_batch")
 
 
-def test_a_rank_that_starves_is_no_sure_verdict_while_the_other_was_hardly_looked_at() -> None:
-    """Four samples of rank 0: it may be waiting for this one, which makes the name of the fault another."""
-    verdict = judged("../../starved_by_transforms/fires/other_rank_hardly_seen")
+@pytest.mark.parametrize("case", ["other_rank_hardly_seen", "other_rank_waits_for_it"])
+def test_a_rank_that_starves_is_no_sure_verdict_while_the_other_may_wait_for_it(case: str) -> None:
+    """Four samples of rank 0, or all of them in a collective: then the name of the fault is another, and more looks will tell."""
+    verdict = judged(f"../../starved_by_transforms/fires/{case}")
 
     assert (verdict.cause, verdict.culprits[0].rank) == ("starved_by_transforms", 1)
     assert verdict.confidence < CONFIDENT

@@ -23,6 +23,15 @@ def impatient() -> Recording:
     return replace(whole, session=msgspec.structs.replace(whole.session, conditions=conditions))
 
 
+def test_where_all_wait_in_one_helper_its_callers_tell() -> None:
+    """A helper that synchronises after each send and receive: the stages came there from lines of their own."""
+    verdict = diagnose(load(CASE.parent / "both_poll_in_one_helper"))
+
+    assert verdict.suspect is not None
+    assert verdict.suspect.cause == "mismatched_collective"
+    assert [one.frame for one in verdict.culprits] == ["step (schedule.py:22)", "step (schedule.py:33)"]
+
+
 def test_it_is_suspected_while_the_patience_runs() -> None:
     """With a countdown, so that a one-shot look waits for it."""
     suspect = diagnose(load(CASE)).suspect

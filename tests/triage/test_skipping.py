@@ -5,7 +5,7 @@ import pytest
 from perfwatch.probes.readings import Frame, SourceLine, Stack
 from perfwatch.triage.diagnose import SURE
 from perfwatch.triage.rules import skipping_steps
-from perfwatch.triage.rules.skipping_steps import COUNTED, NO_ROOM, SAMPLED, UNTOLD
+from perfwatch.triage.shares.due_steps import COUNTED, NO_ROOM, SAMPLED, UNTOLD
 from perfwatch.triage.shares.updating import updates
 from perfwatch.triage.slowness import NOTED
 from perfwatch.triage.verdict import Finding
@@ -77,8 +77,8 @@ def test_the_first_steps_of_a_run_may_take_minutes(made: int, seconds: int) -> N
 CLIPS = (Frame("clip_grad_norm_", f"{TORCH}/nn/utils/clip_grad.py", 20), Frame("train", TRAIN, 14))
 UPDATES_ITSELF = (Frame("train", TRAIN, 15),)
 CLEARS = (Frame("zero_grad", f"{TORCH}/optim/optimizer.py", 980), Frame("train", TRAIN, 11))
-
-
+# torch wraps it in a function without a name of its own.
+CLEARS_UNSEEN = (Frame("inner", f"{TORCH}/_compile.py", 54), Frame("train", TRAIN, 11))
 LOOP = ("loader", "net", "loss.backward", "clip_grad_norm_")
 
 
@@ -91,6 +91,7 @@ LOOP = ("loader", "net", "loss.backward", "clip_grad_norm_")
         (FORWARD, None, NOTED),
         (FORWARD, "scheduler.step", NOTED),
         (FORWARD, "self.optimizer.step", NO_ROOM),
+        (CLEARS_UNSEEN, "self.optimizer.step", NO_ROOM),
     ],
 )
 def test_without_a_count_only_a_loop_that_has_an_optimizer_of_torch_skips_its_steps(
@@ -100,6 +101,7 @@ def test_without_a_count_only_a_loop_that_has_an_optimizer_of_torch_skips_its_st
     job = Training(card=False).goes_on(40.0, [FORWARD, BACKWARD, CLIPS, last])
     if stepped is not None:
         job.add(SourceLine(file=TRAIN, line=13, text="loss.backward()", loop_calls=(*LOOP, stepped)))
+        job.add(SourceLine(file=TRAIN, line=11, text="optimizer.zero_grad()", calls=("optimizer.zero_grad",)))
 
     found = skipping_steps.judge(job.case())
 

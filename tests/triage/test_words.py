@@ -128,7 +128,7 @@ def test_a_rank_that_stands_elsewhere_is_named_and_not_those_at_the_rendezvous()
 
 def test_a_cycle_of_connections_says_what_is_waited_for() -> None:
     """Not "its turn": there is no lock."""
-    verdict = diagnose(load(RECORDINGS / "deadlocked_locks/fires/both_ends_receive"))
+    verdict = diagnose(load(RECORDINGS / "blocked_network/fires/both_ends_receive"))
 
     assert "to send on 127.0.0.1:" in verdict.summary
     assert "its turn" not in verdict.summary
@@ -253,3 +253,11 @@ def test_threads_of_a_pool_without_a_task_are_no_partners_of_a_deadlock() -> Non
 def test_a_verdict_says_what_somebody_would_have_to_look_for(case: str, words: str) -> None:
     """Beside the state and the cause: who holds what, which of several, and what it does instead."""
     assert words in judged(case).summary
+
+
+def test_a_function_that_computes_in_python_launches_nothing() -> None:
+    """A matcher in plain Python keeps the card waiting: a graph of launches would help nobody."""
+    verdict = diagnose(load(RECORDINGS / "host_bound_python/fires/matching_in_plain_python"))
+
+    assert "Python computes at assign (matcher.py:" in verdict.summary
+    assert "tensors or a native library" in verdict.next[0]

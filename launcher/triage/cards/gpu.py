@@ -10,7 +10,16 @@ from dataclasses import dataclass, replace
 from perfwatch.probes import readings as r
 from perfwatch.triage.cards.baseline import baseline
 from perfwatch.triage.cards.flatness import FLAT, FLAT_MIB_PER_SECOND, NOT_STORED, flat
-from perfwatch.triage.cards.residency import BUSY, IDLE, REMEMBERED, RESIDENT, draws_little, rough_kind, spin_power
+from perfwatch.triage.cards.residency import (
+    BUSY,
+    IDLE,
+    REMEMBERED,
+    RESIDENT,
+    draws_little,
+    returns,
+    rough_kind,
+    spin_power,
+)
 from perfwatch.triage.history import History, R, Seen
 
 WINDOW_SECONDS = 5.0
@@ -27,7 +36,7 @@ MOST_LOOKS = 0.9  # of the time, for a window to be of one kind
 # of the memory's bandwidth for changing between them), of which nothing came to the card's own memory: 300 MiB/s that do are
 # 0.00006 of its bandwidth. A kernel that works on what lies in host memory stores nothing either, and reads ten times as much.
 POLLING_SM, POLLING_UNITS, POLLING_MIB_PER_SECOND = 0.3, 0.005, 300.0
-UNSTORED_MIB_PER_SECOND = 3000.0  # of which nothing is stored: NOT_STORED
+UNSTORED_MIB_PER_SECOND = 6000.0  # of which nothing is stored: NOT_STORED
 ASKING_INTEGER = (
     0.05  # a loop that only asks waits for each answer (0.0002 to 0.015); above it something may be counted
 )
@@ -63,6 +72,7 @@ class Regime:
     seconds: float = 0.0  # over which it was looked at
     graphics: float | None = None  # a kernel was resident
     spinning: float = 0.0
+    returns: int = 0  # of one that mostly idles: how often work came to it again, up to now
     computes: bool = False
     memory_utilisation: float | None = None  # of the time, as NVML tells it; stands in for ``dram``
     sm_active: float | None = None
@@ -243,6 +253,7 @@ def _classed(
         seconds=looks[-1][0] - looks[0][0],
         graphics=resident,
         spinning=spinning,
+        returns=returns(looks),
     )
 
 

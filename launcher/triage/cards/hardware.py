@@ -53,7 +53,7 @@ DATA_SHEET: tuple[tuple[str, float], ...] = (
 # Kernels of Ampere's mma.sync (FlashAttention 2) are active for half as long again as their arithmetic needs.
 POWER_CAP = 0x4
 SUSTAINED: dict[tuple[int, int], float] = {(9, 0): 0.918}
-RESTED_BUSY, SUSTAINED_BUSY = 0.25, 0.6  # shares of the time with a kernel resident
+RESTED_BUSY, SUSTAINED_BUSY = 0.15, 0.6  # shares of the time with a kernel resident
 DATA_RATE = 2  # transfers per cycle of the memory clock that NVML tells (checked: T4, A10, A100, L40S, H200, RTX 4090)
 MHZ = 1e6
 TERA = 1e12

@@ -4,10 +4,14 @@ Utilisation is 100 % for a kernel that spins. Whether memory moves is told by th
 the share of the bandwidth, and 0 for everything that hangs); where that is missing too, by the power.
 """
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 from perfwatch.probes import readings as r
 from perfwatch.triage.cards.baseline import Baseline, baseline
 from perfwatch.triage.history import History
 
+LONGER = 2.0  # times the longest pause between two pieces of work: the card is then not known to be given any more
 IDLE = 0.02  # of the time with a kernel resident: at or below it nothing is asked of the card (measured 0.0001 with a context)
 RESIDENT = 0.95  # a kernel that never ends reads 1.0
 BUSY = 0.9  # above it the card hardly waits for the host (a healthy training reads 0.98 to 1.0)
@@ -50,3 +54,11 @@ def seems_to_spin(history: History, uuid: str) -> list[tuple[float, bool]]:
     """Every look at a card without its units: when it was, and whether a kernel seemed to spin then."""
     floor, _ = spin_power(history, uuid, baseline(history, uuid, WINDOW_SECONDS))
     return [(one.at, rough_kind(one.reading, floor) == "spin") for one in history.series(r.GpuSample, uuid)]
+
+
+def returns(looks: Sequence[tuple[float, str]]) -> int:
+    """How often a card was given work after it had idled; 0 where it has idled for longer now than pauses lasted before."""
+    begins = [at for (_, before), (at, now) in pairwise(looks) if before == "idle" and now not in ("idle", "unknown")]
+    if len(begins) < 2 or looks[-1][0] - begins[-1] > LONGER * max(b - a for a, b in pairwise(begins)):
+        return 0
+    return len(begins)

@@ -11,7 +11,7 @@ from perfwatch.triage.roles.job import Job, Member
 from perfwatch.triage.roles.ray_train import RUNS
 from perfwatch.triage.shares.profile import TRAINING_TAGS, Profile, at_training, lasting, profile
 from perfwatch.triage.waits.devices import served
-from perfwatch.triage.words.frames import any_tag, tags
+from perfwatch.triage.words.frames import any_tag, of_torch, short_name, tags, tags_of
 
 STEP_GRACE = 5.0  # a rank is late when it made no step for so many times its usual longest ...
 STEP_GRACE_SECONDS = 3.0  # ... and at least for so long
@@ -24,6 +24,7 @@ LATELY_SECONDS = 12.0  # of stacks that tell what it is at; a crowded machine de
 LONGER = 2.5  # times the usual one: it is not only steps that were made
 STEPS_SEEN = 2
 COUNTED_BETWEEN = 3  # looks at the count; the steps before another graph is captured fall into one or two
+EVALUATIONS = 3  # of the closure that an optimizer was given; one of torch ends its step after so many at most
 STILL_SHARE = 0.95  # of the samples in one stack; a nonblocking dump tears about 3 %
 STILL_SAMPLES = 4
 
@@ -184,18 +185,20 @@ def progress(history: History, rank: Member, job: Job) -> Progress:
     within = turns_within(history, rank.pid, tid)
     if within is not None and not moved.frozen:
         return Progress("busy", f"one loop of one {within.called} in {within.samples} samples", tid, steps)
+    late = steps is not None and steps.ago_seconds is not None
+    recent = profile(history, rank.pid, tid, seconds=LATELY_SECONDS)
+    evaluations = recent.turns(evaluates)
+    if late and evaluations >= EVALUATIONS and not moved.frozen:
+        return Progress("moving", f"{evaluations} evaluations within one optimizer step", tid, steps)
     if device is not None:  # late steps are long ones then
-        late = steps is not None and steps.ago_seconds is not None
         return Progress("busy" if late else "moving", device[1], tid, steps)
     if moved.frozen:
         return Progress("still", "the training thread does not run", tid, steps)
-    recent = profile(history, rank.pid, tid, seconds=LATELY_SECONDS)
     samples, alike = moved.samples, moved.steady_share
     if 0 < samples < STILL_SAMPLES and moved.in_vain:  # the next record is late
         samples, alike = recent.samples, _alike(recent)
     if samples >= STILL_SAMPLES and alike >= STILL_SHARE and moved.seconds >= 0.9 and not _steps_between(recent):
         return Progress("still", f"one stack in {alike:.0%} of {samples} samples", tid, steps)
-    late = steps is not None and steps.ago_seconds is not None
     if recent.samples < STILL_SAMPLES:
         if not late and _steps_seen(lasting(history, rank.pid, tid, LATELY_SECONDS)):
             return Progress("moving", "it runs, as when steps were last looked at", tid, steps)
@@ -221,6 +224,12 @@ def _steps_seen(seen: Profile) -> bool:
 def trains(stack: r.Stack) -> bool:
     """Whether a stack is at training work, not at the imports or the compilation that some of it begins with."""
     return at_training(stack) and not any_tag(tags(stack), "compile", "import")
+
+
+def evaluates(stack: r.Stack) -> bool:
+    """Whether a stack is in a backward pass that an optimizer of torch asked for: L-BFGS makes hundreds of them in one step."""
+    outer = (frame for frame in stack.frames if of_torch(frame) and "optimizer" in tags_of(frame.function, frame.file))
+    return "backward" in tags(stack) and any(short_name(frame.function) == "step" for frame in outer)
 
 
 def _steps_between(recent: Profile) -> bool:

@@ -15,7 +15,7 @@ from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung
 from perfwatch.triage.moving.flows import SILENT_BYTES_PER_SECOND
 from perfwatch.triage.moving.motion import WINDOW_SECONDS
 from perfwatch.triage.ranks.absence import in_collective, rank_of, way
-from perfwatch.triage.ranks.traffic import travelling
+from perfwatch.triage.ranks.traffic import between_ranks
 from perfwatch.triage.ranks.waitgraph import WaitGraph, wait_graph
 from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Outcome
 from perfwatch.triage.waits.chain import Chain
@@ -126,7 +126,7 @@ def _kind(name: str) -> str:
 
 def _travels(case: Case) -> bool:
     """Whether anything travels between the ranks, or nobody knows: large objects take their time over gloo's connections."""
-    moved = travelling(case, WINDOW_SECONDS)
+    moved = between_ranks(case, WINDOW_SECONDS)
     return moved is None or moved > SILENT_BYTES_PER_SECOND
 
 

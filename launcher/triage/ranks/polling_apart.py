@@ -11,10 +11,11 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, temporal
 from perfwatch.triage.moving.flows import SILENT_BYTES_PER_SECOND
 from perfwatch.triage.moving.motion import WINDOW_SECONDS
-from perfwatch.triage.ranks.traffic import carried, travelling
+from perfwatch.triage.ranks.traffic import between_ranks
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Finding
-from perfwatch.triage.words.frames import show
+from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.words.frames import show, user_frames
 
 CEILING = 0.7  # a kernel of the program's own in one rank, or a wedge behind two lines, look the same
 ARMED = "perfwatch run -- ... the next time: the flight recorder that it arms says in which call each rank is"
@@ -25,13 +26,12 @@ def polling_apart(case: Case, cause: Cause) -> Finding | None:
     chains = tuple(case.chains.values())
     if len(chains) < 2 or len(chains) < len(case.ranks) or not case.job.covered:
         return None
-    lines = [show(chain.start.frame) for chain in chains]
+    lines = _lines(chains)
     if len(set(lines)) < 2 or any(
         chain.end.kind != "gpu" or not polls(case.history, chain.start.pid) for chain in chains
     ):
         return None
-    own = carried(case, WINDOW_SECONDS)
-    moved = travelling(case, WINDOW_SECONDS) if own is None else own.bytes_per_second
+    moved = between_ranks(case, WINDOW_SECONDS)
     if moved is None or moved > SILENT_BYTES_PER_SECOND:
         return None
     parts = "; ".join(f"rank {chain.start.rank} at {line}" for chain, line in zip(chains, lines, strict=True))
@@ -54,6 +54,17 @@ def polling_apart(case: Case, cause: Cause) -> Finding | None:
     )
     return msgspec.structs.replace(
         found,
-        culprits=tuple(one for chain in chains for one in chain.culprits()),
+        culprits=tuple(
+            msgspec.structs.replace(one, frame=line)
+            for chain, line in zip(chains, lines, strict=True)
+            for one in chain.culprits()
+        ),
         wait_chain=tuple(link for chain in chains for link in chain.links),
     )
+
+
+def _lines(chains: tuple[Chain, ...]) -> list[str | None]:
+    """Where each rank stands; where all stand in the same helper, the innermost of its callers that are not the same."""
+    written = [user_frames(stack) if (stack := chain.start.stack) is not None else () for chain in chains]
+    apart = (frames for frames in zip(*written, strict=False) if len(set(frames)) > 1)
+    return list(map(show, next(apart, [chain.start.frame for chain in chains])))

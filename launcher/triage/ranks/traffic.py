@@ -49,6 +49,12 @@ def travelling(case: Case, seconds: float) -> float | None:
     return sum(rates) + nvlink_bytes_per_second(case, seconds) if rates else None
 
 
+def between_ranks(case: Case, seconds: float) -> float | None:
+    """Bytes a second over the ranks' own connections; where these were not read, all that travels. None: not known."""
+    own = carried(case, seconds)
+    return travelling(case, seconds) if own is None else own.bytes_per_second
+
+
 def _rates(case: Case, kinds: tuple[str, ...], seconds: float) -> list[float]:
     """Of each interface or port of these kinds, in each direction, as far as they were read twice."""
     found = []

@@ -18,7 +18,7 @@ What to do next
 
 from perfwatch.probes.readings import Descriptor, Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
+from perfwatch.triage.hang import hung, temporal, wakes_soon, who
 from perfwatch.triage.independence import ONE_SOURCE
 from perfwatch.triage.moving.arriving import passed
 from perfwatch.triage.rule import Cause
@@ -26,8 +26,9 @@ from perfwatch.triage.shares.profile import TRAINING_TAGS
 from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import End
+from perfwatch.triage.waits.releasing import CONNECTION
 from perfwatch.triage.waits.sending import ask, sends
-from perfwatch.triage.words.frames import show
+from perfwatch.triage.waits.served_by_the_job import TIMEOUT, served_by_the_job
 
 LATELY_SECONDS = 30.0  # of which a byte says that the peer answers
 UNSEEN = 0.78  # confidence without a stack, of one of several ranks: it may as well wait for its peers in a collective
@@ -39,8 +40,8 @@ def judge(case: Case) -> Outcome:
     """Fires on a chain that ends in a silent socket."""
     for chain in case.still_chains:
         end = chain.end
-        if "connection" in chain.through and end.still and not wakes_soon(case, end):
-            return _served_by_the_job(case, chain)
+        if CONNECTION in chain.through and end.still and not wakes_soon(case, end):
+            return served_by_the_job(case, CAUSE.name, chain)
         if end.kind != "network" or end.still is False or arrives(case, chain):
             continue
         socket = end.descriptor.socket if end.descriptor else None
@@ -65,7 +66,7 @@ def judge(case: Case) -> Outcome:
                     refuted_by=f"not one byte {'was taken' if sending else 'arrived'} meanwhile",
                 ),
             ),
-            next=(*(ask(end) or ("ss -tnp",)), _gives_up(end) if sending else "give the request a timeout"),
+            next=(*(ask(end) or ("ss -tnp",)), _gives_up(end) if sending else TIMEOUT),
         )
     return None
 
@@ -97,21 +98,6 @@ def _gives_up(end: End) -> str:
     """Who may have stopped reading, and how a program gets over that."""
     reads = f"look at pid {end.others[0]}, which holds the other end, and " if end.others else ""
     return f"{reads}give the send a timeout (or let a thread of its own send, from a queue that may overflow)"
-
-
-def _served_by_the_job(case: Case, chain: Chain) -> Outcome:
-    """The peer is a process of the job itself, which stands still."""
-    return hung(
-        case,
-        CAUSE.name,
-        chain,
-        owner="user_code",
-        summary=f"pid {chain.start.pid} at {show(chain.start.frame)} waits for {chain.links[0].waits_for}; "
-        f"there {who(chain)} waits for {chain.awaited}",
-        patience=STRUCTURAL_SECONDS if outlasts(case, chain.end) else temporal(case),
-        alternatives=(Alternative(cause="blocked_child", refuted_by="it is talked to over the network"),),
-        next=(f"py-spy dump --nonblocking --pid {chain.end.node.pid}", "give the request a timeout"),
-    )
 
 
 def arrives(case: Case, chain: Chain) -> bool:

@@ -31,7 +31,7 @@ from perfwatch.triage.ranks.lateness import in_collective
 from perfwatch.triage.ranks.leaving import leaves
 from perfwatch.triage.ranks.mpi import exchange
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.shares.preparing import prepares_natively
+from perfwatch.triage.shares.preparing import called_in_training, prepares_natively
 from perfwatch.triage.shares.saving import SYNCS, comes_back
 from perfwatch.triage.verdict import Outcome
 from perfwatch.triage.waits.devices import in_sync
@@ -43,6 +43,7 @@ CAUSE = Cause("computing_on_host", "busy", "user_code", (Thread, Stack))
 RUNNING_SHARE = 0.5  # of a core
 CERTAIN = 0.85
 UNSEEN = 0.7  # ranks that are not here, or have left, or a card may be waited for in that very call; or it comes back from it
+EACH_STEP = 0.65  # the loop around trains: it may be what each step waits for
 ONE_LINE_SHARE = 0.9
 READ_BACK = frozenset({"item", "cpu", "synchronize"})  # what torch alone has; numpy has ``unique`` and ``tolist``
 MODEL_SHARE = 0.2  # of samples in forward passes: above it a model runs, which is an evaluation
@@ -85,6 +86,8 @@ def judge(case: Case) -> Outcome:
             and not left
             and not phase.profile.turns(partial(in_collective, case))
             else UNSEEN
+            if one_line or not called_in_training(case, phase.rank)
+            else EACH_STEP
         )
         return phase.finding(
             CAUSE,

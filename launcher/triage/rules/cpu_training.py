@@ -67,7 +67,11 @@ def judge(case: Case) -> Outcome:
         return None
     cards = [card for rank in case.trainers for card in regimes(case.history, rank.pid, WINDOW_SECONDS)]
     lately = [card for rank in case.trainers for card in regimes(case.history, rank.pid, LATELY_SECONDS)]
-    if any(card.kind != "idle" or _copies(case, card) for card in (*cards, *lately) if not _of_others(case, card)):
+    if any(
+        card.kind != "idle" or card.returns or _copies(case, card)
+        for card in (*cards, *lately)
+        if not _of_others(case, card)
+    ):
         return None  # judged by its cards
     use_one = [
         rank for rank in case.trainers if cards_of(case.history, rank.pid).uuids or unseen(case.history, rank.pid)
@@ -77,7 +81,8 @@ def judge(case: Case) -> Outcome:
         return Abstention(cause=CAUSE.name, missing=(lacking,))
     held = [card for rank in case.trainers if cards_of(case.history, rank.pid).certain for card in cards]
     steps = case.progress[case.trainers[0].pid].steps
-    pace = f", a step each {steps.newest_seconds:.3f} s" if steps is not None and steps.newest_seconds else ""
+    timed = steps is not None and steps.newest_seconds and not steps.late
+    pace = f", a step each {steps.newest_seconds:.3f} s" if timed else ""
     return Finding(
         cause=CAUSE.name,
         state="healthy",

@@ -21,6 +21,7 @@ What to do next
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.busy import WINDOW_SECONDS
 from perfwatch.triage.cards.accelerated import sync_share
+from perfwatch.triage.cards.gpu import polls
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import temporal
 from perfwatch.triage.moving.loops import COUNTED_LOOP, turning
@@ -56,8 +57,10 @@ def judge(case: Case) -> Outcome:
         seen = _lately(case, rank)
         if seen.samples < FEW_SAMPLES or seen.share("compile", "import") > BEGINNING_SHARE:
             continue
-        if turns_within(case.history, rank.pid, case.progress[rank.pid].thread) is not None:
-            continue  # one forward pass, which may never end
+        if turns_within(case.history, rank.pid, case.progress[rank.pid].thread) is not None or polls(
+            case.history, rank.pid
+        ):
+            continue  # one forward pass, which may never end; or its card only waits for another rank
         if case.progress[rank.pid].kind == "still" and len(case.chains[rank.pid].links) > 1:
             continue  # it does not run: another one holds what it needs to go on in its forward pass
         if found := _evaluates(case, rank, seen) or _collects(case, rank):

@@ -5,18 +5,22 @@ What it means
     idles between kernels, and a faster card would change nothing.
 
 How it is recognised
-    On the card a kernel is resident only a part of the time; the training thread runs at a full core, in code that launches
-    kernels, and hardly ever waits: not for data, not for the card.
+    On the card a kernel is resident only a part of the time, or it idles and is given work again and again; the training thread
+    runs at a full core, in code that launches kernels, and hardly ever waits: not for data, not for the card. Where most of that is
+    one function of the program's own, which keeps the GIL, it is Python that computes there (a matcher, a loss).
 
 What it is mistaken for
     ``synchronising``: the thread waits for the card again and again, which then runs dry. ``starved_by_transforms``: it waits
     for data. ``contended_cpu``: it wants to run and may not. A larger batch of the same many kernels is not host bound.
 
 What to do next
-    Fewer, larger launches: ``torch.compile(mode="reduce-overhead")`` or CUDA graphs, a fused optimizer, a larger batch.
+    Fewer, larger launches: ``torch.compile(mode="reduce-overhead")`` or CUDA graphs, a fused optimizer, a larger batch. A function
+    that computes in Python: tensors or a native library instead of its loops.
 """
 
-from perfwatch.probes.readings import GpuSample, Stack, Thread
+from functools import partial
+
+from perfwatch.probes.readings import Frame, GpuSample, Stack, Thread
 from perfwatch.triage.cards.accelerated import (
     FEW_SAMPLES,
     accelerated,
@@ -28,6 +32,8 @@ from perfwatch.triage.cards.accelerated import (
 from perfwatch.triage.cards.links import traffic_mib_per_second
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.other_work import keeps_gil
+from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.saving import in_save
 from perfwatch.triage.slowness import LOST_SHARE, certainty
 from perfwatch.triage.verdict import Alternative, Outcome
@@ -40,6 +46,8 @@ LAUNCHING = 0.5  # of the samples
 SYNCS = 0.1  # of the samples: above it the waits for the card are the better explanation
 COPIES_MIB_PER_SECOND = 1024.0  # of launches alone there are some hundred
 COPIES_TOO = 0.7  # confidence where so much is copied that this may be what the host does
+RETURNS = 3  # pieces of work between which the card idled: one or two may be the end of a phase
+ONE_FUNCTION = 0.6  # of the samples
 RESIDUE = 0.5  # every host-side cause leaves the card waiting: one that explains half as much is the better answer
 
 
@@ -47,14 +55,16 @@ def judge(case: Case) -> Outcome:
     """Fires on a card that waits while the host runs as fast as it can."""
     for one in accelerated(case):
         seen = one.profile
-        if one.card.kind != "wait" or one.card.waiting < LOST_SHARE or seen.samples < FEW_SAMPLES:
+        given_work = one.card.kind == "wait" or (one.card.kind == "idle" and one.card.returns >= RETURNS)
+        if not given_work or one.card.waiting < LOST_SHARE or seen.samples < FEW_SAMPLES:
             continue
         launching, syncs = launching_share(case, seen), sync_share(case, seen)
         if one.runs < RUNS or launching < LAUNCHING or syncs >= SYNCS:
             continue
         lost = min(one.card.waiting, launching)
         moved = traffic_mib_per_second(case.history, one.card) or 0.0
-        frame = show(seen.top_line(lambda stack: not in_save(case, stack)) or seen.top_line())
+        line = seen.top_line(lambda stack: not in_save(case, stack)) or seen.top_line()
+        frame, plain = show(line), _computes_at(seen, line)
         return slow_on_gpu(
             case,
             CAUSE,
@@ -63,8 +73,12 @@ def judge(case: Case) -> Outcome:
             explains=RESIDUE * lost,
             confidence=min(certainty(lost), COPIES_TOO if moved >= COPIES_MIB_PER_SECOND else 1.0),
             frame=frame,
-            summary=f"the GPU waits for the host {one.card.waiting:.0%} of the time: Python launches kernels more slowly than "
-            f"the card runs them, mostly at {frame}",
+            summary=f"the GPU waits for the host {one.card.waiting:.0%} of the time: "
+            + (
+                f"Python computes at {frame}"
+                if plain
+                else f"Python launches kernels more slowly than the card runs them, mostly at {frame}"
+            ),
             evidence=(
                 monitored(case, one, "waits between kernels", "a kernel resident all the time"),
                 case.saw(
@@ -86,7 +100,22 @@ def judge(case: Case) -> Outcome:
                 Alternative(cause="synchronising", refuted_by=f"only {syncs:.0%} of the samples wait for the card"),
             ),
             next=(
-                'fewer, larger launches: torch.compile(mode="reduce-overhead"), CUDA graphs, fused=True in the optimizer',
+                f"write {frame} with tensors or a native library, without loops in Python"
+                if plain
+                else 'fewer, larger launches: torch.compile(mode="reduce-overhead"), CUDA graphs, fused=True in the optimizer',
             ),
         )
     return None
+
+
+def _in(frame: Frame, stack: Stack) -> bool:
+    """Whether a stack is in the function of a frame, and in nothing that it calls."""
+    return bool(stack.frames) and (stack.frames[0].function, stack.frames[0].file) == (frame.function, frame.file)
+
+
+def _computes_at(seen: Profile, frame: Frame | None) -> bool:
+    """Whether most of the time goes into Python of one function, which keeps the GIL."""
+    if frame is None:
+        return False
+    within = partial(_in, frame)
+    return seen.share_where(within) >= ONE_FUNCTION and keeps_gil(seen, within)

@@ -97,10 +97,10 @@ def _own(case: Case) -> Outcome:
         works = partial(_makes_no_experience, case, in_rollout(case.history, seen))
         python = seen.share_where(lambda stack: own_python(case.history, stack))
         native = native_python_share(case, rank)
-        now = case.progress[rank.pid]
-        if now.kind == "busy" and now.steps is not None:
+        if (now := case.progress[rank.pid]).kind == "busy" and now.steps is not None:
             continue  # steps are late: one long phase is no part of each step
-        plain = python >= PYTHON_SHARE or (keeps_gil(case, rank) if native is None else native >= NATIVE_SHARE)
+        kept = keeps_gil(whole, partial(does_other_work, case)) if native is None else native >= NATIVE_SHARE
+        plain = python >= PYTHON_SHARE or kept
         frame = seen.top_line(works)
         apart = is_apart(case, rank, seen, phase := partial(_works_in, frame, works))
         lost = min(seen.share_where(works), recurrent(case, rank, seen, phase)[1] if apart else 1.0)

@@ -25,18 +25,17 @@ What to do next
 from perfwatch.probes.readings import Stack
 from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.case import Case
-from perfwatch.triage.history import Seen
-from perfwatch.triage.moving.motion import was_at
-from perfwatch.triage.moving.progress import StepClock, stepped
-from perfwatch.triage.roles.job import Member
+from perfwatch.triage.moving.progress import StepClock
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.due_steps import FEW_STEPS, counted, sampled
 from perfwatch.triage.shares.leaving_early import WHAT_NEXT, leaves_early
-from perfwatch.triage.shares.profile import Profile
-from perfwatch.triage.shares.updating import PASSES, accompanies, at_a_pass, beside_a_step, steps_an_optimizer, updates
+from perfwatch.triage.shares.updating import (
+    beside_a_step,
+    updates,
+)
 from perfwatch.triage.slowness import NOTED, WINDOW_SECONDS, slow
 from perfwatch.triage.verdict import Alternative, Outcome
-from perfwatch.triage.words.code import line_of
-from perfwatch.triage.words.frames import any_tag, tags, user_frame, user_frames
+from perfwatch.triage.words.frames import tags
 
 CAUSE = Cause("skipping_steps", "slow", "user_code", (Stack,))
 
@@ -44,14 +43,9 @@ FEW_SAMPLES = 40
 BACKWARD_SHARE = 0.05
 BACKWARD_TURNS = 6  # separate backward passes without one optimizer step
 NO_STEP_SECONDS = 5.0  # by the agent's count
-FEW_STEPS = 3  # before so many, or where none was timed, nobody knows how long one takes
 UNKNOWN_PACE_SECONDS = 60.0
 LONGER = 2.5  # times the longest step so far
 COMPANIONS = 3  # samples of what costs at most half a step: a step that is made would be missed with e**-6
-COUNTED, SAMPLED, NO_ROOM = 0.92, 0.85, 0.78
-UNTOLD = 0.7  # nobody saw at which lines the passes of the steps were that were made
-MANY_COMPANIONS = 6  # samples of what goes with a step: beside so many one sample elsewhere is no update
-MOSTLY = 0.5  # of the passes that are seen now
 
 
 def judge(case: Case) -> Outcome:
@@ -65,7 +59,7 @@ def judge(case: Case) -> Outcome:
             return found
         if seen.samples < FEW_SAMPLES or seen.share("backward") < BACKWARD_SHARE:
             continue
-        turns = seen.turns(lambda stack: "backward" in tags(stack))
+        turns = seen.turns(lambda stack: "backward" in tags(stack) and not updates(stack))
         beside, awaited = beside_a_step(seen), 0.0
         if steps is not None:
             skipped = (steps.ago_seconds or 0.0) > _usual(steps)
@@ -76,7 +70,7 @@ def judge(case: Case) -> Outcome:
             skipped = seen.share_where(updates) == 0.0 and (beside >= COMPANIONS or awaited > 0)
         if turns < BACKWARD_TURNS or not skipped:
             continue
-        sure = _sampled(case, rank, seen, beside) if steps is None else _counted(case, rank, seen, steps.count)
+        sure = sampled(case, rank, seen, beside) if steps is None else counted(case, rank, seen, steps.count)
         if awaited and sure == NOTED:
             continue
         said = "the loop turns but the optimizer makes no step"
@@ -103,36 +97,6 @@ def judge(case: Case) -> Outcome:
             next=WHAT_NEXT,
         )
     return None
-
-
-def _sampled(case: Case, rank: Member, seen: Profile, beside: int) -> float:
-    """How sure it is that a step is due where none is counted.
-
-    Only who has an optimizer of torch leaves it out: it was seen, or its ``step`` stands in the loop that makes the passes
-    and nothing is done there beside these and what goes with them, where an update of the program's own would be.
-    """
-    if was_at(case.history, rank.pid, case.progress[rank.pid].thread, "optimizer", "scaler"):
-        return SAMPLED
-    lines = {user_frame(one.reading) for one in seen.sights if any_tag(tags(one.reading), *PASSES)}
-    elsewhere = seen.share_where(lambda stack: not accompanies(stack) and not at_a_pass(lines, stack))
-    around = {frame for one in _passes(seen) for frame in user_frames(one.reading)}
-    due = any(steps_an_optimizer(line_of(case.history, frame)) for frame in around)
-    return NO_ROOM if due and round(elsewhere * seen.samples) <= beside // MANY_COMPANIONS else NOTED
-
-
-def _counted(case: Case, rank: Member, seen: Profile, count: int) -> float:
-    """How sure a resting count is: the passes of now must be those that made steps before."""
-    made = stepped(case.history, rank.pid)
-    trains = {user_frame(one.reading) for one in _passes(case.profile(rank)) if any(a <= one.at <= b for a, b in made)}
-    if not trains:
-        return UNTOLD if count >= FEW_STEPS else NOTED
-    now = _passes(seen)
-    alike = sum(one.reading.samples for one in now if user_frame(one.reading) in trains)
-    return COUNTED if alike >= MOSTLY * sum(one.reading.samples for one in now) else NOTED
-
-
-def _passes(seen: Profile) -> list[Seen[Stack]]:
-    return [one for one in seen.sights if "backward" in tags(one.reading)]
 
 
 def _usual(steps: StepClock) -> float:

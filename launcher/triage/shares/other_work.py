@@ -1,5 +1,7 @@
 """What a training thread does besides training: makes data, or what comes between steps; saves have a rule of their own."""
 
+from collections.abc import Callable
+
 from perfwatch.probes.readings import Stack
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import motion
@@ -14,7 +16,7 @@ from perfwatch.triage.words.frames import tags
 
 RECEIVES = frozenset({"mp_queue_get", "mp_receive"})
 NEVER_SLEEPS = 0.85  # of a core
-OWNED_LOOKS = 5  # dumps; with small operations of torch a thread is without the GIL in 80 to 100 % of them
+OWNED_LOOKS = 4  # dumps; with small operations of torch a thread is without the GIL in 80 to 100 % of them
 
 
 def does_other_work(case: Case, stack: Stack) -> bool:
@@ -30,13 +32,9 @@ def _unpickles(case: Case, stack: Stack) -> bool:
     return (motion(case.history, stack.pid, stack.tid, WINDOW_SECONDS).run_share or 0.0) >= NEVER_SLEEPS
 
 
-def keeps_gil(case: Case, rank: Member) -> bool:
-    """Whether each dump of several that found the training thread at other work saw it own the GIL: it is no arithmetic of torch."""
-    known = [
-        one.reading
-        for one in case.profile(rank, WINDOW_SECONDS).sights
-        if one.reading.owns_gil is not None and does_other_work(case, one.reading)
-    ]
+def keeps_gil(seen: Profile, holds: Callable[[Stack], bool]) -> bool:
+    """Whether each dump of several that found a thread at some work saw it own the GIL: it is no arithmetic of torch."""
+    known = [one.reading for one in seen.sights if one.reading.owns_gil is not None and holds(one.reading)]
     return sum(stack.samples for stack in known) >= OWNED_LOOKS and all(stack.owns_gil for stack in known)
 
 

@@ -1,12 +1,15 @@
 """Whether a rank prepares in Python of its own, before it has ever trained: a vocabulary, an index, a table in memory."""
 
+from collections.abc import Iterable
+
+from perfwatch.probes.readings import Frame
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.loops import TRAINS, counts, releases_gil, turning
 from perfwatch.triage.moving.memory import quiet
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.profile import TRAINING_TAGS
 from perfwatch.triage.words.code import line_of, names
-from perfwatch.triage.words.frames import user_frames
+from perfwatch.triage.words.frames import user_frame, user_frames
 
 SAMPLES = 60
 LINES = 2
@@ -28,17 +31,30 @@ def goes_through_rounds(case: Case, rank: Member) -> bool:
 
 
 def prepares_natively(case: Case, rank: Member) -> bool:
-    """Whether it does so in many native calls, of numpy say: mostly without the GIL, and in no loop around that trains by its text."""
+    """Whether it does so in many native calls, of numpy say: mostly without the GIL, and in no loop that trains by its text.
+
+    A function that turns in a loop of its own may be called from such a loop: a sample of training would have been met by now.
+    """
     end, ever = case.chains[rank.pid].end, case.profile(rank)
-    around = {frame for one in ever.sights for frame in user_frames(one.reading)}
-    lines = [line for frame in around if (line := line_of(case.history, frame)) is not None]
     return (
         end.kind == "native"
         and _untrained(case, rank)
         and counts(case.history, end.node)
         and releases_gil(case.history, end.node)
-        and not any(names(line.loop_calls) >= TRAINS for line in lines)
+        and not _in_a_loop_that_trains(case, (user_frame(one.reading) for one in ever.sights))
     )
+
+
+def called_in_training(case: Case, rank: Member) -> bool:
+    """Whether a loop around all of it trains by its text: it may be the data of each step, or come once between two."""
+    return _in_a_loop_that_trains(
+        case, (frame for one in case.profile(rank).sights for frame in user_frames(one.reading))
+    )
+
+
+def _in_a_loop_that_trains(case: Case, frames: Iterable[Frame | None]) -> bool:
+    lines = (line_of(case.history, frame) for frame in set(frames))
+    return any(line is not None and names(line.loop_calls) >= TRAINS for line in lines)
 
 
 def has_not_trained(case: Case, rank: Member) -> bool:

@@ -23,7 +23,7 @@ WAITING_SHARE = 0.2  # of the training thread's time; healthy loops with prefetc
 BOTTLENECK_SHARE, NEVER_IDLE = 0.11, 0.9  # less waiting is enough where the workers never wait for work themselves
 SURE_SHARE = 0.4
 CARD_WAITS = 0.05  # a card that has nothing to do meanwhile is a second witness
-OTHERS_UNSEEN = 0.75
+OTHERS_UNSEEN = 0.75  # confidence
 FEW_SAMPLES = 20
 LATELY_SECONDS, STEPS_LATE = 3.0, 3.0  # the last step was so long ago at most, or so many times the longest: they go on
 OWN_WAITS = ("mp_queue_get", "queue_get", "pool_wait", "futures_wait", "mp_receive")  # of a loop without a DataLoader
@@ -39,11 +39,12 @@ class Starving:
     waiting: float  # share of its time
     profile: Profile
     producers: tuple[tuple[int, int], ...]  # (pid, tid) of the threads that make the data
+    resting: int = 0  # other workers, which have nothing to do: the batches of all wait for their turn
 
     @property
     def workers(self) -> int:
         """How many there are."""
-        return len(self.producers)
+        return len(self.producers) + self.resting
 
     @property
     def kind(self) -> str:
@@ -120,9 +121,9 @@ class Starving:
         )
 
     def _ceiling(self, case: Case) -> float:
-        """While another rank was hardly looked at, it may be waiting for this one, which is then a straggler."""
-        others = [rank for rank in case.ranks if rank.pid != self.rank.pid]
-        return OTHERS_UNSEEN if any(case.profile(one, WINDOW_SECONDS).samples < FEW_SAMPLES for one in others) else 1.0
+        """While another rank was hardly looked at, or waits elsewhere, it may be waiting for this one, which is then a straggler."""
+        others = [case.profile(rank, WINDOW_SECONDS) for rank in case.ranks if rank.pid != self.rank.pid]
+        return OTHERS_UNSEEN if any(one.samples < FEW_SAMPLES or _waits_for_ranks(one) for one in others) else 1.0
 
     def _culprit(self, pid: int, tid: int, frame: str | None) -> Culprit:
         worker = pid if pid != self.rank.pid else None
@@ -165,8 +166,12 @@ def starving(case: Case) -> Starving | None:
         makers = producers(case, rank)
         seen = _after_start(case, seen, makers)
         waiting = min(seen.share_where(awaits_data), asleep)
-        if makers and seen.samples >= FEW_SAMPLES and _enough(case, waiting, makers):
+        if not makers or seen.samples < FEW_SAMPLES:
+            continue
+        if _enough(case, waiting, makers):
             worst = Starving(rank, waiting, seen, makers)
+        elif late := _never_idle(case, rank, makers):
+            worst = Starving(rank, waiting, seen, late, len(makers) - len(late))
     return worst
 
 
@@ -220,6 +225,20 @@ def _enough(case: Case, waiting: float, makers: tuple[tuple[int, int], ...]) -> 
     if share < WORKING_SHARE:
         return False
     return waiting >= (BOTTLENECK_SHARE if share >= NEVER_IDLE else WAITING_SHARE)
+
+
+def _never_idle(case: Case, rank: Member, makers: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    """The DataLoader workers that always work, while the others rest: a loader hands out batches in turn, and waits for theirs."""
+    workers = {worker.pid for worker in case.job.workers(rank.pid)}
+    seen = {key: lasting(case.history, *key, WINDOW_SECONDS) for key in makers if key[0] in workers}
+    return tuple(
+        key for key, looks in seen.items() if looks.samples >= FEW_SAMPLES and looks.share_where(works) >= NEVER_IDLE
+    )
+
+
+def _waits_for_ranks(seen: Profile) -> bool:
+    """Whether a rank is nearly always where others are waited for, and not short of data itself."""
+    return seen.share("collective", "backward") >= NEVER_IDLE and seen.share_where(awaits_data) < WAITING_SHARE
 
 
 def _after_start(case: Case, seen: Profile, makers: tuple[tuple[int, int], ...]) -> Profile:

@@ -34,6 +34,11 @@ def clears(stack: Stack) -> bool:
     return "zero_grad" in _names(stack, "optimizer")
 
 
+def clears_only(line: SourceLine | None) -> bool:
+    """Whether a line of the program sets gradients to zero, and makes no step: what it calls may bear no name of an optimizer's."""
+    return line is not None and "zero_grad" in names(line.calls) and "step" not in names(line.calls)
+
+
 def beside_a_step(seen: Profile) -> int:
     """Samples of what goes with a step, and costs no more than it: so many of the step itself are due."""
     return round((seen.share_where(accompanies) + CLEARING * seen.share_where(clears)) * seen.samples)

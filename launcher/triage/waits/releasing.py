@@ -29,6 +29,7 @@ MARGIN_SECONDS = 1.0  # from the end of a rest to the release
 WORKING_SHARE = 0.2  # of a core
 ELSEWHERE = frozenset({"loader", "pool", "gil"})  # chains that have a rule of their own
 ASKED = frozenset({"child", "join_process", "supervised"})  # so has any other end in a child: ``blocked_child``
+CONNECTION = "connection"  # an edge over a network's socket; those over pipes and sockets of one host bear other names
 CONNECTED = frozenset("read write recv send poll accept connect".split())  # calls on a pipe or a connection
 EVENT_LOOP = "asyncio"  # tag of its frames
 HELD_UP = (A_LOCK, "a semaphore", "room in a queue")  # who waits for an item or an event may have nothing to do
@@ -118,6 +119,8 @@ def has_a_rule_of_its_own(chain: Chain) -> bool:
     """Whether a wait for a lock lies at the end of a way that another rule tells."""
     if chain.end.kind == "lock":
         return bool(chain.through & ELSEWHERE)
+    if chain.through == {CONNECTION}:
+        return True  # each waits for bytes from the next one: ``blocked_network``
     inside = {link.pid for link in chain.links} == {chain.start.pid}
     return bool(chain.through & ASKED) or (bool(chain.through & ELSEWHERE) and not inside)
 

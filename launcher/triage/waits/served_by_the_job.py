@@ -1,0 +1,54 @@
+"""A thread that waits for bytes of another process of its own job, which stands still: for something of its own, or for bytes, too."""
+
+import msgspec
+
+from perfwatch.triage.case import Case
+from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, who
+from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.node import culprit
+from perfwatch.triage.waits.releasing import named, partners, turn_of
+from perfwatch.triage.words.frames import show
+
+UNREAD = 0.78  # confidence without the stack of one of them: it may be about to send for another thread
+TIMEOUT = "give the request a timeout"
+BY_CHILD = Alternative(cause="blocked_child", refuted_by="it is talked to over the network")
+
+
+def served_by_the_job(case: Case, cause: str, chain: Chain) -> Outcome:
+    """The peer is a process of the job itself, which stands still."""
+    if chain.end.kind == "cycle":
+        return _in_a_circle(case, cause, chain)
+    return hung(
+        case,
+        cause,
+        chain,
+        owner="user_code",
+        summary=f"pid {chain.start.pid} at {show(chain.start.frame)} waits for {chain.links[0].waits_for}; "
+        f"there {who(chain)} waits for {chain.awaited}",
+        patience=STRUCTURAL_SECONDS if outlasts(case, chain.end) else temporal(case),
+        alternatives=(BY_CHILD,),
+        next=(f"py-spy dump --nonblocking --pid {chain.end.node.pid}", TIMEOUT),
+    )
+
+
+def _in_a_circle(case: Case, cause: str, chain: Chain) -> Outcome:
+    """The peer waits for bytes, too, and in the end for those of this process."""
+    others = partners(case, chain)
+    ask_them = ", ".join(named(one, chain.end.node.pid) for one in others)
+    found = hung(
+        case,
+        cause,
+        chain,
+        owner="user_code",
+        summary=f"{who(chain)} waits for {turn_of(chain)}, and so in turn does {ask_them}: nobody sends",
+        patience=STRUCTURAL_SECONDS,
+        evidence=tuple(
+            case.saw("thread", f"pid {one.pid}", f"waits, too, at {show(one.frame)}", "for bytes", "one of them sends")
+            for one in others[:4]
+        ),
+        ceiling=1.0 if all(one.stack is not None for one in (chain.end.node, *others)) else UNREAD,
+        alternatives=(BY_CHILD,),
+        next=(f"py-spy dump --nonblocking --locals --pid {chain.end.node.pid}", TIMEOUT),
+    )
+    return msgspec.structs.replace(found, culprits=tuple(map(culprit, (chain.end.node, *others))))
