@@ -126,7 +126,7 @@ class Watcher:
             if seen.tensor is None or peak is None:
                 continue
             raw.append(seen.tensor * peak)
-            corrected.append(raw[-1] * tensor_yield(self.gpu, seen.graphics))
+            corrected.append(raw[-1] * tensor_yield(self.gpu, seen.graphics, clock))
             clocks.append(clock)
             busy.append(seen.graphics or 0.0)
             tensor.append(seen.tensor)

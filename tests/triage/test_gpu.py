@@ -262,7 +262,14 @@ def test_a_gap_between_two_looks_is_no_long_kernel() -> None:
 
 @pytest.mark.parametrize(
     ("mebibytes", "dram", "polls"),
-    [(250, 0.0004, True), (1530, 0.0, True), (1530, 0.0003, False), (1530, None, False), (20_000, 0.0, False)],
+    [
+        (250, 0.0004, True),
+        (1530, 0.0, True),
+        (3340, 0.0, True),
+        (1530, 0.0003, False),
+        (1530, None, False),
+        (20_000, 0.0, False),
+    ],
 )
 def test_a_kernel_that_only_looks_stores_nothing_of_what_it_reads(
     mebibytes: int, dram: float | None, polls: bool

@@ -8,6 +8,7 @@ from perfwatch.triage.cards.hardware import (
     dram_peak_bytes_per_second,
     tensor_flops_per_clock,
     tensor_tflops_at,
+    tensor_yield,
     unknown,
 )
 from tests.cards import h200
@@ -72,3 +73,23 @@ def test_a_known_card_is_not_called_unknown() -> None:
     """There is nothing to say then."""
     assert unknown(h200()) == ""
     assert tensor_tflops_at(h200(), None) is None
+
+
+# Share of the time with a kernel resident, clock in MHz, and what a loop that counts its own FLOPs had of told ones: H100, H200.
+LOADS = [
+    (0.95, 1388, 1.006),
+    (0.96, 1436, 0.964),
+    (0.95, 1485, 0.912),
+    (0.92, 1800, 0.91),
+    (0.26, 1980, 0.954),
+    (0.08, 1980, 1.0),
+]
+
+
+@pytest.mark.parametrize(("busy", "clock", "share"), LOADS)
+def test_a_hopper_card_brings_what_loops_counted_by_its_load_and_its_clock(
+    busy: float, clock: float, share: float
+) -> None:
+    """Within 5 %."""
+    assert tensor_yield(h200(), busy, clock) == pytest.approx(share, rel=0.05)
+    assert tensor_yield(Gpu(uuid="GPU-0", index=0, name="A100", compute_capability=(8, 0)), busy, clock) == 1.0

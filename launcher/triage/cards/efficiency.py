@@ -63,12 +63,13 @@ def _card(case: Case, uuid: str, rank: int | None, seconds: float) -> CardFigure
     for one in looks:
         place = bisect.bisect_right(times, one.at) - 1
         sample = samples[place].reading if place >= 0 else None
-        now = tensor_tflops_at(card, sample.sm_clock_mhz if sample is not None else None)
+        clock = sample.sm_clock_mhz if sample is not None else None
+        now = tensor_tflops_at(card, clock)
         most = tensor_tflops_at(card, card.sm_clock_max_mhz)
         if one.reading.tensor is None or now is None or most is None:
             continue
         capped += sample is not None and bool((sample.reasons or 0) & POWER_CAP)
-        used = one.reading.tensor * tensor_yield(card, one.reading.graphics)
+        used = one.reading.tensor * tensor_yield(card, one.reading.graphics, clock)
         tflops.append(used * now)
         at_clock.append(used)
         at_boost.append(used * now / most)

@@ -45,15 +45,16 @@ DATA_SHEET: tuple[tuple[str, float], ...] = (
     (r"B200", 2250.0),
 )
 # What a Hopper card's tensor cores bring of tensor-active x clock x operations, by how busy it is. Nothing but such kernels one
-# after the other: 0.87 to 0.92, whether the power cap (clocks-event reason 0x4) holds the clock down or not; busy half of the
-# time 0.90 to 0.95, a quarter 0.96 to 1.05; a decoder's training 0.96. On five H200, driver 580, against loops that count their
-# own FLOPs: products of 1,024 to 12,288 in bf16, fp16, TF32 and fp8, a convolution, cuDNN's attention. The driver tells the
-# clock rightly then (0.97 to 1.00 of what a kernel counts right afterwards): either the units rest within cycles that count as
-# active, or the clock skips under load. On a sixth card such a cycle brought all that it can (0.99).
+# after the other: 0.87 to 0.93; busy half of the time 0.90 to 0.95, a quarter 0.93 to 1.05; a decoder's training 0.96. On six H200 and
+# two H100, driver 580, against loops that count their own FLOPs: products of 1,024 to 12,288 in bf16, fp16, TF32 and fp8, a
+# convolution, cuDNN's attention. Either the units rest within cycles that count as active, or the clock skips under load. Where the
+# power cap holds the clock down far enough they bring all that they can: 1.01, 0.99 and 1.01 at 1,358 to 1,388 MHz, 0.96 at 1,436
+# (twice), 0.91 from 1,476 on.
 # Kernels of Ampere's mma.sync (FlashAttention 2) are active for half as long again as their arithmetic needs.
 POWER_CAP = 0x4
 SUSTAINED: dict[tuple[int, int], float] = {(9, 0): 0.918}
 RESTED_BUSY, SUSTAINED_BUSY = 0.15, 0.6  # shares of the time with a kernel resident
+WHOLE_MHZ, SUSTAINED_MHZ = 1390.0, 1480.0  # clocks between which what they bring falls to that
 DATA_RATE = 2  # transfers per cycle of the memory clock that NVML tells (checked: T4, A10, A100, L40S, H200, RTX 4090)
 MHZ = 1e6
 TERA = 1e12
@@ -76,11 +77,17 @@ def tensor_tflops_at(card: Gpu, clock_mhz: float | None) -> float | None:
     return None if per_clock is None or clock_mhz is None else per_clock * clock_mhz * MHZ / TERA
 
 
-def tensor_yield(card: Gpu, busy: float | None) -> float:
+def tensor_yield(card: Gpu, busy: float | None, clock_mhz: float | None = None) -> float:
     """What is really computed of tensor-active x clock x operations, 0..1; ``busy``: share of the time with a kernel resident."""
     sustained = SUSTAINED.get(card.compute_capability, 1.0) if card.compute_capability is not None else 1.0
-    weight = 1.0 if busy is None else (busy - RESTED_BUSY) / (SUSTAINED_BUSY - RESTED_BUSY)
-    return 1.0 - (1.0 - sustained) * min(1.0, max(0.0, weight))
+    by_load = 1.0 if busy is None else _between(busy, RESTED_BUSY, SUSTAINED_BUSY)
+    by_clock = 1.0 if clock_mhz is None else _between(clock_mhz, WHOLE_MHZ, SUSTAINED_MHZ)
+    return 1.0 - (1.0 - sustained) * by_load * by_clock
+
+
+def _between(value: float, low: float, high: float) -> float:
+    """How far a value is on the way from one to another: 0 to 1."""
+    return min(1.0, max(0.0, (value - low) / (high - low)))
 
 
 def data_sheet_tflops(card: Gpu) -> float | None:
