@@ -7,7 +7,7 @@ import msgspec
 from perfwatch.comparison.bootstrap import Windows
 from perfwatch.probes import readings as r
 from perfwatch.session import Session
-from perfwatch.triage.cards.gpu import cards_of
+from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 
 SAME_CLOCK = 0.03  # a card's clock wanders by so much with its temperature

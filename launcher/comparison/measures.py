@@ -8,7 +8,8 @@ from itertools import pairwise
 from perfwatch.comparison.bootstrap import Windows
 from perfwatch.comparison.phases import PHASES, phase_of
 from perfwatch.probes import readings as r
-from perfwatch.triage.cards.gpu import cards_of, told
+from perfwatch.triage.cards.gpu import told
+from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History, R, Seen
 from perfwatch.triage.moving.progress import training_thread

@@ -11,7 +11,8 @@ from pathlib import Path
 from perfwatch.captures.armed import read_armed
 from perfwatch.nsight.ncu_session import KIND
 from perfwatch.running.summary import WARM_UP_STEPS, Tally
-from perfwatch.triage.cards.gpu import cards_of, regimes
+from perfwatch.triage.cards.gpu import regimes
+from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 

@@ -8,7 +8,8 @@ from perfwatch.report.lanes import host_lane
 from perfwatch.report.plain import clean
 from perfwatch.report.story import wait_text
 from perfwatch.triage.cards.flatness import flat
-from perfwatch.triage.cards.gpu import name_of, regime
+from perfwatch.triage.cards.gpu import regime
+from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import median, quantile
 from perfwatch.triage.roles.job import Member

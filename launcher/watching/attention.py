@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterable
 
 from perfwatch.probes.readings import GpuSilence
-from perfwatch.triage.cards.gpu import lost_cards, name_of, regimes
+from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.cards.kernels import kernels
+from perfwatch.triage.cards.whose import lost_cards, name_of
 from perfwatch.triage.cards.xids import HARDWARE, announced
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import median

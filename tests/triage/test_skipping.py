@@ -144,3 +144,29 @@ def test_a_guard_that_leaves_a_loop_before_backward_is_not_taken_for_an_evaluati
     verdict = job.goes_on(20.0, MODEL).verdict()
 
     assert (verdict.state, verdict.cause, verdict.confidence) == said
+
+
+CLOSURE = (Frame("closure", TRAIN, 30), Frame("step", f"{TORCH}/optim/adam.py", 227), Frame("train", TRAIN, 33))
+ASKED = (FORWARD[0], Frame("loss_of", TRAIN, 28), *CLOSURE)
+PASSED = (BACKWARD[0], *CLOSURE)
+ASKED_BY_OWN = (FORWARD[0], CLOSURE[0], Frame("step", "/app/zeroth_order.py", 40), Frame("train", TRAIN, 33))
+
+
+@pytest.mark.parametrize(
+    ("stacks", "told"),
+    [
+        ([ASKED], True),
+        ([ASKED, PASSED], False),  # gradients are made
+        ([ASKED_BY_OWN], False),  # an optimizer of the program's own may need none
+        ([FORWARD], False),  # nobody asked: an evaluation
+    ],
+)
+def test_an_optimizer_that_gets_no_gradients_makes_no_update(stacks: list[tuple[Frame, ...]], told: bool) -> None:
+    """Its closure is left before the backward pass, and the count of steps grows all the same."""
+    job = Training(card=False)
+    for second in range(20):
+        job.goes_on(1.0, stacks).steps(20 * (second + 1), *[0.05] * 20)
+    found = skipping_steps.judge(job.case())
+
+    assert isinstance(found, Finding) is told
+    assert not isinstance(found, Finding) or found.culprits[0].frame == "closure (train.py:30)"

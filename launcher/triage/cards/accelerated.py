@@ -10,7 +10,8 @@ from functools import partial
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.cards.baseline import baseline
-from perfwatch.triage.cards.gpu import Regime, cards_of, index_of, name_of, regimes
+from perfwatch.triage.cards.gpu import Regime, regimes
+from perfwatch.triage.cards.whose import cards_of, index_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import motion

@@ -9,7 +9,6 @@ import bisect
 
 from perfwatch.probes.readings import Gpu, GpuActivity, GpuSample
 from perfwatch.triage.cards.accelerated import trained_for
-from perfwatch.triage.cards.gpu import cards_of, index_of, name_of
 from perfwatch.triage.cards.hardware import (
     POWER_CAP,
     TERA,
@@ -19,6 +18,7 @@ from perfwatch.triage.cards.hardware import (
     tensor_yield,
     unknown,
 )
+from perfwatch.triage.cards.whose import cards_of, index_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import quantile
 from perfwatch.triage.verdict import CardFigures, Efficiency, ModelFigures, Spread

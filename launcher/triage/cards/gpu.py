@@ -1,4 +1,4 @@
-"""What a card is doing: ``work``, ``wait``, ``spin`` or ``idle``; and which cards a rank uses.
+"""What a card is doing: ``work``, ``wait``, ``spin`` or ``idle``.
 
 "Utilisation" says only that a kernel was resident: it reads 100 % for one that spins on a dead peer. The card's units tell
 the rest. Where a card has no performance monitoring (older than Hopper), utilisation and power stand in, and are less sure.
@@ -20,6 +20,7 @@ from perfwatch.triage.cards.residency import (
     rough_kind,
     spin_power,
 )
+from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.history import History, R, Seen
 
 WINDOW_SECONDS = 5.0
@@ -41,19 +42,6 @@ ASKING_INTEGER = (
     0.05  # a loop that only asks waits for each answer (0.0002 to 0.015); above it something may be counted
 )
 MONITORED = 1.0  # how sure a regime is where the units are in sight
-
-
-@dataclass(frozen=True)
-class Cards:
-    """The cards of one process. ``how``: as in GpuBinding, or ``device``: whose they are is not known, so all are judged."""
-
-    uuids: tuple[str, ...] = ()
-    how: str = ""
-
-    @property
-    def certain(self) -> bool:
-        """Whether the process is known to use them."""
-        return self.how in ("nvml", "device_files")
 
 
 @dataclass(frozen=True)
@@ -123,19 +111,6 @@ class Regime:
         return text + ("" if self.power_watts is None else f", {self.power_watts:.0f} W")
 
 
-def cards_of(history: History, pid: int) -> Cards:
-    """The cards of a process; where nobody could tell, all that were read, as ``device``; none for a process without CUDA."""
-    seen = history.latest(r.GpuBinding, pid)
-    if seen is None and history.entities(r.GpuBinding):
-        return Cards()
-    if seen is not None and seen.reading.cuda is False:
-        return Cards()
-    if seen is not None and (seen.reading.uuids or seen.reading.visible):
-        return Cards(seen.reading.uuids or seen.reading.visible, seen.reading.how)
-    read = {key[0] for kind in (r.Gpu, r.GpuSample, r.GpuActivity) for key in history.entities(kind)}
-    return Cards(tuple(sorted(read)), "device" if read else "")
-
-
 def unseen(history: History, pid: int) -> bool:
     """Whether a process uses CUDA and nothing is known of what its cards do: then a wait for one cannot be told from work."""
     seen = history.latest(r.GpuBinding, pid)
@@ -152,24 +127,6 @@ def saturated(history: History, pid: int, seconds: float) -> bool:
         and cards_of(history, pid).certain
         for one in regimes(history, pid, seconds)
     )
-
-
-def lost_cards(history: History) -> list[Seen[r.Gpu]]:
-    """Cards that the driver no longer reaches."""
-    known = (history.latest(r.Gpu, *key) for key in history.entities(r.Gpu))
-    return [seen for seen in known if seen is not None and seen.reading.lost]
-
-
-def index_of(history: History, uuid: str) -> int | None:
-    """The card's number as nvidia-smi counts, None when it was not described."""
-    seen = history.latest(r.Gpu, uuid)
-    return seen.reading.index if seen is not None else None
-
-
-def name_of(history: History, uuid: str) -> str:
-    """``gpu 0``, or the identifier where the number is not known."""
-    index = index_of(history, uuid)
-    return uuid if index is None else f"gpu {index}"
 
 
 def regime(history: History, uuid: str, seconds: float = WINDOW_SECONDS) -> Regime:

@@ -5,8 +5,9 @@ function that does not return. No kernel is resident then, and the thread spins 
 """
 
 from perfwatch.probes import readings as r
-from perfwatch.triage.cards.gpu import name_of, regimes
+from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.cards.spinning import acts
+from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, temporal, who
 from perfwatch.triage.moving.memory import engine_quiet

@@ -16,8 +16,9 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
-from perfwatch.triage.cards.gpu import cards_of, index_of, told
+from perfwatch.triage.cards.gpu import told
 from perfwatch.triage.cards.handing_out import Mixed, explained
+from perfwatch.triage.cards.whose import cards_of, index_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History, Seen
 from perfwatch.triage.roles.job import Member

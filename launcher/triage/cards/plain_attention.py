@@ -6,8 +6,9 @@ and 0.37 (fp32 0.40).
 
 from perfwatch.probes.readings import SourceLine, Stack
 from perfwatch.triage.cards.accelerated import Accelerated, monitored
-from perfwatch.triage.cards.gpu import Regime, name_of
+from perfwatch.triage.cards.gpu import Regime
 from perfwatch.triage.cards.residency import BUSY
+from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.verdict import Evidence
 from perfwatch.triage.words.frames import any_tag, tags, user_frame

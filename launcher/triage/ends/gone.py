@@ -5,7 +5,7 @@ import signal
 
 from perfwatch.probes import readings as r
 from perfwatch.recording import TERMINATES
-from perfwatch.triage.cards.gpu import cards_of
+from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History, Seen
 from perfwatch.triage.roles.job import Member

@@ -12,7 +12,7 @@ import msgspec
 
 from perfwatch.probes import readings as r
 from perfwatch.recording import Record
-from perfwatch.triage.cards.gpu import cards_of
+from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import KEYS, Seen
 from perfwatch.triage.moving.motion import python_threads, stack_key

@@ -2,7 +2,8 @@
 
 import msgspec
 
-from perfwatch.triage.cards.gpu import cards_of, regime
+from perfwatch.triage.cards.gpu import regime
+from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, silent_seconds, temporal
 from perfwatch.triage.ranks.standing import Seat

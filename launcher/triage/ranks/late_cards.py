@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from perfwatch.triage.cards.gpu import Regime, cards_of, regimes
+from perfwatch.triage.cards.gpu import Regime, regimes
+from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.profile import Profile

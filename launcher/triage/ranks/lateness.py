@@ -5,7 +5,7 @@ from functools import partial
 
 from perfwatch.probes.readings import GpuSample, Stack
 from perfwatch.triage.cards.accelerated import trained_for
-from perfwatch.triage.cards.gpu import cards_of, name_of
+from perfwatch.triage.cards.whose import cards_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import median
 from perfwatch.triage.moving.motion import motion, was_at

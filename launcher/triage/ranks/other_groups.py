@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from perfwatch.triage.cards.gpu import cards_of, regime
+from perfwatch.triage.cards.gpu import regime
+from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung
 from perfwatch.triage.moving.flows import SILENT_BYTES_PER_SECOND

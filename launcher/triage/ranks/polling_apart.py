@@ -6,7 +6,8 @@ rank waits nobody sees, so the full patience is given, and it is never called su
 
 import msgspec
 
-from perfwatch.triage.cards.gpu import name_of, polls, regimes
+from perfwatch.triage.cards.gpu import polls, regimes
+from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, temporal
 from perfwatch.triage.moving.flows import SILENT_BYTES_PER_SECOND

@@ -29,7 +29,7 @@ from perfwatch.triage.cards.given_back import (
     memory_used,
     tries_convolutions,
 )
-from perfwatch.triage.cards.gpu import name_of
+from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.rules.garbage_collection import collects

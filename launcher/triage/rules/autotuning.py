@@ -25,7 +25,8 @@ from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.busy import MOVES_SHARE, phases
 from perfwatch.triage.cards.accelerated import Accelerated, accelerated, monitored, slow_on_gpu
 from perfwatch.triage.cards.given_back import WINDOW_SECONDS, falls_of, in_convolution, memory_used, tries_convolutions
-from perfwatch.triage.cards.gpu import name_of, regimes
+from perfwatch.triage.cards.gpu import regimes
+from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.debugging import mode_on

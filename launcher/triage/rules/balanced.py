@@ -18,7 +18,8 @@ What to do next
 
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.cards.accelerated import FEW_SECONDS
-from perfwatch.triage.cards.gpu import Regime, cards_of, regimes
+from perfwatch.triage.cards.gpu import Regime, regimes
+from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.own_work import rests, takes_a_lock

@@ -22,7 +22,8 @@ from functools import partial
 
 from perfwatch.probes.readings import Frame, ProcessUsage, Stack, Thread
 from perfwatch.triage.busy import Phase, phases
-from perfwatch.triage.cards.gpu import cards_of, regimes, unseen
+from perfwatch.triage.cards.driven import drives_a_card
+from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.independence import ONE_SOURCE
 from perfwatch.triage.moving.library_loops import library_loop
@@ -34,9 +35,8 @@ from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.preparing import called_in_training, prepares_natively
 from perfwatch.triage.shares.saving import SYNCS, comes_back
 from perfwatch.triage.verdict import Outcome
-from perfwatch.triage.waits.devices import in_sync
 from perfwatch.triage.words.code import line_of, names
-from perfwatch.triage.words.frames import show, tags
+from perfwatch.triage.words.frames import show
 
 CAUSE = Cause("computing_on_host", "busy", "user_code", (Thread, Stack))
 
@@ -45,7 +45,6 @@ CERTAIN = 0.85
 UNSEEN = 0.7  # ranks that are not here, or have left, or a card may be waited for in that very call; or it comes back from it
 EACH_STEP = 0.65  # the loop around trains: it may be what each step waits for
 ONE_LINE_SHARE = 0.9
-READ_BACK = frozenset({"item", "cpu", "synchronize"})  # what torch alone has; numpy has ``unique`` and ``tolist``
 MODEL_SHARE = 0.2  # of samples in forward passes: above it a model runs, which is an evaluation
 
 
@@ -62,7 +61,7 @@ def judge(case: Case) -> Outcome:
             not (runs and chain.end.node.tid == chain.start.tid)
             or phase.profile.seen("loader_wait", "collective")
             or phase.profile.share("forward") > MODEL_SHARE
-            or _drives_a_card(case, phase)
+            or drives_a_card(case, phase)
             or comes_back(case, phase.rank, phase.profile)
         ):
             continue
@@ -113,26 +112,10 @@ def judge(case: Case) -> Outcome:
     return None
 
 
-def _drives_a_card(case: Case, phase: Phase) -> bool:
-    """Whether the rank's own GPU has something to do meanwhile, or the line waits for it: the value is no result of the CPU's."""
-    cards = regimes(case.history, phase.rank.pid)
-    own = cards_of(case.history, phase.rank.pid)
-    if (own.uuids or unseen(case.history, phase.rank.pid)) and _awaits_it(case, phase):
-        return True
-    return any(card.kind == "spin" or (own.certain and card.kind != "idle") for card in cards)
-
-
 def _told(case: Case, phase: Phase) -> bool:
     """Whether nobody can be waited for in that line: all ranks are here, and where the rank may have a card its text is known."""
     read = line_of(case.history, phase.profile.top_line()) is not None
     return case.job.covered and (read or not cards_of(case.history, phase.rank.pid).uuids)
-
-
-def _awaits_it(case: Case, phase: Phase) -> bool:
-    stack = case.chains[phase.rank.pid].start.stack
-    source = line_of(case.history, phase.profile.top_line())
-    reads = source is not None and names(source.calls) & READ_BACK and in_sync(case.history, stack)
-    return bool(reads) or (stack is not None and "device_sync" in tags(stack))
 
 
 def _what(one_line: bool, loop: Frame | None) -> str:

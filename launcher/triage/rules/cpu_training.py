@@ -17,8 +17,9 @@ What to do next
 """
 
 from perfwatch.probes.readings import Stack, Thread
-from perfwatch.triage.cards.gpu import Regime, cards_of, name_of, regimes, unseen
+from perfwatch.triage.cards.gpu import Regime, regimes, unseen
 from perfwatch.triage.cards.links import traffic_mib_per_second
+from perfwatch.triage.cards.whose import cards_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.rule import Cause
@@ -81,8 +82,8 @@ def judge(case: Case) -> Outcome:
         return Abstention(cause=CAUSE.name, missing=(lacking,))
     held = [card for rank in case.trainers if cards_of(case.history, rank.pid).certain for card in cards]
     steps = case.progress[case.trainers[0].pid].steps
-    timed = steps is not None and steps.newest_seconds and not steps.late
-    pace = f", a step each {steps.newest_seconds:.3f} s" if timed else ""
+    seconds = steps.newest_seconds if steps is not None and not steps.late else None
+    pace = f", a step each {seconds:.3f} s" if seconds else ""
     return Finding(
         cause=CAUSE.name,
         state="healthy",

@@ -18,8 +18,8 @@ What to do next
 
 from perfwatch.probes.readings import Gpu, GpuSample
 from perfwatch.triage.cards.accelerated import Accelerated, accelerated, slow_on_gpu
-from perfwatch.triage.cards.gpu import name_of
 from perfwatch.triage.cards.links import WINDOW_SECONDS, ceiling_mib_per_second, lane_speed, traffic_mib_per_second
+from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Evidence, Outcome

@@ -18,7 +18,7 @@ What to do next
 """
 
 from perfwatch.probes.readings import Gpu, GpuSample, GpuSilence
-from perfwatch.triage.cards.gpu import cards_of, lost_cards, name_of
+from perfwatch.triage.cards.whose import cards_of, lost_cards, name_of
 from perfwatch.triage.cards.xids import HARDWARE, announced
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung

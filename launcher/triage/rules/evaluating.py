@@ -25,10 +25,10 @@ from perfwatch.triage.cards.gpu import polls
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import temporal
 from perfwatch.triage.moving.loops import COUNTED_LOOP, turning
-from perfwatch.triage.moving.memory import computed
 from perfwatch.triage.moving.within import turns_within
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.collecting import PLAIN, collects
 from perfwatch.triage.shares.leaving_early import may_leave_early, training_loop
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.rollouts import in_environment
@@ -43,11 +43,10 @@ FORWARD_SHARE = 0.2  # of the samples that do not wait for the card
 FEW_FORWARD = 6.0  # samples: a training thread would have been seen at backward, too
 FEW_SAMPLES = 30
 LONGER_SECONDS = 20.0  # where it was looked at less often since
-COUNTED, PLAIN = 0.88, 0.8  # with the agent's count of steps, and without
+COUNTED = 0.88  # with the agent's count of steps; without it: PLAIN
 # The source of the line was not read: it may stand in a loop that never ends. Or it does stand in one, and no step came for long.
 UNREAD = 0.65
 TRAINS_TOO = 0.65  # by its text the loop trains: a flag may say that it evaluates, or it is left before backward
-MOSTLY = 0.5  # of the time in the environment
 BEGINNING_SHARE = 0.1  # of samples in imports or the compiler: the first forward pass of a training is no evaluation
 
 
@@ -63,7 +62,7 @@ def judge(case: Case) -> Outcome:
             continue  # one forward pass, which may never end; or its card only waits for another rank
         if case.progress[rank.pid].kind == "still" and len(case.chains[rank.pid].links) > 1:
             continue  # it does not run: another one holds what it needs to go on in its forward pass
-        if found := _evaluates(case, rank, seen) or _collects(case, rank):
+        if found := _evaluates(case, rank, seen) or collects(case, CAUSE, rank):
             return found
     return None
 
@@ -103,33 +102,6 @@ def _evaluates(case: Case, rank: Member, seen: Profile) -> Finding | None:
         alternatives=(
             Alternative(cause="skipping_steps", refuted_by="no guard is seen that leaves a loop that trains"),
         ),
-    )
-
-
-def _collects(case: Case, rank: Member) -> Finding | None:
-    seen = case.profile(rank, LONGER_SECONDS)  # rollouts and updates come by turns
-    steps = in_environment(case.history, seen)
-    share = seen.share_where(steps)
-    if share < MOSTLY or not (seen.seen("forward") or computed(case, rank)):
-        return None
-    line = show(seen.top_line(steps))
-    return Finding(
-        cause=CAUSE.name,
-        state="busy",
-        summary=f"it collects experience: its environment takes {share:.0%} of the time, mostly at {line}",
-        confidence=PLAIN,
-        owner=CAUSE.owner,
-        culprits=(Culprit(pid=rank.pid, rank=rank.rank, frame=line),),
-        evidence=(
-            case.saw(
-                "stack",
-                f"pid {rank.pid}",
-                "is in step() of its environment",
-                f"{share:.0%} of {seen.samples} samples",
-                "as much as the environment costs",
-            ),
-        ),
-        next=("if that is too much: more environments at a time, in processes of their own, or a cheaper step()",),
     )
 
 

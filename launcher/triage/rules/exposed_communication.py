@@ -23,7 +23,8 @@ What to do next
 from functools import partial
 
 from perfwatch.probes.readings import Process, Stack
-from perfwatch.triage.cards.gpu import Regime, cards_of, name_of, regimes
+from perfwatch.triage.cards.gpu import Regime, regimes
+from perfwatch.triage.cards.whose import cards_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.ranks.exposed import exposed, waiting

@@ -19,9 +19,9 @@ What to do next
 from perfwatch.probes.readings import GpuSample
 from perfwatch.triage.cards.accelerated import Accelerated, accelerated, monitored, surroundings_known
 from perfwatch.triage.cards.efficiency import efficiency, headline, in_words, mfu_in_words
-from perfwatch.triage.cards.gpu import name_of
 from perfwatch.triage.cards.neighbours import neighbours
 from perfwatch.triage.cards.residency import BUSY
+from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Evidence, Finding, Outcome

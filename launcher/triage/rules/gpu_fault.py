@@ -18,7 +18,7 @@ What to do next
 """
 
 from perfwatch.probes.readings import GpuErrors, ProcessEnded
-from perfwatch.triage.cards.gpu import index_of, lost_cards, name_of
+from perfwatch.triage.cards.whose import index_of, lost_cards, name_of
 from perfwatch.triage.cards.xids import CONSEQUENCES, CORRECTED, PROGRAM, Announced, announced, of_job, used_cards
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import LOOKS_APART_SECONDS, ended_at, ended_well, ending, traceback_of

@@ -17,9 +17,9 @@ What to do next
 
 from perfwatch.probes.readings import Gpu, GpuSample
 from perfwatch.triage.cards.accelerated import accelerated, monitored, slow_on_gpu
-from perfwatch.triage.cards.gpu import name_of
 from perfwatch.triage.cards.hardware import dram_peak_bytes_per_second
 from perfwatch.triage.cards.residency import BUSY
+from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome

@@ -21,7 +21,7 @@ What to do next
 import re
 
 from perfwatch.probes.readings import Gpu, GpuSample, ProcessEnded
-from perfwatch.triage.cards.gpu import index_of, name_of
+from perfwatch.triage.cards.whose import index_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import ending, traceback_of
 from perfwatch.triage.ends.oom_victims import blamed, counted, followed, logged, told, victims

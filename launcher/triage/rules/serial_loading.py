@@ -24,7 +24,7 @@ from functools import partial
 
 from perfwatch.probes.readings import Frame, Stack
 from perfwatch.triage.cards.accelerated import since_first_step
-from perfwatch.triage.cards.gpu import cards_of
+from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.memory import computed
 from perfwatch.triage.moving.periods import is_apart, is_in, recurrent

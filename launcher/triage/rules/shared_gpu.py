@@ -17,8 +17,8 @@ What to do next
 
 from perfwatch.probes.readings import GpuProcess, Process
 from perfwatch.triage.cards.accelerated import accelerated, monitored, slow_on_gpu
-from perfwatch.triage.cards.gpu import name_of
 from perfwatch.triage.cards.neighbours import Neighbour, neighbours
+from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome

@@ -10,7 +10,8 @@ How it is recognised
     the step itself never (where that is brief, more samples are waited for); the optimizer was seen before, or its ``step``
     stands in the loop's text. A loop of which neither is seen is not judged: its steps may be too short to be sampled, as
     they are on a GPU. Or, less surely, forward passes alone go on in a loop that by its text makes backward passes and steps, and
-    tests whether something is finite: such a guard leaves it before backward.
+    tests whether something is finite: such a guard leaves it before backward. Or an optimizer's ``step`` asks for forward passes
+    (a closure, as Lightning hands it its training step), and no backward pass follows.
 
 What it is mistaken for
     ``evaluating``: no backward either, and mostly a loop of its own. Gradient accumulation: a step comes after some backward
@@ -29,6 +30,7 @@ from perfwatch.triage.moving.progress import StepClock
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.due_steps import FEW_STEPS, counted, sampled
 from perfwatch.triage.shares.leaving_early import WHAT_NEXT, leaves_early
+from perfwatch.triage.shares.no_gradients import makes_no_gradients
 from perfwatch.triage.shares.updating import (
     beside_a_step,
     updates,
@@ -49,13 +51,15 @@ COMPANIONS = 3  # samples of what costs at most half a step: a step that is made
 
 
 def judge(case: Case) -> Outcome:
-    """Fires on backward passes without an optimizer step."""
+    """Fires on backward passes without an optimizer step, and on steps without a backward pass."""
     for rank in case.ranks:
         steps = case.steps(rank)
         since = WINDOW_SECONDS if steps is None or steps.ago_seconds is None else min(WINDOW_SECONDS, steps.ago_seconds)
         seen = case.profile(rank, since)
         rests = steps is None or (steps.ago_seconds or 0.0) > _usual(steps)
         if rests and seen.samples >= FEW_SAMPLES and (found := leaves_early(case, CAUSE, rank, seen)):
+            return found
+        if found := makes_no_gradients(case, CAUSE, rank):
             return found
         if seen.samples < FEW_SAMPLES or seen.share("backward") < BACKWARD_SHARE:
             continue

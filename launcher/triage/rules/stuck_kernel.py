@@ -24,10 +24,11 @@ import msgspec
 
 from perfwatch.probes.readings import GpuSample, Thread
 from perfwatch.triage.cards.baseline import baseline
-from perfwatch.triage.cards.gpu import WINDOW_SECONDS, Regime, cards_of, index_of, name_of, regime
+from perfwatch.triage.cards.gpu import WINDOW_SECONDS, Regime, regime
 from perfwatch.triage.cards.idle_streams import idle_stream
 from perfwatch.triage.cards.kernels import kernels
 from perfwatch.triage.cards.spinning import acts, ceiling, patience_seconds, silent_seconds, unwatched_seconds
+from perfwatch.triage.cards.whose import cards_of, index_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, who
 from perfwatch.triage.ranks.footprint import stands_out

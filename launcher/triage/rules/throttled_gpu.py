@@ -17,7 +17,7 @@ What to do next
 
 from perfwatch.probes.readings import Gpu, GpuSample
 from perfwatch.triage.cards.accelerated import Accelerated, accelerated, slow_on_gpu
-from perfwatch.triage.cards.gpu import name_of
+from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import median, quantile
 from perfwatch.triage.rule import Cause

@@ -17,8 +17,8 @@ What to do next
 
 from perfwatch.probes.readings import GpuActivity
 from perfwatch.triage.cards.accelerated import Accelerated, accelerated, monitored, slow_on_gpu
-from perfwatch.triage.cards.gpu import name_of
 from perfwatch.triage.cards.residency import BUSY
+from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome

@@ -21,7 +21,8 @@ from functools import partial
 
 from perfwatch.probes.readings import GpuActivity, Stack
 from perfwatch.triage.cards.accelerated import Accelerated, accelerated, monitored, slow_on_gpu
-from perfwatch.triage.cards.gpu import Regime, name_of
+from perfwatch.triage.cards.gpu import Regime
+from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.traced import trace_of

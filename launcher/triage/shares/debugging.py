@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Callable
 
 from perfwatch.probes.readings import Frame, Stack, Steps
-from perfwatch.triage.cards.gpu import cards_of, regimes
+from perfwatch.triage.cards.gpu import regimes
+from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.profile import Profile

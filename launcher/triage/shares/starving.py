@@ -7,7 +7,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
-from perfwatch.triage.cards.gpu import Regime, name_of, regimes, saturated
+from perfwatch.triage.cards.gpu import Regime, regimes, saturated
+from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import motion, moves, was_at
 from perfwatch.triage.roles.job import Member

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import msgspec
 
 from perfwatch.probes import readings as r
-from perfwatch.triage.cards.gpu import cards_of, name_of, regimes
+from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.cards.residency import IDLE
+from perfwatch.triage.cards.whose import cards_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, who
 from perfwatch.triage.moving.motion import python_threads

@@ -9,9 +9,10 @@ import re
 from collections.abc import Iterable
 
 from perfwatch.probes import readings as r
-from perfwatch.triage.cards.gpu import Regime, cards_of, name_of, regimes, unseen
+from perfwatch.triage.cards.gpu import Regime, regimes, unseen
 from perfwatch.triage.cards.kernels import kernels
 from perfwatch.triage.cards.neighbours import shared
+from perfwatch.triage.cards.whose import cards_of, name_of
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.flows import newest_flow
 from perfwatch.triage.moving.motion import Motion, motion, stacks_of

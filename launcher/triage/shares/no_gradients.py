@@ -1,0 +1,68 @@
+"""Whether an optimizer is asked for steps while no gradients are made: the closure that it was given leaves before the backward pass.
+
+Frameworks hand their training step to ``step`` as a closure (Lightning does, and skips the pass where that step returns None).
+"""
+
+from perfwatch.probes.readings import Frame, Stack
+from perfwatch.triage.case import Case
+from perfwatch.triage.roles.job import Member
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.leaving_early import WHAT_NEXT
+from perfwatch.triage.shares.profile import Profile
+from perfwatch.triage.slowness import WINDOW_SECONDS, slow
+from perfwatch.triage.verdict import Alternative, Finding
+from perfwatch.triage.words.frames import is_user, of_torch, short_name, show, tags, tags_of
+
+FEW_SAMPLES = 40  # of forward passes, one after the other: the backward pass takes as long again, or longer
+SURE = 0.85
+
+
+def makes_no_gradients(case: Case, cause: Cause, rank: Member) -> Finding | None:
+    """Fires on forward passes within the ``step`` of an optimizer of torch, after the last of which no backward pass was seen."""
+    since = _since_backward(case.profile(rank, WINDOW_SECONDS))
+    asked = round(since.share_where(lambda stack: asked_by(stack) is not None) * since.samples)
+    if asked < FEW_SAMPLES:
+        return None
+    line = next(frame for one in reversed(since.sights) if (frame := asked_by(one.reading)) is not None)
+    return slow(
+        case,
+        cause,
+        rank,
+        lost=1.0,
+        confidence=SURE,
+        frame=line,
+        summary=f"the optimizer is asked for steps, and no gradients are made: {show(line)} is left before the backward pass",
+        evidence=(
+            case.saw(
+                "stack",
+                f"pid {rank.pid}",
+                "forward passes that an optimizer's step asked for",
+                f"{asked} of {since.samples} samples, none in a backward pass",
+                "backward in each step",
+            ),
+        ),
+        alternatives=(Alternative(cause="evaluating", refuted_by="an optimizer asks for these passes"),),
+        next=WHAT_NEXT,
+    )
+
+
+def asked_by(stack: Stack) -> Frame | None:
+    """The program's own frame that a step of torch's optimizers called, where that is in a forward pass now; None elsewhere."""
+    if "forward" not in tags(stack):
+        return None
+    called = None
+    for frame in stack.frames:
+        if (
+            of_torch(frame)
+            and short_name(frame.function) == "step"
+            and "optimizer" in tags_of(frame.function, frame.file)
+        ):
+            return called
+        called = frame if is_user(frame) else called
+    return None
+
+
+def _since_backward(seen: Profile) -> Profile:
+    """The samples after the last one in a backward pass."""
+    first = max((n for n, one in enumerate(seen.sights, 1) if "backward" in tags(one.reading)), default=0)
+    return Profile(seen.sights[first:], seen.seconds)
