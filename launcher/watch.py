@@ -130,7 +130,9 @@ class Watch:
         awaited = self._groups.look(case, self.suspicious, certain=self._teller.state == "hung")
         if self.suspicious:
             self._sampling.of_suspect(case, self.last, certain=self._certain)
-            if self._schedule.due("judge", cadence.JUDGE_SECONDS) or not self.look.known:
+            early = self.at - self._suspected_at <= cadence.EARLY_SECONDS
+            few = len(self.look.known) <= cadence.SAMPLED_PROCESSES
+            if self._schedule.due("judge", cadence.judge_seconds(early and few)) or not self.look.known:
                 self._judge()
         else:
             self._glance(case, sampled)

@@ -11,6 +11,7 @@ TREE_SECONDS, CALM_TREE_SECONDS, SETTLED_TREE_SECONDS = 1.0, 5.0, 10.0
 USAGE_SECONDS, CALM_USAGE_SECONDS = 1.0, 10.0
 MACHINE_SECONDS, CALM_MACHINE_SECONDS = 2.0, 10.0
 JUDGE_SECONDS = 1.0
+EARLY_SECONDS = 2.5  # of a suspicion, in which a small job is judged after every look: a decisive sign is told then
 CALM_SAMPLE_SECONDS, FIRST_SAMPLES_SECONDS = 60.0, 8.0  # slowness shows in stacks, not in counters
 # A sample takes 0.2 to 0.3 s of CPU at 64 processes, most of it to judge them: more of them, and it comes less often.
 SAMPLED_PROCESSES, MOST_MINUTES = 16, 4.0
@@ -31,6 +32,11 @@ def tree_seconds(suspicious: bool, at: float) -> float:
     if suspicious:
         return TREE_SECONDS
     return CALM_TREE_SECONDS if at <= BEGINNING_SECONDS else SETTLED_TREE_SECONDS
+
+
+def judge_seconds(early: bool) -> float:
+    """How soon a suspect job is judged again."""
+    return SUSPECT_SECONDS if early else JUDGE_SECONDS
 
 
 def dump_seconds(dumps: int, certain: bool) -> float:
