@@ -1,4 +1,4 @@
-"""What the user says of the model, and the gate on model FLOPs utilisation: options that ``attach`` and ``replay`` share.
+"""What the user says of the model, and the gate on model FLOPs utilisation: options that ``run``, ``attach`` and ``replay`` share.
 
 Every command is loaded to print the help, so what this module needs is imported where it is used.
 """

@@ -106,6 +106,17 @@ def no_answer(recording: Recording) -> Iterator[Record]:
         yield Record(at=since + second, wall=wall + since + second, reading=silence)
 
 
+def falls_off(recording: Recording) -> Iterator[Record]:
+    """After a while the driver no longer reaches the card, and says why."""
+    since = recording.end * SILENT_AFTER
+    for record in recording.records:
+        if record.at <= since or not isinstance(record.reading, GpuSample | GpuActivity | GpuProcess):
+            yield record
+    card = next(one.reading for one in recording.records if isinstance(one.reading, Gpu))
+    for reading in (structs.replace(card, lost=True), GpuEvent(uuid=card.uuid, xid=FALLEN_OFF)):
+        yield Record(at=since, wall=recording.session.created + since, reading=reading)
+
+
 def ends_with(xid: int) -> Callable[[Recording], Iterator[Record]]:
     """The driver announces an error, and the job ends without another word."""
 
@@ -144,6 +155,13 @@ SIMULATIONS = (
         "stuck_kernel/fires/stuck_kernel-quiet",
         "readings of the card: GpuSilence",
         no_answer,
+    ),
+    Simulation(
+        "driver_unresponsive",
+        "stuck_kernel/fires/stuck_kernel-quiet",
+        "Gpu: lost; GpuEvent: one more; readings of the card: none after that",
+        falls_off,
+        "fallen_off",
     ),
     Simulation("gpu_fault", OUT_OF_MEMORY, ENDS, ends_with(FALLEN_OFF)),
     Simulation("gpu_fault", OUT_OF_MEMORY, ENDS, ends_with(94), "contained_memory_error"),

@@ -46,7 +46,7 @@ def replay(
     from perfwatch.probes.deadline import KillableChild
     from perfwatch.recording import load
     from perfwatch.report.json import as_json
-    from perfwatch.report.moment import parse_moment, told_first
+    from perfwatch.report.moment import last_alive, parse_moment, told_first
     from perfwatch.report.replay import ReplayReport
     from perfwatch.storing import archive
     from perfwatch.storing.finding import find_session
@@ -65,6 +65,8 @@ def replay(
         return ReplayReport(folder, recording, moment, judge(recording.until(moment), moment))
 
     moment = recording.end if final else None if at is None else parse_moment(at, recording)
+    if moment is None and min_mfu is not None:
+        moment = last_alive(recording)  # the gate is about the run, not about when something was first said of it
     shown, lived = told_first(recording, judged) if moment is None else (judged(moment), None)
     if json:
         print(as_json(shown.verdict))

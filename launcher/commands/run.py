@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from perfwatch.gate import Hidden, Layers, Model, Params, Sequence, TokensPerStep
 from perfwatch.outlets.options import MetricsPort, Notify, wanted
 
 # Everything after the options belongs to the command, whatever it looks like.
@@ -42,6 +43,11 @@ def run(
         str,
         typer.Option(metavar="slow,hung", help="Capture when the verdict says so: now and then, three times at most."),
     ] = "",
+    params: Params = None,
+    tokens_per_step: TokensPerStep = None,
+    layers: Layers = None,
+    hidden: Hidden = None,
+    sequence: Sequence = None,
 ) -> None:
     """Start a command and watch it. Its output, its input and its exit code are its own.
 
@@ -57,6 +63,8 @@ def run(
       kill -RTMIN+8 $(pgrep -of 'perfwatch run')  what does it look like now?
       kill -RTMIN+9 $(pgrep -of 'perfwatch run')  a torch trace of a few steps
       perfwatch run --capture-on slow -- python train.py
+      perfwatch run --params 8e9 --tokens-per-step 4e6 -- torchrun ... train.py
+                                                  its model FLOPs utilisation
     """
     import os
 
@@ -84,5 +92,6 @@ def run(
         outlets=wanted(metrics_port, notify),
         arm=arm,
         capture_on=on if capture_on else (),
+        model=Model(params, tokens_per_step, layers, hidden, sequence).conditions(),
     )
     supervise.run(request, os.environ)

@@ -49,15 +49,18 @@ def last_living_moment(recording: Recording) -> float:
 
     In seconds since the session began.
     """
-    ended = _ended(recording)
     verdict_at = None
     for event in recording.events:
         if event.kind == "verdict" and (event.verdict is None or event.verdict.state != "gone"):
             verdict_at = event.at
         elif event.kind == "retraction":
             verdict_at = None
-    if verdict_at is not None:
-        return verdict_at
+    return last_alive(recording) if verdict_at is None else verdict_at
+
+
+def last_alive(recording: Recording) -> float:
+    """The last moment before the job's end, or that there is, in seconds since the session began."""
+    ended = _ended(recording)
     if ended is None:
         return recording.end
     return max((record.at for record in recording.records if record.at < ended), default=ended)

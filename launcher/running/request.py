@@ -1,5 +1,6 @@
 """What the user asked ``run`` for; a file of its own, for it is made before anything else is loaded."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,3 +22,4 @@ class Request:
     outlets: Wanted = field(default_factory=Wanted)
     arm: str = "torch"  # the profiler that the job is prepared for; "none": nothing is prepared
     capture_on: tuple[str, ...] = ()  # states of a verdict that ask for a capture
+    model: Mapping[str, float] = field(default_factory=dict)  # what the user says of it, as conditions of the session

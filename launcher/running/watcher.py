@@ -256,5 +256,5 @@ def _session(request: Request, child: int) -> Session:
         machine=this_machine(),
         command=redact_command(request.command),
         root_pids=(child,),
-        conditions={"patience_seconds": request.patience_seconds},
+        conditions={**request.model, "patience_seconds": request.patience_seconds},
     )

@@ -25,7 +25,7 @@ def test_a_training_passes_or_fails_the_gate(least: str, code: int) -> None:
     done = replay(*MODEL, "--min-mfu", least)
 
     assert done.returncode == code
-    assert "MFU 45." in done.stderr
+    assert "MFU 44." in done.stderr
 
 
 def test_the_figures_are_in_the_json() -> None:
@@ -51,3 +51,40 @@ def test_half_of_a_model_is_a_mistake_on_the_command_line() -> None:
 
     assert done.returncode == 2
     assert "--tokens-per-step" in done.stderr
+
+
+def test_what_run_is_told_of_the_model_is_in_the_recording(tmp_path: Path) -> None:
+    """So that ``replay SESSION --min-mfu 35`` needs to be told nothing."""
+    start = [
+        sys.executable,
+        "-m",
+        "perfwatch",
+        "run",
+        "--quiet",
+        "--session",
+        str(tmp_path / "s"),
+        *MODEL,
+        "--",
+        "true",
+    ]
+    done = subprocess.run(start, capture_output=True, text=True, timeout=60)
+    conditions = json.loads((tmp_path / "s" / "session.json").read_text())["conditions"]
+
+    assert done.returncode == 0
+    assert (conditions["params"], conditions["tokens_per_step"]) == (419.4e6, 16384)
+
+
+def test_the_gate_is_about_the_run_and_not_about_when_something_was_first_said_of_it() -> None:
+    """The last moment before the end, whatever was told before it."""
+    gated, plain = replay(*MODEL, "--min-mfu", "35"), replay(*MODEL)
+
+    assert _judged_at(gated.stdout) >= _judged_at(plain.stdout)
+    assert _judged_at(gated.stdout) == pytest.approx(_end(gated.stdout), abs=1.0)
+
+
+def _judged_at(text: str) -> float:
+    return float(text.split("judged at ")[1].split(" s of ")[0])
+
+
+def _end(text: str) -> float:
+    return float(text.split(" s of ")[1].split(" s")[0])

@@ -1,6 +1,7 @@
 """How close a job is to its hardware, from the recorded series of a training that counted its own FLOPs."""
 
 import pytest
+from msgspec import structs
 
 from perfwatch.probes.readings import Gpu, Process, Steps
 from perfwatch.triage.cards.efficiency import efficiency, headline, in_words, mfu_in_words
@@ -84,6 +85,47 @@ def test_the_first_steps_are_left_out_and_the_slow_ones_show_in_the_tail() -> No
     assert model.step_seconds is not None
     assert model.step_seconds.p50 == pytest.approx(0.01)
     assert model.step_seconds.p99 == pytest.approx(0.1, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "seconds"),
+    [
+        ((0.01, 0.01, 0.01, 0.37), 0.1),  # every fourth step waits for data
+        ((0.002,) * 9 + (0.982,), 0.1),  # the host is ahead of the card until it reads a loss
+    ],
+)
+def test_steps_that_are_not_alike_bring_as_many_tokens_as_are_counted(
+    pattern: tuple[float, ...], seconds: float
+) -> None:
+    """The middle interval would tell ten times as many, or fifty."""
+    history = training()
+    for second in range(4, -1, -1):
+        intervals = pattern * (60 // len(pattern))
+        steps = Steps(pid=PID, tid=PID, count=60 * (20 - second), step_ago_seconds=0.0, interval_seconds=intervals)
+        history.add(56.0 - second * 60 * seconds, steps)
+    model = efficiency(trained(history, params=PARAMETERS, tokens_per_step=TOKENS)).model
+
+    assert model is not None
+    assert model.tokens_per_second is not None
+    assert model.tokens_per_second.p50 == pytest.approx(TOKENS / seconds, rel=0.15)
+    assert model.tokens_per_second.p99 == pytest.approx(TOKENS / seconds, rel=0.3)
+
+
+def test_a_part_of_a_card_is_held_against_its_own_multiprocessors() -> None:
+    """A slice of an H200 is no H200: 16 of 132, at the clock of the whole."""
+    history = training()
+    stepping(history, *[1 / STEPS_PER_SECOND] * 64)
+    whole = h200("GPU-0")
+    part = structs.replace(
+        whole, uuid="MIG-1", name="NVIDIA H200 MIG 1g.18gb", sms=16, sm_clock_max_mhz=None, parent_uuid="GPU-0"
+    )
+    history.add(0.0, part)
+    case = trained(history, params=PARAMETERS, tokens_per_step=TOKENS)
+    history.add(history.at, bound(PID, "MIG-1"))
+    model = efficiency(case).model
+
+    assert model is not None
+    assert model.peak_tflops == pytest.approx(16 * 4096 * 1980e6 / 1e12, rel=0.01)
 
 
 def test_without_a_step_clock_there_is_no_mfu_and_that_is_said() -> None:

@@ -26,6 +26,7 @@ from tests.cards import UUID, bound, h200
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, READS_LOSS, TORCH, TRAIN, Training
 
 STEPS = [FORWARD, BACKWARD, OPTIMIZER]
+OTHER = "GPU-other"
 COPIES = (Frame("train", TRAIN, 30),)
 EMPTIES = (Frame("empty_cache", f"{TORCH}/cuda/memory.py", 224), Frame("train", TRAIN, 31))
 EAGER = (
@@ -268,6 +269,33 @@ def test_an_error_of_the_hardware_makes_a_silent_driver_certain() -> None:
     job.add(GpuSilence(call="sample", uuid=UUID, waited_seconds=15.0), GpuEvent(uuid=UUID, xid=79))
 
     assert job.verdict().confidence > silent(15.0).confidence
+
+
+def stands_beside(*facts: Reading) -> Verdict:
+    """The same training, and what the driver says of some card."""
+    job = Training().goes_on(6, STEPS, load="bf16_matmul").goes_on(8, [READS_LOSS])
+    job.add(*facts)
+    return job.goes_on(12, [READS_LOSS]).verdict()
+
+
+def lost(uuid: str) -> tuple[Reading, ...]:
+    """A card that has fallen off the bus, by the driver and by the kernel's log."""
+    return (msgspec.structs.replace(h200(uuid, 7), lost=True), GpuEvent(uuid=uuid, xid=79))
+
+
+def test_a_card_that_the_job_stands_on_and_that_is_lost_is_named_with_the_error() -> None:
+    """No call of ours need be silent for that."""
+    verdict = stands_beside(*lost(UUID))
+
+    assert (verdict.state, verdict.cause) == ("hung", "driver_unresponsive")
+    assert "is lost" in verdict.summary
+    assert "Xid 79" in verdict.summary
+
+
+@pytest.mark.parametrize("facts", [lost(OTHER), (GpuSilence(call="sample", uuid=OTHER, waited_seconds=30.0),)])
+def test_what_the_driver_says_of_a_card_of_others_hangs_nobody(facts: tuple[Reading, ...]) -> None:
+    """The job uses another one, and stands still for a reason of its own."""
+    assert stands_beside(*facts).cause != "driver_unresponsive"
 
 
 def test_a_driver_that_is_merely_slow_is_not_accused() -> None:

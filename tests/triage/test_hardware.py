@@ -69,6 +69,21 @@ def test_of_an_unknown_card_nothing_is_assumed(card: Gpu, why: str) -> None:
     assert why in unknown(card)
 
 
+@pytest.mark.parametrize(
+    ("name", "capability", "sheet"),
+    [("NVIDIA H20", (9, 0), 148.0), ("NVIDIA L20", (8, 9), 119.5), ("NVIDIA A10G", (8, 6), 70.0)],
+)
+def test_a_product_that_is_held_back_is_not_taken_for_its_architecture(
+    name: str, capability: tuple[int, int], sheet: float
+) -> None:
+    """What it does in a clock is not known; what its maker states is."""
+    card = Gpu(uuid="GPU-0", index=0, name=name, compute_capability=capability, sms=78)
+
+    assert tensor_tflops_at(card, 1980) is None
+    assert "not known" in unknown(card)
+    assert data_sheet_tflops(card) == sheet
+
+
 def test_a_known_card_is_not_called_unknown() -> None:
     """There is nothing to say then."""
     assert unknown(h200()) == ""

@@ -18,15 +18,14 @@ from perfwatch.triage.cards.hardware import (
     tensor_yield,
     unknown,
 )
+from perfwatch.triage.cards.pace import FEW_STEPS, WARM_UP_SECONDS, paces
 from perfwatch.triage.cards.whose import cards_of, index_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import quantile
 from perfwatch.triage.verdict import CardFigures, Efficiency, ModelFigures, Spread
 
 WINDOW_SECONDS = 60.0
-WARM_UP_SECONDS = 2.0  # after the first step: the next ones still allocate, compile and tune
 FEW_LOOKS = 5
-FEW_STEPS = 5
 MOSTLY_CAPPED = 0.5
 UNUSED_TENSOR = 0.005  # of the peak: then the rate says nothing
 FLOPS_PER_PARAMETER = 6.0  # per token: 2 in the forward pass, 4 in the backward pass (Kaplan et al. 2020)
@@ -57,7 +56,14 @@ def _card(case: Case, uuid: str, rank: int | None, seconds: float) -> CardFigure
     if seen is None or (len(looks) < FEW_LOOKS and seen.reading.gpm is not False):
         return None
     card = seen.reading
-    samples = case.history.series(GpuSample, uuid, seconds=seconds + 5.0)
+    boost = _boost_mhz(case, card)
+    samples = [
+        one
+        for source in (uuid, card.parent_uuid)
+        for one in (case.history.series(GpuSample, source, seconds=seconds + 5.0) if source else ())
+        if one.reading.sm_clock_mhz is not None
+    ]  # a part of a card may not tell its clock
+    samples.sort(key=lambda one: one.at)
     times = [one.at for one in samples]
     tflops, at_clock, at_boost, capped = [], [], [], 0
     for one in looks:
@@ -65,7 +71,7 @@ def _card(case: Case, uuid: str, rank: int | None, seconds: float) -> CardFigure
         sample = samples[place].reading if place >= 0 else None
         clock = sample.sm_clock_mhz if sample is not None else None
         now = tensor_tflops_at(card, clock)
-        most = tensor_tflops_at(card, card.sm_clock_max_mhz)
+        most = tensor_tflops_at(card, boost)
         if one.reading.tensor is None or now is None or most is None:
             continue
         capped += sample is not None and bool((sample.reasons or 0) & POWER_CAP)
@@ -82,7 +88,7 @@ def _card(case: Case, uuid: str, rank: int | None, seconds: float) -> CardFigure
         rank=rank,
         unknown=unknown(card),
         tensor_tflops=spread(tflops),
-        peak_tflops=tensor_tflops_at(card, card.sm_clock_max_mhz),
+        peak_tflops=tensor_tflops_at(card, boost),
         hfu_at_boost=spread(at_boost, 4),
         hfu_at_clock=spread(at_clock, 4),
         power_capped=round(capped / len(tflops), 2) if tflops else None,
@@ -100,27 +106,36 @@ def _model(case: Case) -> ModelFigures | None:
     )
     if params is None or tokens is None:
         return None
-    clocks = [clock for rank in case.ranks if (clock := case.steps(rank)) is not None]
-    intervals = [interval for clock in clocks[:1] for interval in clock.usual if interval > 0.0]
+    counting = [(rank, clock) for rank in case.ranks if (clock := case.steps(rank)) is not None]
+    intervals = [interval for _, clock in counting[:1] for interval in clock.usual if interval > 0.0]
+    steps = [pace for rank, _ in counting[:1] for pace in paces(case.history, rank.pid, WINDOW_SECONDS)]
     uuids = dict.fromkeys(uuid for rank in case.ranks for uuid in cards_of(case.history, rank.pid).uuids)
     cards = [seen.reading for uuid in uuids if (seen := case.history.latest(Gpu, uuid)) is not None]
-    peaks = [data_sheet_tflops(card) or tensor_tflops_at(card, card.sm_clock_max_mhz) for card in cards]
+    peaks = [data_sheet_tflops(card) or tensor_tflops_at(card, _boost_mhz(case, card)) for card in cards]
     known = [peak for peak in peaks if peak is not None]
-    if len(intervals) < FEW_STEPS:
+    if len(intervals) < FEW_STEPS or not steps:
         return ModelFigures(missing="no step times: start the job with perfwatch run")
+    if not cards:
+        return ModelFigures(missing="no GPU of this job was seen")
     if not known or len(known) < len(peaks):
         return ModelFigures(missing="the peak of the cards is not known")
     attention = FLOPS_OF_ATTENTION * layers * hidden * sequence if layers and hidden and sequence else 0.0
     flops = (FLOPS_PER_PARAMETER * params + attention) * tokens
     total = sum(known) / len(known) * max(len(known), case.job.world_size or 1) * TERA
     return ModelFigures(
-        mfu=spread([flops / (interval * total) for interval in intervals], 4),
-        tokens_per_second=spread([tokens / interval for interval in intervals]),
+        mfu=spread([flops * pace / total for pace in steps], 4),
+        tokens_per_second=spread([tokens * pace for pace in steps]),
         step_seconds=spread(intervals, 6),
-        tflops_per_card=round(flops / (quantile(intervals, 0.5) or 1.0) / (total / (sum(known) / len(known))), 1),
+        tflops_per_card=round(flops * (quantile(steps, 0.5) or 0.0) / (total / (sum(known) / len(known))), 1),
         peak_tflops=round(sum(known) / len(known), 1),
         cards=max(len(known), case.job.world_size or 1),
     )
+
+
+def _boost_mhz(case: Case, card: Gpu) -> float | None:
+    """The highest clock of the multiprocessors; a part of a card has that of the whole."""
+    whole = case.history.latest(Gpu, card.parent_uuid) if card.parent_uuid else None
+    return card.sm_clock_max_mhz or (whole.reading.sm_clock_max_mhz if whole is not None else None)
 
 
 def spread(values: list[float], digits: int = 1) -> Spread | None:
@@ -156,7 +171,8 @@ def headline(figures: Efficiency, case: Case) -> str:
                 return "its tensor cores are not used"
             # TF32 does half as many: which of the two it is cannot be seen.
             rate = f"{card.tensor_tflops.p50:,.0f} TFLOP/s if 16-bit"
-            text = f"{name_of(case.history, card.uuid)} {rate}, HFU {card.hfu_at_boost.p50:.0%}"
+            share = f"HFU {card.hfu_at_boost.p50:.0%} of {card.peak_tflops or 0:,.0f}"
+            text = f"{name_of(case.history, card.uuid)} {rate}, {share}"
             return text + (f", DRAM {card.dram_share.p50:.0%}" if card.dram_share is not None else "")
         return card.unknown
     return ""

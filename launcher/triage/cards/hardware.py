@@ -27,6 +27,8 @@ TENSOR_FLOPS: dict[tuple[int, int], int] = {
 }
 CONSUMER = re.compile(r"GeForce|TITAN RTX")
 CONSUMER_CAPABILITIES = frozenset({(7, 5), (8, 6), (8, 9), (12, 0)})  # these accumulate in fp32 at half the rate
+# Products whose tensor cores do less in a clock than others of their architecture: by how much their makers do not say.
+HELD_BACK = re.compile(r"\b(H20|L20|L2|A10G)\b")
 # Dense 16-bit tensor TFLOP/s as on the data sheet: what model FLOPs utilisation is usually measured against.
 DATA_SHEET: tuple[tuple[str, float], ...] = (
     (r"V100-PCIE", 112.0),
@@ -38,6 +40,10 @@ DATA_SHEET: tuple[tuple[str, float], ...] = (
     (r"\bA40\b", 149.7),
     (r"\bL4\b", 121.0),
     (r"\bL40S\b", 362.0),
+    (r"\bH20\b", 148.0),
+    (r"\bL20\b", 119.5),
+    (r"\bL2\b", 96.5),
+    (r"\bA10G\b", 70.0),
     (r"(H100|H200) (PCIe )?NVL", 835.0),
     (r"H100 PCIe", 756.0),
     (r"H100|H200|H800", 989.0),
@@ -62,7 +68,7 @@ TERA = 1e12
 
 def tensor_flops_per_clock(card: Gpu) -> int | None:
     """Dense 16-bit tensor FLOPs of the whole card in one clock; None for a card that is not in the table."""
-    if card.compute_capability is None or card.sms is None:
+    if card.compute_capability is None or card.sms is None or HELD_BACK.search(card.name):
         return None
     rate = TENSOR_FLOPS.get(card.compute_capability)
     if rate is None:
@@ -91,7 +97,9 @@ def _between(value: float, low: float, high: float) -> float:
 
 
 def data_sheet_tflops(card: Gpu) -> float | None:
-    """Dense 16-bit tensor TFLOP/s as its maker states them; None for a product that is not in the table."""
+    """Dense 16-bit tensor TFLOP/s as its maker states them; None for a product that is not in the table, and for a part of one."""
+    if card.parent_uuid:
+        return None
     return next((tflops for pattern, tflops in DATA_SHEET if re.search(pattern, card.name)), None)
 
 
@@ -106,6 +114,8 @@ def unknown(card: Gpu) -> str:
     """Why nothing can be said about a card's peak; empty where it can."""
     if tensor_flops_per_clock(card) is not None:
         return ""
+    if HELD_BACK.search(card.name):
+        return f"{card.name}: its tensor cores do less in a clock than others of their kind, and how much is not known"
     if card.compute_capability is None:
         return f"{card.name}: the driver does not tell its compute capability"
     if card.compute_capability not in TENSOR_FLOPS:

@@ -5,8 +5,8 @@ What it means
     held. Nothing on that card will go on, and often the processes cannot even be killed.
 
 How it is recognised
-    The ranks make no step, and a call of our own into the driver has been waiting far beyond its deadline, the driver no longer
-    reaches the card, or a thread of the job stands uninterruptibly in the driver; an error that the driver announced (Xid) makes
+    A rank makes no step, and a call of our own into the driver about its card has been waiting far beyond its deadline, the driver
+    no longer reaches that card, or a thread of the job stands uninterruptibly in the driver; an error that the driver announced (Xid) makes
     it certain. Errors that were corrected do not count.
 
 What it is mistaken for
@@ -19,7 +19,7 @@ What to do next
 
 from perfwatch.probes.readings import Gpu, GpuSample, GpuSilence
 from perfwatch.triage.cards.whose import cards_of, lost_cards, name_of
-from perfwatch.triage.cards.xids import HARDWARE, announced
+from perfwatch.triage.cards.xids import HARDWARE, announced, of_job
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung
 from perfwatch.triage.history import Seen
@@ -36,14 +36,13 @@ ALONE = 0.85  # nothing but our own call speaks for it: the driver may only be b
 
 def judge(case: Case) -> Outcome:
     """Fires on ranks that stand still while the driver does not answer."""
-    silences, lost = _silences(case), lost_cards(case.history)
-    errors = [one for one in announced(case) if one.kind == HARDWARE]
+    errors = [one for one in announced(case) if one.kind == HARDWARE and of_job(case, one)]
     for rank in case.ranks:
-        chain = case.chains[rank.pid]
+        chain, own = case.chains[rank.pid], cards_of(case.history, rank.pid).uuids
+        silences = [one for one in _silences(case) if not one.reading.uuid or one.reading.uuid in own]
+        lost = [one for one in lost_cards(case.history) if one.reading.uuid in own]
         inside = in_driver(case.history, chain.end.node)
-        deaf = (
-            bool(silences) and case.progress[rank.pid].kind == "still" and bool(cards_of(case.history, rank.pid).uuids)
-        )
+        deaf = bool(own) and case.progress[rank.pid].kind == "still" and bool(silences or lost)
         if not inside and not deaf:
             continue
         waited = [one.reading.waited_seconds + case.at - one.at for one in silences]
@@ -51,7 +50,9 @@ def judge(case: Case) -> Outcome:
         evidence = [_silent(case, one) for one in silences]
         for card in lost:
             name = name_of(case.history, card.reading.uuid)
-            evidence.append(case.saw("nvml", name, "the driver no longer reaches the card", "lost", "answers", card.at))
+            evidence.append(
+                case.saw("nvml", name, f"{name} is lost:", "the driver no longer reaches it", "answers", card.at)
+            )
         if inside:
             where = chain.end.node.thread.wchan if chain.end.node.thread else None
             evidence.append(
@@ -64,7 +65,8 @@ def judge(case: Case) -> Outcome:
             CAUSE.name,
             chain,
             owner=CAUSE.owner,
-            summary="the GPU driver does not answer: " + "; ".join(f"{e.claim} {e.observed}" for e in evidence[:2]),
+            summary=("" if lost else "the GPU driver does not answer: ")
+            + "; ".join(f"{e.claim} {e.observed}" for e in evidence[:2]),
             patience=STRUCTURAL_SECONDS,
             silent=max(silent, chain.end.silent_seconds or 0.0) if inside else silent,
             evidence=tuple(evidence),
