@@ -21,7 +21,7 @@ def dmon(
     interval: Annotated[
         float, typer.Option("--interval", "-d", metavar="SECONDS", min=0.2, help="Seconds from row to row.")
     ] = 1.0,
-    count: Annotated[int | None, typer.Option("--count", "-c", metavar="N", min=1, help="Stop after N rows.")] = None,
+    count: Annotated[int | None, typer.Option("--count", "-c", metavar="N", min=1, help="Stop after N intervals.")] = None,
     csv: Annotated[bool, typer.Option("--csv", help="Every column, comma-separated, with one heading.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object for each card and interval.")] = False,
 ) -> None:  # fmt: skip
@@ -33,7 +33,7 @@ def dmon(
     \b
     Examples:
       perfwatch dmon
-      perfwatch dmon -s pucvmet -d 5
+      perfwatch dmon -s pUcvMet -d 5    what nvidia-smi dmon -s pucvmet shows
       perfwatch dmon --csv --count 60 > gpus.csv
       perfwatch dmon --json | jq '{gpu, graphics, tensor}'
     """

@@ -32,6 +32,7 @@ FEW_SAMPLES = 20
 FEW_SECONDS = 3.0  # of looks at the card
 UNSEEN_CARD = 0.75  # confidence where heat, a degraded link or a neighbour could not be excluded
 NOT_MONITORED = 0.75  # confidence where utilisation stands in for the card's units
+UNITS_UNSEEN = 0.65  # ... and of a healthy run: utilisation is as high where the card waits, or does the wrong thing
 BY_DEVICE = 0.75  # ... and where it is not known whose cards they are
 PLAIN_PYTHON = 0.15  # of samples: own work is then data or logging, not the launching of kernels
 COPY_CALLS = frozenset({"to", "cuda", "copy_", "send_to_device", "move_data_to_device"})

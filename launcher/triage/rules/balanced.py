@@ -17,7 +17,7 @@ What to do next
 """
 
 from perfwatch.probes.readings import Stack, Thread
-from perfwatch.triage.cards.accelerated import FEW_SECONDS
+from perfwatch.triage.cards.accelerated import FEW_SECONDS, UNITS_UNSEEN
 from perfwatch.triage.cards.gpu import Regime, regimes
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
@@ -59,11 +59,12 @@ def judge(case: Case) -> Outcome:
         if cards_of(case.history, rank.pid).certain and _too_soon_or_idle(cards):
             return None
     basis = case.progress[case.trainers[0].pid].basis
+    sources = {card.source for rank in case.trainers for card in regimes(case.history, rank.pid, WINDOW_SECONDS)}
     return Finding(
         cause=CAUSE.name,
         state="healthy",
         summary=f"training goes on ({basis}) and nothing in particular holds it back",
-        confidence=NO_BOTTLENECK,
+        confidence=UNITS_UNSEEN if "nvml" in sources else NO_BOTTLENECK,
         owner=CAUSE.owner,
         evidence=(case.saw("progress", f"{len(case.trainers)} ranks", "moves", basis, "steps go on"),),
     )

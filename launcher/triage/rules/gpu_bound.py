@@ -17,7 +17,7 @@ What to do next
 """
 
 from perfwatch.probes.readings import GpuSample
-from perfwatch.triage.cards.accelerated import Accelerated, accelerated, monitored, surroundings_known
+from perfwatch.triage.cards.accelerated import UNITS_UNSEEN, Accelerated, accelerated, monitored, surroundings_known
 from perfwatch.triage.cards.efficiency import efficiency, headline, in_words, mfu_in_words
 from perfwatch.triage.cards.neighbours import neighbours
 from perfwatch.triage.cards.residency import BUSY
@@ -32,7 +32,7 @@ ACTIVE = 0.5  # of the multiprocessors
 WAITS_IN_COLLECTIVES = 0.2  # of the looks: a card that spins so often is not what the job waits for
 TENSOR, MEMORY = 0.1, 0.5  # where one of them is used that much, the card does what it was bought for
 NOT_ALONE = 0.78  # somebody else's process is on the card, and the driver does not measure what uses little of it
-PLAIN, ONLY_BUSY, ROUGH = 0.92, 0.72, 0.75  # rough: utilisation alone, or clocks or neighbours unseen
+PLAIN, ONLY_BUSY, ROUGH = 0.92, 0.72, 0.75  # rough: clocks or neighbours unseen
 
 
 def judge(case: Case) -> Outcome:
@@ -80,7 +80,9 @@ def judge(case: Case) -> Outcome:
 
 
 def _sure(case: Case, found: list[Accelerated]) -> float:
-    if any(one.card.source != "gpm" or not surroundings_known(case, one.card.uuid) for one in found):
+    if any(one.card.source != "gpm" for one in found):
+        return UNITS_UNSEEN
+    if any(not surroundings_known(case, one.card.uuid) for one in found):
         return ROUGH
     if any(neighbours(case.history, one.card.uuid) for one in found):
         return NOT_ALONE
