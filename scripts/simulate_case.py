@@ -94,6 +94,11 @@ def trained_to(**link: int) -> Callable[[Recording], Iterator[Record]]:
     return each_sample(lambda look, _: structs.replace(look, **link) if look.pcie_width is not None else look)
 
 
+def links_left(active: int) -> Callable[[Recording], Iterator[Record]]:
+    """So many NVLinks are up."""
+    return each_sample(lambda look, _: structs.replace(look, nvlinks_active=active) if look.nvlinks_active else look)
+
+
 def no_answer(recording: Recording) -> Iterator[Record]:
     """After a while no call into the driver comes back; the sampler says so each second."""
     since = recording.end * SILENT_AFTER
@@ -131,13 +136,15 @@ def ends_with(xid: int) -> Callable[[Recording], Iterator[Record]]:
     return changed
 
 
-BUSY, COPIES, OUT_OF_MEMORY = (
+BUSY, COPIES, SENDS, OUT_OF_MEMORY = (
     "gpu_bound/fires/gpu_bound",
     "copy_bound/fires/copy_bound",
+    "exposed_communication/fires/exposed_communication-nccl",
     "out_of_memory/fires/out_of_memory-gpu",
 )
 CLOCK = "GpuSample: reasons, clock and temperature"
 LINK, REPLAYS = "GpuSample: width or generation of the link", "GpuSample: replays"
+NVLINKS = "GpuSample: NVLinks that are up"
 ENDS, NOTE = "Traceback: GpuEvent instead", "GpuEvent: one more"
 SIMULATIONS = (
     Simulation("throttled_gpu", BUSY, CLOCK, held_back(0x40, 1185, 91)),
@@ -148,6 +155,8 @@ SIMULATIONS = (
     Simulation("throttled_gpu", BUSY, CLOCK, warm_at(1980), "warm_at_full_clock", fires=False),
     Simulation("degraded_link", COPIES, LINK, trained_to(pcie_width=4)),
     Simulation("degraded_link", COPIES, LINK, trained_to(pcie_generation=1), "first_generation"),
+    Simulation("degraded_link", SENDS, NVLINKS, links_left(10), "nvlinks_down"),
+    Simulation("degraded_link", COPIES, NVLINKS, links_left(10), "nvlinks_that_nobody_uses", fires=False),
     Simulation("degraded_link", COPIES, REPLAYS, replayed(40.0), "noted_beside_slow_copies", fires=False),
     Simulation("degraded_link", COPIES, REPLAYS, replayed(0.05), "replay_now_and_then", fires=False),
     Simulation(

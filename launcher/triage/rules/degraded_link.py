@@ -32,6 +32,8 @@ REPLAYS_PER_SECOND = 1.0  # a few in an hour are normal
 LOOKS = 0.9  # of the window below the maximum: a link is trained anew when the card wakes up
 USED = 0.3  # of what the degraded link can do: then it is what the job waits for
 SURE, NOTED = 0.92, 0.55
+# MiB/s of one link in each direction: 25 GB/s, and 50 from Blackwell on (NVIDIA's data sheets: 18 links make 450 and 900 GB/s).
+NVLINK_3_AND_4, NVLINK_5, BLACKWELL = 23_842.0, 47_684.0, (10, 0)
 
 
 def judge(case: Case) -> Outcome:
@@ -41,13 +43,14 @@ def judge(case: Case) -> Outcome:
         if (one.card.graphics or 0.0) < IN_USE and moved < IN_USE_MIB_PER_SECOND:
             continue
         evidence, kept = _pcie(case, one.card.uuid)
-        evidence += _nvlink(case, one.card.uuid)
-        if not evidence:
-            continue
         ceiling = ceiling_mib_per_second(case.history, one.card.uuid)
         used = moved / ceiling if ceiling else 0.0
         matters = used >= USED and one.card.waiting > 0.0
-        return _finding(case, one, tuple(evidence), kept, used, matters)
+        down, left, sent = _nvlink(case, one)
+        if down and sent >= USED:
+            matters, kept, used = True, left, sent
+        if evidence or down:
+            return _finding(case, one, (*evidence, *down), kept, used, matters)
     return None
 
 
@@ -59,7 +62,7 @@ def _finding(
         case,
         CAUSE,
         one,
-        lost=(1.0 - kept) * max(used, one.card.waiting) if matters else 0.0,
+        lost=(1.0 - kept) * min(1.0, max(used, one.card.waiting)) if matters else 0.0,
         explains=1.0 if matters else 0.0,
         confidence=SURE if matters else NOTED,
         summary=f"a link of {name_of(case.history, one.card.uuid)} is below what it can do: {what}",
@@ -94,10 +97,14 @@ def _pcie(case: Case, uuid: str) -> tuple[list[Evidence], float]:
     return found, kept
 
 
-def _nvlink(case: Case, uuid: str) -> list[Evidence]:
-    seen, last = case.history.latest(Gpu, uuid), case.history.latest(GpuSample, uuid)
+def _nvlink(case: Case, one: Accelerated) -> tuple[list[Evidence], float, float]:
+    """Whether links are down, the share of them that is left, and how much of what these can do is used."""
+    seen, last = case.history.latest(Gpu, one.card.uuid), case.history.latest(GpuSample, one.card.uuid)
     links = seen.reading.nvlinks if seen is not None else None
     active = last.reading.nvlinks_active if last is not None else None
-    if not links or active is None or not 0 < active < links:
-        return []  # none at all is how a card without a bridge looks
-    return [case.saw("nvml", name_of(case.history, uuid), "NVLinks are down", f"{active} of {links} active", "all")]
+    if seen is None or not links or active is None or not 0 < active < links:
+        return [], 1.0, 0.0  # none at all is how a card without a bridge looks
+    each = NVLINK_5 if (seen.reading.compute_capability or (0, 0)) >= BLACKWELL else NVLINK_3_AND_4
+    used = (one.card.nvlink_mib_per_second or 0.0) / (active * each)
+    name = name_of(case.history, one.card.uuid)
+    return [case.saw("nvml", name, "NVLinks are down", f"{active} of {links} active", "all")], active / links, used
