@@ -130,7 +130,7 @@ class Watcher:
             clocks.append(clock)
             busy.append(seen.graphics or 0.0)
             tensor.append(seen.tensor)
-        return Told(fmean(raw), fmean(corrected), median(clocks), fmean(busy), fmean(tensor)) if raw else None
+        return Told(fmean(raw), fmean(corrected), fmean(clocks), fmean(busy), fmean(tensor)) if raw else None
 
 
 @dataclass(frozen=True)
