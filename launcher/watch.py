@@ -262,3 +262,5 @@ class Watch:
             self._settled_at = None
         case = self.case()
         self._teller.tell(verdict, self.judged_at, late_seconds(case), since_step(case))
+        if verdict.suspect is not None and verdict.suspect.decides_in_seconds > 0.0:
+            self._schedule.sooner("judge", max(cadence.COLLECT_SECONDS, verdict.suspect.decides_in_seconds))

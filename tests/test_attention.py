@@ -11,7 +11,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
 from perfwatch.triage.shares.profile import HOLD_SECONDS
-from perfwatch.watching.attention import Interest, alarm, late_seconds
+from perfwatch.watching.attention import Interest, Schedule, alarm, late_seconds
 from perfwatch.watching.cadence import calm_sample
 from perfwatch.watching.news import News, Teller
 from tests.cards import UUID, h200
@@ -176,3 +176,17 @@ def test_an_end_that_nobody_can_explain_is_left_to_the_launcher_of_run(mode: str
     Teller(msgspec.structs.replace(case.session, mode=mode), None, news.append).tell(gone, 10.0)
 
     assert len(news) == told
+
+
+@pytest.mark.parametrize(("sooner", "due_at"), [(0.3, 0.3), (5.0, 1.0)])
+def test_a_countdown_brings_the_next_look_forward_and_never_puts_it_off(sooner: float, due_at: float) -> None:
+    """It is due each second, and once when the countdown ends."""
+    now = [0.0]
+    schedule = Schedule(lambda: now[0])
+    assert schedule.due("judge", 1.0)
+    schedule.sooner("judge", sooner)
+
+    now[0] = due_at - 0.01
+    assert not schedule.due("judge", 1.0)
+    now[0] = due_at
+    assert schedule.due("judge", 1.0)

@@ -45,6 +45,10 @@ class Schedule:
         self._due[what] = self._now() + every_seconds
         return True
 
+    def sooner(self, what: str, seconds: float) -> None:
+        """This is due so soon, if it was not to be even sooner."""
+        self._due[what] = min(self._due.get(what, 0.0), self._now() + seconds)
+
     def hasten(self, *what: str) -> None:
         """These are due at once."""
         for one in what:
