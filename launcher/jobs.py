@@ -22,6 +22,7 @@ from perfwatch.recording import Record
 from perfwatch.storing.redaction import redact
 from perfwatch.target import LAUNCHERS, WORKER_NAME, Target, root_of, starter
 from perfwatch.triage.history import History
+from perfwatch.triage.roles.forkserver import adopted
 from perfwatch.triage.roles.identity import Identity, identity_of
 from perfwatch.triage.roles.job import Job, Member, read_job
 
@@ -206,7 +207,7 @@ def _user_processes(filesystem: Filesystem, child: Caller) -> dict[int, Process]
                 found[pid] = identify(filesystem, pid, child, redact)
         except Unavailable:
             continue
-    return found
+    return adopted(found)
 
 
 def _listed(filesystem: Filesystem, member: Member, child: Caller, clocks: CpuClocks | None) -> ListedProcess:

@@ -98,17 +98,18 @@ class Outlets:
 
     def tick(self, lost_lines: int = 0) -> None:
         """Called in each round of the loop: hand over what is due. Never waits."""
-        if self._notifier is not None:
-            change = self._announcer.due()
-            if change is not None:
-                folder = str(self._folder) if self._folder is not None else ""
-                self._notifier.post(notification(change, self._session, folder))
-            self._tell(self._notifier.news())
-        if self._metrics is not None and self._clock() - self._refreshed_at >= self._refresh_seconds:
+        change = self._announcer.due() if self._notifier is not None else None
+        refresh = change is not None or self._clock() - self._refreshed_at >= self._refresh_seconds
+        if self._metrics is not None and refresh:  # whoever is told of a change may look at once
             self._refreshed_at = self._clock()
             self._gauges.lost_lines = lost_lines
             self._metrics.put(self._gauges.snapshot(*self._counts()))
             self._tell(self._metrics.news())
+        if self._notifier is not None:
+            if change is not None:
+                folder = str(self._folder) if self._folder is not None else ""
+                self._notifier.post(notification(change, self._session, folder))
+            self._tell(self._notifier.news())
 
     def ended(self, verdict: Verdict | None) -> None:
         """The watch is over: the last verdict is posted too. What is handed over is tried without us."""

@@ -55,20 +55,11 @@ def test_half_of_a_model_is_a_mistake_on_the_command_line() -> None:
 
 def test_what_run_is_told_of_the_model_is_in_the_recording(tmp_path: Path) -> None:
     """So that ``replay SESSION --min-mfu 35`` needs to be told nothing."""
-    start = [
-        sys.executable,
-        "-m",
-        "perfwatch",
-        "run",
-        "--quiet",
-        "--session",
-        str(tmp_path / "s"),
-        *MODEL,
-        "--",
-        "true",
-    ]
-    done = subprocess.run(start, capture_output=True, text=True, timeout=60)
-    conditions = json.loads((tmp_path / "s" / "session.json").read_text())["conditions"]
+    written = tmp_path / "s" / "session.json"
+    waits = ("sh", "-c", 'until test -s "$0"; do sleep 0.05; done', str(written))
+    run = ("run", "--quiet", "--session", str(written.parent), *MODEL, "--", *waits)
+    done = subprocess.run([sys.executable, "-m", "perfwatch", *run], capture_output=True, text=True, timeout=60)
+    conditions = json.loads(written.read_text())["conditions"]
 
     assert done.returncode == 0
     assert (conditions["params"], conditions["tokens_per_step"]) == (419.4e6, 16384)

@@ -22,7 +22,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.history import History
 from perfwatch.triage.roles.job import Job, read_job
-from perfwatch.triage.roles.rank_processes import GROUP_THREADS
+from perfwatch.triage.roles.sights import GROUP_THREADS
 from perfwatch.triage.rules import straggling_rank
 from perfwatch.triage.words.frames import any_tag, tags
 from tests.training import BACKWARD, FORWARD

@@ -17,7 +17,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.history import KEYS, Seen
 from perfwatch.triage.moving.motion import python_threads, stack_key
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.roles.rank_processes import STORE_THREAD
+from perfwatch.triage.roles.sights import STORE_THREAD
 from perfwatch.triage.waits.devices import AUTOGRAD_THREADS
 from perfwatch.triage.words.frames import user_frame
 

@@ -11,8 +11,10 @@ import msgspec
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.history import History
-from perfwatch.triage.roles.rank_processes import Ranks, Sights, find_ranks, is_service, is_worker
+from perfwatch.triage.roles.forkserver import adopted
+from perfwatch.triage.roles.rank_processes import Ranks, find_ranks, is_service, is_worker
 from perfwatch.triage.roles.ray_train import of_ray_train
+from perfwatch.triage.roles.sights import Sights
 from perfwatch.triage.words.frames import any_tag
 
 TICKS_PER_SECOND = 100  # USER_HZ, fixed by the kernel's ABI on every Linux that torch runs on
@@ -111,6 +113,7 @@ def read_job(history: History) -> Job:
         above = processes.get(process.parent_pid)
         if above is not None and above.start_ticks > process.start_ticks:  # that number was used again: it is no parent
             processes[process.pid] = msgspec.structs.replace(process, parent_pid=0)
+    processes = adopted(processes)
     ended = {
         gone.reading.pid: gone.reading
         for key in history.entities(r.ProcessEnded)

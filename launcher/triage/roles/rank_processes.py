@@ -8,15 +8,14 @@ process group of its own.
 """
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
-from perfwatch.triage.history import History
-from perfwatch.triage.moving.motion import was_at
 from perfwatch.triage.roles.placement import Placement, launches, placement, program_of
-from perfwatch.triage.roles.ray_train import ray_ranks, runs_training, untold_ranks
-from perfwatch.triage.words.frames import any_tag, is_user, own_frames, short_name, tags
+from perfwatch.triage.roles.ray_train import ray_ranks, untold_ranks
+from perfwatch.triage.roles.sights import Sights
+from perfwatch.triage.words.frames import any_tag, is_user, short_name, tags
 from perfwatch.triage.words.vocabulary import SERVICES
 
 WORKER_THREAD = "pt_data_worker"  # the name that torch gives a DataLoader worker's main thread
@@ -24,77 +23,11 @@ TRAINING = ("optimizer", "backward", "loader", "forward")
 OUR_NAME = "perfwatch"  # launchers, watchers and writers of ours name themselves so: never part of what they watch
 WAITS_FOR_CHILDREN = ("child_wait", "mp_join")
 JOINS = ("spawn_join", *WAITS_FOR_CHILDREN)
-ASKS_FOR_TASKS = ("queue_get", "mp_queue_get", "mp_receive")
-# How torch and its backends name the threads of a process group (gloo's loop, NCCL's watchdog, heartbeat and proxy).
-GROUP_THREADS = ("gloo", "pt_nccl", "NCCL", "nccl", "pt_gloo")
-STORE_THREAD = "pt_tcpstore"  # how torch names the thread of a TCPStore's server (torch 2.1 to 2.13)
 
 _SERVICE = re.compile(SERVICES)
 _OF_MULTIPROCESSING = re.compile(
     r"\.(?:resource_tracker|forkserver|semaphore_tracker)\b"
 )  # imported by a ``-c``, or run by ``-m``
-
-
-class Sights:
-    """What is known of every process, gathered in one pass: a job can have thousands of threads."""
-
-    def __init__(self, history: History, ended: Collection[int] = ()) -> None:
-        self._history, self.ended = history, ended
-        self.all: dict[int, set[str]] = {}  # tags of all its threads' newest stacks
-        self.main: dict[int, r.Stack] = {}
-        # Belongs to a process group, by its stacks or by a thread that torch made for one.
-        self.in_group: set[int] = set()
-        self.for_ray: set[int] = set()  # A thread of it runs a training that was given to Ray.
-        self.stores: set[int] = set()  # It serves torch's store, which rank 0 does.
-        for pid, tid in history.entities(r.Stack):
-            seen = history.latest(r.Stack, pid, tid)
-            if seen is None:
-                continue
-            self.all.setdefault(pid, set()).update(tags(seen.reading))
-            if pid == tid:
-                self.main[pid] = seen.reading
-            elif runs_training(seen.reading):
-                self.for_ray.add(pid)
-        for pid, tid in history.entities(r.Thread):
-            thread = history.latest(r.Thread, pid, tid)
-            if thread is not None and thread.reading.name.startswith(GROUP_THREADS):
-                self.in_group.add(pid)
-            if thread is not None and thread.reading.name.startswith(STORE_THREAD):
-                self.stores.add(pid)
-        self.in_group |= {pid for pid, found in self.all.items() if any_tag(found, "collective", "rendezvous")}
-
-    def of(self, pid: int) -> frozenset[str]:
-        """Tags of all threads of a process."""
-        return frozenset(self.all.get(pid, ()))
-
-    def of_main(self, pid: int) -> frozenset[str]:
-        """Tags of its main thread."""
-        return tags(self.main[pid]) if pid in self.main else frozenset()
-
-    def counts(self, pid: int) -> bool:
-        """Whether the agent has counted steps in it."""
-        counted = self._history.latest(r.Steps, pid)
-        return counted is not None and counted.reading.count > 0
-
-    def trains(self, pid: int) -> bool:
-        """Whether it lives and has made steps, or was seen in the midst of one."""
-        return pid not in self.ended and (self.counts(pid) or self.was_at(pid, "backward", "optimizer"))
-
-    def asks(self, pid: int) -> bool:
-        """Whether its main thread is in a library's own loop, which takes its next task from a queue."""
-        return pid in self.main and _asks(self.main[pid])
-
-    def has_asked(self, pid: int) -> bool:
-        """Whether it was ever seen there; the newest stack is looked at first."""
-        return any(_asks(one.reading) for one in reversed(self._history.series(r.Stack, pid, pid)))
-
-    def was_at(self, pid: int, *any_of: str) -> bool:
-        """Whether its main thread was ever seen in a stack with one of these tags."""
-        return was_at(self._history, pid, pid, *any_of)
-
-
-def _asks(stack: r.Stack) -> bool:
-    return any_tag(tags(stack), *ASKS_FOR_TASKS) and not any(map(is_user, own_frames(stack)))
 
 
 Ranks = dict[int, int | None]  # by pid; None: nobody numbered it, and nothing says that it is one of a group
@@ -123,13 +56,28 @@ def find_ranks(sights: Sights, processes: dict[int, r.Process]) -> Found:
     if not told:
         told = {pid: place for pid, one in candidates.items() if (place := placement(one)) is not None}
     told = {pid: place for pid, place in told.items() if not _helps(sights, pid, processes)}
+    told = _passed_on(sights, told, processes)
     if told:
         return _placed(sights, told, processes)
-    roots = [p for p in processes.values() if p.python and not is_service(p) and _nearest_python(p, processes) is None]
+    programs = [p for p in processes.values() if p.python and not is_service(p)]
+    roots = [p for p in programs if _nearest_python(p, processes) is None]
     found: Ranks = {}
     for root in sorted(roots, key=lambda p: p.start_ticks):
         found.update(_descend(sights, root, processes))
     return Found(found, _largest(processes[pid].world_size for pid in found), numbered=False)
+
+
+def _passed_on(sights: Sights, told: dict[int, Placement], processes: dict[int, r.Process]) -> dict[int, Placement]:
+    """The same, but a number that only a DataLoader worker shows is that of the process which made it.
+
+    A program that sets ``RANK`` itself cannot be seen to have it; what it spawns inherits it.
+    """
+    found: dict[int, Placement] = {}
+    for pid, place in told.items():
+        above = _nearest_python(processes[pid], processes)
+        made_by = above is not None and above not in told and is_worker(sights, processes[pid])
+        found.setdefault(above if made_by and above is not None else pid, place)
+    return found
 
 
 def _helps(sights: Sights, pid: int, processes: dict[int, r.Process]) -> bool:

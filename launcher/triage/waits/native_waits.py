@@ -10,7 +10,7 @@ from perfwatch.probes import readings as r
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.arriving import waited_on
 from perfwatch.triage.moving.motion import dominant, motion
-from perfwatch.triage.roles.rank_processes import GROUP_THREADS
+from perfwatch.triage.roles.sights import GROUP_THREADS
 from perfwatch.triage.waits.node import End, Node
 from perfwatch.triage.words.code import line_of, names
 from perfwatch.triage.words.frames import inner_frames, is_standard, is_user, package_of, short_name

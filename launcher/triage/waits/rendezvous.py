@@ -3,7 +3,7 @@
 from perfwatch.probes import readings as r
 from perfwatch.triage.history import History
 from perfwatch.triage.roles.job import TICKS_PER_SECOND, Job
-from perfwatch.triage.roles.rank_processes import STORE_THREAD
+from perfwatch.triage.roles.sights import STORE_THREAD
 from perfwatch.triage.waits.node import Node
 
 
