@@ -72,6 +72,10 @@ def prepare(case: Case) -> tuple[int, ...]:
 
     It is work where they read or write meanwhile, or turn in a loop that comes to its end.
     """
+    return case.history.once("prepare", lambda: _prepare(case))  # each rank that waits asks
+
+
+def _prepare(case: Case) -> tuple[int, ...]:
     running = [chain for pid, chain in case.chains.items() if case.progress[pid].kind != "moving"]
     away = [one for one in running if one.end.kind == "python" and not _recent(case, one).share_where(at_training)]
     return tuple(one.start.pid for one in away if _moves_data(case, one) or _counts(case, one))

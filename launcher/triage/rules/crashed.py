@@ -43,6 +43,7 @@ NO_WORDS = "read the job's own stderr; sys.exit() with this code leaves no trace
 UNSEEN_SENDER = 0.78  # a worker that SIGKILL ended: without a kernel log the OOM killer looks the same
 GOT_OVER = 0.75  # whoever waited for it ended with 0: it may not matter, or nobody looked
 FOLLOWED = 0.78  # a rank that only says that it lost another: how that one ended nobody saw
+MOST_NAMED = 4
 WITHOUT_WORDS = 0.78  # of a job on a GPU: an exit code is all that its allocator's refusal leaves as well
 
 
@@ -67,14 +68,14 @@ def judge(case: Case) -> Outcome:
         if end.signal
         else "exit code unknown"
     )
-    worker = lost(case)
+    worker, unseen = lost(case), "" if words is not None else _unseen(case)
     evidence = [case.saw("process", f"pid {end.pid}", "has ended", code, "exit code 0")]
     if words is not None:
         evidence.append(case.saw("traceback", f"pid {pid}", "raised", last, "no exception"))
     return Finding(
         cause=CAUSE.name,
         state="gone",
-        summary=f"pid {pid} crashed ({code})" + (f": {last}" if last else ""),
+        summary=f"pid {pid} crashed ({code})" + (f": {last}" if last else "") + unseen,
         confidence=_confidence(case, end, words, worker),
         owner=CAUSE.owner,
         culprits=(
@@ -97,6 +98,20 @@ def judge(case: Case) -> Outcome:
     )
 
 
+def _unseen(case: Case) -> str:
+    """That some rank was gone before anybody looked, which may be why this one ended; empty where all were seen."""
+    size, seen = case.job.world_size or 0, {rank.rank for rank in case.job.ranks}
+    missing = [str(rank) for rank in range(size) if rank not in seen]
+    if not missing or len(missing) == size:
+        return ""
+    named = ", ".join(missing[:MOST_NAMED]) + (", ..." if len(missing) > MOST_NAMED else "")
+    return (
+        f"; of rank {named} nothing was seen: it may have ended first"
+        if len(missing) == 1
+        else (f"; of ranks {named} nothing was seen: one of them may have ended first")
+    )
+
+
 def _alternatives(words: Traceback | None, worker: tuple[int, ...]) -> tuple[Alternative, ...]:
     if worker:
         return (Alternative(cause="out_of_memory", refuted_by="no OOM kill was seen, and not every one is"),)
@@ -110,6 +125,6 @@ def _confidence(case: Case, end: ProcessEnded, words: Traceback | None, worker: 
         return GOT_OVER
     if worker:
         return UNSEEN_SENDER
-    if words is not None and lost_a_peer(words):
+    if (words is not None and lost_a_peer(words)) or (words is None and _unseen(case)):
         return FOLLOWED
     return SURE if words is not None or not used_a_gpu(case) else WITHOUT_WORDS
