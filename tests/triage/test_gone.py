@@ -2,6 +2,7 @@
 
 import pytest
 
+from perfwatch.gauntlet.score import CONFIDENT
 from perfwatch.probes.readings import Process, ProcessEnded, Reading, Traceback
 from perfwatch.recording import TERMINATES, Event
 from perfwatch.triage.case import Case
@@ -430,3 +431,23 @@ def test_a_rank_that_lost_another_whose_end_nobody_saw_is_named_less_surely() ->
     assert verdict.cause == "crashed"
     assert verdict.confidence < 0.8
     assert "killed" in {one.cause for one in verdict.alternatives}
+
+
+@pytest.mark.parametrize(("size", "sure"), [(2, True), (3, False)])
+def test_a_rank_without_words_is_named_less_surely_beside_one_that_was_gone_before_anybody_looked(
+    size: int, sure: bool
+) -> None:
+    """Rank 2 of three was killed as we came: the others ended because of it."""
+    history = History()
+    history.add(0.0, Process(pid=1, start_ticks=1, parent_pid=0, name="bash", command=("bash", "all.sh")))
+    for rank in (0, 1):
+        history.add(0.0, Process(pid=10 + rank, start_ticks=9, parent_pid=1, name="python", command=("python", "train.py"),
+                                 python=True, torch_loaded=True, rank=rank, world_size=size))  # fmt: skip
+        history.add(5.0, ProcessEnded(pid=10 + rank, start_ticks=9, exit_code=1))
+    history.add(5.0, ProcessEnded(pid=1, start_ticks=1, exit_code=1))
+    history.at = 6.0
+    verdict = judge(Case(history, session(root_pids=(1,))))
+
+    assert (verdict.state, verdict.cause) == ("gone", "crashed")
+    assert (verdict.confidence > CONFIDENT) is sure
+    assert ("of rank 2 nothing was seen" in verdict.summary) is not sure

@@ -22,7 +22,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, silent_seconds, temporal, who
 from perfwatch.triage.ranks.absence import listed, rank_of
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Alternative, Evidence, Finding, Outcome
+from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding, Outcome
 from perfwatch.triage.waits import rendezvous
 from perfwatch.triage.waits.chain import Chain
 
@@ -46,6 +46,7 @@ def judge(case: Case) -> Outcome:
         open_for = None if chain.end.detail == "store" else rendezvous.open_seconds(case.history, case.job)
         present = sorted(r.rank for r in case.ranks if r.rank is not None)
         absent = "" if size is None or seen >= size else f"; {_absent(present, seen, size)}"
+        missing = _missing(present, seen, size)
         found = hung(
             case,
             CAUSE.name,
@@ -68,7 +69,10 @@ def judge(case: Case) -> Outcome:
             alternatives=(Alternative(cause="starting", refuted_by="no further rank appeared meanwhile"),),
             next=(f"py-spy dump --nonblocking --pid {late[0].end.node.pid}",) if late else _next(case, chain),
         )
-        return _blaming(found, late) if late else found
+        if late:
+            return _blaming(found, late)
+        blamed = tuple(Culprit(pid=0, rank=rank) for rank in missing[:MOST_NAMED])
+        return msgspec.structs.replace(found, culprits=blamed or found.culprits)  # those that are here are its victims
     return None
 
 
@@ -117,10 +121,16 @@ def _blaming(found: Finding, late: list[Chain]) -> Finding:
     return msgspec.structs.replace(found, culprits=culprits, wait_chain=found.wait_chain + links)
 
 
+def _missing(present: list[int], seen: int, size: int | None) -> list[int]:
+    """The ranks that are not here, where all that are have their numbers; else none."""
+    missing = sorted(set(range(size or 0)) - set(present))
+    return missing if len(missing) == (size or 0) - seen else []
+
+
 def _absent(present: list[int], seen: int, size: int) -> str:
     where = "not on this machine or not there at all"
-    missing = sorted(set(range(size)) - set(present))
-    if len(missing) != size - seen or len(missing) > MOST_NAMED:
+    missing = _missing(present, seen, size)
+    if not missing or len(missing) > MOST_NAMED:
         return f"{size - seen} of {size} ranks are {where}"
     named = ", ".join(map(str, missing))
     return f"rank {named} of {size} is {where}" if len(missing) == 1 else f"ranks {named} of {size} are {where}"
