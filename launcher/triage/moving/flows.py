@@ -32,8 +32,12 @@ class Flow:
     @property
     def delivered(self) -> bool:
         """Whether large tensors went over them, and all that was sent has been confirmed: the network owes nobody anything."""
-        quiet = self.queued_bytes <= KEEP_ALIVE_BYTES and self.retransmits < LOST
-        return self.carried_bytes >= CARRIES_BYTES and quiet and self.silent
+        return self.carried_bytes >= CARRIES_BYTES and self.owes_nothing
+
+    @property
+    def owes_nothing(self) -> bool:
+        """Whether nothing is under way: what was sent has been confirmed, nothing is sent again, and nothing comes."""
+        return self.queued_bytes <= KEEP_ALIVE_BYTES and self.retransmits < LOST and self.silent
 
     @property
     def silent(self) -> bool:

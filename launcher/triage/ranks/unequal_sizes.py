@@ -1,7 +1,8 @@
-"""All ranks in one NCCL call over sockets, all that was sent has arrived, and none goes on: they mean different sizes by it.
+"""All ranks in one call over sockets, all that was sent has arrived, and none goes on: they mean different things by it.
 
 NCCL does not compare sizes. Over NVLink ranks that disagree may go on with garbage; over a network the one that expects more
-waits for bytes that nobody will ever send (measured: four ranks over sockets, a gradient of one more column in rank 1).
+waits for bytes that nobody will ever send (measured: four ranks over sockets, a gradient of one more column in rank 1). gloo
+fails there; of its calls that wait for each other those of different groups are left (three pairs in a ring, through one helper).
 """
 
 import msgspec
@@ -26,7 +27,7 @@ def by_sizes(case: Case) -> Outcome:
         found.chains[0],
         owner="user_code",
         summary=f"all {len(found.chains)} ranks are in {found.place}, and all that they sent has arrived: "
-        "their tensors differ in size or type",
+        + ("their tensors differ in size or type" if found.on_cards else "their calls are not of the same group"),
         patience=STRUCTURAL_SECONDS,
         silent=found.silent_seconds,
         ceiling=DELIVERED,
@@ -41,7 +42,9 @@ def by_sizes(case: Case) -> Outcome:
         next=(
             "compare the tensor's shape and dtype in each rank before this call",
             "perfwatch run -- ...   # arms the flight recorder, which tells the sizes",
-        ),
+        )
+        if found.on_cards
+        else ("compare the group that each rank hands to this call, and the order in which they come to it",),
     )
     return msgspec.structs.replace(
         result, culprits=(), wait_chain=tuple(link for chain in found.chains for link in chain.links)
