@@ -4,7 +4,8 @@
 before it is shown, and nothing is shown that the verdict does not hold.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -13,9 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from perfwatch.report.plain import clean, duration
-from perfwatch.triage.verdict import Culprit, Link, Verdict
+from perfwatch.triage.verdict import Culprit, Link, Missing, Verdict
 from perfwatch.triage.waits.node import doing
 
+_NUMBER = re.compile(r"\d+")
 STYLES = {
     "hung": "bold red",
     "gone": "bold red",
@@ -54,7 +56,7 @@ class VerdictReport:
         )
         yield from _listed(
             "not seen",
-            [f"{one.witness}: {one.reason}" + (f" -> {one.advice}" if one.advice else "") for one in verdict.missing],
+            not_seen(verdict.missing),
             MOST_MISSING,
         )
         yield from _listed("next", list(verdict.next), MOST_NEXT, style="bold")
@@ -137,6 +139,18 @@ def _listed(heading: str, lines: list[str], most: int, style: str = "") -> Itera
     if len(lines) > most:
         table.add_row("", Text(f"and {len(lines) - most} more in --json", style="dim"))
     yield table
+
+
+def not_seen(missing: Iterable[Missing]) -> list[str]:
+    """What was not seen and why, stacks first: without them most verdicts are worth little. What differs in a number alone is told once."""
+    alike: dict[tuple[str, str], list[Missing]] = {}
+    for one in sorted(missing, key=lambda one: one.witness != "stacks"):
+        alike.setdefault((one.witness, _NUMBER.sub("", one.reason)), []).append(one)
+    lines = []
+    for first, *others in alike.values():
+        more = f" (and {len(others)} more like it)" if others else ""
+        lines.append(f"{first.witness}: {first.reason}{more}" + (f" -> {first.advice}" if first.advice else ""))
+    return lines
 
 
 def culprit_text(one: Culprit) -> str:

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from perfwatch.report.terminal import VerdictReport
+from perfwatch.report.terminal import VerdictReport, not_seen
 from perfwatch.triage.verdict import (
     Alternative,
     Culprit,
@@ -135,3 +135,14 @@ def test_long_lists_are_cut_and_counted() -> None:
 
     assert "and 996 more in --json" in text
     assert len(text.splitlines()) < 24
+
+
+def test_what_is_missing_for_many_ranks_is_told_once_and_stacks_come_first() -> None:
+    """Seven lines about connections hid that no stack could be read."""
+    connections = [Missing(witness="traffic", reason=f"pid {pid}: permission denied") for pid in range(101, 108)]
+    stacks = Missing(witness="stacks", reason="pid 101: permission denied", advice="sudo perfwatch attach 101")
+
+    assert not_seen((*connections, stacks)) == [
+        "stacks: pid 101: permission denied -> sudo perfwatch attach 101",
+        "traffic: pid 101: permission denied (and 6 more like it)",
+    ]

@@ -104,6 +104,8 @@ def waits(history: History, job: Job, node: Node) -> tuple[str, tuple[Node, ...]
 
 def awaited(node: Node) -> str:
     """What a thread asks for in a futex or an event loop, by the function of CPython's library that it entered."""
+    if node.stack is None and node.wait is None:
+        return "what nobody could look at"
     if "queue_get" in node.inner:
         return "an item in a queue"
     if "queue_put" in node.inner:
