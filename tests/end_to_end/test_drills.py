@@ -28,6 +28,7 @@ TRIED = (
     "stuck_worker",
     "blocked_network",
     "stalled_collective",
+    "stalled_collective-four",
     "finished",
     "crashed",
     "busy_native_call",
