@@ -148,25 +148,37 @@ def test_a_guard_that_leaves_a_loop_before_backward_is_not_taken_for_an_evaluati
 
 CLOSURE = (Frame("closure", TRAIN, 30), Frame("step", f"{TORCH}/optim/adam.py", 227), Frame("train", TRAIN, 33))
 ASKED = (FORWARD[0], Frame("loss_of", TRAIN, 28), *CLOSURE)
+ASKED_TOO = (Frame("forward", f"{TORCH}/nn/modules/activation.py", 100), *ASKED[1:])
 PASSED = (BACKWARD[0], *CLOSURE)
 ASKED_BY_OWN = (FORWARD[0], CLOSURE[0], Frame("step", "/app/zeroth_order.py", 40), Frame("train", TRAIN, 33))
 
 
 @pytest.mark.parametrize(
-    ("stacks", "told"),
+    ("before", "now", "told"),
     [
-        ([ASKED], True),
-        ([ASKED, PASSED], False),  # gradients are made
-        ([ASKED_BY_OWN], False),  # an optimizer of the program's own may need none
-        ([FORWARD], False),  # nobody asked: an evaluation
+        ([ASKED, PASSED], [ASKED], True),
+        ([ASKED, PASSED], [ASKED, PASSED], False),  # gradients are made
+        ([ASKED], [ASKED], False),  # a model that is frozen but for its head: nobody saw its backward passes ever
+        ([ASKED_BY_OWN, PASSED], [ASKED_BY_OWN], False),  # an optimizer of the program's own may need none
+        ([FORWARD, BACKWARD], [FORWARD], False),  # nobody asked: an evaluation
     ],
 )
-def test_an_optimizer_that_gets_no_gradients_makes_no_update(stacks: list[tuple[Frame, ...]], told: bool) -> None:
+def test_an_optimizer_that_gets_no_gradients_any_more_makes_no_update(
+    before: list[tuple[Frame, ...]], now: list[tuple[Frame, ...]], told: bool
+) -> None:
     """Its closure is left before the backward pass, and the count of steps grows all the same."""
     job = Training(card=False)
-    for second in range(20):
-        job.goes_on(1.0, stacks).steps(20 * (second + 1), *[0.05] * 20)
+    for second in range(40):
+        job.goes_on(1.0, before if second < 20 else now).steps(20 * (second + 1), *[0.05] * 20)
     found = skipping_steps.judge(job.case())
 
     assert isinstance(found, Finding) is told
     assert not isinstance(found, Finding) or found.culprits[0].frame == "closure (train.py:30)"
+
+
+def test_forward_passes_that_nothing_follows_are_healthy_less_surely_and_that_is_said() -> None:
+    """Attached to a run whose model may be frozen, or whose steps are skipped."""
+    verdict = Training(card=False).goes_on(20.0, [ASKED, ASKED_TOO, CLOSURE[1:]]).verdict()
+
+    assert (verdict.state, verdict.confidence) == ("healthy", 0.75)
+    assert "none of a backward pass" in verdict.summary

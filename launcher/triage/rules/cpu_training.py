@@ -23,15 +23,11 @@ from perfwatch.triage.cards.whose import cards_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.rules.serial_loading import NATIVE_SHARE, OWN_SHARE
-from perfwatch.triage.shares.native import native_python_share
-from perfwatch.triage.shares.own_work import own_work
+from perfwatch.triage.shares.plainly import not_followed, trains_plainly
 from perfwatch.triage.shares.profile import TRAINING_TAGS
 from perfwatch.triage.shares.starving import SURE_SHARE, awaits_data
-from perfwatch.triage.shares.updating import updates
 from perfwatch.triage.verdict import Abstention, Finding, Missing, Outcome
 from perfwatch.triage.waits.gil import GIL_SHARE, gil_wait
-from perfwatch.triage.words.frames import tags
 
 CAUSE = Cause("cpu_training", "healthy", "user_code", (Thread, Stack))
 
@@ -43,7 +39,6 @@ SEEN = 0.94
 UNSURE = 0.75
 PLAIN_SHARE = 0.8
 ELSEWHERE = ("loader_wait", "loader_start", "loader_stop", "save", "import", "compile")
-MANY_PASSES = 8
 FEW_SAMPLES = 15
 WINDOW_SECONDS = 15.0
 CARD_IDLES = 0.7
@@ -92,8 +87,9 @@ def judge(case: Case) -> Outcome:
             f"; {name_of(case.history, held[0].uuid)}, which it holds, is idle: is the model on the CPU?"
             if held
             else ""
-        ),
-        confidence=CARD_IDLES if held else SEEN if min(shares) >= PLAIN_SHARE and _trains_plainly(case) else UNSURE,
+        )
+        + not_followed(case),
+        confidence=CARD_IDLES if held else SEEN if min(shares) >= PLAIN_SHARE and trains_plainly(case) else UNSURE,
         owner=CAUSE.owner,
         evidence=(
             case.saw(
@@ -106,22 +102,6 @@ def judge(case: Case) -> Outcome:
             case.saw("thread", f"pid {case.trainers[0].pid}", "runs", f"{min(runs):.0%} of a core", "above 40 %"),
         ),
     )
-
-
-def _trains_plainly(case: Case) -> bool:
-    """Whether every rank is at training work that is known as such, and its backward passes, if many, go with updates.
-
-    Where steps are counted, no update need have been seen.
-    """
-    for rank in case.trainers:
-        seen = case.profile(rank, WINDOW_SECONDS)
-        native = native_python_share(case, rank)
-        if seen.share_where(own_work) >= OWN_SHARE and (native is None or native >= NATIVE_SHARE):
-            return False
-        passes = seen.turns(lambda stack: "backward" in tags(stack))
-        if case.steps(rank) is None and passes >= MANY_PASSES and seen.share_where(updates) == 0.0:
-            return False
-    return True
 
 
 def _copies(case: Case, card: Regime) -> bool:

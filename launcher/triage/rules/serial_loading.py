@@ -32,7 +32,7 @@ from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.cpu import spare_cores
 from perfwatch.triage.shares.native import native_python_share
-from perfwatch.triage.shares.other_work import does_other_work, keeps_gil, shown
+from perfwatch.triage.shares.other_work import NATIVE_SHARE, OWN_SHARE, does_other_work, keeps_gil, shown
 from perfwatch.triage.shares.own_work import fetches, fetches_itself, own_python
 from perfwatch.triage.shares.rollouts import in_rollout
 from perfwatch.triage.slowness import FEW_SAMPLES, certainty, slow, working, worst
@@ -41,9 +41,7 @@ from perfwatch.triage.words.frames import show
 
 CAUSE = Cause("serial_loading", "slow", "data", (Stack,))
 
-OWN_SHARE = 0.35  # of samples outside of training code: loops that log, count and move batches stay below 0.2
 PYTHON_SHARE = 0.15  # of samples that are plainly Python or a data library
-NATIVE_SHARE = 0.3  # of a native profile, in the interpreter or in libraries other than torch's
 RESIDUE = 0.5  # own work is what no other rule knows: one that explains half as much is the better answer
 SPARE_CORES = 0.25  # with less than that idle, workers would take their time from training itself
 MOSTLY = 0.5  # of the time: beyond it loading is what the run does, whoever gets the CPUs

@@ -11,7 +11,7 @@ How it is recognised
     stands in the loop's text. A loop of which neither is seen is not judged: its steps may be too short to be sampled, as
     they are on a GPU. Or, less surely, forward passes alone go on in a loop that by its text makes backward passes and steps, and
     tests whether something is finite: such a guard leaves it before backward. Or an optimizer's ``step`` asks for forward passes
-    (a closure, as Lightning hands it its training step), and no backward pass follows.
+    (a closure, as Lightning hands it its training step), and no backward pass follows any more.
 
 What it is mistaken for
     ``evaluating``: no backward either, and mostly a loop of its own. Gradient accumulation: a step comes after some backward

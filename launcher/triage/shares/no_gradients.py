@@ -1,6 +1,7 @@
 """Whether an optimizer is asked for steps while no gradients are made: the closure that it was given leaves before the backward pass.
 
-Frameworks hand their training step to ``step`` as a closure (Lightning does, and skips the pass where that step returns None).
+Frameworks hand their training step to ``step`` as a closure (Lightning does, and skips the pass where that step returns None). A
+model that is frozen but for its head has backward passes too short to be sampled: so they must have been seen before.
 """
 
 from perfwatch.probes.readings import Frame, Stack
@@ -13,15 +14,19 @@ from perfwatch.triage.slowness import WINDOW_SECONDS, slow
 from perfwatch.triage.verdict import Alternative, Finding
 from perfwatch.triage.words.frames import is_user, of_torch, short_name, show, tags, tags_of
 
-FEW_SAMPLES = 40  # of forward passes, one after the other: the backward pass takes as long again, or longer
+FEW_SAMPLES = 40  # of forward passes, one after the other
+FEW_BEFORE, SHARE_BEFORE = (
+    3,
+    0.1,
+)  # samples of backward passes before, and their share: 40 others follow with e**-4 by chance
 SURE = 0.85
 
 
 def makes_no_gradients(case: Case, cause: Cause, rank: Member) -> Finding | None:
-    """Fires on forward passes within the ``step`` of an optimizer of torch, after the last of which no backward pass was seen."""
+    """Fires on forward passes within the ``step`` of an optimizer of torch, which backward passes followed before, and do no more."""
     since = _since_backward(case.profile(rank, WINDOW_SECONDS))
-    asked = round(since.share_where(lambda stack: asked_by(stack) is not None) * since.samples)
-    if asked < FEW_SAMPLES:
+    asked = _asked(since)
+    if asked < FEW_SAMPLES or not _followed_before(case.profile(rank)):
         return None
     line = next(frame for one in reversed(since.sights) if (frame := asked_by(one.reading)) is not None)
     return slow(
@@ -44,6 +49,24 @@ def makes_no_gradients(case: Case, cause: Cause, rank: Member) -> Finding | None
         alternatives=(Alternative(cause="evaluating", refuted_by="an optimizer asks for these passes"),),
         next=WHAT_NEXT,
     )
+
+
+def unfollowed(case: Case, rank: Member) -> int:
+    """Samples of forward passes that an optimizer's step asked for, if they are many and no backward pass followed; else 0."""
+    seen = case.profile(rank, WINDOW_SECONDS)
+    asked = _asked(seen)
+    return asked if asked >= FEW_SAMPLES and not seen.seen("backward") else 0
+
+
+def _asked(seen: Profile) -> int:
+    return round(seen.share_where(lambda stack: asked_by(stack) is not None) * seen.samples)
+
+
+def _followed_before(ever: Profile) -> bool:
+    """Whether backward passes took a good part of the time, until the last that was seen."""
+    last = len(ever.sights) - len(_since_backward(ever).sights)
+    before = Profile(ever.sights[:last], ever.seconds)
+    return before.share("backward") >= SHARE_BEFORE and before.share("backward") * before.samples >= FEW_BEFORE
 
 
 def asked_by(stack: Stack) -> Frame | None:

@@ -15,6 +15,8 @@ from perfwatch.triage.verdict import Evidence
 from perfwatch.triage.words.frames import tags
 
 RECEIVES = frozenset({"mp_queue_get", "mp_receive"})
+OWN_SHARE = 0.35  # of samples outside of training code: loops that log, count and move batches stay below 0.2
+NATIVE_SHARE = 0.3  # of a native profile, in the interpreter or in libraries other than torch's
 NEVER_SLEEPS = 0.85  # of a core
 OWNED_LOOKS = 4  # dumps; with small operations of torch a thread is without the GIL in 80 to 100 % of them
 
