@@ -4,27 +4,43 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from perfwatch.probes.readings import Process
 from perfwatch.recording import Record, load
 from perfwatch.triage.diagnose import diagnose
+from perfwatch.triage.verdict import Verdict
 
 CASE = Path(__file__).parent / "recordings" / "blocked_rendezvous" / "fires" / "at_different_ports"
 
 
-def of_five(record: Record) -> Record:
-    """The launcher told its ranks of three more."""
+def of_five(record: Record, here: int | None) -> Record:
+    """The launcher told its ranks of three more, and how many of them are to be on this machine."""
     process = record.reading
     if not isinstance(process, Process) or process.rank is None:
         return record
-    return msgspec.structs.replace(record, reading=msgspec.structs.replace(process, world_size=5))
+    changed = msgspec.structs.replace(process, world_size=5, local_world_size=here)
+    return msgspec.structs.replace(record, reading=changed)
 
 
-def test_the_ranks_that_are_not_there_are_to_blame() -> None:
-    """They have no process here, and so no number of one."""
+def judged(here: int | None) -> Verdict:
+    """What is said of two ranks that wait for three others."""
     whole = load(CASE)
-    verdict = diagnose(replace(whole, records=tuple(map(of_five, whole.records))))
+    return diagnose(replace(whole, records=tuple(of_five(record, here) for record in whole.records)))
+
+
+@pytest.mark.parametrize("here", [5, None])
+def test_the_ranks_that_are_not_there_are_to_blame(here: int | None) -> None:
+    """They have no process here, and so no number of one."""
+    verdict = judged(here)
 
     assert (verdict.state, verdict.cause) == ("hung", "blocked_rendezvous")
     assert [(one.rank, one.pid) for one in verdict.culprits] == [(2, 0), (3, 0), (4, 0)]
     assert "ranks 2, 3, 4 of 5 are not on this machine" in verdict.summary
+
+
+def test_of_a_job_on_two_machines_nobody_is_blamed_from_one_of_them() -> None:
+    """One of the others is missing, or waits on the other machine as these do here."""
+    verdict = judged(2)
+
+    assert (verdict.cause, verdict.culprits) == ("blocked_rendezvous", ())

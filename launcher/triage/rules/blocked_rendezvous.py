@@ -21,15 +21,15 @@ from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, silent_seconds, temporal, who
 from perfwatch.triage.ranks.absence import listed, rank_of
+from perfwatch.triage.ranks.roll_call import MOST_NAMED, absent, blamed, missing
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding, Outcome
+from perfwatch.triage.verdict import Alternative, Evidence, Finding, Outcome
 from perfwatch.triage.waits import rendezvous
 from perfwatch.triage.waits.chain import Chain
 
 CAUSE = Cause("blocked_rendezvous", "hung", "scheduler", (Thread, Stack))
 
 INFERRED = 0.9
-MOST_NAMED = 8
 
 
 def judge(case: Case) -> Outcome:
@@ -45,25 +45,20 @@ def judge(case: Case) -> Outcome:
         # a key that is awaited later says nothing of when the waiting began
         open_for = None if chain.end.detail == "store" else rendezvous.open_seconds(case.history, case.job)
         present = sorted(r.rank for r in case.ranks if r.rank is not None)
-        absent = "" if size is None or seen >= size else f"; {_absent(present, seen, size)}"
-        missing = _missing(present, seen, size)
+        lacking = "" if size is None or seen >= size else f"; {absent(present, seen, size)}"
+        gone = missing(present, seen, size)
+        shown = f"{present or seen} of {size or 'an unknown number'}"
         found = hung(
             case,
             CAUSE.name,
             chain,
             owner="user_code" if late else CAUSE.owner,
-            summary=_kept_away(case, late[0]) if late else f"{who(chain)} waits for {_awaited(case, chain)}{absent}",
+            summary=_kept_away(case, late[0]) if late else f"{who(chain)} waits for {_awaited(case, chain)}{lacking}",
             patience=temporal(case),
             silent=max(silent_seconds(case, chain), open_for or 0.0),
-            ceiling=1.0 if absent else INFERRED,
+            ceiling=1.0 if lacking else INFERRED,
             evidence=(
-                case.saw(
-                    "job",
-                    "ranks",
-                    "ranks present",
-                    f"{present or seen} of {size or 'an unknown number'}",
-                    "all of them",
-                ),
+                case.saw("job", "ranks", "ranks present", shown, "all of them"),
                 *_since(case, open_for),
             ),
             alternatives=(Alternative(cause="starting", refuted_by="no further rank appeared meanwhile"),),
@@ -71,8 +66,7 @@ def judge(case: Case) -> Outcome:
         )
         if late:
             return _blaming(found, late)
-        blamed = tuple(Culprit(pid=0, rank=rank) for rank in missing[:MOST_NAMED])
-        return msgspec.structs.replace(found, culprits=blamed or found.culprits)  # those that are here are its victims
+        return msgspec.structs.replace(found, culprits=blamed(case, gone)) if gone else found
     return None
 
 
@@ -119,21 +113,6 @@ def _blaming(found: Finding, late: list[Chain]) -> Finding:
     culprits = tuple(one for chain in late for one in chain.culprits())
     links = tuple(link for chain in late for link in chain.links)
     return msgspec.structs.replace(found, culprits=culprits, wait_chain=found.wait_chain + links)
-
-
-def _missing(present: list[int], seen: int, size: int | None) -> list[int]:
-    """The ranks that are not here, where all that are have their numbers; else none."""
-    missing = sorted(set(range(size or 0)) - set(present))
-    return missing if len(missing) == (size or 0) - seen else []
-
-
-def _absent(present: list[int], seen: int, size: int) -> str:
-    where = "not on this machine or not there at all"
-    missing = _missing(present, seen, size)
-    if not missing or len(missing) > MOST_NAMED:
-        return f"{size - seen} of {size} ranks are {where}"
-    named = ", ".join(map(str, missing))
-    return f"rank {named} of {size} is {where}" if len(missing) == 1 else f"ranks {named} of {size} are {where}"
 
 
 def _since(case: Case, open_for: float | None) -> tuple[Evidence, ...]:
