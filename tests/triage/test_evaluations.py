@@ -41,11 +41,38 @@ def test_a_step_of_many_evaluations_goes_on_and_skips_nothing() -> None:
     assert skipping_steps.judge(job.case()) is None
 
 
-def test_such_steps_are_no_slower_ones() -> None:
-    """The same step times of one and the same optimizer are."""
-    for stacks, told in (([STEP, PASS], False), ([FORWARD, BACKWARD, OPTIMIZER], True)):
-        job = adam_first(30)
-        for step in range(40):
-            job.goes_on(1.0, stacks).steps(601 + step, 1.0)
+ONE_EACH = [FORWARD, PASS]  # Lightning: the pass of each step is one that the optimizer asked for
 
-        assert (regressed.judge(job.case()) is not None) is told
+
+@pytest.mark.parametrize(
+    ("before", "now", "told"),
+    [
+        ([FORWARD, BACKWARD, OPTIMIZER], [STEP, PASS], False),
+        ([FORWARD, BACKWARD, OPTIMIZER], [FORWARD, BACKWARD, OPTIMIZER], True),
+        (ONE_EACH, ONE_EACH, True),
+    ],
+)
+def test_steps_of_many_evaluations_are_no_slower_ones(
+    before: list[tuple[Frame, ...]], now: list[tuple[Frame, ...]], told: bool
+) -> None:
+    """Step times of one and the same optimizer are, be its passes asked for by it."""
+    job = Training(card=False)
+    for second in range(30):
+        job.goes_on(1.0, before).steps(20 * (second + 1), *[0.05] * 20)
+    length = 4.0 if now == [STEP, PASS] else 1.0
+    for step in range(40):
+        job.goes_on(length, now).steps(601 + step, length)
+
+    assert (regressed.judge(job.case()) is not None) is told
+
+
+def test_passes_before_the_last_step_do_not_let_a_late_one_go_on() -> None:
+    """Each step of Lightning holds one; now the program turns elsewhere, and nothing is evaluated."""
+    job = Training(card=False)
+    for second in range(20):
+        job.goes_on(1.0, ONE_EACH).steps(2 * (second + 1), 0.5, 0.5)
+    for second in range(6):
+        job.goes_on(1.0, [FORWARD, OWN_STEP[1:]]).steps(40, ago=second + 1.0)
+    (rank,) = job.case().ranks
+
+    assert job.case().progress[rank.pid].kind != "moving"

@@ -292,6 +292,15 @@ def test_a_card_that_the_job_stands_on_and_that_is_lost_is_named_with_the_error(
     assert "Xid 79" in verdict.summary
 
 
+def test_a_slice_is_lost_with_its_card() -> None:
+    """The driver speaks of the whole; the job is bound to a part of it."""
+    job = Training(binding=bound(PID, "MIG-1")).goes_on(14, [READS_LOSS])
+    job.add(msgspec.structs.replace(h200("MIG-1", 0), parent_uuid=UUID), *lost(UUID))
+    verdict = job.goes_on(12, [READS_LOSS]).verdict()
+
+    assert (verdict.state, verdict.cause) == ("hung", "driver_unresponsive")
+
+
 @pytest.mark.parametrize("facts", [lost(OTHER), (GpuSilence(call="sample", uuid=OTHER, waited_seconds=30.0),)])
 def test_what_the_driver_says_of_a_card_of_others_hangs_nobody(facts: tuple[Reading, ...]) -> None:
     """The job uses another one, and stands still for a reason of its own."""

@@ -1,5 +1,6 @@
 """Which cards a rank uses, which are lost, and what they are called."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
@@ -30,6 +31,13 @@ def cards_of(history: History, pid: int) -> Cards:
         return Cards(seen.reading.uuids or seen.reading.visible, seen.reading.how)
     read = {key[0] for kind in (r.Gpu, r.GpuSample, r.GpuActivity) for key in history.entities(kind)}
     return Cards(tuple(sorted(read)), "device" if read else "")
+
+
+def with_wholes(history: History, uuids: Collection[str]) -> frozenset[str]:
+    """These, and the cards that those of them which are slices (MIG) are parts of."""
+    described = (history.latest(r.Gpu, uuid) for uuid in uuids)
+    wholes = {one.reading.parent_uuid for one in described if one is not None and one.reading.parent_uuid}
+    return frozenset(uuids) | wholes
 
 
 def lost_cards(history: History) -> list[Seen[r.Gpu]]:

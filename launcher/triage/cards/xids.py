@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, replace
 
 from perfwatch.probes import readings as r
+from perfwatch.triage.cards.whose import with_wholes
 from perfwatch.triage.case import Case
 
 HARDWARE, PROGRAM, CORRECTED = "hardware", "program", "corrected"
@@ -109,10 +110,7 @@ def used_cards(case: Case) -> frozenset[str] | None:
     used = {uuid for one in bound if one.cuda is not False for uuid in one.uuids or one.visible}
     if not used and (not bound or any(one.cuda is not False for one in bound)):
         return None
-    described = (case.history.latest(r.Gpu, uuid) for uuid in used)
-    return frozenset(
-        used | {one.reading.parent_uuid for one in described if one is not None and one.reading.parent_uuid}
-    )
+    return with_wholes(case.history, used)
 
 
 def _same(one: Announced, other: Announced) -> bool:

@@ -11,7 +11,7 @@ from perfwatch.triage.roles.job import Job, Member
 from perfwatch.triage.roles.ray_train import RUNS
 from perfwatch.triage.shares.profile import TRAINING_TAGS, Profile, at_training, lasting, profile
 from perfwatch.triage.waits.devices import served
-from perfwatch.triage.words.frames import any_tag, of_torch, short_name, tags, tags_of
+from perfwatch.triage.words.frames import any_tag, steps_torch, tags
 
 STEP_GRACE = 5.0  # a rank is late when it made no step for so many times its usual longest ...
 STEP_GRACE_SECONDS = 3.0  # ... and at least for so long
@@ -25,6 +25,7 @@ LONGER = 2.5  # times the usual one: it is not only steps that were made
 STEPS_SEEN = 2
 COUNTED_BETWEEN = 3  # looks at the count; the steps before another graph is captured fall into one or two
 EVALUATIONS = 3  # of the closure that an optimizer was given; one of torch ends its step after so many at most
+OFTEN = 2.0  # times the steps that were made: passes that are met are the least that there were
 STILL_SHARE = 0.95  # of the samples in one stack; a nonblocking dump tears about 3 %
 STILL_SAMPLES = 4
 
@@ -187,8 +188,8 @@ def progress(history: History, rank: Member, job: Job) -> Progress:
         return Progress("busy", f"one loop of one {within.called} in {within.samples} samples", tid, steps)
     late = steps is not None and steps.ago_seconds is not None
     recent = profile(history, rank.pid, tid, seconds=LATELY_SECONDS)
-    evaluations = recent.turns(evaluates)
-    if late and evaluations >= EVALUATIONS and not moved.frozen:
+    evaluations = evaluated(history, rank.pid, tid, LATELY_SECONDS) if late and not moved.frozen else 0
+    if evaluations:
         return Progress("moving", f"{evaluations} evaluations within one optimizer step", tid, steps)
     if device is not None:  # late steps are long ones then
         return Progress("busy" if late else "moving", device[1], tid, steps)
@@ -227,9 +228,26 @@ def trains(stack: r.Stack) -> bool:
 
 
 def evaluates(stack: r.Stack) -> bool:
-    """Whether a stack is in a backward pass that an optimizer of torch asked for: L-BFGS makes hundreds of them in one step."""
-    outer = (frame for frame in stack.frames if of_torch(frame) and "optimizer" in tags_of(frame.function, frame.file))
-    return "backward" in tags(stack) and any(short_name(frame.function) == "step" for frame in outer)
+    """Whether a stack is in a backward pass that an optimizer of torch asked for: L-BFGS makes hundreds of them in one step.
+
+    Lightning's are all of that kind, one in each step.
+    """
+    return "backward" in tags(stack) and any(map(steps_torch, stack.frames))
+
+
+def evaluated(history: History, pid: int, tid: int, seconds: float) -> int:
+    """How many such passes were met lately, if several of them belong to each step that was made meanwhile; else 0."""
+    passes = profile(history, pid, tid, seconds=seconds).turns(evaluates)
+    return passes if passes >= max(EVALUATIONS, OFTEN * _made(history, pid, seconds)) else 0
+
+
+def _made(history: History, pid: int, seconds: float) -> int:
+    """Steps of the last ``seconds``, as far as they were counted or listed one by one: where these end there were more."""
+    clock, whole = step_clock(history, pid, seconds), history.series(r.Steps, pid)
+    if clock is None or clock.ago_seconds is None:
+        return 0
+    ago = accumulate((clock.ago_seconds, *reversed(whole[-1].reading.interval_seconds)))
+    return max(clock.advanced, sum(one <= seconds for one in ago))
 
 
 def _steps_between(recent: Profile) -> bool:

@@ -18,7 +18,7 @@ What to do next
 """
 
 from perfwatch.probes.readings import Gpu, GpuSample, GpuSilence
-from perfwatch.triage.cards.whose import cards_of, lost_cards, name_of
+from perfwatch.triage.cards.whose import cards_of, lost_cards, name_of, with_wholes
 from perfwatch.triage.cards.xids import HARDWARE, announced, of_job
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung
@@ -38,7 +38,8 @@ def judge(case: Case) -> Outcome:
     """Fires on ranks that stand still while the driver does not answer."""
     errors = [one for one in announced(case) if one.kind == HARDWARE and of_job(case, one)]
     for rank in case.ranks:
-        chain, own = case.chains[rank.pid], cards_of(case.history, rank.pid).uuids
+        chain = case.chains[rank.pid]
+        own = with_wholes(case.history, cards_of(case.history, rank.pid).uuids)
         silences = [one for one in _silences(case) if not one.reading.uuid or one.reading.uuid in own]
         lost = [one for one in lost_cards(case.history) if one.reading.uuid in own]
         inside = in_driver(case.history, chain.end.node)

@@ -21,7 +21,7 @@ from perfwatch.probes.readings import Frame, Stack, Steps
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.growth import carrier, change_point, growing
 from perfwatch.triage.moving.periods import is_in
-from perfwatch.triage.moving.progress import evaluates
+from perfwatch.triage.moving.progress import evaluated
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.cpu import delay_share, taken_by_others
@@ -51,7 +51,7 @@ def judge(case: Case) -> Outcome:
         steps = case.steps(rank, WINDOW_SECONDS)
         if steps is None or case.progress[rank.pid].kind != "moving":
             continue
-        if case.profile(rank, LATELY_SECONDS).share_where(evaluates):
+        if evaluated(case.history, rank.pid, case.progress[rank.pid].thread, LATELY_SECONDS):
             continue  # another optimizer than before, whose steps are many evaluations
         if (delay_share(case, rank.pid) or 0.0) > CROWDED_SHARE:
             continue

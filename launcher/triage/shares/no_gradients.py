@@ -12,13 +12,11 @@ from perfwatch.triage.shares.leaving_early import WHAT_NEXT
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.slowness import WINDOW_SECONDS, slow
 from perfwatch.triage.verdict import Alternative, Finding
-from perfwatch.triage.words.frames import is_user, of_torch, short_name, show, tags, tags_of
+from perfwatch.triage.words.frames import is_user, show, steps_torch, tags
 
 FEW_SAMPLES = 40  # of forward passes, one after the other
-FEW_BEFORE, SHARE_BEFORE = (
-    3,
-    0.1,
-)  # samples of backward passes before, and their share: 40 others follow with e**-4 by chance
+# Samples of backward passes before, and their share: 40 others follow with e**-4 by chance.
+FEW_BEFORE, SHARE_BEFORE = 3, 0.1
 SURE = 0.85
 
 
@@ -75,11 +73,7 @@ def asked_by(stack: Stack) -> Frame | None:
         return None
     called = None
     for frame in stack.frames:
-        if (
-            of_torch(frame)
-            and short_name(frame.function) == "step"
-            and "optimizer" in tags_of(frame.function, frame.file)
-        ):
+        if steps_torch(frame):
             return called
         called = frame if is_user(frame) else called
     return None

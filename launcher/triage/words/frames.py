@@ -139,6 +139,13 @@ def of_tensors(frame: Frame) -> bool:
     return of_torch(frame) or _TENSORS.search(frame.file) is not None
 
 
+def steps_torch(frame: Frame) -> bool:
+    """Whether a frame is the ``step`` of one of torch's own optimizers: what is above it was asked for by that."""
+    return (
+        of_torch(frame) and short_name(frame.function) == "step" and "optimizer" in tags_of(frame.function, frame.file)
+    )
+
+
 def user_frames(stack: Stack) -> tuple[Frame, ...]:
     """The program's own frames, innermost first; where there is none, what ``user_frame`` takes instead."""
     own = tuple(frame for frame in own_frames(stack) if is_user(frame))
