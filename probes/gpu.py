@@ -7,13 +7,14 @@ that does not come back is left behind (one in state D cannot be killed) and ano
 import os
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from perfwatch.probes.deadline import hold_child, kill_child, still_there
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.gpu_files import local_pid
 from perfwatch.probes.nvml_driver import DriverNvml
+from perfwatch.probes.nvml_gpm import NO_MORE
 from perfwatch.probes.nvml_layer import Nvml
 from perfwatch.probes.nvml_page import Asked, Page
 from perfwatch.probes.nvml_process import CALM, DECODER, FULL, LENGTH, become_sampler
@@ -40,6 +41,7 @@ class GpuProbe:
         open_nvml: makes the layer, in the sampler's process; tests give a stand-in.
         filesystem: where /proc and /dev are.
         clock: CLOCK_MONOTONIC, seconds; the sampler uses it too.
+        others: further GPM metrics, by name (see ``nvml_metrics``).
     """
 
     NAME = "gpu"
@@ -53,7 +55,9 @@ class GpuProbe:
         open_nvml: Callable[[], Nvml] = DriverNvml,
         filesystem: Filesystem | None = None,
         clock: Callable[[], float] = time.monotonic,
+        others: Mapping[str, int] = NO_MORE,
     ) -> None:
+        self._others = others
         self._open_nvml, self._filesystem, self._clock = open_nvml, filesystem or Filesystem(), clock
         self._page = Page(clock)
         self._pid = 0
@@ -144,7 +148,9 @@ class GpuProbe:
             raise Unavailable(f"no GPU sampler can be started: {error.strerror}", "raise ulimit -u") from None
         if self._pid == 0:
             to_local = partial(local_pid, self._filesystem)
-            become_sampler(parent, commands_out, frames_in, self._page, self._open_nvml, to_local, self._clock)
+            become_sampler(
+                parent, commands_out, frames_in, self._page, self._open_nvml, to_local, self._clock, self._others
+            )
         self._handle = hold_child(self._pid)
         os.close(commands_out)
         os.close(frames_in)

@@ -51,6 +51,7 @@ class GpuSample(Reading, frozen=True, kw_only=True):
     optical_flow_utilisation: float | None = None
     memory_used_bytes: int | None = None
     bar1_used_bytes: int | None = None
+    protected_used_bytes: int | None = None  # of confidential computing
     power_watts: float | None = None
     temperature_celsius: int | None = None
     memory_temperature_celsius: int | None = None
@@ -96,6 +97,7 @@ class GpuActivity(Reading, frozen=True, kw_only=True):
     nvlink_sent_mib_per_second: float | None = None
     c2c_received_mib_per_second: float | None = None  # from the CPU of the same module (Grace)
     c2c_sent_mib_per_second: float | None = None
+    others: dict[str, float] = {}  # asked for by name (``nvml_metrics``): shares 0 to 1, traffic in MiB/s
 
 
 class GpuErrors(Reading, frozen=True, kw_only=True):

@@ -158,6 +158,7 @@ class Card:
             "jpeg_utilisation": _share(ask.first("nvmlDeviceGetJpgUtilization")),
             "optical_flow_utilisation": _share(ask.first("nvmlDeviceGetOfaUtilization")),
             "bar1_used_bytes": ask.record("nvmlDeviceGetBAR1MemoryInfo").get("bar1Used"),
+            "protected_used_bytes": ask.record("nvmlDeviceGetConfComputeProtectedMemoryUsage").get("used"),
             "pcie_generation": ask.number("nvmlDeviceGetCurrPcieLinkGeneration"),
             "pcie_width": ask.number("nvmlDeviceGetCurrPcieLinkWidth"),
             "nvlinks_active": sum(links) if links else None,

@@ -1,12 +1,12 @@
 """A card and its MIG devices, ready to be asked: each is a card of its own, with units and processes of its own."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from perfwatch.probes.nvml_asking import Asking
 from perfwatch.probes.nvml_card import Card
 from perfwatch.probes.nvml_description import describe
-from perfwatch.probes.nvml_gpm import Gpm
+from perfwatch.probes.nvml_gpm import NO_MORE, Gpm
 from perfwatch.probes.nvml_layer import UNREACHABLE, Handle, Nvml, Refused
 from perfwatch.probes.readings import Gpu
 
@@ -17,6 +17,7 @@ def open_card(
     driver_version: str,
     to_local: Callable[[int], int | None],
     wall: Callable[[], float] = time.time,
+    others: Mapping[str, int] = NO_MORE,
 ) -> list[tuple[Card, Gpm | None]]:
     """The card itself, then its MIG devices; with what reads their units, where they can be read.
 
@@ -26,6 +27,7 @@ def open_card(
         driver_version: for the description.
         to_local: the pid in our namespace of a process that NVML lists, or None.
         wall: unix time, seconds.
+        others: further GPM metrics, by name.
 
     Raises Refused when the card cannot be reached.
     """
@@ -33,10 +35,11 @@ def open_card(
     asking = Asking(nvml, handle)
     gpu = describe(asking, index, driver_version)
     # Of a card that is cut up its parts have them.
-    units = Gpm(nvml, handle, gpu.uuid) if gpu.gpm and not gpu.mig else None
+    units = Gpm(nvml, handle, gpu.uuid, others=others) if gpu.gpm and not gpu.mig else None
     whole = Card(nvml, handle, gpu, to_local, wall)
     places = (asking.number("nvmlDeviceGetMaxMigDeviceCount") or 0) if gpu.mig else 0
-    return [(whole, units), *(_part(nvml, handle, part, gpu, to_local, wall) for part in _parts(nvml, handle, places))]
+    parts = (_part(nvml, handle, part, gpu, to_local, wall, others) for part in _parts(nvml, handle, places))
+    return [(whole, units), *parts]
 
 
 def _parts(nvml: Nvml, handle: Handle, places: int) -> Iterator[Handle]:
@@ -56,9 +59,10 @@ def _part(
     parent: Gpu,
     to_local: Callable[[int], int | None],
     wall: Callable[[], float],
+    others: Mapping[str, int],
 ) -> tuple[Card, Gpm | None]:
     asking = Asking(nvml, part)
     gpu = describe(asking, parent.index, parent.driver_version, parent)
     instance = asking.number("nvmlDeviceGetGpuInstanceId")
-    units = Gpm(nvml, handle, gpu.uuid, instance) if gpu.gpm and instance is not None else None
+    units = Gpm(nvml, handle, gpu.uuid, instance, others) if gpu.gpm and instance is not None else None
     return Card(nvml, part, gpu, to_local, wall), units

@@ -5,9 +5,12 @@ news, not an idle card: the earlier look is then kept, and the next one spans mo
 """
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from perfwatch.probes.nvml_layer import Handle, Nvml
+from perfwatch.probes.nvml_metrics import scale
 from perfwatch.probes.readings import GpuActivity
 
 REFRESH_SECONDS = 0.1
@@ -30,6 +33,7 @@ _TRAFFIC = {
 }
 _NAMES = (*_SHARES, *_TRAFFIC)
 _IDENTITIES = (*_SHARES.values(), *_TRAFFIC.values())
+NO_MORE: Mapping[str, int] = MappingProxyType({})
 _DECIMALS = 5  # of a share: 0.001 %
 
 
@@ -41,14 +45,18 @@ class Gpm:
         handle: the card (of a MIG device: its parent).
         uuid: for the readings.
         instance: GPU instance of a MIG device.
+        others: further metrics, by name (see ``nvml_metrics``); each makes the comparison dearer.
 
     Attributes:
         due: when the next look is worth it, while calm.
         refused: somebody else holds the counters.
     """
 
-    def __init__(self, nvml: Nvml, handle: Handle, uuid: str, instance: int | None = None) -> None:
+    def __init__(
+        self, nvml: Nvml, handle: Handle, uuid: str, instance: int | None = None, others: Mapping[str, int] = NO_MORE
+    ) -> None:
         self._nvml, self._handle, self._uuid, self._instance = nvml, handle, uuid, instance
+        self._others = others
         self._base: Any = None
         self._base_at = 0.0
         self._spare: Any = None
@@ -65,11 +73,15 @@ class Gpm:
             self._base, self._base_at = fresh, now
             return None
         try:
-            answers = self._nvml.gpm_metrics(self._base, fresh, _IDENTITIES)
+            answers = self._nvml.gpm_metrics(self._base, fresh, (*_IDENTITIES, *self._others.values()))
         except BaseException:
             self._spare = fresh
             raise
-        values = {name: None if _no_number(value) else value for name, value in zip(_NAMES, answers, strict=True)}
+        told = {
+            name: None if _no_number(value) else value
+            for name, value in zip((*_NAMES, *self._others), answers, strict=True)
+        }
+        values = {name: told[name] for name in _NAMES}
         seconds = now - self._base_at
         torn = any(map(_no_number, answers))  # seen when a context has just ended: all zero, and 0/0 for the memory
         if not any(values.values()) and (torn or seconds < ZERO_SECONDS):
@@ -83,6 +95,11 @@ class Gpm:
             interval_seconds=round(seconds, 4),
             **{name: _rounded(values[name], 0.01) for name in _SHARES},
             **{name: _rounded(values[name], 1.0) for name in _TRAFFIC},
+            others={
+                name: round(value * scale(name), _DECIMALS)
+                for name in self._others
+                if (value := told[name]) is not None
+            },
         )
 
 

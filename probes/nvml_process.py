@@ -11,7 +11,7 @@ import os
 import select
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 import msgspec
@@ -56,6 +56,7 @@ def become_sampler(
     open_nvml: Callable[[], Nvml],
     to_local: Callable[[int], int | None],
     clock: Callable[[], float],
+    others: Mapping[str, int],
 ) -> NoReturn:
     """The child, right after the fork: sample until the watcher closes the pipe of commands."""
     try:
@@ -65,7 +66,7 @@ def become_sampler(
         with contextlib.suppress(OSError):  # the user's pipe quota is used up: 64 KiB work too
             fcntl.fcntl(frames, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         outlet = _Outlet(frames)
-        sampler = Sampler(open_nvml(), clock, page, to_local)
+        sampler = Sampler(open_nvml(), clock, page, to_local, others=others)
         try:
             outlet.send(sampler.start())
             _serve(sampler, commands, outlet, clock)

@@ -5,7 +5,7 @@ that somebody else can see for how long it has not come back.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ import msgspec
 
 from perfwatch.probes.nvml_card import Card
 from perfwatch.probes.nvml_cards import open_card
-from perfwatch.probes.nvml_gpm import CALM_SECONDS, REFRESH_SECONDS, Gpm
+from perfwatch.probes.nvml_gpm import CALM_SECONDS, NO_MORE, REFRESH_SECONDS, Gpm
 from perfwatch.probes.nvml_layer import (
     DRIVER_NOT_LOADED,
     IN_USE,
@@ -66,6 +66,7 @@ class Sampler:
         mark: tells what is asked, of which card, while it is asked.
         to_local: the pid in our namespace of a process that NVML lists, or None.
         wall: unix time, seconds.
+        others: further GPM metrics, by name.
     """
 
     def __init__(
@@ -75,9 +76,10 @@ class Sampler:
         mark: Mark = unmarked,
         to_local: Callable[[int], int | None] = lambda pid: pid,
         wall: Callable[[], float] = time.time,
+        others: Mapping[str, int] = NO_MORE,
     ) -> None:
         self.thinning = Thinning()
-        self._wall = wall
+        self._wall, self._others = wall, others
         self._nvml, self._clock, self._mark, self._to_local = nvml, clock, mark, to_local
         self._cards: dict[int, list[tuple[Card, Gpm | None]]] = {}  # by number: the card, then its MIG devices
         self._lost: set[int] = set()
@@ -181,7 +183,7 @@ class Sampler:
         """Describe a card and its MIG devices; a card that cannot be reached is tried again later."""
         try:
             with self._mark("init", f"gpu {index}"):
-                devices = open_card(self._nvml, index, self._version, self._to_local, self._wall)
+                devices = open_card(self._nvml, index, self._version, self._to_local, self._wall, self._others)
         except Refused as refused:
             return self._close(index, refused)
         self._cards[index] = devices

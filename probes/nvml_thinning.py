@@ -18,7 +18,7 @@ Timed = tuple[float, Reading]  # CLOCK_MONOTONIC, reading
 
 _AVERAGED = ("utilisation", "memory_utilisation", "power_watts", "sm_clock_mhz")
 _NEWEST = tuple(name for name in GpuSample.__struct_fields__ if name not in (*_AVERAGED, "uuid"))
-_WEIGHTED = tuple(name for name in GpuActivity.__struct_fields__ if name not in ("uuid", "interval_seconds"))
+_WEIGHTED = tuple(name for name in GpuActivity.__struct_fields__ if name not in ("uuid", "interval_seconds", "others"))
 _DECIMALS = 5
 
 
@@ -91,10 +91,18 @@ def _average(samples: Sequence[Any]) -> GpuSample:
 
 def _mean(activities: Sequence[Any]) -> GpuActivity:
     changes: dict[str, Any] = {"interval_seconds": round(sum(one.interval_seconds for one in activities), 4)}
+    last: GpuActivity = activities[-1]
     for name in _WEIGHTED:
         known = [(value, one.interval_seconds) for one in activities if (value := getattr(one, name)) is not None]
         if known:
-            mean = sum(value * weight for value, weight in known) / sum(weight for _, weight in known)
-            changes[name] = round(mean, _DECIMALS)
-    last: GpuActivity = activities[-1]
-    return msgspec.structs.replace(last, **changes)
+            changes[name] = _by_time(known)
+    others = {
+        name: _by_time([(one.others[name], one.interval_seconds) for one in activities if name in one.others])
+        for name in last.others
+    }
+    return msgspec.structs.replace(last, others=others, **changes)
+
+
+def _by_time(values: Sequence[tuple[float, float]]) -> float:
+    """The mean of (value, seconds)."""
+    return round(sum(value * seconds for value, seconds in values) / sum(seconds for _, seconds in values), _DECIMALS)

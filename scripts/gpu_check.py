@@ -17,7 +17,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from measure_overhead import probe_costs
 from record_case import ROUNDING_SECONDS, keep, provenance
 
 from perfwatch.drills import DRILLS
@@ -28,13 +27,14 @@ from perfwatch.gauntlet.attempt import judged
 from perfwatch.gauntlet.choice import Choice, choose
 from perfwatch.gauntlet.conditions import Conditions
 from perfwatch.gauntlet.score import Row, score
+from perfwatch.probes.gpu import GpuProbe
+from perfwatch.probes.readings import GpuSample, ProbeCall
 from perfwatch.recording import Recording, load
 from perfwatch.report.console import console
 from perfwatch.report.gauntlet import GauntletReport
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.verdict import Verdict
 
-GPU_PROBES = ("gpu", "gpm", "gpu events")
 PATIENCE_SECONDS = 20.0  # what time may heal gets less than a minute of the card
 Recordings = dict[tuple[str, str, int, str, float], Recording]  # by the key of the row
 COUNTED = "counted_products"  # the drill that prints its own TFLOP/s, after a monotonic time
@@ -61,7 +61,7 @@ def main() -> int:
         console(sys.stdout).print(GauntletReport(score(done), {}, f"rows of {folder.name}"))
     causes(done)
     recordings = loaded(folder, done)
-    costs([folder / Path(row.session).parent.name / "session" for row in done if row.key in recordings], recordings)
+    costs(recordings)
     flops(folder, done, recordings)
     if not options.no_recordings:
         record(folder, done, recordings)
@@ -84,15 +84,18 @@ def causes(done: Sequence[Row]) -> None:
         print(f"  {expected:26} -> {given:26} {len(who):3}{wrong}")
 
 
-def costs(sessions: Sequence[Path], recordings: Recordings) -> None:
-    """Print what looking cost: the GPU's probes by their own account, the watcher by the verdict's."""
-    probes = probe_costs(list(sessions))
-    print(f"\n{'probe':12} {'calls/min':>10} {'p50 us':>10} {'p95 us':>10} {'of a core':>10}")
-    for probe in (name for name in GPU_PROBES if name in probes):
-        line = probes[probe]
+def costs(recordings: Recordings) -> None:
+    """Print what looking cost: the GPU probe by its own account, the watcher by the verdict's."""
+    used = seconds = looks = 0.0
+    for recording in recordings.values():
+        calls = [one.reading for one in recording.records if isinstance(one.reading, ProbeCall)]
+        used += sum(call.cpu_seconds or 0.0 for call in calls if call.probe == GpuProbe.NAME)
+        looks += len({one.at for one in recording.records if isinstance(one.reading, GpuSample)})
+        seconds += recording.end
+    if looks:
         print(
-            f"{probe:12} {line['calls_per_minute']:10.1f} {line['p50_ms'] * 1000:10.0f} {line['p95_ms'] * 1000:10.0f} "
-            f"{line['core_share']:10.2%}"
+            f"\nGPU probe: {used / seconds:.2%} of a core, {looks / seconds:.1f} looks a second at all cards, "
+            f"{1e6 * used / looks:,.0f} us of CPU a look"
         )
     verdicts = [verdict for recording in recordings.values() if (verdict := _last(recording)) is not None]
     if verdicts:
@@ -130,7 +133,7 @@ def record(folder: Path, done: Sequence[Row], recordings: Recordings) -> None:
             continue
         at = _decided(recording)
         name = row.drill if row.strength == "loud" else f"{row.drill}-{row.strength}"
-        made = provenance(drill, row.strength, row.late_seconds)
+        made = provenance(drill, row.strength, row.late_seconds, recording)
         for cause, kind in places(drill, row.cause):
             case = folder / "recordings" / cause / kind / name
             again = keep(recording, at, case, made, _names(recording, drill, row))

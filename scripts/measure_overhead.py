@@ -3,6 +3,7 @@
     scripts/measure_overhead                        about 15 minutes; the machine should be idle otherwise
     scripts/measure_overhead --rounds 2 --seconds 10 --json
     scripts/measure_overhead --loop launch_bound --ways attach        a loop on a GPU; or compute_bound
+    scripts/measure_overhead --loop launch_bound --ways gpu --settle 3       the GPU probe alone, ten looks a second
 
 Each round gives one paired difference, so that drift of the machine cancels. Measured is the steady state; the first
 ``--settle`` seconds after an attach, when it looks closely, are left out and shown on their own.
@@ -17,11 +18,13 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import psutil
-from measuring import PERFWATCH, Interval, Usage, job, marked, tree, usage, watcher
+from measuring import PERFWATCH, Interval, Usage, beside, job, marked, tree, usage, watcher
 
 from perfwatch.probes.readings import ProbeCall
 from perfwatch.recording import load
@@ -61,14 +64,33 @@ class Cost:
 
 
 def attached(options: argparse.Namespace, folder: Path, cost: Cost) -> list[Path]:
-    """Off, on, on, off: ``attach --watch`` comes to and leaves one and the same job."""
-    sessions = []
+    """``attach --watch``; returns its sessions."""
+    sessions = [folder / f"attached-{number}" for number in range(options.rounds)]
+    come_and_go(
+        options, folder, cost, "attach --watch", lambda loop, number: watcher(loop, sessions[number], folder / "stderr")
+    )
+    return sessions
+
+
+def beside_the_cards(options: argparse.Namespace, folder: Path, cost: Cost) -> list[Path]:
+    """``dmon``: the GPU probe alone, ten looks a second. There is no session."""
+    come_and_go(options, folder, cost, "dmon", lambda loop, number: beside(("dmon", "--csv"), folder / "stderr"))
+    return []
+
+
+def come_and_go(
+    options: argparse.Namespace,
+    folder: Path,
+    cost: Cost,
+    what: str,
+    watch: Callable[[int, int], AbstractContextManager[psutil.Process]],
+) -> None:
+    """Off, on, on, off: perfwatch comes to and leaves one and the same job. ``watch``: of the job's pid, in this round."""
     with job(LOOPS[options.loop], folder / "stderr") as loop:
         time.sleep(options.settle)
         for number in range(options.rounds):
             without = [_window(loop, options.seconds)]
-            sessions.append(folder / f"attached-{number}")
-            with watcher(loop.process.pid, sessions[-1], folder / "stderr") as process:
+            with watch(loop.process.pid, number) as process:
                 time.sleep(options.settle)
                 cost.first_seconds_cpu.append(usage(tree(process)).cpu_seconds)
                 within = []
@@ -78,8 +100,7 @@ def attached(options: argparse.Namespace, folder: Path, cost: Cost) -> list[Path
                     cost.note(before, usage(tree(process)), options.seconds)
             without.append(_window(loop, options.seconds))
             cost.pair(without, within)
-            _progress("attach --watch", number, cost)
-    return sessions
+            _progress(what, number, cost)
 
 
 def under_run(options: argparse.Namespace, folder: Path, cost: Cost) -> list[Path]:
@@ -180,14 +201,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="length of each window")
     parser.add_argument("--settle", type=float, default=15.0, help="left out after a start or an attach")
     parser.add_argument("--loop", choices=LOOPS, default="cpu", help="what is watched; all but the first need a GPU")
-    parser.add_argument("--ways", choices=("attach", "run", "both"), default="both")
+    parser.add_argument("--ways", choices=("attach", "run", "both", "gpu"), default="both")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     load_1min = psutil.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="perfwatch-overhead-") as folder:
         costs, sessions = {}, []
-        for way, measure in (("attach", attached), ("run", under_run)):
-            if options.ways in (way, "both"):
+        for way, measure in (("attach", attached), ("run", under_run), ("gpu", beside_the_cards)):
+            if way in {"both": ("attach", "run")}.get(options.ways, (options.ways,)):
                 costs[way] = Cost()
                 sessions += measure(options, Path(folder), costs[way])
         probes = probe_costs(sessions)

@@ -11,7 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -141,13 +141,17 @@ def job(command: Sequence[str], errors: Path) -> Iterator[Job]:
         started.end()
 
 
+def watcher(pid: int, session: Path, errors: Path) -> AbstractContextManager[psutil.Process]:
+    """``perfwatch attach PID --watch`` for the length of the block."""
+    return beside(("attach", str(pid), "--watch", "--session", str(session)), errors)
+
+
 @contextmanager
-def watcher(pid: int, session: Path, errors: Path) -> Iterator[psutil.Process]:
-    """``perfwatch attach PID --watch`` for the length of the block, ended as a user would: Ctrl-C."""
-    command = (*PERFWATCH, "attach", str(pid), "--watch", "--session", str(session))
+def beside(arguments: Sequence[str], errors: Path) -> Iterator[psutil.Process]:
+    """``perfwatch`` with these arguments for the length of the block, ended as a user would: Ctrl-C."""
     with errors.open("ab") as stderr:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr, start_new_session=True
+            (*PERFWATCH, *arguments), stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr, start_new_session=True
         )
     try:
         yield psutil.Process(process.pid)

@@ -56,7 +56,7 @@ def main() -> int:
     causes(done)
     table(done)
     recordings = loaded(folder, done)
-    costs([folder / Path(row.session).parent.name / "session" for row in done if row.key in recordings], recordings)
+    costs(recordings)
     if not options.no_recordings:
         record(folder, done, recordings)
     return 1 if any(row.confidently_wrong for row in done) else 0

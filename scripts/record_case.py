@@ -12,7 +12,6 @@ import argparse
 import platform
 import sys
 import tempfile
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from perfwatch.drills.drill import STRENGTHS, Drill
@@ -20,7 +19,7 @@ from perfwatch.gauntlet import recorded
 from perfwatch.gauntlet.attempt import Attempt, run_attempt
 from perfwatch.gauntlet.choice import choose
 from perfwatch.gauntlet.conditions import Conditions
-from perfwatch.probes.readings import Cgroup, Gpu
+from perfwatch.probes.readings import Cgroup, Gpu, Software
 from perfwatch.recording import Recording, load
 from perfwatch.triage.rules import RULES
 
@@ -54,7 +53,7 @@ def record(drill: Drill, cause: str, options: argparse.Namespace) -> bool:
         recording = load(Path(row.session))
         at = recording.end if verdict.timeline.decided is None else verdict.timeline.decided + ROUNDING_SECONDS
         case = _folder(drill, cause) / (drill.name if strength == "loud" else f"{drill.name}-{strength}")
-        again = keep(recording, at, case, provenance(drill, strength, options.late), {folder: "/tmp/drill"})
+        again = keep(recording, at, case, provenance(drill, strength, options.late, recording), {folder: "/tmp/drill"})
     if (again.state, again.cause) != (verdict.state, verdict.cause):
         return _not_kept(drill, f"replayed as {again}, live it was {said}: triage is not pure; see {case}")
     size = sum(file.stat().st_size for file in case.iterdir())
@@ -115,14 +114,17 @@ def _folder(drill: Drill, cause: str) -> Path:
     return RECORDINGS / cause / ("fires" if cause in drill.causes else "lookalike")
 
 
-def provenance(drill: Drill, strength: str, late_seconds: float) -> dict[str, str | float]:
-    """What a case says of how it was made."""
+def provenance(drill: Drill, strength: str, late_seconds: float, recording: Recording) -> dict[str, str | float]:
+    """What a case says of how it was made: by which drill, with what, on which cards. The recording knows best."""
     made: dict[str, str | float] = {"drill": drill.name, "strength": strength, "late_seconds": late_seconds}
-    made["python"] = platform.python_version()
-    try:
-        made["torch"] = version("torch")
-    except PackageNotFoundError:
-        pass  # a drill without torch
+    told = [one.reading for one in recording.records]
+    software = next((one for one in told if isinstance(one, Software)), Software(pid=0))
+    made["python"] = software.python or platform.python_version()
+    if software.torch:
+        made["torch"] = software.torch
+    cards = sorted({one.name for one in told if isinstance(one, Gpu) and one.name})
+    if cards:
+        made["gpu"] = ", ".join(cards)
     return made
 
 

@@ -18,6 +18,14 @@ def dmon(
             " j jobs; a capital adds details.",
         ),
     ] = "",
+    gpm_metrics: Annotated[
+        str | None,
+        typer.Option(
+            "--gpm-metrics", metavar="30,62-65,dfma_tensor_util",
+            help="Further columns: any metric of NVML's nvmlGpmMetricId_t by number or name, as nvidia-smi dmon takes them"
+            " (Hopper and newer).",
+        ),
+    ] = None,
     interval: Annotated[
         float, typer.Option("--interval", "-d", metavar="SECONDS", min=0.2, help="Seconds from row to row.")
     ] = 1.0,
@@ -34,6 +42,7 @@ def dmon(
     Examples:
       perfwatch dmon
       perfwatch dmon -s pUcvMet -d 5    what nvidia-smi dmon -s pucvmet shows
+      perfwatch dmon --gpm-metrics 30-37,62-97    each decoder, each NVLink
       perfwatch dmon --csv --count 60 > gpus.csv
       perfwatch dmon --json | jq '{gpu, graphics, tensor}'
     """
@@ -43,7 +52,8 @@ def dmon(
     from perfwatch.probes.deadline import KillableChild
     from perfwatch.probes.filesystem import Filesystem
     from perfwatch.probes.gpu import GpuProbe
-    from perfwatch.report.monitor import GROUPS
+    from perfwatch.probes.nvml_metrics import MOST, chosen
+    from perfwatch.report.monitor import GROUPS, further
     from perfwatch.report.monitor_stream import MonitorStream
     from perfwatch.watching.leaving import Leaving
 
@@ -58,10 +68,19 @@ def dmon(
     except ValueError:
         raise UsageError(f"--gpus {gpus!r} is not a list of numbers", "perfwatch dmon --gpus 0,1") from None
 
+    try:
+        others = chosen(gpm_metrics) if gpm_metrics else {}
+    except ValueError as word:
+        raise UsageError(
+            f"--gpm-metrics: NVML has no metric {str(word)!r}", "numbers from 1, or names: sm_util"
+        ) from None
+    if len(others) > MOST:
+        raise UsageError(f"--gpm-metrics: {len(others)} metrics, and a driver answers {MOST} at once", "name fewer")
+
     volunteer_for_the_oom_killer()
-    filesystem, child, probe = Filesystem(), KillableChild(), GpuProbe()
+    filesystem, child, probe = Filesystem(), KillableChild(), GpuProbe(others=others)
     monitor = Monitor(probe, filesystem, child, full=interval < FULL_BELOW_SECONDS)
-    stream = MonitorStream(sys.stdout, "csv" if csv else "json" if json else "text", select, wanted)
+    stream = MonitorStream(sys.stdout, "csv" if csv else "json" if json else "text", select, wanted, further(others))
     try:
         with Leaving() as leaving:
             stream.run(monitor, leaving.wait, interval, count, sys.stderr)

@@ -40,7 +40,7 @@ def encode(text):
 args = stage.arguments(__doc__)
 card = accelerator.device()
 surroundings.innocent_activity(args.strength)
-model, optimizer = decoder.build(card, 1024, 8, LENGTH)
+model, optimizer = decoder.build(card, 2048, 8, LENGTH)
 random_batch = decoder.random_tokens(card, BATCH, LENGTH)
 one_step = accelerator.typical_seconds(lambda: decoder.train_step(model, optimizer, random_batch))
 one_pass = surroundings.typical_seconds(lambda: encode(TEXT))

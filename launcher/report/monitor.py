@@ -11,11 +11,13 @@ import msgspec
 from rich.text import Text
 
 from perfwatch.monitoring import Occupant, Row
+from perfwatch.probes.nvml_metrics import unit
 from perfwatch.report.plain import clean
 
 SCHEMA = "perfwatch.dmon/1"
 MIB = 2**20
 NANOSECONDS = 1e9
+MIB_DIGITS = 6  # of traffic in MiB/s
 NAMED = 2  # processes named on a line; the others are counted
 # NVML's clocks-event reasons that somebody should see (nvmlClocksEventReason*); idle and application clocks are no news.
 REASONS = {
@@ -88,12 +90,15 @@ COLUMNS: tuple[Column, ...] = (
     Column("sm_clock_mhz", "c", ("smclk", "MHz"), 5, _sample("sm_clock_mhz")),
     Column("memory_clock_mhz", "c", ("mclk", "MHz"), 4, _sample("memory_clock_mhz")),
     Column("sm_clock_max_mhz", "C", ("smmax", "MHz"), 5, lambda row: row.gpu.sm_clock_max_mhz),
+    Column("memory_clock_max_mhz", "C", ("mmax", "MHz"), 4, lambda row: row.gpu.memory_clock_max_mhz),
     Column("reasons", "c", ("slowed", "by"), 13, lambda row: reasons(getattr(row.sample, "reasons", None))),
     Column("power_violation", "v", ("pviol", "%"), 5, _rate("power_violation_ns", 1 / NANOSECONDS), scale=100),
     Column("thermal_violation", "v", ("tviol", "%"), 5, _rate("thermal_violation_ns", 1 / NANOSECONDS), scale=100),
     Column("memory_used_mib", "m", ("used", "MiB"), 6, lambda row: _mib(getattr(row.sample, "memory_used_bytes", None))),
     Column("memory_mib", "M", ("total", "MiB"), 6, lambda row: _mib(row.gpu.memory_bytes)),
     Column("bar1_used_mib", "M", ("bar1", "MiB"), 5, lambda row: _mib(getattr(row.sample, "bar1_used_bytes", None))),
+    Column("protected_used_mib", "M", ("ccpm", "MiB"), 5,
+           lambda row: _mib(getattr(row.sample, "protected_used_bytes", None))),
     Column("corrected", "e", ("ecc", "corr"), 4, _errors("corrected")),
     Column("uncorrected", "e", ("ecc", "unc"), 3, _errors("uncorrected")),
     Column("remapped_rows_uncorrected", "e", ("rows", "rmap"), 4, _errors("remapped_rows_uncorrected")),
@@ -136,6 +141,11 @@ def chosen(groups: str) -> list[Column]:
     return [column for column in COLUMNS if column.group in groups or column.group.upper() in groups]
 
 
+def further(metrics: Iterable[str]) -> list[Column]:
+    """Columns of GPM metrics that somebody asked for by name; they stand before the jobs."""
+    return [_metric(name) for name in metrics]
+
+
 def heading(columns: Sequence[Column]) -> Text:
     """Two lines above the rows."""
     lines = []
@@ -167,20 +177,20 @@ def shown(value: Value, column: Column) -> str:
     return value if isinstance(value, str) else f"{value * column.scale:.{column.decimals}f}"
 
 
-def csv_heading() -> str:
+def csv_heading(others: Sequence[Column] = ()) -> str:
     """Every column, whatever was chosen: a file is read by programs."""
-    return _csv([*_FIXED, *(column.name for column in COLUMNS)])
+    return _csv([*_FIXED, *(column.name for column in (*COLUMNS, *others))])
 
 
-def csv_line(row: Row) -> str:
+def csv_line(row: Row, others: Sequence[Column] = ()) -> str:
     """Empty where nothing is known; shares from 0 to 1."""
-    return _csv([*(_fixed(row).values()), *(column.value(row) for column in COLUMNS)])
+    return _csv([*(_fixed(row).values()), *(column.value(row) for column in (*COLUMNS, *others))])
 
 
-def json_line(row: Row) -> str:
+def json_line(row: Row, others: Sequence[Column] = ()) -> str:
     """One object."""
     facts: dict[str, Any] = {"schema": SCHEMA, **_fixed(row)}
-    facts |= {column.name: column.value(row) for column in COLUMNS if column.name != "processes"}
+    facts |= {column.name: column.value(row) for column in (*COLUMNS, *others) if column.name != "processes"}
     facts |= {"lost": row.gpu.lost, "xids": row.xids, "processes": row.occupants}
     return msgspec.json.encode(facts).decode()
 
@@ -195,6 +205,18 @@ def occupied(row: Row) -> str | None:
 def reasons(mask: int | None) -> str | None:
     """Why clocks are low, in words; empty when nothing holds them back."""
     return None if mask is None else " ".join(word for bit, word in REASONS.items() if mask & bit)
+
+
+def _metric(name: str) -> Column:
+    measured = unit(name)
+    return Column(
+        name,
+        "g",
+        (name, measured),
+        max(len(name), MIB_DIGITS),
+        lambda row: row.activity.others.get(name) if row.activity else None,
+        scale=100 if measured == "%" else 1,
+    )
 
 
 def _person(one: Occupant) -> str:

@@ -1,7 +1,7 @@
 """Prints rows as they come, until somebody leaves."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import IO
 
 from rich.text import Text
@@ -10,7 +10,18 @@ from perfwatch.errors import NoSuchTarget, PerfwatchError
 from perfwatch.monitoring import FIRST_SECONDS, Monitor, Row
 from perfwatch.probes.probe import Unavailable
 from perfwatch.report.console import console
-from perfwatch.report.monitor import NARROW, WIDE, WIDE_COLUMNS, chosen, csv_heading, csv_line, heading, json_line, line
+from perfwatch.report.monitor import (
+    NARROW,
+    WIDE,
+    WIDE_COLUMNS,
+    Column,
+    chosen,
+    csv_heading,
+    csv_line,
+    heading,
+    json_line,
+    line,
+)
 from perfwatch.watching.oneshot import say
 
 GATHER_SECONDS = 0.2
@@ -25,14 +36,20 @@ class MonitorStream:
         form: text, csv or json.
         select: letters of the column groups, for text; what fits when empty.
         wanted: numbers of the cards; all when None.
+        others: further columns, before the jobs.
     """
 
-    def __init__(self, stream: IO[str], form: str, select: str, wanted: set[int] | None) -> None:
+    def __init__(
+        self, stream: IO[str], form: str, select: str, wanted: set[int] | None, others: Sequence[Column] = ()
+    ) -> None:
         self._stream, self._form, self._wanted = stream, form, wanted
         self._console = console(stream)
         self._cut = self._console.is_terminal  # a line for each row; a pipe gets all of it
         narrow = self._cut and self._console.width < WIDE_COLUMNS
-        self._columns = chosen(select or (NARROW if narrow else WIDE))
+        columns = chosen(select or (NARROW if narrow else WIDE))
+        jobs = [column for column in columns if column.group == "j"]  # as wide as they need
+        self._columns = [*(column for column in columns if column not in jobs), *others, *jobs]
+        self._others = others
         self._lines = 0
 
     def run(
@@ -86,8 +103,9 @@ class MonitorStream:
                 self._print(line(row, self._columns))
             else:
                 if self._form == "csv" and self._lines == 0:
-                    self._stream.write(csv_heading() + "\n")
-                self._stream.write((csv_line(row) if self._form == "csv" else json_line(row)) + "\n")
+                    self._stream.write(csv_heading(self._others) + "\n")
+                written = csv_line if self._form == "csv" else json_line
+                self._stream.write(written(row, self._others) + "\n")
             self._lines += 1
         self._stream.flush()
 

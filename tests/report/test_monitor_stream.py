@@ -4,6 +4,7 @@ import io
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from rich.text import Text
 
@@ -11,6 +12,8 @@ from perfwatch.errors import NoSuchTarget, PerfwatchError
 from perfwatch.probes.gpu import ABSENT
 from perfwatch.probes.nvml_layer import Listed
 from perfwatch.probes.probe import Unavailable
+from perfwatch.probes.readings import GpuActivity
+from perfwatch.report.monitor import further
 from perfwatch.report.monitor_stream import MonitorStream
 from tests.nvml_layer import FakeNvml, machine
 from tests.test_monitoring import PLAIN, RANK, Scene
@@ -61,6 +64,27 @@ def test_a_terminal_gets_one_line_for_each_row(tmp_path: Path, monkeypatch: pyte
     assert "smclk" not in lines[0]
     assert "smclk" in wide.getvalue()
     assert wide.getvalue().rstrip().endswith("(python 41)")
+
+
+def test_metrics_that_were_asked_for_stand_before_the_jobs_and_in_every_form(tmp_path: Path) -> None:
+    """Per cent on a terminal, a share in a file, a dash or nothing where the card does not tell."""
+    scene = Scene(machine(1, processes={"compute": [Listed(RANK, 1)]}), tmp_path)
+    scene.pass_time()
+    (row,) = scene.monitor.rows()
+    activity = GpuActivity(uuid=row.gpu.uuid, interval_seconds=1.0, others={"nvdec_0_util": 0.25})
+    shown = {}
+    for form in ("text", "csv", "json"):
+        out = io.StringIO()
+        columns = further(["nvdec_0_util", "nvlink_l0_rx_per_sec"])
+        MonitorStream(out, form, "pj", None, columns).show([msgspec.structs.replace(row, activity=activity)])
+        shown[form] = out.getvalue().splitlines()
+
+    assert shown["text"][0].split()[-9:-7] == ["nvdec_0_util", "nvlink_l0_rx_per_sec"]
+    assert shown["text"][1].split()[-2:] == ["%", "MiB/s"]
+    assert shown["text"][2].split()[5:7] == ["25", "-"]
+    assert shown["csv"][0].endswith(",processes,nvdec_0_util,nvlink_l0_rx_per_sec")
+    assert shown["csv"][1].endswith(",0.25,")
+    assert '"nvdec_0_util":0.25,"nvlink_l0_rx_per_sec":null' in shown["json"][0]
 
 
 def test_it_ends_when_somebody_leaves(tmp_path: Path) -> None:

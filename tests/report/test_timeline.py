@@ -2,6 +2,7 @@
 
 import math
 
+import msgspec
 import pytest
 
 from perfwatch.probes import readings as r
@@ -21,7 +22,7 @@ def history(*looks: tuple[float, r.Reading]) -> History:
 
 def activity(at: float, **units: float) -> tuple[float, r.Reading]:
     """One look at a card."""
-    return at, r.GpuActivity(uuid="GPU-0", interval_seconds=1.0, **units)
+    return at, msgspec.structs.replace(r.GpuActivity(uuid="GPU-0", interval_seconds=1.0), **units)
 
 
 def host(at: float, busy: float, **changes: object) -> tuple[float, r.Reading]:

@@ -243,8 +243,8 @@ def test_blocks_that_wait_for_each_other_are_told_from_those_that_compute(
     """A barrier of the whole card asks atomically, which is counted as tensor work; hashing uses integers alone."""
     history = History()
     for number in range(20):
-        look = GpuActivity(uuid=UUID, interval_seconds=0.2, graphics=1.0, sm_active=1.0, **{"fp32": 0.0, **units})
-        history.add(number * 0.2, structs.replace(look, fp16=0.0, fp64=0.0))
+        look = GpuActivity(uuid=UUID, interval_seconds=0.2, graphics=1.0, sm_active=1.0, fp32=0.0, fp16=0.0, fp64=0.0)
+        history.add(number * 0.2, structs.replace(look, **units))
     history.at = 4.0
     found = regime(history, UUID)
 

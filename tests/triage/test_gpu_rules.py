@@ -161,12 +161,17 @@ def test_what_the_driver_announced_explains_the_end(xid: int, cause: str) -> Non
     assert ended(job).verdict().cause == cause
 
 
+def in_the_log(ago_seconds: float) -> KernelMessage:
+    """The card of the job has fallen off the bus, as the kernel's log says it."""
+    text = "NVRM: Xid (PCI:0000:00:06): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+    return KernelMessage(kind="xid", text=text, logged_ago_seconds=ago_seconds)
+
+
 def test_an_xid_from_the_kernel_log_counts_only_when_it_was_logged_while_we_watched() -> None:
     """Last week's error has not ended this job."""
-    text = "NVRM: Xid (PCI:0000:00:06): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
     fresh, stale = under_load("bf16_matmul", STEPS), under_load("bf16_matmul", STEPS)
-    fresh.add(KernelMessage(kind="xid", text=text, logged_ago_seconds=1.0))
-    stale.add(KernelMessage(kind="xid", text=text, logged_ago_seconds=600_000.0))
+    fresh.add(in_the_log(1.0))
+    stale.add(in_the_log(600_000.0))
 
     assert ended(fresh).verdict().cause == "gpu_fault"
     assert ended(stale).verdict().cause == "crashed"
@@ -263,12 +268,24 @@ def test_a_driver_that_does_not_answer_is_named() -> None:
     assert (verdict.state, verdict.cause) == ("hung", "driver_unresponsive")
 
 
-def test_an_error_of_the_hardware_makes_a_silent_driver_certain() -> None:
-    """Xid 79 beside it."""
+@pytest.mark.parametrize(("error", "witness"), [(GpuEvent(uuid=UUID, xid=79), "nvml"), (in_the_log(1.0), "kernel_log")])
+def test_an_error_of_the_hardware_makes_a_silent_driver_certain(error: Reading, witness: str) -> None:
+    """Xid 79 beside it, as the driver announces it or as the kernel's log has it; the line stands in the evidence."""
     job = Training().goes_on(6, STEPS, load="bf16_matmul").goes_on(20, [READS_LOSS])
-    job.add(GpuSilence(call="sample", uuid=UUID, waited_seconds=15.0), GpuEvent(uuid=UUID, xid=79))
+    job.add(GpuSilence(call="sample", uuid=UUID, waited_seconds=15.0), error)
+    verdict = job.verdict()
 
-    assert job.verdict().confidence > silent(15.0).confidence
+    assert verdict.cause == "driver_unresponsive"
+    assert verdict.confidence > silent(15.0).confidence
+    assert (witness, "Xid 79 (the card has fallen off the bus)") in [(e.witness, e.observed) for e in verdict.evidence]
+
+
+def test_an_old_line_in_the_kernels_log_makes_nothing_certain() -> None:
+    """That was before this job."""
+    job = Training().goes_on(6, STEPS, load="bf16_matmul").goes_on(20, [READS_LOSS])
+    job.add(GpuSilence(call="sample", uuid=UUID, waited_seconds=15.0), in_the_log(600_000.0))
+
+    assert job.verdict().confidence == silent(15.0).confidence
 
 
 def stands_beside(*facts: Reading) -> Verdict:

@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
-from perfwatch.probes.readings import HostShare, KernelShare, SyncPoint, TorchTrace
+from perfwatch.probes.readings import HostShare, KernelShare, SourceLine, SyncPoint, TorchTrace
 from perfwatch.triage.rules import slow_attention_fallback
 from perfwatch.triage.shares.traced import LONGEST_AGO_SECONDS, sharpened
 from perfwatch.triage.verdict import Culprit, Finding
-from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, Training
+from perfwatch.triage.words.frames import show
+from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, TRAIN, Training
 
 ALLREDUCE = KernelShare(
     name="ncclDevKernel_AllReduce_Sum_f32_RING_LL",
@@ -110,6 +111,19 @@ def test_plain_attention_in_a_trace_is_proof() -> None:
     assert outcome.cause == "slow_attention_fallback"
     assert "36 times" in outcome.evidence[0].observed
     assert outcome.confidence > 0.6
+
+
+def test_the_line_that_calls_attention_is_to_blame_where_it_was_seen() -> None:
+    """A trace knows no lines of the program; the samples may."""
+    training = trained(math_attention_calls=36, math_attention_share=0.25)
+    (line,) = {frame for frame in FORWARD if frame.file == TRAIN}
+    training.add(SourceLine(file=TRAIN, line=line.line, text="", calls=("F.scaled_dot_product_attention",)))
+    seen, unseen = (slow_attention_fallback.judge(one.case()) for one in (training, trained(math_attention_share=0.2)))
+
+    assert isinstance(seen, Finding)
+    assert isinstance(unseen, Finding)
+    assert [one.frame for one in seen.culprits] == [show(line)]
+    assert [one.frame for one in unseen.culprits] == [None]
 
 
 def test_fused_attention_in_a_trace_clears_it() -> None:

@@ -86,12 +86,14 @@ def _proved(case: Case, one: Accelerated, share: float) -> Outcome:
 def _traced(case: Case, one: Accelerated, trace: TorchTrace) -> Outcome:
     share = trace.math_attention_share or 0.0
     lost = min(MOST_LOST, WITH_BACKWARD * share)
+    frame = show(one.profile.top_line(partial(attends, case)))  # with a full queue nobody may have been seen there
     return slow_on_gpu(
         case,
         CAUSE,
         one,
         lost=lost,
         confidence=TRACED,
+        frame=frame,
         summary=f"attention falls back to its plain form (SDPA's math kernel): its forward pass alone takes {share:.0%} of the "
         "card's time in a trace",
         evidence=(
