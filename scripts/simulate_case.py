@@ -53,10 +53,14 @@ def each_sample(change: Callable[[GpuSample, float], GpuSample]) -> Callable[[Re
     return changed
 
 
-def held_back(reason: int, mhz: int, celsius: float | None = None) -> Callable[[Recording], Iterator[Record]]:
-    """The card says why its clock is held down, and the clock is down."""
+def held_back(
+    reason: int, mhz: int, celsius: float | None = None, alone: str = ""
+) -> Callable[[Recording], Iterator[Record]]:
+    """The card says why its clock is held down, and the clock is down; all cards, or that one ``alone``."""
 
     def change(look: GpuSample, _: float) -> GpuSample:
+        if alone and look.uuid != alone:
+            return look
         return structs.replace(
             look,
             reasons=(look.reasons or 0) | reason,
@@ -136,11 +140,14 @@ def ends_with(xid: int) -> Callable[[Recording], Iterator[Record]]:
     return changed
 
 
-BUSY, COPIES, SENDS, OUT_OF_MEMORY = (
+BUSY, COPIES, SENDS, OUT_OF_MEMORY, IN_STEP, LATE, LATE_CARD = (
     "gpu_bound/fires/gpu_bound",
     "copy_bound/fires/copy_bound",
     "exposed_communication/fires/exposed_communication-nccl",
     "out_of_memory/fires/out_of_memory-gpu",
+    "exposed_communication/lookalike/ranks_in_step-nccl",
+    "straggling_rank/fires/straggling_rank-nccl",
+    "straggling_rank/fires/longer_batches_by_its_card",
 )
 CLOCK = "GpuSample: reasons, clock and temperature"
 LINK, REPLAYS = "GpuSample: width or generation of the link", "GpuSample: replays"
@@ -153,6 +160,9 @@ SIMULATIONS = (
     Simulation("throttled_gpu", BUSY, CLOCK, held_back(0x08, 345), "hardware_slowdown"),
     Simulation("throttled_gpu", BUSY, CLOCK, held_back(0x04, 1500), "power_cap", fires=False),
     Simulation("throttled_gpu", BUSY, CLOCK, warm_at(1980), "warm_at_full_clock", fires=False),
+    Simulation("throttled_gpu", IN_STEP, CLOCK, held_back(0x40, 1185, 91, "GPU-1"), "of_one_rank"),
+    Simulation("straggling_rank", LATE, CLOCK, held_back(0x40, 1185, 91, "GPU-1"), "throttled_card_that_idles"),
+    Simulation("straggling_rank", LATE_CARD, CLOCK, held_back(0x40, 1185, 91, "GPU-1"), "throttled_card"),
     Simulation("degraded_link", COPIES, LINK, trained_to(pcie_width=4)),
     Simulation("degraded_link", COPIES, LINK, trained_to(pcie_generation=1), "first_generation"),
     Simulation("degraded_link", SENDS, NVLINKS, links_left(10), "nvlinks_down"),

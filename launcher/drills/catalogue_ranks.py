@@ -99,6 +99,15 @@ _GLOO: tuple[Drill, ...] = (
         state="slow",
     ),
     _fault(
+        "straggling_rank-crowded",
+        "straggling_rank_crowded",
+        "other processes burn the core of rank 1, so rank 1 is late",
+        culprit=Culprit("rank", rank=1),
+        state="slow",
+        also=("contended_cpu",),
+        strengths=("loud", "quiet", "masked"),
+    ),
+    _fault(
         "exposed_communication",
         "exposed_communication",
         "a large model with a tiny batch: gradients travel most of the time",

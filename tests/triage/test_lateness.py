@@ -8,7 +8,7 @@ from msgspec import structs
 
 from perfwatch.gauntlet.recorded import expected_of
 from perfwatch.gauntlet.score import CONFIDENT
-from perfwatch.probes.readings import GpuBinding, GpuSample, Thread
+from perfwatch.probes.readings import Thread
 from perfwatch.recording import Record, Recording, load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose
@@ -18,7 +18,6 @@ from perfwatch.triage.slowness import WINDOW_SECONDS
 from perfwatch.triage.verdict import Verdict
 
 FIRES = Path(__file__).parent / "recordings" / "straggling_rank" / "fires"
-HEAT = 0x40
 
 
 def judged(name: str, records: tuple[Record, ...] | None = None) -> Verdict:
@@ -48,22 +47,21 @@ def test_its_loader_is_named_with_the_worker_and_its_line() -> None:
 
 
 def test_a_card_that_is_held_down_by_heat_is_named() -> None:
-    """Simulated: the late rank's card says so, and its clock is below that of the others."""
-    recording = load(FIRES / "straggling_rank-nccl")
-    late = judged("straggling_rank-nccl").culprits[0].pid
-    bound = {one.reading.pid: one.reading.uuids for one in recording.records if isinstance(one.reading, GpuBinding)}
-    extra = tuple(
-        Record(at=at, wall=0.0, reading=GpuSample(uuid=uuid, sm_clock_mhz=1100 if pid == late else 1980,
-                                                  reasons=HEAT if pid == late else 0))
-        for pid, uuids in bound.items()
-        for uuid in uuids
-        for at in (3.0, 4.0, 5.0)
-    )  # fmt: skip
-    kept = tuple(one for one in recording.records if not isinstance(one.reading, GpuSample))
-    verdict = judged("straggling_rank-nccl", tuple(sorted((*kept, *extra), key=lambda one: one.at)))
+    """Simulated: the card on which the late rank computes says so, and its clock is below that of the others."""
+    verdict = judged("simulated-longer_batches_by_its_card-throttled_card")
 
     assert (verdict.cause, verdict.owner) == ("straggling_rank", "node")
-    assert "1100 MHz" in verdict.summary
+    assert [(one.rank, one.gpu) for one in verdict.culprits] == [(1, 1)]
+    assert "its card gpu 1 runs at 1185 MHz, the others at 1980" in verdict.summary
+
+
+def test_a_hot_card_that_has_nothing_to_do_holds_nobody_back() -> None:
+    """Simulated: the same of a rank that prepares its batches slowly, while its card idles."""
+    verdict = judged("simulated-straggling_rank-nccl-throttled_card_that_idles")
+
+    assert (verdict.cause, verdict.owner) == ("straggling_rank", "user_code")
+    assert (verdict.culprits[0].frame or "").startswith("prepare_batch")
+    assert "MHz" not in verdict.summary
 
 
 def test_a_rank_that_is_kept_from_its_cpus_is_told_so() -> None:

@@ -5,7 +5,8 @@ from functools import partial
 
 from perfwatch.probes.readings import GpuSample, Stack
 from perfwatch.triage.cards.accelerated import trained_for
-from perfwatch.triage.cards.whose import cards_of, name_of
+from perfwatch.triage.cards.clocks import clock_at_work, held_down
+from perfwatch.triage.cards.whose import cards_of, index_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import median
 from perfwatch.triage.moving.motion import motion, was_at
@@ -21,7 +22,6 @@ LOADER_SHARE = 0.3  # of the late rank's time spent waiting for its own workers
 DELAY_SHARE, DELAY_RATIO = 0.3, 2.0  # runnable and not running; so many times as much as the others
 CLOCK_RATIO = 0.9  # of the peers' clocks
 MOST_BEFORE = 0.8
-BELOW_ITS_WILL = 0x08 | 0x20 | 0x40 | 0x80  # NVML's reasons: hardware slowdown, heat, heat, power brake
 
 
 @dataclass(frozen=True)
@@ -100,20 +100,22 @@ def _throttled(case: Case, late: Member) -> OwnCause | None:
         return None
     uuid = cards_of(case.history, late.pid).uuids[0]
     newest = case.history.latest(GpuSample, uuid)
-    if newest is None or not (newest.reading.reasons or 0) & BELOW_ITS_WILL:
+    if newest is None or not held_down(newest.reading):
         return None
     name = name_of(case.history, uuid)
     words = f"its card {name} runs at {clocks[late.pid]:.0f} MHz, the others at {usual:.0f}: it is throttled"
     shown = case.saw("nvml", name, "SM clock", f"{clocks[late.pid]:.0f} MHz", f"{usual:.0f} MHz, as the others")
-    return OwnCause(words, "node", Culprit(pid=late.pid, rank=late.rank), (shown,))
+    culprit = Culprit(pid=late.pid, rank=late.rank, gpu=index_of(case.history, uuid))
+    return OwnCause(words, "node", culprit, (shown,))
 
 
 def _clock(case: Case, rank: Member) -> float | None:
+    """Of its card at work: that of one that idles holds nobody back."""
     looks = [
-        float(seen.reading.sm_clock_mhz)
+        clock
         for uuid in cards_of(case.history, rank.pid).uuids[:1]
         for seen in case.history.series(GpuSample, uuid, seconds=WINDOW_SECONDS)
-        if seen.reading.sm_clock_mhz is not None
+        if (clock := clock_at_work(seen.reading)) is not None
     ]
     return median(looks)
 

@@ -17,7 +17,8 @@ What to do next
 
 from perfwatch.probes.readings import Gpu, GpuSample
 from perfwatch.triage.cards.accelerated import Accelerated, accelerated, slow_on_gpu
-from perfwatch.triage.cards.whose import name_of
+from perfwatch.triage.cards.clocks import IN_USE, REASONS, clock_at_work, held_down
+from perfwatch.triage.cards.whose import cards_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import median, quantile
 from perfwatch.triage.rule import Cause
@@ -26,14 +27,6 @@ from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("throttled_gpu", "slow", "node", (Gpu, GpuSample))
 
-# NVML's clocks-event reasons (nvml.h). The software power cap (0x4) is not among them: it is normal at full load.
-REASONS = {
-    0x08: "hardware slowdown",
-    0x20: "heat (software)",
-    0x40: "heat (hardware)",
-    0x80: "power brake",
-}
-IN_USE = 0.3  # of the time with a kernel resident
 LOOKS = 0.3  # of the looks that name a reason
 LOST_CLOCK = 0.05  # below it nobody would notice
 USUAL = 0.9  # quantile of the clocks before: what this run had when nothing held it back
@@ -45,7 +38,7 @@ def judge(case: Case) -> Outcome:
     for one in accelerated(case):
         looks = [seen.reading for seen in case.history.series(GpuSample, one.card.uuid, seconds=WINDOW_SECONDS)]
         known = [look for look in looks if look.reasons is not None and (look.utilisation or 0.0) >= IN_USE]
-        named = [look for look in known if (look.reasons or 0) & sum(REASONS)]
+        named = [look for look in known if held_down(look)]
         clock = median(float(look.sm_clock_mhz) for look in named if look.sm_clock_mhz is not None)
         if not known or len(named) < LOOKS * len(known) or clock is None:
             continue
@@ -90,22 +83,19 @@ def _finding(
 def _usual_clock(case: Case, uuid: str) -> tuple[float | None, str]:
     """What the clock ought to be: this card's own before, that of the job's other cards, or the card's maximum."""
     before = [
-        float(seen.reading.sm_clock_mhz)
+        clock
         for seen in case.history.series(GpuSample, uuid)
-        if seen.reading.sm_clock_mhz is not None
-        and seen.at < case.at - WINDOW_SECONDS
-        and (seen.reading.utilisation or 0.0) >= IN_USE
-        and not (seen.reading.reasons or 0) & sum(REASONS)
+        if seen.at < case.at - WINDOW_SECONDS
+        and not held_down(seen.reading)
+        and (clock := clock_at_work(seen.reading)) is not None
     ]
     if before:
         return quantile(before, USUAL), "earlier in this run"
     others = [
-        float(seen.reading.sm_clock_mhz)
-        for (other,) in case.history.entities(GpuSample)
-        if other != uuid
-        and (seen := case.history.latest(GpuSample, other)) is not None
-        and seen.reading.sm_clock_mhz is not None
-        and (seen.reading.utilisation or 0.0) >= IN_USE
+        clock
+        for other in {one for rank in case.ranks for one in cards_of(case.history, rank.pid).uuids} - {uuid}
+        if (seen := case.history.latest(GpuSample, other)) is not None
+        and (clock := clock_at_work(seen.reading)) is not None
     ]
     if others:
         return median(others), "the job's other cards"
