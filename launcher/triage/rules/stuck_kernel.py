@@ -56,9 +56,8 @@ def judge(case: Case) -> Outcome:
     if not spinning:
         return idle_stream(case)
     if not case.job.covered:
-        reason = (
-            f"{len(case.job.ranks)} of {case.job.world_size} ranks are on this machine: the kernel may wait for another"
-        )
+        here = f"{len(case.job.ranks)} of {case.job.world_size} ranks are on this machine"
+        reason = f"{here}: the kernel may wait for another"
         advice = "run perfwatch attach on the other nodes too"
         return Abstention(cause=CAUSE.name, missing=(Missing(witness="ranks", reason=reason, advice=advice),))
     if len(case.ranks) > 1:
