@@ -213,6 +213,8 @@ class Steps(Reading, frozen=True, kw_only=True):
 
     interval_seconds: the newest step intervals since the last reading (at most 64); longest_seconds: the longest since then.
     modes: what was on in torch after the newest step, of ``anomaly_detection`` and ``cudnn_benchmark``; None: nobody could ask.
+    steps_each_turn: where several optimizers take turns, so many steps are made for one of the optimizer that steps most often;
+    None: too many take turns for that to be seen.
     """
 
     pid: int
@@ -222,6 +224,7 @@ class Steps(Reading, frozen=True, kw_only=True):
     interval_seconds: tuple[float, ...] = ()
     longest_seconds: float | None = None
     modes: tuple[str, ...] | None = None
+    steps_each_turn: float | None = 1.0
 
 
 class Traceback(Reading, frozen=True, kw_only=True):

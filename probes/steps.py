@@ -18,13 +18,14 @@ offset   type   what
 36       28x    zero
 64       ring   step number N (from 1) is in slot ``N % 168`` at ``64 + 24 * slot``:
 +0       u64    when it ended, nanoseconds of CLOCK_MONOTONIC
-+8       u64    thread that ran it (native id, innermost PID namespace)
++8       u64    thread that ran it (native id, innermost PID namespace); bit 63: of another optimizer than the one that leads
 +16      u64    N; 0: slot not used yet. The largest N in the ring is the number of steps so far
 =======  =====  =====================================================================================================
 
 While a slot is written it may show an old N with a new time: the oldest slot is left out.
 
-Steps are a hint: several optimizers, an optimizer fused into backward and skipped steps of a GradScaler bend the count.
+Steps are a hint: several optimizers, an optimizer fused into backward and skipped steps of a GradScaler bend the count. Of several
+that take turns the one that steps most often leads: its steps tell how many belong together.
 """
 
 import itertools
@@ -49,6 +50,8 @@ MOST_INTERVALS = 64
 # process that our /proc does not show looks like one of them, and goes on.
 MOST_OVER = 64
 MODES_KNOWN = 1
+OF_ANOTHER = 1 << 63
+FEW_LEADS = 2  # below, how many belong together shows in no turn of this page
 MODES = {2: "anomaly_detection", 4: "cudnn_benchmark"}
 LONGEST_TRACEBACK_BYTES = 16 * 1024
 _PAGE_NAME = re.compile(r"steps-(\d+)$")
@@ -61,13 +64,15 @@ _HEADING = "Traceback (most recent call last)"
 class Page:
     """What a page says: who wrote it, and (number, when in ns, thread) of each step that it still holds, ascending.
 
-    modes: what was on after the newest step; None where torch could not be asked.
+    modes: what was on after the newest step; None where torch could not be asked. leads: how many of these steps are of the
+    optimizer that leads.
     """
 
     pid: int
     start_ticks: int
     steps: tuple[tuple[int, int, int], ...]
     modes: tuple[str, ...] | None = None
+    leads: int = 0
 
 
 class StepCounter:
@@ -168,9 +173,11 @@ def parse_page(page: bytes) -> Page:
     _, pid, slots, start_ticks, _, bits = HEADER.unpack_from(page)
     slots = min(slots, (PAGE_BYTES - HEADER.size) // SLOT.size)
     ring = (SLOT.unpack_from(page, HEADER.size + SLOT.size * slot) for slot in range(slots))
-    steps = sorted((number, when, thread) for when, thread, number in ring if number)
+    told = sorted((number, when, thread) for when, thread, number in ring if number)
+    steps = tuple((number, when, thread & ~OF_ANOTHER) for number, when, thread in told)
+    leads = sum(not thread & OF_ANOTHER for _, _, thread in told)
     modes = tuple(name for bit, name in MODES.items() if bits & bit) if bits & MODES_KNOWN else None
-    return Page(pid, start_ticks, tuple(steps), modes)
+    return Page(pid, start_ticks, steps, modes, leads)
 
 
 def count_steps(page: Page, now_ns: int, count_before: int = 0) -> Steps:
@@ -198,7 +205,14 @@ def count_steps(page: Page, now_ns: int, count_before: int = 0) -> Steps:
         interval_seconds=intervals[-MOST_INTERVALS:],
         longest_seconds=max(intervals, default=None),
         modes=page.modes,
+        steps_each_turn=_steps_each_turn(page),
     )
+
+
+def _steps_each_turn(page: Page) -> float | None:
+    if page.leads == len(page.steps):
+        return 1.0
+    return round(len(page.steps) / page.leads, 2) if page.leads >= FEW_LEADS else None
 
 
 def parse_crash(

@@ -1,4 +1,4 @@
-"""What the program has switched on in torch, as the agent asks it after each optimizer step: two questions, 135 ns in all.
+"""What the program has switched on in torch, as the agent asks it once a second, after an optimizer step: two questions, 135 ns in all.
 
 Loaded by ``agent/sitecustomize.py``: standard library only, Python 3.8 to 3.14. Nothing is switched here.
 """

@@ -37,6 +37,7 @@ class Tally:
 
     recorder: Recorder | None
     steps: dict[int, int] = field(default_factory=dict)  # of each process
+    turns: dict[int, float | None] = field(default_factory=dict)  # of each process: how many of them belong together
     _buckets: Counter[int] = field(default_factory=Counter)
 
     def append(self, at: float, readings: Sequence[r.Reading], known_at: float = 0.0) -> None:
@@ -73,7 +74,7 @@ class Tally:
         before = self.steps.get(reading.pid, 0)
         if reading.count == before:
             return
-        self.steps[reading.pid] = reading.count
+        self.steps[reading.pid], self.turns[reading.pid] = reading.count, reading.steps_each_turn
         # The newest interval ends in step ``count``, the one before it in ``count - 1`` ...
         for step, interval in zip(range(reading.count, 0, -1), reversed(reading.interval_seconds), strict=False):
             if step > max(before, WARM_UP_STEPS) and interval > 0:
@@ -126,6 +127,10 @@ class Summary:
         fewest, most = min(self.tally.steps.values()), max(self.tally.steps.values())
         count = f"{most:,}" if fewest == most else f"{fewest:,} to {most:,}"
         count += "" if ranks == 1 else f" on each of {ranks} processes" if fewest == most else f" on {ranks} processes"
+        turns = set(self.tally.turns.values())
+        if turns != {1.0}:
+            alike = turns.pop() if len(turns) == 1 else None
+            count += " of several optimizers" + (f", {alike:g} to a turn" if alike else "")
         p50, p95, p99 = (self.tally.quantile(share) for share in (0.50, 0.95, 0.99))
         if p50 is None or p95 is None or p99 is None:
             return f"{count}; too few for times (the first {WARM_UP_STEPS} are warm-up)"

@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+import pytest
+
 from perfwatch.probes.readings import Steps
 from perfwatch.probes.steps import StepCounter
 from tests.agent.conftest import AGENT_FOLDER, Run
@@ -28,6 +30,43 @@ def test_counts_every_step(interpreter: str, run: Run, agent_directory: Path, ho
     assert done.stderr == ""
 
 
+TURNS = {
+    "one": ("", "optimizer.step()", 1.0),
+    "two that take turns": ("second = torch.optim.SGD()", "optimizer.step(); second.step()", 2.0),
+    "one five times as often": (
+        "second = torch.optim.SGD()",
+        "second.step(); [optimizer.step() for _ in range(5)]",
+        1.2,
+    ),
+    "another one from then on": ("optimizer = torch.optim.SGD()", "optimizer.step()", 1.0),
+    "one for each of some parameters": (
+        "some = [torch.optim.SGD() for _ in range(40)]",
+        "[s.step() for s in some]",
+        40.0,
+    ),
+    "more than a page shows": ("some = [torch.optim.SGD() for _ in range(300)]", "[s.step() for s in some]", None),
+}
+
+
+@pytest.mark.parametrize("turns", TURNS)
+def test_how_many_steps_belong_together_is_told(
+    interpreter: str, run: Run, agent_directory: Path, hook_api: Path, turns: str
+) -> None:
+    """Where several optimizers take turns; each step is counted all the same."""
+    made, each, together = TURNS[turns]
+    program = f"{STEPS.format(steps=20)}{made}\nwhile len(calls) < 600: {each}\n"
+    counted = (
+        "from torch.optim import optimizer as module\ncalls = []\nmodule.hooks.append(lambda *_: calls.append(1))\n"
+    )
+    run(interpreter, program.replace("optimizer = torch", counted + "optimizer = torch", 1), hook_api)
+    (steps,) = (one for one in StepCounter(agent_directory, str).look() if isinstance(one, Steps))
+
+    assert steps.count >= 600
+    assert steps.steps_each_turn == (together if together is None else pytest.approx(together, rel=0.15))
+
+
+# A clock on which hours pass between two steps: torch is asked once a second.
+HOURS = "import time, itertools\ntime.monotonic_ns = itertools.count(1, 3600 * 10**9).__next__\n"
 SWITCHES = (
     "anomaly = benchmark = False\n"
     "def is_anomaly_enabled(): return anomaly\n"
@@ -38,11 +77,11 @@ SWITCHES = (
 def test_what_is_on_in_torch_is_told_with_the_steps(
     interpreter: str, run: Run, agent_directory: Path, hook_api: Path
 ) -> None:
-    """As it is after the newest step: a forked trainer's page begins with what its parent has switched on."""
+    """As it was not a second before the newest step; a forked trainer's page begins with what its parent has switched on."""
     (hook_api / "torch" / "_C.py").write_text(SWITCHES)
     (hook_api / "torch" / "__init__.py").write_text("import torch._C\nimport torch.optim\n")
-    program = STEPS.format(steps=2) + (
-        "torch._C.benchmark = torch._C.anomaly = True\n"
+    program = (
+        HOURS + STEPS.format(steps=2) + "torch._C.benchmark = torch._C.anomaly = True\n"
         "optimizer.step()\n"
         "torch._C.anomaly = False\n"
         "for _ in range(2): optimizer.step()\n"
@@ -68,11 +107,15 @@ def test_a_question_that_fails_later_is_none_of_the_programs_concern(
     """Steps go on, and are counted."""
     (hook_api / "torch" / "_C.py").write_text(SWITCHES)
     (hook_api / "torch" / "__init__.py").write_text("import torch._C\nimport torch.optim\n")
-    program = STEPS.format(steps=2) + (
-        "class Odd:\n"
-        "    def __bool__(self): raise RuntimeError\n"
-        "torch._C.benchmark = Odd()\n"
-        "for _ in range(2): optimizer.step()\n"
+    program = (
+        HOURS
+        + STEPS.format(steps=2)
+        + (
+            "class Odd:\n"
+            "    def __bool__(self): raise RuntimeError\n"
+            "torch._C.benchmark = Odd()\n"
+            "for _ in range(2): optimizer.step()\n"
+        )
     )
     done = run(interpreter, program, hook_api)
     (steps,) = (one for one in StepCounter(agent_directory, str).look() if isinstance(one, Steps))

@@ -48,6 +48,21 @@ def test_step_line_names_count_processes_and_quantiles() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("turns", "words"),
+    [
+        ((2.0, 2.0), "of several optimizers, 2 to a turn"),
+        ((1.0, 2.0), "of several optimizers"),
+        ((None, None), "of several optimizers"),
+    ],
+)
+def test_steps_of_several_optimizers_are_said_to_be(turns: tuple[float | None, ...], words: str) -> None:
+    """The quantiles are of each step then, not of a turn."""
+    ranks = [Steps(pid=pid, tid=pid, count=9, steps_each_turn=each) for pid, each in enumerate(turns, 1)]
+
+    assert text(tallied(*ranks))[1].startswith(f"perfwatch: steps:     9 on each of 2 processes {words}; ")
+
+
 def test_run_without_steps_says_so() -> None:
     """Missing is not zero: nothing was counted."""
     assert text(tallied())[1] == "perfwatch: steps:     none counted"

@@ -16,7 +16,16 @@ FEW_STEPS = 5
 
 
 def paces(history: History, pid: int, seconds: float) -> list[float]:
-    """Steps a second of each stretch of the last ``seconds``, oldest first; of few steps, of all of them together. Empty for none."""
+    """Steps a second of each stretch of the last ``seconds``, oldest first; of few steps, of all of them together. Empty for none.
+
+    Where several optimizers take turns a turn is what counts as a step; empty where how many belong together is not known.
+    """
+    newest = history.latest(Steps, pid)
+    turn = newest.reading.steps_each_turn if newest is not None else None
+    return [pace / turn for pace in _steps(history, pid, seconds)] if turn else []
+
+
+def _steps(history: History, pid: int, seconds: float) -> list[float]:
     marks = _warm(_marks(history, pid, seconds))
     if len(marks) < 2:
         return []
