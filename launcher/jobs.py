@@ -5,7 +5,7 @@ rank and who a worker is told by the same rules as in a diagnosis; when each mai
 memory.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -20,6 +20,7 @@ from perfwatch.probes.readings import Process
 from perfwatch.probes.thread import one_thread
 from perfwatch.recording import Record
 from perfwatch.storing.redaction import redact
+from perfwatch.talking import circles
 from perfwatch.target import LAUNCHERS, WORKER_NAME, Target, root_of, starter
 from perfwatch.triage.history import History
 from perfwatch.triage.roles.forkserver import adopted
@@ -109,11 +110,33 @@ def find_jobs(filesystem: Filesystem, child: Caller) -> tuple[list[FoundJob], in
         if same is None:
             found.append(one)
         else:
-            together = (*found[same].tops, *one.tops)
-            found[same] = FoundJob(together, _job(machine, [process.pid for process in together], tops))
+            found[same] = _together(machine, tops, (found[same], one))
     # A zombie has no memory map either, but no command line any more.
     hidden = sum(one.python and one.torch_loaded is None and bool(one.command) for one in machine.processes.values())
-    return found, hidden
+    return _joined(filesystem, child, machine, tops, found), hidden
+
+
+def _together(machine: Machine, tops: Collection[int], jobs: Sequence[FoundJob]) -> FoundJob:
+    processes = tuple(process for one in jobs for process in one.tops)
+    return FoundJob(processes, _job(machine, [process.pid for process in processes], tops))
+
+
+def _joined(
+    filesystem: Filesystem, child: Caller, machine: Machine, tops: Collection[int], found: list[FoundJob]
+) -> list[FoundJob]:
+    """With those as one job of which nothing tells what they belong to, that one process has started, and that talk to each other."""
+    nameless: dict[tuple[int | None, int], list[FoundJob]] = {}
+    for one in found:
+        if not one.identity.told:
+            nameless.setdefault((one.tops[0].uid, one.tops[0].parent_pid), []).append(one)
+    for siblings in nameless.values():
+        by_pid = {one.tops[0].pid: one for one in siblings}
+        for circle in circles(filesystem, child, list(by_pid)) if len(siblings) > 1 else ():
+            first, *others = (by_pid[pid] for pid in circle)
+            if others:
+                found[found.index(first)] = _together(machine, tops, (first, *others))
+                found = [one for one in found if one not in others]
+    return found
 
 
 def kin(filesystem: Filesystem, child: Caller, top: int) -> list[int]:

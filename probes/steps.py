@@ -9,7 +9,7 @@ The steps page: 4096 bytes, little-endian, mapped shared.
 =======  =====  =====================================================================================================
 offset   type   what
 =======  =====  =====================================================================================================
-0        8s     ``PWSTEPS1``, written last: without it the page is not ready
+0        8s     ``PWSTEPS2``, written last: without it the page is not ready
 8        u32    pid, as the process itself sees it (innermost PID namespace)
 12       u32    slots in the ring: 168
 16       u64    start time of the process, clock ticks after boot (field 22 of /proc/PID/stat): with pid, the identity
@@ -41,7 +41,7 @@ from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import Reading, Steps, ThreadError, Traceback
 from perfwatch.probes.tail import tail
 
-MAGIC = b"PWSTEPS1"
+MAGIC = b"PWSTEPS2"
 HEADER = struct.Struct("<8sIIQQI28x")
 SLOT = struct.Struct("<QQQ")
 PAGE_BYTES = 4096

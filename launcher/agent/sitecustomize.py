@@ -29,7 +29,7 @@ The steps page, mapped shared, one ``struct.pack_into`` per step: its layout is 
 import os
 import sys
 
-_MAGIC, _PAGE_BYTES, _HEADER_BYTES, _SLOT_BYTES = b"PWSTEPS1", 4096, 64, 24
+_MAGIC, _PAGE_BYTES, _HEADER_BYTES, _SLOT_BYTES = b"PWSTEPS2", 4096, 64, 24
 _SLOTS = (_PAGE_BYTES - _HEADER_BYTES) // _SLOT_BYTES
 _MODES_NS = 1_000_000_000  # from question to question
 _OF_ANOTHER, _MOST_MET = 1 << 63, 4096
@@ -156,12 +156,15 @@ def _kernel_window(directory):
 def _keep_errors(directory):
     """Chain ``sys.excepthook`` and ``threading.excepthook``: write the last words, then let Python print them as ever."""
     import threading
+    from traceback import (
+        format_exception,
+    )  # in the hook its import would make Python forget that Ctrl-C ended the program
 
     previous, of_threads, kept = sys.excepthook, threading.excepthook, []
 
     def write(name, *error):
         try:
-            _write_error(directory, name, *error)
+            _write_error(directory, name, "".join(format_exception(*error)))
         except BaseException:
             pass
 
@@ -178,10 +181,8 @@ def _keep_errors(directory):
     sys.excepthook, threading.excepthook = excepthook, thread_excepthook
 
 
-def _write_error(directory, name, kind, value, trace):
-    import traceback
-
-    text = "".join(traceback.format_exception(kind, value, trace)).encode("utf-8", "backslashreplace")
+def _write_error(directory, name, text):
+    text = text.encode("utf-8", "backslashreplace")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(os.path.join(directory, name), flags, 0o600)
     try:

@@ -1,6 +1,7 @@
 """The agent counts steps and keeps crashes, and a program cannot tell that it is there."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -176,6 +177,16 @@ def test_traceback_on_stderr_is_unchanged_and_kept(
     assert (done.returncode, done.stderr) == (1, plain.stderr)
     assert crash.read_text() == plain.stderr
     assert crash.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("armed", [True, False])
+def test_a_program_that_ctrl_c_ends_is_ended_by_that_signal(
+    interpreter: str, run: Run, hook_api: Path, armed: bool
+) -> None:
+    """As without us: shells and schedulers look at how it ended."""
+    done = run(interpreter, "import torch, os, signal\nos.kill(os.getpid(), signal.SIGINT)\n", hook_api, armed=armed)
+
+    assert done.returncode == -signal.SIGINT
 
 
 def test_crash_text_is_bounded_and_keeps_its_end(

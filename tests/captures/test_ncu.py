@@ -40,7 +40,7 @@ class Job:
     def _write(self) -> None:
         page = bytearray(4096)
         now = time.monotonic_ns()
-        struct.pack_into("<8sIIQQ", page, 0, b"PWSTEPS1", 700, 168, 1, now)
+        struct.pack_into("<8sIIQQ", page, 0, b"PWSTEPS2", 700, 168, 1, now)
         for number in range(1, self.steps + 1):
             struct.pack_into("<QQQ", page, 64 + 24 * (number % 168), now, 700, number)
         (self.place / "steps-700").write_bytes(page)

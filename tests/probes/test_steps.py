@@ -18,7 +18,7 @@ SECOND = 10**9
 def page(times_ns: dict[int, int], pid: int = 41, start_ticks: int = 7, thread: int = 44) -> bytes:
     """A page of the agent in which step ``number`` ended at ``times_ns[number]``."""
     content = bytearray(4096)
-    struct.pack_into("<8sIIQQ", content, 0, b"PWSTEPS1", pid, SLOTS, start_ticks, 0)
+    struct.pack_into("<8sIIQQ", content, 0, b"PWSTEPS2", pid, SLOTS, start_ticks, 0)
     for number, when in times_ns.items():
         struct.pack_into("<QQQ", content, 64 + 24 * (number % SLOTS), when, thread, number)
     return bytes(content)

@@ -28,6 +28,9 @@ CAUSE = Cause("checkpointing", "busy", "user_code", (Thread, Stack))
 
 SAVING_SHARE = 0.5
 NAMED_BYTES = 2**18  # that its thread writes meanwhile: a log beside it grows in a run that hangs, too
+GROWN_BYTES = (
+    2**16
+)  # of its files, where its own thread writes nothing: lines of a log, ours among them, are no checkpoint
 SEEN, NAMED = 0.92, 0.82
 SYNCS = frozenset({"fsync", "fdatasync"})
 TRAINS = frozenset({"backward", "step"})
@@ -77,7 +80,7 @@ def _saves(case: Case, stack: Stack) -> bool:
 def _moved(case: Case, phase: Phase, syncing: bool) -> str:
     """What moved, in words; empty when nothing did."""
     calls, grown = phase.write_calls(case), phase.grown_bytes(case)
-    if calls or grown:
+    if calls or grown >= GROWN_BYTES:
         return f"{calls} write calls, {grown / 2**20:.1f} MiB"
     if phase.runs > MOVES_SHARE:
         return f"the thread runs {phase.runs:.0%} of a core"

@@ -4,9 +4,10 @@ A program's own names are never here.
 """
 
 COLLECTIVES = frozenset(
-    "all_reduce reduce broadcast all_gather all_gather_into_tensor all_gather_object gather gather_object scatter "
-    "scatter_object_list reduce_scatter reduce_scatter_tensor all_to_all all_to_all_single barrier monitored_barrier "
-    "broadcast_object_list all_gather_coalesced all_reduce_coalesced send recv isend irecv batch_isend_irecv "
+    "all_reduce reduce broadcast all_gather all_gather_single all_gather_into_tensor _all_gather_base all_gather_object "
+    "gather gather_object scatter scatter_object_list reduce_scatter reduce_scatter_single reduce_scatter_tensor "
+    "_reduce_scatter_base all_to_all all_to_all_single barrier monitored_barrier broadcast_object_list "
+    "all_gather_coalesced all_reduce_coalesced send recv isend irecv batch_isend_irecv send_object_list recv_object_list "
     "wait_tensor _verify_params_across_processes _sync_module_states _broadcast_coalesced".split()
 )
 
