@@ -19,6 +19,11 @@ class Cards:
         """Whether the process is known to use them."""
         return self.how in ("nvml", "device_files")
 
+    @property
+    def guessed(self) -> bool:
+        """Whether nothing tells which of them it uses, or how many: these are all that it might."""
+        return self.how in ("", "device")
+
 
 def cards_of(history: History, pid: int) -> Cards:
     """The cards of a process; where nobody could tell, all that were read, as ``device``; none for a process without CUDA."""
@@ -28,9 +33,31 @@ def cards_of(history: History, pid: int) -> Cards:
     if seen is not None and seen.reading.cuda is False:
         return Cards()
     if seen is not None and (seen.reading.uuids or seen.reading.visible):
-        return Cards(seen.reading.uuids or seen.reading.visible, seen.reading.how)
+        return Cards(_parts(history, seen.reading.uuids or seen.reading.visible), seen.reading.how)
     read = {key[0] for kind in (r.Gpu, r.GpuSample, r.GpuActivity) for key in history.entities(kind)}
+    read = {uuid for uuid in read if not _answered_since(history, uuid)}
     return Cards(tuple(sorted(read)), "device" if read else "")
+
+
+def _parts(history: History, uuids: tuple[str, ...]) -> tuple[str, ...]:
+    """Without the whole of a card where a part of it (MIG) is listed too: whoever is on a part can use nothing else of it."""
+    wholes = {uuid for one in uuids for uuid in with_wholes(history, (one,)) if uuid != one}
+    return tuple(uuid for uuid in uuids if uuid not in wholes)
+
+
+def _answered_since(history: History, uuid: str) -> bool:
+    """Whether this stood for a card that the driver could not even name, which has answered under its own name since."""
+    seen = history.latest(r.Gpu, uuid)
+    if seen is None or seen.reading.name:
+        return False
+    for (other,) in history.entities(r.Gpu):
+        named = history.latest(r.Gpu, other)
+        if named is None or not named.reading.name or named.reading.index != seen.reading.index:
+            continue
+        sample = history.latest(r.GpuSample, other)
+        if max(named.at, sample.at if sample is not None else 0.0) >= seen.at:
+            return True
+    return False
 
 
 def with_wholes(history: History, uuids: Collection[str]) -> frozenset[str]:
@@ -43,7 +70,8 @@ def with_wholes(history: History, uuids: Collection[str]) -> frozenset[str]:
 def lost_cards(history: History) -> list[Seen[r.Gpu]]:
     """Cards that the driver no longer reaches."""
     known = (history.latest(r.Gpu, *key) for key in history.entities(r.Gpu))
-    return [seen for seen in known if seen is not None and seen.reading.lost]
+    lost = [seen for seen in known if seen is not None and seen.reading.lost]
+    return [seen for seen in lost if not _answered_since(history, seen.reading.uuid)]
 
 
 def index_of(history: History, uuid: str) -> int | None:

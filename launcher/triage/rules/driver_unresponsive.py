@@ -7,7 +7,7 @@ What it means
 How it is recognised
     A rank makes no step, and a call of our own into the driver about its card has been waiting far beyond its deadline, the driver
     no longer reaches that card, or a thread of the job stands uninterruptibly in the driver; an error that the driver announced (Xid) makes
-    it certain. Errors that were corrected do not count.
+    it certain. Errors that were corrected do not count. Where nobody knows whose card it is and others answer, it is only suspected.
 
 What it is mistaken for
     A slow driver: the call comes back and steps go on. ``stuck_kernel``: the driver answers, and says that a kernel is
@@ -17,8 +17,11 @@ What to do next
     ``dmesg | grep -i xid``, then drain the node: a reset of the card needs every process on it to be gone.
 """
 
+from collections.abc import Collection
+
 from perfwatch.probes.readings import Gpu, GpuSample, GpuSilence
-from perfwatch.triage.cards.whose import cards_of, lost_cards, name_of, with_wholes
+from perfwatch.triage.cards.spinning import BY_DEVICE
+from perfwatch.triage.cards.whose import Cards, cards_of, lost_cards, name_of, with_wholes
 from perfwatch.triage.cards.xids import HARDWARE, announced, of_job
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung
@@ -32,6 +35,9 @@ CAUSE = Cause("driver_unresponsive", "hung", "gpu", (Gpu, GpuSilence))
 SILENT_SECONDS = 5.0  # an answer takes microseconds, with the driver loading a second or two
 FRESH_SECONDS = 10.0  # a silence that was not confirmed for so long is over
 ALONE = 0.85  # nothing but our own call speaks for it: the driver may only be busy
+SOMEBODYS = (
+    0.55  # others answer, and nobody knows which of them is the job's: a suspicion, behind what is seen of those
+)
 
 
 def judge(case: Case) -> Outcome:
@@ -39,7 +45,8 @@ def judge(case: Case) -> Outcome:
     errors = [one for one in announced(case) if one.kind == HARDWARE and of_job(case, one)]
     for rank in case.ranks:
         chain = case.chains[rank.pid]
-        own = with_wholes(case.history, cards_of(case.history, rank.pid).uuids)
+        cards = cards_of(case.history, rank.pid)
+        own = with_wholes(case.history, cards.uuids)
         silences = [one for one in _silences(case) if not one.reading.uuid or one.reading.uuid in own]
         lost = [one for one in lost_cards(case.history) if one.reading.uuid in own]
         inside = in_driver(case.history, chain.end.node)
@@ -59,6 +66,13 @@ def judge(case: Case) -> Outcome:
             evidence.append(
                 case.saw("syscall", f"pid {chain.end.node.pid}", "stands in the driver", f"state D, {where}", "returns")
             )
+        silent_cards = {one.reading.uuid for one in silences} | {card.reading.uuid for card in lost}
+        whose = 1.0 if inside or cards.certain else BY_DEVICE if _all(case, cards, silent_cards) else SOMEBODYS
+        if whose < 1.0:
+            seen = case.saw(
+                "binding", f"pid {rank.pid}", "whose card it is was inferred", cards.how or "not known", "known"
+            )
+            evidence.append(seen)
         for one in errors:
             evidence.append(case.saw(one.source, name_of(case.history, one.card), "error", one.shown(), "none", one.at))
         return hung(
@@ -71,13 +85,18 @@ def judge(case: Case) -> Outcome:
             patience=STRUCTURAL_SECONDS,
             silent=max(silent, chain.end.silent_seconds or 0.0) if inside else silent,
             evidence=tuple(evidence),
-            ceiling=1.0 if errors or inside or lost else ALONE,
+            ceiling=min(whose, 1.0 if errors or inside or lost else ALONE),
             alternatives=(
                 Alternative(cause="stuck_kernel", refuted_by="there the driver answers and shows a resident kernel"),
             ),
             next=("dmesg | grep -i xid, then drain the node and reset the card",),
         )
     return None
+
+
+def _all(case: Case, cards: Cards, silent: Collection[str | None]) -> bool:
+    """Whether none of the cards that a rank may use answers."""
+    return not all(silent) or all(not with_wholes(case.history, (uuid,)).isdisjoint(silent) for uuid in cards.uuids)
 
 
 def _silences(case: Case) -> list[Seen[GpuSilence]]:
