@@ -3,12 +3,15 @@
 import pytest
 from msgspec import structs
 
-from perfwatch.probes.readings import Gpu, Process, Steps
+from perfwatch.errors import EXIT_CODES
+from perfwatch.gate import gated
+from perfwatch.probes.readings import Gpu, GpuBinding, Process, Steps
 from perfwatch.triage.cards.efficiency import efficiency, headline, in_words, mfu_in_words
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
+from perfwatch.triage.verdict import Efficiency, ModelFigures
 from tests.cards import bound, h200, recorded, under
-from tests.sessions import session
+from tests.sessions import session, verdict
 
 PID = 700
 PARAMETERS, TOKENS = 55_504_896, 8192  # of the recorded training: 87.5 steps/s by its own count, 239 TFLOP/s by 6 N T
@@ -56,7 +59,7 @@ def test_model_flops_utilisation_is_told_against_the_data_sheet() -> None:
     assert model is not None
     assert model.mfu is not None
     assert model.mfu.p50 == pytest.approx(239.0 / 989.0, rel=0.01)
-    assert "MFU 24.1 % of 989" in mfu_in_words(model).replace("%", " %")
+    assert "MFU 24.1 % of 989 TFLOP/s x 1 (p50; p95 24.1 %" in mfu_in_words(model).replace("%", " %")
 
 
 def test_attention_counts_when_its_shape_is_given() -> None:
@@ -126,6 +129,79 @@ def test_a_part_of_a_card_is_held_against_its_own_multiprocessors() -> None:
 
     assert model is not None
     assert model.peak_tflops == pytest.approx(16 * 4096 * 1980e6 / 1e12, rel=0.01)
+
+
+def stepped(*bindings: GpuBinding, world_size: int | None = None, factor: float = 1.0) -> ModelFigures:
+    """The recorded training, whose processes use these cards of eight or of a part of the first; the tokens times a factor."""
+    history = training()
+    stepping(history, *[1 / STEPS_PER_SECOND] * 64)
+    for index in range(2, 8):
+        history.add(0.0, h200(f"GPU-{index}", index))
+    part = structs.replace(h200("MIG-1"), sms=16, sm_clock_max_mhz=None, parent_uuid="GPU-0")
+    history.add(0.0, part)
+    case = trained(history, params=PARAMETERS, tokens_per_step=TOKENS * factor)
+    for rank, one in enumerate(bindings):
+        process = Process(
+            pid=one.pid,
+            start_ticks=1 + rank,
+            parent_pid=1,
+            name="python",
+            command=("python", "train.py"),
+            python=True,
+            rank=rank,
+            world_size=world_size,
+        )
+        history.add(0.1, process)
+        history.add(history.at, one)
+    found = efficiency(Case(history, structs.replace(case.session, root_pids=tuple(one.pid for one in bindings)))).model
+    assert found is not None
+    return found
+
+
+def test_where_nobody_knows_which_cards_the_job_uses_there_is_no_mfu() -> None:
+    """Eight are in sight: a single process may use one of them, or all."""
+    seen = tuple(f"GPU-{index}" for index in range(8))
+    model = stepped(GpuBinding(pid=PID, uuids=(), visible=seen, how="", cuda=None))
+
+    assert model.mfu is None
+    assert "nothing tells which GPUs the job uses (8 in sight)" in mfu_in_words(model)
+
+
+@pytest.mark.parametrize(
+    ("bindings", "world_size", "cards"),
+    [
+        ((bound(PID, "GPU-0"), bound(PID + 1, "GPU-0")), 2, 1),
+        ((bound(PID, "GPU-0"), bound(PID + 1, "GPU-1")), 2, 2),
+        ((bound(PID, "GPU-0"), bound(PID + 1, "GPU-0")), 8, 4),  # the other ranks are on other machines
+        ((bound(PID, "GPU-0", how="local_rank"), bound(PID + 1, "GPU-1", how="local_rank")), 16, 16),
+    ],
+)
+def test_cards_are_counted_and_not_ranks(bindings: tuple[GpuBinding, ...], world_size: int, cards: int) -> None:
+    """Two ranks on one card have that one card's arithmetic; other machines are taken for the same as this one."""
+    model = stepped(*bindings, world_size=world_size)
+
+    assert model.cards == cards
+    assert model.mfu is not None
+    assert model.mfu.p50 == pytest.approx(239.0 / 989.0 / cards, rel=0.01)
+
+
+def test_who_is_listed_on_a_card_and_on_a_part_of_it_is_held_against_the_part() -> None:
+    """16 of 132 multiprocessors, and not the whole beside them."""
+    model = stepped(bound(PID, "GPU-0", "MIG-1"), factor=0.1)
+
+    assert model.cards == 1
+    assert model.peak_tflops == pytest.approx(16 * 4096 * 1980e6 / 1e12, rel=0.01)
+
+
+def test_more_than_the_cards_can_do_is_told_as_impossible_and_passes_no_gate() -> None:
+    """Ten times the tokens: 2.4 times what the card can do at most; the gate knows nothing then."""
+    model = stepped(bound(PID, "GPU-0"), factor=10.0)
+    code, words = gated(verdict(state="healthy", cause="gpu_bound", efficiency=Efficiency(model=model)), 35.0)
+
+    assert model.mfu is None
+    assert "241% of 989 TFLOP/s x 1 cannot be: check --params and --tokens-per-step" in mfu_in_words(model)
+    assert code == EXIT_CODES["inconclusive"]
+    assert "cannot be" in words
 
 
 def test_without_a_step_clock_there_is_no_mfu_and_that_is_said() -> None:

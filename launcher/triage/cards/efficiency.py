@@ -30,6 +30,9 @@ MOSTLY_CAPPED = 0.5
 UNUSED_TENSOR = 0.005  # of the peak: then the rate says nothing
 FLOPS_PER_PARAMETER = 6.0  # per token: 2 in the forward pass, 4 in the backward pass (Kaplan et al. 2020)
 FLOPS_OF_ATTENTION = 12.0  # per token, layer, hidden unit and position (PaLM, appendix B)
+# Counted as one step each: what a GAN's two optimizers do, or one optimizer for each layer (fused into the backward pass).
+IMPOSSIBLE = "cannot be: check --params and --tokens-per-step (of one optimizer step), and whether an iteration makes several steps"
+TOLD_BY = "in a container: --pid=host, or CUDA_VISIBLE_DEVICES of one card for each rank"
 CONDITIONS = ("params", "tokens_per_step", "layers", "hidden", "sequence")
 
 
@@ -109,7 +112,8 @@ def _model(case: Case) -> ModelFigures | None:
     counting = [(rank, clock) for rank in case.ranks if (clock := case.steps(rank)) is not None]
     intervals = [interval for _, clock in counting[:1] for interval in clock.usual if interval > 0.0]
     steps = [pace for rank, _ in counting[:1] for pace in paces(case.history, rank.pid, WINDOW_SECONDS)]
-    uuids = dict.fromkeys(uuid for rank in case.ranks for uuid in cards_of(case.history, rank.pid).uuids)
+    owned = [found for rank in case.ranks if (found := cards_of(case.history, rank.pid)).uuids]
+    uuids = dict.fromkeys(uuid for found in owned for uuid in found.uuids)
     cards = [seen.reading for uuid in uuids if (seen := case.history.latest(Gpu, uuid)) is not None]
     peaks = [data_sheet_tflops(card) or tensor_tflops_at(card, _boost_mhz(case, card)) for card in cards]
     known = [peak for peak in peaks if peak is not None]
@@ -117,19 +121,31 @@ def _model(case: Case) -> ModelFigures | None:
         return ModelFigures(missing="no step times: start the job with perfwatch run")
     if not cards:
         return ModelFigures(missing="no GPU of this job was seen")
+    if any(found.guessed for found in owned):
+        return ModelFigures(missing=f"nothing tells which GPUs the job uses ({len(cards)} in sight); {TOLD_BY}")
     if not known or len(known) < len(peaks):
         return ModelFigures(missing="the peak of the cards is not known")
     attention = FLOPS_OF_ATTENTION * layers * hidden * sequence if layers and hidden and sequence else 0.0
     flops = (FLOPS_PER_PARAMETER * params + attention) * tokens
-    total = sum(known) / len(known) * max(len(known), case.job.world_size or 1) * TERA
+    peak, count = sum(known) / len(known), _count(case, len(known))
+    mfu = [flops * pace / (count * peak * TERA) for pace in steps]
+    middle = quantile(mfu, 0.5) or 0.0
     return ModelFigures(
-        mfu=spread([flops * pace / total for pace in steps], 4),
+        mfu=spread(mfu, 4) if middle <= 1.0 else None,
         tokens_per_second=spread([tokens * pace for pace in steps]),
         step_seconds=spread(intervals, 6),
-        tflops_per_card=round(flops * (quantile(steps, 0.5) or 0.0) / (total / (sum(known) / len(known))), 1),
-        peak_tflops=round(sum(known) / len(known), 1),
-        cards=max(len(known), case.job.world_size or 1),
+        tflops_per_card=round(middle * peak, 1),
+        peak_tflops=round(peak, 1),
+        cards=count,
+        missing="" if middle <= 1.0 else f"{middle:.0%} of {peak:,.0f} TFLOP/s x {count} {IMPOSSIBLE}",
     )
+
+
+def _count(case: Case, seen: int) -> int:
+    """The cards of the whole job: as many as its ranks here use, which may share one; other machines are taken for the same."""
+    if case.job.covered:
+        return seen
+    return max(seen, round(seen / len(case.ranks) * (case.job.world_size or 1)))
 
 
 def _boost_mhz(case: Case, card: Gpu) -> float | None:
@@ -183,6 +199,7 @@ def mfu_in_words(model: ModelFigures) -> str:
     if model.mfu is None or model.tokens_per_second is None:
         return model.missing
     return (
-        f"MFU {model.mfu.p50:.1%} of {model.peak_tflops or 0:,.0f} TFLOP/s x {model.cards}, "
+        f"MFU {model.mfu.p50:.1%} of {model.peak_tflops or 0:,.0f} TFLOP/s x {model.cards} "
+        f"(p50; p95 {model.mfu.p95:.1%}, p99 {model.mfu.p99:.1%}), "
         f"{model.tokens_per_second.p50:,.0f} tokens/s"
     )
