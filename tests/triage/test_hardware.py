@@ -19,7 +19,10 @@ SHEETS = [
     ("Tesla T4", (7, 5), 40, 1590, 65.0),
     ("NVIDIA A100-SXM4-80GB", (8, 0), 108, 1410, 312.0),
     ("NVIDIA A10", (8, 6), 72, 1695, 125.0),
+    ("NVIDIA TITAN RTX", (7, 5), 72, 1770, 130.5),
+    ("Tesla V100S-PCIE-32GB", (7, 0), 80, 1597, 130.0),
     ("NVIDIA L40S", (8, 9), 142, 2520, 362.0),
+    ("NVIDIA L40", (8, 9), 142, 2490, 181.05),
     ("NVIDIA H100 80GB HBM3", (9, 0), 132, 1830, 989.0),
     ("NVIDIA B200", (10, 0), 148, 1850, 2250.0),
 ]
@@ -41,6 +44,41 @@ def test_a_consumer_card_accumulates_in_fp32_at_half_the_rate() -> None:
     card = Gpu(uuid="GPU-0", index=0, name="NVIDIA GeForce RTX 4090", compute_capability=(8, 9), sms=128)
 
     assert tensor_tflops_at(card, 2520) == pytest.approx(165.0, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "tflops"),
+    [
+        ("NVIDIA H100 PCIe", 756.0),
+        ("NVIDIA H800 PCIe", 756.0),
+        ("NVIDIA H100 80GB HBM2e", 756.0),
+        ("NVIDIA H800", 989.0),
+        ("NVIDIA H200", 989.0),
+        ("NVIDIA H200 NVL", 835.0),
+        ("NVIDIA GH200 480GB", 989.0),
+        ("NVIDIA B100", 1750.0),
+        ("NVIDIA B300 SXM6 AC", 2250.0),
+        ("NVIDIA GB200", 2500.0),
+        ("NVIDIA GB300", 2500.0),
+        ("NVIDIA L40G", None),
+        ("NVIDIA GB10", None),
+    ],
+)
+def test_a_product_has_the_peak_of_its_own_data_sheet(name: str, tflops: float | None) -> None:
+    """A card in a slot does less than a module of the same name; what no sheet states is unknown."""
+    assert data_sheet_tflops(Gpu(uuid="GPU-0", index=0, name=name)) == tflops
+
+
+@pytest.mark.parametrize(
+    "name", ["NVIDIA GeForce GTX 1660", "NVIDIA T1000 8GB", "NVIDIA T400 4GB", "NVIDIA GeForce MX450"]
+)
+def test_turing_without_tensor_cores_has_no_tensor_peak(name: str) -> None:
+    """Its compute capability is that of a T4."""
+    card = Gpu(uuid="GPU-0", index=0, name=name, compute_capability=(7, 5), sms=22)
+
+    assert tensor_tflops_at(card, 1785) is None
+    assert "no tensor cores" in unknown(card)
+    assert data_sheet_tflops(card) is None
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,9 @@
 A card that is not in the table is unknown, and nothing is assumed about it. Sources: NVIDIA's architecture white papers (V100,
 Turing, A100, GA102, Ada, H100, Blackwell) for operations per tensor core and clock; checked against the data sheets: rate x
 multiprocessors x boost clock gives 125 (V100), 65 (T4), 312 (A100), 125 (A10), 362 (L40S), 989 (H100 SXM), 2,250 (B200) TFLOP/s.
+
+Two peaks, on purpose. Hardware utilisation is against this rate at the card's maximum clock, 1,071 on an H100 or H200 SXM at 1,980 MHz,
+for that is what the card in hand can do; model FLOPs utilisation against the data sheet, 989 there (at 1,830 MHz), as papers have it.
 """
 
 import re
@@ -25,12 +28,18 @@ TENSOR_FLOPS: dict[tuple[int, int], int] = {
     (12, 0): 1024,  # Blackwell RTX
     (12, 1): 1024,
 }
-CONSUMER = re.compile(r"GeForce|TITAN RTX")
-CONSUMER_CAPABILITIES = frozenset({(7, 5), (8, 6), (8, 9), (12, 0)})  # these accumulate in fp32 at half the rate
+# These accumulate in fp32 at half the rate: GeForce (not TITAN RTX: 130.5 TFLOP/s, Turing white paper), and L40 (data sheet: half of L40S).
+HALVED = re.compile(r"GeForce|\bL40G?\b")
+HALVED_CAPABILITIES = frozenset({(7, 5), (8, 6), (8, 9), (12, 0)})
+# TU116 and TU117 have Turing's compute capability and no tensor cores (NVIDIA's pages of GTX 16, MX, T and Quadro T).
+WITHOUT_TENSOR = re.compile(r"GTX 16|\bMX[45]50\b|\bT(400|500|550|600|1000|1200|2000)\b")
 # Products whose tensor cores do less in a clock than others of their architecture: by how much their makers do not say.
 HELD_BACK = re.compile(r"\b(H20|L20|L2|A10G)\b")
-# Dense 16-bit tensor TFLOP/s as on the data sheet: what model FLOPs utilisation is usually measured against.
+# Dense 16-bit tensor TFLOP/s, accumulated in fp32, as on the data sheet (half of what it states with sparsity): what model FLOPs
+# utilisation is usually measured against. The first that matches counts. Each row is from the data sheet of that product; where a
+# sheet gives whole machines, it is named.
 DATA_SHEET: tuple[tuple[str, float], ...] = (
+    (r"V100S-PCIE", 130.0),
     (r"V100-PCIE", 112.0),
     (r"V100", 125.0),
     (r"\bT4\b", 65.0),
@@ -39,16 +48,19 @@ DATA_SHEET: tuple[tuple[str, float], ...] = (
     (r"\bA10\b", 125.0),
     (r"\bA40\b", 149.7),
     (r"\bL4\b", 121.0),
+    (r"TITAN RTX", 130.5),
     (r"\bL40S\b", 362.0),
+    (r"\bL40\b", 181.05),
     (r"\bH20\b", 148.0),
     (r"\bL20\b", 119.5),
     (r"\bL2\b", 96.5),
     (r"\bA10G\b", 70.0),
     (r"(H100|H200) (PCIe )?NVL", 835.0),
-    (r"H100 PCIe", 756.0),
+    (r"H[18]00 PCIe|H100 80GB HBM2e", 756.0),
     (r"H100|H200|H800", 989.0),
-    (r"GB200", 2500.0),
-    (r"B200", 2250.0),
+    (r"GB[23]00", 2500.0),  # GB200 and GB300 NVL72: 360 PFLOP/s with sparsity for 72
+    (r"B[23]00", 2250.0),  # HGX B200 and HGX B300: 36 PFLOP/s with sparsity for 8
+    (r"B100", 1750.0),  # HGX B100: 28 PFLOP/s with sparsity for 8
 )
 # What a Hopper card's tensor cores bring of tensor-active x clock x operations, by how busy it is. Nothing but such kernels one
 # after the other: 0.87 to 0.93; busy half of the time 0.90 to 0.95, a quarter 0.93 to 1.05; a decoder's training 0.96. On six H200 and
@@ -68,13 +80,20 @@ TERA = 1e12
 
 def tensor_flops_per_clock(card: Gpu) -> int | None:
     """Dense 16-bit tensor FLOPs of the whole card in one clock; None for a card that is not in the table."""
-    if card.compute_capability is None or card.sms is None or HELD_BACK.search(card.name):
+    if card.compute_capability is None or card.sms is None or _not_as_its_kind(card):
         return None
     rate = TENSOR_FLOPS.get(card.compute_capability)
     if rate is None:
         return None
-    halved = CONSUMER.search(card.name) is not None and card.compute_capability in CONSUMER_CAPABILITIES
+    halved = HALVED.search(card.name) is not None and card.compute_capability in HALVED_CAPABILITIES
     return rate * card.sms // (2 if halved else 1)
+
+
+def _not_as_its_kind(card: Gpu) -> str:
+    """Why the rate of its compute capability is not this product's; empty where it is."""
+    if HELD_BACK.search(card.name):
+        return "its tensor cores do less in a clock than others of their kind, and how much is not known"
+    return "it has no tensor cores" if WITHOUT_TENSOR.search(card.name) else ""
 
 
 def tensor_tflops_at(card: Gpu, clock_mhz: float | None) -> float | None:
@@ -114,8 +133,8 @@ def unknown(card: Gpu) -> str:
     """Why nothing can be said about a card's peak; empty where it can."""
     if tensor_flops_per_clock(card) is not None:
         return ""
-    if HELD_BACK.search(card.name):
-        return f"{card.name}: its tensor cores do less in a clock than others of their kind, and how much is not known"
+    if why := _not_as_its_kind(card):
+        return f"{card.name}: {why}"
     if card.compute_capability is None:
         return f"{card.name}: the driver does not tell its compute capability"
     if card.compute_capability not in TENSOR_FLOPS:
