@@ -8,7 +8,7 @@ from itertools import pairwise
 from perfwatch.comparison.bootstrap import Windows
 from perfwatch.comparison.phases import PHASES, phase_of
 from perfwatch.probes import readings as r
-from perfwatch.triage.cards.gpu import told
+from perfwatch.triage.cards.activities import activities
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History, R, Seen
@@ -132,7 +132,7 @@ def _cards(history: History, ranks: list[int]) -> list[str]:
 
 def _of_cards(history: History, ranks: list[int], of: Callable[[r.GpuActivity], float | None]) -> Found:
     for uuid in _cards(history, ranks):
-        for one in told(history.series(r.GpuActivity, uuid)):
+        for one in activities(history, uuid):
             value = of(one.reading)
             if value is not None:
                 yield one.at, value * one.reading.interval_seconds, one.reading.interval_seconds

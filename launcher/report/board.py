@@ -7,6 +7,7 @@ from perfwatch.probes import readings as r
 from perfwatch.report.lanes import host_lane
 from perfwatch.report.plain import clean
 from perfwatch.report.story import wait_text
+from perfwatch.triage.cards.activities import activities
 from perfwatch.triage.cards.flatness import flat
 from perfwatch.triage.cards.gpu import regime
 from perfwatch.triage.cards.whose import name_of
@@ -123,7 +124,7 @@ def _card(case: Case, uuid: str) -> Card:
     sample = case.history.latest(r.GpuSample, uuid)
     bound = (case.history.latest(r.GpuBinding, rank.pid) for rank in case.ranks)
     users = {one.reading.pid for one in bound if one is not None and uuid in one.reading.uuids}
-    looks = case.history.series(r.GpuActivity, uuid, seconds=LATELY_SECONDS)
+    looks = activities(case.history, uuid, LATELY_SECONDS)
     recent = [0.0 if flat(one.reading) else one.reading.graphics for one in looks if one.reading.graphics is not None]
     if not recent:
         samples = case.history.series(r.GpuSample, uuid, seconds=LATELY_SECONDS)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from perfwatch.probes import readings as r
+from perfwatch.triage.cards.activities import activities
 from perfwatch.triage.cards.flatness import flat
-from perfwatch.triage.cards.gpu import told
 from perfwatch.triage.cards.residency import RESIDENT
 from perfwatch.triage.history import History, R, Seen, median
 
@@ -69,7 +69,7 @@ def card_lanes(history: History) -> list[Lane]:
     for uuid in sorted({key[0] for key in history.entities(r.GpuSample) + history.entities(r.GpuActivity)}):
         seen = history.latest(r.Gpu, uuid)
         name = uuid if seen is None else f"gpu {seen.reading.index}"
-        looks = told(history.series(r.GpuActivity, uuid))
+        looks = activities(history, uuid)
         if looks:
             lines = (
                 _line("works", looks, lambda a: None if a.graphics is None else 0.0 if _spins(a) else a.graphics),

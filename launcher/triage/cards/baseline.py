@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
+from perfwatch.triage.cards.activities import activities
 from perfwatch.triage.history import History, median
 
 FEW_LOOKS = 5
@@ -44,8 +45,8 @@ def baseline(history: History, uuid: str, seconds: float) -> Baseline:
 def _baseline(history: History, uuid: str, seconds: float) -> Baseline:
     until = history.at - seconds
     samples = [one for one in history.series(r.GpuSample, uuid) if one.at < until]
-    activities = [one.reading for one in history.series(r.GpuActivity, uuid) if one.at < until]
-    at_work = [a for a in activities if (a.graphics or 0.0) >= RESIDENT and (a.dram or 0.0) >= WORKING_DRAM]
+    looks = [one.reading for one in activities(history, uuid) if one.at < until]
+    at_work = [a for a in looks if (a.graphics or 0.0) >= RESIDENT and (a.dram or 0.0) >= WORKING_DRAM]
     clocks = [one.reading.sm_clock_mhz for one in samples if one.reading.sm_clock_mhz is not None]
     awake = [one.reading for one in samples if (one.reading.sm_clock_mhz or 0) >= AWAKE * max(clocks, default=0)]
     least = min((one.power_watts for one in awake if one.power_watts is not None), default=None)

@@ -7,8 +7,9 @@ The first steps are left out, and middle and extreme values are given, never a b
 
 import bisect
 
-from perfwatch.probes.readings import Gpu, GpuActivity, GpuSample
+from perfwatch.probes.readings import Gpu, GpuSample
 from perfwatch.triage.cards.accelerated import trained_for
+from perfwatch.triage.cards.activities import activities
 from perfwatch.triage.cards.hardware import (
     POWER_CAP,
     TERA,
@@ -55,7 +56,7 @@ def _efficiency(case: Case) -> Efficiency:
 
 def _card(case: Case, uuid: str, rank: int | None, seconds: float) -> CardFigures | None:
     seen = case.history.latest(Gpu, uuid)
-    looks = case.history.series(GpuActivity, uuid, seconds=seconds)
+    looks = activities(case.history, uuid, seconds)
     if seen is None or (len(looks) < FEW_LOOKS and seen.reading.gpm is not False):
         return None
     card = seen.reading

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from perfwatch.probes import readings as r
+from perfwatch.triage.cards.activities import activities
 from perfwatch.triage.cards.baseline import baseline
 from perfwatch.triage.cards.flatness import FLAT, FLAT_MIB_PER_SECOND, NOT_STORED, flat
 from perfwatch.triage.cards.residency import (
@@ -136,12 +137,12 @@ def regime(history: History, uuid: str, seconds: float = WINDOW_SECONDS) -> Regi
 
 def _regime(history: History, uuid: str, seconds: float) -> Regime:
     samples = _fresh(history, history.series(r.GpuSample, uuid, seconds=seconds), 0.0)
-    activities = told(history.series(r.GpuActivity, uuid, seconds=seconds))
-    activities = _fresh(history, activities, activities[-1].reading.interval_seconds if activities else 0.0)
-    covered = sum(one.reading.interval_seconds for one in activities)
-    if len(activities) >= FEW_LOOKS or covered >= ENOUGH_SECONDS:
-        kinds = [(one.at, kind_of(one.reading)) for one in activities]
-        found = _classed(uuid, kinds, [one.reading.graphics for one in activities], MONITORED, "gpm")
+    looks = activities(history, uuid, seconds)
+    looks = _fresh(history, looks, looks[-1].reading.interval_seconds if looks else 0.0)
+    covered = sum(one.reading.interval_seconds for one in looks)
+    if len(looks) >= FEW_LOOKS or covered >= ENOUGH_SECONDS:
+        kinds = [(one.at, kind_of(one.reading)) for one in looks]
+        found = _classed(uuid, kinds, [one.reading.graphics for one in looks], MONITORED, "gpm")
     elif len(samples) >= FEW_LOOKS:
         floor, sure = spin_power(history, uuid, baseline(history, uuid, seconds))
         if samples[-1].reading.memory_utilisation is not None:
@@ -151,7 +152,7 @@ def _regime(history: History, uuid: str, seconds: float) -> Regime:
         found = replace(found, computes=not all(draws_little(one.reading, floor) for one in samples))
     else:
         return Regime(uuid)
-    return _with_shares(found, activities, samples)
+    return _with_shares(found, looks, samples)
 
 
 def regimes(history: History, pid: int, seconds: float = WINDOW_SECONDS) -> tuple[Regime, ...]:
@@ -164,12 +165,6 @@ def polls(history: History, pid: int) -> bool:
     """Whether the one card of a process, known to be its own, only polls."""
     cards = regimes(history, pid)
     return cards_of(history, pid).certain and len(cards) == 1 and cards[0].polls
-
-
-def told(looks: list[Seen[r.GpuActivity]]) -> list[Seen[r.GpuActivity]]:
-    """The looks that tell of the memory, where any does: one without it among others was torn (seen: all zero, DRAM no number)."""
-    whole = [one for one in looks if one.reading.dram is not None]
-    return whole or looks
 
 
 def _fresh(history: History, series: list[Seen[R]], interval_seconds: float) -> list[Seen[R]]:

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from perfwatch.probes import readings as r
+from perfwatch.triage.cards.activities import activities
 from perfwatch.triage.cards.flatness import flat
-from perfwatch.triage.cards.gpu import told
 from perfwatch.triage.cards.residency import RESIDENT, seems_to_spin
 from perfwatch.triage.history import History, Seen
 from perfwatch.triage.moving.motion import LULLS
@@ -39,7 +39,7 @@ def kernels(history: History, uuid: str) -> Kernels:
 
 
 def _kernels(history: History, uuid: str) -> Kernels:
-    looks = told(history.series(r.GpuActivity, uuid))
+    looks = activities(history, uuid)
     if not looks:
         return _roughly(history, uuid)
     halts = _halts(history, uuid)
@@ -65,7 +65,7 @@ def _kernels(history: History, uuid: str) -> Kernels:
 def _halts(history: History, uuid: str) -> tuple[float, ...]:
     """When a process was first listed on another card; whoever was there at the first look has begun before."""
     firsts = [history.series(r.GpuProcess, *key)[0].at for key in history.entities(r.GpuProcess) if key[0] != uuid]
-    began = min((look.at for look in history.series(r.GpuActivity, uuid)), default=0.0)
+    began = min((look.at for look in activities(history, uuid)), default=0.0)
     later = tuple(at for at in firsts if at > began)
     return later if len(later) <= FEW_HALTS else ()
 

@@ -16,7 +16,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
-from perfwatch.triage.cards.gpu import told
+from perfwatch.triage.cards.activities import activities
 from perfwatch.triage.cards.handing_out import Mixed, explained
 from perfwatch.triage.cards.whose import cards_of, index_of
 from perfwatch.triage.case import Case
@@ -205,8 +205,7 @@ class _Fit:
 def _intervals(history: History, uuid: str) -> tuple[list[_Interval], str]:
     """Every look at a card as the time that it tells about, none twice."""
     found: list[_Interval] = []
-    looks = told(history.series(r.GpuActivity, uuid))
-    for look in looks:
+    for look in activities(history, uuid):
         if look.reading.graphics is not None:
             begun = max(look.at - look.reading.interval_seconds, found[-1].ended if found else 0.0)
             if look.at > begun:

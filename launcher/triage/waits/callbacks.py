@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from perfwatch.probes import readings as r
+from perfwatch.triage.cards.activities import activities
 from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.cards.residency import IDLE
 from perfwatch.triage.cards.whose import cards_of, name_of
@@ -76,7 +77,7 @@ def nothing_to_do(case: Case, pid: int) -> float | None:
 
 
 def _idle_seconds(case: Case, uuid: str) -> float:
-    looks = case.history.series(r.GpuActivity, uuid)
+    looks = activities(case.history, uuid)
     if looks:
         known = [(one.at, one.reading.graphics, one.reading.interval_seconds) for one in looks]
     else:

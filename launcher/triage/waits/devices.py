@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 
 from perfwatch.probes import readings as r
+from perfwatch.triage.cards.activities import contradicted
 from perfwatch.triage.cards.gpu import Regime, regimes, unseen
 from perfwatch.triage.cards.kernels import kernels
 from perfwatch.triage.cards.neighbours import shared
@@ -200,10 +201,20 @@ def served(history: History, pid: int, tid: int, job: Job) -> tuple[bool, str] |
 
 
 def unmonitored(history: History, pids: Iterable[int]) -> tuple[Missing, ...]:
-    """What is not seen of cards older than Hopper, once for each kind of card that these processes use."""
-    cards = (history.latest(r.Gpu, uuid) for pid in pids for uuid in cards_of(history, pid).uuids)
+    """What is not seen of the cards of these processes: of those older than Hopper, once for each kind, and where units tell nothing."""
+    uuids = dict.fromkeys(uuid for pid in pids for uuid in cards_of(history, pid).uuids)
+    cards = (history.latest(r.Gpu, uuid) for uuid in uuids)
+    zeros = tuple(
+        Missing(
+            witness="gpm",
+            reason=f"the units of {name_of(history, uuid)} tell that no kernel ran, against utilisation and power: they are not believed",
+            advice="does another profiler (DCGM, ncu, nsys) use its counters?",
+        )
+        for uuid in uuids
+        if contradicted(history, uuid)
+    )
     names = dict.fromkeys(card.reading.name for card in cards if card is not None and card.reading.gpm is False)
-    return tuple(
+    return zeros + tuple(
         Missing(
             witness="gpm",
             reason=f"{name} has no performance monitoring (Hopper and newer have): what its multiprocessors, tensor cores and "
