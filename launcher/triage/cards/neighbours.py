@@ -24,19 +24,48 @@ def neighbours(history: History, uuid: str) -> tuple[Neighbour, ...]:
     """Processes on a card that are known not to be the job's, the busiest first.
 
     In a container the driver's pids may say nothing: of those that cannot be matched, as many as the job has processes on
-    this card may be its own.
+    this card may be its own. Where the job is served by MPS, the one other process that is no client is its server; of several
+    one is, and nothing is known of what each of them takes.
     """
-    listed = [_now(history, uuid, pid) for (on, pid) in history.entities(r.GpuProcess) if on == uuid]
-    living = [one for one in listed if one is not None and one.kind != "graphics"]
-    job = {key[0] for key in history.entities(r.Process)}
+    strangers = _strangers(history, uuid)
+    servers = mps_servers(history, uuid)
+    found = [
+        Neighbour(one.pid, None if one.pid in servers else _share(history, uuid, one), one.memory_bytes)
+        for one in strangers
+        if (one.pid,) != servers
+    ]
+    return tuple(sorted(found, key=lambda one: -(one.share or 0.0)))
+
+
+def mps_servers(history: History, uuid: str) -> tuple[int, ...]:
+    """Who may be the MPS server of the job's processes on a card: it is not of the job, and what they compute may be booked to it.
+
+    The driver lists clients as such, and their server as any other process.
+    """
+    job = _job(history)
+    clients = any(
+        one.kind == "mps" and (one.local_pid is None or one.local_pid in job) for one in _living(history, uuid)
+    )
+    return tuple(one.pid for one in _strangers(history, uuid) if clients and one.kind == "compute")
+
+
+def _strangers(history: History, uuid: str) -> list[r.GpuProcess]:
+    living, job = _living(history, uuid), _job(history)
     matched = {one.local_pid for one in living if one.local_pid in job}
     foreign = [one for one in living if one.local_pid is not None and one.local_pid not in job]
     unknown = [one for one in living if one.local_pid is None]
     unmatched = [pid for pid in _bound(history, uuid) if pid not in matched]
     unknown.sort(key=lambda one: -(one.memory_bytes or 0))
-    strangers = foreign + unknown[len(unmatched) :]
-    found = [Neighbour(one.pid, _share(history, uuid, one.pid), one.memory_bytes) for one in strangers]
-    return tuple(sorted(found, key=lambda one: -(one.share or 0.0)))
+    return foreign + unknown[len(unmatched) :]
+
+
+def _living(history: History, uuid: str) -> list[r.GpuProcess]:
+    listed = [_now(history, uuid, pid) for (on, pid) in history.entities(r.GpuProcess) if on == uuid]
+    return [one for one in listed if one is not None and one.kind != "graphics"]
+
+
+def _job(history: History) -> frozenset[int]:
+    return frozenset(pid for (pid,) in history.entities(r.Process))
 
 
 def shared(history: History, uuid: str) -> bool:
@@ -61,9 +90,14 @@ def _bound(history: History, uuid: str) -> list[int]:
     return found
 
 
-def _share(history: History, uuid: str, pid: int) -> float | None:
-    """Mean over the window. In a second in which another process was measured and this one was not, it did nothing."""
-    looks = history.series(r.GpuProcess, uuid, pid, seconds=WINDOW_SECONDS)
+def _share(history: History, uuid: str, process: r.GpuProcess) -> float | None:
+    """Mean over the window. In a second in which another process was measured and this one was not, it did nothing.
+
+    Of a client of MPS that was never measured nothing is known: its server may have been, for it.
+    """
+    looks = history.series(r.GpuProcess, uuid, process.pid, seconds=WINDOW_SECONDS)
+    if process.kind == "mps" and all(one.reading.sm_utilisation is None for one in looks):
+        return None
     measured = {
         round(one.at, 1)
         for key in history.entities(r.GpuProcess)

@@ -9,19 +9,20 @@ How it is recognised
 
 What it is mistaken for
     A process that only holds memory there. The job's own helpers: every process of its tree is its own. In a container the
-    driver's pids may not be ours: as many as the job has on that card are taken for its own.
+    driver's pids may not be ours: as many as the job has on that card are taken for its own. The server of MPS, to which the driver
+    may book what the job computes: where only it is there beside the job, nothing is said.
 
 What to do next
     ``nvidia-smi`` names the process; give each job a card of its own (CUDA_VISIBLE_DEVICES, the scheduler, MIG).
 """
 
 from perfwatch.probes.readings import GpuProcess, Process
-from perfwatch.triage.cards.accelerated import accelerated, monitored, slow_on_gpu
-from perfwatch.triage.cards.neighbours import Neighbour, neighbours
+from perfwatch.triage.cards.accelerated import Accelerated, accelerated, monitored, slow_on_gpu
+from perfwatch.triage.cards.neighbours import Neighbour, mps_servers, neighbours
 from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.triage.verdict import Abstention, Alternative, Missing, Outcome
 
 CAUSE = Cause("shared_gpu", "slow", "scheduler", (GpuProcess, Process))
 
@@ -32,11 +33,13 @@ UNMEASURED = 0.55  # the driver does not tell how much it uses: noted, not blame
 
 def judge(case: Case) -> Outcome:
     """Fires on a neighbour that uses the card."""
+    served: Abstention | None = None
     for one in accelerated(case):
         found = neighbours(case.history, one.card.uuid)
         busy = [other for other in found if other.share is not None and other.share >= TAKES]
         silent = [other for other in found if other.share is None]
         if not busy and not silent:
+            served = served or _served(case, one)
             continue
         name = name_of(case.history, one.card.uuid)
         taken = min(1.0, sum(other.share or 0.0 for other in busy))
@@ -58,7 +61,18 @@ def judge(case: Case) -> Outcome:
             ),
             next=("nvidia-smi names the process; give the job a card of its own",),
         )
-    return None
+    return served
+
+
+def _served(case: Case, one: Accelerated) -> Abstention | None:
+    servers = mps_servers(case.history, one.card.uuid)
+    if not servers:
+        return None
+    reason = (
+        f"the job uses {name_of(case.history, one.card.uuid)} through MPS: what its server, pid {servers[0]}, takes is the "
+        "work of its clients, and of those only the job's own are listed"
+    )
+    return Abstention(cause=CAUSE.name, missing=(Missing(witness="nvml", reason=reason),))
 
 
 def _shown(other: Neighbour) -> str:
