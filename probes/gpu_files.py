@@ -46,15 +46,15 @@ def sees_host_pids(filesystem: Filesystem) -> bool:
         return False
 
 
-def local_pid(filesystem: Filesystem, pid: int) -> int | None:
+def local_pid(filesystem: Filesystem, pid: int, minor: int | None) -> int | None:
     """The pid as we see it of a process that NVML names by its pid on the host; None when that cannot be known.
 
     Outside of containers the two are the same. In a PID namespace of our own a process of that number may be another one:
-    only one that holds the driver's device files is taken.
+    only one that holds the device file of the card (/dev/nvidiaN, ``minor``) on which it is listed is taken.
     """
     if sees_host_pids(filesystem):
         return pid
     try:
-        return pid if device_files(filesystem, pid).minors else None
+        return pid if minor in device_files(filesystem, pid).minors else None
     except Unavailable:
         return None

@@ -1,12 +1,19 @@
 """Which cards CUDA_VISIBLE_DEVICES leaves to a process.
 
-The rules are the CUDA driver's (CUDA C++ Programming Guide, "CUDA Environment Variables"): numbers or UUIDs, which may be cut
-short as long as they are unique; the list ends at the first entry that names no card.
+The rules are the CUDA driver's (CUDA C++ Programming Guide, "CUDA Environment Variables"; MIG User Guide, "CUDA Visible Devices"):
+numbers or UUIDs, which may be cut short as long as they are unique; the list ends at the first entry that names no card, and one that
+names a card twice names none. Numbers are read as strtoul does, to the first character that is no digit; torch counts so too.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 
 from perfwatch.probes.readings import Gpu
+
+_NUMBER = re.compile(r"[+-]?[0-9]+")
+_INSTANCE = (
+    "mig-gpu-"  # MIG-GPU-<uuid>/<instance>/<instance>: how drivers before 470 named a part, and newer ones still take
+)
 
 
 def visible(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> tuple[str, ...] | None:
@@ -26,22 +33,35 @@ def visible(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> tuple[str, .
         return _all(gpus) if by_bus else None
     found: list[str] = []
     for entry in (word.strip() for word in listed.split(",")):
-        if entry.lstrip("+-").isdecimal():
+        number = _NUMBER.match(entry)
+        if number is not None:
             if not by_bus:
                 return None
-            match = [gpu.uuid for gpu in cards[int(entry) : int(entry) + 1]] if entry.isdecimal() else []
+            place = int(number[0])
+            match = _usable(cards[place], gpus) if 0 <= place < len(cards) else []
         else:
             match = [gpu.uuid for gpu in gpus if entry and gpu.uuid.lower().startswith(entry.lower())]
-        if len(match) != 1 or match[0] in found:
+            if not match and entry.lower().startswith(_INSTANCE):
+                return None  # no reading tells the instances of a part
+        if len(match) != 1:
             break
+        if match[0] in found:
+            return ()
         found.append(match[0])
-    return tuple(found)
+    parts = [gpu.uuid for gpu in gpus if gpu.parent_uuid is not None and gpu.uuid in found]
+    return tuple(found) if not parts else (min(parts, key=found.index),)
 
 
 def _given(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> Sequence[Gpu]:
     """The cards that a container was given by UUID: inside, numbers count these alone. Given by number, they tell us nothing."""
     given = set(environment.get("NVIDIA_VISIBLE_DEVICES", "").split(","))
     return [gpu for gpu in gpus if gpu.uuid in given or gpu.parent_uuid in given] or gpus
+
+
+def _usable(card: Gpu, gpus: Sequence[Gpu]) -> list[str]:
+    """What CUDA takes for a card: itself, or where it is cut up its first part; nothing where it has none yet."""
+    parts = [gpu.uuid for gpu in gpus if gpu.parent_uuid == card.uuid]
+    return parts[:1] if parts or card.mig else [card.uuid]
 
 
 def _all(gpus: Sequence[Gpu]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 from perfwatch.probes.nvml_asking import Asking
 from perfwatch.probes.nvml_counters import Unwrapped
 from perfwatch.probes.nvml_description import link_states
-from perfwatch.probes.nvml_layer import ALL_LINKS, UNREACHABLE, Handle, Listed, Nvml, Refused
+from perfwatch.probes.nvml_layer import ALL_LINKS, UNREACHABLE, Handle, Listed, Nvml, Refused, ToLocal
 from perfwatch.probes.readings import Gpu, GpuErrors, GpuProcess, GpuSample
 
 # NVML_FI_DEV_*, asked for in one call each.
@@ -46,7 +46,7 @@ class Card:
         nvml: Nvml,
         handle: Handle,
         described: Gpu,
-        to_local: Callable[[int], int | None] = lambda pid: pid,
+        to_local: ToLocal = lambda pid, minor: pid,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.gpu = described
@@ -124,7 +124,7 @@ class Card:
             pid: GpuProcess(
                 uuid=self.gpu.uuid,
                 pid=pid,
-                local_pid=self._to_local(pid),
+                local_pid=self._to_local(pid, self.gpu.minor),
                 kind=kind,
                 memory_bytes=one.memory_bytes,
                 sm_utilisation=shares.get(pid),

@@ -7,7 +7,7 @@ from perfwatch.probes.nvml_asking import Asking
 from perfwatch.probes.nvml_card import Card
 from perfwatch.probes.nvml_description import describe
 from perfwatch.probes.nvml_gpm import NO_MORE, Gpm
-from perfwatch.probes.nvml_layer import UNREACHABLE, Handle, Nvml, Refused
+from perfwatch.probes.nvml_layer import UNREACHABLE, Handle, Nvml, Refused, ToLocal
 from perfwatch.probes.readings import Gpu
 
 
@@ -15,7 +15,7 @@ def open_card(
     nvml: Nvml,
     index: int,
     driver_version: str,
-    to_local: Callable[[int], int | None],
+    to_local: ToLocal,
     wall: Callable[[], float] = time.time,
     others: Mapping[str, int] = NO_MORE,
 ) -> list[tuple[Card, Gpm | None]]:
@@ -57,7 +57,7 @@ def _part(
     handle: Handle,
     part: Handle,
     parent: Gpu,
-    to_local: Callable[[int], int | None],
+    to_local: ToLocal,
     wall: Callable[[], float],
     others: Mapping[str, int],
 ) -> tuple[Card, Gpm | None]:

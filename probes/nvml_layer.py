@@ -5,7 +5,7 @@ for the driver: any number of cards, lost ones, slow ones, cards that do not tel
 Names of calls, fields and metrics are NVML's own: https://docs.nvidia.com/deploy/nvml-api/
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -53,6 +53,9 @@ class Happened:
 
 
 Handle = Any  # opaque: whatever the layer gave for a card
+ToLocal = Callable[
+    [int, int | None], int | None
+]  # a pid that NVML lists, and the minor of its card: the pid as we see it, or None
 
 
 class Nvml(Protocol):

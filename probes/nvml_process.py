@@ -17,7 +17,7 @@ from typing import NoReturn
 import msgspec
 
 from perfwatch.probes.deadline import become_helper
-from perfwatch.probes.nvml_layer import Nvml
+from perfwatch.probes.nvml_layer import Nvml, ToLocal
 from perfwatch.probes.nvml_page import Page
 from perfwatch.probes.nvml_sampler import Sampler
 from perfwatch.probes.nvml_thinning import Timed
@@ -54,7 +54,7 @@ def become_sampler(
     frames: int,
     page: Page,
     open_nvml: Callable[[], Nvml],
-    to_local: Callable[[int], int | None],
+    to_local: ToLocal,
     clock: Callable[[], float],
     others: Mapping[str, int],
 ) -> NoReturn:

@@ -24,6 +24,7 @@ from perfwatch.probes.nvml_layer import (
     VERSION_MISMATCH,
     Nvml,
     Refused,
+    ToLocal,
 )
 from perfwatch.probes.nvml_thinning import Thinning, Timed
 from perfwatch.probes.probe import Unavailable
@@ -74,7 +75,7 @@ class Sampler:
         nvml: Nvml,
         clock: Callable[[], float],
         mark: Mark = unmarked,
-        to_local: Callable[[int], int | None] = lambda pid: pid,
+        to_local: ToLocal = lambda pid, minor: pid,
         wall: Callable[[], float] = time.time,
         others: Mapping[str, int] = NO_MORE,
     ) -> None:

@@ -31,7 +31,7 @@ class Scene:
         self.agent.mkdir()
         self.trouble: Unavailable | None = None
         self._ready: list[Timed] = []
-        self._sampler = Sampler(nvml, lambda: self.now, to_local=lambda pid: None if pid == STRANGER else pid)
+        self._sampler = Sampler(nvml, lambda: self.now, to_local=lambda pid, minor: None if pid == STRANGER else pid)
         self._sampler.attend()
         if nvml.cards:
             self._ready += self._sampler.start()

@@ -35,7 +35,10 @@ def process(local_rank: int | None = None, **environment: str) -> Process:
         ({"CUDA_VISIBLE_DEVICES": "2,0"}, ("GPU-c", "GPU-a")),
         ({"CUDA_VISIBLE_DEVICES": " 3 , 1"}, ("GPU-d", "GPU-b")),
         ({"CUDA_VISIBLE_DEVICES": "1,9,0"}, ("GPU-b",)),
-        ({"CUDA_VISIBLE_DEVICES": "1,1"}, ("GPU-b",)),
+        ({"CUDA_VISIBLE_DEVICES": "1,1"}, ()),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-b,GPU-a,GPU-b"}, ()),
+        ({"CUDA_VISIBLE_DEVICES": "1,-1,1"}, ("GPU-b",)),
+        ({"CUDA_VISIBLE_DEVICES": "1gpu2,+2ampere"}, ("GPU-b", "GPU-c")),
         ({"CUDA_VISIBLE_DEVICES": "GPU-d,GPU-b"}, ("GPU-d", "GPU-b")),
         ({"CUDA_VISIBLE_DEVICES": "gpu-D"}, ("GPU-d",)),
         ({"CUDA_VISIBLE_DEVICES": "GPU-"}, ()),
@@ -46,7 +49,7 @@ def process(local_rank: int | None = None, **environment: str) -> Process:
 def test_the_environment_names_cards_as_the_driver_reads_it(
     environment: Mapping[str, str], expected: tuple[str, ...]
 ) -> None:
-    """Numbers, UUIDs and beginnings of UUIDs; the list ends where an entry names no card, or two."""
+    """Numbers, UUIDs and beginnings of UUIDs; the list ends where an entry names no card, or two; a card named twice is none."""
     assert visible(environment, CARDS) == expected
 
 
@@ -60,9 +63,21 @@ def test_numbers_are_no_names_on_a_machine_with_unlike_cards() -> None:
 
 
 def test_of_a_card_that_is_cut_up_a_process_sees_one_part() -> None:
-    """Whatever it was told, or the first."""
+    """Whatever it was told, or the first, also by the number of the card; a card that has no part yet cannot be used."""
+    cut = structs.replace(CARDS[0], mig=True)
+    expected = {"MIG-y": ("MIG-y",), "MIG-y,MIG-x": ("MIG-y",), "0": ("MIG-x",), "1": ("GPU-b",), "GPU-b": ("GPU-b",)}
+
     assert visible({}, [*CARDS[:1], *PARTS]) == ("MIG-x",)
-    assert visible({"CUDA_VISIBLE_DEVICES": "MIG-y"}, [*CARDS[:1], *PARTS]) == ("MIG-y",)
+    assert {told: visible({"CUDA_VISIBLE_DEVICES": told}, [cut, *CARDS[1:], *PARTS]) for told in expected} == expected
+    assert visible({"CUDA_VISIBLE_DEVICES": "0"}, [cut, *CARDS[1:]]) == ()
+
+
+def test_a_part_named_by_its_instances_is_known_only_where_the_driver_names_it_so() -> None:
+    """The old form; a driver that names parts by UUIDs of their own does not say which instances they are."""
+    named = "MIG-GPU-a/1/0"
+
+    assert visible({"CUDA_VISIBLE_DEVICES": named}, [*CARDS[:1], *PARTS]) is None
+    assert visible({"CUDA_VISIBLE_DEVICES": named}, [*CARDS[:1], structs.replace(PARTS[0], uuid=named)]) == (named,)
 
 
 def test_the_drivers_own_list_is_believed_first() -> None:
@@ -198,19 +213,20 @@ def test_where_no_card_is_described_only_who_uses_one_is_told(tmp_path: Path) ->
 
 
 def test_pids_of_the_driver_are_ours_in_the_hosts_namespace_only(tmp_path: Path) -> None:
-    """In a container a number is believed only of a process that holds the driver's files."""
+    """In a container a number is believed only of a process that holds the file of the card on which it is listed."""
     (tmp_path / "self/ns").mkdir(parents=True)
     (tmp_path / "self/ns/pid").symlink_to(HOST_PID_NAMESPACE)
     holds(tmp_path, 100, "/dev/nvidia0")
     holds(tmp_path, 200, "/dev/null")
     filesystem = Filesystem(proc=tmp_path)
 
-    assert local_pid(filesystem, 4711) == 4711
+    assert local_pid(filesystem, 4711, None) == 4711
 
     (tmp_path / "self/ns/pid").unlink()
     (tmp_path / "self/ns/pid").symlink_to("pid:[4026532000]")
 
-    assert [local_pid(filesystem, pid) for pid in (100, 200, 4711)] == [100, None, None]
+    assert [local_pid(filesystem, pid, 0) for pid in (100, 200, 4711)] == [100, None, None]
+    assert [local_pid(filesystem, 100, minor) for minor in (3, None)] == [None, None]
 
 
 def holds(proc: Path, pid: int, *targets: str) -> None:

@@ -195,6 +195,17 @@ def test_processes_come_and_go() -> None:
     assert [(one.pid, one.gone) for one in then] == [(41, True), (9, False)]
 
 
+def test_a_process_is_ours_by_the_card_on_which_it_is_listed() -> None:
+    """The minor of the card is asked with its pid; a part has that of its card."""
+    part = FakeCard("MIG-x", processes={"compute": [Listed(41, None)]})
+    cut = answers(nvmlDeviceGetMigMode=(1, 1), nvmlDeviceGetMaxMigDeviceCount=7, nvmlDeviceGetMinorNumber=5)
+    nvml = FakeNvml([FakeCard("GPU-a", answers=cut, parts=[part], processes={"compute": [Listed(40, None)]})])
+    sampler = Sampler(nvml, Clock(), to_local=lambda pid, minor: pid if minor == 5 else None)
+    sampler.start()
+
+    assert [(one.pid, one.local_pid) for one in of(GpuProcess, sampler.round())] == [(40, 40), (41, 41)]
+
+
 def test_what_a_process_did_before_it_fell_idle_is_not_what_it_does() -> None:
     """The driver still has its samples of some seconds ago."""
     nvml = machine(1, processes={"compute": [Listed(41, 2**30), Listed(42, 2**30)]})
