@@ -62,7 +62,9 @@ class GpuSample(Reading, frozen=True, kw_only=True):
     thermal_violation_ns: int | None = None
     pcie_generation: int | None = None
     pcie_width: int | None = None
-    pcie_received_bytes: int | None = None  # cumulative (field value), host to card
+    pcie_received_bytes: int | None = (
+        None  # cumulative (field value), host to card; None where it may have wrapped unseen
+    )
     pcie_sent_bytes: int | None = None
     pcie_replays: int | None = None
     nvlink_received_kib: int | None = None  # cumulative, all links

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from perfwatch.probes.nvml_asking import Asking
-from perfwatch.probes.nvml_counters import Unwrapped
-from perfwatch.probes.nvml_description import link_states
+from perfwatch.probes.nvml_counters import Unwrapped, most_pcie_bytes
+from perfwatch.probes.nvml_description import MOST_LINKS, link_states
 from perfwatch.probes.nvml_layer import ALL_LINKS, UNREACHABLE, Handle, Listed, Nvml, Refused, ToLocal
 from perfwatch.probes.readings import Gpu, GpuErrors, GpuProcess, GpuSample
 
@@ -24,7 +24,11 @@ _TRAFFIC_FIELDS = {  # GPM tells the same; a card without it is asked each secon
     "nvlink_sent_kib": (138, ALL_LINKS),
     "nvlink_received_kib": (139, ALL_LINKS),
 }
-_ERROR_FIELDS = {"corrected": (3, 0), "uncorrected": (4, 0), "replay": (161, 0), "recovery": (162, 0), "crc": (163, 0)}
+_ERROR_FIELDS = {"corrected": (3, 0), "uncorrected": (4, 0)}
+# Replay, recovery and CRC errors are told link by link: their scope is a link's number (NVML API Reference, "Change Log"; a sum over
+# all links is documented of the traffic only).
+_LINK_FIELDS = {f"{field} of link {link}": (field, link) for field in (161, 162, 163) for link in range(MOST_LINKS)}
+_PCIE_BYTES = ("pcie_sent_bytes", "pcie_received_bytes")
 _SM_CLOCK, _MEMORY_CLOCK, _TEMPERATURE_SENSOR = 1, 2, 0
 USED_SECONDS = 1.5  # samples of the use by processes that are older tell of the past
 _KINDS = ("compute", "graphics", "mps")
@@ -58,10 +62,11 @@ class Card:
         self._processes: dict[int, GpuProcess] = {}
         self._used_until = 0
 
-    def sample(self, slow: bool = False, rare: bool = False, full: bool = False) -> GpuSample:
+    def sample(self, now: float, slow: bool = False, rare: bool = False, full: bool = False) -> GpuSample:
         """How the card stands now.
 
         Args:
+            now: CLOCK_MONOTONIC, seconds.
             full: ask for the memory in use, which an allocator in trouble takes and gives back several times a second.
             slow: ask also for what changes within seconds.
             rare: ask also for what is expensive.
@@ -86,15 +91,15 @@ class Card:
             sm_clock_mhz=ask.number("nvmlDeviceGetClockInfo", _SM_CLOCK),
             reasons=reasons,
             **self._state,
-            **{name: self._unwrapped.value(name, int(value)) for name, value in counters.items()},
+            **{name: self._counted(name, int(value), now) for name, value in counters.items()},
         )
 
     def errors(self) -> GpuErrors | None:
         """Error counters, when they differ from the last time."""
         ask = self._ask
-        fields = ask.fields(_ERROR_FIELDS)
+        fields = ask.fields(_ERROR_FIELDS | _LINK_FIELDS if self.gpu.nvlinks else _ERROR_FIELDS)
         rows = ask.numbers("nvmlDeviceGetRemappedRows")
-        links = [int(fields[name]) for name in ("replay", "recovery", "crc") if name in fields]
+        links = [int(fields[name]) for name in _LINK_FIELDS if name in fields]
         found = GpuErrors(
             uuid=self.gpu.uuid,
             corrected=_whole(fields.get("corrected")),
@@ -138,6 +143,10 @@ class Card:
         ]
         self._processes = found
         return [*gone, *found.values()]
+
+    def _counted(self, name: str, value: int, now: float) -> int | None:
+        link = self.gpu.pcie_generation_max, self.gpu.pcie_width_max
+        return self._unwrapped.value(name, value, now, most_pcie_bytes(*link) if name in _PCIE_BYTES else None)
 
     def _slow(self) -> dict[str, int | float]:
         ask = self._ask

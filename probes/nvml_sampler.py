@@ -120,7 +120,7 @@ class Sampler:
             try:
                 for card, gpm in self._cards[index]:
                     with self._mark("sample", card.gpu.uuid):
-                        samples.append(card.sample(slow, rare, self.thinning.full))
+                        samples.append(card.sample(now, slow, rare, self.thinning.full))
                     if gpm is not None and gpm in compared:
                         told += self._activity(card, gpm)
                     if slow:

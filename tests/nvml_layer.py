@@ -62,7 +62,7 @@ class FakeCard:
 
     uuid: str
     answers: dict[tuple[Any, ...], Any] = field(default_factory=lambda: dict(HOPPER))
-    fields: dict[int, Any] = field(default_factory=lambda: dict(FIELDS))
+    fields: dict[Any, Any] = field(default_factory=lambda: dict(FIELDS))  # by number, or by number and scope
     processes: dict[str, list[Listed]] = field(default_factory=dict)
     shares: list[tuple[int, int, int]] = field(default_factory=list)
     activity: Mapping[int, float | None] = field(default_factory=lambda: WORK)
@@ -129,7 +129,8 @@ class FakeNvml:
         card = self._reach(handle, "fields")
         if self.fields_refusal is not None:
             raise self.fields_refusal
-        return [card.fields.get(identity, Refused(NOT_SUPPORTED, "Not Supported")) for identity, _ in wanted]
+        unknown = Refused(NOT_SUPPORTED, "Not Supported")
+        return [card.fields.get(one, card.fields.get(one[0], unknown)) for one in wanted]
 
     def processes(self, handle: FakeCard, kind: str) -> list[Listed]:
         """The card's list."""

@@ -1,8 +1,10 @@
 """What becomes of counters: those refreshed now and then, in other hands, wrapped, not read, or not there at all."""
 
+from collections.abc import Sequence
+
 import pytest
 
-from perfwatch.probes.nvml_layer import IN_USE, NO_PERMISSION
+from perfwatch.probes.nvml_layer import IN_USE, NO_PERMISSION, NOT_SUPPORTED, Refused
 from perfwatch.probes.nvml_sampler import RARE_SECONDS, SLOW_SECONDS, Sampler
 from perfwatch.probes.readings import Gpu, GpuActivity, GpuErrors, GpuSample, ProbeCall
 from tests.nvml_layer import IDLE, NOTHING, FakeCard, FakeNvml, answers, machine
@@ -21,7 +23,7 @@ def test_a_card_without_gpm_is_read_without_it() -> None:
     assert (gpu.gpm, gpu.sms) == (False, 108)
     assert len(of(GpuSample, readings)) == 3
     assert not of(GpuActivity, readings)
-    assert of(GpuSample, watched.after(SLOW_SECONDS))[0].pcie_received_bytes == 2000
+    assert of(GpuSample, watched.after(SLOW_SECONDS))[0].nvlink_received_kib == 20
     assert not of(ProbeCall, readings)
 
 
@@ -118,16 +120,57 @@ def test_gpm_for_administrators_only_is_said_with_its_own_fix() -> None:
 
 
 def test_counters_that_wrap_go_on_growing() -> None:
-    """PCIe bytes are counted in 32 bits by some drivers; a driver that was loaded anew counts from zero."""
-    nvml = machine(1)
-    card = nvml.cards[0]
-    watched = Watched(nvml)
-    seen = []
-    for counted in (4_294_960_000, 4_294_967_000, 5_000, 9_000, 100):
-        card.fields[198] = counted
-        seen += [one.pcie_received_bytes for one in of(GpuSample, watched.after(RARE_SECONDS))]
+    """PCIe bytes are counted in 32 bits by some drivers; a counter that the link cannot have made wrap was reset."""
+    counts = (4_294_960_000, 4_294_967_000, 5_000, 9_000, 100, 2_400_000_100, 4_800_000_100 - 2**32)
+    grown = (4_294_960_000, 4_294_967_000, 2**32 + 5_000, 2**32 + 9_000, 2**32 + 9_100)
 
-    assert seen == [4_294_960_000, 4_294_967_000, 2**32 + 5_000, 2**32 + 9_000, 2**32 + 9_100]
+    assert received(counts, generation=1, width=1) == [*grown, grown[-1] + 2_400_000_000, grown[-1] + 4_800_000_000]
+
+
+def test_bytes_that_may_have_wrapped_more_than_once_are_not_told() -> None:
+    """Ten seconds of the slowest link are less than 4 GiB, of a usual one several times that."""
+    counts = (1_000, 3_000_000_000, 900_000_000)
+
+    assert received(counts, generation=4, width=16) == [1_000, None, None]
+    assert received(counts, generation=None, width=None) == [1_000, None, None]
+
+
+def test_a_counter_that_was_above_32_bits_does_not_wrap() -> None:
+    """However fast the link is; what it said before was true as well."""
+    counts = (1_000, 3_000_000_000, 2**40, 2**40 + 7, 100)
+
+    assert received(counts, generation=5, width=16) == [1_000, None, 2**40, 2**40 + 7, 2**40 + 107]
+
+
+def test_a_look_that_came_too_late_ends_what_can_be_told() -> None:
+    """Twenty seconds without a look are more than even the slowest link needs: the sum would lack what passed in them."""
+    assert received((1_000, 2_000, 3_000), generation=1, width=1, seconds=20.0) == [1_000, None, None]
+
+
+def received(
+    counts: Sequence[int], generation: int | None, width: int | None, seconds: float = RARE_SECONDS
+) -> list[int | None]:
+    """What is told of a card behind this link whose counter of PCIe bytes stands so at each look."""
+    link = {"nvmlDeviceGetMaxPcieLinkGeneration": generation, "nvmlDeviceGetMaxPcieLinkWidth": width}
+    card = FakeCard(
+        "GPU-a",
+        answers=answers(**{call: Refused(NOT_SUPPORTED) if told is None else told for call, told in link.items()}),
+    )
+    watched = Watched(FakeNvml([card]))
+    seen = []
+    for counted in counts:
+        card.fields[198] = counted
+        seen += [one.pcie_received_bytes for one in of(GpuSample, watched.after(seconds))]
+    return seen
+
+
+def test_errors_of_all_links_are_added() -> None:
+    """They are told link by link; a card without NVLink is not asked."""
+    nvml = machine(2)
+    nvml.cards[0].fields |= {(161, 3): 2, (163, 17): 5}
+    nvml.cards[1].answers = {call: told for call, told in answers().items() if call[0] != "nvmlDeviceGetNvLinkState"}
+
+    assert [one.nvlink_errors for one in of(GpuErrors, Watched(nvml).after())] == [7, None]
 
 
 def test_error_counters_are_told_when_they_change() -> None:
@@ -147,8 +190,8 @@ def test_a_counter_that_was_not_read_is_none() -> None:
     watched = Watched(machine(1))
     read, not_read = (of(GpuSample, watched.after())[0] for _ in range(2))
 
-    assert (read.pcie_received_bytes, read.pcie_width) == (2000, 16)
-    assert (not_read.pcie_received_bytes, not_read.pcie_width) == (None, 16)
+    assert (read.pcie_replays, read.pcie_width) == (0, 16)
+    assert (not_read.pcie_replays, not_read.pcie_width) == (None, 16)
 
 
 def test_while_calm_one_card_at_a_time_has_its_units_compared() -> None:

@@ -113,6 +113,18 @@ def test_a_link_below_its_maximum_is_named_where_the_job_uses_it(
     assert job.verdict().cause == cause
 
 
+def test_bytes_that_nobody_counted_are_not_taken_for_none() -> None:
+    """A card without units and without a counter: copies may be what it waits for, and a narrow link may be in use."""
+    job = Training(monitored=False, sample={"utilisation": 0.2, "pcie_generation": 3, "pcie_width": 8})
+    job.add(SourceLine(file=TRAIN, line=30, text="    batch = batch.to(device)", calls=("batch.to",)))
+    verdict = job.goes_on(12, [*STEPS, COPIES, COPIES], load="pageable_copies", samples=10).verdict()
+    (link,) = [one for one in verdict.findings if one.cause == "degraded_link"]
+
+    assert "pcie" in {one.witness for one in verdict.missing}
+    assert verdict.confidence <= 0.7
+    assert [one.observed for one in link.evidence if one.claim == "uses the link"] == ["not told by this card"]
+
+
 @pytest.mark.parametrize(("share", "cause"), [(0.4, "shared_gpu"), (0.0, "gpu_bound")])
 def test_a_neighbour_is_named_when_it_computes(share: float, cause: str) -> None:
     """A process that holds memory takes no time."""

@@ -34,7 +34,7 @@ from perfwatch.triage.cards.links import ceiling_mib_per_second, traffic_mib_per
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import LOST_SHARE, certainty
-from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.triage.verdict import Abstention, Alternative, Missing, Outcome
 
 CAUSE = Cause("copy_bound", "slow", "user_code", (Stack, GpuSample))
 
@@ -42,6 +42,7 @@ TRAFFIC = 1024.0  # MiB/s: a healthy training moves some hundred
 COPYING = 0.15  # of the samples
 NEAR_CEILING = 0.6
 MOSTLY = 0.5  # of the copies
+UNTOLD = Missing(witness="pcie", reason="this card does not tell how many bytes cross its link")
 OF_BATCHES = "DataLoader(pin_memory=True) and .to(device, non_blocking=True); send uint8 and convert on the card"
 OF_ACTIVATIONS = (
     "save_on_cpu(pin_memory=True), for larger tensors only; or compute activations again (torch.utils.checkpoint)"
@@ -52,9 +53,13 @@ def judge(case: Case) -> Outcome:
     """Fires on a card that waits while bytes cross the link."""
     for one in accelerated(case):
         moved = traffic_mib_per_second(case.history, one.card)
-        if moved is None or moved < TRAFFIC or one.card.waiting < LOST_SHARE or one.profile.samples < FEW_SAMPLES:
+        if one.card.waiting < LOST_SHARE or one.profile.samples < FEW_SAMPLES:
             continue
         copying = one.profile.share_where(partial(in_copy, case.history))
+        if moved is None and copying >= COPYING:
+            return Abstention(cause=CAUSE.name, missing=(UNTOLD,))
+        if moved is None or moved < TRAFFIC:
+            continue
         ceiling = ceiling_mib_per_second(case.history, one.card.uuid)
         full = ceiling is not None and moved >= NEAR_CEILING * ceiling
         if copying < COPYING and not full:

@@ -39,13 +39,13 @@ NVLINK_3_AND_4, NVLINK_5, BLACKWELL = 23_842.0, 47_684.0, (10, 0)
 def judge(case: Case) -> Outcome:
     """Fires on a card in use whose link is below its maximum."""
     for one in accelerated(case):
-        moved = traffic_mib_per_second(case.history, one.card) or 0.0
-        if (one.card.graphics or 0.0) < IN_USE and moved < IN_USE_MIB_PER_SECOND:
+        moved = traffic_mib_per_second(case.history, one.card)
+        if (one.card.graphics or 0.0) < IN_USE and (moved or 0.0) < IN_USE_MIB_PER_SECOND:
             continue
         evidence, kept = _pcie(case, one.card.uuid)
         ceiling = ceiling_mib_per_second(case.history, one.card.uuid)
-        used = moved / ceiling if ceiling else 0.0
-        matters = used >= USED and one.card.waiting > 0.0
+        used = moved / ceiling if ceiling and moved is not None else None
+        matters = used is not None and used >= USED and one.card.waiting > 0.0
         down, left, sent = _nvlink(case, one)
         if down and sent >= USED:
             matters, kept, used = True, left, sent
@@ -55,21 +55,24 @@ def judge(case: Case) -> Outcome:
 
 
 def _finding(
-    case: Case, one: Accelerated, evidence: tuple[Evidence, ...], kept: float, used: float, matters: bool
+    case: Case, one: Accelerated, evidence: tuple[Evidence, ...], kept: float, used: float | None, matters: bool
 ) -> Outcome:
     what = "; ".join(f"{piece.claim}: {piece.observed}" for piece in evidence)
     return slow_on_gpu(
         case,
         CAUSE,
         one,
-        lost=(1.0 - kept) * min(1.0, max(used, one.card.waiting)) if matters else 0.0,
+        lost=(1.0 - kept) * min(1.0, max(used or 0.0, one.card.waiting)) if matters else 0.0,
         explains=1.0 if matters else 0.0,
         confidence=SURE if matters else NOTED,
         summary=f"a link of {name_of(case.history, one.card.uuid)} is below what it can do: {what}",
         evidence=(
             *evidence,
             case.saw(
-                "nvml", name_of(case.history, one.card.uuid), "uses the link", f"{used:.0%} of what it can do now"
+                "nvml",
+                name_of(case.history, one.card.uuid),
+                "uses the link",
+                "not told by this card" if used is None else f"{used:.0%} of what it can do now",
             ),
         ),
         alternatives=(Alternative(cause="copy_bound", refuted_by="the link itself is below its maximum"),),

@@ -45,7 +45,7 @@ RUNS = 0.7  # of a core, waiting for one included
 LAUNCHING = 0.5  # of the samples
 SYNCS = 0.1  # of the samples: above it the waits for the card are the better explanation
 COPIES_MIB_PER_SECOND = 1024.0  # of launches alone there are some hundred
-COPIES_TOO = 0.7  # confidence where so much is copied that this may be what the host does
+COPIES_TOO = 0.7  # confidence where so much is copied, or may be, that this may be what the host does
 RETURNS = 3  # pieces of work between which the card idled: one or two may be the end of a phase
 ONE_FUNCTION = 0.6  # of the samples
 RESIDUE = 0.5  # every host-side cause leaves the card waiting: one that explains half as much is the better answer
@@ -62,7 +62,8 @@ def judge(case: Case) -> Outcome:
         if one.runs < RUNS or launching < LAUNCHING or syncs >= SYNCS:
             continue
         lost = min(one.card.waiting, launching)
-        moved = traffic_mib_per_second(case.history, one.card) or 0.0
+        moved = traffic_mib_per_second(case.history, one.card)
+        copies = moved is None or moved >= COPIES_MIB_PER_SECOND
         line = seen.top_line(lambda stack: not in_save(case, stack)) or seen.top_line()
         frame, plain = show(line), _computes_at(seen, line)
         return slow_on_gpu(
@@ -71,7 +72,7 @@ def judge(case: Case) -> Outcome:
             one,
             lost=lost,
             explains=RESIDUE * lost,
-            confidence=min(certainty(lost), COPIES_TOO if moved >= COPIES_MIB_PER_SECOND else 1.0),
+            confidence=min(certainty(lost), COPIES_TOO if copies else 1.0),
             frame=frame,
             summary=f"the GPU waits for the host {one.card.waiting:.0%} of the time: "
             + (
