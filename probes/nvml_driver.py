@@ -3,6 +3,7 @@
 nvidia-ml-py (module ``pynvml``) is imported by ``start``: 20 ms and 8 MB that only the sampler's process pays.
 """
 
+import contextlib
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -112,22 +113,25 @@ class DriverNvml:
         answers = [question.metrics[place] for place in range(len(wanted))]
         return [None if answer.nvmlReturn else answer.value for answer in answers]
 
-    def watch_events(self, cards: Sequence[Any]) -> Any:
+    def watch_events(self, card: Any, before: Any) -> Any:
         """See the protocol."""
+        if before is not None:
+            with contextlib.suppress(Refused):
+                self._ask("nvmlEventSetFree", before)
+        offered = self.number("nvmlDeviceGetSupportedEventTypes", card)
         events = self._ask("nvmlEventSetCreate")
-        for card in cards:
-            try:
-                offered = self.number("nvmlDeviceGetSupportedEventTypes", card)
-                self._ask("nvmlDeviceRegisterEvents", card, _XID_EVENTS & offered, events)
-            except Refused:
-                continue  # no events of that card: the kernel log has them too
+        try:
+            self._ask("nvmlDeviceRegisterEvents", card, _XID_EVENTS & offered, events)
+        except Refused:
+            self._ask("nvmlEventSetFree", events)
+            raise
         return events
 
     def next_event(self, events: Any) -> Happened | None:
         """See the protocol."""
         try:
             found = self._ask("nvmlEventSetWait_v2", events, 0)
-            return Happened(self.text("nvmlDeviceGetUUID", found.device), int(found.eventType), int(found.eventData))
+            return Happened(int(found.eventType), int(found.eventData))
         except Refused as refused:
             if refused.code == TIMEOUT:
                 return None

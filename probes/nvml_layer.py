@@ -47,7 +47,6 @@ class Listed:
 class Happened:
     """An event of the driver. ``data`` is the Xid when ``kind`` is 0x8."""
 
-    uuid: str
     kind: int
     data: int
 
@@ -115,8 +114,15 @@ class Nvml(Protocol):
         """What happened between two GPM samples, for each metric id; None for those that the card does not have."""
         ...
 
-    def watch_events(self, cards: Sequence[Handle]) -> Any:
-        """Ask for Xid events of these cards (those that have them); returns what ``next_event`` takes."""
+    def watch_events(self, card: Handle, before: Any) -> Any:
+        """Ask for the Xid events of a card; returns what ``next_event`` takes.
+
+        Each card has a set of its own, for one that is lost makes its whole set refuse, and can no longer say who it is.
+
+        Args:
+            card: whose events.
+            before: what an earlier call returned for the same card, which is given back; None for the first one.
+        """
         ...
 
     def next_event(self, events: Any) -> Happened | None:

@@ -86,7 +86,7 @@ class Sampler:
         self._lost: set[int] = set()
         self._version = ""
         self._count = 0
-        self._events: Any = None
+        self._events: dict[int, tuple[str, Any]] = {}  # by number, lost cards too: whose, and what tells them
         self._slow_due = self._rare_due = 0.0
         self._troubles: dict[tuple[str, str], str] = {}
         self._said: list[ProbeCall] = []
@@ -102,9 +102,7 @@ class Sampler:
             raise Unavailable(f"NVML: {refused.text}", _ADVICE.get(refused.code, "")) from None
         if not self._count:
             raise Unavailable(NO_CARDS, "lspci -d 10de: shows NVIDIA cards; in a container: docker run --gpus all")
-        found = [one for index in range(self._count) for one in self._open(index)]
-        self._watch_events()
-        return self._stamped(found)
+        return self._stamped([one for index in range(self._count) for one in self._open(index)])
 
     def round(self) -> list[Timed]:
         """One look at every card; returns what is to be told now."""
@@ -188,6 +186,7 @@ class Sampler:
         except Refused as refused:
             return self._close(index, refused)
         self._cards[index] = devices
+        self._watch_events(index, devices[0][0].gpu.uuid)
         self._lost.discard(index)
         self._say("gpu", f"gpu {index}")
         return [card.gpu for card, _ in devices]
@@ -205,28 +204,32 @@ class Sampler:
             msgspec.structs.replace(unknown, lost=True)
         ]
 
-    def _watch_events(self) -> None:
+    def _watch_events(self, index: int, uuid: str) -> None:
+        _, before = self._events.pop(index, ("", None))
         try:
-            with self._mark("events", ""):
-                self._events = self._nvml.watch_events([self._nvml.card(index) for index in self._cards])
+            with self._mark("events", uuid):
+                self._events[index] = uuid, self._nvml.watch_events(self._nvml.card(index), before)
         except Refused as refused:
-            self._say("gpu events", "host", f"Xid events: {refused.text}", "the kernel log has them too")
+            self._say("gpu events", uuid, f"Xid events of gpu {index}: {refused.text}", "the kernel log has them too")
+        else:
+            self._say("gpu events", uuid)
 
     def _happened(self) -> list[Reading]:
-        """Xids since the last look."""
+        """Xids since the last look, of lost cards too: theirs say why."""
         found: list[Reading] = []
-        for _ in range(MOST_EVENTS if self._events is not None else 0):
-            try:
-                with self._mark("events", ""):
-                    event = self._nvml.next_event(self._events)
-            except Refused as refused:
-                if refused.code in NEVER:
-                    self._events = None
-                break
-            if event is None:
-                break
-            if event.kind == XID_EVENT:
-                found.append(GpuEvent(uuid=event.uuid, xid=event.data))
+        for index, (uuid, events) in list(self._events.items()):
+            for _ in range(MOST_EVENTS):
+                try:
+                    with self._mark("events", uuid):
+                        event = self._nvml.next_event(events)
+                except Refused as refused:
+                    if refused.code in NEVER:
+                        del self._events[index]
+                    break
+                if event is None:
+                    break
+                if event.kind == XID_EVENT:
+                    found.append(GpuEvent(uuid=uuid, xid=event.data))
         return found
 
     def _say(self, probe: str, entity: str, reason: str = "", advice: str = "") -> None:

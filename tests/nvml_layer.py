@@ -70,6 +70,7 @@ class FakeCard:
     lost: bool = False
     parts: list["FakeCard"] = field(default_factory=list)  # MIG devices
     blocks_in: str = ""  # a call that never comes back
+    events: list[Happened] = field(default_factory=list)  # that wait for whoever watches the card
 
 
 class FakeNvml:
@@ -82,7 +83,6 @@ class FakeNvml:
 
     def __init__(self, cards: Sequence[FakeCard] = (), refusal: Refused | None = None) -> None:
         self.cards = list(cards)
-        self.events: list[Happened] = []
         self.asked: list[str] = []
         self.fields_refusal: Refused | None = None
         self._refusal = refusal
@@ -156,13 +156,15 @@ class FakeNvml:
         """What the card did when the second sample was taken."""
         return [second.get(identity) for identity in wanted]
 
-    def watch_events(self, cards: Sequence[FakeCard]) -> object:
-        """Any token will do."""
-        return self.events
+    def watch_events(self, card: FakeCard, before: Any) -> list[Happened]:
+        """A list of its own: what comes after a card was lost and found is told to who has asked anew."""
+        card = self._reach(card, "watch_events")
+        card.events = []
+        return card.events
 
-    def next_event(self, events: Any) -> Happened | None:
-        """The oldest that is left."""
-        return self.events.pop(0) if self.events else None
+    def next_event(self, events: list[Happened]) -> Happened | None:
+        """The oldest that is left, also of a card that is lost."""
+        return events.pop(0) if events else None
 
     def _answer(self, call: str, card: FakeCard, *arguments: Any) -> Any:
         answers = self._reach(card, call).answers

@@ -90,9 +90,9 @@ class Recording:
         )
         return [told[str(one)] for one in wanted]
 
-    def watch_events(self, cards: Sequence[Any]) -> Any:
+    def watch_events(self, card: Any, before: Any) -> Any:
         """The real set."""
-        return self._nvml.watch_events(cards)
+        return self._nvml.watch_events(card, before)
 
     def next_event(self, events: Any) -> Happened | None:
         """The time of asking for nothing."""
@@ -199,9 +199,9 @@ class Replayed:
         told = self._answer("gpm_metrics")
         return [told.get(str(one)) for one in wanted]
 
-    def watch_events(self, cards: Sequence[int]) -> object:
+    def watch_events(self, card: int, before: Any) -> object:
         """Any token will do."""
-        return len(cards)
+        return card
 
     def next_event(self, events: Any) -> Happened | None:
         """None."""

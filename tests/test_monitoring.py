@@ -138,7 +138,7 @@ def test_who_has_left_the_card_is_no_longer_named(tmp_path: Path) -> None:
 def test_an_xid_stands_in_the_row_of_its_interval(tmp_path: Path) -> None:
     """And not in the next one."""
     scene = Scene(machine(2), tmp_path)
-    scene.nvml.events.append(Happened("GPU-00000001", 8, 31))
+    scene.nvml.cards[1].events.append(Happened(8, 31))
     scene.pass_time()
 
     assert [row.xids for row in scene.monitor.rows()] == [(), (31,)]

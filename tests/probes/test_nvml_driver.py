@@ -109,30 +109,41 @@ def test_units_that_a_card_lacks_are_none() -> None:
     assert nvml.gpm_metrics(None, None, (5, 60)) == [92.5, None]
 
 
-def test_events_come_with_the_name_of_their_card_and_none_is_no_error() -> None:
-    """A time-out is how the driver says that nothing happened."""
+def test_events_are_told_by_a_card_that_is_lost_and_none_is_no_error() -> None:
+    """It is not asked who it is; a time-out is how the driver says that nothing happened."""
     happened = SimpleNamespace(device="card", eventType=8, eventData=79)
-    nvml = driver(nvmlEventSetWait_v2=lambda events, timeout: happened, nvmlDeviceGetUUID=lambda device: "GPU-a")
+    lost = failing(pynvml.NVMLError(LOST))
+    nvml = driver(nvmlEventSetWait_v2=lambda events, timeout: happened, nvmlDeviceGetUUID=lost)
     quiet = driver(nvmlEventSetWait_v2=failing(pynvml.NVMLError(TIMEOUT)))
 
-    assert nvml.next_event(object()) == Happened("GPU-a", 8, 79)
+    assert nvml.next_event(object()) == Happened(8, 79)
     assert quiet.next_event(object()) is None
 
 
-def test_cards_without_events_do_not_keep_the_others_from_having_them() -> None:
-    """A card that was lost, or in a container."""
-    registered: list[object] = []
+def test_a_set_of_events_is_given_back_when_its_card_is_watched_anew_or_has_none() -> None:
+    """What the driver holds for it must not grow while a card comes and goes."""
+    registered: list[tuple[object, int, object]] = []
+    held: list[int] = []
+
+    def create() -> int:
+        held.append(len(registered) + 1)
+        return held[-1]
 
     def register(card: object, kinds: int, events: object) -> None:
         if card == "lost":
             raise pynvml.NVMLError(LOST)
-        registered.append((card, kinds))
+        registered.append((card, kinds, events))
 
     nvml = driver(
-        nvmlEventSetCreate=lambda: "events",
+        nvmlEventSetCreate=create,
+        nvmlEventSetFree=held.remove,
         nvmlDeviceGetSupportedEventTypes=lambda card: 0x19,
         nvmlDeviceRegisterEvents=register,
     )
+    first = nvml.watch_events("sound", None)
+    with pytest.raises(Refused):
+        nvml.watch_events("lost", None)
+    second = nvml.watch_events("sound", first)
 
-    assert nvml.watch_events(["lost", "sound"]) == "events"
-    assert registered == [("sound", 0x8)]
+    assert registered == [("sound", 0x8, first), ("sound", 0x8, second)]
+    assert held == [second]

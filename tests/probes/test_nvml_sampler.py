@@ -8,13 +8,12 @@ from perfwatch.probes.nvml_layer import (
     LIBRARY_NOT_FOUND,
     NO_PERMISSION,
     NOT_SUPPORTED,
-    Happened,
     Listed,
     Refused,
 )
-from perfwatch.probes.nvml_sampler import NO_CARDS, RARE_SECONDS, SLOW_SECONDS, Sampler
+from perfwatch.probes.nvml_sampler import NO_CARDS, SLOW_SECONDS, Sampler
 from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.readings import Gpu, GpuActivity, GpuEvent, GpuProcess, GpuSample, ProbeCall
+from perfwatch.probes.readings import Gpu, GpuActivity, GpuProcess, GpuSample
 from tests.nvml_layer import FakeCard, FakeNvml, answers, machine
 from tests.probes.nvml_watching import HALF, Clock, Watched, of
 
@@ -126,33 +125,6 @@ def test_an_unknown_card_has_an_unknown_number_of_multiprocessors() -> None:
     assert (gpu.sms, gpu.architecture) == (None, None)
 
 
-def test_a_card_that_is_lost_is_said_once_and_the_others_go_on() -> None:
-    """It is tried again now and then, and described anew when it is back."""
-    nvml = machine(3)
-    watched = Watched(nvml)
-    watched.after()
-    nvml.cards[1].lost = True
-    told = [*watched.after(), *watched.after(SLOW_SECONDS), *watched.after(RARE_SECONDS)]
-    nvml.cards[1].lost = False
-    back = [*watched.after(RARE_SECONDS), *watched.after()]
-
-    assert [(gpu.uuid, gpu.lost) for gpu in of(Gpu, told)] == [("GPU-00000001", True)]
-    assert [(call.entity, call.reason) for call in of(ProbeCall, told)] == [("gpu 1", "gpu 1: GPU is lost")]
-    assert {one.uuid for one in of(GpuSample, told)} == {"GPU-00000000", "GPU-00000002"}
-    assert [(gpu.uuid, gpu.lost) for gpu in of(Gpu, back)] == [("GPU-00000001", False)]
-    assert [call.outcome for call in of(ProbeCall, back)] == ["ok"]
-    assert len(of(GpuSample, back)) == 2 * 3 - 1
-
-
-def test_a_card_that_was_lost_before_is_told_by_its_number() -> None:
-    """Its UUID cannot be asked for."""
-    watched = Watched(FakeNvml([FakeCard("GPU-a"), FakeCard("GPU-b", lost=True)]))
-
-    assert [(gpu.uuid, gpu.index, gpu.lost) for gpu in of(Gpu, watched.described)] == [
-        ("GPU-a", 0, False), ("gpu 1", 1, True),
-    ]  # fmt: skip
-
-
 def test_the_parts_of_a_card_are_cards_of_their_own() -> None:
     """MIG: each has its own multiprocessors, activity and processes; the whole card has the power."""
     part = FakeCard(
@@ -233,17 +205,6 @@ def test_the_memory_of_a_suspect_job_is_read_at_every_look() -> None:
         used += [one.memory_used_bytes for one in of(GpuSample, watched.after())]
 
     assert used == [gibibytes * 2**30 for gibibytes in (30, 70, 30, 70)]
-
-
-def test_an_xid_is_told_when_it_happens() -> None:
-    """Other events are not ours."""
-    nvml = machine(1)
-    watched = Watched(nvml)
-    nvml.events += [Happened("GPU-00000000", 0x8, 79), Happened("GPU-00000000", 0x10, 0)]
-
-    found = of(GpuEvent, watched.after())
-
-    assert [(one.uuid, one.xid, one.source) for one in found] == [("GPU-00000000", 79, "nvml")]
 
 
 def test_a_calm_job_gets_one_reading_a_second_and_the_past_when_it_becomes_suspect() -> None:
