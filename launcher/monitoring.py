@@ -108,6 +108,7 @@ class Monitor:
             raise trouble
         for at, reading in found:
             if isinstance(reading, r.Gpu):
+                self._gpus.pop(reading.number, None)
                 self._gpus[reading.uuid] = reading
             elif isinstance(reading, r.GpuErrors):
                 self._errors[reading.uuid] = reading

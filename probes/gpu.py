@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from msgspec.structs import replace
+
 from perfwatch.probes.deadline import hold_child, kill_child, still_there
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.gpu_files import local_pid
@@ -20,7 +22,7 @@ from perfwatch.probes.nvml_page import Asked, Page
 from perfwatch.probes.nvml_process import CALM, DECODER, FULL, LENGTH, become_sampler
 from perfwatch.probes.nvml_sampler import NO_CARDS
 from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.readings import GpuSample, GpuSilence, Reading
+from perfwatch.probes.readings import Gpu, GpuSample, GpuSilence, Reading
 from perfwatch.probes.stat import parse_stat
 
 DEADLINE_SECONDS = 2.0  # a call takes 1 to 40 us, with a busy machine a few ms
@@ -65,6 +67,7 @@ class GpuProbe:
         self._commands = self._frames = -1
         self._buffer = bytearray()
         self._full = False
+        self._cards: dict[str, Gpu] = {}  # as any sampler has described them
         self._refused: Unavailable | None = None  # the driver has said that there will be nothing
         self._abandoned: list[int] = []
         self._silent_since: float | None = None
@@ -179,13 +182,23 @@ class GpuProbe:
                 break
             frame = DECODER.decode(self._buffer[LENGTH.size : LENGTH.size + length])
             del self._buffer[: LENGTH.size + length]
-            found += frame.readings
+            found += [(at, one) for at, reading in frame.readings for one in self._named(reading)]
             self._cpu_seconds, self.dropped = frame.cpu_seconds, frame.dropped
             if frame.reason:
                 self._refused = Unavailable(frame.reason, frame.advice)
         if ended or self._refused is not None:
             self._ended()
         return found
+
+    def _named(self, reading: Reading) -> list[Reading]:
+        """A new sampler cannot say who a card is that is lost by then; the one before it could."""
+        if not isinstance(reading, Gpu):
+            return [reading]
+        if reading.stand_in:
+            known = [one for one in self._cards.values() if one.index == reading.index]
+            return [replace(one, lost=True) for one in known] or [reading]
+        self._cards[reading.uuid] = reading
+        return [reading]
 
     def _ended(self) -> None:
         """The sampler is gone (memory, a crash inside the driver's library): another one is started later."""

@@ -79,7 +79,10 @@ def bind(
     elif cuda is False:
         uuids, how = (), ""
     else:
-        uuids, how = _guess(process, held, allowed)
+        counted = (
+            None if any(gpu.stand_in for gpu in gpus) else process.local_rank
+        )  # a lost card may be one of those counted
+        uuids, how = _guess(counted, held, allowed)
     if allowed is None or not set(listed) <= set(allowed):  # the program may have changed its own environment
         allowed = listed
     return GpuBinding(pid=process.pid, uuids=_ordered(uuids, allowed), visible=allowed, how=how, cuda=cuda)
@@ -99,12 +102,14 @@ def _reconciled(allowed: tuple[str, ...] | None, held: tuple[str, ...], gpus: Se
     return both or held
 
 
-def _guess(process: Process, held: tuple[str, ...], allowed: tuple[str, ...] | None) -> tuple[tuple[str, ...], str]:
+def _guess(
+    local_rank: int | None, held: tuple[str, ...], allowed: tuple[str, ...] | None
+) -> tuple[tuple[str, ...], str]:
     """Without the driver's word: device files, if they leave one card, then the environment, then LOCAL_RANK."""
     if allowed is not None and len(allowed) == 1:
         return allowed, "device_files" if held else "environment"
-    if allowed is not None and process.local_rank is not None and process.local_rank < len(allowed):
-        return (allowed[process.local_rank],), "local_rank"
+    if allowed is not None and local_rank is not None and local_rank < len(allowed):
+        return (allowed[local_rank],), "local_rank"
     return (), ""
 
 

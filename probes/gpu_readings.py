@@ -32,7 +32,19 @@ class Gpu(Reading, frozen=True, kw_only=True):
     parent_uuid: str | None = None  # of the card, when this is one of its MIG devices
     compute_mode: str | None = None
     persistence: bool | None = None
-    lost: bool = False  # the driver no longer reaches it ("GPU is lost", "GPU requires restart")
+    lost: bool = (
+        False  # the driver no longer reaches it ("GPU is lost", "GPU requires restart", "Unknown Error" to everything)
+    )
+
+    @property
+    def number(self) -> str:
+        """Its ``uuid`` while it cannot say who it is, for it was lost before anybody asked."""
+        return f"gpu {self.index}"
+
+    @property
+    def stand_in(self) -> bool:
+        """Whether this is told in place of such a card: it is over when the card of that index is described."""
+        return self.uuid == self.number
 
 
 class GpuSample(Reading, frozen=True, kw_only=True):

@@ -25,7 +25,8 @@ def visible(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> tuple[str, .
 
     By default CUDA numbers cards by speed and not by PCI bus: on a machine with unlike cards a number is then no name.
     """
-    gpus = _given(environment, gpus)
+    unknown = [gpu.index for gpu in gpus if gpu.stand_in]
+    gpus = _given(environment, [gpu for gpu in gpus if not gpu.stand_in])
     cards = sorted((gpu for gpu in gpus if gpu.parent_uuid is None), key=lambda gpu: gpu.index)
     listed = environment.get("CUDA_VISIBLE_DEVICES")
     by_bus = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len({gpu.name for gpu in cards}) <= 1
@@ -35,9 +36,9 @@ def visible(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> tuple[str, .
     for entry in (word.strip() for word in listed.split(",")):
         number = _NUMBER.match(entry)
         if number is not None:
-            if not by_bus:
-                return None
             place = int(number[0])
+            if not by_bus or any(index <= place for index in unknown):
+                return None  # a lost card is counted by a process that began before it was lost
             match = _usable(cards[place], gpus) if 0 <= place < len(cards) else []
         else:
             match = [gpu.uuid for gpu in gpus if entry and gpu.uuid.lower().startswith(entry.lower())]

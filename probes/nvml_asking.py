@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from perfwatch.probes.nvml_layer import NEVER, UNREACHABLE, Handle, Nvml, Refused
+from perfwatch.probes.nvml_layer import IN_USE, NEVER, NO_PERMISSION, UNREACHABLE, Handle, Nvml, Refused
+
+_NOT_FOR_US = frozenset({NO_PERMISSION, IN_USE})  # the card is well
 
 
 class Asking:
@@ -14,11 +16,17 @@ class Asking:
 
     What the card refuses for good is remembered; what it refuses today (no permission, in use) is asked again. A card that
     cannot be reached raises Refused: then nothing else about it is true either.
+
+    Attributes:
+        heard: how many questions were answered so far.
+        refusal: the last one that says that the card is not well.
     """
 
     def __init__(self, nvml: Nvml, handle: Handle) -> None:
         self.nvml, self.handle = nvml, handle
         self._never: set[tuple[Any, ...]] = set()
+        self.heard = 0
+        self.refusal: Refused | None = None
 
     def number(self, call: str, *arguments: Any) -> int | None:
         """One number, or None."""
@@ -49,29 +57,32 @@ class Asking:
         try:
             answers = self.nvml.fields(self.handle, [field for _, field in asked])
         except Refused as refused:
-            if refused.code in UNREACHABLE:
-                raise
-            if refused.code in NEVER:
-                self._never.add(("fields",))
+            self._refused(refused, "fields")
             return {}
         told = {}
         for (name, field), answer in zip(asked, answers, strict=True):
-            if not isinstance(answer, Refused):
+            if isinstance(answer, Refused):
+                self._refused(answer, "field", *field)
+            else:
                 told[name] = answer
-            elif answer.code in UNREACHABLE:
-                raise answer
-            elif answer.code in NEVER:
-                self._never.add(("field", *field))
+        self.heard += len(told)
         return told
 
     def _ask(self, how: Any, call: str, *arguments: Any) -> Any:
         if (call, *arguments) in self._never:
             return None
         try:
-            return how(call, self.handle, *arguments)
+            answer = how(call, self.handle, *arguments)
         except Refused as refused:
-            if refused.code in UNREACHABLE:
-                raise
-            if refused.code in NEVER:
-                self._never.add((call, *arguments))
+            self._refused(refused, call, *arguments)
             return None
+        self.heard += 1
+        return answer
+
+    def _refused(self, refused: Refused, *asked: Any) -> None:
+        if refused.code in UNREACHABLE:
+            raise refused
+        if refused.code in NEVER:
+            self._never.add(asked)
+        elif refused.code not in _NOT_FOR_US:
+            self.refusal = refused

@@ -43,6 +43,9 @@ class Card:
         described: what it is.
         to_local: the pid in our namespace of a process that NVML lists, or None.
         wall: unix time, seconds; the driver stamps what processes use with it.
+
+    Attributes:
+        refusal: with what a card that has answered before refused everything in the last look, if it did.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class Card:
         self._errors: GpuErrors | None = None
         self._processes: dict[int, GpuProcess] = {}
         self._used_until = 0
+        self.refusal: Refused | None = None
 
     def sample(self, now: float, slow: bool = False, rare: bool = False, full: bool = False) -> GpuSample:
         """How the card stands now.
@@ -74,7 +78,8 @@ class Card:
         What was not asked for keeps its last value; a counter is None then, for a repeated one would look like no growth.
         Raises Refused when the card is lost.
         """
-        ask = self._ask
+        ask, heard = self._ask, self._ask.heard
+        ask.refusal = None
         power = ask.fields(_FAST_FIELDS).get("power") or ask.number("nvmlDeviceGetPowerUsage")
         used = ask.record("nvmlDeviceGetUtilizationRates")
         reasons = ask.number("nvmlDeviceGetCurrentClocksEventReasons")
@@ -83,7 +88,7 @@ class Card:
         if full or slow:
             self._state["memory_used_bytes"] = ask.record("nvmlDeviceGetMemoryInfo").get("used")
         counters = {**(self._slow() if slow else {}), **(self._rare() if rare else {})}
-        return GpuSample(
+        sample = GpuSample(
             uuid=self.gpu.uuid,
             utilisation=_share(used.get("gpu")),
             memory_utilisation=_share(used.get("memory")),
@@ -93,6 +98,15 @@ class Card:
             **self._state,
             **{name: self._counted(name, int(value), now) for name, value in counters.items()},
         )
+        whole = self.gpu.parent_uuid is None  # of a part a driver may tell nothing
+        self.refusal = ask.refusal if whole and heard and ask.heard == heard else None
+        return sample
+
+    def answer(self, now: float) -> None:
+        """Raises Refused when the card refuses everything: it describes itself from what the driver remembers."""
+        self.sample(now, slow=True)
+        if self._ask.refusal is not None and not self._ask.heard:
+            raise self._ask.refusal
 
     def errors(self) -> GpuErrors | None:
         """Error counters, when they differ from the last time."""

@@ -19,7 +19,7 @@ MOST_LINKS = 18  # NVML_NVLINK_MAX_LINKS
 
 
 def describe(card: Asking, index: int, driver_version: str, parent: Gpu | None = None) -> Gpu:
-    """One card, or one MIG device of ``parent``. Raises Refused when the card cannot be reached.
+    """One card, or one MIG device of ``parent``. Raises Refused when the card cannot be reached, or does not say who it is.
 
     Cost: about 25 calls of 1 to 30 us, once.
     """
@@ -36,7 +36,7 @@ def describe(card: Asking, index: int, driver_version: str, parent: Gpu | None =
         sms = cores // per_sm if cores and per_sm else None
     architecture = card.number("nvmlDeviceGetArchitecture")
     return Gpu(
-        uuid=card.text("nvmlDeviceGetUUID") or f"gpu {index}",
+        uuid=card.nvml.text("nvmlDeviceGetUUID", card.handle),
         index=index,
         name=card.text("nvmlDeviceGetName") or "",
         driver_version=driver_version,

@@ -17,6 +17,9 @@ INVALID_ARGUMENT, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND, LOST, RESET_REQUIRED, V
 # This card or driver will not tell later either.
 NEVER = frozenset({NOT_SUPPORTED, INVALID_ARGUMENT, FUNCTION_NOT_FOUND})
 UNREACHABLE = frozenset({LOST, RESET_REQUIRED})  # the card itself is the trouble
+UNKNOWN = (
+    999  # to one question this or that; to everything: the card is lost ("Unable to determine the device handle ...")
+)
 
 ALL_LINKS = 0xFFFFFFFF  # scope of a field that is a sum over all NVLinks
 

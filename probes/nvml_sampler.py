@@ -20,6 +20,7 @@ from perfwatch.probes.nvml_layer import (
     LIBRARY_NOT_FOUND,
     NEVER,
     NO_PERMISSION,
+    UNKNOWN,
     UNREACHABLE,
     VERSION_MISMATCH,
     Nvml,
@@ -118,7 +119,11 @@ class Sampler:
             try:
                 for card, gpm in self._cards[index]:
                     with self._mark("sample", card.gpu.uuid):
-                        samples.append(card.sample(now, slow, rare, self.thinning.full))
+                        sample = card.sample(now, slow, rare, self.thinning.full)
+                    if card.refusal is None:
+                        samples.append(sample)
+                    elif slow:  # in a whole round nothing was answered
+                        raise card.refusal
                     if gpm is not None and gpm in compared:
                         told += self._activity(card, gpm)
                     if slow:
@@ -183,6 +188,9 @@ class Sampler:
         try:
             with self._mark("init", f"gpu {index}"):
                 devices = open_card(self._nvml, index, self._version, self._to_local, self._wall, self._others)
+            if index in self._lost:
+                with self._mark("sample", devices[0][0].gpu.uuid):
+                    devices[0][0].answer(self._clock())
         except Refused as refused:
             return self._close(index, refused)
         self._cards[index] = devices
@@ -197,12 +205,10 @@ class Sampler:
         known = index in self._lost
         self._lost.add(index)
         self._say("gpu", f"gpu {index}", f"gpu {index}: {refused.text}", "dmesg | grep -i xid; nvidia-smi -q")
-        if known or refused.code not in UNREACHABLE:
+        if known or refused.code not in (*UNREACHABLE, UNKNOWN):
             return []
-        unknown = Gpu(uuid=f"gpu {index}", index=index, name="", driver_version=self._version)
-        return [msgspec.structs.replace(card.gpu, lost=True) for card, _ in devices] or [
-            msgspec.structs.replace(unknown, lost=True)
-        ]
+        unknown = Gpu(uuid=f"gpu {index}", index=index, name="", driver_version=self._version, lost=True)
+        return [msgspec.structs.replace(card.gpu, lost=True) for card, _ in devices] or [unknown]
 
     def _watch_events(self, index: int, uuid: str) -> None:
         _, before = self._events.pop(index, ("", None))

@@ -10,6 +10,7 @@ from perfwatch.probes.nvml_layer import (
     LOST,
     NOT_FOUND,
     NOT_SUPPORTED,
+    UNKNOWN,
     Happened,
     Listed,
     Refused,
@@ -68,6 +69,8 @@ class FakeCard:
     activity: Mapping[int, float | None] = field(default_factory=lambda: WORK)
     gpm_refusal: int | None = None
     lost: bool = False
+    broken: bool = False  # after a bad Xid: "Unknown Error" to everything but what the library remembers
+    remembered: tuple[str, ...] = ("card", "nvmlDeviceGetUUID", "nvmlDeviceGetName", "nvmlDeviceGetArchitecture")
     parts: list["FakeCard"] = field(default_factory=list)  # MIG devices
     blocks_in: str = ""  # a call that never comes back
     events: list[Happened] = field(default_factory=list)  # that wait for whoever watches the card
@@ -182,6 +185,8 @@ class FakeNvml:
             os.read(readable, 1)
         if card.lost:
             raise Refused(LOST, "GPU is lost")
+        if card.broken and call not in card.remembered:
+            raise Refused(UNKNOWN, "Unknown Error")
         return card
 
 

@@ -68,7 +68,7 @@ def test_a_lost_card_is_denied(tmp_path: Path) -> None:
     gpus, _ = examined(FakeNvml([FakeCard("GPU-a"), FakeCard("GPU-b", lost=True)]), tmp_path)
 
     assert gpus.status == "denied"
-    assert gpus.finding.endswith("lost: gpu 1")
+    assert gpus.finding == "driver 580.159: 1 x NVIDIA H200; lost: gpu 1"
 
 
 @pytest.mark.parametrize(

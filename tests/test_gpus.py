@@ -85,3 +85,16 @@ def test_whose_a_card_is_follows_from_what_came(tmp_path: Path, processes: list[
     for one in processes:
         found.remember(GpuProcess(uuid=one.uuid, pid=one.pid, gone=True))
     assert [one.pid for one in found.bind([200], job)] == [one.pid for one in processes]
+
+
+def test_a_card_that_was_lost_first_counts_once_when_it_is_found(tmp_path: Path) -> None:
+    """Only then can it be said which card a number names."""
+    found, _ = gpus(tmp_path, machine(2), Taken())
+    environment = {"CUDA_VISIBLE_DEVICES": "1"}
+    job = {7: Process(pid=7, start_ticks=1, parent_pid=1, name="python", command=(), environment=environment)}
+    found.remember(Gpu(uuid="gpu 0", index=0, name="", lost=True))
+    found.remember(Gpu(uuid="GPU-b", index=1, name="NVIDIA H200"))
+    before = found.bind([7], job)
+    found.remember(Gpu(uuid="GPU-a", index=0, name="NVIDIA H200"))
+
+    assert [[one.uuids for one in bound] for bound in (before, found.bind([7], job))] == [[()], [("GPU-b",)]]

@@ -8,7 +8,7 @@ from perfwatch.monitoring import Monitor
 from perfwatch.probes.deadline import Inline
 from perfwatch.probes.nvml_gpm import REFRESH_SECONDS
 from perfwatch.probes.nvml_layer import Happened, Listed
-from perfwatch.probes.nvml_sampler import SLOW_SECONDS, Sampler
+from perfwatch.probes.nvml_sampler import RARE_SECONDS, SLOW_SECONDS, Sampler
 from perfwatch.probes.nvml_thinning import Timed
 from perfwatch.probes.probe import Unavailable
 from tests.machines import FakeMachine
@@ -143,6 +143,18 @@ def test_an_xid_stands_in_the_row_of_its_interval(tmp_path: Path) -> None:
 
     assert [row.xids for row in scene.monitor.rows()] == [(), (31,)]
     assert [row.xids for row in scene.monitor.rows()] == [(), ()]
+
+
+def test_a_card_that_was_lost_first_has_one_row_when_it_is_found(tmp_path: Path) -> None:
+    """The row that stood for it is gone."""
+    scene = Scene(FakeNvml([FakeCard("GPU-a", lost=True), FakeCard("GPU-b")]), tmp_path)
+    scene.pass_time()
+    before = [(row.number, row.gpu.lost) for row in scene.monitor.rows()]
+    scene.nvml.cards[0].lost = False
+    scene.pass_time(RARE_SECONDS)
+
+    assert before == [("0", True), ("1", False)]
+    assert [(row.number, row.gpu.uuid) for row in scene.monitor.rows()] == [("0", "GPU-a"), ("1", "GPU-b")]
 
 
 def test_parts_of_a_card_follow_it_and_are_numbered(tmp_path: Path) -> None:

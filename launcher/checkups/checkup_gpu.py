@@ -80,7 +80,10 @@ class GpuCheckup:
     def _cards(self) -> Ability:
         cards = [gpu for gpu in self.gpus.values() if gpu.parent_uuid is None]
         parts = len(self.gpus) - len(cards)
-        kinds = [f"{sum(one.name == name for one in cards)} x {name}" for name in dict.fromkeys(c.name for c in cards)]
+        kinds = [
+            f"{sum(one.name == name for one in cards)} x {name}"
+            for name in dict.fromkeys(c.name for c in cards if not c.stand_in)
+        ]
         finding = f"driver {cards[0].driver_version}: {', '.join(kinds)}" + (f", {parts} MIG devices" if parts else "")
         lost = [str(one.index) for one in cards if one.lost]
         if lost:

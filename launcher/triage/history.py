@@ -108,6 +108,9 @@ class History:
                 self._mark()
             if self._program.marks:
                 reading = self._program.marked(reading)
+        if isinstance(reading, r.Gpu) and not reading.stand_in and reading.number in self._of[kind]:
+            del self._index[kind][(reading.number,)]
+            self._forget_key(kind, (reading.number,))
         self._added[kind] += 1
         self._newest[kind] = max(at, self._newest.get(kind, at))
         self._count += 1

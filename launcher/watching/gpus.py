@@ -68,6 +68,7 @@ class Gpus:
     def remember(self, reading: r.Reading) -> None:
         """Keep what says whose a card is."""
         if isinstance(reading, r.Gpu):
+            self._gpus.pop(reading.number, None)
             self._gpus[reading.uuid] = reading
         elif isinstance(reading, r.GpuProcess):
             if reading.gone:

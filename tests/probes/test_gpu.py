@@ -214,6 +214,27 @@ def test_a_sampler_that_is_killed_is_replaced(watch: Callable[[Callable[[], Nvml
     assert watcher.probe.trouble is None
 
 
+def test_a_card_that_is_lost_when_a_new_sampler_comes_keeps_its_name(
+    watch: Callable[[Callable[[], Nvml]], Watcher], tmp_path: Path
+) -> None:
+    """That one cannot ask it; the one before it could."""
+
+    def open_nvml() -> FakeNvml:
+        nvml = machine(2)
+        nvml.cards[1].lost = (tmp_path / "met").exists()
+        (tmp_path / "met").touch()
+        return nvml
+
+    watcher = watch(open_nvml)
+    watcher.until(GpuSample, 2)
+    os.kill(watcher.sampler, signal.SIGKILL)
+    told = watcher.until(Gpu, 4, later=0.5)
+
+    assert [(one.uuid, one.lost) for one in told if isinstance(one, Gpu)] == [
+        ("GPU-00000000", False), ("GPU-00000001", False), ("GPU-00000000", False), ("GPU-00000001", True),
+    ]  # fmt: skip
+
+
 def test_the_sampler_holds_nothing_of_ours(watch: Callable[[Callable[[], Nvml]], Watcher], tmp_path: Path) -> None:
     """Two pipes and /dev/null; the first to go when memory runs out; no CUDA library, hence no context."""
     ours = (tmp_path / "ours").open("w")

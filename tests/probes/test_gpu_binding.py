@@ -80,6 +80,18 @@ def test_a_part_named_by_its_instances_is_known_only_where_the_driver_names_it_s
     assert visible({"CUDA_VISIBLE_DEVICES": named}, [*CARDS[:1], structs.replace(PARTS[0], uuid=named)]) == (named,)
 
 
+def test_a_lost_card_that_cannot_say_who_it_is_is_nobodys() -> None:
+    """Numbers before its own are names; those after it may have been counted with it or without, so no card is guessed."""
+    unknown = Gpu(uuid="gpu 1", index=1, name="", lost=True)
+    gpus = [CARDS[0], unknown, *CARDS[2:]]
+    files = DeviceFiles(True, frozenset(range(4)))
+
+    assert [visible({"CUDA_VISIBLE_DEVICES": told}, gpus) for told in ("0", "1", "2")] == [("GPU-a",), None, None]
+    assert visible({}, gpus) == ("GPU-a", "GPU-c", "GPU-d")
+    assert (bind(process(1), gpus, [], files).uuids, bind(process(1), CARDS, [], files).uuids) == ((), ("GPU-b",))
+    assert bind(process(1), gpus, [], DeviceFiles(True, frozenset({3}))).uuids == ("GPU-d",)
+
+
 def test_the_drivers_own_list_is_believed_first() -> None:
     """Even against the environment, which the program may have changed after its start."""
     contexts = [GpuProcess(uuid="GPU-c", pid=100, local_pid=100), GpuProcess(uuid="GPU-a", pid=7, local_pid=7)]

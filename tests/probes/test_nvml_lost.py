@@ -1,9 +1,11 @@
 """Cards that are lost, found, and what the driver says of them meanwhile. No GPU is needed: the layer is a stand-in."""
 
-from perfwatch.probes.nvml_layer import Happened
+from perfwatch.probes.nvml_layer import UNKNOWN, Happened, Refused
 from perfwatch.probes.nvml_sampler import RARE_SECONDS, SLOW_SECONDS
 from perfwatch.probes.readings import Gpu, GpuEvent, GpuSample, ProbeCall
-from tests.nvml_layer import FakeCard, FakeNvml, machine
+from perfwatch.triage.cards.whose import lost_cards
+from perfwatch.triage.history import History
+from tests.nvml_layer import FakeCard, FakeNvml, answers, machine
 from tests.probes.nvml_watching import Watched, of
 
 
@@ -73,3 +75,73 @@ def test_a_card_that_is_found_later_or_again_tells_its_xids() -> None:
 
     assert [(one.uuid, one.xid) for one in of(GpuEvent, others)] == [("GPU-00000002", 13)]
     assert [one.uuid for one in of(GpuEvent, watched.after(SLOW_SECONDS))] == ["GPU-00000000", "GPU-00000001"]
+
+
+def test_a_card_that_refuses_everything_is_lost() -> None:
+    """Its driver says "Unknown Error"; that it still knows its own name does not bring it back."""
+    nvml = machine(2)
+    watched = Watched(nvml)
+    watched.after()
+    nvml.cards[1].broken = True
+    told = [*watched.after(SLOW_SECONDS), *watched.after(RARE_SECONDS), *watched.after(RARE_SECONDS)]
+    nvml.cards[1].broken = False
+    back = watched.after(RARE_SECONDS)
+
+    assert [(gpu.uuid, gpu.lost) for gpu in of(Gpu, told)] == [("GPU-00000001", True)]
+    assert [one.reason for one in of(ProbeCall, told) if one.entity == "gpu 1"] == ["gpu 1: Unknown Error"]
+    assert {one.uuid for one in of(GpuSample, told)} == {"GPU-00000000"}
+    assert [(gpu.uuid, gpu.lost) for gpu in of(Gpu, back)] == [("GPU-00000001", False)]
+
+
+def test_one_look_without_an_answer_is_no_sample_and_no_loss() -> None:
+    """The next one brings answers; nothing is told of the card meanwhile."""
+    nvml = machine(1)
+    watched = Watched(nvml)
+    watched.after()
+    nvml.cards[0].broken = True
+    missed = watched.after()
+    nvml.cards[0].broken = False
+
+    assert (of(GpuSample, missed), of(Gpu, missed)) == ([], [])
+    assert len(of(GpuSample, watched.after())) == 1
+
+
+def test_an_unknown_error_to_one_question_is_no_loss() -> None:
+    """Nor is a part that tells nothing: it is the card that is lost or not."""
+    part = FakeCard("MIG-x", broken=True)
+    cut = answers(nvmlDeviceGetMigMode=(1, 1), nvmlDeviceGetMaxMigDeviceCount=7)
+    cut["nvmlDeviceGetTemperature", 0] = Refused(UNKNOWN, "Unknown Error")
+    watched = Watched(FakeNvml([FakeCard("GPU-a", answers=cut, parts=[part])]))
+    told = [*watched.described, *watched.after(), *watched.after(RARE_SECONDS)]
+
+    assert [(gpu.uuid, gpu.lost) for gpu in of(Gpu, told)] == [("GPU-a", False), ("MIG-x", False)]
+
+
+def test_a_card_whose_handle_cannot_be_had_is_lost() -> None:
+    """The driver says so of a card that broke before we came: "Unable to determine the device handle"."""
+    broken = FakeCard("GPU-b", broken=True, remembered=())
+    watched = Watched(FakeNvml([FakeCard("GPU-a"), broken]))
+    broken.broken = False
+    back = watched.after(RARE_SECONDS)
+
+    assert [(gpu.uuid, gpu.stand_in, gpu.lost) for gpu in of(Gpu, watched.described)] == [
+        ("GPU-a", False, False), ("gpu 1", True, True),
+    ]  # fmt: skip
+    assert [one.reason for one in of(ProbeCall, watched.described)] == ["gpu 1: Unknown Error"]
+    assert [(gpu.uuid, gpu.stand_in, gpu.lost) for gpu in of(Gpu, back)] == [("GPU-b", False, False)]
+
+
+def test_what_stands_in_for_a_lost_card_is_over_when_the_card_is_found() -> None:
+    """In what was read, up to each moment."""
+    nvml = FakeNvml([FakeCard("GPU-a"), FakeCard("GPU-b", lost=True)])
+    watched = Watched(nvml)
+    history = History()
+    for at, reading in watched.described:
+        history.add(at, reading)
+    before = [seen.reading.uuid for seen in lost_cards(history)]
+    nvml.cards[1].lost = False
+    for at, reading in watched.after(RARE_SECONDS):
+        history.add(at, reading)
+
+    assert (before, lost_cards(history)) == (["gpu 1"], [])
+    assert (history.entities(Gpu), history.of(Gpu, "gpu 1")) == ([("GPU-a",), ("GPU-b",)], [])
