@@ -49,7 +49,8 @@ class GpuProbe:
     NAME = "gpu"
     NEEDS = "an NVIDIA driver and its libnvidia-ml.so.1; GPM needs Hopper or newer"
     COST = (
-        "a process of its own: at most 0.5 % of a core while the job is calm, 5 % while it is suspect; no CUDA context"
+        "a process of its own: at most 0.5 % of a core while the job is calm, 5 % while it is suspect, unless one look in four"
+        " seconds takes more; no CUDA context"
     )
 
     def __init__(

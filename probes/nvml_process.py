@@ -25,9 +25,11 @@ from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import ANY_READING
 
 PERIOD_SECONDS = 0.1  # GPM and power are refreshed ten times a second (measured on H200)
-LONGEST_PAUSE_SECONDS = 5.0
+LONGEST_PAUSE_SECONDS = (
+    5.0  # a card that was not read for longer is not known to do anything, to who judges and who watches
+)
 # Share of one core that the sampler may use while the job is calm, and while it is suspect. Drivers differ a hundredfold in
-# what a call costs, and machines have one card or sixteen: so each look pays for itself with the pause after it.
+# what a call costs, and machines have one card or sixteen: so each look is paid for by the pauses after it.
 CALM_BUDGET, FULL_BUDGET = 0.005, 0.05
 SEND_SECONDS = 0.2
 MOST_PENDING_BYTES = 2**21  # a watcher that does not read for a minute loses the oldest readings
@@ -78,15 +80,33 @@ def become_sampler(
         os._exit(1)
 
 
-def pause(spent_seconds: float, full: bool) -> float:
-    """How long to wait after a look that took so much CPU time."""
-    return min(LONGEST_PAUSE_SECONDS, max(PERIOD_SECONDS, spent_seconds / (FULL_BUDGET if full else CALM_BUDGET)))
+class Budget:
+    """Says how long to wait after each look; what one pause does not pay for is left to the next ones.
+
+    Only where the looks take more on the whole than a pause of the longest kind pays for is the budget exceeded.
+    """
+
+    def __init__(self) -> None:
+        self._owed = 0.0
+
+    def pause(self, spent_seconds: float, full: bool) -> float:
+        """Seconds to wait after a look that took so much CPU time."""
+        share = FULL_BUDGET if full else CALM_BUDGET
+        self._owed += spent_seconds
+        wait = min(LONGEST_PAUSE_SECONDS, max(PERIOD_SECONDS, self._owed / share))
+        self._owed = max(0.0, self._owed - wait * share)
+        return wait
+
+    def forgive(self) -> None:
+        """Another budget begins."""
+        self._owed = 0.0
 
 
 def _serve(sampler: Sampler, commands: int, outlet: "_Outlet", clock: Callable[[], float]) -> NoReturn:
     poll = select.poll()
     poll.register(commands, select.POLLIN)
     due, send_due, spent = clock(), 0.0, time.process_time()
+    budget = Budget()
     gathered: list[Timed] = []
     while True:
         if poll.poll(max(0.0, due - clock()) * 1000):
@@ -95,6 +115,7 @@ def _serve(sampler: Sampler, commands: int, outlet: "_Outlet", clock: Callable[[
                 os._exit(0)
             if asked.endswith(FULL) and not sampler.thinning.full:
                 gathered += sampler.attend()
+                budget.forgive()
                 due = clock()
             elif asked.endswith(CALM):
                 sampler.rest()
@@ -106,7 +127,7 @@ def _serve(sampler: Sampler, commands: int, outlet: "_Outlet", clock: Callable[[
             outlet.send(gathered)
             gathered = []
         spent_before, spent = spent, time.process_time()
-        due = max(due, now - PERIOD_SECONDS / 2) + pause(spent - spent_before, sampler.thinning.full)
+        due = max(due, now - PERIOD_SECONDS / 2) + budget.pause(spent - spent_before, sampler.thinning.full)
 
 
 class _Outlet:
