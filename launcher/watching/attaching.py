@@ -78,9 +78,10 @@ class Attached:
             target = find_job(filesystem, asked, child)
             refuse_several(filesystem, child, target)
             # One launcher per rank: each rank is a tree of its own. Under ``perfwatch run`` they share a place; otherwise
-            # their environment tells.
+            # their environment tells; of those that it says nothing of, who talks to whom.
             others = [root.pid for root in started if len(started) > 1]
-            if not others and (target.asked.world_size or 1) > 1 and target.root.rank is not None:
+            numbered = target.root.rank is not None
+            if not others and (not numbered or (target.asked.world_size or 1) > 1):
                 others = kin(filesystem, child, target.root.pid)
             tops = list(dict.fromkeys([target.root.pid, *others]))
             described = Session(

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -66,6 +67,21 @@ def test_ranks_that_were_started_one_by_one_are_attached_to_together(job: StartJ
 
     assert answer.verdict["coverage"] == {"ranks_seen": 2, "world_size": 2}
     assert [[rank["pid"] for rank in with_process(pid)["ranks"]] for pid in (pids[0], pids[3])] == [pids[:2], pids[2:]]
+
+
+def test_siblings_that_talk_to_each_other_are_one_job_though_nothing_numbers_them(
+    job: StartJob, attach: Attach
+) -> None:
+    """A launcher of somebody's own gives its ranks what they need on the command line; a third one is another training."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as here:
+        there, _ = server.accept()
+        with there:
+            talking = [job(pass_fds=(end.fileno(),)).pid for end in (here, there)]
+    alone = job().pid
+    answer = attach(talking[1])
+
+    assert answer.verdict["coverage"]["ranks_seen"] == 2
+    assert [[rank["pid"] for rank in with_process(pid)["ranks"]] for pid in (talking[0], alone)] == [talking, [alone]]
 
 
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun is not installed: apt-get install openmpi-bin")
