@@ -114,6 +114,22 @@ def test_steps_that_are_not_alike_bring_as_many_tokens_as_are_counted(
     assert model.tokens_per_second.p99 == pytest.approx(TOKENS / seconds, rel=0.3)
 
 
+@pytest.mark.parametrize(("each", "seconds"), [(1.0, 0.1), (2.0, 0.2), (10.0, 1.0), (None, None)])
+def test_steps_of_optimizers_that_take_turns_are_one_of_the_model(each: float | None, seconds: float | None) -> None:
+    """Ten counts a second: of two optimizers five steps, of ten one; unknown where they are too many to be told apart."""
+    history = training()
+    for second in range(4, -1, -1):
+        steps = Steps(pid=PID, tid=PID, count=60 * (20 - second), step_ago_seconds=0.0, interval_seconds=(0.1,) * 60,
+                      steps_each_turn=each)  # fmt: skip
+        history.add(56.0 - second * 6.0, steps)
+    model = efficiency(trained(history, params=PARAMETERS, tokens_per_step=TOKENS)).model
+
+    assert model is not None
+    assert (model.step_seconds and model.step_seconds.p50) == (seconds and pytest.approx(seconds))
+    assert (model.tokens_per_second and model.tokens_per_second.p50) == (seconds and pytest.approx(TOKENS / seconds))
+    assert ("take turns" in model.missing) is (each is None)
+
+
 def test_a_part_of_a_card_is_held_against_its_own_multiprocessors() -> None:
     """A slice of an H200 is no H200: 16 of 132, at the clock of the whole."""
     history = training()

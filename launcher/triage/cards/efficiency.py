@@ -19,7 +19,7 @@ from perfwatch.triage.cards.hardware import (
     tensor_yield,
     unknown,
 )
-from perfwatch.triage.cards.pace import FEW_STEPS, WARM_UP_SECONDS, paces
+from perfwatch.triage.cards.pace import FEW_STEPS, WARM_UP_SECONDS, paces, steps_each_turn
 from perfwatch.triage.cards.whose import cards_of, index_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import quantile
@@ -118,6 +118,11 @@ def _model(case: Case) -> ModelFigures | None:
     cards = [seen.reading for uuid in uuids if (seen := case.history.latest(Gpu, uuid)) is not None]
     peaks = [data_sheet_tflops(card) or tensor_tflops_at(card, _boost_mhz(case, card)) for card in cards]
     known = [peak for peak in peaks if peak is not None]
+    turns = {steps_each_turn(case.history, rank.pid) for rank, _ in counting[:1]}
+    if None in turns:
+        return ModelFigures(
+            missing="so many optimizers take turns that nobody sees how many steps are one of the model"
+        )
     if len(intervals) < FEW_STEPS or not steps:
         return ModelFigures(missing="no step times: start the job with perfwatch run")
     if not cards:
@@ -134,7 +139,7 @@ def _model(case: Case) -> ModelFigures | None:
     return ModelFigures(
         mfu=spread(mfu, 4) if middle <= 1.0 else None,
         tokens_per_second=spread([tokens * pace for pace in steps]),
-        step_seconds=spread(intervals, 6),
+        step_seconds=spread(intervals if turns == {1.0} else [1 / pace for pace in steps], 6),
         tflops_per_card=round(middle * peak, 1),
         peak_tflops=round(peak, 1),
         cards=count,

@@ -20,9 +20,14 @@ def paces(history: History, pid: int, seconds: float) -> list[float]:
 
     Where several optimizers take turns a turn is what counts as a step; empty where how many belong together is not known.
     """
-    newest = history.latest(Steps, pid)
-    turn = newest.reading.steps_each_turn if newest is not None else None
+    turn = steps_each_turn(history, pid)
     return [pace / turn for pace in _steps(history, pid, seconds)] if turn else []
+
+
+def steps_each_turn(history: History, pid: int) -> float | None:
+    """How many steps several optimizers make together, 1 for one; None where so many take turns that nobody can see it."""
+    newest = history.latest(Steps, pid)
+    return newest.reading.steps_each_turn if newest is not None else 1.0
 
 
 def _steps(history: History, pid: int, seconds: float) -> list[float]:
