@@ -182,6 +182,12 @@ SIMULATIONS = (
         falls_off,
         "fallen_off",
     ),
+    Simulation(
+        "driver_unresponsive",
+        "stuck_kernel/fires/stuck_kernel-asleep-masked",
+        "readings of the card: GpuSilence",
+        no_answer,
+    ),
     Simulation("gpu_fault", OUT_OF_MEMORY, ENDS, ends_with(FALLEN_OFF)),
     Simulation("gpu_fault", OUT_OF_MEMORY, ENDS, ends_with(94), "contained_memory_error"),
     Simulation("gpu_fault", OUT_OF_MEMORY, ENDS, ends_with(119), "system_processor"),
