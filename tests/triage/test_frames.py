@@ -1,9 +1,14 @@
 """Whose code a frame is: the program's own, torch's, another package's, or CPython's, wherever these lie."""
 
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
 import pytest
 
 from perfwatch.probes.readings import Frame
 from perfwatch.triage.words.frames import is_user, of_torch, package_of
+from perfwatch.triage.words.vocabulary import COLLECTIVES
 
 WHEELS = "/home/user/.pex/installed_wheels/0/8c1f"
 
@@ -48,3 +53,16 @@ def test_a_program_that_is_named_like_a_library_is_the_program(file: str) -> Non
     frame = Frame("f", file, 1)
     assert is_user(frame)
     assert not of_torch(frame)
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed here: pip install torch")
+def test_every_collective_of_the_torch_that_is_installed_is_known() -> None:
+    """They are renamed now and then (2.13: all_gather_single): a rank would be taken for one that is elsewhere."""
+    torch = find_spec("torch")
+    assert torch is not None
+    assert torch.origin is not None
+    text = (Path(torch.origin).parent / "distributed" / "distributed_c10d.py").read_text()
+    logged = set(re.findall(r"^@_exception_logger\n(?:@.*\n)*def (\w+)\(", text, re.MULTILINE))
+
+    assert "all_reduce" in logged
+    assert logged - COLLECTIVES == {"init_process_group"}

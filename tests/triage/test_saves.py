@@ -2,10 +2,10 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame
-from perfwatch.triage.rules import regressed, slow_checkpoint
+from perfwatch.probes.readings import FileGrowth, Frame, Wait
+from perfwatch.triage.rules import checkpointing, regressed, slow_checkpoint
 from perfwatch.triage.verdict import Finding
-from tests.training import BACKWARD, FORWARD, OPTIMIZER, TORCH, TRAIN, Training
+from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, TORCH, TRAIN, Training
 
 STEP = (FORWARD, BACKWARD, OPTIMIZER)
 SAVE = (Frame("save", f"{TORCH}/serialization.py", 900), Frame("keep", TRAIN, 30))
@@ -27,6 +27,17 @@ def test_saves_with_training_between_them_come_back() -> None:
         job.goes_on(6, STEP).goes_on(4, [SAVE])
 
     assert found(job) is not None
+
+
+@pytest.mark.parametrize(("grows_by", "writes"), [(180, False), (2**24, True)])
+def test_a_line_in_a_log_is_no_checkpoint_being_written(grows_by: int, writes: bool) -> None:
+    """A rank in a save that waits for the others in a collective writes nothing; its output may hold a sentence of ours."""
+    job = Training(card=False).goes_on(6, STEP)
+    for look in range(3):
+        job.add(FileGrowth(pid=PID, fd=2, path="/job/log", size_bytes=1000 + grows_by * look, modified_ago_seconds=1.0))
+        job.goes_on(6, [SAVE], run_share=0.0, wait=Wait(call="futex", number=202, kind="lock"))
+
+    assert (found(job, checkpointing) is not None) is writes
 
 
 @pytest.mark.parametrize("minutes_later", [False, True])

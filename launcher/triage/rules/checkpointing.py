@@ -28,9 +28,8 @@ CAUSE = Cause("checkpointing", "busy", "user_code", (Thread, Stack))
 
 SAVING_SHARE = 0.5
 NAMED_BYTES = 2**18  # that its thread writes meanwhile: a log beside it grows in a run that hangs, too
-GROWN_BYTES = (
-    2**16
-)  # of its files, where its own thread writes nothing: lines of a log, ours among them, are no checkpoint
+# Of its files, where its own thread writes nothing: lines of a log, ours among them, are no checkpoint.
+GROWN_BYTES = 2**16
 SEEN, NAMED = 0.92, 0.82
 SYNCS = frozenset({"fsync", "fdatasync"})
 TRAINS = frozenset({"backward", "step"})
