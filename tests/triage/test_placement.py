@@ -13,6 +13,8 @@ from perfwatch.triage.roles.placement import launches, program_of
 SPAWN = "/env/lib/python3.12/site-packages/torch/multiprocessing/spawn.py"
 TRAIN = "python train.py"
 
+C10D = "/venv/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py"
+
 
 def process(pid: int, parent: int, command: str = TRAIN, environment: str = "", name: str = "python") -> Process:
     """One process; ``RANK`` and ``WORLD_SIZE`` become what the probe makes of them."""
@@ -139,6 +141,15 @@ def test_a_plain_spawn_is_numbered_by_us() -> None:
     found = job(process(10, 1, "python main.py"), wait, *(process(20 + n, 10, "python main.py") for n in range(2)))
 
     assert (ranks(found), found.numbered) == ({0: 20, 1: 21}, False)
+
+
+def test_ranks_that_only_talk_to_each_other_are_numbered_by_us_once_one_is_in_a_collective() -> None:
+    """Trees of their own, without a number: trainings that were started together stay apart until then."""
+    trees = [process(20 + n, 1, f"python stage.py {n} 3") for n in range(3)]
+    receives = Stack(pid=21, tid=21, frames=(Frame("recv", C10D, 2600), Frame("forward", "/app/stage.py", 40)))
+
+    assert ranks(job(*trees, receives)) == {0: 20, 1: 21, 2: 22}
+    assert [one.rank for one in job(*trees).ranks] == [None, None, None]
 
 
 def test_an_elastic_restart_replaces_the_ranks() -> None:

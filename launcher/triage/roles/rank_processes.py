@@ -62,8 +62,10 @@ def find_ranks(sights: Sights, processes: dict[int, r.Process]) -> Found:
     programs = [p for p in processes.values() if p.python and not is_service(p)]
     roots = [p for p in programs if _nearest_python(p, processes) is None]
     found: Ranks = {}
-    for root in sorted(roots, key=lambda p: p.start_ticks):
+    for root in sorted(roots, key=lambda p: (p.start_ticks, p.pid)):
         found.update(_descend(sights, root, processes))
+    if len(found) > 1 and set(found.values()) == {None} and not sights.in_group.isdisjoint(found):
+        found = {pid: number for number, pid in enumerate(found)}  # of a launcher of somebody's own, in its order
     return Found(found, _largest(processes[pid].world_size for pid in found), numbered=False)
 
 
