@@ -29,10 +29,14 @@ SECRETS = {
     "xoxb-1234567890-abcdefghij": "abcdefghij",
     "-----BEGIN RSA PRIVATE KEY-----\nMIIEow\n-----END RSA PRIVATE KEY-----": "MIIEow",
     "--hf-token=1234567": "1234567",
+    "--auth=s3cr3tvalue": "s3cr3tvalue",
 }
+# Options whose names are words of prose too.
+WEAK = "--wandb_key --wandb-key --key --pass --pwd --openai-key --ssh_key --license_key --auth --http_auth".split()
 HARMLESS = [
     "python train.py --max-tokens 4096 --num_tokens=1000000 --pad-token-id 0 --lr 3e-4",
     "--tokenizer meta-llama/Llama-3-8B --key-size 64",
+    "--key-padding same --passes many --token-length long --num-keys few --key 3 --auth none --pass -v --author me",
     "rank 1 never joined all_reduce #8998: its workers 758 and 760 have slept at train.py:9 for 412 s",
     "/root/.cache/huggingface/hub/models--x/blobs/0123456789abcdef0123456789abcdef01234567",
     "/data/imagenet/train/n01440764/ILSVRC2012_val_00000293.JPEG",
@@ -69,6 +73,15 @@ def test_the_word_after_a_secret_option_is_hidden() -> None:
     command = redact_command(["python", "t.py", "--token", "abc", "--lr", "0.1", "--password", "1234", "-v"])
 
     assert command == ("python", "t.py", "--token", REDACTED, "--lr", "0.1", "--password", REDACTED, "-v")
+
+
+@pytest.mark.parametrize("option", WEAK)
+def test_an_option_with_a_weak_name_hides_its_value_in_both_forms(option: str) -> None:
+    """Unless that is a number or a switch."""
+    for value, shown in (("s3cr3tvalue", REDACTED), ("12", "12"), ("off", "off")):
+        assert redact_command([option, value, "-v"]) == (option, shown, "-v")
+        assert redact_command([f"{option}={value}", "-v"]) == (f"{option}={shown}", "-v")
+        assert redact(f"{option} {value} -v") == f"{option} {shown} -v"
 
 
 def test_an_option_after_a_secret_option_is_not_its_value() -> None:

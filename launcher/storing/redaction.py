@@ -23,9 +23,9 @@ _NAME = (
     r"|private[_-]?key|account[_-]?key|encryption[_-]?key|apikey|authorization|cookie|connection[_-]?string"
     r"|netrc)[\w.-]{0,40}|[\w.-]{0,40}_(?:pass|pat|dsn|sig))"
 )
-# Names that are words of prose too ("key: rank 3"): secret only before an equals sign, and unless the value is a
-# number.
-_WEAK_NAME = r"(?:[\w.-]{0,40}_key|key|pass|pwd)"
+# Names that are words of prose too ("key: rank 3"): secret only before an equals sign or as an option, and unless the
+# value is a number.
+_WEAK_NAME = r"(?:(?:[\w.-]{0,40}[_-])?(?:key|pass|pwd|auth))"
 # Options of training programs that contain such a word and hold no secret: a number, a switch or a tokenizer's name.
 _HARMLESS_NAME = re.compile(
     r"(?i)(?:tokens|tokeni[sz]er[\w-]*|(?:num|max|min|n|pad|bos|eos|unk|mask|cls|sep)[_-][\w-]*tokens?[\w-]*"
@@ -40,8 +40,11 @@ _ASSIGNMENTS = (
     re.compile(rf"""(?ix) (?<![\w/]) (?P<name>-{{0,2}}(?=\w){_NAME}) (?P<join>\\?['"]?\s*(?:=>|[=:])\s*) {_VALUE}"""),
     re.compile(rf"""(?ix) (?<!\S) (?P<name>-{{1,2}}{_NAME}) (?P<join>\s+) (?!-) {_VALUE}"""),
 )
-_WEAK_ASSIGNMENT = re.compile(rf"""(?ix) (?<![\w/]) (?P<name>-{{0,2}}(?=\w){_WEAK_NAME}) (?P<join>\s?=\s?) {_VALUE}""")
-_OPTION = re.compile(rf"(?i)--?{_NAME}")
+_WEAK_ASSIGNMENTS = (
+    re.compile(rf"""(?ix) (?<![\w/]) (?P<name>-{{0,2}}(?=\w){_WEAK_NAME}) (?P<join>\s?=\s?) {_VALUE}"""),
+    re.compile(rf"""(?ix) (?<!\S) (?P<name>-{{1,2}}{_WEAK_NAME}) (?P<join>\s+) (?!-) {_VALUE}"""),
+)
+_OPTION, _WEAK_OPTION = (re.compile(rf"(?i)--?{name}") for name in (_NAME, _WEAK_NAME))
 
 _CERTAIN = [
     # -----BEGIN ... PRIVATE KEY----- up to its end, or to the end of what we have
@@ -88,15 +91,14 @@ def redact(text: str) -> str:
 def redact_command(arguments: Iterable[str]) -> tuple[str, ...]:
     """A command line, word by word, with the word after ``--token`` and its like hidden too."""
     hidden: list[str] = []
-    hide_next = False
+    hide_next = hide_text = False
     for word in arguments:
-        if hide_next and not word.startswith("--"):
-            hidden.append(REDACTED)
-        else:
-            hidden.append(redact(word))
+        harmless = word.startswith("--") or (hide_text and (_NUMBER.fullmatch(word) or _SWITCH.fullmatch(word)))
+        hidden.append(REDACTED if (hide_next or hide_text) and not harmless else redact(word))
         hide_next = word == "--notify" or (
             bool(_OPTION.fullmatch(word)) and not _HARMLESS_NAME.fullmatch(word.lstrip("-"))
         )
+        hide_text = not hide_next and bool(_WEAK_OPTION.fullmatch(word))
     return tuple(hidden)
 
 
@@ -122,9 +124,8 @@ def _redact(text: str) -> str:
         text = pattern.sub(replacement, text)
     for pattern in _ASSIGNMENTS:
         text = pattern.sub(_hide_value, text)
-    text = _WEAK_ASSIGNMENT.sub(
-        lambda match: match[0] if _NUMBER.fullmatch(match["value"]) else _hide_value(match), text
-    )
+    for pattern in _WEAK_ASSIGNMENTS:
+        text = pattern.sub(lambda match: match[0] if _NUMBER.fullmatch(match["value"]) else _hide_value(match), text)
     text = _HEX.sub(REDACTED, text)
     return _LONG_WORD.sub(lambda match: REDACTED if _looks_random(match[0]) else match[0], text)
 
