@@ -1,10 +1,12 @@
 """Running an outside observer (py-spy, perf) so that it can never outlive us, hang us, or touch the terminal.
 
 Each one gets no stdin, pipes that are read up to a limit, its own session (a Ctrl-C on the terminal does not reach it),
-the order from the kernel to die with us, and SIGKILL at the deadline. One that survives SIGKILL (state D) is left
+the order from the kernel to die with us, and SIGKILL at the deadline; what it has started in its process group goes with
+it, for it may be a script around the real one. One that survives SIGKILL (state D) is left
 behind, not waited for. Nothing here ever sends a signal to the watched job.
 """
 
+import contextlib
 import ctypes
 import os
 import selectors
@@ -71,16 +73,29 @@ def start(
         raise Unavailable(f"{command[0]} could not be started: {error}") from error
 
 
-def reap(child: "subprocess.Popen[bytes]", wait_seconds: float) -> float | None:
-    """CPU seconds of a child that has ended, waiting at most so long; None when it has not ended."""
+def kill(child: "subprocess.Popen[bytes]") -> None:
+    """SIGKILL for a child that leads a process group and was not reaped yet, so that the number is its own; and for the group."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+
+
+def reap(child: "subprocess.Popen[bytes]", wait_seconds: float, whole_group: bool = True) -> float | None:
+    """CPU seconds of a child that has ended, waiting at most so long; None when it has not ended.
+
+    whole_group: what it leaves behind in the process group that it leads is killed.
+    """
     until = time.monotonic() + wait_seconds
     while True:
         try:
-            pid, status, usage = os.wait4(child.pid, os.WNOHANG)
+            ended = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is not None:
+                if whole_group:
+                    kill(child)
+                _, status, usage = os.wait4(child.pid, 0)
         except ChildProcessError:  # somebody else reaped it: its status and its cost are lost
             child.returncode = child.returncode if child.returncode is not None else -1
             return 0.0
-        if pid:
+        if ended is not None:
             child.returncode = os.waitstatus_to_exitcode(status)
             return usage.ru_utime + usage.ru_stime
         if time.monotonic() >= until:
@@ -158,7 +173,7 @@ class _Running:
         cpu_seconds = reap(child, max(0.0, until - time.monotonic()))
         late = cpu_seconds is None
         if late:
-            child.kill()
+            kill(child)
             cpu_seconds = reap(child, _GRACE_AFTER_KILL_SECONDS)
             if cpu_seconds is None:  # unkillable: leave it behind, and keep Popen from complaining
                 child.returncode = -signal.SIGKILL

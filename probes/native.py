@@ -16,7 +16,7 @@ import shutil
 import time
 from collections import Counter
 
-from perfwatch.probes.external import reap, start
+from perfwatch.probes.external import kill, reap, start
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import NativeProfile
 
@@ -109,7 +109,7 @@ class NativeRecord:
     def kill(self) -> None:
         """End perf (never the job); harmless when it has ended."""
         if self._child.returncode is None:
-            self._child.kill()
+            kill(self._child)
             self.cpu_seconds += reap(self._child, 0.2) or 0.0
             self._child.returncode = -9
         if self._child.stderr is not None:

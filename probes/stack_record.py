@@ -34,7 +34,7 @@ from typing import Any
 
 import msgspec
 
-from perfwatch.probes.external import Finished, reap, start
+from perfwatch.probes.external import Finished, kill, reap, start
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import Frame, Stack
 from perfwatch.probes.stacks import MISSING_ADVICE, Stacks
@@ -110,7 +110,7 @@ class Recorded:
     def kill(self) -> None:
         """End the record (our own child, never the job); harmless when it has ended."""
         if self._child.returncode is None:
-            self._child.kill()
+            kill(self._child)
             self.cpu_seconds = reap(self._child, 0.2) or 0.0
             self._child.returncode = -signal.SIGKILL
         for stream in (self._child.stdout, self._child.stderr):

@@ -49,7 +49,7 @@ def run_program(
             )
         except (OSError, subprocess.SubprocessError) as error:
             raise CaptureUnavailable(f"{command[0]} could not be started: {error}") from error
-        cpu_seconds = reap(child, deadline_seconds)
+        cpu_seconds = reap(child, deadline_seconds, whole_group=False)  # nsys leaves its session at work
         late = cpu_seconds is None
         if late:
             _kill(child.pid)

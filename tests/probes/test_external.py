@@ -38,6 +38,20 @@ def test_one_that_hangs_is_killed_at_the_deadline_of_the_whole_batch() -> None:
     assert [one.started for one in finished] == [True] * 4 + [False]
 
 
+@pytest.mark.parametrize(
+    "script", ["/bin/sleep 600; exit 1", "/bin/sleep 600 & exit 0"], ids=["hangs", "leaves it behind"]
+)
+def test_what_an_observer_has_started_goes_with_it(tmp_path: Path, script: str) -> None:
+    """A script around py-spy may hang in a process of its own, or end before that."""
+    os.mkfifo(tmp_path / "alive")  # at its end when the last of them is gone
+    alive = os.open(tmp_path / "alive", os.O_RDONLY | os.O_NONBLOCK)
+
+    run_together([["/bin/sh", "-c", f"exec 3> {tmp_path}/alive; echo >&3; {script}"]], deadline_seconds=0.3)
+
+    assert os.read(alive, 1) == b"\n"
+    assert _ends(alive)
+
+
 def test_one_that_cannot_be_started_does_not_spoil_the_others() -> None:
     """A missing program is reported as such (127), and the rest are answered."""
     missing, there = run_together([["/nowhere/py-spy"], ["/bin/true"]], GENEROUS_SECONDS)
