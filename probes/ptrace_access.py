@@ -41,7 +41,7 @@ def access(pid: int, proc: Path = Path("/proc"), root: Path = Path("/")) -> Acce
 def explain(pid: int, facts: Access) -> Unavailable:
     """The refusal in words, with its fix. Pure."""
     reason = f"reading the memory of pid {pid} is denied"
-    grant = "sudo $(command -v perfwatch) attach " + str(pid)
+    grant = as_root = f"sudo $(command -v perfwatch) attach {pid}"
     if facts.in_container:
         grant = (
             "give the container the capability: docker run --cap-add SYS_PTRACE ..., or in Kubernetes "
@@ -57,6 +57,8 @@ def explain(pid: int, facts: Access) -> Unavailable:
             f"{reason} although we have CAP_SYS_PTRACE: another user namespace or a security module", grant
         )
     if facts.target_uid is not None and facts.target_uid != facts.our_uid:
+        if facts.our_uid:  # root has the capability, if the container has it
+            grant = f"run it as that user: sudo -u '#{facts.target_uid}' $(command -v perfwatch) attach {pid}, or: {as_root}"
         return Unavailable(
             f"{reason}: it belongs to uid {facts.target_uid}, we are uid {facts.our_uid} without CAP_SYS_PTRACE", grant
         )
