@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.mounts import in_sight
 from perfwatch.probes.pressure import RESOURCES, parse_pressure
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import Cgroup, Pressure
@@ -61,7 +62,7 @@ class CgroupProbe:
         levels = find_levels(memberships, filesystem.read_text(filesystem.proc / "self/mountinfo"), filesystem.sys)
         if not levels:
             raise Unavailable(
-                "no cgroup file system is mounted here: CPU quota, memory limit and freezer cannot be seen",
+                "no cgroup file system is in sight here: CPU quota, memory limit and freezer cannot be seen",
                 "start the container with -v /sys/fs/cgroup:/sys/fs/cgroup:ro",
             )
         return [
@@ -177,7 +178,7 @@ def find_levels(memberships: str, mountinfo: str, sys: Path = Path("/sys")) -> d
         sys: stands for /sys in the mount points.
     """
     mounts: dict[str, tuple[int, str, Path]] = {}
-    for line in mountinfo.splitlines():
+    for line in in_sight(mountinfo):
         fields, _, after = line.partition(" - ")
         kind, _, options = after.partition(" ")
         if kind not in ("cgroup", "cgroup2"):

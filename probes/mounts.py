@@ -33,6 +33,27 @@ def parse_mountinfo(text: str) -> dict[str, Mount]:
     return mounts
 
 
+def in_sight(text: str) -> list[str]:
+    """The lines of mountinfo whose mounts no later one covers, at their own place or further up."""
+    lines = {fields[0]: (fields[1], fields[4], line) for line in text.splitlines() if len(fields := line.split()) >= 5}
+    covering = {
+        one: parent
+        for one, (parent, point, _) in lines.items()
+        if parent != one and parent in lines and lines[parent][1] == point
+    }
+    covered = set(covering.values())
+
+    def hidden(one: str) -> bool:
+        if one in covered:
+            return True
+        while one in covering:
+            one = covering[one]
+        parent = lines[one][0]
+        return parent != one and parent in lines and hidden(parent)
+
+    return [line for one, (_, _, line) in lines.items() if not hidden(one)]
+
+
 def parse_remote_mapping(maps: str, mounts: dict[str, Mount]) -> str | None:
     """The one file that is mapped from a remote mount; None where there is none, or more than one.
 

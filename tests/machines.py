@@ -16,7 +16,8 @@ class FakeMachine:
         self.proc = root / "proc"
         self.proc.mkdir(parents=True)
         self.filesystem = Filesystem(proc=self.proc, sys=root / "sys")
-        self.write("self/mounts", "proc /proc proc rw 0 0\ncgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n")
+        self.write("self/mounts", "proc /proc proc rw 0 0\n")
+        self.write("self/mountinfo", "30 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
         self.write("self/sched", "se.exec_start : 1.0\n")
 
     def write(self, path: str, content: str | bytes) -> None:

@@ -15,6 +15,9 @@ from perfwatch.probes.deadline import Inline
 from perfwatch.probes.ptrace_access import Access
 from tests.machines import FakeMachine
 
+V2 = "30 24 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
+UNSEEN = "no cgroup file system is in sight: CPU throttling and OOM kills stay unseen"
+
 
 @pytest.fixture
 def machine(tmp_path: Path) -> FakeMachine:
@@ -73,15 +76,16 @@ def test_a_py_spy_that_is_too_old_is_denied(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mounts", "finding"),
     [
-        ("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n", "version 2 mounted"),
-        ("cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n", "version 1 mounted"),
-        ("c /a cgroup2 rw 0 0\nc /b cgroup rw,cpu 0 0\n", "version 2 and version 1 mounted"),
-        ("proc /proc proc rw 0 0\n", "no cgroup file system is mounted: CPU throttling and OOM kills stay unseen"),
+        (V2, "version 2 mounted"),
+        ("31 24 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n", "version 1 mounted"),
+        (V2 + "31 24 0:27 / /b rw - cgroup cgroup rw,cpu\n", "version 2 and version 1 mounted"),
+        ("22 27 0:21 / /proc rw - proc proc rw\n", UNSEEN),
+        (V2 + "31 30 0:40 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n", UNSEEN),
     ],
 )
 def test_cgroup_mounts_are_told_apart(machine: FakeMachine, mounts: str, finding: str) -> None:
-    """Version 1, 2, both, none."""
-    machine.write("self/mounts", mounts)
+    """Version 1, 2, both, none, and one that lies under another mount."""
+    machine.write("self/mountinfo", mounts)
 
     assert checkup.cgroup(machine.filesystem).finding == finding
 
@@ -105,7 +109,7 @@ def test_a_kernel_without_the_memory_of_when_a_thread_ran_is_seen(machine: FakeM
 
 def test_what_cannot_be_checked_is_a_finding_too(machine: FakeMachine, tmp_path: Path) -> None:
     """An empty machine fails most checks, and all of them are in the table."""
-    for file in ("mounts", "sched"):
+    for file in ("mounts", "mountinfo", "sched"):
         (machine.proc / "self" / file).unlink()
 
     found = examine_machine(machine.filesystem, Inline(), {"PERFWATCH_DIR": str(tmp_path / "home")})

@@ -18,6 +18,7 @@ from perfwatch.probes.deadline import Caller
 from perfwatch.probes.external import run_together
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.kernel_log import KernelLogProbe
+from perfwatch.probes.mounts import in_sight
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.ptrace_access import Access, access
 from perfwatch.probes.sock_diag import ask_tcp
@@ -163,12 +164,12 @@ def sockets() -> Ability:
 
 def cgroup(filesystem: Filesystem) -> Ability:
     """Which cgroup versions are mounted."""
-    mounts = filesystem.read_text(filesystem.proc / "self/mounts")
-    kinds = [kind for kind in ("cgroup2", "cgroup") if re.search(rf"^\S+ \S+ {kind} ", mounts, re.M)]
+    mounts = in_sight(filesystem.read_text(filesystem.proc / "self/mountinfo"))
+    kinds = [kind for kind in ("cgroup2", "cgroup") if any(f" - {kind} " in line for line in mounts)]
     if not kinds:
         return denied(
             "cgroup",
-            "no cgroup file system is mounted: CPU throttling and OOM kills stay unseen",
+            "no cgroup file system is in sight: CPU throttling and OOM kills stay unseen",
             "sudo mount -t cgroup2 none /sys/fs/cgroup (in a container: run it with --cgroupns=private)",
         )
     versions = " and ".join({"cgroup2": "version 2", "cgroup": "version 1"}[kind] for kind in kinds)

@@ -148,9 +148,14 @@ def test_what_is_not_mounted_is_not_known(tmp_path: Path) -> None:
     assert (reading.quota_cpus, reading.throttled_seconds, reading.oom_kills, reading.frozen) == (None,) * 4
 
 
-def test_without_any_hierarchy_the_probe_is_unavailable(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "mounts",
+    ["22 27 0:21 / /proc rw - proc proc rw\n", V2_MOUNT + "31 30 0:40 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n"],
+    ids=["not mounted", "covered"],
+)
+def test_without_any_hierarchy_the_probe_is_unavailable(tmp_path: Path, mounts: str) -> None:
     """It says how to make the groups visible."""
-    filesystem = machine(tmp_path, "0::/\n", "22 27 0:21 / /proc rw - proc proc rw\n", {})
+    filesystem = machine(tmp_path, "0::/\n", mounts, {})
 
     with pytest.raises(Unavailable) as caught:
         CgroupProbe(filesystem).look(41)

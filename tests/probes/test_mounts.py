@@ -1,6 +1,8 @@
 """Mounts by id, and the mapped file that a page fault waits for."""
 
-from perfwatch.probes.mounts import parse_mountinfo, parse_remote_mapping
+import pytest
+
+from perfwatch.probes.mounts import in_sight, parse_mountinfo, parse_remote_mapping
 
 MOUNTS = """24 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
 91 24 0:52 / /mnt/my\\040data rw,relatime shared:50 master:3 - nfs4 filer:/export/my\\040data rw,vers=4.2
@@ -21,6 +23,30 @@ def test_mounts_by_id() -> None:
     assert set(mounts) == {"24", "91"}
     assert (mounts["91"].point, mounts["91"].filesystem) == ("/mnt/my data", "nfs4")
     assert (mounts["91"].source, mounts["91"].device) == ("filer:/export/my data", "0:52")
+
+
+SYS = """24 31 0:22 / /sys rw shared:7 - sysfs sysfs rw
+30 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw
+31 1 254:0 / / rw shared:1 - ext4 /dev/vda rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("later", "seen"),
+    [
+        ("", ["24", "30", "31"]),  # the root may come last: it was mounted after what was moved into it
+        ("40 30 0:40 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n", ["24", "31", "40"]),
+        ("40 24 0:40 / /sys rw - tmpfs tmpfs rw\n", ["31", "40"]),
+        ("40 24 0:40 / /sys rw - tmpfs tmpfs rw\n41 40 0:26 / /sys/fs/cgroup rw - cgroup2 c rw\n", ["31", "40", "41"]),
+        (
+            "40 30 0:40 / /sys/fs/cgroup rw - tmpfs t rw\n41 40 0:26 / /sys/fs/cgroup rw - cgroup2 c rw\n",
+            ["24", "31", "41"],
+        ),
+    ],
+)
+def test_a_mount_that_another_covers_is_out_of_sight(later: str, seen: list[str]) -> None:
+    """At its own place or further up; what was mounted on top of that is in sight."""
+    assert [line.split()[0] for line in in_sight(SYS + later)] == seen
 
 
 def test_page_fault_waits_for_the_only_remote_file() -> None:
