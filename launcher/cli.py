@@ -11,11 +11,14 @@ import typer
 
 from perfwatch import __version__
 from perfwatch.commands import COMMANDS
-from perfwatch.errors import PerfwatchError
+from perfwatch.errors import PerfwatchError, PermissionDenied
 from perfwatch.report.plain import clean
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 BROKEN_PIPE = 141  # 128 + SIGPIPE: whoever read our output has closed it, as ``| head`` does
+OWNER_ADVICE = (
+    "run perfwatch as the user whom that belongs to, or with sudo, or ask for a bundle: perfwatch bundle SESSION"
+)
 
 app = typer.Typer(
     name="perfwatch",
@@ -76,6 +79,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = INTERRUPTED
     except BrokenPipeError:
         code = BROKEN_PIPE
+    except PermissionError as error:
+        code = PermissionDenied.exit_code
+        _say(f"{error.filename}: {error.strerror}", OWNER_ADVICE)
     except Exception as error:
         code = PerfwatchError.exit_code
         _say(*_internal(error))

@@ -10,7 +10,7 @@ PerfwatchError                    1  something inside perfwatch failed
 ├── CaptureUnavailable           61  that profiler is not there, or the job was not started for it
 ├── CaptureRefused               62  a guard rail says no: it could harm the job or another profiler now
 ├── CaptureFailed                63  the window was tried and brought nothing; the job goes on
-└── PermissionDenied             77  the kernel does not let us look at that process
+└── PermissionDenied             77  the kernel does not let us look at that process, or read that file
 """
 
 # Exit codes of ``attach`` and ``replay`` by state; ``gone`` splits by how it ended. Stable within a major version.
@@ -90,6 +90,6 @@ class CaptureFailed(PerfwatchError):
 
 
 class PermissionDenied(PerfwatchError):
-    """The kernel does not let us look at that process."""
+    """The kernel does not let us look at that process, or read that file."""
 
     exit_code = 77

@@ -5,7 +5,6 @@ through a process that may block (``perfwatch.storing.writer``).
 """
 
 import bisect
-import contextlib
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -102,6 +101,7 @@ def load(path: Path) -> Recording:
 
     Raises:
         SessionUnreadable: no session there, or one of a newer major version.
+        PermissionError: a file of it may not be read; the others alone could tell something else.
     """
     session = load_session(path)
     leftovers = _Leftovers()
@@ -120,9 +120,11 @@ def load(path: Path) -> Recording:
 
 
 def load_session(path: Path) -> Session:
-    """``session.json`` of a folder. Raises SessionUnreadable like ``load``."""
+    """``session.json`` of a folder. Raises as ``load`` does."""
     try:
         line = next(_lines(path / "session.json", LONGEST_SESSION_BYTES), b"")
+    except PermissionError:
+        raise
     except OSError as error:
         raise SessionUnreadable(
             f"{path} is not a perfwatch session: session.json: {error.strerror}",
@@ -255,7 +257,7 @@ class _Leftovers:
     def decoded(self, file: Path, decoder: "msgspec.json.Decoder[T]") -> list[T]:
         """Lines of one file; a file that has just been given up, or is none, has none."""
         entries = []
-        with contextlib.suppress(OSError):
+        try:
             for line in _lines(file):
                 try:
                     if len(line) >= LONGEST_LINE_BYTES:
@@ -266,6 +268,10 @@ class _Leftovers:
                     self.unknown.append(line)
                 except (msgspec.DecodeError, RecursionError):
                     self.skipped += 1
+        except PermissionError:
+            raise
+        except OSError:
+            pass
         return entries
 
 

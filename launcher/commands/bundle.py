@@ -36,7 +36,7 @@ def bundle(
 
     folder = find_session(session, os.environ, KillableChild())
     target = output or Path(f"{folder.name}.tar.gz")
-    if target.exists():
+    if os.path.exists(target):  # not where we may not look: writing says so
         raise UsageError(f"{target} exists already", "give another name: -o FILE")
     with whole(target) as file, bar(sys.stderr, "bundling") as progress:
         bundled = archive.bundle(folder, file, progress)

@@ -88,7 +88,7 @@ def _finished(folder: Path, size: int) -> Kept | None:
     """None for what is not a daemon's session."""
     try:
         session = load_session(folder)
-    except SessionUnreadable:
+    except (SessionUnreadable, PermissionError):
         return None
     return Kept(folder, session.created, size, _calm(folder / "events.jsonl")) if session.mode == "daemon" else None
 

@@ -45,7 +45,7 @@ def clear(home: str, now: float) -> list[str]:
         if entry.is_dir(follow_symlinks=False):
             try:
                 session = load_session(Path(entry.path))
-            except SessionUnreadable:
+            except (SessionUnreadable, PermissionError):
                 continue
             if session.mode == SNAPSHOT:
                 found.append((session.created, entry.path))

@@ -1,5 +1,6 @@
 """A file that somebody asked for: for its owner alone, and whole or not at all."""
 
+import contextlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,9 +24,12 @@ def whole(target: Path) -> Iterator[BinaryIO]:
             yield file
         unfinished.replace(target)
     except OSError as error:
+        if error.filename is not None and Path(error.filename) != unfinished:
+            raise  # not of this place: of what is read meanwhile
         raise UsageError(f"{target} could not be written: {error.strerror}", "give another place: -o FILE") from None
     finally:
-        unfinished.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
 
 
 def save(target: Path, made: str | bytes) -> None:

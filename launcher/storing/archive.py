@@ -99,6 +99,8 @@ def opened(path: Path, largest_bytes: int = LARGEST_UNPACKED_BYTES) -> Iterator[
                 tarfile.open(fileobj=_Bounded(plain, largest_bytes), mode="r|") as archive,
             ):
                 _unpack(archive, folder)
+        except PermissionError:
+            raise
         except (tarfile.TarError, zlib.error, OSError, EOFError) as error:
             raise SessionUnreadable(
                 f"{path} is not an archive of a session: {error}", "perfwatch bundle SESSION makes one"

@@ -32,6 +32,7 @@ def find_session(argument: str | None, environ: Mapping[str, str], child: Caller
 
     Raises:
         SessionUnreadable: nothing of the kind is there.
+        PermissionError: it may not be looked at.
     """
     homes = homes_of_sessions(environ, os.getuid())
     found: list[Dated] = []
@@ -57,13 +58,18 @@ def find_session(argument: str | None, environ: Mapping[str, str], child: Caller
 
 
 def _known(homes: Iterable[str], child: Caller) -> list[Dated]:
-    """What lies in the default folders, as far as they answer."""
+    """What lies in the default folders, as far as they answer. Raises PermissionError where that is why nothing is found."""
     found: list[Dated] = []
+    denied = None
     for home in homes:
         try:
             found += child.call(_sessions_in, home, deadline_seconds=DEADLINE_SECONDS)
         except Unavailable:
             continue
+        except PermissionError as error:
+            denied = error
+    if denied is not None and not found:
+        raise denied
     return found
 
 
@@ -77,6 +83,12 @@ def _sessions_in(place: str) -> list[Dated]:
     """Runs in the child: the session at a place, or those right below it, with the time when each was last described."""
     if os.path.isfile(place):  # an archive; ``perfwatch.storing.archive`` finds out whether it is one
         return [(0.0, place)]
+    try:
+        os.stat(place)
+    except PermissionError:
+        raise  # a folder above it, maybe: it may well be there
+    except OSError:
+        return []
     found: list[Dated] = []
     names = sorted(os.listdir(place)) if os.path.isdir(place) else []
     for folder in (place, *(os.path.join(place, name) for name in names)):

@@ -1,6 +1,5 @@
 """A recording while it is being written: what is new in it since the last look, and all of it as a history."""
 
-import contextlib
 import os
 import stat
 from dataclasses import dataclass
@@ -55,7 +54,7 @@ class Follower:
         self._revision = -1
 
     def read(self) -> bool:
-        """Take in what is new; whether there was anything."""
+        """Take in what is new; whether there was anything. Raises PermissionError where a file may not be read."""
         found = False
         for name in sorted(self._names()):
             written, lines = self._new_lines(name)
@@ -101,13 +100,15 @@ class Follower:
     def _names(self) -> list[str]:
         try:
             names = os.listdir(self.folder)
+        except PermissionError:
+            raise
         except OSError:
             return []
         return [name for name in names if name.startswith((READINGS, STACKS, EVENTS)) and name.endswith(".jsonl")]
 
     def _new_lines(self, name: str) -> tuple[float, list[bytes]]:
         """When the file was written, and the lines that are new in it."""
-        with contextlib.suppress(OSError):
+        try:
             descriptor = os.open(self.folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             with os.fdopen(descriptor, "rb") as file:
                 state = os.fstat(descriptor)
@@ -126,7 +127,10 @@ class Follower:
                 if len(reached.rest) > LONGEST_LINE_BYTES:
                     reached.rest = b""
                 return state.st_mtime, lines
-        return 0.0, []
+        except PermissionError:
+            raise
+        except OSError:
+            return 0.0, []
 
     def _take(self, name: str, line: bytes) -> None:
         try:
