@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from perfwatch import linux
+from perfwatch.errors import INTERRUPTED
 from perfwatch.outlets.wanted import Wanted, parse_metrics, parse_url
 from perfwatch.running.request import ARMS, Request
 
@@ -25,6 +26,13 @@ _SWITCHES = {
 
 def main() -> None:
     """Do what the command line of this process says; does not return."""
+    try:
+        _main()
+    except KeyboardInterrupt:  # before ``perfwatch.cli`` could take it: its libraries take 0.1 s
+        sys.exit(INTERRUPTED)
+
+
+def _main() -> None:
     arguments = sys.argv[1:]
     # What ``run`` starts has its streams as we got them; any other program of ours finds each of them open.
     linux.occupy_standard_descriptors(inherited=arguments[:1] != ["run"])

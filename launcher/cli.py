@@ -11,10 +11,9 @@ import typer
 
 from perfwatch import __version__
 from perfwatch.commands import COMMANDS
-from perfwatch.errors import PerfwatchError, PermissionDenied
+from perfwatch.errors import INTERRUPTED, PerfwatchError, PermissionDenied
 from perfwatch.report.plain import clean
 
-INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 BROKEN_PIPE = 141  # 128 + SIGPIPE: whoever read our output has closed it, as ``| head`` does
 OWNER_ADVICE = (
     "run perfwatch as the user whom that belongs to, or with sudo, or ask for a bundle: perfwatch bundle SESSION"

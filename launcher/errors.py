@@ -24,6 +24,7 @@ EXIT_CODES = {
     "inconclusive": 50,
     "gate_failed": 60,
 }
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 
 class PerfwatchError(Exception):

@@ -138,6 +138,17 @@ def test_ctrl_c_ends_quietly(tmp_path: Path) -> None:
     assert "Traceback" not in errors
 
 
+@pytest.mark.parametrize("arguments", [("ps",), ("run", "--", "true")], ids=" ".join)
+def test_ctrl_c_while_perfwatch_is_still_being_loaded_ends_quietly(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    """Here in the first import of a library, and of the launcher."""
+    for name in ("typer", "select"):
+        (tmp_path / f"{name}.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+
+    done = perfwatch(*arguments, PYTHONPATH=str(tmp_path))
+
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_an_internal_error_says_where_and_that_the_job_is_safe() -> None:
     """One sentence for the user, the traceback for whoever asks for it."""
     code = (
