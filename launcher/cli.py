@@ -1,6 +1,8 @@
 """The command line: assembles ``COMMANDS`` and turns every error into a sentence, its advice and an exit code."""
 
+import errno
 import os
+import resource
 import sys
 import traceback
 from collections.abc import Sequence
@@ -11,10 +13,11 @@ import typer
 
 from perfwatch import __version__
 from perfwatch.commands import COMMANDS
-from perfwatch.errors import INTERRUPTED, PerfwatchError, PermissionDenied
+from perfwatch.errors import INTERRUPTED, OutputUnwritable, PerfwatchError, PermissionDenied
 from perfwatch.report.plain import clean
 
 BROKEN_PIPE = 141  # 128 + SIGPIPE: whoever read our output has closed it, as ``| head`` does
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 OWNER_ADVICE = (
     "run perfwatch as the user whom that belongs to, or with sudo, or ask for a bundle: perfwatch bundle SESSION"
 )
@@ -66,6 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     if isinstance(stdout, TextIOWrapper) and stdout.errors == "strict":
         # A job's name in letters that this terminal or locale has not must not cost the verdict, nor its exit code.
         stdout.reconfigure(errors="replace")
+    failed: Exception | None = None
     try:
         code = app(args=arguments, prog_name="perfwatch", standalone_mode=True)
     except SystemExit as end:  # how typer ends, well or with a usage error
@@ -82,9 +86,17 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = PermissionDenied.exit_code
         _say(f"{error.filename}: {error.strerror}", OWNER_ADVICE)
     except Exception as error:
+        failed = error
         code = PerfwatchError.exit_code
-        _say(*_internal(error))
-    sys.exit(code if _flushed(stdout) else BROKEN_PIPE)
+    refused = _refused(stdout, failed)
+    if isinstance(refused, BrokenPipeError):
+        code = BROKEN_PIPE
+    elif refused is not None:
+        code = OutputUnwritable.exit_code
+        _say(f"stdout takes nothing: {refused.strerror}", "send it to a place that does, or make room")
+    elif failed is not None:
+        _say(*_internal(failed))
+    sys.exit(code)
 
 
 def _say(message: str, advice: str) -> None:
@@ -96,7 +108,10 @@ def _say(message: str, advice: str) -> None:
 
 def _internal(error: Exception) -> tuple[str, str]:
     if os.environ.get("PERFWATCH_TRACEBACK"):
-        traceback.print_exc()
+        traceback.print_exception(error)
+    if isinstance(error, OSError) and error.errno == errno.EMFILE:
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return f"the limit on open files is too low: {limit}", "raise it, if need be as root: ulimit -n 1024"
     last = traceback.extract_tb(error.__traceback__)[-1]
     where = f"{last.name}, {os.path.basename(last.filename)}:{last.lineno}"
     return (
@@ -105,11 +120,14 @@ def _internal(error: Exception) -> tuple[str, str]:
     )
 
 
-def _flushed(stdout: TextIO) -> bool:
-    """Write out what is buffered now, so that a closed pipe is met here and not while the interpreter shuts down."""
+def _refused(stdout: TextIO, failed: Exception | None) -> OSError | None:
+    """Why stdout takes nothing: what is buffered is written now, not while the interpreter shuts down.
+
+    failed: what ended the command; an unbuffered stdout does not keep what it could not write.
+    """
     try:
         stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())
-        return False
-    return True
+        return error
+    return failed if isinstance(failed, OSError) and failed.filename is None and failed.errno in FULL else None

@@ -10,6 +10,7 @@ PerfwatchError                    1  something inside perfwatch failed
 ├── CaptureUnavailable           61  that profiler is not there, or the job was not started for it
 ├── CaptureRefused               62  a guard rail says no: it could harm the job or another profiler now
 ├── CaptureFailed                63  the window was tried and brought nothing; the job goes on
+├── OutputUnwritable             74  stdout takes nothing, as on a full disk
 └── PermissionDenied             77  the kernel does not let us look at that process, or read that file
 """
 
@@ -88,6 +89,12 @@ class CaptureFailed(PerfwatchError):
     """The window was tried and brought nothing; the job goes on."""
 
     exit_code = 63
+
+
+class OutputUnwritable(PerfwatchError):
+    """Stdout takes nothing, as on a full disk: what was to be said is lost, but for what stderr takes."""
+
+    exit_code = 74  # EX_IOERR of sysexits.h, as 77 is its EX_NOPERM
 
 
 class PermissionDenied(PerfwatchError):

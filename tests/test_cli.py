@@ -10,6 +10,7 @@ import pytest
 
 from perfwatch import __version__
 from perfwatch.commands import COMMANDS
+from tests.sessions import record
 
 NAMES = [command.__name__.rpartition(".")[2] for command in COMMANDS]
 HEAVY = ("rich", "pynvml", "psutil", "msgspec", "torch", "perfwatch.recording", "perfwatch.triage")
@@ -111,6 +112,42 @@ def test_a_reader_that_leaves_early_is_no_error_of_ours() -> None:
 
     assert result.stdout in ("141\n", "0\n")  # 0: all was in the pipe before its reader left
     assert result.stderr == ""
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", [("ps",), ("replay",), ("replay", "--json")], ids=" ".join)
+def test_a_full_stdout_is_said_to_be(tmp_path: Path, arguments: tuple[str, ...], unbuffered: str) -> None:
+    """However it is buffered."""
+    rest = (str(record(tmp_path / "s")),) if "replay" in arguments else ()
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "perfwatch", *arguments, *rest],
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )  # fmt: skip
+
+    assert done.returncode == 74
+    assert done.stderr.startswith("perfwatch: stdout takes nothing: No space left on device\n")
+
+
+def test_too_few_open_files_are_said_to_be() -> None:
+    """With the limit, and how to raise it."""
+    code = (
+        "import os, resource\n"
+        "from perfwatch import cli\n"
+        "@cli.app.command()\n"
+        "def many():\n"
+        "    resource.setrlimit(resource.RLIMIT_NOFILE, (12, 2000))\n"
+        "    files = [os.dup(0) for _ in range(13)]\n"
+        "cli.main(['many'])\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+
+    assert result.returncode == 1
+    assert (
+        result.stderr
+        == "perfwatch: the limit on open files is too low: 12\n  raise it, if need be as root: ulimit -n 1024\n"
+    )
 
 
 def test_ctrl_c_ends_quietly(tmp_path: Path) -> None:

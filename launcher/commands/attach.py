@@ -64,10 +64,16 @@ def attach(
     from perfwatch.watching.relayed import ask_watcher
 
     def show(verdict: "Verdict", folder: Path | None) -> None:
-        if json:
-            print(as_json(verdict), flush=True)
-        else:
-            print_verdict(verdict, sys.stdout, folder)
+        try:
+            if json:
+                print(as_json(verdict), flush=True)
+            else:
+                print_verdict(verdict, sys.stdout, folder)
+        except BrokenPipeError:
+            raise
+        except OSError:  # a full disk: the verdict is not lost with it
+            print_verdict(verdict, sys.stderr, folder)
+            raise
 
     outlets = wanted(metrics_port, notify)
     if outlets and not watch:
