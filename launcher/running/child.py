@@ -12,6 +12,7 @@ from perfwatch.running.forwarding import SHARED_TRIGGERS, TRIGGERS
 
 # Python ignores these at its own start; the child gets what a program expects.
 RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
+SHORT_SECONDS = 2.0  # a watcher is up after 0.3 s, and later on a busy machine
 
 
 def start(command: Sequence[str], environment: Mapping[str, str], signals: linux.SignalFile) -> int:
@@ -74,3 +75,12 @@ def _candidates(name: str, environment: Mapping[str, str]) -> list[str]:
     if "/" in name:
         return [name]
     return [os.path.join(folder or ".", name) for folder in environment.get("PATH", os.defpath).split(":")]
+
+
+def last_words(status: int, seconds: float) -> str:
+    """How a child ended after so long, where its watcher was not up yet, or has no processor to say it in time."""
+    from perfwatch.report.plain import duration  # the launcher is small without it
+
+    how = f"ended by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit code {os.WEXITSTATUS(status)}"
+    why = "too short to be watched" if seconds < SHORT_SECONDS else "the summary is late: perfwatch replay tells it"
+    return f"{how} after {duration(seconds)}: {why}"

@@ -16,7 +16,7 @@ from typing import NoReturn
 from perfwatch import linux
 from perfwatch.running.arming import equipped
 from perfwatch.running.channel import Channel, Message
-from perfwatch.running.child import end_as, start, wait_plainly
+from perfwatch.running.child import end_as, last_words, start, wait_plainly
 from perfwatch.running.forwarding import catchers, decide
 from perfwatch.running.lock import Place, enter
 from perfwatch.running.printer import Printer
@@ -26,6 +26,7 @@ from perfwatch.running.sentry import Sentry
 NOT_FOUND = 127  # as every shell has it
 NOT_EXECUTABLE = 126
 SUMMARY_SECONDS = 0.15  # what we wait for the watcher's last words after the child's end
+LINE_SECONDS = 0.03  # what a line of our own in their place may take
 SNAPSHOT_SECONDS = 0.25  # what a SIGTERM waits for a last look at the living job; a scheduler's grace is 10 s and more
 STOP_SECONDS = 10.0  # between a Ctrl-Z and the child's stop: it may tidy its screen first
 LAST_WORDS_SECONDS = 10  # what the watcher may take to complete the recording after our own end
@@ -89,6 +90,7 @@ class Supervisor:
     ) -> None:
         self._request = request
         self._child = child
+        self._began = time.monotonic()
         self._signals = signals
         self._place = place
         self._printer = printer
@@ -218,6 +220,10 @@ class Supervisor:
             (self._channel is not None and not self._done) or self._printer.busy
         ):
             self._serve(remaining)
+        if self._channel is not None and not self._done and not self._request.quiet:
+            self._printer.say(f"perfwatch: {last_words(status, time.monotonic() - self._began)}")
+            while self._printer.busy and (remaining := ends + LINE_SECONDS - time.monotonic()) > 0:
+                self._serve(remaining)
         if self._place is None or (self._ready and not self._done and self._watcher):
             return  # the watcher is still reading there, completes the recording and leaves by itself
         if self._watcher and not self._ready:

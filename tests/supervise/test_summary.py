@@ -115,6 +115,22 @@ def test_summary_of_a_real_run_is_on_stderr_and_in_the_session(launch: Launch, t
     assert load(Path(session[1])).events[-1].facts == {"exit_code": 3, "signal": None}
 
 
+@pytest.mark.parametrize(
+    ("script", "code", "told"), [("exit 3", 3, "exit code 3"), ("kill -KILL $$", -9, "ended by signal 9")]
+)
+@pytest.mark.parametrize("quiet", [(), ("--quiet",)])
+def test_a_run_that_ends_before_its_watcher_is_up_is_told_all_the_same(
+    launch: Launch, tmp_path: Path, script: str, code: int, told: str, quiet: tuple[str, ...]
+) -> None:
+    """By the launcher itself; here the watcher is stuck in its first library until it is killed."""
+    (tmp_path / "msgspec.py").write_text("import signal\nwhile True: signal.pause()\n")
+    run = launch("sh", "-c", script, options=quiet, env={"PYTHONPATH": str(tmp_path)})
+
+    assert run.end() == code
+    said = run.rest()[1]
+    assert re.fullmatch("" if quiet else rf"perfwatch: {told} after \d\.\d s: too short to be watched\n", said)
+
+
 def test_session_that_cannot_be_written_is_told_and_the_job_runs(launch: Launch, tmp_path: Path) -> None:
     """The exit code is the child's; the loss is stated."""
     fifo = tmp_path / "fifo"
