@@ -130,7 +130,12 @@ class Stacks:
             try:
                 stacks = list(parse_dump(pid, finished.output, self._redact if texts else None))
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                return StackFailure(pid=pid, message=f"unreadable answer of py-spy: {error}")
+                message = f"unreadable answer of py-spy: {error}"
+                if isinstance(error, json.JSONDecodeError) and finished.output.startswith(
+                    b"["
+                ):  # it ends in the middle
+                    return StackFailure(pid=pid, message=message)
+                return [_unavailable(pid, finished.duration_seconds, Unavailable(message, MISSING_ADVICE))]
             tids = self.thread_ids.resolve(pid, [stack.tid for stack in stacks])
             return [msgspec.structs.replace(stack, tid=tids[stack.tid]) for stack in stacks]
         problem = self.failure(pid, finished)

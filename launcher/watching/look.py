@@ -8,6 +8,7 @@ import resource
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from types import UnionType
 
 from perfwatch.probes import readings as r
 from perfwatch.probes.affinity import AffinityProbe
@@ -38,6 +39,7 @@ from perfwatch.watching.gpus import Gpus
 from perfwatch.watching.novelty import Novelty
 
 RECORD_HZ = 20
+STACKS = r.Stack | r.StackFailure
 # Of one process in a full sweep: the main one, those with a Python stack, then the rest, oldest first.
 MOST_THREADS = 64
 MOST_PYTHON_THREADS = 256  # of those with a Python stack, where they alone are more than that
@@ -89,8 +91,13 @@ class Look:
         self._failed: dict[tuple[str, str], str] = {}
         self._python: dict[int, set[int]] = {}  # by pid: threads of which a Python stack was read
 
-    def take(self, probe: str, entity: str, read: Callable[[], Iterable[r.Reading]]) -> list[r.Reading]:
-        """One call of one probe: its readings, and how it went. A failure is recorded when it is new."""
+    def take(
+        self, probe: str, entity: str, read: Callable[[], Iterable[r.Reading]], wanted: UnionType | None = None
+    ) -> list[r.Reading]:
+        """One call of one probe: its readings, and how it went. A failure is recorded when it is new.
+
+        wanted: a call that brought nothing of this kind brought its reasons, and counts as none.
+        """
         began, used = self._clock(), _cpu_seconds()
         outcome, reason, advice = "ok", "", ""
         found: list[r.Reading] = []
@@ -100,6 +107,8 @@ class Look:
             outcome, reason, advice = "unavailable", why.reason, why.advice
         except (OSError, ValueError) as error:  # a state of the world that the probe did not foresee
             outcome, reason = "failed", f"{type(error).__name__}: {error}"
+        if outcome == "ok" and wanted and not any(isinstance(one, wanted) for one in found):
+            outcome = "absent"
         call = r.ProbeCall(
             probe=probe,
             entity=entity,
@@ -109,7 +118,7 @@ class Look:
             reason=reason,
             advice=advice,
         )
-        if outcome == "ok" or self._failed.get((probe, entity)) != reason:
+        if outcome in ("ok", "absent") or self._failed.get((probe, entity)) != reason:
             self._sink([*found, call])
         self._failed[probe, entity] = reason
         return found
@@ -177,7 +186,7 @@ class Look:
     def dump(self, pids: Sequence[int], texts: bool = False) -> list[r.Reading]:
         """One stack of every thread of some processes, now."""
         before = self.stacks.cpu_seconds
-        found = self.take("stacks", f"{len(pids)} processes", lambda: self.stacks.dump(pids, texts=texts))
+        found = self.take("stacks", f"{len(pids)} processes", lambda: self.stacks.dump(pids, texts=texts), STACKS)
         self._charge("stacks", self.stacks.cpu_seconds - before)
         self._remember(found)
         return found
@@ -191,7 +200,7 @@ class Look:
             self.records.append(start_record(pid, seconds, RECORD_HZ, self.stacks))
             return []
 
-        self.take("stack_record", f"pid {pid}", begin)
+        self.take("stack_record", f"pid {pid}", begin, STACKS)
 
     def collect(self) -> list[tuple[float, r.Reading]]:
         """Finished records: (seconds ago, reading). Their cost is charged."""
@@ -208,6 +217,8 @@ class Look:
                 continue
             self.records.remove(one)
             self._charge("stack_record", one.cpu_seconds or 0.0)
+            if not isinstance(done, r.NativeProfile):
+                self.take("stack_record", f"pid {one.pid}", list)  # it was begun before, and counts now
             found += [(0.0, done)] if isinstance(done, r.NativeProfile) else done
         self._remember(reading for _, reading in found)
         return found

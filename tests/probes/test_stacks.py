@@ -106,6 +106,9 @@ def test_a_torn_answer_counts_as_motion() -> None:
         (failed("", None), "killed", "status"),
         (failed("", None, started=False), "no time was left", ""),
         (failed("py-spy could not be started: x", 127), "could not be started", "pip install"),
+        (Finished(0, b"no JSON", "", 0.01), "unreadable answer of py-spy", "pip install"),
+        (Finished(0, b"", "", 0.01), "unreadable answer of py-spy", "pip install"),
+        (Finished(0, b'[{"pid": 7}]', "", 0.01), "unreadable answer of py-spy", "pip install"),
         (failed("something new"), "py-spy failed on pid 7: something new", ""),
     ],
 )
