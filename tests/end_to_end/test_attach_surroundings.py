@@ -131,36 +131,6 @@ def test_a_second_ctrl_c_ends_it_at_once(job: StartJob, attaching: Attaching, tm
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("json_", [(), ("--json",)])
-def test_a_closed_stdout_is_met_without_a_traceback(job: StartJob, attaching: Attaching, json_: tuple[str]) -> None:
-    """``perfwatch attach PID | true``."""
-    trainer = job()
-    trainer.stop()
-    reader, writer = os.pipe()
-    os.close(reader)
-    look = attaching(trainer.pid, *json_, stdout=writer)
-    os.close(writer)
-
-    _, err = look.communicate(timeout=60)
-
-    assert (look.returncode, err) == (141, "")
-
-
-@pytest.mark.parametrize("json_", [(), ("--json",)])
-def test_a_full_stdout_does_not_cost_the_verdict(job: StartJob, attaching: Attaching, json_: tuple[str]) -> None:
-    """It is told on stderr."""
-    trainer = job()
-    trainer.stop()
-    with open("/dev/full", "w") as full:
-        look = attaching(trainer.pid, *json_, stdout=full)
-
-    _, err = look.communicate(timeout=60)
-
-    assert look.returncode == 74
-    assert "stopped" in err
-    assert "perfwatch: stdout takes nothing: No space left on device" in err
-
-
 @pytest.mark.parametrize("closed", ["<&-", "2>&-", "<&- 2>&-", ">&-"])
 def test_streams_that_are_closed_from_the_start(job: StartJob, attach: Attach, closed: str) -> None:
     """As some daemons start their children: our own pipes do not end up in their place."""
