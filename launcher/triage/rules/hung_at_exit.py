@@ -6,9 +6,11 @@ What it means
 
 How it is recognised
     The main thread is in the interpreter's shutdown (joining threads, running exit handlers) or in destroy_process_group, and
-    the end of its wait does not move.
+    the end of its wait does not move. An exit handler is called by the interpreter itself: in a program that was seen below
+    ``<module>`` before, or less surely in a python that is at a function of the program's own, that is what has no such root.
 
 What it is mistaken for
+    A function that a program in C calls, or whose callers have names that py-spy cannot read: no ``<module>`` is seen either.
     A long final save: bytes are written, frames of a save move. An upload in an exit handler: a child, or other threads, work.
     A rank that destroys its process group while others are still in a call: ``mismatched_collective``; one that ends while
     others wait for it in a call: ``stalled_collective``.
@@ -27,11 +29,14 @@ from perfwatch.triage.ranks.leaving import left_over, others_train
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.node import culprit, node_of
-from perfwatch.triage.words.frames import any_tag, show, tags
+from perfwatch.triage.waits.node import Node, culprit, node_of
+from perfwatch.triage.words.frames import any_tag, is_user, show, tags
 
 CAUSE = Cause("hung_at_exit", "hung", "user_code", (Thread, Stack))
 
+INFERRED = 0.78  # only what is missing from the stack speaks for it
+STARTS = ("<module>", "_run_module_as_main", "_run_module_code")
+UNREADABLE = "\ufffd"  # in a command line: that file's name is not UTF-8, and py-spy 0.4 leaves its frames out
 UNREAD = "whoever reads that queue stopped before it was empty: let it read on, or queue.cancel_join_thread()"
 
 
@@ -40,7 +45,8 @@ def judge(case: Case) -> Outcome:
     for rank in case.ranks:
         main = node_of(case.history, case.job, rank.pid)
         chain = case.chains[rank.pid]
-        if not finalising(main.stack) or main.motion.frozen is False or wakes_soon(case, chain.end):
+        past = past_its_program(case, main)
+        if not past or main.motion.frozen is False or wakes_soon(case, chain.end):
             continue
         if others_train(case, rank.pid):
             continue
@@ -55,6 +61,7 @@ def judge(case: Case) -> Outcome:
             owner=CAUSE.owner,
             summary=f"training is over, but the process does not end: {who(chain)} waits for {waits_for or chain.awaited}",
             patience=_patience(case, chain),
+            ceiling=past,
             alternatives=(Alternative(cause="checkpointing", refuted_by="no save frame and no io on the chain"),),
             next=(
                 *((UNREAD,) if "feeder" in chain.end.node.tags else ()),
@@ -66,14 +73,30 @@ def judge(case: Case) -> Outcome:
     return None
 
 
-def finalising(stack: Stack | None) -> bool:
-    """Whether a main thread is past its program: in shutdown frames, or below no ``<module>`` at all."""
+def past_its_program(case: Case, main: Node) -> float:
+    """How sure it is that a main thread is past its program: in frames of the shutdown, or in what the interpreter itself has called.
+
+    What has no ``<module>`` below it is an exit handler only where nothing else explains that: the program is a python's, all of
+    its frames can be read, and its own start was seen or would be.
+    """
+    stack = main.stack
     if stack is None or not stack.frames:
-        return False
+        return 0.0
     if any_tag(tags(stack), "exit", "group_destroy"):
-        return True
-    root = stack.frames[-1].function
-    return root not in ("<module>", "_run_module_as_main", "_run_module_code") and not root.startswith("_bootstrap")
+        return 1.0
+    process = case.job.members[main.pid].process
+    if _started(stack) or not (process.executable or "").startswith("python") or UNREADABLE in "".join(process.command):
+        return 0.0
+    before = (seen.reading for seen in case.history.series(Stack, main.pid, main.tid))
+    if any(_started(one) and (is_user(one.frames[-1]) or one.frames[-1].function != STARTS[0]) for one in before):
+        return 1.0
+    return INFERRED if is_user(stack.frames[-1]) else 0.0
+
+
+def _started(stack: Stack) -> bool:
+    """Whether the program itself, or what starts a child of ``multiprocessing``, is at the root."""
+    root = stack.frames[-1].function if stack.frames else ""
+    return root in STARTS or root.startswith("_bootstrap")
 
 
 def _patience(case: Case, chain: Chain) -> float:
