@@ -252,8 +252,11 @@ def _io_calls(threads: list[Seen[r.Thread]]) -> int | None:
 
 
 def python_threads(history: History, pid: int) -> list[int]:
-    """Threads of a process in which Python frames were seen, and that are still there as far as is known."""
-    return sorted(key[1] for key in history.of(r.Stack, pid) if not has_ended(history, *key))
+    """Threads of a process in which Python frames were seen, and that are still there as far as is known.
+
+    A stack without a thread's number is of another process: what vfork has made has its parent's memory, and none of its threads.
+    """
+    return sorted(key[1] for key in history.of(r.Stack, pid) if key[1] and not has_ended(history, *key))
 
 
 def has_ended(history: History, pid: int, tid: int) -> bool:

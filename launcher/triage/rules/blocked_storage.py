@@ -5,25 +5,39 @@ What it means
 
 How it is recognised
     The wait chain ends in a file system call (read, write, fsync, stat, open, a page fault) that has not returned, and nothing
-    of that thread moves. The mount, its kind and its source come from the descriptor or the path.
+    of that thread moves. The mount, its kind and its source come from the descriptor or the path. Of a thread in state D of
+    which neither the call nor the kernel's function is a file system's, it is only suspected.
 
 What it is mistaken for
-    Slow storage: requests complete, the thread runs now and then. An fsync that flushes: dirty pages shrink.
+    A thread in state D that waits for something else (a child that it makes, the GPU's driver): ``blocked_child``,
+    ``driver_unresponsive``. Slow storage: requests complete, the thread runs now and then. An fsync that flushes: dirty pages shrink.
 
 What to do next
     ``mount | grep`` the named mount, ask its server; ``dmesg`` for I/O errors.
 """
 
+import re
+
 from perfwatch.probes.readings import Host, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, temporal, who
+from perfwatch.triage.independence import ONE_SOURCE
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.node import End
 
 CAUSE = Cause("blocked_storage", "hung", "storage", (Thread,))
 
 FLUSHING_BYTES_PER_SECOND = 1 << 20  # a page cache that shrinks faster than this is being written
+CALLS = frozenset(
+    "read write open stat sync lock page_fault execve".split()
+)  # kinds of calls on files, and one by its name
+# Functions of Linux' page cache, block layer and file systems in which a thread waits; there are others.
+WAITS = re.compile(
+    r"_*(folio|wait_on_page|io_schedule|blk|bio_|rq_qos|balance_dirty|wait_on_buffer|jbd2|ext4|xfs|xlog|btrfs|zfs|zio|nfs|rpc_wait"
+    r"|fuse|request_wait_answer|ceph|cifs|smb|wait_for_response|lustre|ll_|cl_|ptlrpc|gpfs|beegfs|p9_|v9fs|nvme|scsi|wb_|writeback)"
+)
 
 
 def judge(case: Case) -> Outcome:
@@ -34,7 +48,9 @@ def judge(case: Case) -> Outcome:
             continue
         file = end.descriptor
         where = f" on {file.mount} ({file.filesystem}, {file.device})" if file is not None and file.mount else ""
-        what = f"{end.node.wait.call if end.node.wait else 'a kernel wait'} of {end.detail or 'a file'}{where}"
+        seen = end.kind == "storage" or bool(end.detail) or _of_files(end)
+        call = end.node.wait.call if end.node.wait else "a kernel wait"
+        what = f"{call} of {end.detail or 'a file'}{where}" if seen else f"{call}, for {chain.awaited}"
         return hung(
             case,
             CAUSE.name,
@@ -42,6 +58,7 @@ def judge(case: Case) -> Outcome:
             owner=CAUSE.owner,
             summary=f"{who(chain)} is blocked in {what}",
             patience=temporal(case),
+            ceiling=1.0 if seen else ONE_SOURCE,
             alternatives=(
                 Alternative(cause="starved_by_storage", refuted_by="the call has not returned once"),
                 Alternative(cause="slow_checkpoint", refuted_by="no page is being written back"),
@@ -54,6 +71,13 @@ def judge(case: Case) -> Outcome:
             ),
         )
     return None
+
+
+def _of_files(end: End) -> bool:
+    """Whether a thread in state D stands in a call on files, or in a function of the kernel's for them."""
+    wait, thread = end.node.wait, end.node.thread
+    called = wait is not None and (wait.kind in CALLS or wait.call in CALLS)
+    return called or (thread is not None and WAITS.match(thread.wchan or "") is not None)
 
 
 def _flushing(case: Case, chain: Chain) -> bool:

@@ -33,8 +33,8 @@ MOSTLY = 0.6  # of the samples
 OTHER_PHASES = ("autotune", "compile", "import", "loader_wait")
 ONE_LINE = 0.9  # of the samples: a nonblocking dump tears about 3 %
 DEVICE_FILES = "/dev/nvidia"
-# The driver's own functions, where a thread stands in it.
-DRIVER_WAITS = re.compile(r"^(nv|_nv|uvm|os_acquire|rm_|rpc)")
+# The driver's own functions, where a thread stands in it; an NVMe disk's and those of NFS (``rpc_wait_bit_killable``) begin alike.
+DRIVER_WAITS = re.compile(r"^(nv(?!me)|_nv|uvm|os_acquire|rm_|rpc(?!_))")
 STANDS_SECONDS = 1.0  # four ranks at once were seen in state D in os_acquire_rwlock_read that had run 0.03 s before
 # Calls that wait for the device to give a value; on a tensor in host memory they return at once.
 SYNC_CALLS = frozenset(

@@ -98,6 +98,8 @@ def _by_library(history: History, job: Job, node: Node) -> Edge | None:
             return ending("collective", node, "the gradients' reduction", detail="backward")
         if polling.waits_for_work(history, node):
             return ending("collective", node, "an asynchronous collective", detail="work")
+    if node.wait is not None and node.wait.call in workers.FORKS and (young := workers.begun(history, job, node)):
+        return _found(young, "child")
     if "child_wait" in inner or (node.wait is not None and node.wait.kind == "child"):
         return _found(workers.child(history, job, node), "child")
     if "loader_stop" in inner and "mp_join" in inner:

@@ -15,6 +15,8 @@ from perfwatch.triage.words.frames import any_tag, is_user, show, tags, tags_of
 Found = tuple[str, tuple[Node, ...], End | None]
 
 ASKS = ("mp_queue_get", "mp_lock", "queue_get", "mp_receive")
+FORKS = ("vfork", "clone", "clone3")  # their caller waits, in state D, until the child has become a program of its own
+BEGUN_SECONDS = 1.0  # from when a caller last ran to its child's start, which is told in ticks and after a look
 EXECUTOR_TAGS = ("pool_service", "futures_service")
 
 
@@ -167,6 +169,19 @@ def child(history: History, job: Job, node: Node) -> Found:
     if wanted is None and any(m.alive and m.role != "worker" for m in members):
         members = [m for m in members if m.alive and m.role != "worker"]
     return _others(history, job, node, [m for m in members if not ended_before(history, node, m)], "child")
+
+
+def begun(history: History, job: Job, node: Node) -> Found | None:
+    """The thread waits for a child that it has just made to become another program: of those that live, the one as old as the wait."""
+    if node.thread is None or node.thread.ran_ago_seconds is None:
+        return None
+    since = node.thread_at - node.thread.ran_ago_seconds
+    looks = (history.latest(r.Process, m.pid) for m in job.children(node.pid) if m.alive)
+    ages = {
+        s.reading.pid: s.at - s.reading.age_seconds - since for s in looks if s and s.reading.age_seconds is not None
+    }
+    first = min((pid for pid, later in ages.items() if later > -BEGUN_SECONDS), key=lambda pid: ages[pid], default=None)
+    return None if first is None else _others(history, job, node, [job.members[first]], "child")
 
 
 def joined(history: History, job: Job, node: Node) -> Found:
