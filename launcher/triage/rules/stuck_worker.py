@@ -6,10 +6,10 @@ What it means
 
 How it is recognised
     The wait chain passes from the training thread through the loader's or pool's queue to a worker that is busy with a task.
-    That worker's stack, run time and own io are flat; the kernel says when it last ran and until when it waits. A worker that
-    runs without delivering anything is given the full patience, half of it where one call of a regular expression has taken
-    longer than all that each of the other workers did; workers that all sleep and ask in a loop, twice that; one in a ``for``
-    loop, or in a ``while`` that reads or writes data itself, five times.
+    That worker's stack, run time and own io are flat; the kernel says when it last ran and until when it waits (without stacks
+    that is all, and less sure). A worker that runs without delivering anything is given the full patience, half of it where one call
+    of a regular expression has taken longer than all that each of the other workers did; workers that all sleep and ask in a loop,
+    twice that; one in a ``for`` loop, or in a ``while`` that reads or writes data itself, five times.
 
 What it is mistaken for
     A worker that goes through data in Python: ``waiting_on_work``. A slow worker: its stack or io moves, or its wait ends soon
@@ -27,7 +27,7 @@ from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, 
 from perfwatch.triage.moving.loops import blamed, goes_through_data, in_one_call, moves_data, turning
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Evidence, Outcome
-from perfwatch.triage.waits.batches import all_nap, all_wait, given_nothing, outspends, through_a_queue, without_a_batch
+from perfwatch.triage.waits import batches
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.forked import forked_with_a_lock
 from perfwatch.triage.waits.lock_owners import takes_again
@@ -43,9 +43,8 @@ OWN_ENDS = ("sleep", "lock", "python", "native", "gil", "cycle", NATIVE_WAIT, "o
 RUNNING_ENDS = ("python", "native")
 COUNTED_LOOP = 5.0  # times the patience, for a worker in a ``for`` loop, in native code, or that reads or writes data
 NAPPING = 2.0  # times the patience, for workers that look again and again whether something has come
-# Of the patience, in one call of a regular expression that has cost more than all that the other workers did.
-GONE_WILD = 0.5
-CEILING_GUESSED = 0.78  # it runs in a loop that waits for no condition, or waits in native code, for whom is not known
+GONE_WILD = 0.5  # of it, in one call of a regular expression that has cost more than all that the other workers did
+CEILING_GUESSED = 0.78  # no stack; in a loop that waits for no condition; or in native code, for whom is not known
 CEILING_UNSEEN = 0.7  # what it waits for could not be read
 RAISES = ("set DataLoader(timeout=...) so that it raises instead",)
 CEILING_RUNNING = 0.88  # an endless loop and a very long computation look the same from outside
@@ -55,11 +54,12 @@ def judge(case: Case) -> Outcome:
     """Fires on a chain that went through a queue of workers and ends in one that does not move."""
     for chain in case.still_chains:
         end = chain.end
-        if through_a_queue(case, chain) and all_nap(case, chain):
+        if batches.through_a_queue(case, chain) and batches.all_nap(case, chain):
             return _napping(case, chain)
-        if not through_a_queue(case, chain) or end.kind not in OWN_ENDS or wakes_soon(case, end):
+        if not batches.through_a_queue(case, chain) or end.kind not in OWN_ENDS or wakes_soon(case, end):
             continue
-        if end.node.stack is None or (end.node.pid, end.node.tid) == (chain.start.pid, chain.start.tid):
+        unseen = end.node.stack is None and not batches.told_without_a_stack(case, chain)
+        if unseen or (end.node.pid, end.node.tid) == (chain.start.pid, chain.start.tid):
             continue
         if end.kind == "cycle" and {link.pid for link in chain.links} == {chain.start.pid}:
             continue  # threads of one pool that wait for each other: no worker process is to blame
@@ -80,7 +80,7 @@ def _napping(case: Case, chain: Chain) -> Outcome:
         summary=f"{who(chain)} sleeps and asks again and again; for {silent:.0f} s nothing has come of it and the training thread waits",
         patience=NAPPING * temporal(case),
         silent=silent,
-        evidence=(given_nothing(case, chain, silent),),
+        evidence=(batches.given_nothing(case, chain, silent),),
         ceiling=CEILING_GUESSED,
         alternatives=(Alternative(cause="starved_by_transforms", refuted_by="no batch was delivered meanwhile"),),
         next=(f"look at {show(chain.end.node.frame)}: what would end that loop?",),
@@ -93,16 +93,16 @@ def _finding(case: Case, chain: Chain) -> Outcome:
     certain = (end.kind in ("lock", "gil", "cycle") and end.detail != OTHERS_MOVE) or outlasts(case, end)
     silent = end.silent_seconds or 0.0
     evidence: tuple[Evidence, ...] = ()
-    patience = STRUCTURAL_SECONDS if certain else temporal(case)
-    ceiling = {"unknown": CEILING_UNSEEN, NATIVE_WAIT: CEILING_GUESSED}.get(end.kind, 1.0)
+    patience = STRUCTURAL_SECONDS if certain and end.node.stack is not None else temporal(case)
+    told = 1.0 if end.node.stack is not None else CEILING_GUESSED
+    ceiling = {"unknown": CEILING_UNSEEN, NATIVE_WAIT: CEILING_GUESSED}.get(end.kind, told)
     wild = False
     if running:
-        silent, evidence = without_a_batch(case, chain)
+        silent, evidence = batches.without_a_batch(case, chain)
         loops = turning(case.history, end.node)
         fills = moves_data(case.history, end.node)
         ceiling = CEILING_RUNNING if "while" in loops and not fills else CEILING_GUESSED
-        wild = in_one_call(case.history, end.node)
-        beyond = outspends(case, chain) if wild else ()
+        beyond = batches.outspends(case, chain) if (wild := in_one_call(case.history, end.node)) else ()
         evidence, patience = (*evidence, *beyond), patience * (GONE_WILD if beyond else 1.0)
         if not wild and goes_through_data(case.history, end.node):
             return None  # data come to an end: a stream that skips to where a run had stopped, a buffer that fills
@@ -110,7 +110,7 @@ def _finding(case: Case, chain: Chain) -> Outcome:
         patience *= COUNTED_LOOP if counts else 1.0
         if counts and silent < patience:
             return None  # long work, until proved otherwise
-    said = f"{who(chain)} runs without delivering anything" if running else all_wait(chain)
+    said = f"{who(chain)} runs without delivering anything" if running else batches.all_wait(chain)
     if not running and (frame := takes_again(case.history, end.node)):
         said = f"{who(chain)} waits for a lock that it has taken itself at {show(frame)}"
     found = hung(
@@ -134,7 +134,7 @@ def _finding(case: Case, chain: Chain) -> Outcome:
         ),
         next=(
             f"py-spy dump --nonblocking --pid {end.node.pid}",
-            *(forked_with_a_lock(case, end) or (RAISES if "loader" in chain.through else ())),
+            *(forked_with_a_lock(case, end) or (RAISES if end.node.role == "worker" else ())),
         ),
     )
     return blamed(case.history, end.node, found) if running and not wild else found

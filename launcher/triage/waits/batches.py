@@ -4,13 +4,15 @@ from itertools import pairwise
 
 from perfwatch.probes.readings import Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import who
+from perfwatch.triage.hang import outlasts, who
 from perfwatch.triage.moving.memory import unfed
 from perfwatch.triage.moving.motion import bursts
+from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.shares.profile import profile
 from perfwatch.triage.verdict import Evidence
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.polling import only_asks
+from perfwatch.triage.waits.threads import waits_forever
 from perfwatch.triage.words.frames import show
 
 MOST_NAMED = 4  # workers
@@ -40,6 +42,16 @@ def all_nap(case: Case, chain: Chain) -> bool:
         and not bursts(case.history, end.node.pid, end.node.tid)
         for end in chain.ends
     )
+
+
+def told_without_a_stack(case: Case, chain: Chain) -> bool:
+    """Whether the kernel alone tells that a worker stands: it sleeps beyond the patience, or a loader's waits for a lock for ever.
+
+    A loader's worker that is idle looks into its queue again and again. Nobody else who might deliver moves.
+    """
+    end = chain.end
+    locked = end.kind == "lock" and end.node.role == "worker" and waits_forever(end.node)
+    return (outlasts(case, end) or (locked and not goes_on(case, chain))) and all(one.still for one in chain.ends)
 
 
 def without_a_batch(case: Case, chain: Chain) -> tuple[float, tuple[Evidence, ...]]:
