@@ -6,6 +6,7 @@ from datetime import datetime, timezone
 
 import msgspec
 
+from perfwatch.probes.readings import Stack
 from perfwatch.recording import Recording
 from perfwatch.triage.cards.efficiency import efficiency
 from perfwatch.triage.case import Case
@@ -38,6 +39,7 @@ SUSPECTED = 0.5  # of a finding's confidence that a mere suspicion of it has
 SHOWN = 4
 SHOWN_LINKS = 12
 RANK = re.compile(r"\branks?\b(?!\.)")  # the word, and not the name of a file
+DUMP = re.compile(r"py-spy dump .*--pid (\d+)$")
 STANDS_SECONDS = 2.0  # longer than the waits within a healthy step, shorter than any patience
 MOVING = ("slow", "healthy")  # states that a job which may be hung cannot be called yet
 
@@ -61,6 +63,7 @@ def judge(case: Case, rules: Sequence[Rule] = RULES) -> Verdict:
             outcome = rule.judge(case)
             if isinstance(outcome, Finding):
                 outcome = _of_rank(case, sharpened(case, outcome))
+                outcome = msgspec.structs.replace(outcome, next=_possible(case, outcome.next))
         except Exception as error:  # a broken rule must not silence the sound ones
             missing.append(
                 Missing(witness=f"rule {rule.CAUSE.name}", reason=f"failed: {type(error).__name__}: {error}")
@@ -85,6 +88,18 @@ def _of_rank(case: Case, finding: Finding) -> Finding:
     if len(case.job.ranks) < 2 or len(blamed) > 1 or rank is None or RANK.search(finding.summary):
         return finding
     return msgspec.structs.replace(finding, summary=f"rank {rank}: {finding.summary}")
+
+
+def _possible(case: Case, actions: tuple[str, ...]) -> tuple[str, ...]:
+    """What to do next, where py-spy cannot read a process: what would let it, in place of the dump that would fail."""
+    lacking = case.lacks("stacks")
+    if lacking is None:
+        return actions
+    dumps = [(one, DUMP.match(one)) for one in actions]
+    return tuple(
+        one if dump is None or case.history.of(Stack, int(dump[1])) else lacking.advice or f"perfwatch doctor {dump[1]}"
+        for one, dump in dumps
+    )
 
 
 def _verdict(case: Case, findings: list[Finding], missing: tuple[Missing, ...]) -> Verdict:
@@ -181,7 +196,9 @@ def _as_seen(case: Case, verdict: Verdict) -> Verdict:
         verdict,
         summary=f"no cause can be named: {who(chain)} {doing(chain.awaited)} ({case.progress[rank].basis})",
         wait_chain=tuple(link for one in case.chains.values() for link in one.links)[:SHOWN_LINKS],
-        next=(f"py-spy dump --nonblocking --pid {chain.end.node.pid}", f"perfwatch attach {rank} --watch"),
+        next=_possible(
+            case, (f"py-spy dump --nonblocking --pid {chain.end.node.pid}", f"perfwatch attach {rank} --watch")
+        ),
     )
 
 

@@ -74,3 +74,13 @@ def test_workers_that_are_all_idle_are_not_to_blame() -> None:
     nap = Wait(call="clock_nanosleep", number=230, kind="sleep", remaining_seconds=4.0)
 
     assert judged(p28335=idle, p28159=nap).cause is None
+
+
+@pytest.mark.parametrize(
+    ("advice", "first"), [("pip install py-spy", "pip install py-spy"), ("", "perfwatch doctor 28335")]
+)
+def test_what_would_let_it_read_stacks_is_advised_in_place_of_a_dump(advice: str, first: str) -> None:
+    """A ``py-spy dump`` would fail there as well."""
+    verdict = judged(advice=advice)
+
+    assert verdict.next == (first, "set DataLoader(timeout=...) so that it raises instead")
