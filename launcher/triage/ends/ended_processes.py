@@ -1,12 +1,14 @@
 """Processes that have ended while somebody waits for what they would have brought: since when, which of them, and who replaced one."""
 
+import msgspec
+
 from perfwatch.probes.readings import ProcessEnded, Traceback
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import how_it_ended
 from perfwatch.triage.ends.last_words import last_words
 from perfwatch.triage.hang import who
 from perfwatch.triage.roles.job import youngest_start_gap_seconds
-from perfwatch.triage.verdict import Evidence
+from perfwatch.triage.verdict import Evidence, Finding
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import node_of
 from perfwatch.triage.waits.threads import A_BARRIER, A_CONDITION, BEFORE_SECONDS, awaited
@@ -23,6 +25,16 @@ def outlived_seconds(case: Case, chain: Chain) -> float:
     gone = case.history.latest(ProcessEnded, chain.end.node.pid)
     known = gone.at if gone is not None else chain.start.thread_at - (chain.end.silent_seconds or 0.0)
     return max(0.0, chain.start.thread_at - known)
+
+
+def dated(case: Case, chain: Chain, found: Finding) -> Finding:
+    """The same, silent since the waiting thread last ran, as the kernel says; since the end, where that came later and was watched."""
+    start = chain.start
+    ran_ago = (start.motion.ran_ago_seconds or 0.0) + case.at - start.thread_at
+    ends = case.history.series(ProcessEnded, chain.end.node.pid)
+    if ends and case.job.members[chain.end.node.pid].process.command:  # a zombie has none: it was seen alive
+        ran_ago = min(ran_ago, case.at - ends[0].at)
+    return msgspec.structs.replace(found, silent_seconds=round(max(found.silent_seconds or 0.0, ran_ago), 1))
 
 
 def dead_beside(case: Case, chain: Chain) -> tuple[int, ...]:

@@ -66,7 +66,7 @@ def _gone(case: Case, chain: Chain) -> Outcome:
     pid = chain.end.node.pid
     how, last = how_it_ended(case.history, pid), show(chain.end.node.frame)
     lost = f"process {pid}{f', last seen at {last},' if last else ''} is gone{f' ({how})' if how else ''}"
-    return hung(
+    found = hung(
         case,
         CAUSE.name,
         chain,
@@ -77,6 +77,7 @@ def _gone(case: Case, chain: Chain) -> Outcome:
         alternatives=(Alternative(cause="stuck_worker", refuted_by=f"process {pid} does not exist any more"),),
         next=(ended_processes.where_to_look(case, pid), RAISES),
     )
+    return ended_processes.dated(case, chain, found)
 
 
 def _lost_task(case: Case, chain: Chain) -> Outcome:

@@ -1,0 +1,46 @@
+"""Since when nobody moves where the process that is waited for has ended."""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import msgspec
+
+from perfwatch.gauntlet.recorded import expected_of
+from perfwatch.probes.readings import Process, ProcessEnded
+from perfwatch.recording import load
+from perfwatch.triage.diagnose import diagnose
+
+CASE = Path(__file__).parent / "recordings" / "dead_worker" / "fires" / "dead_before_we_came"
+PRODUCER = 14607
+RAN_AGO = 3.3  # as the kernel said when it was recorded, after 1.3 s
+
+
+def test_who_came_when_it_was_dead_already_hears_how_long_the_waiting_one_has_not_run() -> None:
+    """Not how long we have watched it."""
+    verdict = diagnose(load(CASE), expected_of(CASE).at)
+
+    assert verdict.silent_seconds == RAN_AGO
+    assert verdict.onset is not None
+    assert datetime.fromisoformat(verdict.at[:-1]) - datetime.fromisoformat(verdict.onset[:-1]) >= timedelta(seconds=3)
+
+
+def test_a_process_that_worked_until_its_end_was_watched_was_waited_for_in_good_faith() -> None:
+    """A zombie has no command line; this one had: it was alive when it was first seen."""
+    recording, at = load(CASE), expected_of(CASE).at
+
+    def alive(reading: Process) -> Process:
+        return msgspec.structs.replace(reading, command=("python", "train.py"))
+
+    records = tuple(
+        msgspec.structs.replace(one, reading=alive(one.reading))
+        if isinstance(one.reading, Process) and one.reading.pid == PRODUCER
+        else one
+        for one in recording.records
+    )
+    ended = next(one.at for one in records if isinstance(one.reading, ProcessEnded))
+
+    verdict = diagnose(replace(recording, records=records), at)
+
+    assert verdict.cause == "dead_worker"
+    assert verdict.silent_seconds == round(at - ended, 1)
