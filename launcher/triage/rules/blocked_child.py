@@ -11,7 +11,7 @@ How it is recognised
 What it is mistaken for
     A child that works (it burns CPU or does io, in whatever thread, or what it started does): busy. A dead child:
     ``dead_worker``. A child blocked on a file or a peer is still a blocked child: the chain says on what. ``blocked_pipe``: it
-    waits for a reader of its output, and nobody for its end.
+    waits for a reader of its output, or does not read what it is sent, and nobody waits for its end.
 
 What to do next
     Look at the child; give ``subprocess.run`` a timeout.
@@ -26,9 +26,9 @@ from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Evidence, Link, Outcome
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.forked import forked_with_a_lock
+from perfwatch.triage.waits.full_pipe import of_its_pipe
 from perfwatch.triage.waits.node import NATIVE_WAIT, node_of, silence
 from perfwatch.triage.waits.threads import OTHERS_MOVE
-from perfwatch.triage.waits.undrained import undrained
 
 CAUSE = Cause("blocked_child", "hung", "user_code", (Process, Thread))
 
@@ -50,7 +50,7 @@ def judge(case: Case) -> Outcome:
             return _finding(case, chain, child, DOZING * temporal(case), dozing=True)
         if end.kind in ("dead", "stopped", "traced") or not end.still or wakes_soon(case, end) or goes_on(case, chain):
             continue
-        if child is None or undrained(case, chain) is not None:
+        if child is None or of_its_pipe(case, chain):
             continue
         if not (chain.through & ASKED or (chain.through & TALKED_TO and not _worker(case, child))):
             continue

@@ -1,15 +1,15 @@
 """A thread writes into a full pipe that nobody reads, or reads a pipe into which nobody writes.
 
 What it means
-    Often the job's own stdout: whoever started it took the pipe and stopped reading. Or a FIFO that has no other end. Or a
-    program that a worker (or the training thread) started: its stderr is a pipe, and only its stdin or stdout is attended to.
-    Or the job's terminal is held.
+    Often the job's own stdout: whoever started it took the pipe and stopped reading. Or a FIFO that has no other end. Or a program
+    that a worker (or the training thread) started: only its stdin or stdout is attended to. Or the job's terminal is held.
 
 How it is recognised
-    The wait chain ends in a read or write on a pipe or FIFO; who holds the other end is known from every process' open files.
-    Or it ends in a circle: the program writes into its full stdout or stderr, and its parent waits for it at another descriptor.
-    A question on stdin, in the midst of training, that a pipe does not answer is given less time than data that are late.
-    A write to a terminal that takes no more: Ctrl-S was typed there, or whoever shows it (tmux, screen, ssh) has stopped.
+    The wait chain ends in a read or write on a pipe or FIFO, or passes a full one which a process of the job, that stands at something
+    else, does not read; who holds the other end is known from every process' open files. Or it ends in a circle: the program writes
+    into its full stdout or stderr, and its parent waits for it at another descriptor. A question on stdin, in the midst of training,
+    that a pipe does not answer is given less time than data that are late. A write to a terminal that takes no more: Ctrl-S was
+    typed there, or whoever shows it (tmux, screen, ssh) has stopped.
 
 What it is mistaken for
     A slow reader: the writer runs now and then. A queue between the job's own processes: the chain goes on to the other end.
@@ -30,6 +30,7 @@ from perfwatch.triage.shares.profile import TRAINING_TAGS
 from perfwatch.triage.verdict import Alternative, Finding, Outcome
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.edges import STREAMS
+from perfwatch.triage.waits.full_pipe import not_read
 from perfwatch.triage.waits.held_terminal import held
 from perfwatch.triage.waits.node import culprit
 from perfwatch.triage.waits.undrained import Undrained, undrained
@@ -48,6 +49,8 @@ def judge(case: Case) -> Outcome:
         end = chain.end
         if (found := undrained(case, chain)) is not None:
             return _undrained(case, chain, found)
+        if (between := not_read(case, chain)) is not None:
+            return between
         if end.kind not in ("pipe_full", "pipe_empty") or not end.still or chain.through & {"child", "pool"}:
             continue
         if (terminal := held(case, chain)) is not None:

@@ -53,8 +53,14 @@ def undrained(case: Case, chain: Chain) -> Undrained | None:
             continue
         writer = node_of(case.history, case.job, link.pid, link.tid)
         reader = node_of(case.history, case.job, waiting[-1].pid, waiting[-1].tid)
-        pipe = _full(case, writer)
-        if pipe is None or reader.pid not in pipe.readers or _takes(case, reader, pipe):
+        pipe = blocked_writing(case, writer)
+        if (
+            pipe is None
+            or pipe.fd not in OUTPUTS
+            or pipe.kind != "pipe"
+            or reader.pid not in pipe.readers
+            or takes(case, reader, pipe)
+        ):
             continue
         if not worked_for(
             case.history, other_threads(case.history, case.job, reader)
@@ -63,16 +69,16 @@ def undrained(case: Case, chain: Chain) -> Undrained | None:
     return None
 
 
-def _full(case: Case, node: Node) -> Descriptor | None:
-    """The pipe behind its stdout or stderr into which a thread is blocked writing."""
+def blocked_writing(case: Case, node: Node) -> Descriptor | None:
+    """The full pipe into which a thread is blocked writing."""
     wait = node.wait
-    if wait is None or wait.kind != "write" or wait.fd not in OUTPUTS or not node.motion.frozen:
+    if wait is None or wait.kind != "write" or wait.fd is None or not node.motion.frozen:
         return None
     seen = open_file(case.history, node.pid, node.tid, wait.fd)
-    return seen.reading if seen is not None and seen.reading.kind == "pipe" else None
+    return seen.reading if seen is not None and seen.reading.kind in ("pipe", "fifo") else None
 
 
-def _takes(case: Case, reader: Node, pipe: Descriptor) -> bool:
+def takes(case: Case, reader: Node, pipe: Descriptor) -> bool:
     """Whether what a thread is blocked in is that very pipe, alone or among others, or cannot be told."""
     wait = reader.wait
     if wait is None or not reader.motion.frozen:
