@@ -79,6 +79,8 @@ def _what(case: Case, seen: Profile, most: float) -> str:
 
 def _prints(case: Case, stack: Stack) -> bool:
     found = tags(stack)
+    if "log_lock" in found:
+        return False  # who waits for its turn writes nothing
     if any_tag(found, "log", "tracker", "picture") or syncs_little(case, stack) or stores_rows(case, stack):
         return True
     frame = user_frame(stack)

@@ -28,7 +28,9 @@ def rests(history: History, stack: r.Stack) -> bool:
 
 
 def takes_a_lock(history: History, stack: r.Stack) -> bool:
-    """Whether a stack stands at a line of the program that takes a lock, or in a wait of ``threading``."""
+    """Whether a stack stands at a line of the program that takes a lock, in a wait of ``threading``, or before a logger's handler."""
+    if "log_lock" in tags(stack):
+        return True
     if "thread_wait" in tags(stack) and tags(stack) <= {"thread_wait"}:
         return True
     line = calling_line(history, stack)

@@ -162,6 +162,7 @@ VOCABULARY: tuple[tuple[str, str, str | None], ...] = (
     ("attention", r"transformers/.*\.py", "sdpa_attention_forward flash_attention_forward"),
     ("eager_attention", r"transformers/.*\.py", "eager_attention_forward"),
     ("log", r"logging/__init__\.py", "emit flush handle callHandlers"),
+    ("log_lock", r"logging/__init__\.py", "acquire _acquireLock"),  # of a handler, which one thread uses at a time
     ("log", r"tqdm/(std|utils)\.py", "write display refresh status_printer print_status fp_write"),
     ("log", r"rich/console\.py", "print _write_buffer"),
     (
