@@ -5,7 +5,7 @@ What it means
     other.
 
 How it is recognised
-    The training thread itself is inside the loader's fetch (or data set code below it) for a good part of its time. Without a
+    The training thread itself is inside the loader's fetch (or data set code below it) or a sampler of the program's own. Without a
     loader: it is outside of every model, backward and optimizer frame, and what runs there is Python or a data library (by the
     frames, by a native profile, or it never gives the GIL back), not tensor arithmetic of the program's own. What lasts for
     several steps and comes between them (votes after each fold) is told once it has come back, by what it costs of whole periods.
@@ -33,7 +33,8 @@ from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.cpu import spare_cores
 from perfwatch.triage.shares.native import native_python_share
 from perfwatch.triage.shares.other_work import NATIVE_SHARE, OWN_SHARE, does_other_work, keeps_gil, shown
-from perfwatch.triage.shares.own_work import fetches, fetches_itself, own_python
+from perfwatch.triage.shares.own_work import fetches, fetches_itself, own_python, prepares
+from perfwatch.triage.shares.profile import in_own_sampler
 from perfwatch.triage.shares.rollouts import in_rollout
 from perfwatch.triage.slowness import FEW_SAMPLES, certainty, slow, working, worst
 from perfwatch.triage.verdict import Alternative, Outcome
@@ -46,24 +47,29 @@ RESIDUE = 0.5  # own work is what no other rule knows: one that explains half as
 SPARE_CORES = 0.25  # with less than that idle, workers would take their time from training itself
 MOSTLY = 0.5  # of the time: beyond it loading is what the run does, whoever gets the CPUs
 NO_GAIN = 0.55
+# What it does, why nobody else does it, where it stands, what helps.
+FETCHES = (
+    "prepares its own data", "no worker does it", "is inside the loader's fetch",
+    "DataLoader(num_workers=4) moves this out of the training thread",
+)  # fmt: skip
+DRAWS = (
+    "draws its batches", "a sampler runs in no worker", "is inside its loader's sampler",
+    "draw many batches at once, ahead of the epoch, or make the sampler cheaper: workers do not help",
+)  # fmt: skip
 OWN_CONFIDENCE = 0.75  # data or not, it is the training thread's own work; that it is data is inferred
 
 
 def judge(case: Case) -> Outcome:
-    """Fires when the training thread spends its time below the loader's fetch, or in Python of its own between steps."""
-    found = worst(case, lambda rank, seen: seen.share_where(fetches))
+    """Fires when the training thread spends its time in the loader's fetch or sampler, or in Python of its own between steps."""
+    found = worst(case, lambda rank, seen: seen.share_where(prepares))
     if found is None:
         return _own(case)
     rank, seen, lost = found
-    own = seen.share_where(fetches_itself)
-    frame = seen.top_line(fetches_itself if own >= MOSTLY * lost else fetches)
-    saw = case.saw(
-        "stack",
-        f"pid {rank.pid}",
-        "is inside the loader's fetch",
-        f"{lost:.0%} of {seen.samples} samples",
-        "0 % with workers",
-    )
+    draws = seen.share_where(in_own_sampler) >= MOSTLY * lost
+    own = in_own_sampler if draws else fetches_itself
+    frame = seen.top_line(own if seen.share_where(own) >= MOSTLY * lost else fetches)
+    does, why, stands, advice = DRAWS if draws else FETCHES
+    saw = case.saw("stack", f"pid {rank.pid}", stands, f"{lost:.0%} of {seen.samples} samples", "hardly ever")
     return slow(
         case,
         CAUSE,
@@ -71,14 +77,10 @@ def judge(case: Case) -> Outcome:
         lost=lost,
         frame=frame,
         confidence=min(certainty(lost), _ceiling(case, rank, lost)),
-        summary=f"the training thread prepares its own data {lost:.0%} of the time, mostly at {show(frame)}: no worker does it",
+        summary=f"the training thread {does} {lost:.0%} of the time, mostly at {show(frame)}: {why}",
         evidence=(saw,),
-        alternatives=(
-            Alternative(
-                cause="starved_by_transforms", refuted_by="there is no worker: the training thread does it itself"
-            ),
-        ),
-        next=("DataLoader(num_workers=4) moves this out of the training thread",),
+        alternatives=(Alternative(cause="starved_by_transforms", refuted_by="the training thread does it itself"),),
+        next=(advice,),
     )
 
 

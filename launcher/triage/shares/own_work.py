@@ -8,6 +8,7 @@ import re
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.history import History
+from perfwatch.triage.shares.profile import in_own_sampler
 from perfwatch.triage.words.code import calling_line, line_of, names
 from perfwatch.triage.words.frames import COMPREHENSIONS, is_user, of_tensors, short_name, tags, tags_of
 
@@ -59,6 +60,11 @@ def fetches_itself(stack: r.Stack) -> bool:
         if tags_of(frame.function, frame.file) & LOADER:
             return False
     return False
+
+
+def prepares(stack: r.Stack) -> bool:
+    """Whether a stack is where batches are made: below a loader's fetch, or in a sampler of the program's own."""
+    return fetches(stack) or in_own_sampler(stack)
 
 
 def fetches(stack: r.Stack) -> bool:

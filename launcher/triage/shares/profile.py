@@ -22,10 +22,11 @@ TRAINING_TAGS = ("backward", "optimizer", "forward", "loader", "scaler", "collec
 def at_training(stack: r.Stack) -> bool:
     """Whether a stack is in training code; a sampler of the program's own, which a loader asks for a batch, may never give one."""
     found = tags(stack).intersection(TRAINING_TAGS)
-    return bool(found - {"loader"} if _in_own_sampler(stack) else found)
+    return bool(found - {"loader"} if in_own_sampler(stack) else found)
 
 
-def _in_own_sampler(stack: r.Stack) -> bool:
+def in_own_sampler(stack: r.Stack) -> bool:
+    """Whether a stack is in code of the program's own that a loader asks which samples come next."""
     for frame in stack.frames:
         if is_user(frame):
             return "sampler" in tags(stack)

@@ -105,7 +105,11 @@ VOCABULARY: tuple[tuple[str, str, str | None], ...] = (
         r"/traceback\.py",
         "format_stack extract_stack extract walk_stack _extract_from_extended_frame_gen",
     ),
-    ("profiler", r"torch/(profiler|autograd)/(profiler|profiler_util|_memory_profiler)\.py|/c?[pP]rofile\.py", None),
+    (
+        "profiler",
+        r"torch/(profiler|autograd)/(profiler|profiler_util|_memory_profiler)\.py|/c?[pP]rofile\.py|/tracemalloc\.py",
+        None,
+    ),
     ("save", r"torch/serialization\.py", "save _save _legacy_save __exit__ write_record"),
     ("save", r"torch/distributed/checkpoint/.*\.py", None),
     (
