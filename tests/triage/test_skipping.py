@@ -129,7 +129,7 @@ TRAINS = ("model", "torch.isfinite", "loss.backward", "optimizer.step")
         (TRAINS, (), ("slow", "skipping_steps", 0.7)),
         (TRAINS, ("torch.set_grad_enabled",), ("busy", "evaluating", 0.65)),  # a flag says what it is this time
         (("model", "loss.backward", "optimizer.step"), (), ("busy", "evaluating", 0.65)),
-        (("model", "torch.isfinite"), (), ("busy", "evaluating", 0.8)),  # a loop of its own
+        (("model", "torch.isfinite"), (), ("busy", "evaluating", 0.78)),  # a loop of its own
     ],
 )
 def test_a_guard_that_leaves_a_loop_before_backward_is_not_taken_for_an_evaluation(

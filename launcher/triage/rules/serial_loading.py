@@ -12,8 +12,7 @@ How it is recognised
 
 What it is mistaken for
     Models that are written as plain functions: a native profile shows torch's and BLAS' symbols there. Experience: what
-    reinforcement learning spends in its environment is no loading. ``starved_by_*``: the thread waits for somebody else. A job
-    without a GPU on CPUs that are all taken: workers would win it nothing.
+    reinforcement learning spends in its environment is no loading. ``starved_by_*``: the thread waits. CPUs that are all taken.
 
 What to do next
     ``DataLoader(num_workers=...)``. What comes after each step instead (a metric in plain Python) is done less often.
@@ -56,16 +55,17 @@ DRAWS = (
     "draws its batches", "a sampler runs in no worker", "is inside its loader's sampler",
     "draw many batches at once, ahead of the epoch, or make the sampler cheaper: workers do not help",
 )  # fmt: skip
+STEPS = ("backward", "optimizer")  # between them a draw is a part of each step; one that lasts is a long phase
 OWN_CONFIDENCE = 0.75  # data or not, it is the training thread's own work; that it is data is inferred
 
 
 def judge(case: Case) -> Outcome:
     """Fires when the training thread spends its time in the loader's fetch or sampler, or in Python of its own between steps."""
-    found = worst(case, lambda rank, seen: seen.share_where(prepares))
+    found = worst(case, lambda rank, seen: seen.share_where(prepares if seen.seen(*STEPS) else fetches))
     if found is None:
         return _own(case)
     rank, seen, lost = found
-    draws = seen.share_where(in_own_sampler) >= MOSTLY * lost
+    draws = seen.seen(*STEPS) and seen.share_where(in_own_sampler) >= MOSTLY * lost
     own = in_own_sampler if draws else fetches_itself
     frame = seen.top_line(own if seen.share_where(own) >= MOSTLY * lost else fetches)
     does, why, stands, advice = DRAWS if draws else FETCHES
@@ -108,7 +108,7 @@ def _own(case: Case) -> Outcome:
             seen.samples < FEW_SAMPLES
             or lost < OWN_SHARE
             or not plain
-            or not (seen.seen("backward", "optimizer") or computed(case, rank))
+            or not (seen.seen(*STEPS) or computed(case, rank))
         ):
             continue
         return slow(
