@@ -82,9 +82,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = INTERRUPTED
     except BrokenPipeError:
         code = BROKEN_PIPE
-    except PermissionError as error:
-        code = PermissionDenied.exit_code
-        _say(f"{error.filename}: {error.strerror}", OWNER_ADVICE)
     except Exception as error:
         failed = error
         code = PerfwatchError.exit_code
@@ -94,6 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     elif refused is not None:
         code = OutputUnwritable.exit_code
         _say(f"stdout takes nothing: {refused.strerror}", "send it to a place that does, or make room")
+    elif isinstance(failed, PermissionError) and failed.filename is not None:
+        code = PermissionDenied.exit_code
+        _say(f"{failed.filename}: {failed.strerror}", OWNER_ADVICE)
     elif failed is not None:
         _say(*_internal(failed))
     sys.exit(code)

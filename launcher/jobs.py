@@ -26,6 +26,7 @@ from perfwatch.triage.history import History
 from perfwatch.triage.roles.forkserver import adopted
 from perfwatch.triage.roles.identity import Identity, identity_of
 from perfwatch.triage.roles.job import Job, Member, read_job
+from perfwatch.triage.roles.placement import program_of
 
 SCHEMA = "perfwatch.ps/1"
 MOST_NAMED = 8  # of the jobs below one shell
@@ -124,11 +125,15 @@ def _together(machine: Machine, tops: Collection[int], jobs: Sequence[FoundJob])
 def _joined(
     filesystem: Filesystem, child: Caller, machine: Machine, tops: Collection[int], found: list[FoundJob]
 ) -> list[FoundJob]:
-    """With those as one job of which nothing tells what they belong to, that one process has started, and that talk to each other."""
-    nameless: dict[tuple[int | None, int], list[FoundJob]] = {}
+    """With those as one job of which nothing tells what they belong to, that one process has started, and that talk to each other.
+
+    Ranks run one program: a training and the server that it asks are two jobs.
+    """
+    nameless: dict[tuple[int | None, int, str], list[FoundJob]] = {}
     for one in found:
-        if not one.identity.told:
-            nameless.setdefault((one.tops[0].uid, one.tops[0].parent_pid), []).append(one)
+        top, program = one.tops[0], program_of(one.tops[0].command)
+        if not one.identity.told and program is not None:
+            nameless.setdefault((top.uid, top.parent_pid, program), []).append(one)
     for siblings in nameless.values():
         by_pid = {one.tops[0].pid: one for one in siblings}
         for circle in circles(filesystem, child, list(by_pid)) if len(siblings) > 1 else ():

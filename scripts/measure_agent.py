@@ -21,7 +21,8 @@ HOOK = """
 import itertools, os, statistics, sys, sysconfig, time
 finder = next(finder for finder in sys.meta_path if getattr(finder, "__name__", "") == "_TorchArrives")
 # Not by its name: where there is another sitecustomize (Ubuntu brings one), that one has it.
-hook = finder.find_spec.__globals__["_step_hook"](os.environ["PERFWATCH_AGENT_DIR"])
+part = finder.find_spec.__globals__["_part"]
+hook = part("steps").counter(os.environ["PERFWATCH_AGENT_DIR"], part)
 
 def cost(call, *arguments, calls=100_000):
     rounds = []

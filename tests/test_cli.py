@@ -130,18 +130,20 @@ def test_a_full_stdout_is_said_to_be(tmp_path: Path, arguments: tuple[str, ...],
     assert done.stderr.startswith("perfwatch: stdout takes nothing: No space left on device\n")
 
 
+def command(*body: str) -> "subprocess.CompletedProcess[str]":
+    """A command of ours that does this."""
+    lines = ("from perfwatch import cli", "@cli.app.command()", "def it():", *(f"    {line}" for line in body))
+    code = "\n".join((*lines, "cli.main(['it'])", ""))
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+
+
 def test_too_few_open_files_are_said_to_be() -> None:
     """With the limit, and how to raise it."""
-    code = (
-        "import os, resource\n"
-        "from perfwatch import cli\n"
-        "@cli.app.command()\n"
-        "def many():\n"
-        "    resource.setrlimit(resource.RLIMIT_NOFILE, (12, 2000))\n"
-        "    files = [os.dup(0) for _ in range(13)]\n"
-        "cli.main(['many'])\n"
+    result = command(
+        "import os, resource",
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (12, 2000))",
+        "files = [os.dup(0) for _ in range(13)]",
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
 
     assert result.returncode == 1
     assert (
@@ -186,19 +188,13 @@ def test_ctrl_c_while_perfwatch_is_still_being_loaded_ends_quietly(tmp_path: Pat
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
-def test_an_internal_error_says_where_and_that_the_job_is_safe() -> None:
-    """One sentence for the user, the traceback for whoever asks for it."""
-    code = (
-        "from perfwatch import cli\n"
-        "@cli.app.command()\n"
-        "def fail():\n"
-        "    raise ZeroDivisionError('of ours')\n"
-        "cli.main(['fail'])\n"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+@pytest.mark.parametrize("error", ["ZeroDivisionError", "PermissionError"])
+def test_an_internal_error_says_where_and_that_the_job_is_safe(error: str) -> None:
+    """One sentence for the user, the traceback for whoever asks for it; one that names no file is nobody's file."""
+    result = command(f"raise {error}('of ours')")
 
     assert result.returncode == 1
-    assert "internal error: ZeroDivisionError: of ours (in fail, <string>:4)" in result.stderr
+    assert f"internal error: {error}: of ours (in it, <string>:4)" in result.stderr
     assert "the job is not touched" in result.stderr
 
 

@@ -12,7 +12,7 @@ does, and when:
   recorder be asked there, if the folder is there for this process and the program has not armed it itself (``recorder.py``);
 - at exit, if a capture of this process has just opened a window (``window-PID`` is there): let it end first, for a
   process whose profiler records while it is torn down may crash (seen with torch 2.13: SIGSEGV after the last line);
-- when torch.optim is complete: register a global hook that runs after every ``Optimizer.step``;
+- when torch.optim is complete: register a global hook that runs after every ``Optimizer.step`` (``steps.py``);
 - under ``perfwatch run --arm ncu`` or ``--arm ncu-attach`` (PERFWATCH_KERNEL_WINDOW is set): open windows for Nsight Compute
   between two steps; for the latter load its library (PERFWATCH_KERNEL_LIBRARY) here. That is in ``kernel_window.py``;
 - when a process begins to use CUDA (PERFWATCH_PROFILER is set): let its profiler ask the endpoint of ``perfwatch run``.
@@ -21,7 +21,6 @@ does, and when:
 - at the first step of a process: create ``steps-PID`` there (a DataLoader worker never steps, and so has none); after a step,
   once a second, ask torch whether anomaly detection and cuDNN's benchmark are on, and write that there (``modes.py``).
 
-The steps page, mapped shared, one ``struct.pack_into`` per step: its layout is in the docstring of ``probes/steps.py``.
 ``crash-PID.txt``, ``thread-PID-TID.txt``: the traceback as Python prints it, cut to its last 16 KiB.
 ``window-PID``: made by a capture: seconds of CLOCK_MONOTONIC until which an exit may be held up, as text.
 """
@@ -29,104 +28,10 @@ The steps page, mapped shared, one ``struct.pack_into`` per step: its layout is 
 import os
 import sys
 
-_MAGIC, _PAGE_BYTES, _HEADER_BYTES, _SLOT_BYTES = b"PWSTEPS2", 4096, 64, 24
-_SLOTS = (_PAGE_BYTES - _HEADER_BYTES) // _SLOT_BYTES
-_MODES_NS = 1_000_000_000  # from question to question
-_OF_ANOTHER, _MOST_MET = 1 << 63, 4096
 _CRASH_BYTES, _MOST_THREAD_ERRORS = 16 * 1024, 16
 _LONGEST_EXIT_SECONDS = 45.0  # of the longest window and its trace
 _RECORDER = ("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_DUMP_TEMP_FILE")
 _PR_SET_PTRACER = 0x59616D61  # linux/prctl.h; not inherited by fork, kept by exec
-
-
-def _start_ticks():
-    """Field 22 of our own stat; the name in parentheses may hold spaces."""
-    with open("/proc/self/stat", "rb") as file:
-        return int(file.read().rsplit(b")", 1)[1].split()[19])
-
-
-def _new_page(directory):
-    """Create and map ``steps-PID``; the space is allocated first, for a full tmpfs would answer a write with SIGBUS."""
-    import mmap
-    import struct
-    import time
-
-    path = os.path.join(directory, "steps-%d" % os.getpid())
-    try:
-        os.unlink(path)  # of a dead process that had this pid
-    except FileNotFoundError:
-        pass
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        os.posix_fallocate(descriptor, 0, _PAGE_BYTES)
-        page = mmap.mmap(descriptor, _PAGE_BYTES)
-    finally:
-        os.close(descriptor)
-    struct.pack_into("<IIQQ", page, 8, os.getpid(), _SLOTS, _start_ticks(), time.monotonic_ns())
-    page[0:8] = _MAGIC
-    return page
-
-
-def _step_hook(directory):
-    """Make the hook that torch calls after each optimizer step."""
-    from itertools import count
-    from struct import Struct
-    from threading import get_ident, get_native_id
-    from time import monotonic_ns
-
-    write = Struct("<QQQ").pack_into
-    try:
-        keep_modes = _part("modes").keeper(sys.modules.get("torch._C"))
-    except Exception:  # the file is not there: steps are counted all the same
-        keep_modes = id
-    numbers = count(1)  # next() is atomic: two threads that step never share a number
-    places = tuple(
-        _HEADER_BYTES + _SLOT_BYTES * slot for slot in range(_SLOTS)
-    )  # 25 ns less than to reckon it each time
-    page, thread, tid, lead, due, met = None, -1, -1, 0, 0, set()
-
-    def hook(optimizer, _args, _kwargs):
-        nonlocal page, thread, tid, due
-        number, now = next(numbers), monotonic_ns()
-        slot = number % _SLOTS
-        # gettid is a system call (180 ns of 430), get_ident is not; an ident can be reused, so look again once a round.
-        if thread != get_ident() or not slot:
-            thread, tid = get_ident(), get_native_id()
-        whose = tid
-        if id(optimizer) != lead:
-            whose = follow(id(optimizer))
-        elif met:
-            met.clear()
-        try:
-            write(page, places[slot], now, whose, number)
-        except Exception:  # no page yet: the first step of this process
-            try:
-                page = _new_page(directory)
-                write(page, places[slot], now, whose, number)
-            except Exception:
-                page = bytearray(_PAGE_BYTES)  # no room or no right: count for nobody, and do not try again
-        if now >= due:
-            due = now + _MODES_NS
-            keep_modes(page)
-
-    def follow(identity):
-        """Of several optimizers the one that steps most often leads; no reference is kept: it would keep one alive."""
-        nonlocal lead
-        if identity in met or not lead or len(met) >= _MOST_MET:
-            lead = identity
-            met.clear()
-            return tid
-        met.add(identity)
-        return tid | _OF_ANOTHER
-
-    def forget():
-        """In a forked child: the page and its numbers are the parent's."""
-        nonlocal page, numbers, thread, due
-        page, numbers, thread, due = None, count(1), -1, 0
-
-    os.register_at_fork(after_in_child=forget)
-    hook._torchdynamo_disable = True  # torch.compile must not look into it
-    return hook
 
 
 def _part(name):
@@ -243,7 +148,7 @@ class _TorchArrives:
         module = sys.modules.get("torch.optim.optimizer")
         if module is not None and hasattr(module, "Optimizer"):
             cls.hooked = True
-            module.register_optimizer_step_post_hook(_step_hook(cls.directory))
+            module.register_optimizer_step_post_hook(_part("steps").counter(cls.directory, _part))
             if os.environ.get("PERFWATCH_KERNEL_WINDOW"):
                 window = _kernel_window(cls.directory)
                 if window is not None:

@@ -130,9 +130,11 @@ def job(library: Path) -> Iterator[StartJob]:
     """Starts trainers; whatever is left of them is killed afterwards."""
     started: list[Job] = []
 
-    def start(*before: str, workers: int = 0, extra: Sequence[str] = (), **options: Any) -> Job:
+    def start(
+        *before: str, workers: int = 0, extra: Sequence[str] = (), program: Path | None = None, **options: Any
+    ) -> Job:
         process = subprocess.Popen(
-            [*before, sys.executable, str(library / "trainer.py"), str(library), str(workers), *extra],
+            [*before, sys.executable, str(program or library / "trainer.py"), str(library), str(workers), *extra],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -84,6 +84,19 @@ def test_siblings_that_talk_to_each_other_are_one_job_though_nothing_numbers_the
     assert [[rank["pid"] for rank in with_process(pid)["ranks"]] for pid in (talking[0], alone)] == [talking, [alone]]
 
 
+def test_a_training_and_the_server_that_it_asks_are_two_jobs(job: StartJob, library: Path) -> None:
+    """They talk, and run two programs."""
+    other = library / "server.py"
+    other.write_text((library / "trainer.py").read_text())
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as here:
+        there, _ = server.accept()
+        with there:
+            trains = job(pass_fds=(here.fileno(),)).pid
+            serves = job(program=other, pass_fds=(there.fileno(),)).pid
+
+    assert [[rank["pid"] for rank in with_process(pid)["ranks"]] for pid in (trains, serves)] == [[trains], [serves]]
+
+
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun is not installed: apt-get install openmpi-bin")
 def test_ranks_under_mpirun_have_their_numbers(library: Path, tmp_path: Path) -> None:
     """Open MPI says them in its own words, and RANK is nowhere in sight."""
