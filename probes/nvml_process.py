@@ -83,23 +83,26 @@ def become_sampler(
 class Budget:
     """Says how long to wait after each look; what one pause does not pay for is left to the next ones.
 
-    Only where the looks take more on the whole than a pause of the longest kind pays for is the budget exceeded.
+    The first look is free: it asks for everything, and the next one is what tells how busy the card is. Besides that the
+    budget is exceeded only where the looks take more on the whole than a pause of the longest kind pays for.
     """
 
     def __init__(self) -> None:
         self._owed = 0.0
+        self._first = True
 
     def pause(self, spent_seconds: float, full: bool) -> float:
         """Seconds to wait after a look that took so much CPU time."""
         share = FULL_BUDGET if full else CALM_BUDGET
-        self._owed += spent_seconds
+        self._owed += 0.0 if self._first else spent_seconds
+        self._first = False
         wait = min(LONGEST_PAUSE_SECONDS, max(PERIOD_SECONDS, self._owed / share))
         self._owed = max(0.0, self._owed - wait * share)
         return wait
 
     def forgive(self) -> None:
         """Another budget begins."""
-        self._owed = 0.0
+        self._owed, self._first = 0.0, True
 
 
 def _serve(sampler: Sampler, commands: int, outlet: "_Outlet", clock: Callable[[], float]) -> NoReturn:

@@ -9,7 +9,8 @@ from perfwatch.checkups.checkup_gpu import GpuCheckup, examine_binding
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.gpu import GpuProbe
 from perfwatch.probes.nvml_layer import DRIVER_NOT_LOADED, IN_USE, Refused
-from perfwatch.probes.readings import Gpu, GpuProcess, Process
+from perfwatch.probes.probe import Unavailable
+from perfwatch.probes.readings import Gpu, GpuActivity, GpuProcess, GpuSample, Process, Reading
 from tests.nvml_layer import FakeCard, FakeNvml, answers, machine
 from tests.probes.test_gpu_binding import holds
 
@@ -97,3 +98,34 @@ def test_the_card_of_a_process(
 def test_without_cards_there_is_nothing_to_say_of_a_process() -> None:
     """A machine without GPUs."""
     assert examine_binding(Filesystem(), RANK, {}, []) == []
+
+
+class _Late:
+    """A probe whose cards are read at once, and their units only after some seconds of its own clock."""
+
+    trouble: Unavailable | None = None
+
+    def __init__(self, units_after_seconds: float) -> None:
+        self.now, self._units_after_seconds = 100.0, units_after_seconds
+
+    def look(self, full: bool = False) -> list[tuple[float, Reading]]:
+        told: list[Reading] = [Gpu(uuid="GPU-a", index=0, name="NVIDIA H200", gpm=True), GpuSample(uuid="GPU-a")]
+        if self.now - 100.0 >= self._units_after_seconds:
+            told.append(GpuActivity(uuid="GPU-a", interval_seconds=0.1, graphics=0.5))
+        return [(self.now, one) for one in told]
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+
+@pytest.mark.parametrize(("after_seconds", "status"), [(0.0, "possible"), (3.0, "possible"), (60.0, "denied")])
+def test_units_that_come_late_are_waited_for(after_seconds: float, status: str) -> None:
+    """A driver that many ask at once answers after seconds; one that never tells anything is not waited for without end."""
+    probe = _Late(after_seconds)
+    _, gpm = GpuCheckup(probe, clock=lambda: probe.now).examine()
+
+    assert gpm.status == status
+    assert probe.now < 110.0

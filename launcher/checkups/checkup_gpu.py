@@ -2,17 +2,19 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from perfwatch.checkups.checkup import Ability, absent, denied, possible
 from perfwatch.probes import readings as r
 from perfwatch.probes.filesystem import Filesystem
-from perfwatch.probes.gpu import NONE_HERE, GpuProbe
+from perfwatch.probes.gpu import NONE_HERE
 from perfwatch.probes.gpu_binding import bind
 from perfwatch.probes.gpu_files import device_files, sees_host_pids
 from perfwatch.probes.probe import Unavailable
 
 PATIENCE_SECONDS = 10.0  # a driver without persistence mode wakes its cards first
-SETTLE_SECONDS = 0.6  # after the first sample: processes are listed, and GPM has been looked at twice
+SETTLE_SECONDS = 0.6  # after the first sample: processes are listed
+UNITS_SECONDS = 5.0  # after it, GPM has been looked at twice, of a driver that many ask at once too
 CHEAP_SECONDS = 2.0  # a start that takes longer is worth a word
 
 HOW = {
@@ -23,6 +25,27 @@ HOW = {
 }
 
 
+class Asked(Protocol):
+    """What the driver is asked through: ``perfwatch.probes.gpu.GpuProbe``."""
+
+    def look(self, full: bool = False) -> list[tuple[float, r.Reading]]:
+        """(CLOCK_MONOTONIC, reading) since the last look."""
+        ...
+
+    @property
+    def trouble(self) -> Unavailable | None:
+        """Why nothing comes now, if so."""
+        ...
+
+    def wait(self, seconds: float) -> None:
+        """Until something comes, or for so long."""
+        ...
+
+    def close(self) -> None:
+        """End the sampler."""
+        ...
+
+
 class GpuCheckup:
     """One short look at all GPUs.
 
@@ -31,7 +54,7 @@ class GpuCheckup:
         clock: monotonic seconds.
     """
 
-    def __init__(self, probe: GpuProbe, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, probe: Asked, clock: Callable[[], float] = time.monotonic) -> None:
         self._probe, self._clock = probe, clock
         self.gpus: dict[str, r.Gpu] = {}
         self.contexts: list[r.GpuProcess] = []
@@ -56,7 +79,7 @@ class GpuCheckup:
     def _look(self) -> Unavailable | None:
         began = self._clock()
         ends = began + PATIENCE_SECONDS
-        while (now := self._clock()) < ends:
+        while (now := self._clock()) < ends or self._awaits_units(now - began):
             for _, reading in self._probe.look(full=True):
                 if isinstance(reading, r.GpuSample) and not self._started_seconds:
                     self._started_seconds = now - began
@@ -64,8 +87,13 @@ class GpuCheckup:
                 self._remember(reading)
             if self._probe.trouble is not None:
                 return self._probe.trouble
-            self._probe.wait(min(0.1, max(0.0, ends - now)))
+            self._probe.wait(min(0.1, max(0.01, ends - now)))
         return None if self.gpus else Unavailable("the NVIDIA driver has not answered yet", "nvidia-smi; dmesg | tail")
+
+    def _awaits_units(self, elapsed_seconds: float) -> bool:
+        """Whether cards that have GPM have told nothing of it yet, and may."""
+        answered = self._monitored or self._refused or not any(gpu.gpm for gpu in self.gpus.values())
+        return not answered and 0.0 < self._started_seconds and elapsed_seconds < self._started_seconds + UNITS_SECONDS
 
     def _remember(self, reading: r.Reading) -> None:
         if isinstance(reading, r.Gpu):

@@ -90,7 +90,9 @@ def past_its_program(case: Case, main: Node) -> float:
     before = (seen.reading for seen in case.history.series(Stack, main.pid, main.tid))
     if any(_started(one) and (is_user(one.frames[-1]) or one.frames[-1].function != STARTS[0]) for one in before):
         return 1.0
-    own = is_user(stack.frames[-1]) or stack.frames[-1].file in process.command  # a script may lie in an installed package
+    own = (
+        is_user(stack.frames[-1]) or stack.frames[-1].file in process.command
+    )  # a script may lie in an installed package
     return INFERRED if own else 0.0
 
 
