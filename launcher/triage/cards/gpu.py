@@ -176,8 +176,8 @@ def kind_of(look: r.GpuActivity) -> str:
     """What a card did in one interval: ``work``, ``wait``, ``spin``, ``idle`` or ``unknown``."""
     if look.graphics is None:
         return "unknown"
-    if look.graphics <= IDLE:
-        return "idle"
+    if look.graphics <= IDLE or (look.graphics < BUSY and look.sm_active == 0.0):
+        return "idle"  # a context that begins, somebody else's say, takes 1 to 6 % of it, and no multiprocessor
     if look.graphics >= RESIDENT and flat(look):
         return "spin"
     return "work" if look.graphics >= BUSY else "wait"
