@@ -83,7 +83,7 @@ def lull(case: Case, rank: Member, watched: float, patience: float, waiting: Nod
     thread (``waiting``) has slept until it is over: after a while of watching, and without certainty. Where steps are counted
     no such guess is needed.
     """
-    remembered = max(quiet(case, rank), unwoken(case, waiting), key=lambda one: one.seconds)
+    remembered = max(quiet(case, rank), unwoken(case, waiting), missed(case, rank), key=lambda one: one.seconds)
     if case.progress[rank.pid].steps is not None or watched >= min(remembered.seconds, patience):
         return Lull(watched, (), 1.0)
     return Lull(min(remembered.seconds, patience - WATCHED_SECONDS + watched), remembered.evidence, GUESSED)
@@ -103,6 +103,26 @@ def unwoken(case: Case, node: Node | None) -> Quiet:
     told = f"last ran {age:.1f} s ago (kernel)"
     who = f"pid {node.pid} thread {node.tid}"
     return Quiet(age, (case.saw("waiter", who, "the training thread waits for it", told, "runs in each step"),))
+
+
+def missed(case: Case, rank: Member) -> Quiet:
+    """For how long all other ranks have waited for this one within a step, in its collective.
+
+    A barrier around what one rank does for all, an evaluation or a save, is no part of a step, and tells nothing.
+    """
+    waits: list[tuple[float, int]] = []
+    for other in case.ranks:
+        node, end = case.chains[other.pid].start, case.chains[other.pid].end
+        if other.pid == rank.pid:
+            continue
+        if end.kind != "collective" or not end.still or node.stack is None or not at_training(node.stack):
+            return Quiet()
+        waits.append((unwoken(case, node).seconds, node.pid))
+    if not waits:
+        return Quiet()
+    age, pid = min(waits)
+    told = f"last ran {age:.1f} s ago (kernel)"
+    return Quiet(age, (case.saw("waiter", f"pid {pid}", "waits for it within a step", told, "goes on in each step"),))
 
 
 def unfed(case: Case, rank: Member) -> Quiet:

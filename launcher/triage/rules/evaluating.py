@@ -6,7 +6,8 @@ What it means
 
 How it is recognised
     The training thread moves, its samples are in module or loader code, and neither backward nor an optimizer is among them;
-    where the agent counts, no step was made meanwhile. An environment is what is asked by ``step(action)`` for an observation,
+    where the agent counts, no step was made meanwhile. Few forward passes are enough where all of it stays in one function that
+    ``torch.no_grad`` decorates: it decodes what the model said. An environment is what is asked by ``step(action)`` for an observation,
     a reward and an end, or is called so.
 
 What it is mistaken for
@@ -39,7 +40,11 @@ from perfwatch.triage.words.frames import show
 
 CAUSE = Cause("evaluating", "busy", "user_code", (Thread, Stack))
 
-FORWARD_SHARE = 0.2  # of the samples that do not wait for the card
+FORWARD_SHARE = 0.2  # of the samples that do not wait for the card ...
+DECODES_SHARE, WITHOUT_GRADIENTS = (
+    0.03,
+    0.95,
+)  # ... or fewer, of one that stays in a function that torch.no_grad decorates
 FEW_FORWARD = 6.0  # samples: a training thread would have been seen at backward, too
 FEW_SAMPLES = 30
 LONGER_SECONDS = 20.0  # where it was looked at less often since
@@ -79,7 +84,8 @@ def _evaluates(case: Case, rank: Member, seen: Profile) -> Finding | None:
     launching = 1.0 - sync_share(case, seen)  # who reads each result waits for the card most of the time
     environment = seen.share_where(in_environment(case.history, seen))
     forward = seen.share("forward") + environment
-    if forward < FORWARD_SHARE * launching or forward * seen.samples < FEW_FORWARD or len(seen.sights) < 4:
+    enough = DECODES_SHARE if seen.share("no_grad") >= WITHOUT_GRADIENTS else FORWARD_SHARE
+    if forward < enough * launching or forward * seen.samples < FEW_FORWARD or len(seen.sights) < 4:
         return None
     line = show(seen.top_line())
     what = "a rollout" if environment else "an evaluation"

@@ -122,11 +122,16 @@ def follow(history: History, job: Job, pid: int, tid: int | None = None) -> Chai
 
 
 def _cycle(history: History, job: Job, node: Node, path: list[tuple[int, int]]) -> End:
-    """Threads that wait for each other, for as long as the one that moved last; others of their processes may help them."""
-    pids = {pid for pid, _ in path}
-    stirs = len(pids) > 1 and any(threads.stirs(history, job, pid) for pid in pids)
-    known = [age for key in path if (age := silence(history, node_of(history, job, *key))) is not None]
-    return End("cycle", node, min(known, default=None), detail=threads.OTHERS_MOVE if stirs else "")
+    """Threads that wait for each other, for as long as the one that moved last; others of their processes may help them.
+
+    One that naps and asks after the next one moves, and stays where it is: what stands still is told by the others.
+    """
+    pids, around = {pid for pid, _ in path}, [node_of(history, job, *key) for key in path]
+    ask = {one.tid for one in around if one.naps}
+    stirs = len(pids) > 1 and any(threads.stirs(history, job, pid, ask) for pid in pids)
+    known = [age for one in around if (age := silence(history, one)) is not None]
+    still = next((one for one in around if one.motion.frozen), node) if node.naps else node
+    return End("cycle", still, min(known, default=None), detail=threads.OTHERS_MOVE if stirs else "")
 
 
 def _guessed(history: History, job: Job, path: list[tuple[int, int]], locked: list[tuple[int, int]]) -> End | None:

@@ -51,6 +51,16 @@ class Node:
         """The thread's name, as Python or the kernel knows it."""
         return (self.stack.thread if self.stack else "") or (self.thread.name if self.thread else "")
 
+    @property
+    def naps(self) -> bool:
+        """Whether it sleeps a little, again and again at one place, and reads and writes nothing in between."""
+        return (
+            self.wait is not None
+            and self.wait.kind == "sleep"
+            and self.motion.distinct <= 1
+            and not self.motion.io_calls
+        )
+
 
 @dataclass(frozen=True)
 class End:

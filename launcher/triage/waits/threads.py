@@ -1,5 +1,7 @@
 """Edges inside one process: locks, conditions and joins."""
 
+from collections.abc import Container
+
 from perfwatch.probes import readings as r
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import dominant, python_threads
@@ -192,15 +194,16 @@ def sharers(job: Job, node: Node) -> tuple[int, ...]:
     return tuple(m.pid for m in members if m.pid != node.pid and m.process.python)
 
 
-def stirs(history: History, job: Job, pid: int) -> bool:
-    """Whether any thread of a process runs, was seen to move, or waits for something that has an end.
+def stirs(history: History, job: Job, pid: int, apart: Container[int] = ()) -> bool:
+    """Whether any thread of a process, but for those ``apart``, runs, was seen to move, or waits for something that has an end.
 
     Where its Python threads are known, another one counts only if it computes: a native one that looks up now and then
     (Kineto's asks once a second whether it is to trace) holds no lock of Python's.
     """
     known = python_threads(history, pid)
     nodes = (node_of(history, job, pid, tid) for tid in known or {key[1] for key in history.of(r.Thread, pid)} | {pid})
-    own = [n for n in nodes if not idle(n) and not _is_service(history, n) and not any_tag(n.inner, *AWAITS_WORKERS)]
+    others = [n for n in nodes if n.tid not in apart]
+    own = [n for n in others if not idle(n) and not _is_service(history, n) and not any_tag(n.inner, *AWAITS_WORKERS)]
     if any(n.motion.frozen is False or _comes_back(n) for n in own):
         return True
     return bool(known) and unseen_share(history, pid, known) > UNSEEN_RUN_SHARE
