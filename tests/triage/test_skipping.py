@@ -182,3 +182,15 @@ def test_forward_passes_that_nothing_follows_are_healthy_less_surely_and_that_is
 
     assert (verdict.state, verdict.confidence) == ("healthy", 0.75)
     assert "none of a backward pass" in verdict.summary
+
+
+@pytest.mark.parametrize(("steps_of", "told"), [([FORWARD, BACKWARD], True), ([FORWARD, BACKWARD, OPTIMIZER], False)])
+def test_passes_without_an_update_are_healthy_less_surely_and_that_is_said(
+    steps_of: list[tuple[Frame, ...]], told: bool
+) -> None:
+    """Attached to a run whose guard throws each update away, or whose updates are brief: samples alone cannot say which."""
+    verdict = Training(card=False).goes_on(20.0, [*steps_of, (*FORWARD[:1], Frame("other", TRAIN, 31))]).verdict()
+
+    assert verdict.state == "healthy"
+    assert ("no update was seen" in verdict.summary) is told
+    assert (verdict.confidence == 0.75) is told

@@ -117,9 +117,9 @@ def brings_no_batch(case: Case, chain: Chain, others_waited: float) -> tuple[Evi
     return (case.saw("stack", f"pid {chain.start.pid}", claim, looked, "a batch, and then a step"),)
 
 
-def lacks_a_key(case: Case, waiting: list[Chain], absent: list[Chain]) -> bool:
-    """Whether ranks wait for a key in the store while all who could set it wait for them: no time heals that."""
-    asks = all((chain.end.kind, chain.end.detail) == ("rendezvous", "store") for chain in absent)
+def meets_nobody(case: Case, waiting: list[Chain], absent: list[Chain]) -> bool:
+    """Whether ranks wait for others to appear (a key in the store, a new group) who all wait for them: no time heals that."""
+    asks = all(chain.end.kind == "rendezvous" for chain in absent)
     return asks and case.job.covered and len(waiting) + len(absent) == len(case.job.ranks)
 
 

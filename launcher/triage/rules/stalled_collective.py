@@ -99,7 +99,7 @@ def _absent(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitGr
     left = left_over(case, first)
     roots = held_up(first.end.node, partners(case, first)) if first.end.kind == "lock" and not left else []
     ends = first.end.kind in CERTAIN_ENDS and first.end.detail != OTHERS_MOVE
-    certain = over(first) or ends or outlasts(case, first.end) or away.lacks_a_key(case, waiting, absent)
+    certain = over(first) or ends or outlasts(case, first.end) or away.meets_nobody(case, waiting, absent)
     silent = away.waited(waiting)
     loads = away.brings_no_batch(case, first, silent)
     computes = bool(loads) or away.runs_on(case, first)  # nothing of it is flat: others wait, and it may come
