@@ -23,6 +23,8 @@ READ_DEADLINE_SECONDS = 0.5
 LONGEST_TEXT = 200
 LONGEST_FILE, MOST_FILES = 120, 4
 _FILE_NAME = re.compile(r"(?!.*//)[^\s:?&=%{}]*(/[^\s:?&=%{}]+|\w\.[A-Za-z]\w{0,7})")
+# What a container raises that has nothing, or no room: ``deque.popleft``, ``dict.popitem``, ``queue.get_nowait``.
+_ABSENCES = frozenset("IndexError KeyError LookupError StopIteration Empty Full QueueEmpty QueueFull".split())
 _TELLING = frozenset("print log debug info warning error exception".split())
 
 _With = ast.With | ast.AsyncWith
@@ -196,13 +198,27 @@ def _retried(tree: ast.AST, loop: "Loop", line: int) -> tuple[str, ...]:
     for node in ast.walk(loop):
         if not isinstance(node, ast.Try) or not node.handlers:
             continue
-        handled = any(_covers(handler, line) for handler in node.handlers)
+        here = [handler for handler in node.handlers if _covers(handler, line)] or node.handlers
+        if all(_is_absence(handler) for handler in here):
+            continue  # nothing was there yet: it asked
+        handled = any(_covers(handler, line) for handler in here)
         succeeded = isinstance((node.orelse or node.body)[-1], ast.Return | ast.Break)
         after = (node.end_lineno or line) < line and succeeded
         if handled or after:
             called = _with_helpers(tree, tuple(name for part in node.body for name in _called(part)))
             return tuple(dict.fromkeys(called))
     return ()
+
+
+def _is_absence(handler: ast.ExceptHandler) -> bool:
+    """Whether a handler catches nothing but that a container was empty, or full."""
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    told = {
+        one.attr if isinstance(one, ast.Attribute) else one.id
+        for one in kinds
+        if isinstance(one, ast.Attribute | ast.Name)
+    }
+    return bool(told) and len(told) == len(kinds) and told <= _ABSENCES
 
 
 def _asked(tree: ast.AST, loop: "Loop", line: int) -> tuple[str, ...]:

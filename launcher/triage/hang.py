@@ -10,6 +10,7 @@ from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Finding,
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import End
 from perfwatch.triage.waits.sending import sends, untaken
+from perfwatch.triage.words.backing_off import rests_until_next_try
 from perfwatch.triage.words.frames import show
 
 DECISIVE_SECONDS = 1.0  # two sightings, one second apart
@@ -25,18 +26,20 @@ def temporal(case: Case) -> float:
 
 
 def outlasts(case: Case, end: End) -> bool:
-    """Whether the kernel says that a sleep will not end within the patience.
+    """Whether the kernel says that a sleep will not end within the patience, and it is no rest before another try.
 
     Of any other wait the deadline says when it ends at the latest: what is waited for may come before.
     """
     wait = end.node.wait
+    if rests_until_next_try(case, end.node.stack, wait):
+        return False
     if wait is None or wait.kind != "sleep" or wait.remaining_seconds is None or end.node.motion.frozen is False:
         return False  # of a thread that runs meanwhile the deadline may have been read half
     return wait.remaining_seconds > case.patience_seconds
 
 
 def wakes_soon(case: Case, end: End) -> bool:
-    """Whether the kernel says that the wait will end within the patience: not a hang."""
+    """Whether the kernel says that the wait will end within the patience, or with the next try: not a hang."""
     wait = end.node.wait
     return wait is not None and wait.kind == "sleep" and wait.remaining_seconds is not None and not outlasts(case, end)
 

@@ -142,6 +142,30 @@ def test_line_that_follows_on_a_failed_try_tells_what_was_tried(line: int, retri
     assert set(describe(RETRIES, "/t.py", line).retried_calls) == set(retried)
 
 
+TAKES = """
+def take(ring):
+    while True:
+        try:
+            return convert(ring.popleft())
+        except {absent}:
+            time.sleep(0.002)
+"""
+
+
+@pytest.mark.parametrize(
+    ("absent", "retried"),
+    [
+        ("IndexError", set()),
+        ("(queue.Empty, KeyError)", set()),
+        ("(IndexError, OSError)", {"convert", "ring.popleft"}),
+        ("Exception", {"convert", "ring.popleft"}),
+    ],
+)
+def test_an_empty_container_is_no_failure(absent: str, retried: set[str]) -> None:
+    """Who takes from a ring and rests while nothing is in it retries nothing."""
+    assert set(describe(TAKES.format(absent=absent), "/t.py", 7).retried_calls) == retried
+
+
 ASKS = """
 def refused(link, wait):
     while True:

@@ -22,6 +22,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.saving import comes_back, is_named_so, saves, writes_much
 from perfwatch.triage.verdict import Outcome
+from perfwatch.triage.words.backing_off import retries
 from perfwatch.triage.words.code import calling_line, names
 
 CAUSE = Cause("checkpointing", "busy", "user_code", (Thread, Stack))
@@ -31,6 +32,7 @@ NAMED_BYTES = 2**18  # that its thread writes meanwhile: a log beside it grows i
 # Of its files, where its own thread writes nothing: lines of a log, ours among them, are no checkpoint.
 GROWN_BYTES = 2**16
 SEEN, NAMED = 0.92, 0.82
+TRIES = 2  # separate rests after a save that failed
 SYNCS = frozenset({"fsync", "fdatasync"})
 TRAINS = frozenset({"backward", "step"})
 
@@ -49,6 +51,8 @@ def judge(case: Case) -> Outcome:
         moved = _moved(case, phase, syncing)
         if not moved or comes_back(case, phase.rank, phase.profile):
             continue
+        if len(phase.profile.runs(partial(retries, case))) >= TRIES:
+            continue  # the same save, again and again: it fails
         return phase.finding(
             CAUSE,
             "a checkpoint is being written",

@@ -26,7 +26,7 @@ from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.starving import starving
 from perfwatch.triage.slowness import FEW_SAMPLES, WINDOW_SECONDS, slow, worst
 from perfwatch.triage.verdict import Alternative, Culprit, Finding, Outcome
-from perfwatch.triage.words.backing_off import retries
+from perfwatch.triage.words.backing_off import rests_until_next_try, retries
 from perfwatch.triage.words.frames import show
 
 RESTARTED = "restart_loop"
@@ -129,11 +129,12 @@ def _wakes(case: Case, pid: int, tid: int) -> bool:
 
 
 def _only_retries(case: Case) -> tuple[Member, Profile, float] | None:
-    """A rank that does nothing else: no step between the tries, and it woke for the next one while we watched."""
+    """A rank that does nothing else: no step between the tries, and it woke for the next one while we watched, or is known to."""
     for rank in case.ranks:
         seen = case.profile(rank, WINDOW_SECONDS)
         share = seen.share_where(lambda stack: retries(case, stack))
         if seen.samples >= FEW_SAMPLES and share >= ONLY and seen.seconds >= LONG_ENOUGH_SECONDS:
-            if _wakes(case, rank.pid, case.progress[rank.pid].thread):
+            node = case.chains[rank.pid].start
+            if _wakes(case, node.pid, node.tid) or rests_until_next_try(case, node.stack, node.wait):
                 return rank, seen, share
     return None

@@ -1,16 +1,18 @@
 """Whether a training on the CPU is plainly one: its time goes into training work that is known as such, and updates go with it."""
 
+from perfwatch.probes.readings import Frame, Stack
 from perfwatch.triage.case import Case
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.native import native_python_share
 from perfwatch.triage.shares.no_gradients import unfollowed
-from perfwatch.triage.shares.other_work import NATIVE_SHARE, OWN_SHARE
+from perfwatch.triage.shares.other_work import NATIVE_SHARE, OWN_SHARE, keeps_gil
 from perfwatch.triage.shares.own_work import own_work
 from perfwatch.triage.shares.updating import updates
-from perfwatch.triage.words.frames import tags
+from perfwatch.triage.words.frames import is_user, show, tags
 
 WINDOW_SECONDS = 15.0
 MANY_PASSES = 8
+MOSTLY_PLAIN = 0.5  # of the samples
 
 
 def not_followed(case: Case) -> str:
@@ -19,9 +21,25 @@ def not_followed(case: Case) -> str:
         return (
             f"; {asked} samples of forward passes, none of a backward pass: most of it is frozen, or steps are skipped"
         )
+    if plain := next((line for rank in case.trainers if (line := plain_python(case, rank)) is not None), None):
+        return f"; most of it is plain Python, at {show(plain)}: is that the model?"
     if passes := max(without_updates(case, rank) for rank in case.trainers):
         return f"; no update was seen after {passes} backward passes: it is brief, or steps are skipped (perfwatch run counts them)"
     return ""
+
+
+def plain_python(case: Case, rank: Member) -> Frame | None:
+    """The program's own line in a forward pass where most of the time goes into plain Python, which keeps the GIL; else None.
+
+    It may be a model that is written so, or texts that are cut into tokens anew in each step.
+    """
+    seen = case.profile(rank, WINDOW_SECONDS)
+    own = seen.share_where(_in_own_forward)
+    return seen.top_line(_in_own_forward) if own >= MOSTLY_PLAIN and keeps_gil(seen, _in_own_forward) else None
+
+
+def _in_own_forward(stack: Stack) -> bool:
+    return bool(stack.frames) and is_user(stack.frames[0]) and "forward" in tags(stack)
 
 
 def without_updates(case: Case, rank: Member) -> int:
@@ -39,6 +57,6 @@ def trains_plainly(case: Case) -> bool:
         native = native_python_share(case, rank)
         if seen.share_where(own_work) >= OWN_SHARE and (native is None or native >= NATIVE_SHARE):
             return False
-        if unfollowed(case, rank) or without_updates(case, rank):
+        if unfollowed(case, rank) or without_updates(case, rank) or plain_python(case, rank):
             return False
     return True

@@ -22,7 +22,10 @@ SAVES = frozenset("save save_file savez dump".split())
 EXECUTES = frozenset("execute executemany executescript".split())
 CHANGES = re.compile(r"\b(insert|update|replace|delete)\b", re.IGNORECASE)  # statements of SQL
 SYNCS = frozenset("fsync fdatasync sync".split())
-MUCH_BYTES = 2**18  # per second: an audit trail or a log that is synced line by line stays far below
+MUCH_BYTES = 2**18  # per second: an audit trail or a log that is synced line by line mostly stays far below
+LARGE_BYTES = (
+    2**12
+)  # per call: what is buffered comes in 8 KiB and more, lines of a log that are flushed one by one do not
 
 
 @dataclass(frozen=True)
@@ -87,9 +90,12 @@ def saves(case: Case, stack: Stack) -> bool:
 
 
 def writes_much(case: Case, stack: Stack) -> bool:
-    """Whether a thread writes as much as a checkpoint has; what is not known may be much."""
-    rate = case.history.rate(Thread, stack.pid, stack.tid, of=lambda thread: thread.written_chars)
-    return rate is None or rate >= MUCH_BYTES
+    """Whether a thread writes as much as a checkpoint has, and in pieces as large; what is not known may be."""
+    written = case.history.growth(Thread, stack.pid, stack.tid, of=lambda thread: thread.written_chars)
+    calls = case.history.growth(Thread, stack.pid, stack.tid, of=lambda thread: thread.write_calls)
+    if written is not None and calls is not None and calls[0] and written[0] < LARGE_BYTES * calls[0]:
+        return False
+    return written is None or written[0] >= MUCH_BYTES * written[1]
 
 
 def syncs_little(case: Case, stack: Stack) -> bool:

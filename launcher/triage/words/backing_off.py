@@ -1,6 +1,6 @@
 """What a thread that backs off and tries again looks like, by the text of its line and of the loop around it."""
 
-from perfwatch.probes.readings import Stack
+from perfwatch.probes.readings import Stack, Wait
 from perfwatch.triage.case import Case
 from perfwatch.triage.words.code import calling_line, names
 from perfwatch.triage.words.frames import tags
@@ -10,9 +10,16 @@ ASKING = frozenset("get post put head send execute query read open call".split()
 # Tries that only ask whether something is there yet, or take a lock: their waits have other names.
 ASKS = frozenset(
     "get get_nowait put put_nowait acquire poll wait join recv accept select open flock lockf fcntl mkdir symlink link touch"
-    " stat result print info debug warning error exception format str int len sleep".split()
+    " stat result print info debug warning error exception format str int len sleep pop popleft popitem next".split()
 )
+LONGEST_REST_SECONDS = 3600.0  # before the next try: servers that limit their clients ask for minutes (Retry-After)
 REMOTE = ("request", "session", "client", "http", "conn", "s3", "bucket", "redis", "cursor", "service", "api", "sock")
+
+
+def rests_until_next_try(case: Case, stack: Stack | None, wait: Wait | None) -> bool:
+    """Whether a thread rests until a moment that the kernel knows, an hour off at most, and then tries again what has failed."""
+    left = wait.remaining_seconds if wait is not None and wait.kind == "sleep" else None
+    return left is not None and left <= LONGEST_REST_SECONDS and stack is not None and retries(case, stack)
 
 
 def retries(case: Case, stack: Stack) -> bool:
