@@ -10,7 +10,7 @@ from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Finding,
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import End
 from perfwatch.triage.waits.sending import sends, untaken
-from perfwatch.triage.words.backing_off import rests_until_next_try
+from perfwatch.triage.words.backing_off import next_try_seconds
 from perfwatch.triage.words.frames import show
 
 DECISIVE_SECONDS = 1.0  # two sightings, one second apart
@@ -31,7 +31,7 @@ def outlasts(case: Case, end: End) -> bool:
     Of any other wait the deadline says when it ends at the latest: what is waited for may come before.
     """
     wait = end.node.wait
-    if rests_until_next_try(case, end.node.stack, wait):
+    if next_try_seconds(case, end.node) is not None:
         return False
     if wait is None or wait.kind != "sleep" or wait.remaining_seconds is None or end.node.motion.frozen is False:
         return False  # of a thread that runs meanwhile the deadline may have been read half

@@ -6,8 +6,8 @@ What it means
 
 How it is recognised
     The training thread is often in a retry loop: a sleep that follows on a ``try`` that failed, or on a test of an answer that
-    did not end the loop, or retry libraries' frames. Or the workers that it waits for are in one. Or ranks end and new
-    ones of the same number take their places.
+    did not end the loop, or retry libraries' frames; of one long rest the kernel knows the end. Or the workers that it waits
+    for are in one. Or ranks end and new ones of the same number take their places.
 
 What it is mistaken for
     ``blocked_network``: one call that never returns. A worker that rests after each answer, on purpose: it uses them.
@@ -26,7 +26,7 @@ from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.starving import starving
 from perfwatch.triage.slowness import FEW_SAMPLES, WINDOW_SECONDS, slow, worst
 from perfwatch.triage.verdict import Alternative, Culprit, Finding, Outcome
-from perfwatch.triage.words.backing_off import rests_until_next_try, retries
+from perfwatch.triage.words.backing_off import next_try_seconds, retries
 from perfwatch.triage.words.frames import show
 
 RESTARTED = "restart_loop"
@@ -83,18 +83,17 @@ def _backs_off(case: Case) -> Finding | None:
     if lost < ONLY and len(seen.runs(lambda stack: retries(case, stack))) < RESTARTS:
         return None
     frame = seen.top_line(lambda stack: retries(case, stack))
+    share = f"{lost:.0%} of {seen.samples} samples"
+    left = next_try_seconds(case, case.chains[rank.pid].start) or 0.0
+    again = f"; it tries again in {left:.0f} s" if left >= LONG_ENOUGH_SECONDS else ""
     return slow(
         case,
         CAUSE,
         rank,
         lost=lost,
         frame=frame,
-        summary=f"the training thread backs off and retries {lost:.0%} of the time at {show(frame)}",
-        evidence=(
-            case.saw(
-                "stack", f"pid {rank.pid}", "sleeps between tries", f"{lost:.0%} of {seen.samples} samples", "0 %"
-            ),
-        ),
+        summary=f"the training thread backs off and retries {lost:.0%} of the time at {show(frame)}{again}",
+        evidence=(case.saw("stack", f"pid {rank.pid}", "sleeps between tries", share, "0 %"),),
         alternatives=(Alternative(cause="blocked_network", refuted_by="each try returns"),),
         next=(f"look at what {show(frame)} calls",),
     )
@@ -135,6 +134,6 @@ def _only_retries(case: Case) -> tuple[Member, Profile, float] | None:
         share = seen.share_where(lambda stack: retries(case, stack))
         if seen.samples >= FEW_SAMPLES and share >= ONLY and seen.seconds >= LONG_ENOUGH_SECONDS:
             node = case.chains[rank.pid].start
-            if _wakes(case, node.pid, node.tid) or rests_until_next_try(case, node.stack, node.wait):
+            if _wakes(case, node.pid, node.tid) or next_try_seconds(case, node) is not None:
                 return rank, seen, share
     return None

@@ -1,7 +1,8 @@
 """What a thread that backs off and tries again looks like, by the text of its line and of the loop around it."""
 
-from perfwatch.probes.readings import Stack, Wait
+from perfwatch.probes.readings import Stack
 from perfwatch.triage.case import Case
+from perfwatch.triage.waits.node import Node
 from perfwatch.triage.words.code import calling_line, names
 from perfwatch.triage.words.frames import tags
 
@@ -16,10 +17,12 @@ LONGEST_REST_SECONDS = 3600.0  # before the next try: servers that limit their c
 REMOTE = ("request", "session", "client", "http", "conn", "s3", "bucket", "redis", "cursor", "service", "api", "sock")
 
 
-def rests_until_next_try(case: Case, stack: Stack | None, wait: Wait | None) -> bool:
-    """Whether a thread rests until a moment that the kernel knows, an hour off at most, and then tries again what has failed."""
-    left = wait.remaining_seconds if wait is not None and wait.kind == "sleep" else None
-    return left is not None and left <= LONGEST_REST_SECONDS and stack is not None and retries(case, stack)
+def next_try_seconds(case: Case, node: Node) -> float | None:
+    """In how many seconds a thread that rests tries again what has failed, as the kernel knows; None where it does not, or in hours."""
+    left = node.wait.remaining_seconds if node.wait is not None and node.wait.kind == "sleep" else None
+    if left is None or left > LONGEST_REST_SECONDS or node.stack is None or not retries(case, node.stack):
+        return None
+    return max(0.0, left - (case.at - node.thread_at))
 
 
 def retries(case: Case, stack: Stack) -> bool:
