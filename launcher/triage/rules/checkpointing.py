@@ -77,7 +77,7 @@ def _saves(case: Case, stack: Stack) -> bool:
         return True
     line = calling_line(case.history, stack)
     called = names(line.loop_calls) if line is not None else frozenset()
-    return bool(called & SYNCS) and not called & TRAINS and writes_much(case, stack)
+    return bool(called & SYNCS) and not called & TRAINS and writes_much(case, stack) is True
 
 
 def _moved(case: Case, phase: Phase, syncing: bool) -> str:

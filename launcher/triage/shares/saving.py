@@ -67,7 +67,7 @@ def _share_of_time(seen: Profile, saving: Callable[[Stack], bool]) -> float:
 
 def in_save(case: Case, stack: Stack) -> bool:
     """Whether a stack is in a save, by what it calls or by the name of a function of the program's own."""
-    return saves(case, stack) or (is_named_so(stack) and writes_much(case, stack))
+    return saves(case, stack) or (is_named_so(stack) and writes_much(case, stack) is not False)
 
 
 def is_named_so(stack: Stack) -> bool:
@@ -86,22 +86,22 @@ def saves(case: Case, stack: Stack) -> bool:
         return True
     line = calling_line(case.history, stack)
     called = names(line.calls) if line is not None else frozenset()
-    return bool(called & SAVES) or (bool(called & SYNCS) and writes_much(case, stack))
+    return bool(called & SAVES) or (bool(called & SYNCS) and writes_much(case, stack) is True)
 
 
-def writes_much(case: Case, stack: Stack) -> bool:
-    """Whether a thread writes as much as a checkpoint has, and in pieces as large; what is not known may be."""
+def writes_much(case: Case, stack: Stack) -> bool | None:
+    """Whether a thread writes as much as a checkpoint has, and in pieces as large; None where it is not known."""
     written = case.history.growth(Thread, stack.pid, stack.tid, of=lambda thread: thread.written_chars)
     calls = case.history.growth(Thread, stack.pid, stack.tid, of=lambda thread: thread.write_calls)
     if written is not None and calls is not None and calls[0] and written[0] < LARGE_BYTES * calls[0]:
         return False
-    return written is None or written[0] >= MUCH_BYTES * written[1]
+    return None if written is None else written[0] >= MUCH_BYTES * written[1]
 
 
 def syncs_little(case: Case, stack: Stack) -> bool:
     """Whether a stack is in a line that forces a little to the disk."""
     line = calling_line(case.history, stack)
-    return line is not None and bool(names(line.calls) & SYNCS) and not writes_much(case, stack)
+    return line is not None and bool(names(line.calls) & SYNCS) and writes_much(case, stack) is False
 
 
 def stores_rows(case: Case, stack: Stack) -> bool:
