@@ -13,7 +13,8 @@ How it is recognised
 
 What it is mistaken for
     A wait for a worker, child or peer that itself moves: the chain is followed first. A lock whose owner works: that thread
-    moves, and the chain leads to it. ``held_gil``: waiters for the GIL wake 200 times a second.
+    moves, and the chain leads to it. A wait for what the callback of a collective brings that is under way: the other ranks are
+    waited for. ``held_gil``: waiters for the GIL wake 200 times a second.
 
 What to do next
     The frames of both threads name the two locks: take them in one order, or give ``acquire`` a timeout.
@@ -35,6 +36,7 @@ from perfwatch.triage.waits.dismissal import may_ask
 from perfwatch.triage.waits.native_silence import silent_in_native_code
 from perfwatch.triage.waits.node import NATIVE_WAIT, culprit, node_of
 from perfwatch.triage.waits.releasing import (
+    another_rank_may,
     blocked_beside,
     blocking_loops,
     for_how_long,
@@ -82,7 +84,8 @@ def _of_chain(case: Case, chain: Chain) -> Outcome:
         return None
     if end.kind == NATIVE_WAIT:
         return silent_in_native_code(case, chain)
-    return None if end.detail == OTHERS_MOVE and somebody_works(case, chain) else _finding(case, chain)
+    comes = end.detail == OTHERS_MOVE and (somebody_works(case, chain) or another_rank_may(case, chain))
+    return None if comes else _finding(case, chain)
 
 
 def _finding(case: Case, chain: Chain) -> Finding:

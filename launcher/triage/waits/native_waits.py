@@ -19,6 +19,7 @@ STARTED = "_bootstrap"  # the outermost function of a thread that Python's threa
 WAITS = ("futex", "poll", "other")  # any other call says itself what it waits for
 # How torch names the threads that carry remote calls; those for shared memory spin while they wait (measured: at a whole core).
 OF_TENSORPIPE = "TP_"
+OF_GLOO = "pt_gloo_runloop"  # each carries out one collective after the other
 
 
 def in_native_code(history: History, node: Node) -> bool:
@@ -65,6 +66,18 @@ def carries(history: History, pid: int, tid: int) -> bool:
     """Whether a thread of torch's carries messages between ranks: it may spin while all wait for one, and holds no lock of Python's."""
     seen = history.latest(r.Thread, pid, tid)
     return seen is not None and seen.reading.name.startswith((*GROUP_THREADS, OF_TENSORPIPE))
+
+
+def reduces(history: History, pid: int) -> bool:
+    """Whether a collective of gloo's is under way in a process: its callback may let any thread of that process go on.
+
+    A thread of the group waits for its next collective without a timeout, and within one for its peers with the group's timeout
+    (torch, ProcessGroupGloo.cpp, ``runLoop``; measured with 2.13). A future of NCCL's is complete as soon as its kernel is
+    launched: its callbacks wait for nobody.
+    """
+    known = (history.latest(r.Thread, *key) for key in history.of(r.Thread, pid))
+    loops = (one.reading for one in known if one is not None and one.reading.name.startswith(OF_GLOO))
+    return any(one.state not in ("X", "Z") and not _parked(one) for one in loops)
 
 
 def native_sockets(history: History, pid: int, seconds: float) -> frozenset[int]:

@@ -7,7 +7,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.hang import silent_seconds
 from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.native_waits import carries
+from perfwatch.triage.waits.native_waits import carries, reduces
 from perfwatch.triage.waits.node import End, Node, node_of
 from perfwatch.triage.waits.threads import (
     A_LOCK,
@@ -47,6 +47,12 @@ def somebody_works(case: Case, chain: Chain) -> bool:
     ]
     shares = (motion(case.history, *key).run_share for key in keys)
     return any(share is not None and share > WORKING_SHARE for share in shares)
+
+
+def another_rank_may(case: Case, chain: Chain) -> bool:
+    """Whether a collective is under way whose callback may release it, and a rank that has yet to come to it goes on."""
+    others = [progress for pid, progress in case.progress.items() if pid != chain.start.pid]
+    return any(one.kind != "still" for one in others) and reduces(case.history, chain.end.node.pid)
 
 
 def until_released(case: Case, chain: Chain) -> float:

@@ -8,7 +8,7 @@ from perfwatch.triage.moving.motion import dominant, python_threads
 from perfwatch.triage.present import open_file
 from perfwatch.triage.roles.job import Job
 from perfwatch.triage.waits.lock_owners import may_own
-from perfwatch.triage.waits.native_waits import in_native_code, may_serve, nobody_left, unseen_share
+from perfwatch.triage.waits.native_waits import in_native_code, may_serve, nobody_left, reduces, unseen_share
 from perfwatch.triage.waits.node import NATIVE_WAIT, End, Node, node_of, silence
 from perfwatch.triage.waits.polling import source_of
 from perfwatch.triage.waits.sending import gives
@@ -33,6 +33,7 @@ ENTERED = {
 BARRIER_WAIT = "_wait"  # of threading.Barrier, from which multiprocessing's is made; no other class there has one
 MAY = {A_CONDITION: "may signal", A_BARRIER: "may share"}  # what another process may do with it; a lock it may hold
 OTHERS_MOVE = "other threads move"
+CALLBACK = "callback"  # of a collective: how far that has come is up to the other ranks
 ELSEWHERE_HELD = "another process may hold it"
 LONG_SLEEP_SECONDS = 60.0  # a thread that sleeps longer than this does not come back to release a lock in time
 BEFORE_SECONDS = 30.0  # a thread that fell silent so much earlier than the one that waits was idle anyway
@@ -96,6 +97,10 @@ def waits(history: History, job: Job, node: Node) -> tuple[str, tuple[Node, ...]
     if unsure or may_release(history, node, others):
         told = f", while {OTHERS_MOVE}" if _somebody_moves(history, node, others) else ""
         return awaited(node) + told, (), End("lock", node, others=locked, detail=OTHERS_MOVE)
+    at_odds = awaited(node) == A_LOCK and any(awaited(other) == A_LOCK for other in others if waits_forever(other))
+    if not at_odds and reduces(history, node.pid):
+        told = f"{awaited(node)}, which a collective that is under way may bring"
+        return told, (), End("collective", node, others=locked, detail=CALLBACK)
     what = awaited(node)
     if what != A_LOCK:
         why = "who do not come" if what == A_BARRIER else "which nobody brings about"
