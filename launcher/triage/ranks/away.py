@@ -4,14 +4,14 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.hang import temporal, wakes_soon, who
 from perfwatch.triage.moving.loops import counts, may_end
 from perfwatch.triage.moving.motion import moves
-from perfwatch.triage.moving.working import MOVING_BYTES, data_of, goes_on
+from perfwatch.triage.moving.working import MOVING_BYTES, SETTLED, data_of, goes_on
 from perfwatch.triage.ranks.absence import RUNS, SHOWN
 from perfwatch.triage.ranks.leaving import over
 from perfwatch.triage.shares.going_through import LASTS
 from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, Profile, at_training
 from perfwatch.triage.verdict import Evidence
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.node import Node, doing
+from perfwatch.triage.waits.node import ENDLESS_SECONDS, Node, doing
 from perfwatch.triage.waits.releasing import named
 from perfwatch.triage.waits.threads import awaited
 from perfwatch.triage.words.backing_off import retries
@@ -58,13 +58,30 @@ def works(case: Case, chain: Chain, others_waited: float) -> bool:
     if brings_no_batch(case, chain, others_waited):
         return False
     if end.still and not wakes_soon(case, end) and end.node.stack is not None:
-        return False
+        return end.kind not in SETTLED and moves(case.history, end.node.pid, end.node.tid).recurrent
     recent = _recent(case, chain)
     if recent.samples < ENOUGH_SAMPLES or recent.share_where(at_training) or recent.seen(*OTHER_WORK):
         return True
     if end.kind in ("sleep", "file_poll"):
         return end.node.motion.distinct > 1 or moves(case.history, end.node.pid, end.node.tid).recurrent
     return end.kind != "python" or _moves_data(case, chain)
+
+
+def stood(case: Case, chain: Chain) -> float | None:
+    """For how long a rank that is elsewhere has stood in the wait that it is in; None where its waits are those of one loop.
+
+    It may ask for one thing after the other: the others wait for all of them. A loop that sleeps and asks again waits for one.
+    """
+    end = chain.end
+    if not end.still or end.kind in ("sleep", "file_poll"):
+        return None
+    node = end.node
+    since = [end.silent_seconds, moves(case.history, node.pid, node.tid).ago_seconds]
+    if node.wait is not None and (node.wait.remaining_seconds or 0.0) > ENDLESS_SECONDS:
+        since.append(
+            node.motion.ran_ago_seconds
+        )  # so long a timeout is no rhythm: the kernel knows when the wait began
+    return min((one for one in since if one is not None), default=0.0)
 
 
 def prepare(case: Case) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ How it is recognised
     stay in a collective of mpi4py.
 
 What it is mistaken for
-    A slow rank: its own chain moves, and the collectives go on. A checkpoint of one rank while the others wait: that one
+    A slow rank: its own chain moves, be it now and then, and the collectives go on. A checkpoint of one rank while the others wait: that one
     writes. A computation of one rank: it reads or writes; if it does not, and no loop is known that waits for a condition,
     only time tells, five times the patience; of a batch that it loads itself, too. All ranks in the same or in different
     collectives: ``mismatched_collective``.
@@ -100,8 +100,9 @@ def _absent(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitGr
     roots = held_up(first.end.node, partners(case, first)) if first.end.kind == "lock" and not left else []
     ends = first.end.kind in CERTAIN_ENDS and first.end.detail != OTHERS_MOVE
     certain = over(first) or ends or outlasts(case, first.end) or away.meets_nobody(case, waiting, absent)
-    silent = away.waited(waiting)
-    loads = away.brings_no_batch(case, first, silent)
+    waited, stood = away.waited(waiting), None if certain else away.stood(case, first)
+    silent = waited if stood is None else min(waited, stood)
+    loads = away.brings_no_batch(case, first, waited)
     computes = bool(loads) or away.runs_on(case, first)  # nothing of it is flat: others wait, and it may come
     patience = temporal(case) * (COUNTED_LOOP if computes else 1.0)
     found = hung(
