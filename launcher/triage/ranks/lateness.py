@@ -16,12 +16,13 @@ from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.starving import WAITING_SHARE, awaits_data
 from perfwatch.triage.slowness import WINDOW_SECONDS
 from perfwatch.triage.verdict import Culprit, Evidence
-from perfwatch.triage.words.frames import show, tags
+from perfwatch.triage.words.frames import collective_name, show, tags
 
 LOADER_SHARE = 0.3  # of the late rank's time spent waiting for its own workers
 DELAY_SHARE, DELAY_RATIO = 0.3, 2.0  # runnable and not running; so many times as much as the others
 CLOCK_RATIO = 0.9  # of the peers' clocks
 MOST_BEFORE = 0.8
+RECEIVES = frozenset({"recv", "recv_object_list", "broadcast", "broadcast_object_list"})
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,23 @@ def waits_by_design(case: Case, rank: Member, seen: Profile) -> bool:
         return True
     exchanges = seen.share_where(partial(waits_for_ranks, case.history, case.job)) > 0.0
     return exchanges and not was_at(case.history, rank.pid, case.progress[rank.pid].thread, "backward")
+
+
+def only_receives(case: Case, rank: Member, seen: Profile) -> bool:
+    """Whether a rank never trains, and waits for nothing but what it is sent by one that does: an evaluator, a writer of samples.
+
+    That it waits is its part, and says nothing of the one that trains meanwhile.
+    """
+    waits = {collective_name(one.reading) for one in seen.sights} - {None}
+    if not waits or not waits <= RECEIVES or _trained(case, rank):
+        return False
+    return any(_trained(case, other) for other in case.ranks if other.pid != rank.pid)
+
+
+def _trained(case: Case, rank: Member) -> bool:
+    steps = case.steps(rank)
+    at_it = was_at(case.history, rank.pid, case.progress[rank.pid].thread, "backward", "optimizer", "scaler")
+    return at_it or (steps is not None and steps.count > 0)
 
 
 def training_seconds(case: Case, rank: Member) -> float:

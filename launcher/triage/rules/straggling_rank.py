@@ -12,7 +12,7 @@ How it is recognised
 What it is mistaken for
     ``stalled_collective``: nothing moves. Uneven work: now this rank is late, now that one, and all wait about as much. Ranks
     whose loaders are all too slow (``starved_*``): one is the last for long, by chance, but the others wait for their data, too.
-    Trainings that were only started together (a sweep): none waits for another, and they are not compared.
+    What waits for no other's step is not compared: trainings that were only started together, a rank that only evaluates.
 
 What to do next
     Look at the named rank: its own line says what it does while the others wait.
@@ -53,6 +53,7 @@ def judge(case: Case) -> Outcome:
     if lateness.apart(case) or not _go_on(case) or _overdue(case):
         return None
     ranks = [(rank, case.profile(rank, lateness.training_seconds(case, rank))) for rank in case.ranks]
+    ranks = [(rank, seen) for rank, seen in ranks if not lateness.only_receives(case, rank, seen)]
     if len(ranks) < 2 or not case.job.covered or any(seen.samples < FEW_SAMPLES for _, seen in ranks):
         return None
     if lateness.starve_alike(ranks) or any(lateness.waits_by_design(case, rank, seen) for rank, seen in ranks):
