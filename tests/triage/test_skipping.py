@@ -109,6 +109,22 @@ def test_without_a_count_only_a_loop_that_has_an_optimizer_of_torch_skips_its_st
     assert found.confidence == confidence
 
 
+EACH_EXAMPLE = ("zip", "optimizer.zero_grad", "backward", "clip_grad_norm_", "total.add_")
+
+
+@pytest.mark.parametrize(
+    ("loop", "told"),
+    [(EACH_EXAMPLE, False), ((*EACH_EXAMPLE, "optimizer.step"), True), (("zip", "clip_grad_norm_"), True)],
+)
+def test_what_is_done_for_each_example_is_not_done_once_for_each_step(loop: tuple[str, ...], told: bool) -> None:
+    """By its text the loop that clips and clears makes passes and no step; a loop over groups of parameters makes neither."""
+    job = Training(card=False).goes_on(40.0, [FORWARD, BACKWARD, CLIPS, CLEARS])
+    for line in (11, 14):
+        job.add(SourceLine(file=TRAIN, line=line, text="", loop_calls=loop, loops=("for",)))
+
+    assert isinstance(skipping_steps.judge(job.case()), Finding) == told
+
+
 @pytest.mark.parametrize(("load", "told"), [("idle_context", True), ("bf16_matmul", False)])
 def test_a_card_that_does_nothing_hides_no_steps(load: str, told: bool) -> None:
     """torch with CUDA opens the card's files for a training on the CPU as well; a card at work gets its steps in an instant."""

@@ -15,9 +15,9 @@ How it is recognised
 
 What it is mistaken for
     ``evaluating``: no backward either, and mostly a loop of its own. Gradient accumulation: a step comes after some backward
-    passes. Gradients that are no training (an attack on the model, an estimate of influence): their line was never seen while
-    steps were made. An update that the program makes itself (``p -= rate * p.grad``): no optimizer and no scaler of torch was
-    ever seen.
+    passes, though the gradient of each example be clipped. Gradients that are no training (an attack on the model, an estimate
+    of influence): their line was never seen while steps were made. An update that the program makes itself
+    (``p -= rate * p.grad``): no optimizer and no scaler of torch was ever seen.
 
 What to do next
     Look at the loss: it is NaN or infinite. Lower the learning rate, or look for the first bad batch.
@@ -64,7 +64,7 @@ def judge(case: Case) -> Outcome:
         if seen.samples < FEW_SAMPLES or seen.share("backward") < BACKWARD_SHARE:
             continue
         turns = seen.turns(lambda stack: "backward" in tags(stack) and not updates(stack))
-        beside, awaited = beside_a_step(seen), 0.0
+        beside, awaited = beside_a_step(case.history, seen), 0.0
         if steps is not None:
             skipped = (steps.ago_seconds or 0.0) > _usual(steps)
         elif any(card.kind != "idle" for card in regimes(case.history, rank.pid)):

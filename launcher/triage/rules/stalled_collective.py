@@ -11,10 +11,10 @@ How it is recognised
     stay in a collective of mpi4py.
 
 What it is mistaken for
-    A slow rank: its own chain moves, be it now and then, and the collectives go on. A checkpoint of one rank while the others wait: that one
-    writes. A computation of one rank: it reads or writes; if it does not, and no loop is known that waits for a condition,
-    only time tells, five times the patience; of a batch that it loads itself, too. All ranks in the same or in different
-    collectives: ``mismatched_collective``.
+    A slow rank: its own chain moves, be it now and then, and the collectives go on. A checkpoint of one rank while the others
+    wait: that one writes. A computation of one rank: it reads or writes; if it does not, and no loop is known that waits for a
+    condition, only time tells, five times the patience; of a batch that it loads itself, too. All ranks in the same or in
+    different collectives: ``mismatched_collective``.
 
 What to do next
     Look at the culprit's own chain, not at the ranks that wait.

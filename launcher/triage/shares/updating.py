@@ -1,15 +1,17 @@
 """What a training thread does once for each update of its parameters: the optimizer's step, and what goes with it."""
 
 from perfwatch.probes.readings import Frame, SourceLine, Stack
+from perfwatch.triage.history import History
 from perfwatch.triage.moving.loops import TRAINS
 from perfwatch.triage.shares.profile import Profile
-from perfwatch.triage.words.code import asks_for_an_update, names
-from perfwatch.triage.words.frames import any_tag, of_torch, short_name, tags, tags_of, user_frame
+from perfwatch.triage.words.code import asks_for_an_update, line_of, names
+from perfwatch.triage.words.frames import any_tag, of_torch, short_name, tags, tags_of, user_frame, user_frames
 
 EACH_LOSS = frozenset({"scale", "apply_scale", "_lazy_init_scale_growth_tracker"})  # of the scaler: once per backward
 NO_UPDATE = frozenset("zero_grad __init__ add_param_group state_dict load_state_dict".split())
 PASSES = ("forward", "backward", "loader", "collective")
 LOSSES = "torch/nn/functional.py"
+MOSTLY = 0.5  # of such samples: of a torn one the outer line may be one that came later
 CLEARING = 0.25  # weight of a sample in zero_grad: for SGD without momentum it is the dearer of the two
 
 
@@ -39,9 +41,22 @@ def clears_only(line: SourceLine | None) -> bool:
     return line is not None and "zero_grad" in names(line.calls) and "step" not in names(line.calls)
 
 
-def beside_a_step(seen: Profile) -> int:
+def beside_a_step(history: History, seen: Profile) -> int:
     """Samples of what goes with a step, and costs no more than it: so many of the step itself are due."""
-    return round((seen.share_where(accompanies) + CLEARING * seen.share_where(clears)) * seen.samples)
+    once, cleared = seen.share_where(accompanies), seen.share_where(clears)
+    parts = seen.share_where(lambda stack: (accompanies(stack) or clears(stack)) and _part_of_a_step(history, stack))
+    return 0 if parts > MOSTLY * (once + cleared) else round((once + CLEARING * cleared) * seen.samples)
+
+
+def _part_of_a_step(history: History, stack: Stack) -> bool:
+    """Whether by its text the loop that makes the passes makes no step: one is made of all its turns.
+
+    Differentially private training clips the gradient of each example; an attack clears the gradients before each of its passes.
+    """
+    lines = (line_of(history, frame) for frame in user_frames(stack))
+    passes = (names(line.loop_calls) for line in lines if line is not None and "backward" in names(line.loop_calls))
+    inner = next(passes, None)
+    return inner is not None and not any("step" in name for name in inner)
 
 
 def at_a_pass(lines: set[Frame | None], stack: Stack) -> bool:
