@@ -8,13 +8,14 @@ How it is recognised
     The wait chain ends in a thread in state T or t, or the group's freezer is on. Two sightings, one second apart.
 
 What it is mistaken for
-    A checkpointing tool or a debugger stops a process for a moment: hence two sightings. ``TracerPid`` names the tracer.
+    A checkpointing tool or a debugger stops a process for a moment: hence two sightings. ``TracerPid`` names the tracer. What
+    rations a process by signals (``cpulimit``) stops it ten times a second: it may be stopped at every look, and yet runs in between.
 
 What to do next
     ``kill -CONT PID``, or end the tracer, or thaw the group.
 """
 
-from itertools import takewhile
+from itertools import pairwise, takewhile
 
 from perfwatch.probes.readings import Cgroup, ProcessUsage, Thread
 from perfwatch.triage.case import Case
@@ -27,12 +28,14 @@ from perfwatch.triage.waits.chain import Chain
 
 CAUSE = Cause("stopped", "hung", "user_code", (Thread,))
 
+RATIONED_SECONDS = 5.0  # of one that was let go on before: the pauses of a ration are far shorter
+
 
 def judge(case: Case) -> Outcome:
     """Fires on a chain that ends in a stopped or traced thread, or in a frozen group."""
     for chain in case.chains.values():
-        if chain.end.kind in ("stopped", "traced"):
-            return _finding(case, chain)
+        if chain.end.kind in ("stopped", "traced") and (found := _finding(case, chain)) is not None:
+            return found
     frozen = [
         seen
         for key in case.history.entities(Cgroup)
@@ -58,12 +61,21 @@ def _is_stopped(look: Seen[Thread]) -> bool:
     return look.reading.state in ("T", "t")
 
 
-def _finding(case: Case, chain: Chain) -> Finding:
+def _ran(earlier: Thread, later: Thread) -> bool:
+    """Whether a thread that was stopped at two looks was let go on in between: who is stopped does not run."""
+    return (earlier.run_seconds, earlier.voluntary_switches) != (later.run_seconds, later.voluntary_switches)
+
+
+def _finding(case: Case, chain: Chain) -> Finding | None:
     node = chain.end.node
-    looks = list(takewhile(_is_stopped, reversed(case.history.series(Thread, node.pid, node.tid))))
+    stopped = list(takewhile(_is_stopped, reversed(case.history.series(Thread, node.pid, node.tid))))
+    again = next((n for n, (later, one) in enumerate(pairwise(stopped), 1) if _ran(one.reading, later.reading)), None)
+    looks = stopped[:again]
     usage = case.history.latest(ProcessUsage, node.pid)
     tracer = usage.reading.tracer_pid if usage else 0
     seen_for = case.at - looks[-1].at if looks else 0.0
+    if again is not None and max(seen_for, node.motion.ran_ago_seconds or 0.0) < RATIONED_SECONDS:
+        return None
     by = f" by process {tracer}" if tracer else ""
     return hung(
         case,
