@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from perfwatch.gauntlet.recorded import expected_of
 from perfwatch.probes.readings import Frame, Reading, SourceLine, Stack, Thread
@@ -17,10 +18,19 @@ PREFETCH, DECODE = 9001, 9002
 DECODES = (Frame("decode", "/home/user/prefetch.py", 8), Frame("run", "/usr/lib/python3.11/threading.py", 982))
 
 
-def told(case: Path, *busy: int, lines: bool = True) -> Verdict | Finding:
-    """Of a recorded training, beside other threads that decode at 90 % of a core and take no lock."""
+def told(case: Path, *busy: int, lines: bool = True, acquires: bool = False, read: bool = False) -> Verdict | Finding:
+    """Of a recorded training, beside other threads that decode at 90 % of a core and take no lock.
+
+    Its holder's lines may not have been read, or it may take its lock by ``acquire``; those of the others may have been read.
+    """
     recording, at = load(case), expected_of(case).at
     kept = [one for one in recording.records if lines or not _is_inside(one.reading)]
+    kept = [_by_acquire(one) if acquires else one for one in kept]
+    kept += (
+        [Record(0.0, 0.0, SourceLine(file=frame.file, line=frame.line, text="decode()")) for frame in DECODES]
+        if read
+        else []
+    )
     pid = next(one.reading.pid for one in kept if isinstance(one.reading, Stack))
     for look in range(60):
         then = at - 30.0 + look * 0.5
@@ -40,6 +50,14 @@ def _is_inside(reading: Reading) -> bool:
     return isinstance(reading, SourceLine) and bool(reading.within) and not reading.text.startswith("with ")
 
 
+def _by_acquire(record: Record) -> Record:
+    line = record.reading
+    if not _is_inside(line) or not isinstance(line, SourceLine):
+        return record
+    calls = ("self.lock.acquire", *line.loop_calls, "self.lock.release")
+    return structs.replace(record, reading=structs.replace(line, within=(), loop_calls=calls))
+
+
 @pytest.mark.parametrize("busy", [(), (PREFETCH,), (PREFETCH, DECODE)])
 def test_a_busy_thread_that_takes_no_such_lock_is_not_blamed(busy: tuple[int, ...]) -> None:
     """The one within the ``with`` is, be it that it rests there."""
@@ -53,3 +71,19 @@ def test_where_no_text_tells_the_owner_several_busy_threads_make_it_less_sure() 
     """Each of them may hold it."""
     assert told(RESTS, PREFETCH, lines=False).confidence == 0.88
     assert told(RESTS, PREFETCH, DECODE, lines=False).confidence == 0.7
+
+
+def test_a_busy_thread_whose_lines_take_no_lock_is_blamed_less_surely() -> None:
+    """Its text was read, and it stands within no ``with``."""
+    assert told(RESTS, PREFETCH, lines=False, read=True).confidence == 0.7
+
+
+@pytest.mark.parametrize("busy", [(), (PREFETCH,)])
+def test_who_naps_in_a_loop_that_acquires_the_lock_is_blamed_and_not_who_computes_beside_it(
+    busy: tuple[int, ...],
+) -> None:
+    """It takes and returns the lock by calls, not in a ``with``."""
+    within, by_calls = told(RESTS), told(RESTS, *busy, acquires=True, read=True)
+
+    assert [one.tid for one in by_calls.culprits] == [one.tid for one in within.culprits]
+    assert by_calls.confidence <= within.confidence

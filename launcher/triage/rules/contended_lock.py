@@ -8,7 +8,8 @@ What it means
 How it is recognised
     The training thread stands, for a good part of the time, at a line of its own that takes a lock or waits for a condition,
     asleep in a futex without a timeout, and goes on again and again; a single other Python thread of the process runs or rests
-    (in a sleep, or for an answer from the network) within a ``with`` of a lock of that name. Failing that, the one that runs most.
+    (in a sleep, or for an answer from the network) within a ``with`` of a lock of that name, or in a loop that acquires it. Failing
+    that, the one that runs most, less surely where its own lines take none.
     Of the GIL: the training thread hardly runs, sleeps in a futex with a timeout of 5 ms many times a second, at whatever line,
     and other threads own the GIL in most of the dumps.
 
@@ -33,7 +34,7 @@ from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.slowness import FEW_SAMPLES, LOST_SHARE, WINDOW_SECONDS, certainty, slow
 from perfwatch.triage.verdict import Alternative, Evidence, Finding, Outcome
 from perfwatch.triage.waits.gil import kept_from_gil
-from perfwatch.triage.waits.lock_owners import holds
+from perfwatch.triage.waits.lock_owners import acquires, free, holds
 from perfwatch.triage.waits.node import Node, culprit, node_of
 from perfwatch.triage.words.code import line_of, lock_taken
 from perfwatch.triage.words.frames import show
@@ -45,7 +46,7 @@ WORKING_SHARE = 0.2  # of a core: the one that holds it
 RESTED_SECONDS = 2.0  # longer than the waits within a healthy step
 TAKEN = 2  # times that it was seen to go on
 CEILING_RESTING = 0.77
-CEILING_ONE_OF_THEM = 0.7  # several run, and the text of no line says which of them holds it
+CEILING_ONE_OF_THEM = 0.7  # several run, and no text says which of them holds it; or the only one is within no ``with``
 CEILING = 0.88  # who holds the lock is inferred: it is the thread that runs meanwhile
 
 
@@ -73,7 +74,7 @@ def _kept_from_lock(case: Case) -> Finding | None:
         if works and (node.motion.ran_ago_seconds or 0.0) >= RESTED_SECONDS:
             continue  # it worked a while ago: who stands now gives nothing back
         ceiling = CEILING if works else CEILING_RESTING
-        if held is None and len(busy) > 1:
+        if held is None and (len(busy) > 1 or free(case.history, node)):
             ceiling = CEILING_ONE_OF_THEM
         return slow(
             case,
@@ -110,10 +111,15 @@ def _busy(case: Case, rank: Member) -> list[int]:
 
 
 def _holding(case: Case, rank: Member, line: SourceLine | None) -> int | None:
-    """The only other thread that stands inside of a ``with`` of a lock of the same name, beyond the line that takes it."""
+    """The only other thread that stands inside of a ``with`` of a lock of the same name, beyond the line that takes it.
+
+    Failing that, the only one in a loop that takes such a lock by ``acquire``.
+    """
     lock, own = lock_taken(line), case.progress[rank.pid].thread
     others = [tid for tid in python_threads(case.history, rank.pid) if lock and tid != own]
-    held = [tid for tid in others if holds(case.history, node_of(case.history, case.job, rank.pid, tid), lock)]
+    nodes = [node_of(case.history, case.job, rank.pid, tid) for tid in others]
+    inside = [one.tid for one in nodes if holds(case.history, one, lock)]
+    held = inside or [one.tid for one in nodes if acquires(case.history, one, lock)]
     return held[0] if len(held) == 1 else None
 
 
@@ -128,6 +134,6 @@ def _evidence(case: Case, rank: Member, seen: Profile, lost: float, owner: Node,
         case.saw("thread", entity, "runs meanwhile", f"{runs:.0%} of a core")
         if works
         else case.saw(
-            "source", entity, "rests while it holds a lock of that name", f"at {show(owner.frame)}", "lets go first"
+            "source", entity, "rests where a lock of that name is held", f"at {show(owner.frame)}", "lets go first"
         ),
     )

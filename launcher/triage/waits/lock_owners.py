@@ -22,7 +22,7 @@ def may_own(history: History, node: Node, others: list[Node], rivals: list[Node]
     if owners or not [one for one in rivals if not lock or lock_taken(line_of(history, one.frame)) != lock]:
         return owners or others, False  # who waits for the same lock explains nothing
     readers = [other for other in others if other.wait is not None and other.wait.kind in READS and other.state == "S"]
-    return [other for other in others if other not in readers], any(not _free(history, one) for one in readers)
+    return [other for other in others if other not in readers], any(not free(history, one) for one in readers)
 
 
 def holds(history: History, node: Node, lock: str) -> bool:
@@ -31,6 +31,15 @@ def holds(history: History, node: Node, lock: str) -> bool:
         return False
     around = (line_of(history, frame) for frame in user_frames(node.stack))
     return any(one is not None and lock in names(one.within) for one in around)
+
+
+def acquires(history: History, node: Node, lock: str) -> bool:
+    """Whether a thread stands in a loop that takes a lock of that name by ``acquire``, and not at that call: it may have it now."""
+    if node.stack is None or takes_a_lock(history, node.stack):
+        return False
+    around = (line_of(history, frame) for frame in user_frames(node.stack))
+    called = (call.rpartition(".") for one in around if one is not None for call in one.loop_calls)
+    return any(name == "acquire" and of.rpartition(".")[2] == lock for of, _, name in called)
 
 
 def takes_again(history: History, node: Node) -> Frame | None:
@@ -51,7 +60,7 @@ def takes_again(history: History, node: Node) -> Frame | None:
     return None
 
 
-def _free(history: History, node: Node) -> bool:
+def free(history: History, node: Node) -> bool:
     """Whether all lines of the program's own on its stack were read, and none of them is in a ``with``."""
     lines = [line_of(history, frame) for frame in user_frames(node.stack)] if node.stack is not None else []
     return bool(lines) and all(line is not None and not line.within for line in lines)
