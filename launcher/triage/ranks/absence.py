@@ -6,7 +6,7 @@ from perfwatch.triage.cards.gpu import regime
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, silent_seconds, temporal
-from perfwatch.triage.ranks.standing import Seat
+from perfwatch.triage.ranks.standing import UNHEARD, Seat
 from perfwatch.triage.ranks.waitgraph import WaitGraph
 from perfwatch.triage.verdict import Culprit, Finding, Link, Outcome
 from perfwatch.triage.waits.chain import Chain
@@ -16,7 +16,6 @@ COUNTED = 0.9  # the most that is said of a rank that only the others' counts te
 GONE_SECONDS = 2.0  # of a rank of this host that RAS does not hear from, and of which there is no process here
 SHOWN = 8
 RUNS = ("python", "native")  # what a thread that spins for its card looks like, where the card itself does not tell
-UNHEARD = ("dead", "unresponsive", "missing")
 
 
 def rank_of(chain: Chain) -> int:

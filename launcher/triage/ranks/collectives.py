@@ -11,7 +11,8 @@ from perfwatch.probes.readings import UNANSWERED
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import R, Seen
 from perfwatch.triage.moving.unmoved import unmoved_since
-from perfwatch.triage.ranks.standing import APART_SECONDS, Seat, Standing
+from perfwatch.triage.ranks.lapsed import lasting
+from perfwatch.triage.ranks.standing import APART_SECONDS, UNHEARD, Seat, Standing
 from perfwatch.triage.verdict import Evidence
 
 ROUND_SECONDS = 3.0  # ranks that were asked together answer so far apart at most
@@ -54,17 +55,9 @@ def unanswered(case: Case) -> tuple[Evidence, ...]:
 
 
 def _counted(case: Case) -> list[list[Seen[r.Communicator]]]:
-    """What RAS said of each group that its newest answer is about.
-
-    The text names a group only while its ranks' counts differ: one that a newer answer does not name has caught up.
-    """
+    """What RAS said of each group that is there yet."""
     found = [case.history.series(r.Communicator, *key) for key in case.history.entities(r.Communicator)]
-    newest = max((series[-1].at for series in found), default=0.0)
-    return [
-        series
-        for series in found
-        if _fresh(case, series) and (series[-1].reading.source == "json" or newest - series[-1].at < APART_SECONDS)
-    ]
+    return [series for series in lasting(case, found) if _fresh(case, series)]
 
 
 def _by_ras(case: Case) -> Iterable[Standing]:
@@ -121,7 +114,7 @@ def _ras_standing(case: Case, seen: Seen[r.Communicator], seconds: float) -> Sta
     whole = case.job.world_size is not None and communicator.size == case.job.world_size
     hosts = {member.host for member in communicator.members if member.local}
     seats = {member.rank: _seat(case, member, whole, member.host in hosts) for member in communicator.members}
-    lost = tuple(seats[m.rank] for m in communicator.members if m.state in ("dead", "unresponsive", "missing"))
+    lost = tuple(seats[m.rank] for m in communicator.members if m.state in UNHEARD)
     return Standing(
         group=communicator.communicator,
         source="nccl_ras",

@@ -6,6 +6,7 @@ from perfwatch.probes import readings as r
 
 APART_SECONDS = 1.5  # between two looks that are compared
 SAID_SECONDS = 3.0  # a look that is older than this is said to be
+UNHEARD = ("dead", "unresponsive", "missing")  # states of a member that RAS does not reach
 
 
 @dataclass(frozen=True)

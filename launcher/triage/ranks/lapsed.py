@@ -1,0 +1,74 @@
+"""Which of RAS' answers are still about the ranks that are there, and about groups that these still have.
+
+RAS names a communicator for as long as one of its processes has it. What it said of one that is gone would otherwise be believed
+until it is old: after an elastic restart, or where a program has ended a group that stood and goes on in another one.
+"""
+
+from collections.abc import Iterator
+
+from perfwatch.probes import readings as r
+from perfwatch.triage.case import Case
+from perfwatch.triage.history import Seen
+from perfwatch.triage.ranks.standing import APART_SECONDS, UNHEARD
+
+LATE_SECONDS = 8.0  # that RAS is given to answer: what it says so soon after a restart may have been asked before
+
+Answers = list[Seen[r.Communicator]]
+
+
+def lasting(case: Case, told: list[Answers]) -> list[Answers]:
+    """Those of these groups that the newest answer about them is still about.
+
+    The text names a group only while its ranks' counts differ: one that a newer answer does not name has caught up. The JSON
+    names every group of every process that it hears.
+    """
+    newest, begun = max((answers[-1].at for answers in told), default=0.0), _begun(case)
+    heard = _heard(told)
+    return [
+        answers
+        for answers in told
+        if (begun is None or answers[-1].at > begun) and _named_since(answers[-1], heard, newest) < APART_SECONDS
+    ]
+
+
+def _named_since(last: Seen[r.Communicator], heard: dict[tuple[str, int], float], newest: float) -> float:
+    """For how long a group has not been named while whoever would name it was."""
+    if last.reading.source != "json":
+        return newest - last.at
+    return max((heard.get(place, last.at) - last.at for place in _places(last.reading)), default=0.0)
+
+
+def _heard(told: list[Answers]) -> dict[tuple[str, int], float]:
+    """By host and pid, when an answer in JSON last spoke for a process.
+
+    Nothing where the answers of several hosts are joined: of a large group those of one host are kept, and of others all.
+    """
+    newest = [answers[-1] for answers in told if answers[-1].reading.source == "json"]
+    if len({member.host for one in newest for member in one.reading.members if member.local}) > 1:
+        return {}
+    found: dict[tuple[str, int], float] = {}
+    for one in newest:
+        for place in _places(one.reading):
+            found[place] = max(one.at, found.get(place, one.at))
+    return found
+
+
+def _places(communicator: r.Communicator) -> Iterator[tuple[str, int]]:
+    for member in communicator.members:
+        if member.pid is not None and member.state not in UNHEARD:
+            yield member.host, member.pid
+
+
+def _begun(case: Case) -> float | None:
+    """Until when an answer may be about ranks that have been started anew since; None where none has."""
+    now = {rank.rank: rank.process for rank in case.job.ranks if rank.rank is not None}
+    replaced = [
+        ended.at + LATE_SECONDS
+        for member in case.job.members.values()
+        if member.role == "rank"
+        and not member.alive
+        and member.rank in now
+        and now[member.rank].start_ticks > member.process.start_ticks
+        and (ended := case.history.latest(r.ProcessEnded, member.pid)) is not None
+    ]
+    return max(replaced, default=None)
