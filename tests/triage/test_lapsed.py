@@ -2,10 +2,23 @@
 
 import pytest
 
-from perfwatch.probes.readings import Communicator, Frame, GroupMember, Process, ProcessEnded, Stack, Thread, Wait
+from perfwatch.probes.readings import (
+    Communicator,
+    Frame,
+    GroupMember,
+    Operation,
+    Process,
+    ProcessEnded,
+    RecordedGroup,
+    Stack,
+    Steps,
+    Thread,
+    Wait,
+)
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
+from perfwatch.triage.ranks.agreement import disagreement
 from perfwatch.triage.ranks.collectives import standings
 from perfwatch.triage.ranks.waitgraph import wait_graph
 from tests.sessions import session
@@ -136,3 +149,60 @@ def test_what_a_joined_recording_has_left_out_is_no_group_that_has_ended() -> No
     joined = case([group("c", hosts=hosts)], [group("c", hosts=hosts)], [group("d", (1, 1), hosts=hosts)])
 
     assert [one.group for one in standings(joined)] == ["c"]
+
+
+def lying(written_ago_seconds: float, sizes: tuple[int, int] = (8, 8)) -> list[RecordedGroup]:
+    """Dumps that lay there: rank 0 is in a call that rank 1 has not made, or has made with another size."""
+    looks = []
+    for rank, size in enumerate(sizes):
+        reached = 10 if sizes[0] != sizes[1] or not rank else 9
+        calls = tuple(
+            Operation(sequence=number, order=number, name="all_reduce", input_elements=size if number == 10 else 8,
+                      state="scheduled" if number == 10 else "completed")
+            for number in range(9, reached + 1)
+        )  # fmt: skip
+        looks.append(RecordedGroup(pid=PIDS[rank], rank=rank, group="0", members=(0, 1), enqueued=reached, completed=9,
+                                   operations=calls, origin="file", written_ago_seconds=written_ago_seconds))  # fmt: skip
+    return looks
+
+
+def counted(*counts: int, dumps: list[RecordedGroup]) -> Case:
+    """What RAS counts in both ranks every 3 s, and the dumps at the last look but one."""
+    looks = [[group("c", (count, count)), *(dumps if number == len(counts) - 2 else ())]
+             for number, count in enumerate(counts)]  # fmt: skip
+    return case(*looks)
+
+
+def test_a_dump_that_lies_there_is_not_about_a_job_whose_counts_have_grown_since() -> None:
+    """Somebody has asked for it earlier: nobody hangs."""
+    before = wait_graph(counted(100, 105, 110, 110, dumps=lying(2.0)))  # written at 4 s: the counts grew after 3 s
+    since = wait_graph(counted(100, 105, 110, 110, dumps=lying(600.0)))
+
+    assert before is not None
+    assert (before.source, before.edges) == ("flight_recorder", {0: (1,)})
+    assert since is not None
+    assert (since.source, since.edges) == ("nccl_ras", {})  # they stand now, and level
+    assert wait_graph(counted(100, 105, 110, 115, dumps=lying(600.0))) is None
+
+
+def test_nor_about_one_that_made_a_step_since() -> None:
+    """However it is seen that the job went on."""
+    step = Steps(pid=PIDS[1], tid=PIDS[1], count=8, step_ago_seconds=30.0)
+
+    assert wait_graph(case(lying(60.0))) is not None
+    assert wait_graph(case([*lying(60.0), step])) is None
+
+
+def test_a_mismatch_in_such_a_dump_is_no_hang() -> None:
+    """The ranks have gone past that call."""
+    unequal = (8, 12)
+
+    assert disagreement(counted(100, 100, 100, dumps=lying(600.0, unequal))) is not None
+    assert disagreement(counted(100, 105, 110, dumps=lying(600.0, unequal))) is None
+
+
+def test_a_rank_that_has_fallen_silent_has_not_gone_on() -> None:
+    """Of it RAS counts nothing any more."""
+    silent = [[group("c", (100, 100))], [group("c", (100, 100)), *lying(600.0)], [group("c", (100, 0), state="dead")]]
+
+    assert wait_graph(case(*silent)) is not None

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
 from perfwatch.triage.ranks.collectives import recorded_groups
+from perfwatch.triage.ranks.lapsed import passed
 
 # Calls whose tensors must be of one size in every rank; of the others, sizes may differ by design or by rank.
 SAME_SIZE = frozenset(
@@ -40,6 +41,8 @@ def disagreement(case: Case) -> Disagreement | None:
             what = _differs([operation for _, _, operation in calls])
             if what:
                 over = all(operation.state == "completed" for _, _, operation in calls)
+                if not over and any(passed(case, one) for one in dumps):
+                    continue  # what came of it since nobody has looked up
                 found.append(Disagreement(described, sequence, what, tuple(calls), max(d.at for d in dumps), over))
     still = [one for one in found if not one.over]
     return still[0] if still else found[-1] if found else None

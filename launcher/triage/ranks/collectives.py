@@ -11,7 +11,7 @@ from perfwatch.probes.readings import UNANSWERED
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import R, Seen
 from perfwatch.triage.moving.unmoved import unmoved_since
-from perfwatch.triage.ranks.lapsed import lasting
+from perfwatch.triage.ranks.lapsed import lasting, passed
 from perfwatch.triage.ranks.standing import APART_SECONDS, UNHEARD, Seat, Standing
 from perfwatch.triage.verdict import Evidence
 
@@ -197,7 +197,7 @@ def _unchanged_seconds(case: Case, last: Seen[r.RecordedGroup]) -> float:
     """For how long a rank's sequence number has stood. A dump that it wrote on a timeout is about a moment of standing."""
     reading = last.reading
     if reading.origin == "file":
-        return max(APART_SECONDS, reading.written_ago_seconds)
+        return 0.0 if passed(case, last) else max(APART_SECONDS, reading.written_ago_seconds)
     since = last.at
     for one in reversed(case.history.series(r.RecordedGroup, reading.pid, reading.group)):
         if (one.reading.enqueued, one.reading.completed) != (reading.enqueued, reading.completed):

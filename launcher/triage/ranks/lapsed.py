@@ -1,10 +1,13 @@
-"""Which of RAS' answers are still about the ranks that are there, and about groups that these still have.
+"""Which answers about process groups are still about now: RAS' about ranks and groups that are there yet, dumps about a job that stood.
 
 RAS names a communicator for as long as one of its processes has it. What it said of one that is gone would otherwise be believed
-until it is old: after an elastic restart, or where a program has ended a group that stood and goes on in another one.
+until it is old: after an elastic restart, or where a program has ended a group that stood and goes on in another one. A dump that
+lies there may be of any moment.
 """
 
 from collections.abc import Iterator
+from itertools import pairwise
+from math import inf
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
@@ -29,6 +32,14 @@ def lasting(case: Case, told: list[Answers]) -> list[Answers]:
         for answers in told
         if (begun is None or answers[-1].at > begun) and _named_since(answers[-1], heard, newest) < APART_SECONDS
     ]
+
+
+def passed(case: Case, dump: Seen[r.RecordedGroup]) -> bool:
+    """Whether a dump that lay there is of a moment since which the job went on.
+
+    That a rank wrote it on a timeout is not to be seen: somebody may have asked for it.
+    """
+    return dump.reading.origin == "file" and _went_on_at(case) > dump.at - dump.reading.written_ago_seconds
 
 
 def _named_since(last: Seen[r.Communicator], heard: dict[tuple[str, int], float], newest: float) -> float:
@@ -72,3 +83,26 @@ def _begun(case: Case) -> float | None:
         and (ended := case.history.latest(r.ProcessEnded, member.pid)) is not None
     ]
     return max(replaced, default=None)
+
+
+def _went_on_at(case: Case) -> float:
+    """When a rank was last known to make a step, or RAS to have counted a call before it counted more."""
+    return case.history.once(("went on",), lambda: max(_signs(case), default=-inf))
+
+
+def _signs(case: Case) -> Iterator[float]:
+    for one in case.progress.values():
+        if one.kind == "moving":
+            yield case.at
+        elif one.steps is not None and one.steps.ago_seconds is not None:
+            yield case.at - one.steps.ago_seconds
+    for key in case.history.entities(r.Communicator):
+        for earlier, later in pairwise(case.history.series(r.Communicator, *key)):
+            if _called_more(earlier.reading, later.reading):
+                yield earlier.at
+
+
+def _called_more(earlier: r.Communicator, later: r.Communicator) -> bool:
+    """Whether counts of a rank differ that both answers tell of: one that has fallen silent has called nothing."""
+    before = {member.rank: member.launched for member in earlier.members}
+    return any(one.launched and before.get(one.rank) and one.launched != before[one.rank] for one in later.members)
