@@ -66,6 +66,29 @@ def test_a_thread_that_has_moved_since_ends_it() -> None:
     assert standings(later(case(report("hung.json"), report("hung.json")), 60.0, *moved)) == []
 
 
+@pytest.mark.parametrize("lines", [2, 12, 30])
+def test_a_thread_that_goes_through_many_lines_in_turn_ends_it(lines: int) -> None:
+    """Each of them is as rare as a torn stack, and all together are not."""
+    asked = case(report("hung.json"), report("hung.json"))
+    for at in range(4, 60):
+        asked.history.add(float(at), stack(PIDS[0], 9))
+        asked.history.add(float(at), stack(PIDS[1], 10 + at % lines))
+    asked.history.at = 60.0
+
+    assert standings(Case(asked.history, session())) == []
+
+
+def test_a_torn_stack_now_and_then_does_not() -> None:
+    """A nonblocking dump tears some 3 % of them."""
+    asked = case(report("hung.json"), report("hung.json"))
+    for at in range(4, 60):
+        asked.history.add(float(at), stack(PIDS[0], 9))
+        asked.history.add(float(at), stack(PIDS[1], at if at % 20 == 0 else 9))
+    asked.history.at = 60.0
+
+    assert standings(Case(asked.history, session()))[0].seconds == pytest.approx(60.0)
+
+
 def test_a_rank_that_nobody_has_looked_at_since_ends_it() -> None:
     """Nobody knows whether it moved."""
     asked = later(case(report("hung.json"), report("hung.json")), 15.0, STANDING[0])

@@ -58,8 +58,8 @@ def _unmoved(case: Case, pid: int, at: float) -> bool:
     for one in stacks:
         weights[stack_key(one.reading)] += one.reading.samples
     total = sum(weights.values())
-    if sum(1 for weight in weights.values() if weight > TORN_SHARE * total) > 1:
-        return False
+    if total - max(weights.values(), default=0) > TORN_SHARE * total:
+        return False  # all but one together: of many lines in turn each alone is rare
     threads = case.history.series(r.Thread, pid, tid, seconds=case.at - at)
     if threads and _sleeps(threads[-1].reading):
         moved = moves(case.history, pid, tid).ago_seconds
