@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from perfwatch.probes.foreign import number, text
 from perfwatch.probes.pickled import plain
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import Frame, Operation, RecordedGroup
@@ -19,6 +20,8 @@ AROUND_COMPLETED = 8  # ranks are compared by sequence number, and one that goes
 MOST_GROUPS = 64
 MOST_FRAMES = 6
 MOST_SIZE_CHARACTERS = 200
+MOST_NAME_CHARACTERS = 100
+MOST_RANKS_CHARACTERS, MOST_DIGITS = 200_000, 10  # of the ranks of a group, and of one rank
 _LIBRARY = re.compile(r"(/(site|dist)-packages|\.whl)/torch/|/lib(64)?/python\d|^<")
 
 
@@ -27,10 +30,10 @@ def parse(content: bytes, pid: int, rank: int, origin: str, written_ago_seconds:
     dump = _plain(content)
     if not isinstance(dump, Mapping) or not isinstance(dump.get("entries", []), list):
         raise Unavailable("it is no flight-recorder dump")
-    version = str(dump.get("version", ""))
+    version = text(dump.get("version"), 20)
     if version.split(".")[0] != KNOWN_MAJOR:
         raise Unavailable(
-            f"its format is version {version[:20] or 'unknown'}; versions {KNOWN_MAJOR}.x are understood",
+            f"its format is version {version or 'unknown'}; versions {KNOWN_MAJOR}.x are understood",
             "torchfrtrace of the job's own torch reads it",
         )
     entries = [entry for entry in dump.get("entries", []) if isinstance(entry, Mapping)]
@@ -41,12 +44,15 @@ def parse(content: bytes, pid: int, rank: int, origin: str, written_ago_seconds:
     config = config if isinstance(config, Mapping) else {}
     status = dump.get("pg_status")
     status = status if isinstance(status, Mapping) else {}
-    names = dict.fromkeys([*by_group, *(str(one.get("name", key)) for key, one in config.items() if _maps(one))])
+    configured: dict[str, Mapping[str, Any]] = {}
+    for key, one in config.items():
+        if isinstance(one, Mapping):
+            configured.setdefault(_name(one.get("name", key)), one)
+    names = dict.fromkeys([*by_group, *configured])
     found = []
-    described: Mapping[str, Any]
     for name in list(names)[:MOST_GROUPS]:
         mine = by_group.get(name, [])
-        described = next((one for key, one in config.items() if _maps(one) and str(one.get("name", key)) == name), {})
+        described = configured.get(name, {})
         where = _number(mine[-1].get("pg_id")) if mine else None
         counts = status.get(str(where), status.get(where, status.get(name, {}) if where is None else {}))
         counts = counts if isinstance(counts, Mapping) else {}
@@ -57,14 +63,14 @@ def parse(content: bytes, pid: int, rank: int, origin: str, written_ago_seconds:
             RecordedGroup(
                 pid=pid,
                 rank=rank,
-                group=name[:100],
-                description=str(described.get("desc", "") or (_group(mine[-1])[1] if mine else ""))[:100],
-                members=tuple(int(one) for one in re.findall(r"\d+", str(described.get("ranks", ""))[:200_000])),
+                group=name,
+                description=_name(described.get("desc")) or (_group(mine[-1])[1] if mine else ""),
+                members=_members(described.get("ranks")),
                 enqueued=_last(counts, "last_enqueued_collective", operations, done=False),
                 completed=_last(counts, "last_completed_collective", operations, done=True),
                 operations=operations,
                 origin=origin,
-                version=version[:20],
+                version=version,
                 written_ago_seconds=round(written_ago_seconds, 3),
             )
         )
@@ -78,6 +84,8 @@ def _plain(content: bytes) -> Any:
         return json.loads(content)
     except (ValueError, RecursionError) as error:
         raise Unavailable(f"it is torn or no JSON: {error}") from None
+    except MemoryError:
+        raise Unavailable("it cannot be read safely: MemoryError") from None
 
 
 def _telling(entries: list[Mapping[str, Any]], completed: int | None) -> Iterator[Mapping[str, Any]]:
@@ -90,16 +98,23 @@ def _telling(entries: list[Mapping[str, Any]], completed: int | None) -> Iterato
             yield entry
 
 
-def _maps(value: Any) -> bool:
-    return isinstance(value, Mapping)
-
-
 def _group(entry: Mapping[str, Any]) -> tuple[str, str]:
     """Name and description; version 2.0 had the name alone."""
     named = entry.get("process_group")
     if isinstance(named, tuple | list) and named:
-        return str(named[0]), str(named[1]) if len(named) > 1 else ""
-    return str(entry.get("pg_name", entry.get("pg_id", ""))), ""
+        return _name(named[0]), _name(named[1]) if len(named) > 1 else ""
+    return _name(entry.get("pg_name", entry.get("pg_id"))), ""
+
+
+def _name(value: Any) -> str:
+    return text(value, MOST_NAME_CHARACTERS)
+
+
+def _members(ranks: Any) -> tuple[int, ...]:
+    """``[0, 1]``, which torch writes as text."""
+    if isinstance(ranks, list | tuple):
+        return tuple(rank for one in ranks if (rank := number(one)) is not None)
+    return tuple(int(one) for one in re.findall(r"\d+", text(ranks, MOST_RANKS_CHARACTERS)) if len(one) < MOST_DIGITS)
 
 
 def _last(counts: Mapping[str, Any], name: str, operations: tuple[Operation, ...], done: bool) -> int | None:
@@ -117,17 +132,18 @@ def _operation(entry: Mapping[str, Any]) -> Operation:
     outputs, output_elements = _sizes(entry.get("output_sizes"))
     kinds = entry.get("input_dtypes") or entry.get("output_dtypes")
     retired = entry.get("retired") is True
+    called = _name(entry.get("profiling_name"))
     return Operation(
         sequence=_number(entry.get("p2p_seq_id" if point_to_point else "collective_seq_id")) or 0,
         order=_number(entry.get("record_id")) or 0,
-        name=str(entry.get("profiling_name", ""))[:100].partition(":")[2] or str(entry.get("profiling_name", ""))[:100],
+        name=called.partition(":")[2] or called,
         point_to_point=point_to_point,
         input_sizes=inputs,
         output_sizes=outputs,
         input_elements=input_elements,
         output_elements=output_elements,
-        dtypes=",".join(dict.fromkeys(str(kind)[:20] for kind in kinds[:64])) if isinstance(kinds, list) else "",
-        state="completed" if retired else str(entry.get("state", ""))[:20],
+        dtypes=",".join(dict.fromkeys(text(kind, 20) for kind in kinds[:64])) if isinstance(kinds, list) else "",
+        state="completed" if retired else text(entry.get("state"), 20),
         frames=tuple(_frames(entry.get("frames")))[:MOST_FRAMES],
     )
 
@@ -137,14 +153,14 @@ def _sizes(value: Any) -> tuple[str, int]:
     texts: list[str] = []
     elements = 0
     for shape in value if isinstance(value, list | tuple) else ():
-        if not isinstance(shape, list | tuple) or not all(isinstance(one, int) for one in shape[:16]):
+        if not isinstance(shape, list | tuple) or any(number(one) is None for one in shape[:16]):
             continue
         count = 1
         for one in shape[:16]:
             count *= one
         elements += count
         if len(texts) < MOST_SIZE_CHARACTERS // 2:
-            texts.append("x".join(str(one)[:20] for one in shape[:16]))
+            texts.append("x".join(str(one) for one in shape[:16]))
     return ",".join(texts)[:MOST_SIZE_CHARACTERS], min(abs(elements), 2**62)
 
 
@@ -153,13 +169,13 @@ def _frames(value: Any) -> Iterator[Frame]:
     for frame in value[:256] if isinstance(value, list | tuple) else ():
         if not isinstance(frame, Mapping):
             continue
-        file = str(frame.get("filename", ""))[:400]
+        file = text(frame.get("filename"), 400)
         if not _LIBRARY.search(file) and file.endswith(".py"):
-            yield Frame(str(frame.get("name", ""))[:200], file, _number(frame.get("line")) or 0)
+            yield Frame(text(frame.get("name"), 200), file, _number(frame.get("line")) or 0)
 
 
 def _number(value: Any) -> int | None:
     """pg_status holds numbers as texts in some versions."""
     if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value):
         return int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**62 else None
+    return number(value)

@@ -3,7 +3,8 @@
 Asked for through the named pipe that a rank makes when ``TORCH_NCCL_DEBUG_INFO_PIPE_FILE`` is in its environment (the agent
 of ``perfwatch run`` sets it inside the process, to its own folder): one byte, and a second later the dump lies beside. A rank
 whose watchdog timed out has written one by itself; that is found and read too. A dump was written by the job: it is read by an
-unpickler that knows plain containers only, in a process with little memory that may crash.
+unpickler that knows plain containers only, in a process with little memory that may crash: one more than that which asks, so that
+what one rank has written costs no other rank's answer.
 
 Source: torch's FlightRecorder.hpp and ProcessGroupNCCL.cpp (2.4 to 2.13); tried on torch 2.11 with NCCL.
 """
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from perfwatch.probes.deadline import KillableChild
 from perfwatch.probes.filesystem import Absent, Filesystem
 from perfwatch.probes.flight_record import parse
 from perfwatch.probes.group_variables import AGENT_VARIABLE, DUMP_PREFIX, DUMP_VARIABLES, PIPE_PREFIX, PIPE_VARIABLE
@@ -24,6 +26,7 @@ from perfwatch.probes.readings import ProbeCall, RecordedGroup
 MOST_DUMP_BYTES = 64 * 2**20  # 2,000 entries with stacks are 1 MiB
 DUMP_SECONDS = 4.0  # a rank looks at its pipe once a second, and writes within another
 LOOK_SECONDS = 0.05
+READ_SECONDS = 5.0  # for one dump: 59 MiB of plain pickle take 2.8 (measured)
 MEMORY_BYTES = 2**30  # that reading dumps may take: 64 MiB of pickle are ten times that as objects
 NOT_ARMED = "start it with perfwatch run, or with TORCH_NCCL_DEBUG_INFO_PIPE_FILE=/tmp/fr_pipe_ in its environment"
 SMALLER = "start the job with TORCH_FR_BUFFER_SIZE=2000, or read it with torchfrtrace"
@@ -50,7 +53,7 @@ class FlightRecorderProbe:
 
     NAME = "flight_recorder"
     NEEDS = "a job started by perfwatch run (or with TORCH_NCCL_DEBUG_INFO_PIPE_FILE); NCCL; the job's user, or root"
-    COST = "a fork and 7 ms of CPU for two small dumps, 20 ms for one of 270 KB; in the rank, a thread of its own"
+    COST = "two forks and 10 ms of CPU for two small dumps, 23 ms for one of 270 KB; in the rank, a thread of its own"
 
     def __init__(
         self,
@@ -60,6 +63,7 @@ class FlightRecorderProbe:
     ) -> None:
         self._filesystem = filesystem or Filesystem()
         self._clock, self._sleep = clock, sleep
+        self._reader = KillableChild()
 
     def look(self, ranks: Sequence[Rank], ask: bool = True) -> Iterator[RecordedGroup | ProbeCall]:
         """The groups of every rank that answers, and how it went with each of the others.
@@ -67,6 +71,12 @@ class FlightRecorderProbe:
         Runs in a process of its own. ask: write to the pipes; False only looks for dumps that are there already.
         Raises Unavailable when no rank can be asked and none has written anything.
         """
+        try:
+            yield from self._answers(ranks, ask)
+        finally:
+            self._reader.close()
+
+    def _answers(self, ranks: Sequence[Rank], ask: bool) -> Iterator[RecordedGroup | ProbeCall]:
         began = self._clock()
         waiting: dict[Rank, tuple[list[Path], dict[Path, tuple[int, int, int] | None]]] = {}
         refused: dict[Rank, Unavailable] = {}
@@ -134,7 +144,7 @@ class FlightRecorderProbe:
             if mark is None or mark == before[path]:
                 continue
             try:
-                return parse(read(path, self._owners(rank)), rank.pid, rank.rank, "pipe")
+                return self._read(path, rank, "pipe")
             except Unavailable:
                 if _mark(path) == mark and self._clock() - mark[0] / 1e9 > LOOK_SECONDS * 10:
                     raise  # complete, and still not to be read
@@ -148,8 +158,19 @@ class FlightRecorderProbe:
                 continue
             ago = max(0.0, self._clock() - mark[0] / 1e9)
             if rank.age_seconds is None or ago <= rank.age_seconds:  # an older one is another run's
-                return parse(read(path, self._owners(rank)), rank.pid, rank.rank, "file", ago)
+                return self._read(path, rank, "file", ago)
         raise Absent(f"rank {rank.rank} has written no flight-recorder dump")
+
+    def _read(self, path: Path, rank: Rank, origin: str, written_ago_seconds: float = 0.0) -> list[RecordedGroup]:
+        """What one dump says. Raises Unavailable, whatever reading it comes to."""
+        told = (str(path), self._owners(rank), rank.pid, rank.rank, origin, written_ago_seconds)
+        try:
+            return self._reader.call(recorded, *told, deadline_seconds=READ_SECONDS)
+        except Unavailable:
+            raise
+        except Exception as error:  # a state of a dump that was not foreseen: the other ranks' are read all the same
+            self._reader.close()  # its memory may be full
+            raise Unavailable(f"a flight-recorder dump cannot be read: {type(error).__name__}") from None
 
     def _owners(self, rank: Rank) -> frozenset[int]:
         """Whose file a dump may be: anybody can put one into /tmp."""
@@ -195,6 +216,13 @@ def ring(path: Path) -> None:
         raise Unavailable(f"the flight recorder's pipe cannot be written: {error.strerror}") from None
     finally:
         os.close(descriptor)
+
+
+def recorded(
+    path: str, owners: frozenset[int], pid: int, rank: int, origin: str, written_ago_seconds: float
+) -> list[RecordedGroup]:
+    """The groups in one dump: what the child does that may crash over it. Raises Unavailable."""
+    return parse(read(Path(path), owners), pid, rank, origin, written_ago_seconds)
 
 
 def read(path: Path, owners: frozenset[int]) -> bytes:

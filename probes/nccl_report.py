@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from perfwatch.probes.foreign import number, text
 from perfwatch.probes.nccl_text import MOST_COMMUNICATORS, MOST_MEMBERS, parse_text
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import Communicator, GroupMember
@@ -21,31 +22,34 @@ _FORGOTTEN_COMMA = re.compile(r'("nvml_dev": -?\d+)(\s+"status")')
 
 def parse(answer: str) -> list[Communicator]:
     """Every communicator in an answer of either form. Raises Unavailable for anything else."""
-    text = answer.lstrip()
-    if text.startswith("{"):
-        return list(parse_json(text))
-    if text.startswith("NCCL version"):
-        return list(parse_text(text))
-    first = text.splitlines()[0][:80] if text else "nothing"
+    said = answer.lstrip()
+    if said.startswith("{"):
+        return list(parse_json(said))
+    if said.startswith("NCCL version"):
+        try:
+            return list(parse_text(said))
+        except ValueError as error:  # a number of thousands of digits
+            raise Unavailable(f"an answer of RAS cannot be read: {error}") from None
+    first = said.splitlines()[0][:80] if said else "nothing"
     raise Unavailable(f"what listens there is not NCCL's RAS service: it answered {first!r}")
 
 
-def parse_json(text: str) -> Iterator[Communicator]:
+def parse_json(answer: str) -> Iterator[Communicator]:
     """Raises Unavailable where the text is torn or something else."""
     try:
-        whole = json.loads(_FORGOTTEN_COMMA.sub(r"\1,\2", text))
+        whole = json.loads(_FORGOTTEN_COMMA.sub(r"\1,\2", answer))
         communicators = whole["communicators"]
-        version, timeouts = str(whole.get("nccl_version", "")), _number(whole.get("ras", {}).get("timeouts_count"))
+        version, timeouts = text(whole.get("nccl_version"), 40), _count(whole.get("ras", {}).get("timeouts_count"))
         for one in communicators[:MOST_COMMUNICATORS]:
             members = [_member(rank) for rank in one["ranks"][:MOST_MEMBERS]]
             absent = [_absent(rank) for rank in one.get("missing_ranks", ())[:MOST_MEMBERS]]
             yield Communicator(
-                communicator=str(one["hash"])[:40].removeprefix("0x"),
-                size=int(one["size"]),
+                communicator=text(one["hash"], 40).removeprefix("0x"),
+                size=_whole(one["size"]),
                 members=tuple(sorted((*members, *absent), key=lambda member: member.rank)),
-                missing=_number(one.get("missing_ranks_count")),
+                missing=_count(one.get("missing_ranks_count")),
                 timeouts=timeouts,
-                nccl_version=version[:40],
+                nccl_version=version,
             )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Unavailable(f"an answer of RAS cannot be read: {type(error).__name__}: {error}") from None
@@ -58,31 +62,41 @@ def _member(rank: dict[str, Any]) -> GroupMember:
         state = "aborted"
     elif status.get("finalize_called") or status.get("destroy_flag"):
         state = "finalizing"
-    elif _number(status.get("init_state")) == IN_PROGRESS:
+    elif _count(status.get("init_state")) == IN_PROGRESS:
         state = "starting"
     return GroupMember(
-        rank=int(rank["rank"]),
-        pid=int(rank["pid"]),
-        host=str(rank.get("host", ""))[:255],
-        gpu=_number(rank.get("cuda_dev")),
+        rank=_whole(rank["rank"]),
+        pid=_whole(rank["pid"]),
+        host=text(rank.get("host"), 255),
+        gpu=_count(rank.get("cuda_dev")),
         state=state,
-        error=_number(status.get("async_error")),
-        launched={str(name)[:40]: int(count) for name, count in list(rank.get("collective_counts", {}).items())[:16]},
+        error=_count(status.get("async_error")),
+        launched={
+            text(name, 40): _whole(count) for name, count in list(rank.get("collective_counts", {}).items())[:16]
+        },
     )
 
 
 def _absent(rank: dict[str, Any]) -> GroupMember:
     status = rank.get("status", {})
     state = "dead" if status.get("considered_dead") else "unresponsive" if status.get("unresponsive") else "missing"
-    pid = _number(rank.get("pid"))
+    pid = _count(rank.get("pid"))
     return GroupMember(
-        rank=int(rank["rank"]),
+        rank=_whole(rank["rank"]),
         pid=pid if pid > 0 else None,
-        host=str(rank.get("host", ""))[:255],
-        gpu=_number(rank.get("cuda_dev")),
+        host=text(rank.get("host"), 255),
+        gpu=_count(rank.get("cuda_dev")),
         state=state,
     )
 
 
-def _number(value: Any) -> int:
-    return value if isinstance(value, int) else 0
+def _count(value: Any) -> int:
+    return number(value) or 0
+
+
+def _whole(value: Any) -> int:
+    """One that must be told. Raises ValueError for anything else."""
+    told = number(value)
+    if told is None:
+        raise ValueError(f"{type(value).__name__} in place of a number")
+    return told

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
+from perfwatch.probes.deadline import KillableChild
 from perfwatch.probes.errand import Errand
 from perfwatch.probes.filesystem import Absent
 from perfwatch.probes.probe import Unavailable
@@ -22,7 +23,7 @@ def wait(
     return found
 
 
-def refuse(error: Unavailable) -> list[Reading]:
+def refuse(error: Exception) -> list[Reading]:
     """A question that cannot be answered."""
     raise error
 
@@ -37,6 +38,31 @@ def test_readings_come_back_and_the_cost_is_known() -> None:
     assert errand.cpu_seconds > 0.0
 
 
+def burn() -> int:
+    """A tenth of a second of CPU time."""
+    ends = time.process_time() + 0.1
+    while time.process_time() < ends:
+        pass
+    return 3
+
+
+def ask_a_child() -> list[Reading]:
+    """The answer of a child's child, which is thrown away."""
+    child = KillableChild()
+    pid = child.call(burn, deadline_seconds=20.0)
+    child.close()
+    return [StackFailure(pid=pid, message="moved")]
+
+
+def test_what_a_child_of_it_has_cost_is_known() -> None:
+    """It is collected before the errand ends."""
+    errand = Errand(ask_a_child, 20.0)
+    while errand.poll() is None:
+        time.sleep(0.005)
+
+    assert errand.cpu_seconds >= 0.1
+
+
 def test_a_refusal_comes_back_with_its_advice() -> None:
     """Absent stays absent."""
     with pytest.raises(Unavailable, match="dark") as raised:
@@ -44,6 +70,14 @@ def test_a_refusal_comes_back_with_its_advice() -> None:
     assert raised.value.advice == "make light"
     with pytest.raises(Absent):
         wait(lambda: refuse(Absent("there is none")))
+
+
+def test_what_cannot_be_sent_is_told() -> None:
+    """One reading that no recording can hold is a reason, not a death."""
+    with pytest.raises(Unavailable, match="Error"):
+        wait(lambda: [StackFailure(pid=2**70, message="beyond 64 bits")])
+    with pytest.raises(Unavailable, match="ud800"):
+        wait(lambda: refuse(ValueError("\ud800")))
 
 
 def test_what_is_late_is_thrown_away() -> None:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from perfwatch.probes.flight_record import parse
@@ -93,6 +94,37 @@ def test_strange_types_in_every_field_are_survived() -> None:
         entry = dict.fromkeys(names, value)
         parse(pickle.dumps({"version": "2.10", "entries": [entry, value]}), 9, 1, "pipe")
         parse(pickle.dumps({"version": "2.10", "entries": [], "pg_config": value, "pg_status": value}), 9, 1, "pipe")
+
+
+@pytest.mark.parametrize("value", [10**5000, "9" * 5000, "\ud800"], ids=["huge", "digits", "half a character"])
+def test_what_cannot_be_written_as_text_is_left_out_wherever_it_stands(value: Any) -> None:
+    """The rest of the dump is read, and what is read can be recorded."""
+    names = [*pickle.loads(dump(0))["entries"][-1], "pg_name"]
+    entries = [{"process_group": ("0", ""), "collective_seq_id": 7}, *({"process_group": ("0", ""), name: value} for name in names),
+               {"process_group": ("0", ""), "input_sizes": [[value]], "input_dtypes": [value]},
+               {"process_group": (value, value)}, {"frames": [{"name": value, "filename": value, "line": value}]}]  # fmt: skip
+    config = {"0": {"name": "0", "ranks": value, "desc": value}, "1": {"name": value}}
+    groups = parse(pickle.dumps({"version": "2.10", "entries": entries, "pg_config": config}), 9, 1, "pipe")
+
+    assert next(one for one in groups if one.group == "0").enqueued == 7
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(groups))
+    with pytest.raises(Unavailable):
+        parse(pickle.dumps({"version": value, "entries": []}), 9, 1, "pipe")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x80\x04}(X\x07\x00\x00\x00version" + b"]" * 200_000 + b"a" * 199_999 + b"u.",
+        b"{" + b'"version": ' + b"[" * 200_000 + b"]" * 200_000 + b"}",
+        b'{"version": ' + b"9" * 5000 + b"}",
+    ],
+    ids=["pickle", "JSON", "digits"],
+)
+def test_what_is_nested_too_deep_is_refused(content: bytes) -> None:
+    """Python does not write it as text either."""
+    with pytest.raises(Unavailable):
+        parse(content, 9, 1, "pipe")
 
 
 ANALYZER = """

@@ -136,6 +136,28 @@ def test_a_pickle_nested_too_deep_takes_only_its_own_process(start: Start, tmp_p
         ask([Rank(pid, 0, age_seconds=60.0)], by_pipe=False)
 
 
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        b"\x80\x04}" + b")" + b"\x85" * 2_000_000 + b"K\x01s.",  # a key that is hashed level by level: it crashes
+        b"\x80\x04" + b"](" + b"]" * (4 * 2**20),  # it eats memory
+        pickle.dumps({"version": "2.10", "entries": [{"process_group": ("0", ""), "input_sizes": [[10**5000]]}]}),
+        pickle.dumps({"version": "2.10", "entries": [], "pg_config": {"0": {"name": "0", "ranks": "9" * 5000}}}),
+        pickle.dumps({"version": "2.10", "entries": [{"process_group": ("\ud800", "\ud800")}]}),  # half a character
+        b"\x80\x04\x8c\x03\xed\xa0\x80\x8c\x03\xed\xa0\x80\x93.",  # asks for what is called so
+    ],
+    ids=["crash", "memory", "huge", "digits", "half a character", "code"],
+)
+def test_what_one_rank_has_written_costs_no_other_rank_its_answer(tmp_path: Path, start: Start, hostile: bytes) -> None:
+    """Whether reading it fails, runs out of memory or crashes."""
+    ranks = [Rank(start(number, b""), number, age_seconds=60.0) for number in range(3)]
+    for number, content in enumerate((dump(0), hostile, dump(1))):
+        (tmp_path / f"fr_{number}").write_bytes(content)
+    found = ask(ranks, by_pipe=False)
+
+    assert [one.rank for one in found if isinstance(one, RecordedGroup) and one.rank != 1] == [0, 2]
+
+
 def test_a_job_that_was_not_armed_is_told_how(tmp_path: Path) -> None:
     """Nothing in its environment, no pipe."""
     ours = subprocess.Popen(["sleep", "60"], env={"PATH": os.environ["PATH"]})

@@ -267,6 +267,29 @@ def test_anything_else_is_refused_and_never_guessed_from(text: str) -> None:
         parse(text)
 
 
+@pytest.mark.parametrize("number", ["1e400", "-1e400", "9" * 25, "9" * 5000, "NaN", "null"])
+@pytest.mark.parametrize("place", ['"size": {}', '"size": 2, "ranks": [{{"rank": 0, "pid": {}}}]'])
+def test_a_number_that_none_can_be_is_refused(number: str, place: str) -> None:
+    """Infinite, of more than 64 bits, or of more digits than Python reads."""
+    with pytest.raises(Unavailable):
+        parse('{"communicators": [{"hash": "0x1", "ranks": [], ' + place.format(number) + "}]}")
+
+
+def test_half_a_character_is_none() -> None:
+    """A recording cannot hold it."""
+    member = '{"rank": 0, "pid": 7, "host": "\\ud800", "collective_counts": {"\\ud800": 1}}'
+    (one,) = parse('{"communicators": [{"hash": "0x1", "size": 1, "ranks": [' + member + "]}]}")
+
+    assert (one.members[0].host, one.members[0].launched) == ("?", {"?": 1})
+
+
+def test_a_text_with_thousands_of_digits_is_refused() -> None:
+    """Python does not read them."""
+    whole = (RECORDED / "ras_2.28.9_hung.txt").read_text()
+    with pytest.raises(Unavailable):
+        parse(whole.replace("managed by process 607", f"managed by process {'6' * 5000}"))
+
+
 def test_every_torn_json_is_refused() -> None:
     """A rank that dies while it answers leaves half of a report."""
     whole = (RECORDED / "ras_2.28.9_hung.json").read_text()
