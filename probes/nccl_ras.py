@@ -10,7 +10,7 @@ Source: src/ras/client_support.cc and docs/userguide/source/troubleshooting/ras.
 """
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -123,25 +123,50 @@ class NcclRasProbe:
 def belonging(communicators: Iterable[Communicator], job: Job, certain: bool) -> Iterable[Communicator]:
     """The answer with the members that are ours marked.
 
-    certain: a process of the job gave it. Raises Unavailable where the answer is about another job: on each of its hosts
-    there is a process that is not ours, or it has more ranks than the job.
+    certain: a process of the job gave it. Then it is about the job, and whoever else it names shares a communicator with it: ranks
+    of which nobody could read whose they are, or an inference engine that is sent the weights. Groups of such alone are left out.
+    Raises Unavailable where the answer is about another job: it names none of our processes, or unless a process of the job gave
+    it, on each of its hosts one that is not ours, or more ranks than the job has.
     """
     answer = list(communicators)
-    unheard = ("unresponsive", "dead", "missing")  # of an ended process of ours we may not know that it was one
-    named = [m for one in answer for m in one.members if m.pid is not None and m.state not in unheard]
     by_host: dict[str, set[int]] = {}
-    for member in named:
-        by_host.setdefault(member.host, set()).add(member.pid or 0)
+    for one in answer:
+        for host, pid in _named(one):
+            by_host.setdefault(host, set()).add(pid)
     here = {host for host, pids in by_host.items() if all(job.ours(pid) for pid in pids)}
-    if (named and not here) or not (named or certain):
+    if certain:
+        here = _most_ours(by_host, here, job)
+    if (by_host and not here) or not (by_host or certain):
         raise Unavailable("an answer of NCCL's RAS service was about another job")
     largest = max((one.size for one in answer), default=0)
-    if job.world_size is not None and largest > job.world_size:
+    if not certain and job.world_size is not None and largest > job.world_size:
         raise Unavailable(f"an answer of NCCL's RAS service was about a job of {largest} ranks, not {job.world_size}")
     return [
         msgspec.structs.replace(one, members=tuple(_placed(member, here, job) for member in one.members))
         for one in answer
+        if not _beside(one, here, job)
     ]
+
+
+def _named(communicator: Communicator) -> Iterator[tuple[str, int]]:
+    """Host and pid of the members that were heard: of an ended process of ours we may not know that it was one."""
+    for member in communicator.members:
+        if member.pid is not None and member.state not in ("unresponsive", "dead", "missing"):
+            yield member.host, member.pid
+
+
+def _most_ours(by_host: Mapping[str, Collection[int]], wholly: Collection[str], job: Job) -> set[str]:
+    """The host on which most of the processes are that may be ours; of equals, those on which there are no others."""
+    ours = {host: sum(job.ours(pid) is not None for pid in pids) for host, pids in by_host.items()}
+    most = max(ours.values(), default=0)
+    equals = {host for host, count in ours.items() if count == most > 0}
+    return equals if len(equals) == 1 else equals.intersection(wholly)
+
+
+def _beside(communicator: Communicator, here: Collection[str], job: Job) -> bool:
+    """Whether a group is one of other processes of our host."""
+    named = list(_named(communicator))
+    return bool(named) and all(host in here and job.ours(pid) is None for host, pid in named)
 
 
 def _placed(member: GroupMember, here: Collection[str], job: Job) -> GroupMember:

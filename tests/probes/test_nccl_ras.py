@@ -3,6 +3,7 @@
 import os
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,47 @@ def test_an_answer_about_another_job_does_not_count() -> None:
     with pytest.raises(Unavailable, match="another job"):
         belonging(recorded(HUNG), Job((11, 12)), certain=True)
     with pytest.raises(Unavailable, match="of 2 ranks, not 1"):
-        belonging(recorded(HUNG), Job((607, 608), world_size=1), certain=True)
+        belonging(recorded(HUNG), Job((607, 608), world_size=1), certain=False)
+
+
+def group(name: str, *pids: int, host: str = "a") -> Communicator:
+    """A communicator of these processes of one host."""
+    members = tuple(
+        GroupMember(rank=rank, pid=pid, host=host, launched={"AllReduce": 1}) for rank, pid in enumerate(pids)
+    )
+    return Communicator(communicator=name, size=len(pids), members=members)
+
+
+def ours(answer: Sequence[Communicator], job: Job, certain: bool = True) -> dict[str, list[int | None]]:
+    """By communicator, which of its members are of the job."""
+    found = belonging(answer, job, certain)
+    return {one.communicator: [member.pid for member in one.members if member.local] for one in found}
+
+
+def test_what_a_process_of_the_job_answers_is_about_the_job() -> None:
+    """Of seven of its ranks nobody could read whose they are; it is larger than we know; one that nobody asked may be anybody's."""
+    eight = [group("all", *range(700, 708))]
+
+    assert ours(eight, Job((700,), world_size=8)) == {"all": [700]}
+    assert ours(eight, Job((700, 701), world_size=2)) == {"all": [700, 701]}
+    with pytest.raises(Unavailable, match="another job"):
+        ours(eight, Job((700,), world_size=8), certain=False)
+
+
+def test_an_engine_that_shares_a_communicator_with_the_ranks_is_beside_them() -> None:
+    """Its own group is none of the job's."""
+    answer = [group("ranks", 700, 701), group("weights", 700, 701, 900), group("engine", 900, 901)]
+
+    assert ours(answer, Job((700, 701), world_size=2)) == {"ranks": [700, 701], "weights": [700, 701]}
+
+
+def test_our_host_is_the_one_with_most_of_our_processes() -> None:
+    """A pid of another host may happen to be one of ours; where there are as many there, nobody knows which is ours."""
+    here, there = group("here", 700, 701, 900), group("there", 701, host="b")
+
+    assert ours([here, there], Job((700, 701))) == {"here": [700, 701], "there": []}
+    with pytest.raises(Unavailable, match="another job"):
+        ours([group("here", 700, 900), group("there", 700, 901, host="b")], Job((700,)))
 
 
 def test_the_pids_of_a_container_are_told_from_ours() -> None:

@@ -94,6 +94,34 @@ def test_a_rank_that_is_gone_is_at_the_end() -> None:
     assert graph.edges == {0: (1,)}
 
 
+def shared(*places: tuple[int, str, bool], counts: tuple[int, int] = (9, 8)) -> list[Communicator]:
+    """A communicator of two processes, by pid, host and whether it is the job's; the second one is behind."""
+    members = tuple(
+        GroupMember(rank=rank, pid=pid, host=host, local=local, launched={"Broadcast": count})
+        for rank, ((pid, host, local), count) in enumerate(zip(places, counts, strict=True))
+    )
+    return [Communicator(communicator="c", size=len(places), members=members)]
+
+
+@pytest.mark.parametrize(
+    ("look", "here", "ranks"),
+    [
+        (shared((607, "a", True), (608, "a", True)), 2, [0, 1]),
+        (shared((607, "a", True), (900, "a", False)), 2, [0, None]),  # an engine that rank 0 sends its weights to
+        (shared((900, "b", False), (901, "b", False)), 2, [None, None]),  # the engine's own group
+        (shared((607, "a", True), (900, "a", False)), 1, [0, 1]),  # a rank of which nobody could read whose it is
+        (shared((607, "a", True), (700, "b", False)), 1, [0, 1]),
+    ],
+)
+def test_a_group_as_large_as_the_job_is_the_jobs_where_no_other_process_is_in_it(
+    look: list[Communicator], here: int, ranks: list[int | None]
+) -> None:
+    """Else its numbers are not those of the ranks."""
+    (one,) = standings(case(look, look, here=here))
+
+    assert [seat.rank for seat in one.seats] == ranks
+
+
 def group(rank: int, name: str, members: Sequence[int], calls: Sequence[tuple[int, int, str]]) -> RecordedGroup:
     """A group in the recorder of a rank; calls are (sequence, order, state)."""
     operations = tuple(Operation(sequence=s, order=o, name="all_reduce", state=state) for s, o, state in calls)

@@ -9,6 +9,7 @@ from perfwatch.probes.readings import (
     Operation,
     Process,
     ProcessEnded,
+    Reading,
     RecordedGroup,
     Stack,
     Steps,
@@ -168,8 +169,8 @@ def lying(written_ago_seconds: float, sizes: tuple[int, int] = (8, 8)) -> list[R
 
 def counted(*counts: int, dumps: list[RecordedGroup]) -> Case:
     """What RAS counts in both ranks every 3 s, and the dumps at the last look but one."""
-    looks = [[group("c", (count, count)), *(dumps if number == len(counts) - 2 else ())]
-             for number, count in enumerate(counts)]  # fmt: skip
+    looks: list[list[Reading]] = [[group("c", (count, count))] for count in counts]
+    looks[-2] += dumps
     return case(*looks)
 
 
@@ -203,6 +204,6 @@ def test_a_mismatch_in_such_a_dump_is_no_hang() -> None:
 
 def test_a_rank_that_has_fallen_silent_has_not_gone_on() -> None:
     """Of it RAS counts nothing any more."""
-    silent = [[group("c", (100, 100))], [group("c", (100, 100)), *lying(600.0)], [group("c", (100, 0), state="dead")]]
+    before: list[Reading] = [group("c", (100, 100)), *lying(600.0)]
 
-    assert wait_graph(case(*silent)) is not None
+    assert wait_graph(case(before, before, [group("c", (100, 0), state="dead")])) is not None

@@ -4,7 +4,7 @@ Counts are launches: a healthy job's ranks are a few apart, and two ranks are ne
 that have stood still over two looks are compared, and always within one group: a pipeline's stages differ by design.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from perfwatch.probes import readings as r
 from perfwatch.probes.readings import UNANSWERED
@@ -111,8 +111,8 @@ def _ras_standing(case: Case, seen: Seen[r.Communicator], seconds: float) -> Sta
         behind |= {rank: counts[rank] for rank in late}
         ahead |= dict.fromkeys(first, most)
         late_in.append(_snake(kind))
-    whole = case.job.world_size is not None and communicator.size == case.job.world_size
     hosts = {member.host for member in communicator.members if member.local}
+    whole = _is_whole(case, communicator, hosts)
     seats = {member.rank: _seat(case, member, whole, member.host in hosts) for member in communicator.members}
     lost = tuple(seats[m.rank] for m in communicator.members if m.state in UNHEARD)
     return Standing(
@@ -128,6 +128,19 @@ def _ras_standing(case: Case, seen: Seen[r.Communicator], seconds: float) -> Sta
         lost=lost,
         crossed=crossed,
     )
+
+
+def _is_whole(case: Case, communicator: r.Communicator, hosts: Collection[str]) -> bool:
+    """Whether it is the group of all ranks: as large as the job, and where we know all of these, without any other process.
+
+    Trainers share a communicator with the engine that they send their weights to, and that has one of its own.
+    """
+    if case.job.world_size is None or communicator.size != case.job.world_size:
+        return False
+    told = [member for member in communicator.members if member.pid is not None and member.state not in UNHEARD]
+    if not case.job.covered or not told:
+        return True
+    return bool(hosts) and all(member.local or member.host not in hosts for member in told)
 
 
 def _next_call(kinds: list[str], reached: list[int], crossed: bool) -> str:
