@@ -161,6 +161,7 @@ class Watch:
             self._append([r.ProcessEnded(pid=pid, start_ticks=start, exit_code=exit_code, signal=signal)])
         self.look.steps()
         self.look.kernel_log()
+        self._groups.last_look(self.case())
         return self.verdict()
 
     def close(self) -> None:

@@ -1,6 +1,7 @@
 """When process groups are asked: on suspicion, seldom, never waiting; and `run` arms what can be asked without overriding anybody."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -10,11 +11,20 @@ from pathlib import Path
 import pytest
 
 from perfwatch.probes.group_variables import PIPE_VARIABLE, free_port
-from perfwatch.probes.readings import Communicator, ProbeCall, Process, Reading, Steps, Thread
+from perfwatch.probes.readings import (
+    Communicator,
+    ProbeCall,
+    Process,
+    ProcessEnded,
+    Reading,
+    RecordedGroup,
+    Steps,
+    Thread,
+)
 from perfwatch.running.arming import armed_groups
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
-from perfwatch.watching.groups import RAS_SECONDS, Groups
+from perfwatch.watching.groups import LAST_SECONDS, RAS_SECONDS, Groups
 from tests.sessions import session
 
 PROBES = Path(__file__).parent / "probes"
@@ -189,3 +199,56 @@ def test_the_recorders_of_a_job_in_which_a_rank_makes_steps_are_left_alone(tmp_p
 
     assert written == [b"", b""]
     watched.groups.close()
+
+
+def gone(tmp_path: Path, number: int) -> Watched:
+    """Two ranks that a signal ended, and whose dumps lie in the agent's folder."""
+    watched = Watched([])
+    for rank in (0, 1):
+        dump = PROBES / "nccl" / f"fr_torch2.11_hung_rank{rank}.pickle"
+        (tmp_path / f"fr_rank_{rank}").write_bytes(dump.read_bytes())
+        pid = 2**22 + 1 + rank  # beyond any that there is
+        who = Process(pid=pid, start_ticks=1, parent_pid=1, name="python", command=("python",), python=True, rank=rank,
+                      world_size=2, age_seconds=60.0, environment={"PERFWATCH_AGENT_DIR": str(tmp_path)})  # fmt: skip
+        watched.case.history.add(0.0, who)
+        watched.case.history.add(1.0, ProcessEnded(pid=pid, start_ticks=1, signal=number))
+    watched.case = Case(watched.case.history, session())
+    return watched
+
+
+def dumps(said: Sequence[Reading]) -> list[tuple[int, int | None, str]]:
+    """Rank, last call and origin of the dumps that were read."""
+    return sorted((one.rank, one.enqueued, one.origin) for one in said if isinstance(one, RecordedGroup))
+
+
+BOTH = [(0, 3217, "file"), (1, 3198, "file")]
+
+
+def test_what_ranks_wrote_before_the_watchdog_ended_them_is_read_once(tmp_path: Path) -> None:
+    """Though none of them lives, and nobody suspects anything."""
+    watched = gone(tmp_path, signal.SIGABRT)
+
+    assert dumps(watched.look(suspicious=False)) == BOTH
+    assert watched.look(suspicious=False) == []
+
+
+def test_of_ranks_that_were_killed_nothing_is_read(tmp_path: Path) -> None:
+    """They had no reason to write anything."""
+    assert gone(tmp_path, signal.SIGKILL).look(suspicious=False) == []
+
+
+def test_the_last_look_reads_it_too(tmp_path: Path) -> None:
+    """Where ranks and launcher are gone at once."""
+    watched = gone(tmp_path, signal.SIGABRT)
+    watched.groups.last_look(watched.case)  # its clock stands
+
+    assert dumps(watched.said) == BOTH
+
+
+def test_the_last_look_waits_for_nothing_where_nobody_aborted(tmp_path: Path) -> None:
+    """``run`` ends at most 0.2 s after its child."""
+    watched = gone(tmp_path, signal.SIGKILL)
+    began = time.monotonic()
+    watched.groups.last_look(watched.case)
+
+    assert time.monotonic() - began < LAST_SECONDS

@@ -14,6 +14,7 @@ from perfwatch.probes.flight_recorder import MEMORY_BYTES, FlightRecorderProbe, 
 from perfwatch.probes.nccl_ras import Job, NcclRasProbe
 from perfwatch.probes.probe import Unavailable
 from perfwatch.triage.case import Case
+from perfwatch.triage.ends.last_calls import was_aborted
 from perfwatch.triage.ranks.at_rest import at_rest
 from perfwatch.triage.ranks.collectives import standings
 from perfwatch.triage.roles.job import Member
@@ -28,6 +29,7 @@ ABSENT_SECONDS, LONGEST_ABSENT_SECONDS = 2.0, 32.0
 WRITTEN_SECONDS = 10.0
 RAS_DEADLINE_SECONDS, RECORDER_DEADLINE_SECONDS = 8.0, 10.0
 NCCL_THREADS = ("pt_nccl", "NCCL", "nccl")  # watchdog, heartbeat, proxies, RAS
+LAST_SECONDS, LAST_LOOK_SECONDS = 0.1, 0.005  # run ends at most 0.2 s after its child
 MOST_RECORDED = 64  # ranks whose recorders are asked at once
 
 
@@ -55,6 +57,7 @@ class Groups:
         # How long it was waited before the last question that nobody was there to answer.
         self._absent: dict[str, float] = {}
         self._nccl = self._answered = False
+        self._aborted: tuple[int, ...] = ()  # ranks whose last dumps were asked for
 
     def look(self, case: Case, suspicious: bool, certain: bool) -> bool:
         """Take what has been answered, ask what is due; whether an answer is awaited. Never waits, never raises.
@@ -63,6 +66,7 @@ class Groups:
         """
         for name in list(self._under_way):
             self._collect(name)
+        self._ask_the_aborted(case)
         if not suspicious:
             self._absent.clear()
             return bool(self._under_way)
@@ -74,6 +78,14 @@ class Groups:
             if self._uses_nccl(case):
                 self._recorders(case, certain)
         return bool(self._under_way)
+
+    def last_look(self, case: Case) -> None:
+        """Take what the ranks wrote before they ended, for which nobody waits long: the job has ended, and we end with it."""
+        self._ask_the_aborted(case)
+        ends = self._clock() + LAST_SECONDS
+        while WRITTEN in self._under_way and self._clock() < ends:
+            time.sleep(LAST_LOOK_SECONDS)
+            self._collect(WRITTEN)
 
     def close(self) -> None:
         """End what is under way."""
@@ -89,6 +101,17 @@ class Groups:
                 self._due.pop(name, None)
             self._absent.clear()
         return self._nccl
+
+    def _ask_the_aborted(self, case: Case) -> None:
+        """What ranks have written that NCCL's watchdog ended, once for each generation: all dumps are there when all have ended."""
+        pids = tuple(member.pid for member in case.job.ranks)
+        if case.ranks or pids == self._aborted or len(pids) < 2 or not was_aborted(case):
+            return
+        ranks = [_rank(case, member, index) for index, member in enumerate(case.job.ranks[:MOST_RECORDED])]
+        self._due.pop(WRITTEN, None)
+        ask = FlightRecorderProbe(self._filesystem).look
+        if self._ask(WRITTEN, WRITTEN_SECONDS, RECORDER_DEADLINE_SECONDS, lambda: ask(ranks, ask=False), MEMORY_BYTES):
+            self._aborted = pids
 
     def _recorders(self, case: Case, certain: bool) -> None:
         """Ranks that rest are asked what they have called; one that was timed out has said so by itself."""

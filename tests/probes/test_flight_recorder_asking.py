@@ -13,6 +13,7 @@ import pytest
 from perfwatch.probes.errand import Errand
 from perfwatch.probes.filesystem import Absent
 from perfwatch.probes.flight_recorder import MEMORY_BYTES, FlightRecorderProbe, Rank, dump_paths, pipe_path, ring
+from perfwatch.probes.private import parse_environment
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import ProbeCall, Reading, RecordedGroup
 from tests.probes.flight_dumps import Bomb, dump
@@ -189,6 +190,20 @@ def test_dumps_are_looked_for_where_the_environment_says_first() -> None:
         "/home/me/.cache/torch/comm_lib_trace_rank_3",
         "/tmp/nccl_trace_rank_3",
     ]
+
+
+def test_where_a_rank_wrote_its_dump_is_known_when_it_has_ended() -> None:
+    """What is recorded of its environment tells as much as the whole of it."""
+    for environment in (
+        {"HOME": "/home/me"},
+        {"HOME": "/home/me", "XDG_CACHE_HOME": "/scratch/cache"},
+        {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/scratch/fr_"},
+        {"TORCH_FR_DUMP_TEMP_FILE": "/scratch/fr_"},
+        {"PERFWATCH_AGENT_DIR": "/dev/shm/place"},
+    ):
+        whole = b"\0".join(f"{name}={value}".encode() for name, value in environment.items())
+
+        assert dump_paths(parse_environment(whole), 3) == dump_paths(environment, 3)
 
 
 def test_a_rank_that_the_agent_has_armed_is_asked_in_the_folder_of_the_agent() -> None:

@@ -203,7 +203,7 @@ def _recorded(case: Case) -> Iterable[Standing]:
         if len(told) < 2 or len(told) < len(told[0].reading.members) or seconds < APART_SECONDS:
             continue
         looks = min(_unchanged_seconds(case, one) for one in told)
-        yield _recorded_standing(group, told, seconds, looks)
+        yield recorded_standing(group, told, seconds, looks)
 
 
 def _unchanged_seconds(case: Case, last: Seen[r.RecordedGroup]) -> float:
@@ -219,7 +219,8 @@ def _unchanged_seconds(case: Case, last: Seen[r.RecordedGroup]) -> float:
     return last.at - since
 
 
-def _recorded_standing(group: str, dumps: list[Seen[r.RecordedGroup]], seconds: float, looks: float) -> Standing:
+def recorded_standing(group: str, dumps: list[Seen[r.RecordedGroup]], seconds: float, looks: float) -> Standing:
+    """What the dumps of all members of a group say of it, which has stood for so long."""
     reached = {one.reading.rank: one.reading.enqueued or 0 for one in dumps}
     least, most = min(reached.values()), max(reached.values())
     seats = {one.reading.rank: Seat(one.reading.rank, one.reading.pid, reached[one.reading.rank]) for one in dumps}

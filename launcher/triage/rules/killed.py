@@ -7,7 +7,8 @@ What it means
 How it is recognised
     ``run``, zombies and, from Linux 6.15 on, a handle on the process tell the signal, a shell tells that of its child as an exit
     code of 128 and its number, and Python raises KeyboardInterrupt for a SIGINT. Without them a job that vanished with no exit code
-    is not called killed. Of several ranks the first to fail is named: a launcher ends the others then.
+    is not called killed. Of several ranks the first to fail is named: a launcher ends the others then. Where NCCL's watchdog
+    aborted them and all have written their flight recorders, these tell who was behind.
 
 What it is mistaken for
     ``out_of_memory``: the kernel's own SIGKILL, which the control group's counter or the kernel log confirms.
@@ -21,8 +22,10 @@ import signal
 from perfwatch.probes.readings import ProcessEnded
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import ended_by, ending, told_by_shell, used_a_gpu
+from perfwatch.triage.ends.last_calls import last_calls, left_behind_at_the_end
+from perfwatch.triage.ranks.standing import Standing
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Alternative, Culprit, Finding, Outcome
+from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding, Outcome
 
 CAUSE = Cause("killed", "gone", "unknown", (ProcessEnded,))
 
@@ -38,14 +41,20 @@ def judge(case: Case) -> Outcome:
         return None
     name = signal.Signals(number).name
     pid = _whom(case, end)
+    behind = left_behind_at_the_end(case)
     return Finding(
         cause=CAUSE.name,
         state="gone",
-        summary=f"pid {pid} was ended by {name}" + _of_the_whole(case, pid),
+        summary=f"pid {pid} was ended by {name}"
+        + _of_the_whole(case, pid)
+        + (f"; {last_calls(behind)}" if behind else ""),
         confidence=_confidence(case, number),
         owner=CAUSE.owner,
         culprits=(Culprit(pid=pid, rank=case.job.rank_of(pid)),),
-        evidence=(case.saw("process", f"pid {end.pid}", "ended by a signal", _shown(end, name), "exit code 0"),),
+        evidence=(
+            case.saw("process", f"pid {end.pid}", "ended by a signal", _shown(end, name), "exit code 0"),
+            *(_recorded(case, behind) if behind else ()),
+        ),
         alternatives=(
             Alternative(
                 cause="out_of_memory", refuted_by="no OOM kill in the control group's counter or the kernel log"
@@ -53,6 +62,11 @@ def judge(case: Case) -> Outcome:
         ),
         next=("dmesg | tail -50", "sacct -j JOBID (or the scheduler's own log)"),
     )
+
+
+def _recorded(case: Case, behind: Standing) -> tuple[Evidence, ...]:
+    entity, claim = f"group {behind.group}", "its ranks had not called equally often when they wrote their dumps"
+    return (case.saw("flight_recorder", entity, claim, behind.reach, "the same in every rank", behind.at),)
 
 
 def _whom(case: Case, end: ProcessEnded) -> int:
