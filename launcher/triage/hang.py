@@ -15,6 +15,7 @@ from perfwatch.triage.words.frames import show
 
 DECISIVE_SECONDS = 1.0  # two sightings, one second apart
 STRUCTURAL_SECONDS = 6.0
+MEANT_SECONDS = 600.0  # of sleep, at most: who stops a run by a sleep sleeps for hours, or for ever
 LONGEST_RECOVERED = 3.0  # times the longest gap that this run has recovered from
 
 
@@ -26,8 +27,9 @@ def temporal(case: Case) -> float:
 
 
 def outlasts(case: Case, end: End) -> bool:
-    """Whether the kernel says that a sleep will not end within the patience, and it is no rest before another try.
+    """Whether the kernel says that a sleep will last longer than anybody means to wait, and it is no rest before another try.
 
+    Some minutes may be meant: until a window opens, until others have done their round.
     Of any other wait the deadline says when it ends at the latest: what is waited for may come before.
     """
     wait = end.node.wait
@@ -35,11 +37,11 @@ def outlasts(case: Case, end: End) -> bool:
         return False
     if wait is None or wait.kind != "sleep" or wait.remaining_seconds is None or end.node.motion.frozen is False:
         return False  # of a thread that runs meanwhile the deadline may have been read half
-    return wait.remaining_seconds > case.patience_seconds
+    return wait.remaining_seconds > max(MEANT_SECONDS, case.patience_seconds)
 
 
 def wakes_soon(case: Case, end: End) -> bool:
-    """Whether the kernel says that the wait will end within the patience, or with the next try: not a hang."""
+    """Whether the kernel says that the sleep will end soon enough, or with the next try: not a hang."""
     wait = end.node.wait
     return wait is not None and wait.kind == "sleep" and wait.remaining_seconds is not None and not outlasts(case, end)
 

@@ -11,7 +11,8 @@ How it is recognised
     heartbeat beside one that stands still. Or other threads of its own process, or in native code what it has started, may
     bring what it waits for, and those work; or it is an actor between two calls, and its driver or another actor works; or it
     waits in a collective, for a rank that runs Python, and reads or writes meanwhile or turns in a ``for`` loop. Or the training
-    thread itself, or a worker that owes it a batch, goes through data: it reads or writes all the time, in no ``while`` loop.
+    thread itself, or a worker that owes it a batch, goes through data: it reads or writes all the time, in no ``while`` loop. Or
+    it sleeps until a moment that the kernel knows, ten minutes off at most.
 
 What it is mistaken for
     ``blocked_child`` and ``waiting_for_file``: there nobody at the end of the chain does anything. ``starved_by_transforms``:
@@ -35,6 +36,7 @@ from perfwatch.triage.verdict import Culprit, Evidence, Finding, Outcome
 from perfwatch.triage.waits.bringing import asked, preparing
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import NATIVE_WAIT, Node, culprit, node_of
+from perfwatch.triage.waits.sleeping import sleeps_until
 from perfwatch.triage.words.frames import show
 
 CAUSE = Cause("waiting_on_work", "busy", "user_code", (Process, ProcessUsage, Thread))
@@ -46,7 +48,7 @@ BESIDE = 0.65  # confidence where threads of the same process work: whether for 
 def judge(case: Case) -> Outcome:
     """Fires on a rank that stands still at the beginning of a chain to a process that works."""
     waiting = (found for chain in (*case.still_chains, *preparing(case)) for found in _of(case, chain))
-    return nearest(one for found in (waiting, through_data(case, CAUSE)) for one in found)
+    return nearest(one for found in (waiting, through_data(case, CAUSE), sleeps_until(case, CAUSE)) for one in found)
 
 
 def _of(case: Case, chain: Chain) -> Iterator[Outcome]:
