@@ -5,7 +5,7 @@ rank and who a worker is told by the same rules as in a diagnosis; when each mai
 memory.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -99,9 +99,14 @@ class FoundJob:
         """What tells it from other jobs, here and on other machines."""
         return identity_of(self.job)
 
+    def among(self, hidden: Iterable[Process]) -> int:
+        """How many of the processes that we may not look into run this job's program: they may be ranks of it."""
+        programs = {program_of(rank.process.command) for rank in self.job.ranks}
+        return sum(program_of(process.command) in programs for process in hidden)
 
-def find_jobs(filesystem: Filesystem, child: Caller) -> tuple[list[FoundJob], int]:
-    """Every job of this machine, oldest first, and the number of Python processes that we may not look into."""
+
+def find_jobs(filesystem: Filesystem, child: Caller) -> tuple[list[FoundJob], list[Process]]:
+    """Every job of this machine, oldest first, and the Python processes that we may not look into."""
     machine = Machine(_user_processes(filesystem, child))
     tops = {machine.top(process) for process in machine.processes.values() if process.python and process.torch_loaded}
     found: list[FoundJob] = []
@@ -113,7 +118,7 @@ def find_jobs(filesystem: Filesystem, child: Caller) -> tuple[list[FoundJob], in
         else:
             found[same] = _together(machine, tops, (found[same], one))
     # A zombie has no memory map either, but no command line any more.
-    hidden = sum(one.python and one.torch_loaded is None and bool(one.command) for one in machine.processes.values())
+    hidden = [one for one in machine.processes.values() if one.python and one.torch_loaded is None and one.command]
     return _joined(filesystem, child, machine, tops, found), hidden
 
 
@@ -215,7 +220,7 @@ def list_jobs(filesystem: Filesystem, child: Caller, clocks: CpuClocks | None = 
         )
         for one in found
     )
-    return Listing(jobs=jobs, hidden=hidden)
+    return Listing(jobs=jobs, hidden=len(hidden))
 
 
 def _workers(job: Job) -> list[Member]:

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from perfwatch.errors import UsageError
-from perfwatch.jobs import ListedJob, ListedProcess, Listing, kin, list_jobs, refuse_several
+from perfwatch.jobs import ListedJob, ListedProcess, Listing, find_jobs, kin, list_jobs, refuse_several
 from perfwatch.probes.deadline import Inline
 from perfwatch.report.console import LIST_COLUMNS, console
 from perfwatch.report.jobs import JobsReport
@@ -109,6 +109,17 @@ def test_processes_that_we_may_not_look_into_are_counted(machine: FakeMachine) -
     assert "Python processes that may not be looked into: 1 (sudo $(command -v perfwatch) ps)" in rendered(
         listed(machine), 120
     )
+
+
+def test_of_the_processes_that_may_not_be_looked_into_those_of_its_program_may_be_ranks(machine: FakeMachine) -> None:
+    """A daemon of root's in Python is none."""
+    machine.process(100, 50, "python -u train.py --lr 1", environ="RANK=0 WORLD_SIZE=2")
+    machine.process(101, 50, "python -u train.py --lr 1", torch=UNREADABLE, uid=1000)
+    machine.process(102, 1, "python3 /usr/bin/networkd-dispatcher", torch=UNREADABLE, uid=1001)
+    (job,), hidden = find_jobs(machine.filesystem, Inline())
+
+    assert [process.pid for process in hidden] == [101, 102]
+    assert job.among(hidden) == 1
 
 
 def test_secrets_on_a_command_line_are_not_listed(machine: FakeMachine) -> None:

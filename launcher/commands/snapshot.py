@@ -14,6 +14,9 @@ def snapshot(
             metavar="SECONDS", min=1.0, help="How long a wait that time may heal is given before it is called hung."
         ),
     ] = 60.0,
+    scheduler: Annotated[
+        str, typer.Option(hidden=True, help="No job that says that it is another one of Slurm's.")
+    ] = "",
     nonce: Annotated[str, typer.Option(hidden=True, help="Print lines for the one that asks, marked so.")] = "",
 ) -> None:
     """Print what perfwatch fleet needs of this machine.
@@ -35,7 +38,7 @@ def snapshot(
     if nonce and not wire.NONCE.fullmatch(nonce):
         raise UsageError("--nonce takes 8 to 32 hexadecimal digits", "perfwatch fleet makes one itself")
     with Leaving() as leaving:
-        found = looking.look(seconds, patience, job, leaving)
+        found = looking.look(seconds, patience, job, leaving, scheduler)
     if nonce:
         print("\n".join(wire.lines(found, nonce)), flush=True)
     else:

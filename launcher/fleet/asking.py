@@ -7,7 +7,7 @@ do more than make its own part missing.
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from perfwatch import __version__
 from perfwatch.errors import NoSuchTarget, UsageError
@@ -16,7 +16,7 @@ from perfwatch.fleet.engine import REACH_SECONDS, Answer, Engine
 from perfwatch.session import Session, this_machine
 from perfwatch.triage.fleet.fleet_recording import MODE, Said, said
 from perfwatch.triage.fleet.folding import Folded
-from perfwatch.triage.fleet.hosts import HostReport, listed, names
+from perfwatch.triage.fleet.hosts import AS_OWNER, HostReport, listed, names
 from perfwatch.triage.fleet.job_wide import judge_hosts
 from perfwatch.triage.fleet.merging import Merged, Part, merge
 from perfwatch.triage.fleet.snapshot import JobView, Snapshot
@@ -43,10 +43,11 @@ class Question:
         """After so many seconds a host that has not answered does not answer."""
         return self.deadline_seconds or REACH_SECONDS + START_SECONDS + self.seconds
 
-    def arguments(self, nonce: str) -> list[str]:
-        """Words after ``perfwatch`` for each host."""
+    def arguments(self, nonce: str, scheduler: str = "") -> list[str]:
+        """Words after ``perfwatch`` for each host. ``scheduler``: as ``Engine.job``."""
         words = ["snapshot", f"--seconds={self.seconds:g}", f"--patience={self.patience_seconds:g}", f"--nonce={nonce}"]
-        return [*words, f"--job={self.job}"] if self.job else words
+        words += [f"--job={self.job}"] if self.job else []
+        return [*words, f"--scheduler={scheduler}"] if scheduler else words
 
 
 @dataclass(frozen=True)
@@ -106,8 +107,7 @@ def _asked(engine: Engine, question: Question, progress: Progress) -> _Answers:
         _hear(answers, answer, nonce, asked_at, question)
         progress(len(answers.reports), len(engine.hosts))
 
-    wanted = question if question.job else replace(question, job=engine.job)
-    engine.ask(wanted.arguments(nonce), question.ends_seconds, heard)
+    engine.ask(question.arguments(nonce, engine.job), question.ends_seconds, heard)
     return answers
 
 
@@ -135,10 +135,8 @@ def _without_the_job(snapshot: Snapshot, host: str, skew: float, question: Quest
     """A host that turns out to have no part of the job. Only where nothing was hidden or passed over, that is evidence."""
     if snapshot.hidden:
         reason = f"{snapshot.hidden} Python processes there may not be looked into"
-        return HostReport(
-            host=host, state="failed", reason=reason, advice="ask as the user who owns the job, or as root"
-        )
-    if snapshot.unwanted and question.job:
+        return HostReport(host=host, state="failed", reason=reason, advice=AS_OWNER)
+    if snapshot.unwanted:
         reason = f"{snapshot.unwanted} jobs there do not say {question.job!r} of themselves"
         return HostReport(host=host, state="failed", reason=reason, advice="choose --job so that it fits on every host")
     return HostReport(host=host, state="no_job", skew_seconds=skew, reason="no process of the job is there")
@@ -146,6 +144,8 @@ def _without_the_job(snapshot: Snapshot, host: str, skew: float, question: Quest
 
 def _without(answer: Answer, wrong: str, question: Question) -> HostReport:
     """Why there is no snapshot: the machine, the way to it, or what runs there."""
+    if answer.unasked:
+        return HostReport(host=answer.host, state=answer.unasked, reason=answer.said)
     if answer.timed_out and not answer.said:
         reason = f"no answer within {question.ends_seconds:.0f} s"
         return HostReport(host=answer.host, state="silent", reason=reason, advice=f"ssh {answer.host}")
@@ -226,6 +226,7 @@ def _parts(hosts: Sequence[str], answers: _Answers, key: Key) -> tuple[list[Part
                 host=host,
                 state="answered",
                 ranks=view.ranks,
+                hidden=view.hidden,
                 skew_seconds=report.skew_seconds,
                 left_out=view.left_out,
                 folder=view.folder,

@@ -21,7 +21,10 @@ _NOT_THERE = re.compile(r"not found|no such file or directory|no module named '?
 
 @dataclass(frozen=True)
 class Answer:
-    """What one host printed. ``said``: the last line on stderr. ``received``: unix time, on our clock."""
+    """What one host printed. ``said``: the last line on stderr. ``received``: unix time, on our clock.
+
+    unasked: of a host that was not asked, its state (``perfwatch.triage.fleet.hosts.STATES``); ``said`` tells why.
+    """
 
     host: str
     lines: tuple[str, ...] = ()
@@ -29,6 +32,7 @@ class Answer:
     exit_code: int | None = None
     timed_out: bool = False
     too_long: bool = False
+    unasked: str = ""
     received: float = 0.0
 
     @property
@@ -60,7 +64,7 @@ class Engine(Protocol):
 
     @property
     def job(self) -> str:
-        """What the ranks say of themselves, where the engine knows which job it is; empty otherwise."""
+        """How ranks begin to say of which job of Slurm's they are, where the engine knows it; empty otherwise."""
         ...
 
     def ask(self, arguments: Sequence[str], deadline_seconds: float, heard: Heard) -> None:

@@ -7,7 +7,7 @@ waiting until its own part is clear, which without the others it may never be.
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,7 +30,7 @@ LIMIT_SECONDS = 30  # beyond the look itself: then the kernel ends us, for nobod
 AFTER_FAILURE_SECONDS = 0.5
 
 
-def look(seconds: float, patience_seconds: float, wanted: str, leaving: Leaving) -> Snapshot:
+def look(seconds: float, patience_seconds: float, wanted: str, leaving: Leaving, scheduler: str = "") -> Snapshot:
     """Look at this machine's jobs for so long.
 
     Args:
@@ -38,14 +38,15 @@ def look(seconds: float, patience_seconds: float, wanted: str, leaving: Leaving)
         patience_seconds: for temporal ends.
         wanted: part of what a job says of itself (``Identity.shown``); empty for all jobs.
         leaving: tells when to say what is known already.
+        scheduler: a job of Slurm's; jobs that say that they are another one are none of ours. Empty for all.
     """
     volunteer_for_the_oom_killer()
     signal.alarm(int(seconds) + LIMIT_SECONDS)
     filesystem, child = Filesystem(), KillableChild()
     try:
-        found, hidden = find_jobs(filesystem, child)
-        chosen = [one for one in found if wanted in one.identity.shown()][:MOST_JOBS]
-        looks = [_Look(one, patience_seconds, child) for one in chosen]
+        every, hidden = find_jobs(filesystem, child)
+        found, unwanted = chosen(every, wanted, scheduler)
+        looks = [_Look(one, patience_seconds, child, one.among(hidden)) for one in found[:MOST_JOBS]]
     finally:
         child.close()
     try:
@@ -61,18 +62,26 @@ def look(seconds: float, patience_seconds: float, wanted: str, leaving: Leaving)
         place=f"{machine.boot_id} {_namespace()}",
         made=time.time(),
         jobs=tuple(view for view in views if view is not None),
-        hidden=hidden,
-        unwanted=sum(wanted not in one.identity.shown() for one in found),
+        hidden=len(hidden),
+        unwanted=unwanted,
         cpu_seconds=round(cpu_seconds(), 3),
     )
+
+
+def chosen(found: Iterable[FoundJob], wanted: str, scheduler: str) -> tuple[list[FoundJob], int]:
+    """The jobs that were asked for, and how many others may be of the same job and say something else of themselves."""
+    possible = [one for one in found if not one.identity.of_another(scheduler)]
+    fitting = [one for one in possible if wanted in one.identity.shown()]
+    return fitting, len(possible) - len(fitting)
 
 
 class _Look:
     """One job while it is looked at."""
 
-    def __init__(self, found: FoundJob, patience_seconds: float, child: KillableChild) -> None:
+    def __init__(self, found: FoundJob, patience_seconds: float, child: KillableChild, hidden: int) -> None:
         pids = [process.pid for process in found.tops]
         self._found = found
+        self._hidden = hidden
         self._session = Session(
             version=__version__,
             created=time.time(),
@@ -115,6 +124,7 @@ class _Look:
             ranks=tuple(sorted(set(ranks.values()))),
             numbered=case.job.numbered,
             records=records,
+            hidden=self._hidden,
             left_out=left_out,
             folder=str(self._folder or ""),
         )

@@ -11,6 +11,7 @@ from perfwatch.fleet import pool
 from perfwatch.fleet.engine import Answer, Heard, found
 
 SERVER_SECONDS = 20.0
+ENDED = ("Failed", "Succeeded")  # phases in which no container runs any more, as of a try that was given up
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 
 
@@ -79,7 +80,7 @@ class OverKubectl:
         return ["kubectl", *self._options, "exec", pod, f"--container={container}", "--", *self._command, *arguments]
 
     def ask(self, arguments: Sequence[str], deadline_seconds: float, heard: Heard) -> None:
-        """See ``Engine.ask``. A pod that does not run is told at once."""
+        """See ``Engine.ask``. A pod that does not run is not asked, and told at once."""
         commands = {}
         for pod in self._pods:
             name = pod.metadata.name
@@ -88,7 +89,8 @@ class OverKubectl:
             else:
                 why = ": ".join(part for part in (pod.status.reason, pod.status.message) if part)
                 said = f"the pod is {pod.status.phase or 'in no known phase'}" + (f" ({why})" if why else "")
-                heard(Answer(name, said=said, timed_out=True, received=time.time()))
+                unasked = "no_job" if pod.status.phase in ENDED else "silent"
+                heard(Answer(name, said=said, unasked=unasked, received=time.time()))
         for answer in pool.run(commands, deadline_seconds):
             heard(answer)
 

@@ -184,14 +184,24 @@ def test_what_may_not_be_looked_into_or_was_passed_over_is_not_gone(hidden: int,
     assert outcome.verdict.state == "inconclusive"
 
 
-def test_a_host_on_which_the_job_has_ended_is_evidence() -> None:
-    """Another job runs there, and nobody asked for one by its name."""
+def test_where_all_hosts_of_a_slurm_job_have_answered_the_absent_ranks_have_ended() -> None:
+    """The hosts are told which job of Slurm's is meant, so that those of another one are passed over there."""
     first, _ = simulated(2)
-    outcome = ask(
-        Spoken({"a": snapshot("a", first.view), "b": snapshot("b", unwanted=1)}, job="slurm job 7 step "), Question()
-    )
+    engine = Spoken({"a": snapshot("a", first.view), "b": snapshot("b")}, complete=True, job="slurm job 7 step ")
+    outcome = ask(engine, Question())
 
+    assert engine.asked[0][-1] == "--scheduler=slurm job 7 step "
     assert (outcome.reports[1].state, outcome.verdict.state) == ("no_job", "hung")
+
+
+def test_ranks_that_their_host_could_not_read_have_not_ended() -> None:
+    """All hosts of the job have answered, one of them with a part of its ranks."""
+    first, _ = simulated(2)
+    hiding = msgspec.structs.replace(first.view, hidden=8)
+    outcome = ask(Spoken({"a": snapshot("a", hiding)}, complete=True), Question())
+
+    assert outcome.reports[0].hidden == 8
+    assert outcome.verdict.state == "inconclusive"
 
 
 def test_a_clock_is_called_wrong_only_where_it_must_be() -> None:

@@ -31,8 +31,10 @@ def asked(engine: Engine) -> dict[str, Answer]:
 
 
 def test_kubectl_is_called_for_each_running_pod(stubs: Stubs) -> None:
-    """In the container that kubectl itself would take; a pod that is pending is told without being asked."""
+    """In the container that kubectl itself would take; others are told without being asked: one that is pending is late, one
+    that failed (an earlier try) has no ranks any more."""
     pods = [pod("train-0"), pod("train-1", container="sidecar"), pod("train-2", phase="Pending")]
+    pods.append(pod("train-old", phase="Failed"))
     stubs.add("kubectl", f"print(json.dumps({{'items': {pods!r}}}) if 'get' in sys.argv else 'said by ' + sys.argv[4])")
     engine = OverKubectl("job-name=train", options=["--namespace", "ml"])
     said = asked(engine)
@@ -44,7 +46,8 @@ def test_kubectl_is_called_for_each_running_pod(stubs: Stubs) -> None:
         ["kubectl", "--namespace", "ml", "exec", "train-1", "--container=sidecar", "--", "perfwatch", *ASKED],
     ]
     assert said["train-0"].lines == ("said by train-0",)
-    assert (said["train-2"].unreached, said["train-2"].said) == (True, "the pod is Pending")
+    assert (said["train-2"].unasked, said["train-2"].said) == ("silent", "the pod is Pending")
+    assert (said["train-old"].unasked, said["train-old"].said) == ("no_job", "the pod is Failed")
 
 
 def test_a_selector_without_pods_and_a_kubectl_that_fails_say_so(stubs: Stubs) -> None:

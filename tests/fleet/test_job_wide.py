@@ -123,13 +123,15 @@ def test_a_host_that_is_silent_is_to_blame_where_everybody_waits_for_its_ranks()
     assert any(one.witness == "host node-3" for one in verdict.missing)
 
 
-def test_a_host_without_a_process_of_the_job_is_to_blame_where_its_ranks_are_awaited() -> None:
-    """It answers, and its ranks are gone: that is said, and not that it is silent."""
-    *parts, lost = simulated(4)
-    verdict = judged(parts, HostReport(host=lost.host, state="no_job", reason="no process of the job is there"))
+def test_a_host_without_a_process_of_the_job_is_suspected_and_not_blamed() -> None:
+    """It may be a login node, or a spare one, and the ranks on a host that nobody named."""
+    *parts, _ = simulated(4)
+    verdict = judged(parts, HostReport(host="login", state="no_job", reason="no process of the job is there"))
 
-    assert (verdict.state, verdict.cause) == ("hung", "stalled_collective")
-    assert "has no process of this job any more" in verdict.summary
+    assert verdict.state == "inconclusive"
+    assert verdict.suspect is not None
+    assert "rank 24-31 was seen nowhere and login has no process of this job" in verdict.summary
+    assert {culprit.host for culprit in verdict.culprits} == {None}
 
 
 def test_ranks_that_nobody_was_asked_about_are_no_evidence() -> None:
@@ -148,6 +150,49 @@ def test_where_all_hosts_of_the_job_have_answered_a_rank_that_is_on_none_has_end
 
     assert (verdict.state, verdict.cause) == ("hung", "stalled_collective")
     assert "rank 24-31 was seen nowhere and all hosts of the job have answered" in verdict.summary
+
+
+def test_a_host_of_the_job_without_a_process_of_it_is_told_and_no_culprit() -> None:
+    """A spare node of the allocation, or the pod of an earlier try: which host had the ranks nobody has seen."""
+    *parts, _ = simulated(4)
+    spare = HostReport(host="node-9", state="no_job", reason="the pod is Failed (Error)")
+    verdict, _ = judge_hosts(merge(parts, session()), parts, reports(parts, spare), complete=True)
+
+    assert verdict.state == "hung"
+    assert "it has ended (node-9 has no process of this job)" in verdict.summary
+    assert {culprit.host for culprit in verdict.culprits} == {None}
+
+
+def test_ranks_that_may_not_be_looked_into_have_not_ended() -> None:
+    """Their host answers with its other ranks, and with how many processes of the program it could not read."""
+    *parts, last = simulated(4)
+    hiding = HostReport(host=last.host, state="answered", ranks=(24,), hidden=7)
+    told = [*reports(parts), hiding]
+    verdict, _ = judge_hosts(merge(parts, session()), parts, told, complete=True)
+
+    assert verdict.state == "inconclusive"
+    assert any("rank 24-31 may be on node-3" in one.reason for one in verdict.missing)
+    assert any(one.reason.startswith("7 processes that run the job's program") for one in verdict.missing)
+
+
+def test_a_silent_host_is_not_blamed_for_ranks_that_a_host_nobody_could_look_at_may_have() -> None:
+    """One is down, and on the other perfwatch is not installed."""
+    *parts, near, far = simulated(4)
+    verdict = judged(
+        parts,
+        HostReport(host=near.host, state="silent", reason="no answer within 33 s"),
+        HostReport(host=far.host, state="failed", reason="perfwatch: not found"),
+    )
+
+    assert verdict.state == "inconclusive"
+
+
+def test_a_silent_host_is_not_blamed_for_more_ranks_than_a_host_has() -> None:
+    """Two hosts' ranks are absent, and one host is silent: another one was not asked."""
+    *parts, lost, _ = simulated(4)
+    verdict = judged(parts, HostReport(host=lost.host, state="silent", reason="no answer within 33 s"))
+
+    assert verdict.state == "inconclusive"
 
 
 def test_a_host_that_perfwatch_could_not_look_at_is_no_evidence() -> None:

@@ -22,7 +22,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import SURE, judge
 from perfwatch.triage.fleet.compacting import OF_THE_MACHINE
 from perfwatch.triage.fleet.folding import Folded, Place, fold, newest, rank_ranges
-from perfwatch.triage.fleet.hosts import HostReport, listed
+from perfwatch.triage.fleet.hosts import AS_OWNER, HostReport, listed
 from perfwatch.triage.fleet.merging import Merged, Part
 from perfwatch.triage.history import History
 from perfwatch.triage.ranks.absent_ranks import AbsentRanks
@@ -236,6 +236,9 @@ def _unseen(case: Case, merged: Merged, reports: Sequence[HostReport]) -> tuple[
     for report in reports:
         if report.state in ("silent", "failed", "garbled"):
             alike.setdefault((report.state, report.reason, report.advice), []).append(report.host)
+        elif report.hidden:
+            reason = f"{report.hidden} processes that run the job's program may not be looked into"
+            alike.setdefault((report.state, reason, AS_OWNER), []).append(report.host)
     hosts = [
         Missing(witness=f"host {listed(same)}", reason=reason or state, advice=advice)
         for (state, reason, advice), same in alike.items()

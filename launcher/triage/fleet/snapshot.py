@@ -20,7 +20,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
 
     records: compact; ``at`` counts from the host's own beginning, ``end`` is the host's now on that clock.
     ranks: every rank that was seen here, dead ones included. numbered: its launcher numbered the ranks; otherwise they
-    were counted from 0 on this host.
+    were counted from 0 on this host. hidden: processes that run its program here and may not be looked into.
     """
 
     identity: Identity
@@ -30,6 +30,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[int, ...]
     numbered: bool = True
     records: tuple[Record, ...] = ()
+    hidden: int = 0
     left_out: int = 0  # readings beyond the size that a snapshot may have
     folder: str = ""  # where the whole recording lies on that host
 

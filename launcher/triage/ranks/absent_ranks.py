@@ -1,16 +1,19 @@
 """Every rank that was seen waits in a collective, and those that were not seen are on hosts that do not answer, or are gone.
 
-A rule for jobs on many hosts: it knows what became of each host, which no recording of one machine does.
+A rule for jobs on many hosts: it knows what became of each host, which no recording of one machine does. Nobody has looked at the
+ranks that it blames, so it does so only where they can be nowhere else.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.fleet.folding import rank_ranges
-from perfwatch.triage.fleet.hosts import HostReport, listed, names
+from perfwatch.triage.fleet.hosts import AS_OWNER, HostReport, listed, names
 from perfwatch.triage.hang import hung, temporal
+from perfwatch.triage.independence import ONE_SOURCE
 from perfwatch.triage.rules import stalled_collective
 from perfwatch.triage.verdict import Abstention, Alternative, Culprit, Missing, Outcome
 from perfwatch.triage.waits.chain import Chain
@@ -18,6 +21,20 @@ from perfwatch.triage.waits.chain import Chain
 WAITS = ("collective", "gpu")  # in a collective, or for a card on which a kernel waits
 INFERRED = 0.85  # nobody has seen the ranks that are to blame
 MOST_NAMED = 8
+NAME_ALL = "name every host of the job: perfwatch fleet --hosts ..."
+LAST_WORDS = "look for the last words of the rank in the job's log"
+
+
+@dataclass(frozen=True)
+class _Where:
+    """What became of the ranks that were seen nowhere. ``host``: the one that can have them."""
+
+    hosts: tuple[str, ...]
+    does: str
+    told: str
+    next: str
+    host: str | None = None
+    ceiling: float = INFERRED
 
 
 class AbsentRanks:
@@ -32,26 +49,44 @@ class AbsentRanks:
 
     def __init__(self, reports: Sequence[HostReport], complete: bool = False) -> None:
         self._reports = reports
-        self._complete = complete and all(report.state in ("answered", "no_job", "double") for report in reports)
+        self._complete = complete
 
     def judge(self, case: Case) -> Outcome:
-        """Fires when all that is seen waits for ranks on a host that is silent, or that has them no more."""
+        """Fires when all that is seen waits for ranks on a host that is silent, or that are on no host of the job any more."""
         seen = {rank.rank for rank in case.job.ranks}
         absent = [rank for rank in range(case.job.world_size or 0) if rank not in seen]
         waiting = [chain for chain in case.still_chains if chain.end.kind in WAITS]
         if not absent or not waiting or len(waiting) < len(case.ranks) or len(case.ranks) < len(case.job.ranks):
             return None
-        silent, without = names(self._reports, "silent"), names(self._reports, "no_job")
-        if not silent and not without and not self._complete:
+        if unclear := [report.host for report in self._reports if report.unclear]:
+            return Abstention(cause=self.CAUSE.name, missing=(_unlooked(absent, unclear),))
+        where = self._where(len(absent))
+        if where is None:
             return Abstention(cause=self.CAUSE.name, missing=(_nowhere(absent),))
-        return self._finding(case, waiting, absent, silent or without, bool(silent))
+        return self._finding(case, waiting, absent, where)
 
-    def _finding(
-        self, case: Case, waiting: list[Chain], absent: list[int], hosts: tuple[str, ...], silent: bool
-    ) -> Outcome:
-        reason = next((report.reason for report in self._reports if report.host in hosts[:1]), "")
-        does = "does not answer" if silent else "answers, and has no process of this job any more"
-        where = f"{listed(hosts)} {does}" if hosts else "all hosts of the job have answered: it has ended"
+    def _where(self, absent: int) -> _Where | None:
+        """None where they may do well on a host that was not asked.
+
+        That a host which somebody named has no process of the job (a login node, a spare one) says nothing of ranks.
+        """
+        silent, without = names(self._reports, "silent"), names(self._reports, "no_job")
+        most = max((len(report.ranks) for report in self._reports), default=0)  # that any host has
+        fits = absent <= most * len(silent)
+        if silent and (fits or self._complete):
+            host = silent[0] if len(silent) == 1 and fits and not without else None
+            console = f"look at {silent[0]}, and at what its console says: it may be down, or out of memory"
+            return _Where(silent, "does not answer", f"{listed(silent)} does not answer", console, host)
+        has_none = f"{listed(without)} has no process of this job"
+        if self._complete:
+            told = "all hosts of the job have answered: it has ended" + (f" ({has_none})" if without else "")
+            return _Where(without, "has no process of this job", told, LAST_WORDS)
+        if without and not silent:
+            return _Where(without, "has no process of this job", has_none, NAME_ALL, ceiling=ONE_SOURCE)
+        return None
+
+    def _finding(self, case: Case, waiting: list[Chain], absent: list[int], where: _Where) -> Outcome:
+        reasons = {report.host: report.reason for report in self._reports}
         what = waiting[0].awaited
         victims = rank_ranges(chain.start.rank or 0 for chain in waiting)
         found = hung(
@@ -59,11 +94,12 @@ class AbsentRanks:
             self.CAUSE.name,
             waiting[0],
             owner="node",
-            summary=f"rank {rank_ranges(absent)} was seen nowhere and {where}; rank {victims} waits for it in {what}",
+            summary=f"rank {rank_ranges(absent)} was seen nowhere and {where.told}; rank {victims} waits for it in {what}",
             patience=temporal(case),
-            ceiling=INFERRED,
+            ceiling=where.ceiling,
             evidence=tuple(
-                case.saw("host", host, does, reason or "no answer", "answers, with its ranks") for host in hosts[:3]
+                case.saw("host", host, where.does, reasons[host] or "no answer", "answers, with its ranks")
+                for host in where.hosts[:3]
             ),
             alternatives=(
                 Alternative(
@@ -71,13 +107,9 @@ class AbsentRanks:
                     refuted_by="no rank that is seen has moved; a look at the absent one would tell",
                 ),
             ),
-            next=tuple(
-                f"look at {one}, and at what its console says: it may be down, or out of memory" for one in hosts[:1]
-            )
-            or ("look for the last words of the rank in the job's log",),
+            next=(where.next,),
         )
-        host = hosts[0] if len(hosts) == 1 else None
-        culprits = tuple(Culprit(pid=0, rank=rank, host=host) for rank in absent[:MOST_NAMED])
+        culprits = tuple(Culprit(pid=0, rank=rank, host=where.host) for rank in absent[:MOST_NAMED])
         return msgspec.structs.replace(found, culprits=culprits)
 
 
@@ -85,5 +117,13 @@ def _nowhere(absent: list[int]) -> Missing:
     return Missing(
         witness="ranks",
         reason=f"rank {rank_ranges(absent)} was seen on no host that was asked: another host has it, or it has ended",
-        advice="name every host of the job: perfwatch fleet --hosts ...",
+        advice=NAME_ALL,
+    )
+
+
+def _unlooked(absent: list[int], hosts: list[str]) -> Missing:
+    return Missing(
+        witness="ranks",
+        reason=f"rank {rank_ranges(absent)} may be on {listed(hosts)}, where not every process could be looked at",
+        advice=f"{AS_OWNER}; what hinders a look is told of each host",
     )

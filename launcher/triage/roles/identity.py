@@ -16,6 +16,7 @@ SCHEDULER_NAMES = (
     ("PMI_JOBID", "mpi job"),
     ("FLUX_JOB_ID", "flux job"),
 )
+SLURM = "slurm job "
 MOST_WORDS = 4  # of the command line
 
 
@@ -37,6 +38,13 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     def told(self) -> bool:
         """Whether anything but the program tells this job from others."""
         return any(self.key)
+
+    def of_another(self, scheduler: str) -> bool:
+        """Whether it says that it is not the job of this name, but another one of Slurm's.
+
+        A rank that was started by ssh from within the job's script says nothing of Slurm, and is of it all the same.
+        """
+        return bool(scheduler) and self.scheduler.startswith(SLURM) and not self.scheduler.startswith(scheduler)
 
     def shown(self) -> str:
         """In a few words, for a person who has to choose."""
@@ -67,7 +75,7 @@ def identity(process: Process) -> Identity:
 
 def slurm_job(number: str) -> str:
     """How every rank of a Slurm job begins to say who it is."""
-    return f"slurm job {number} step "
+    return f"{SLURM}{number} step "
 
 
 def _scheduler(names: dict[str, str]) -> str:
