@@ -195,7 +195,7 @@ def _job(machine: Machine, own: list[int], tops: Collection[int]) -> Job:
 def _same(one: FoundJob, other: FoundJob) -> bool:
     """Whether two trees are one job: one user, one master (or run, or step of a scheduler), and no rank twice."""
     ranks = [{rank.rank for rank in found.job.ranks} for found in (one, other)]
-    told = one.identity.told and one.identity.key == other.identity.key
+    told = one.identity.told and one.identity.joins(other.identity)
     return told and one.tops[0].uid == other.tops[0].uid and None not in ranks[0] | ranks[1] and not ranks[0] & ranks[1]
 
 

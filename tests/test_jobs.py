@@ -214,6 +214,15 @@ def test_the_steps_of_one_slurm_job_are_two_jobs(machine: FakeMachine) -> None:
     ]
 
 
+def test_a_step_for_each_rank_with_one_master_is_one_job(machine: FakeMachine) -> None:
+    """``srun --exact -n1 python train.py &`` for each card: that they meet at one address outweighs the steps."""
+    for rank in range(2):
+        environ = f"RANK={rank} WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=29500 SLURM_JOB_ID=7 SLURM_STEP_ID={rank}"
+        machine.process(100 + rank, 50, environ=environ)
+
+    assert [[rank.pid for rank in job.ranks] for job in listed(machine).jobs] == [[100, 101]]
+
+
 def test_a_training_below_a_program_that_uses_torch_itself_is_listed_once(machine: FakeMachine) -> None:
     """A sweep starts trainings through a shell: the shell parts them."""
     machine.process(100, 50, "python sweep.py")

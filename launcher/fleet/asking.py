@@ -10,23 +10,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from perfwatch import __version__
-from perfwatch.errors import NoSuchTarget, UsageError
+from perfwatch.errors import NoSuchTarget
 from perfwatch.fleet import wire
 from perfwatch.fleet.engine import REACH_SECONDS, Answer, Engine
+from perfwatch.fleet.grouping import Group, chosen
 from perfwatch.session import Session, this_machine
 from perfwatch.triage.fleet.fleet_recording import MODE, Said, said
 from perfwatch.triage.fleet.folding import Folded
 from perfwatch.triage.fleet.hosts import AS_OWNER, HostReport, listed, names
 from perfwatch.triage.fleet.job_wide import judge_hosts
 from perfwatch.triage.fleet.merging import Merged, Part, merge
-from perfwatch.triage.fleet.snapshot import JobView, Snapshot
+from perfwatch.triage.fleet.snapshot import Snapshot
 from perfwatch.triage.verdict import Verdict
 
 START_SECONDS = 15.0  # a Python on a busy machine and a cold disk, reading what is there, and packing it
-MOST_JOBS_NAMED = 6
+MOST_HOSTS_NAMED = 6
 
 Progress = Callable[[int, int], None]  # hosts that have answered, hosts
-Key = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ def ask(engine: Engine, question: Question, progress: Progress = lambda done, to
     answers = _asked(engine, question, progress)
     if not any(snapshot.jobs for snapshot in answers.snapshots.values()):
         raise _nobody(answers)
-    key = _chosen(answers.snapshots)
-    parts, reports = _parts(engine.hosts, answers, key)
+    job = chosen(answers.snapshots, engine.job)
+    parts, reports = _parts(engine.hosts, answers, job, engine.job)
     now = time.time()
     session = Session(
         version=__version__,
@@ -94,7 +94,7 @@ def ask(engine: Engine, question: Question, progress: Progress = lambda done, to
     merged = merge(parts, session)
     verdict, folded = judge_hosts(merged, parts, reports, engine.complete)
     beside = said(merged, parts, reports, engine.complete)
-    return Outcome(verdict, folded, tuple(reports), parts[0].view.identity.shown(), merged, beside)
+    return Outcome(verdict, folded, tuple(reports), job.identity.shown(), merged, beside)
 
 
 def _asked(engine: Engine, question: Question, progress: Progress) -> _Answers:
@@ -180,46 +180,20 @@ def _nobody(answers: _Answers) -> NoSuchTarget:
     answered = names(reports, "no_job", "double")
     told = [f"no training job on {listed(answered)}"] if answered else []
     for report in reports:
-        if report.state in ("silent", "failed", "garbled") and len(told) < 1 + MOST_JOBS_NAMED:
+        if report.state in ("silent", "failed", "garbled") and len(told) < 1 + MOST_HOSTS_NAMED:
             told.append(f"{report.host}: {report.reason}")
     advice = next((report.advice for report in reports if report.advice), "perfwatch ps, on one of the hosts")
     return NoSuchTarget("; ".join(told), advice)
 
 
-def _key(host: str, view: JobView) -> Key:
-    """Equal for the parts of one job. A host that has all ranks of a world has a job of its own."""
-    identity = view.identity
-    size = identity.world_size
-    if size is not None and len(view.ranks) >= size:
-        return (host, *identity.key, identity.program)
-    return identity.key if identity.told else (identity.program,)
-
-
-def _chosen(snapshots: dict[str, Snapshot]) -> Key:
-    groups: dict[Key, list[tuple[str, JobView]]] = {}
-    for host, snapshot in snapshots.items():
-        for view in snapshot.jobs:
-            groups.setdefault(_key(host, view), []).append((host, view))
-    if len(groups) == 1:
-        return next(iter(groups))
-    shown = [
-        f"{group[0][1].identity.shown()} (on {listed(host for host, _ in group)})"
-        for group in list(groups.values())[:MOST_JOBS_NAMED]
-    ]
-    raise UsageError(
-        f"{len(groups)} jobs run on these hosts: {'; '.join(shown)}",
-        "choose one by a part of what it says: --job TEXT, or name its hosts alone",
-    )
-
-
-def _parts(hosts: Sequence[str], answers: _Answers, key: Key) -> tuple[list[Part], list[HostReport]]:
+def _parts(hosts: Sequence[str], answers: _Answers, job: Group, scheduler: str) -> tuple[list[Part], list[HostReport]]:
     """In the order of the hosts: the parts of the job, and what became of every host."""
     parts: list[Part] = []
     reports: list[HostReport] = []
+    views = dict(job.views)
     for host in hosts:
         report = answers.reports.get(host) or HostReport(host=host, state="silent", reason="no answer")
-        snapshot = answers.snapshots.get(host)
-        view = next((one for one in snapshot.jobs if _key(host, one) == key), None) if snapshot else None
+        snapshot, view = answers.snapshots.get(host), views.get(host)
         if view is not None:
             parts.append(Part(host, view))
             report = HostReport(
@@ -234,5 +208,8 @@ def _parts(hosts: Sequence[str], answers: _Answers, key: Key) -> tuple[list[Part
                 summary=view.verdict.summary,
                 confidence=view.verdict.confidence,
             )
+        elif scheduler and snapshot is not None and snapshot.jobs:
+            reason = f"{len(snapshot.jobs)} jobs there do not say of which job of Slurm's they are"
+            report = HostReport(host=host, state="failed", reason=reason, advice="choose one by --job TEXT")
         reports.append(report)
     return parts, reports

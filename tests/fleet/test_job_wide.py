@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.probes.readings import Stack, Thread
-from perfwatch.recording import load
+from perfwatch.probes.readings import Process, Stack, Thread
+from perfwatch.recording import Record, load
 from perfwatch.report.folding import as_text
-from perfwatch.triage.diagnose import diagnose
+from perfwatch.triage.diagnose import SURE, diagnose
 from perfwatch.triage.fleet.hosts import HostReport
 from perfwatch.triage.fleet.job_wide import judge_hosts
 from perfwatch.triage.fleet.merging import Part, merge
@@ -233,6 +233,25 @@ def test_a_rank_that_two_hosts_claim_is_said() -> None:
     verdict = judged([first, again, second])
 
     assert any("node-0, node-x" in one.observed and one.entity == "rank 0" for one in verdict.evidence)
+
+
+@pytest.mark.parametrize("ticks", [-1_000, 10**9])
+def test_of_two_processes_with_one_rank_the_younger_counts_whatever_their_hosts_count_from(ticks: int) -> None:
+    """A host that left the job some hours ago still has its ranks, and was up for longer or shorter than the others."""
+    (_, left), parts = simulated(2), simulated(2, stuck_rank=9)
+
+    def older(one: Record) -> Record:
+        reading = one.reading
+        if not isinstance(reading, Process) or reading.age_seconds is None:
+            return one
+        age, began = reading.age_seconds + 7200.0, reading.start_ticks + ticks
+        return Record(one.at, one.wall, msgspec.structs.replace(reading, age_seconds=age, start_ticks=began))
+
+    view = msgspec.structs.replace(left.view, records=tuple(map(older, left.view.records)))
+    verdict = judged([*parts, Part("node-left", view)])
+
+    assert [(c.rank, c.host, c.worker_pid) for c in verdict.culprits] == [(9, "node-1", 2000)]
+    assert SURE <= verdict.confidence <= 0.7
 
 
 def test_hosts_whose_looks_ended_at_other_times_are_compared_by_age() -> None:

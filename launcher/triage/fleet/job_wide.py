@@ -33,6 +33,9 @@ from perfwatch.triage.verdict import Coverage, Evidence, Finding, Link, Missing,
 MOST_MISSING, MOST_CULPRITS, MOST_EVIDENCE, MOST_LINKS = 12, 16, 12, 24
 LONGEST_SUMMARY = 700  # characters
 MOST_DOUBLED = 3
+CLAIMED_TWICE = (
+    0.7  # the most that is said where some ranks are claimed by two hosts: one of them is of another start, or job
+)
 AGREED = ("healthy", "busy", "gone")  # states of a whole job only if no host says otherwise
 GOING_ON = ("slow", "busy", "healthy")  # the worst first
 ACROSS_RANKS = ("straggling_rank", "exposed_communication")  # causes of slowness that no host can see in its own part
@@ -125,6 +128,7 @@ def judge_hosts(
     present = set(merged.present)
     verdict = msgspec.structs.replace(
         _bounded(verdict),
+        confidence=min(verdict.confidence, CLAIMED_TWICE) if merged.doubled else verdict.confidence,
         coverage=Coverage(ranks_seen=len(present), world_size=case.job.world_size or len(present) or None),
         evidence=verdict.evidence + _of_culprits(verdict, parts) + _at_odds(verdict, merged),
         missing=(*_unseen(case, merged, reports), *verdict.missing)[:MOST_MISSING],

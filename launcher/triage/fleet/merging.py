@@ -7,6 +7,8 @@ is translated back (``Translation``). A connection whose other end is on another
 end of its look) is the same moment for all: what is compared are ages, which the kernel of each host counted itself. So two
 looks a few seconds apart are told as one, and nothing is assumed to have lasted beyond the look at it.
 
+When processes began is placed likewise: the ticks of each kernel count from its own boot.
+
 *Ranks.* Where a launcher numbered the ranks, that is who they are; where not (a plain spawn on each host), they are numbered
 through in the order of the hosts. A rank that two hosts claim is told in ``Merged.doubled``.
 
@@ -25,8 +27,10 @@ from perfwatch.recording import Record
 from perfwatch.session import Session
 from perfwatch.triage.fleet.joining import Members, join, own_members
 from perfwatch.triage.fleet.snapshot import JobView
+from perfwatch.triage.roles.job import TICKS_PER_SECOND
 from perfwatch.triage.verdict import Culprit, Link, Verdict
 
+NOW_TICKS = 10**12  # above what any kernel has counted: the end of each look, in its processes' ``start_ticks``
 STRIDE = 10_000_000_000  # far above any pid (at most 2^22) and any number that a sentence about a job may hold
 _NUMBER = re.compile(r"\d{11,}")
 _PIDS = frozenset({"pid", "tid", "parent_pid", "child_pid", "local_pid", "tracer_pid"})
@@ -151,9 +155,10 @@ def merge(parts: Sequence[Part], session: Session) -> Merged:
         for rank in ranks:
             present.setdefault(rank, []).append(part.host)
         first_rank = max([first_rank, *(rank + 1 for rank in ranks)])
+        later = _later(view)
         roots += [base + pid for pid in view.session.root_pids]
         for record in view.records:
-            reading = _placed(record.reading, base, moved, shared)
+            reading = _placed(record.reading, base, moved, shared, later)
             if isinstance(reading, r.Network):  # every host has an eth0
                 reading = msgspec.structs.replace(reading, interface=f"{reading.interface}@{part.host}")
             if isinstance(reading, r.Communicator):
@@ -171,7 +176,16 @@ def merge(parts: Sequence[Part], session: Session) -> Merged:
     )
 
 
-def _placed(reading: Any, base: int, moved: int, shared: _Shared) -> Any:
+def _later(view: JobView) -> int:
+    """What to add to this host's ticks; 0 where no process says how old it is."""
+    for record in view.records:
+        one = record.reading
+        if isinstance(one, r.Process) and one.age_seconds is not None:
+            return NOW_TICKS - one.start_ticks - round(TICKS_PER_SECOND * (one.age_seconds + view.end - record.at))
+    return 0
+
+
+def _placed(reading: Any, base: int, moved: int, shared: _Shared, later: int) -> Any:
     changed: dict[str, Any] = {}
     for name in reading.__struct_fields__:
         if name in _PIDS:
@@ -181,7 +195,9 @@ def _placed(reading: Any, base: int, moved: int, shared: _Shared) -> Any:
         elif name in _MANY_PIDS:
             changed[name] = tuple(base + pid for pid in getattr(reading, name))
         elif name in _NESTED and (inside := getattr(reading, name)) is not None:
-            changed[name] = _placed(inside, base, moved, shared)
+            changed[name] = _placed(inside, base, moved, shared, later)
+        elif name == "start_ticks" and reading.start_ticks is not None:
+            changed[name] = reading.start_ticks + later
         elif name == "frames":
             changed[name] = shared.one(tuple(shared.one(frame) for frame in reading.frames))
         elif name == "command":

@@ -1,7 +1,10 @@
 """Which job a rank belongs to, by what its launcher put into its environment: the same on every host of one job.
 
-``MASTER_ADDR`` is told and not compared: the first host may call itself ``localhost`` where the others use its name.
+Two names of machines in ``MASTER_ADDR`` are two jobs; the first host may call itself ``localhost``, or one host use a name and
+another a number: that parts nothing.
 """
+
+import re
 
 import msgspec
 
@@ -17,6 +20,8 @@ SCHEDULER_NAMES = (
     ("FLUX_JOB_ID", "flux job"),
 )
 SLURM = "slurm job "
+_LOCAL = re.compile(r"localhost|127\.|\[?::1\b|0\.0\.0\.0$|ip6-l")
+_NUMBER = re.compile(r"[\d.]+$|\[?[\da-f]*:")  # IPv4 or IPv6
 MOST_WORDS = 4  # of the command line
 
 
@@ -31,13 +36,50 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Equal on every host of one job; all empty where nothing tells one job from another."""
+        """What parts of one job mostly have in common (``joins``); all empty where nothing tells one job from another."""
         return self.master.rpartition(":")[2], self.run, self.scheduler
 
     @property
     def told(self) -> bool:
         """Whether anything but the program tells this job from others."""
         return any(self.key)
+
+    @property
+    def address(self) -> str:
+        """MASTER_ADDR."""
+        return self.master.rpartition(":")[0].lower()
+
+    @property
+    def master_is_local(self) -> bool:
+        """Whether the master's name says nothing on another machine."""
+        return not self.address or _LOCAL.match(self.address) is not None
+
+    def without_master(self) -> "Identity":
+        """The same, but for the master's name."""
+        return msgspec.structs.replace(self, master=f":{self.master.rpartition(':')[2]}")
+
+    def same_master(self, other: "Identity") -> bool | None:
+        """Whether both name one machine as their master; None where that cannot be told."""
+        mine, theirs = self.address, other.address
+        if self.master_is_local or other.master_is_local:
+            return None
+        if mine == theirs or mine.startswith(f"{theirs}.") or theirs.startswith(f"{mine}."):
+            return True
+        return None if bool(_NUMBER.match(mine)) != bool(_NUMBER.match(theirs)) else False
+
+    def joins(self, other: "Identity") -> bool:
+        """Whether ranks that say this and ranks that say that may be of one job; that no rank is in both is for others to see.
+
+        One master outweighs the steps of a scheduler: a script may start a step for each node.
+        """
+        (port, run, scheduler), (*met, step) = self.key, other.key
+        same = self.same_master(other)
+        if [port, run] != met or same is False:
+            return False
+        if scheduler == step:
+            return True
+        allocations = {scheduler.partition(" step ")[0], step.partition(" step ")[0]}
+        return bool(port or run) and (same is True or len(allocations - {""}) == 1)
 
     def of_another(self, scheduler: str) -> bool:
         """Whether it says that it is not the job of this name, but another one of Slurm's.
