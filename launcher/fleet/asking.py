@@ -146,8 +146,10 @@ def _without(answer: Answer, wrong: str, question: Question) -> HostReport:
     """Why there is no snapshot: the machine, the way to it, or what runs there."""
     if answer.unasked:
         return HostReport(host=answer.host, state=answer.unasked, reason=answer.said)
-    if answer.timed_out and not answer.said:
+    if answer.timed_out:
         reason = f"no answer within {question.ends_seconds:.0f} s"
+        if answer.said:  # a banner, or what went wrong
+            reason += f"; the last that came: {answer.said}"
         return HostReport(host=answer.host, state="silent", reason=reason, advice=f"ssh {answer.host}")
     if answer.unreached:
         return HostReport(host=answer.host, state="silent", reason=answer.said)

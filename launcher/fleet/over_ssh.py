@@ -23,8 +23,12 @@ SLURM_GROUPS = (
     "cd /etc/clustershell/groups.conf.d && cp slurm.conf.example slurm.conf  # or: perfwatch fleet --slurm JOBID"
 )
 MOST_COMPLAINTS = 20  # lines of stderr kept of one host
-# ClusterShell ends the shell that is late, and not what that has started: ``timeout`` ends ssh soon after.
-_CUT = f'timeout "$0" ssh "$@" | head -c {LONGEST_ANSWER_BYTES + 1} | fold -b -w {LONGEST_LINE_BYTES}'
+# ClusterShell ends the shell that is late, and not what that has started: ``timeout`` ends ssh soon after. The exit code is that of
+# ssh, which no pipe of sh(1) gives: it goes around them, through descriptor 3.
+_CUT = (
+    'exec 4>&1; code=$({ { timeout "$0" ssh "$@" 3>&- 4>&-; echo $? >&3; } '
+    f"| head -c {LONGEST_ANSWER_BYTES + 1} | fold -b -w {LONGEST_LINE_BYTES} >&4; }} 3>&1); exit $code"
+)
 _AFTER_SECONDS = 2
 
 

@@ -2,7 +2,8 @@
 
     fake_host.py FILE snapshot --seconds=8 --nonce=... [...]
 
-FILE holds a JSON object: host to one of "0", "1", ... (the simulated host of that number), garbage, flood, hang, missing.
+FILE holds a JSON object: host to one of "0", "1", ... (the simulated host of that number), garbage, flood, hang, missing,
+broken.
 """
 
 import json
@@ -27,6 +28,9 @@ def main() -> None:
             os.write(1, b"x" * 65536)  # a line without an end
     elif does == "hang":
         time.sleep(600)
+    elif does == "broken":
+        print("Welcome to this host", flush=True)
+        sys.exit("perfwatch: PermissionError: /var/tmp")
     elif does == "missing":
         os.execvp("sh", ["sh", "-c", "exec /no/such/perfwatch"])
     else:

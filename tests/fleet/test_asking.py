@@ -173,6 +173,16 @@ def test_a_host_that_is_down_is_told_from_one_that_does_not_let_us_in(said: str,
     assert (outcome.verdict.state == "hung") is (state == "silent")
 
 
+def test_a_host_that_hangs_after_its_banner_is_late() -> None:
+    """What sshd says to everybody is no reason."""
+    first, _ = simulated(2)
+    engine = Spoken({"a": snapshot("a", first.view), "b": Answer("b", said="Authorized use only.", timed_out=True)})
+    outcome = ask(engine, Question())
+
+    assert outcome.reports[1].state == "silent"
+    assert outcome.reports[1].reason == "no answer within 33 s; the last that came: Authorized use only."
+
+
 @pytest.mark.parametrize(("hidden", "unwanted", "job"), [(3, 0, ""), (0, 1, "run-7")])
 def test_what_may_not_be_looked_into_or_was_passed_over_is_not_gone(hidden: int, unwanted: int, job: str) -> None:
     """Ranks of another user, and a job that does not fit what was asked for: neither is evidence that ranks have ended."""

@@ -27,8 +27,9 @@ DOES = {
     "node-flood": "flood",
     "node-hang": "hang",
     "node-bare": "missing",
+    "node-broken": "broken",
 }
-DEADLINE_SECONDS = 20.0  # for seven sshds that start their programs at once, on two cores that have other work
+DEADLINE_SECONDS = 20.0  # for eight sshds that start their programs at once, on two cores that have other work
 RANKS = 4
 CULPRIT = 1
 
@@ -55,7 +56,7 @@ def fleet(made: Hosts, *words: str, among: str) -> tuple[int, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def sick() -> Iterator[Hosts]:
-    """Two hosts that answer, and five that do not do as they should."""
+    """Two hosts that answer, and six that do not do as they should."""
     if reason := why_not():
         pytest.skip(reason)
     with hosts(*DOES, silent="node-login") as made:
@@ -84,7 +85,7 @@ def test_one_verdict_comes_out_whatever_other_hosts_do(answer: tuple[int, dict[s
 
 
 def test_what_became_of_each_host_is_said(answer: tuple[int, dict[str, Any], float]) -> None:
-    """Garbage, a flood, a command that hangs, a login that hangs, and no perfwatch at all."""
+    """Garbage, a flood, a command that hangs, a login that hangs, no perfwatch at all, and one that fails after a greeting."""
     state = {one["host"]: (one["state"], one["reason"]) for one in answer[1]["hosts"]}
 
     assert state["node-0"][0] == state["node-1"][0] == "answered"
@@ -94,6 +95,7 @@ def test_what_became_of_each_host_is_said(answer: tuple[int, dict[str, Any], flo
     assert state["node-login"][0] == "silent"
     assert state["node-bare"][0] == "failed"
     assert "not found" in state["node-bare"][1]
+    assert state["node-broken"] == ("failed", "perfwatch: PermissionError: /var/tmp")
 
 
 def test_hosts_that_hang_are_waited_for_until_the_deadline_and_no_longer(
