@@ -9,6 +9,7 @@ import selectors
 import signal
 import subprocess
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import IO
@@ -17,37 +18,40 @@ from perfwatch.fleet.engine import Answer
 from perfwatch.fleet.wire import LONGEST_ANSWER_BYTES
 
 AT_ONCE = 64
+MOST_TURNS = 4  # of a deadline each, in which commands are begun: what is begun later tells of another moment
 LONGEST_COMPLAINT_BYTES = 64 * 1024
 LONGEST_LINE = 400
+_UNASKED = "it was not asked: {} hosts are asked at a time, and others took too long"
 
 
 def run(commands: Mapping[str, Sequence[str]], deadline_seconds: float, at_once: int = AT_ONCE) -> Iterator[Answer]:
-    """Run each host's command; yield its answer as soon as it has ended. The deadline is for all of them together."""
-    ends = time.monotonic() + deadline_seconds
-    waiting = list(commands.items())
-    running: set[_Running] = set()
+    """Run each host's command; yield its answer as soon as it has ended. Each has its deadline from when it is begun.
+
+    One that cannot be begun within some deadlines is not asked, and that is no silence.
+    """
+    last_start = time.monotonic() + MOST_TURNS * deadline_seconds
+    waiting = deque(commands.items())
+    running: dict[_Running, float] = {}  # and when each is late, in this order
     with selectors.DefaultSelector() as selector:
         try:
             while waiting or running:
-                while waiting and len(running) < at_once:
-                    host, command = waiting.pop(0)
+                while waiting and len(running) < at_once and time.monotonic() < last_start:
+                    host, command = waiting.popleft()
                     try:
-                        running.add(_Running(host, command, selector))
+                        running[_Running(host, command, selector)] = time.monotonic() + deadline_seconds
                     except OSError as error:
                         yield Answer(host, said=f"{command[0]}: {error.strerror}", exit_code=127, received=time.time())
-                left = ends - time.monotonic()
-                if left <= 0:
+                if not running:
                     break
-                for key, _ in selector.select(left):
+                for key, _ in selector.select(max(0.0, next(iter(running.values())) - time.monotonic())):
                     one: _Running = key.data
-                    if one.read(key.fileobj):  # type: ignore[arg-type]
-                        running.discard(one)
-                        yield one.answer(ends)
-            for one in list(running):
-                yield one.answer(0.0, timed_out=True)
-                running.discard(one)
+                    if one in running and one.read(key.fileobj):  # type: ignore[arg-type]
+                        yield one.answer(running.pop(one))
+                for one in [one for one, ends in running.items() if ends <= time.monotonic()]:
+                    del running[one]
+                    yield one.answer(0.0, timed_out=True)
             for host, _ in waiting:
-                yield Answer(host, timed_out=True, received=time.time())
+                yield Answer(host, said=_UNASKED.format(at_once), unasked="failed", received=time.time())
         finally:
             for one in running:  # whoever asks has left
                 one.kill()

@@ -66,6 +66,23 @@ def test_more_hosts_than_run_at_once_are_all_heard() -> None:
     assert sorted(answer.lines for answer in said.values()) == [(str(number),) for number in range(9)]
 
 
+def test_each_host_has_its_deadline_from_when_it_is_asked() -> None:
+    """Three turns take longer than one deadline, and nobody is late."""
+    commands = {f"host-{number}": ["sh", "-c", "sleep 1.2; echo here"] for number in range(6)}
+    answers = list(pool.run(commands, 3.0, at_once=2))
+
+    assert [answer.lines for answer in answers] == [("here",)] * 6
+
+
+def test_a_host_whose_turn_never_comes_was_not_asked_and_is_not_silent() -> None:
+    """All before it hang."""
+    hangs = {f"host-{number}": ["sleep", "600"] for number in range(pool.MOST_TURNS + 1)}
+    first, *_, last = pool.run(hangs, 0.5, at_once=1)
+
+    assert (first.timed_out, first.unasked) == (True, "")
+    assert (last.timed_out, last.unasked) == (False, "failed")
+
+
 def test_whoever_leaves_in_the_middle_leaves_nothing_behind(tmp_path: Path) -> None:
     """Ctrl-C while one still runs."""
     note = tmp_path / "pid"
