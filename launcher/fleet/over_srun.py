@@ -12,11 +12,14 @@ from dataclasses import replace
 from perfwatch.errors import NoSuchTarget, UsageError
 from perfwatch.fleet import pool
 from perfwatch.fleet.engine import Answer, Heard, found, here
+from perfwatch.fleet.wire import LONGEST_ANSWER_BYTES, MARK
 from perfwatch.triage.roles.identity import slurm_job
 
 JOB = re.compile(r"\d+(?:[_+]\d+)?")
 _LABEL = re.compile(r"^\s*(\d+): (.*)$")
 CONTROLLER_SECONDS = 15.0
+LONGEST_LINE_BYTES = 64 * 1024
+MOST_NOISE = 20  # lines of one node that are no part of an answer: banners, warnings
 
 
 class OverSrun:
@@ -70,30 +73,64 @@ class OverSrun:
 
     def ask(self, arguments: Sequence[str], deadline_seconds: float, heard: Heard) -> None:
         """See ``Engine.ask``. All answers come when the step ends."""
-        for answer in pool.run({"srun": self.argv(arguments)}, deadline_seconds):
-            for one in by_task(answer, self.hosts):
+        tasks = ByTask(self.hosts)
+        for answer in pool.run({"srun": self.argv(arguments)}, deadline_seconds, output=tasks.take):
+            for one in tasks.answers(answer):
                 heard(one)
 
 
-def by_task(answer: Answer, hosts: Sequence[str]) -> list[Answer]:
-    """One stream of labelled lines as one answer for each host: task numbers follow the order of the node list."""
-    lines: dict[int, list[str]] = {}
-    for line in answer.lines:
-        labelled = _LABEL.match(line)
-        if labelled is not None:
-            lines.setdefault(int(labelled[1]), []).append(labelled[2])
-    said = _LABEL.match(answer.said)
-    complaint = said[2] if said else answer.said
-    return [
-        replace(
-            answer,
-            host=host,
-            lines=tuple(lines.get(task, ())),
-            said="" if lines.get(task) else complaint,
-            timed_out=answer.timed_out and not lines.get(task),
-        )
-        for task, host in enumerate(hosts)
-    ]
+class ByTask:
+    """One stream of labelled lines as one answer for each host, told apart while it comes.
+
+    Task numbers follow the order of the node list. Each host has the limit of an answer to itself, and of what is no part of
+    one a few lines are kept: a node that floods the stream takes nothing from the others.
+    """
+
+    def __init__(self, hosts: Sequence[str]) -> None:
+        self._hosts = hosts
+        self._lines: list[list[str]] = [[] for _ in hosts]
+        self._noise = [0] * len(hosts)
+        self._bytes = [0] * len(hosts)
+        self._rest = b""
+
+    def take(self, chunk: bytes) -> None:
+        """What came; a line without an end is cut."""
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        if len(self._rest) > LONGEST_LINE_BYTES:
+            lines.append(self._rest)
+            self._rest = b""
+        for line in lines:
+            labelled = _LABEL.match(line.decode(errors="replace"))
+            if labelled is not None and int(labelled[1]) < len(self._hosts):
+                self._keep(int(labelled[1]), labelled[2])
+
+    def _keep(self, task: int, line: str) -> None:
+        if MARK in line:
+            self._bytes[task] += len(line) + 1
+        else:
+            self._noise[task] += 1
+        if self._bytes[task] <= LONGEST_ANSWER_BYTES and (MARK in line or self._noise[task] <= MOST_NOISE):
+            self._lines[task].append(line)
+
+    def answers(self, whole: Answer) -> list[Answer]:
+        """What each host said, once the step has ended. Its exit code, and what is said last, are of those that printed nothing."""
+        self.take(b"\n")
+        said = _LABEL.match(whole.said)
+        found = []
+        for task, (host, lines) in enumerate(zip(self._hosts, self._lines, strict=True)):
+            mine = not lines and (said is None or int(said[1]) == task)
+            found.append(
+                replace(
+                    whole,
+                    host=host,
+                    lines=tuple(lines),
+                    said=(said[2] if said else whole.said) if mine else "",
+                    exit_code=None if lines else whole.exit_code,
+                    timed_out=whole.timed_out and not lines,
+                    too_long=self._bytes[task] > LONGEST_ANSWER_BYTES,
+                )
+            )
+        return found
 
 
 def _said(command: list[str]) -> str:

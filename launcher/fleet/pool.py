@@ -10,7 +10,7 @@ import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import IO
 
@@ -24,10 +24,19 @@ LONGEST_LINE = 400
 _UNASKED = "it was not asked: {} hosts are asked at a time, and others took too long"
 
 
-def run(commands: Mapping[str, Sequence[str]], deadline_seconds: float, at_once: int = AT_ONCE) -> Iterator[Answer]:
+Output = Callable[[bytes], None]
+
+
+def run(
+    commands: Mapping[str, Sequence[str]],
+    deadline_seconds: float,
+    at_once: int = AT_ONCE,
+    output: Output | None = None,
+) -> Iterator[Answer]:
     """Run each host's command; yield its answer as soon as it has ended. Each has its deadline from when it is begun.
 
-    One that cannot be begun within some deadlines is not asked, and that is no silence.
+    One that cannot be begun within some deadlines is not asked, and that is no silence. ``output`` takes what is printed as it
+    comes, and bounds it: then the answer has no lines, and may be of any length.
     """
     last_start = time.monotonic() + MOST_TURNS * deadline_seconds
     waiting = deque(commands.items())
@@ -38,7 +47,7 @@ def run(commands: Mapping[str, Sequence[str]], deadline_seconds: float, at_once:
                 while waiting and len(running) < at_once and time.monotonic() < last_start:
                     host, command = waiting.popleft()
                     try:
-                        running[_Running(host, command, selector)] = time.monotonic() + deadline_seconds
+                        running[_Running(host, command, selector, output)] = time.monotonic() + deadline_seconds
                     except OSError as error:
                         yield Answer(host, said=f"{command[0]}: {error.strerror}", exit_code=127, received=time.time())
                 if not running:
@@ -67,8 +76,11 @@ def last_line(text: bytes | str) -> str:
 class _Running:
     """One command at work."""
 
-    def __init__(self, host: str, command: Sequence[str], selector: selectors.BaseSelector) -> None:
+    def __init__(
+        self, host: str, command: Sequence[str], selector: selectors.BaseSelector, output: Output | None
+    ) -> None:
         self._host = host
+        self._output = output
         self._selector = selector
         self._child = subprocess.Popen(
             list(command),
@@ -95,7 +107,9 @@ class _Running:
         except BlockingIOError:
             return False
         text = self._texts[stream]
-        if stream is self._child.stdout:
+        if stream is self._child.stdout and self._output is not None:
+            self._output(chunk)
+        elif stream is self._child.stdout:
             text += chunk
             self._too_long = len(text) > LONGEST_ANSWER_BYTES
         else:

@@ -8,6 +8,7 @@ from perfwatch.errors import NoSuchTarget, UsageError
 from perfwatch.fleet.engine import Answer, Engine, for_a_shell
 from perfwatch.fleet.over_kubectl import OverKubectl
 from perfwatch.fleet.over_srun import OverSrun
+from perfwatch.fleet.wire import DATA_CHARACTERS, LONGEST_ANSWER_BYTES, MARK
 from tests.fleet.stubs import Stubs, stubs
 
 __all__ = ["stubs"]
@@ -83,6 +84,32 @@ def test_srun_is_called_once_for_all_nodes_of_the_job(stubs: Stubs) -> None:
     ]
     assert (said["node-a"].lines, said["node-c"].lines) == (("first", "again"), ("third",))
     assert (said["node-b"].lines, said["node-b"].said) == ((), "node-b is sick")
+
+
+def test_what_one_node_prints_through_srun_takes_nothing_from_the_others(stubs: Stubs) -> None:
+    """The first floods the stream, the second answers more than one host may; the third is heard, and 2,000 ranks as well."""
+    stubs.add("squeue", "print('node-[a-c]')")
+    stubs.add("scontrol", "print('node-a\\nnode-b\\nnode-c')")
+    part = f"{MARK} 00112233 0 1 00000000 {'A' * DATA_CHARACTERS}"
+    many = LONGEST_ANSWER_BYTES // len(part) + 1
+    flood = f"print(('0: ' + 'x' * 700 + chr(10)) * {many}, end='')"
+    stubs.add("srun", f"{flood}; print(('1: {part}' + chr(10)) * {many}, end=''); {flood}; print('2: {part}')")
+    said = asked(OverSrun("4242", ["perfwatch"]))
+
+    assert {host: one.too_long for host, one in said.items()} == {"node-a": False, "node-b": True, "node-c": False}
+    assert len(said["node-a"].lines) < 100
+    assert said["node-c"].lines == (part,)
+
+
+def test_what_one_task_of_srun_complains_of_is_no_other_nodes_reason(stubs: Stubs) -> None:
+    """Where perfwatch is missing on one node, the answer of another is as whole as before, and the third has printed nothing."""
+    stubs.add("squeue", "print('node-[a-c]')")
+    stubs.add("scontrol", "print('node-a\\nnode-b\\nnode-c')")
+    stubs.add("srun", "print('0: first'); print('1: perfwatch: not found', file=sys.stderr); sys.exit(127)")
+    said = asked(OverSrun("4242", ["perfwatch"]))
+
+    assert (said["node-a"].not_installed, said["node-b"].not_installed) == (False, True)
+    assert (said["node-b"].said, said["node-c"].said) == ("perfwatch: not found", "")
 
 
 def test_a_slurm_job_that_does_not_run_is_no_target(stubs: Stubs) -> None:
