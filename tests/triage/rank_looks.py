@@ -78,14 +78,14 @@ def stands(
 def runs(
     history: History, pid: int, turns: Sequence[Frames], since: float, until: float, tid: int | None = None,
     share: float = 0.95, calls_per_second: float = 0.0, wait: Wait | None = None, bytes_per_second: float = 0.0,
-    name: str = "python",
+    name: str = "python", switches_per_second: float = 20.0,
 ) -> None:  # fmt: skip
     """A thread that runs for a share of the time, at one line after the other; ``wait``: what it is in between."""
     tid = pid if tid is None else tid
     for number, at in enumerate(looks(since, until)):
         ran, calls = 5.0 + (at - since) * share, int((at - since) * calls_per_second)
         history.add(at, Thread(pid=pid, tid=tid, name=name, state="S" if wait else "R", cpu_seconds=ran, wait=wait,
-                               run_seconds=ran, voluntary_switches=int(at * 20), ran_ago_seconds=0.01, read_calls=calls,
+                               run_seconds=ran, voluntary_switches=int(at * switches_per_second), ran_ago_seconds=0.01, read_calls=calls,
                                write_calls=calls, written_chars=int((at - since) * bytes_per_second)))  # fmt: skip
         for sample in range(5 if turns else 0):
             frames = turns[(5 * number + sample) % len(turns)]

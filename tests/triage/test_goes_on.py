@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame, PolledFile, Wait
+from perfwatch.probes.readings import Descriptor, Frame, PolledFile, Socket, SourceLine, Wait
 from perfwatch.triage.history import History
 from perfwatch.triage.verdict import Verdict
 from tests.triage.rank_looks import (
@@ -16,6 +16,7 @@ from tests.triage.rank_looks import (
     Frames,
     job,
     judged,
+    looks,
     process,
     runs,
     sends,
@@ -148,3 +149,113 @@ def test_a_doubtful_wait_of_one_rank_does_not_hide_a_sure_one_of_another() -> No
 
     assert (verdict.state, verdict.cause) == ("busy", "waiting_on_work")
     assert [one.worker_pid for one in verdict.culprits] == [CHILD]
+
+
+POSTS: Frames = (Frame("readinto", LIB + "socket.py", 706), Frame("best_of", TRAIN, 28), MODULE)
+SAMPLES: tuple[Frames, ...] = (
+    (Frame("sample", "/app/sampler.py", 17), *ROOT),
+    (Frame("do_POST", "/app/sampler.py", 28), *ROOT),
+)
+ANSWER = Wait(call="poll", number=7, kind="poll", polled=(PolledFile(fd=4, events=1),), remaining_seconds=1800.0)
+SERVES = Wait(call="poll", number=7, kind="poll", polled=(PolledFile(fd=3, events=1),), remaining_seconds=0.2)
+LONG = STOPPED + 400.0
+
+
+def asks(server_share: float, switches_per_second: float = 20.0) -> History:
+    """A training thread that waits for the answer of a server which it has started; a thread of that runs for a share of the time."""
+    history = job(1)
+    history.add(STOPPED, process(CHILD, FIRST, "python sampler.py"))
+    stands(history, FIRST, POSTS, ANSWER, LONG)
+    for at in looks(STOPPED, LONG):
+        socket = Socket(family="tcp", state="ESTABLISHED", local="127.0.0.1:5", peer="127.0.0.1:6", peer_pids=(CHILD,),
+                        received_ago_seconds=at - STOPPED, received_bytes=0, sent_bytes=111)  # fmt: skip
+        history.add(at, Descriptor(pid=FIRST, fd=4, kind="socket", target="socket:[4]", inode=4, socket=socket))
+    runs(history, CHILD, (), STOPPED, LONG, share=0.001, wait=SERVES)
+    runs(
+        history,
+        CHILD,
+        SAMPLES,
+        STOPPED,
+        LONG,
+        tid=CHILD + 1,
+        share=server_share,
+        switches_per_second=switches_per_second,
+    )
+    uses(history, CHILD, server_share, 0.0, LONG)
+    return history
+
+
+@pytest.mark.parametrize("waited", [8.0, 80.0, 390.0])
+def test_a_server_that_computes_since_it_was_asked_is_at_the_answer(waited: float) -> None:
+    """A thread of it runs at a core all the while, and waits for nothing."""
+    verdict = judged(asks(0.95, switches_per_second=0.1), STOPPED + waited)
+
+    assert (verdict.state, verdict.cause) == ("busy", "waiting_on_work")
+
+
+def test_a_server_that_serves_others_meanwhile_is_given_more_time_and_no_more() -> None:
+    """Its threads wait for the next request again and again: this one may be lost."""
+    history = asks(0.3)
+
+    states = [judged(history, STOPPED + waited).state for waited in (8.0, 80.0, 250.0)]
+    late = judged(history, STOPPED + 320.0)
+
+    assert states == ["busy"] * 3
+    assert (late.state, late.cause, late.confidence) == ("hung", "blocked_network", 0.7)
+
+
+def test_a_server_that_only_looks_for_visitors_has_lost_the_request() -> None:
+    """It uses next to nothing."""
+    verdict = judged(asks(0.005), STOPPED + 80.0)
+
+    assert (verdict.state, verdict.cause) == ("hung", "blocked_network")
+
+
+LOCK = Wait(call="flock", number=73, kind="lock", fd=5, forever=True)
+LOCKS: Frames = (Frame("tokens", TRAIN, 35), MODULE)
+MAPS: Frames = (*EVENT, Frame("get", LIB + "multiprocessing/pool.py", 768), Frame("tokens", TRAIN, 39), MODULE)
+TOKENISES: tuple[Frames, ...] = (
+    (Frame("tokenise", TRAIN, 26), Frame("worker", LIB + "multiprocessing/pool.py", 125)),
+    (Frame("tokenise", TRAIN, 27), Frame("worker", LIB + "multiprocessing/pool.py", 125)),
+)
+
+
+@pytest.mark.parametrize(("share", "state"), [(0.95, "busy"), (0.0, "hung")])
+@pytest.mark.parametrize("waited", [70.0, 200.0])
+def test_who_holds_a_lock_works_by_what_it_has_started(share: float, state: str, waited: float) -> None:
+    """One rank fills a cache with a pool, under a lock that the other one waits for."""
+    history, until = job(2, trained=False), STOPPED + 210.0
+    history.add(STOPPED, process(CHILD, FIRST, "python train.py"))
+    for line in (26, 27):
+        history.add(STOPPED, SourceLine(file=TRAIN, line=line, text="", loops=("for",)))
+    stands(history, FIRST, MAPS, FOR_EVER, until)
+    stands(history, FIRST + 1, LOCKS, LOCK, until)
+    for at in looks(STOPPED, until):
+        history.add(at, Descriptor(pid=FIRST + 1, fd=5, kind="file", target="/data/tokens.lock", lock_holders=(FIRST,)))
+    if share:
+        runs(history, CHILD, TOKENISES, STOPPED, until, share=share)
+    else:
+        stands(history, CHILD, TOKENISES[0], FOR_EVER, until)
+    for pid, used in ((CHILD, share), (FIRST, 0.0), (FIRST + 1, 0.0)):
+        uses(history, pid, used, 0.0, until)
+
+    assert judged(history, STOPPED + waited).state == state
+
+
+RECEIVES: Frames = (
+    Frame("recv", LIB + "site-packages/torch/distributed/distributed_c10d.py", 2400),
+    Frame("take", TRAIN, 53),
+    MODULE,
+)
+
+
+@pytest.mark.parametrize(("share", "state"), [(0.9, "inconclusive"), (0.005, "hung")])
+def test_while_a_thread_prepares_what_all_wait_to_receive_nobody_hangs(share: float, state: str) -> None:
+    """A dispatcher of rank 0 sends when it is done; a heartbeat beside them sends nothing."""
+    history = job(2)
+    for pid in (FIRST, FIRST + 1):
+        stands(history, pid, RECEIVES, FOR_EVER, UNTIL)
+    beat = None if share > 0.5 else SERVES
+    runs(history, FIRST, (PART,), STOPPED, UNTIL, tid=FIRST + 1000, share=share, wait=beat)
+
+    assert judged(history, STOPPED + 70.0).state == state

@@ -1,7 +1,8 @@
-"""Whether somebody works: uses CPU time or moves bytes, and not in a mere heartbeat beside a thread that stands still.
+"""Who could let a thread go on that stands, and whether any of them works: every rule asks that here before it says hung.
 
-Of a process that another one waits for, all that it does counts. Of the process whose own thread waits, the other threads are
-asked one by one, and more is asked of them: a log or a progress bar is written in a deadlock too.
+To work is to use CPU time or to move bytes, and not in a mere heartbeat beside a thread that stands still. Of a process that
+another one waits for, all that it does counts, and what it has started. Of the process whose own thread waits, the other threads
+are asked one by one, and more is asked of them: a log or a progress bar is written in a deadlock too.
 """
 
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from perfwatch.triage.moving.motion import has_ended, motion
 from perfwatch.triage.ranks.absence import in_collective
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.native_waits import carries
-from perfwatch.triage.waits.node import NATIVE_WAIT, Node, node_of
+from perfwatch.triage.waits.node import NATIVE_WAIT, End, Node, node_of
 from perfwatch.triage.waits.threads import OTHERS_MOVE
 
 WATCHED_SECONDS = 3.0
@@ -24,6 +25,8 @@ WORKING_SHARE = 0.05  # of a core
 MOVING_BYTES = 4096  # per second
 RESTING_SHARE = 0.02  # of a core; a heartbeat that looks up ten times a second uses 0.5 %
 BESIDE_SHARE = 0.2  # of a core, all threads together: what samples the machine beside a deadlock uses a few per cent
+AT_ONCE = 0.0  # seconds that somebody must be watched who is seen to use CPU time between two looks
+HELD_BY_OTHERS = ("file_lock", "network", "pipe_empty")  # ends whose ``others`` are processes
 SETTLED = ("dead", "stopped", "traced", "cycle")  # ends that nobody's work beside them heals
 
 
@@ -59,21 +62,67 @@ def works(case: Case, pid: int) -> bool:
     return moves(case, node_of(case.history, case.job, pid)) and busy_with(case, pid) is not None
 
 
-def goes_on(case: Case, chain: Chain) -> bool:
-    """Whether somebody works for the one that waits, although the thread at the end of the chain stands.
+def may_work(case: Case, pid: int) -> bool:
+    """Whether a process works, as far as it was watched: until that is long enough, one that runs when it is met does."""
+    seen = case.history.growth(ProcessUsage, pid, of=lambda usage: usage.cpu_seconds, seconds=WINDOW_SECONDS)
+    if seen is not None and seen[1] >= WATCHED_SECONDS:
+        return works(case, pid)
+    met = (motion(case.history, *key).state for key in case.history.of(Thread, pid) if not carries(case.history, *key))
+    return busy_with(case, pid, AT_ONCE) is not None or "R" in met
 
-    The other threads of its process, where those may let it go on; of another process, all of it and what it has started.
+
+def could_release(case: Case, chain: Chain) -> tuple[int, ...]:
+    """The other processes that may let the thread at the end of a chain go on, each with what it has started to work for it.
+
+    Of another process that is at the end, that one. Whoever holds the lock, the far end of the pipe or of the connection. The
+    children of one that waits in native code, or in an event loop, which hears of all that it has begun.
     """
     end = chain.end
-    if end.kind in SETTLED or (end.kind == "lock" and end.detail != OTHERS_MOVE):
-        return False
-    if end.node.pid == chain.start.pid:
-        if end.kind == NATIVE_WAIT and any(works(case, pid) for pid in started_by(case, end.node.pid)):
-            return True  # a library asks what it has started itself
-        return end.kind in ("lock", NATIVE_WAIT) and work_beside(case, end.node) is not None
-    above = case.job.branch(chain.start.pid, end.node.pid) is not None  # what a parent has started is all the job
-    below = called_beside(case, chain) if "call" in chain.through else () if above else started_by(case, end.node.pid)
-    return any(works(case, pid) for pid in (end.node.pid, *below))
+    loop = turns_a_loop(end)
+    if end.kind in SETTLED or (end.kind == "lock" and end.detail != OTHERS_MOVE and not loop):
+        return ()
+    if end.kind == "lock" and end.detail != OTHERS_MOVE:
+        return started_by(case, end.node.pid)
+    asked = [end.node.pid] if end.node.pid != chain.start.pid else []
+    asked += end.others if end.kind in HELD_BY_OTHERS else ()
+    found = [pid for one in asked for pid in (one, *_below(case, chain, one))]
+    if end.node.pid == chain.start.pid and (loop or end.kind == NATIVE_WAIT):
+        found += started_by(case, end.node.pid)
+    return tuple(dict.fromkeys(pid for pid in found if pid != chain.start.pid))
+
+
+def goes_on(case: Case, chain: Chain) -> bool:
+    """Whether somebody works for the one that waits, although the thread at the end of the chain stands."""
+    end = chain.end
+    if any(may_work(case, pid) for pid in could_release(case, chain)):
+        return True
+    beside = end.kind == NATIVE_WAIT or (end.kind == "lock" and end.detail == OTHERS_MOVE)
+    return beside and end.node.pid == chain.start.pid and _may_work_beside(case, end.node)
+
+
+def goes_on_within(case: Case, node: Node) -> bool:
+    """Whether other threads of its process, or what that has started, work beside a thread that stands."""
+    return _may_work_beside(case, node) or any(may_work(case, pid) for pid in started_by(case, node.pid))
+
+
+def _may_work_beside(case: Case, node: Node) -> bool:
+    """As ``may_work``, of the other threads of a process."""
+    tids = [tid for _, tid in case.history.of(Thread, node.pid) if tid != node.tid]
+    first = [motion(case.history, node.pid, tid) for tid in tids if not carries(case.history, node.pid, tid)]
+    met = any(one.run_share is None and one.state == "R" for one in first)
+    return met or work_beside(case, node) is not None
+
+
+def turns_a_loop(end: End) -> bool:
+    """Whether the end of a chain is an event loop that has nothing to do: any child that ends wakes it, by a signal at the least."""
+    return end.node.wait is not None and end.node.wait.kind == "poll" and "asyncio" in end.node.inner
+
+
+def _below(case: Case, chain: Chain, pid: int) -> tuple[int, ...]:
+    """What a process has started for itself; what one above the waiting one has started is all the job."""
+    if "call" in chain.through:
+        return called_beside(case, chain)
+    return () if case.job.branch(chain.start.pid, pid) is not None else started_by(case, pid)
 
 
 def busy_with(case: Case, pid: int, watched_seconds: float = WATCHED_SECONDS) -> Work | None:

@@ -6,11 +6,13 @@ What it means
 
 How it is recognised
     The wait chain ends in recv, connect, accept or poll on a socket; the kernel says when the last byte came, and none came
-    since. In send, that what was sent before has not been taken. The peer is named.
+    since. In send, that what was sent before has not been taken. The peer is named. A device at a serial line, and a server that
+    works, though perhaps for others, are given five times the patience, and the verdict is less sure.
 
 What it is mistaken for
     A slow download: bytes arrive. A retry with backoff: new connections come and go. A rendezvous: its frames say so. A server
-    that nobody visits, or a notebook that is asked nothing: an event loop of a library is at rest.
+    that nobody visits, or a notebook that is asked nothing: an event loop of a library is at rest. A server of this machine
+    that computes the answer: ``waiting_on_work``.
 
 What to do next
     Ask the named peer; give the request a timeout.
@@ -21,14 +23,16 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, temporal, wakes_soon, who
 from perfwatch.triage.independence import ONE_SOURCE
 from perfwatch.triage.moving.arriving import passed
+from perfwatch.triage.moving.working import could_release, goes_on
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.profile import TRAINING_TAGS
 from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.triage.waits.answered_by import answers
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import End
 from perfwatch.triage.waits.releasing import CONNECTION
 from perfwatch.triage.waits.sending import ask, sends
-from perfwatch.triage.waits.served_by_the_job import TIMEOUT, served_by_the_job
+from perfwatch.triage.waits.served_by_the_job import GUESSED, PATIENT, TIMEOUT, served_by_the_job
 
 LATELY_SECONDS = 30.0  # of which a byte says that the peer answers
 UNSEEN = 0.78  # confidence without a stack, of one of several ranks: it may as well wait for its peers in a collective
@@ -47,9 +51,14 @@ def judge(case: Case) -> Outcome:
         socket = end.descriptor.socket if end.descriptor else None
         if socket is not None and socket.state == "LISTEN" and len(case.ranks) > 1:
             continue  # it serves: of several ranks the others tell whether it is missed
-        peer = socket.peer if socket is not None and socket.peer else "its peer"
+        line = end.descriptor is not None and end.descriptor.kind == "tty"
+        peer = socket.peer if socket is not None and socket.peer else chain.awaited if line else "its peer"
         sending = sends(end) is not None
+        works = goes_on(case, chain)
         received = socket.received_ago_seconds if socket is not None and not sending else None
+        silent = _silent(chain, received)
+        if works and answers(case, could_release(case, chain), silent):
+            continue
         quiet = received if received is not None else end.silent_seconds or 0.0
         return hung(
             case,
@@ -57,16 +66,16 @@ def judge(case: Case) -> Outcome:
             chain,
             owner=CAUSE.owner,
             summary=f"{who(chain)} waits for {_what(chain, peer, quiet)}",
-            patience=temporal(case),
-            silent=_silent(chain, received),
-            ceiling=_ceiling(case, chain),
+            patience=temporal(case) * (PATIENT if works or line else 1.0),
+            silent=silent,
+            ceiling=GUESSED if works or line else _ceiling(case, chain),
             alternatives=(
                 Alternative(
                     cause="starved_by_network",
                     refuted_by=f"not one byte {'was taken' if sending else 'arrived'} meanwhile",
                 ),
             ),
-            next=(*(ask(end) or ("ss -tnp",)), _gives_up(end) if sending else TIMEOUT),
+            next=_next(end, line),
         )
     return None
 
@@ -92,6 +101,12 @@ def _what(chain: Chain, peer: str, quiet: float) -> str:
     if sends(chain.end) is not None:
         return f"{chain.awaited}, which has taken nothing for {quiet:.0f} s"
     return f"{peer}, which has sent nothing for {quiet:.0f} s"
+
+
+def _next(end: End, line: bool) -> tuple[str, ...]:
+    if line and end.descriptor is not None:
+        return (f"fuser -v {end.descriptor.target}", "look at the device; read with a time limit (select)")
+    return (*(ask(end) or ("ss -tnp",)), _gives_up(end) if sends(end) is not None else TIMEOUT)
 
 
 def _gives_up(end: End) -> str:

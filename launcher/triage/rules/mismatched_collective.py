@@ -17,7 +17,7 @@ How it is recognised
 
 What it is mistaken for
     A rank in no collective: ``stalled_collective``. Pipeline stages that send and receive: those differ by design and are not
-    called a mismatch, unless all of them receive (or all send) beyond the patience.
+    called a mismatch, unless all of them receive (or all send) beyond the patience, and no other thread of theirs works.
 
 What to do next
     Compare the named lines: which condition sends the ranks apart?
@@ -29,6 +29,7 @@ from perfwatch.probes.readings import Process, Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.fleet.folding import rank_ranges
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal
+from perfwatch.triage.moving.working import goes_on_within
 from perfwatch.triage.ranks import mpi
 from perfwatch.triage.ranks.different_calls import by_counts
 from perfwatch.triage.ranks.disagreeing import by_records, in_a_ring
@@ -75,6 +76,8 @@ def judge(case: Case) -> Outcome:
     one_sided = names <= RECEIVES or names <= SENDS
     if not one_sided and (names & POINT_TO_POINT or len(places) == 1):
         return None
+    if one_sided and any(goes_on_within(case, chain.end.node) for chain in chains):
+        return None  # what is to be sent is made beside, perhaps
     parted = sorted(places.items(), key=lambda one: len(one[1]))  # whoever differs from most is looked at first
     chains = tuple(chain for _, there in parted for chain in there)
     parts = "; ".join(f"{_ranks(there)} in {name} at {line}" for (name, line), there in parted)

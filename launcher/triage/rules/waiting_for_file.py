@@ -23,7 +23,7 @@ from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, nearest, silent_seconds, temporal, who
 from perfwatch.triage.moving.memory import Lull, has_come_back_from, lull
-from perfwatch.triage.moving.working import busy_with, works
+from perfwatch.triage.moving.working import busy_with, goes_on, works
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
@@ -52,6 +52,7 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
         end.kind not in ("file_lock", "file_poll")
         or case.progress[rank.pid].kind == "moving"
         or any(busy_with(case, pid, AT_ONCE) for pid in end.others)
+        or (end.kind == "file_lock" and goes_on(case, chain))
         or (end.kind == "file_poll" and any(works(case, pid) for pid in may_bring(case, chain)))
     ):
         return None

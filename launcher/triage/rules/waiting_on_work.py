@@ -96,12 +96,15 @@ def _waits_for(case: Case, chain: Chain, node: Node) -> str:
         return f"the other ranks wait in {where} for rank {node.rank}, "
     if end.kind == "file_lock":
         what = f"a lock on {end.detail}, held by "
+        if node.pid not in end.others:
+            what += f"pid {', '.join(map(str, end.others[:3]))}, and that perhaps for "
     if "call" in chain.through:
         what = "its next call, and that perhaps for "
     elif end.kind in ("file_poll", NATIVE_WAIT):
         bringer = "its child" if case.job.branch(node.pid, chain.start.pid) else f"rank {node.rank}"
         what = f"{end.detail or chain.awaited}, perhaps from {bringer}, "
-    return f"the training thread waits for {what}"
+    ranked = end.kind == "file_lock" and chain.start.rank is not None  # the one that holds it may be another rank
+    return f"{f'rank {chain.start.rank}' if ranked else 'the training thread'} waits for {what}"
 
 
 def _by_threads(case: Case, chain: Chain) -> Finding | None:

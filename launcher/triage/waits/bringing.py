@@ -5,7 +5,7 @@ from itertools import zip_longest
 from perfwatch.probes.readings import Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import Seen
-from perfwatch.triage.moving.working import started_by
+from perfwatch.triage.moving.working import could_release, started_by, turns_a_loop
 from perfwatch.triage.ranks.absence import in_collective
 from perfwatch.triage.ranks.away import prepare
 from perfwatch.triage.roles.job import Member
@@ -30,11 +30,14 @@ LOOKS_FOR_A_FILE = ("file_lock", "file_poll")
 def asked(case: Case, chain: Chain) -> tuple[int, ...]:
     """The processes for whose work it waits."""
     if chain.end.kind == "file_lock":
-        return chain.end.others
+        waiting = {chain.end.node.pid}.difference(chain.end.others)
+        return tuple(pid for pid in could_release(case, chain) if pid not in waiting)
     if chain.end.kind == "file_poll":  # who brings the file is not known; a child or a rank that works is likely to
         return may_bring(case, chain)
     if pids := answered_by(case, chain):
         return pids
+    if chain.end.kind == "lock" and turns_a_loop(chain.end):
+        return could_release(case, chain)
     if in_collective(case, chain):
         return prepare(case)
     if REMOTE in chain.through:

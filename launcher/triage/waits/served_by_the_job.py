@@ -4,12 +4,17 @@ import msgspec
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, who
+from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import culprit
 from perfwatch.triage.waits.releasing import named, partners, turn_of
 from perfwatch.triage.words.frames import show
 
+PATIENT, GUESSED = (
+    5.0,
+    0.7,
+)  # times the patience, and confidence: who is asked is at work, perhaps for others; or it is a device
 UNREAD = 0.78  # confidence without the stack of one of them: it may be about to send for another thread
 TIMEOUT = "give the request a timeout"
 BY_CHILD = Alternative(cause="blocked_child", refuted_by="it is talked to over the network")
@@ -19,6 +24,7 @@ def served_by_the_job(case: Case, cause: str, chain: Chain) -> Outcome:
     """The peer is a process of the job itself, which stands still."""
     if chain.end.kind == "cycle":
         return _in_a_circle(case, cause, chain)
+    works = goes_on(case, chain)
     return hung(
         case,
         cause,
@@ -26,7 +32,12 @@ def served_by_the_job(case: Case, cause: str, chain: Chain) -> Outcome:
         owner="user_code",
         summary=f"pid {chain.start.pid} at {show(chain.start.frame)} waits for {chain.links[0].waits_for}; "
         f"there {who(chain)} waits for {chain.awaited}",
-        patience=STRUCTURAL_SECONDS if outlasts(case, chain.end) else temporal(case),
+        patience=PATIENT * temporal(case)
+        if works
+        else STRUCTURAL_SECONDS
+        if outlasts(case, chain.end)
+        else temporal(case),
+        ceiling=GUESSED if works else 1.0,
         alternatives=(BY_CHILD,),
         next=(f"py-spy dump --nonblocking --pid {chain.end.node.pid}", TIMEOUT),
     )
