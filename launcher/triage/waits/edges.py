@@ -17,6 +17,7 @@ from perfwatch.triage.waits import (
     event_loops,
     gil_holder,
     other_end,
+    own_pipe,
     polling,
     rendezvous,
     threads,
@@ -223,11 +224,13 @@ def _pipe(history: History, job: Job, node: Node, wait: r.Wait, pipe: r.Descript
         alone = None if writing else End("pipe_empty", node, descriptor=pipe)
         return Edge("pipe", what, _nodes(history, job, inside), otherwise=alone)
     outside = tuple(pid for pid in far if pid != node.pid and pid not in job.members)
-    gone = workers.gone(job, node)
-    if not writing and not outside and gone:
-        return Edge("pipe", f"pid {gone[-1]} to write to {name}", _nodes(history, job, gone[-1:]))
+    within = own_pipe.writers(history, job, node, pipe, name) if not (writing or outside) else None
+    if within is not None:
+        return _found(within, "pipe")
     kind = "pipe_full" if writing else "pipe_empty"
     who = f"pid {outside[0]}" if outside else "somebody (nobody else holds the other end)"
+    if inside and not writing and (works := own_pipe.at_work(history, job, node, pipe, inside, name)) is not None:
+        return _found(works, "pipe")
     return ending(kind, node, f"{who} to {verb} {name}", descriptor=pipe, others=outside)
 
 
@@ -256,11 +259,9 @@ def _by_call(history: History, job: Job, node: Node) -> Edge | None:
         kind = "native" if gil_holder.without_gil(history, node) else "python"
         return ending(kind, node, IT_RUNS)
     if wait is not None and wait.kind == "sleep":
-        locked = polling.locked_by_others(history, node)
-        if locked is not None:
+        if (locked := polling.locked_by_others(history, node)) is not None:
             return _lock(node, locked, tuple(pid for pid in locked.lock_holders if pid != node.pid))
-        own = polling.locked_by_itself(history, node)
-        if own is not None:
+        if (own := polling.locked_by_itself(history, node)) is not None:
             return _lock(node, own, (node.pid,))
         if polling.polls_a_file(history, node):
             path = polling.path_of(history, node)
@@ -270,8 +271,7 @@ def _by_call(history: History, job: Job, node: Node) -> Edge | None:
         left = "" if wait.remaining_seconds is None else f" (wakes in {wait.remaining_seconds:,.0f} s)"
         return ending("sleep", node, f"time to pass{left}", detail=show(node.frame) or "")
     if wait is not None and wait.call in SIGNAL_WAITS:
-        others = _supervised(history, job, node)
-        if others:
+        if others := _supervised(history, job, node):
             return Edge("supervised", f"pid {others[0].pid} thread {others[0].name}", others)
         return ending("sleep", node, "a signal", detail=show(node.frame) or "")
     if wait is not None and wait.kind in ("recv", "send", "connect", "accept"):

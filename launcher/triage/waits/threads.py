@@ -21,6 +21,7 @@ A_LOCK = "a lock"
 A_CONDITION = "a condition or an event"
 A_BARRIER = "the others at a barrier"
 A_REMOTE_CALL = "a remote call"
+AN_OWN_PIPE = "what another thread of its process is to write into a pipe"
 A_TASK = "a task of its event loop that could run"  # asyncio asks its selector without a timeout when no timer is set
 # CPython 3.8 to 3.13: a plain lock is C and has no frame; what has one is written in Python.
 ENTERED = {
@@ -119,6 +120,8 @@ def awaited(node: Node) -> str:
         return "room in a queue"
     if "rpc_wait" in node.inner:
         return A_REMOTE_CALL
+    if node.wait is not None and node.wait.kind == "read":
+        return AN_OWN_PIPE
     if "asyncio" in node.inner and node.wait is not None and node.wait.kind == "poll":
         return A_TASK
     frames = inner_frames(node.stack) if node.stack is not None else ()
