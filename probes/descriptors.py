@@ -20,6 +20,7 @@ from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import Descriptor, Socket, Thread
 from perfwatch.probes.sockets import Sockets
 from perfwatch.probes.stat import parse_pairs
+from perfwatch.probes.terminals import is_controlling, other_side
 
 NAME = "descriptors"
 NEEDS = "the same user as the job, or CAP_SYS_PTRACE"
@@ -30,7 +31,7 @@ STAT_DEADLINE_SECONDS = 0.3  # a healthy local or network file system answers in
 MOST_CONTESTED = 256  # descriptors that are looked through
 
 _ANONYMOUS = re.compile(r"(\w+):\[(\d+)\]")
-_EVENTS = {"[eventfd]": "eventfd", "[eventpoll]": "epoll"}
+_EVENTS = {"[eventfd]": "eventfd", "[eventpoll]": "epoll", "[pidfd]": "pidfd"}
 _TERMINAL = re.compile(r"/dev/(?:pts/\d+|tty\w*|console|ptmx)(?: \(deleted\))?")
 _LOCK = re.compile(r"\d+: (?:POSIX|FLOCK|OFDLCK)\s+\w+\s+(?:READ|WRITE)\s+(\d+) (\w+):(\w+):(\d+)\s")
 
@@ -112,6 +113,9 @@ def _describe_one(
         writers=writers,
         socket=socket,
         watched=parse_watched(text),
+        watched_pid=int(info["Pid"]) if kind == "pidfd" and "Pid" in info else None,
+        controlling=is_controlling(filesystem, pid, fd, child) if kind == "tty" else None,
+        other_side=other_side(filesystem, pid, link, info, holders) if kind == "tty" else (),
         lock_holders=_lock_holders(filesystem, inode, mount) if kind == "file" else (),
     )
 

@@ -60,6 +60,16 @@ def parse_stat(text: str) -> Stat:
         raise _torn("stat") from None
 
 
+def parse_terminal(text: str) -> int | None:
+    """The device of the controlling terminal, as os.stat gives it, from the same text; None without one."""
+    try:
+        number = int(text.rsplit(")", 1)[1].split()[4])
+    except (ValueError, IndexError):
+        raise _torn("stat") from None
+    # The kernel's new_encode_dev(): bits 8 to 19 are the major number, the others the minor one.
+    return os.makedev(number >> 8 & 0xFFF, number & 0xFF | number >> 12 & 0xFFF00) if number else None
+
+
 def parse_pairs(text: str) -> dict[str, str]:
     """``Name: value`` lines, as in status and fdinfo; empty for an empty file."""
     pairs = (line.split(":", 1) for line in text.splitlines() if ":" in line)

@@ -28,7 +28,7 @@ class Descriptor(Reading, frozen=True, kw_only=True):
 
     pid: int
     fd: int
-    kind: str  # pipe fifo socket file directory tty eventfd epoll other
+    kind: str  # pipe fifo socket file directory tty eventfd epoll pidfd other
     target: str  # text of the link: pipe:[123], /data/x.bin
     access: str = ""  # r w rw
     inode: int | None = None
@@ -40,6 +40,9 @@ class Descriptor(Reading, frozen=True, kw_only=True):
     writers: tuple[int, ...] = ()
     socket: Socket | None = None
     watched: tuple[int, ...] = ()  # epoll: the descriptors that it watches
+    watched_pid: int | None = None  # pidfd: the process that it stands for; -1 where that is gone
+    controlling: bool | None = None  # tty: the controlling terminal of the process (stat field 7); None: not known
+    other_side: tuple[int, ...] = ()  # tty: the other processes that hold its other side (fdinfo of /dev/ptmx)
     lock_holders: tuple[int, ...] = ()  # processes that hold a flock/fcntl lock on this file (/proc/locks)
 
 

@@ -55,6 +55,7 @@ def later() -> Iterator[ExitStack]:
         ("socket:[78]", ("socket", 78)),
         ("anon_inode:[eventfd]", ("eventfd", None)),
         ("anon_inode:[eventpoll]", ("epoll", None)),
+        ("anon_inode:[pidfd]", ("pidfd", None)),
         ("anon_inode:[io_uring]", ("other", None)),
         ("anon_inode:inotify", ("other", None)),
         ("/dev/pts/3", ("tty", None)),
@@ -205,6 +206,35 @@ def test_a_lock_of_its_own_process_counts_where_the_file_is_open_twice(tmp_path:
 
     assert looks.fds(thread) >= {first.fileno(), second.fileno()}
     assert alone.fileno() not in looks.fds(thread)
+
+
+def test_living_pidfd_names_its_process(child: KillableChild, later: ExitStack) -> None:
+    """What asyncio watches for the end of a child says which child that is."""
+    sleeper = later.enter_context(subprocess.Popen(["sleep", "60"]))
+    later.callback(sleeper.kill)
+    fd = os.pidfd_open(sleeper.pid)
+    later.callback(os.close, fd)
+
+    found = look(os.getpid(), [fd], child)[fd]
+
+    assert (found.kind, found.watched_pid) == ("pidfd", sleeper.pid)
+
+
+def test_living_pseudo_terminal_of_another_process(child: KillableChild, later: ExitStack) -> None:
+    """A terminal that a program made for one that it talks to is not its own, and who is at the other side is known from both."""
+    master, terminal = os.openpty()
+    later.callback(os.close, terminal)
+    script = "import os, sys, time; os.write(1, b'+'); time.sleep(60)"
+    command = [sys.executable, "-c", script]
+    other = later.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, pass_fds=[master]))
+    later.callback(other.kill)
+    assert other.stdout is not None
+    other.stdout.read(1)
+    here, there = look(os.getpid(), [terminal], child)[terminal], look(other.pid, [master], child)[master]
+    os.close(master)
+
+    assert (here.kind, here.controlling, here.other_side) == ("tty", False, (other.pid,))
+    assert (there.kind, there.other_side) == ("tty", (os.getpid(),))
 
 
 def test_living_epoll_terminal_and_socket(child: KillableChild, later: ExitStack) -> None:

@@ -1,5 +1,7 @@
 """The parsers of /proc's text: names with odd characters, empty and torn files, fields that older kernels lack."""
 
+import os
+
 import pytest
 
 from perfwatch.probes.filesystem import Absent
@@ -13,6 +15,7 @@ from perfwatch.probes.stat import (
     parse_schedstat,
     parse_stat,
     parse_switches,
+    parse_terminal,
 )
 
 STAT = (
@@ -33,6 +36,14 @@ def test_stat_fields() -> None:
     assert (stat.start_ticks, stat.processor) == (215891, 5)
     assert stat.block_delay_seconds == 250 / TICKS_PER_SECOND
     assert stat.wait_status == 768
+
+
+@pytest.mark.parametrize(
+    ("number", "device"), [(0, None), (34818, os.makedev(136, 2)), (136 << 8 | 44 | 1 << 20, os.makedev(136, 300))]
+)
+def test_controlling_terminal(number: int, device: int | None) -> None:
+    """Its number is packed as in the kernel, with the low bits of the minor number below the major one; none is zero."""
+    assert parse_terminal(STAT.replace(" 400 400 77 0 -1 ", f" 400 400 77 {number} -1 ")) == device
 
 
 def test_name_may_hold_parentheses() -> None:

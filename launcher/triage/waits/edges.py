@@ -25,7 +25,7 @@ from perfwatch.triage.waits import (
 )
 from perfwatch.triage.waits.dismissal import not_yet_done, remote_calls
 from perfwatch.triage.waits.node import IT_RUNS, End, Node, node_of
-from perfwatch.triage.waits.sending import OPENING, gives, takes
+from perfwatch.triage.waits.sending import OPENING, gives, is_typed_at, takes
 from perfwatch.triage.words.frames import any_tag, collective_name, show
 
 RUNNING_SHARE = 0.5  # of a core: a thread above this is running whatever the instant says
@@ -128,7 +128,7 @@ def _by_descriptor(history: History, job: Job, node: Node) -> Edge | None:
     wait = node.wait
     if wait is None:
         return None
-    for file in other_end.waited_on(history, node, wait):
+    for file in workers.at_work_first(history, job, other_end.waited_on(history, node, wait)):
         edge = _behind(history, job, node, wait, file)
         if edge is not None:
             return edge
@@ -139,7 +139,9 @@ def _behind(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descri
     if file.kind == "tty" and gives(wait, file.fd):
         return ending("pipe_full", node, f"{file.target} to show what it writes", descriptor=file)
     if file.kind == "tty":
-        return ending("input", node, f"somebody to type on {file.target}", descriptor=file)
+        return _terminal(node, file)
+    if (child := workers.ends(history, job, node, file)) is not None:
+        return _found(child, "child")
     if file.kind in ("pipe", "fifo"):
         return _pipe(history, job, node, wait, file)
     if file.kind == "socket" and file.socket is not None:
@@ -155,6 +157,14 @@ def _behind(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descri
             detail=file.target,
         )
     return None
+
+
+def _terminal(node: Node, file: r.Descriptor) -> Edge:
+    """Somebody types at the process' own terminal; any other one is a line to a device, or to another program."""
+    if is_typed_at(file):
+        return ending("input", node, f"somebody to type on {file.target}", descriptor=file)
+    held = f", which pid {', '.join(map(str, file.other_side[:3]))} answers" if file.other_side else ""
+    return ending("network", node, f"the other side of {file.target}{held}", descriptor=file, others=file.other_side)
 
 
 def _lock(node: Node, file: r.Descriptor, owners: tuple[int, ...]) -> Edge:
@@ -219,6 +229,8 @@ def _pipe(history: History, job: Job, node: Node, wait: r.Wait, pipe: r.Descript
     inside = workers.at_pipe(job, node, far, writing)
     verb, stream = "read" if writing else "write to", STREAMS.get(pipe.fd)
     name = f"{pipe.target} ({stream} of pid {node.pid})" if stream else pipe.target
+    if inside and not writing and (works := own_pipe.at_work(history, job, node, pipe, inside, name)) is not None:
+        return _found(works, "pipe")
     if inside:
         what = f"pid {', '.join(map(str, inside))} to {verb} {name}"
         alone = None if writing else End("pipe_empty", node, descriptor=pipe)
@@ -229,8 +241,6 @@ def _pipe(history: History, job: Job, node: Node, wait: r.Wait, pipe: r.Descript
         return _found(within, "pipe")
     kind = "pipe_full" if writing else "pipe_empty"
     who = f"pid {outside[0]}" if outside else "somebody (nobody else holds the other end)"
-    if inside and not writing and (works := own_pipe.at_work(history, job, node, pipe, inside, name)) is not None:
-        return _found(works, "pipe")
     return ending(kind, node, f"{who} to {verb} {name}", descriptor=pipe, others=outside)
 
 

@@ -1,9 +1,13 @@
-"""Threads that wait for somebody to take what they send: a full connection is silent the other way round."""
+"""Which way a thread waits on what it has open: for somebody to take what it sends, to send, or to type.
 
-from perfwatch.probes.readings import Socket, Wait
+A full connection is silent the other way round.
+"""
+
+from perfwatch.probes.readings import Descriptor, Socket, Wait
 from perfwatch.triage.waits.node import End
 
 WRITABLE, READABLE = 4, 1  # of poll(2)
+STDIN, OWN_TERMINALS = 0, ("/dev/tty", "/dev/console")
 OPENING = ("SYN_SENT", "LISTEN")  # where poll's "writable" means that the connection is there
 
 
@@ -11,6 +15,14 @@ def gives(wait: Wait, fd: int) -> bool:
     """Whether a thread waits to hand something over on a descriptor, and not to get something there."""
     polled = any(one.fd == fd and one.events & WRITABLE and not one.events & READABLE for one in wait.polled)
     return wait.kind in ("send", "write") or polled
+
+
+def is_typed_at(terminal: Descriptor) -> bool:
+    """Whether somebody may sit at a terminal: it is stdin, or the process' controlling one (``/dev/tty`` is another name of that).
+
+    Others are serial lines to a device, or the terminals that programs make for those that they talk to.
+    """
+    return terminal.fd == STDIN or terminal.target in OWN_TERMINALS or terminal.controlling is True
 
 
 def takes(socket: Socket) -> str:

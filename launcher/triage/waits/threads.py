@@ -11,7 +11,7 @@ from perfwatch.triage.waits.lock_owners import may_own
 from perfwatch.triage.waits.native_waits import in_native_code, may_serve, nobody_left, reduces, unseen_share
 from perfwatch.triage.waits.node import NATIVE_WAIT, End, Node, node_of, silence
 from perfwatch.triage.waits.polling import source_of
-from perfwatch.triage.waits.sending import gives
+from perfwatch.triage.waits.sending import gives, is_typed_at
 from perfwatch.triage.waits.servants import asked_by_library, queue_feeders
 from perfwatch.triage.waits.workers import idle
 from perfwatch.triage.words.code import names
@@ -171,8 +171,8 @@ def _listens(history: History, node: Node) -> bool:
     if node.wait is None or node.wait.fd is None:
         return False
     file = open_file(history, node.pid, node.tid, node.wait.fd)
-    types = file is not None and file.reading.kind == "tty" and not gives(node.wait, node.wait.fd)
-    return node.wait.kind == "accept" or types
+    at_terminal = file is not None and file.reading.kind == "tty" and is_typed_at(file.reading)
+    return node.wait.kind == "accept" or (at_terminal and not gives(node.wait, node.wait.fd))
 
 
 def nearest(history: History, node: Node, others: list[Node]) -> list[Node]:

@@ -165,6 +165,40 @@ def _tags_of(history: History, pid: int) -> frozenset[str]:
 def child(history: History, job: Job, node: Node) -> Found:
     """The thread waits for a subprocess: judge the child."""
     wanted = node.wait.child_pid if node.wait and node.wait.child_pid and node.wait.child_pid > 0 else None
+    return _one_of(history, job, node, wanted)
+
+
+def is_pidfd(file: r.Descriptor) -> bool:
+    """Whether an open file stands for a process, and is readable once that has ended: asyncio awaits a child so (CPython 3.12)."""
+    return file.target == "anon_inode:[pidfd]"
+
+
+def ends(history: History, job: Job, node: Node, file: r.Descriptor) -> Found | None:
+    """The thread waits for the end of the child that an open file stands for; None where the file stands for none of its process."""
+    if not is_pidfd(file):
+        return None
+    wanted = file.watched_pid if file.watched_pid is not None and file.watched_pid > 0 else None
+    if wanted is not None and all(m.pid != wanted for m in job.children(node.pid)):
+        return None
+    return _one_of(history, job, node, wanted)
+
+
+def at_work_first(history: History, job: Job, files: Iterable[r.Descriptor]) -> list[r.Descriptor]:
+    """Of what one thread waits on: first the ends of children that move, then all else, and the ends of those that stand last.
+
+    An event loop waits on everything at once, and a server of its own that is never to end is one of them.
+    """
+
+    def order(file: r.Descriptor) -> int:
+        if not is_pidfd(file):
+            return 0
+        stands = file.watched_pid is not None and node_of(history, job, file.watched_pid).motion.frozen is True
+        return 1 if stands else -1
+
+    return sorted(files, key=order)
+
+
+def _one_of(history: History, job: Job, node: Node, wanted: int | None) -> Found:
     members = [m for m in job.children(node.pid) if m.role != "service" and (wanted is None or m.pid == wanted)]
     if wanted is None and any(m.alive and m.role != "worker" for m in members):
         members = [m for m in members if m.alive and m.role != "worker"]
