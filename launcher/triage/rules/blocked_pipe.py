@@ -8,12 +8,12 @@ How it is recognised
     The wait chain ends in a read or write on a pipe or FIFO, or passes a full one which a process of the job, that stands at something
     else, does not read; who holds the other end is known from every process' open files. Or it ends in a circle: the program writes
     into its full stdout or stderr, and its parent waits for it at another descriptor. A question on stdin, in the midst of training,
-    that a pipe does not answer is given less time than data that are late. A write to a terminal that takes no more: Ctrl-S was
-    typed there, or whoever shows it (tmux, screen, ssh) has stopped.
+    that a pipe does not answer is given less time than data that are late, unless it was answered before. A write to a terminal
+    that takes no more: Ctrl-S was typed there, or whoever shows it (tmux, screen, ssh) has stopped.
 
 What it is mistaken for
     A slow reader: the writer runs now and then. A queue between the job's own processes: the chain goes on to the other end.
-    ``waiting_for_input``: a terminal too, but it is read.
+    ``waiting_for_input``: a terminal too, but it is read. A program that another one outside of the job drives over its stdin.
 
 What to do next
     Read the pipe (or kill the reader, if it is stuck), redirect the job's output to a file. At a terminal, Ctrl-Q.
@@ -24,23 +24,21 @@ import msgspec
 from perfwatch.probes.readings import Descriptor, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal, who
-from perfwatch.triage.moving.memory import quiet
+from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.shares.profile import TRAINING_TAGS
 from perfwatch.triage.verdict import Alternative, Finding, Outcome
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.edges import STREAMS
 from perfwatch.triage.waits.full_pipe import not_read
 from perfwatch.triage.waits.held_terminal import held
 from perfwatch.triage.waits.node import culprit
+from perfwatch.triage.waits.questions import asks_once
 from perfwatch.triage.waits.undrained import Undrained, undrained
-from perfwatch.triage.words.code import calling_line
 from perfwatch.triage.words.frames import show
 
 CAUSE = Cause("blocked_pipe", "hung", "user_code", (Thread, Descriptor))
 
-STDIN = 0
-QUESTIONS = frozenset({"input", "getpass", "getpass.getpass", "click.confirm", "click.prompt"})
+ANY_TIME = 0.78  # confidence while somebody outside of the job holds the write end: that one may send at any time
 
 
 def judge(case: Case) -> Outcome:
@@ -52,6 +50,8 @@ def judge(case: Case) -> Outcome:
         if (between := not_read(case, chain)) is not None:
             return between
         if end.kind not in ("pipe_full", "pipe_empty") or not end.still or chain.through & {"child", "pool"}:
+            continue
+        if end.kind == "pipe_empty" and goes_on(case, chain):
             continue
         if (terminal := held(case, chain)) is not None:
             return terminal
@@ -69,7 +69,7 @@ def judge(case: Case) -> Outcome:
         name = end.descriptor.target if end.descriptor else end.detail
         stream = STREAMS.get(end.descriptor.fd) if end.descriptor else None
         which = f" ({stream})" if stream else ""
-        asks = not writes and _asks(case, chain)
+        asks = not writes and asks_once(case, chain)
         return hung(
             case,
             CAUSE.name,
@@ -77,6 +77,7 @@ def judge(case: Case) -> Outcome:
             owner=CAUSE.owner,
             summary=f"{who(chain)} {'waits for an answer on' if asks else _does(opens, writes)} {name}{which}; {missing}",
             patience=STRUCTURAL_SECONDS if not holders or writes or asks else temporal(case),
+            ceiling=ANY_TIME if holders and not writes else 1.0,
             evidence=(
                 case.saw("pipe", name, "the other end", missing, "somebody reads" if writes else "somebody writes"),
             ),
@@ -119,19 +120,6 @@ def _undrained(case: Case, chain: Chain, found: Undrained) -> Finding:
     own = reader.pid == chain.start.pid  # the line that the training thread is at is where to mend it
     both = (culprit(reader), *told.culprits) if own else (*told.culprits, culprit(reader))
     return msgspec.structs.replace(told, culprits=both)
-
-
-def _asks(case: Case, chain: Chain) -> bool:
-    """Whether a program that has trained already puts a question: one read of stdin at a line of its own, in no loop over it."""
-    node, pipe = chain.end.node, chain.end.descriptor
-    line = calling_line(case.history, node.stack) if node.stack is not None else None
-    if line is None or pipe is None or pipe.fd != STDIN or node.pid != chain.start.pid:
-        return False
-    reads = any(call.endswith("stdin.readline") for call in line.calls) and not line.loops
-    if not reads and not QUESTIONS.intersection(line.calls):
-        return False
-    rank = case.job.members[chain.start.pid]
-    return bool(quiet(case, rank).evidence) or case.profile(rank).seen(*TRAINING_TAGS)
 
 
 def _does(opens: bool, writes: bool) -> str:
