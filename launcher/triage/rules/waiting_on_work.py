@@ -66,8 +66,7 @@ def _finding(case: Case, chain: Chain, pid: int) -> Finding | None:
     used = busy_with(case, pid)
     if used is None:
         return None
-    member = case.job.members.get(pid)
-    all_wait = in_collective(case, chain)
+    member, all_wait = case.job.members.get(pid), in_collective(case, chain)
     name = f" ({_command(member.process.command)})" if member is not None and not all_wait else ""
     at = f" at {show(node.frame)}" if node.frame else ""
     doing = used.said
@@ -112,8 +111,7 @@ def _by_threads(case: Case, chain: Chain) -> Finding | None:
     used = work_beside(case, chain.end.node)
     if used is None:
         return None
-    pid, doing = chain.end.node.pid, used.said
-    silent = silent_seconds(case, chain)
+    pid, doing, silent = chain.end.node.pid, used.said, silent_seconds(case, chain)
     doubtful = LASTS * temporal(case) - silent if chain.end.kind == "lock" else 0.0
     nodes = [node_of(case.history, case.job, pid, tid) for tid in used.tids]
     at = f" at {show(nodes[0].frame)}" if nodes[0].frame else ""
