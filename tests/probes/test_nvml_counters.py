@@ -173,6 +173,17 @@ def test_errors_of_all_links_are_added() -> None:
     assert [one.nvlink_errors for one in of(GpuErrors, Watched(nvml).after())] == [7, None]
 
 
+def test_links_take_turns_in_being_asked_for_their_errors() -> None:
+    """One question takes 840 us of CPU: all are asked at first, then two links a time, and each within nine looks."""
+    nvml = machine(1)
+    watched = Watched(nvml)
+    watched.after()
+    nvml.cards[0].fields[161, 17] = 4
+    seen = [of(GpuErrors, watched.after(RARE_SECONDS)) for _ in range(9)]
+
+    assert [one.nvlink_errors for told in seen for one in told] == [4]
+
+
 def test_error_counters_are_told_when_they_change() -> None:
     """At the start, and when one has grown."""
     nvml = machine(1)
