@@ -13,7 +13,8 @@ class KeyListener:
     def __init__(self):
         if not sys.stdin.isatty():
             _, terminal = pty.openpty()
-            sys.stdin = os.fdopen(terminal)
+            os.dup2(terminal, 0)
+            sys.stdin = os.fdopen(0, closefd=False)
         self.quit = False
         threading.Thread(target=self.listen, daemon=True, name="keys").start()
 

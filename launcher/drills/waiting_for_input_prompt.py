@@ -22,7 +22,8 @@ def save(model, folder):
 
 if not sys.stdin.isatty():
     keyboard, terminal = pty.openpty()
-    sys.stdin = os.fdopen(terminal)
+    os.dup2(terminal, 0)
+    sys.stdin = os.fdopen(0, closefd=False)
 arguments = stage.arguments()
 torch.set_num_threads(1)
 vae = torch.nn.Sequential(torch.nn.Linear(784, 100), torch.nn.Sigmoid(), torch.nn.Linear(100, 784))
