@@ -20,6 +20,7 @@ import msgspec
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, silent_seconds, temporal, who
+from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.ranks.absence import listed, rank_of
 from perfwatch.triage.ranks.roll_call import MOST_NAMED, absent, blamed, missing
 from perfwatch.triage.rule import Cause
@@ -39,8 +40,8 @@ def judge(case: Case) -> Outcome:
         if chain.end.kind != "rendezvous" or case.progress[rank.pid].kind == "moving" or _has_met(case, chain):
             continue
         late = [chain for chain in case.chains.values() if chain.end.kind not in ("rendezvous", "collective")]
-        if any(chain.start.motion.frozen is not True or chain.end.still is False for chain in late):
-            return None  # a rank that is there is elsewhere and moves: it may come yet
+        if any(_comes(case, chain) for chain in late):
+            return None  # a rank that is there is elsewhere, and moves or is worked for: it may come yet
         seen, size = len(case.ranks), case.job.world_size
         # a key that is awaited later says nothing of when the waiting began
         open_for = None if chain.end.detail == "store" else rendezvous.open_seconds(case.history, case.job)
@@ -68,6 +69,11 @@ def judge(case: Case) -> Outcome:
             return _blaming(found, late)
         return msgspec.structs.replace(found, culprits=blamed(case, gone)) if gone else found
     return None
+
+
+def _comes(case: Case, chain: Chain) -> bool:
+    stands = chain.start.motion.frozen is True and chain.end.still is not False
+    return not stands or goes_on(case, chain)
 
 
 def _has_met(case: Case, chain: Chain) -> bool:

@@ -27,6 +27,7 @@ from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, 
 from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.ranks.leaving import left_over, others_train
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.profile import at_training
 from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import Node, culprit, node_of
@@ -48,6 +49,8 @@ def judge(case: Case) -> Outcome:
         past = past_its_program(case, main)
         if not past or main.motion.frozen is False or wakes_soon(case, chain.end):
             continue
+        if chain.start.tid != main.tid and chain.start.stack is not None and at_training(chain.start.stack):
+            continue  # another thread trains, and the main one only waits for it to end
         if others_train(case, rank.pid):
             continue
         if chain.end.still is False or any_tag(chain.end.node.tags, "save") or goes_on(case, chain):
