@@ -11,10 +11,8 @@ from perfwatch.triage.waits.node import culprit
 from perfwatch.triage.waits.releasing import named, partners, turn_of
 from perfwatch.triage.words.frames import show
 
-PATIENT, GUESSED = (
-    5.0,
-    0.7,
-)  # times the patience, and confidence: who is asked is at work, perhaps for others; or it is a device
+# Times the patience, and confidence: who is asked is at work, perhaps for others; or it is a device.
+PATIENT, GUESSED = 5.0, 0.7
 UNREAD = 0.78  # confidence without the stack of one of them: it may be about to send for another thread
 TIMEOUT = "give the request a timeout"
 BY_CHILD = Alternative(cause="blocked_child", refuted_by="it is talked to over the network")
@@ -25,6 +23,7 @@ def served_by_the_job(case: Case, cause: str, chain: Chain) -> Outcome:
     if chain.end.kind == "cycle":
         return _in_a_circle(case, cause, chain)
     works = goes_on(case, chain)
+    patience = STRUCTURAL_SECONDS if outlasts(case, chain.end) else temporal(case)
     return hung(
         case,
         cause,
@@ -32,11 +31,7 @@ def served_by_the_job(case: Case, cause: str, chain: Chain) -> Outcome:
         owner="user_code",
         summary=f"pid {chain.start.pid} at {show(chain.start.frame)} waits for {chain.links[0].waits_for}; "
         f"there {who(chain)} waits for {chain.awaited}",
-        patience=PATIENT * temporal(case)
-        if works
-        else STRUCTURAL_SECONDS
-        if outlasts(case, chain.end)
-        else temporal(case),
+        patience=PATIENT * temporal(case) if works else patience,
         ceiling=GUESSED if works else 1.0,
         alternatives=(BY_CHILD,),
         next=(f"py-spy dump --nonblocking --pid {chain.end.node.pid}", TIMEOUT),
