@@ -1,36 +1,36 @@
-"""A training thread that sleeps until a moment that the kernel knows, some minutes off: a window, a round of others, a cool-down."""
+"""A training thread, or one that it waits for, sleeps until a moment that the kernel knows: a window, a round of others, a cool-down."""
 
 from collections.abc import Iterator
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import wakes_soon
+from perfwatch.triage.hang import wakes_soon, who
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Finding
 from perfwatch.triage.waits.node import culprit
 from perfwatch.triage.waits.polling import only_asks
 from perfwatch.triage.words.backing_off import next_try_seconds
-from perfwatch.triage.words.frames import show
 
 LEAST_SECONDS = 10.0  # of the sleep that are over, or to come: shorter ones belong to a step
 KNOWN = 0.65  # when it ends is known; whether training goes on then is not
 
 
 def sleeps_until(case: Case, cause: Cause) -> Iterator[Finding]:
-    """Ranks that sleep so, and neither ask for something again and again nor rest before another try."""
+    """Ends of chains that sleep so for minutes, and neither ask for something again and again nor rest before another try."""
     for chain in case.still_chains:
         end, node = chain.end, chain.end.node
-        if end.kind != "sleep" or node.pid != chain.start.pid or not end.still or not wakes_soon(case, end):
+        if end.kind != "sleep" or not end.still or not wakes_soon(case, end):
             continue
         left = (node.wait.remaining_seconds or 0.0) - (case.at - node.thread_at) if node.wait is not None else 0.0
-        if max(left, end.silent_seconds or 0.0) < LEAST_SECONDS or left <= 0.0:
+        least = LEAST_SECONDS if node == chain.start else case.patience_seconds  # a worker's naps may be what is slow
+        if left <= 0.0 or max(left, end.silent_seconds or 0.0) < least or node.stack is None:
             continue
         if next_try_seconds(case, node) is not None or only_asks(case.history, node):
             continue
-        who = f"rank {node.rank}'s training thread" if node.rank is not None else "the training thread"
+        waits = "" if node == chain.start else ", and the training thread waits for it"
         yield Finding(
             cause=cause.name,
             state=cause.state,
-            summary=f"{who} sleeps at {show(node.frame)}, and wakes in {left:.0f} s",
+            summary=f"{who(chain)} sleeps, and wakes in {left:.0f} s{waits}",
             confidence=KNOWN,
             owner=cause.owner,
             culprits=(culprit(node),),
@@ -38,6 +38,6 @@ def sleeps_until(case: Case, cause: Cause) -> Iterator[Finding]:
             evidence=(
                 case.saw("syscall", f"pid {node.pid}", "sleeps until a time that is set", f"wakes in {left:.0f} s"),
             ),
-            next=(f"perfwatch attach {node.pid} --watch",),
+            next=(f"perfwatch attach {chain.start.pid} --watch",),
             silent_seconds=round(end.silent_seconds or 0.0, 1),
         )
