@@ -2,6 +2,9 @@
 
 Formats: pickle (what ranks write, with Python frames) and JSON (torch's debug server, without). Version 2.x, torch 2.4 to
 2.13; read in torch's FlightRecorder.hpp. gloo's records never say "completed": of them ``retired`` tells that a call is over.
+
+A call that torch makes of several (an all_gather of unequal sizes, a batch of sends) is recorded piece by piece under one number,
+and ends with an entry of its own, which alone learns that all is over (``flight_recorder/components/utils.py`` in torch's wheel).
 """
 
 import json
@@ -12,7 +15,7 @@ from typing import Any
 from perfwatch.probes.foreign import number, text
 from perfwatch.probes.pickled import plain
 from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.readings import Frame, Operation, RecordedGroup
+from perfwatch.probes.readings import BATCH, Frame, Operation, RecordedGroup
 
 KNOWN_MAJOR = "2"
 NEWEST_OPERATIONS = 24  # of each group, and so many on both sides of the last one that was completed:
@@ -51,7 +54,7 @@ def parse(content: bytes, pid: int, rank: int, origin: str, written_ago_seconds:
     names = dict.fromkeys([*by_group, *configured])
     found = []
     for name in list(names)[:MOST_GROUPS]:
-        mine = by_group.get(name, [])
+        mine = _joined(by_group.get(name, []))
         described = configured.get(name, {})
         where = _number(mine[-1].get("pg_id")) if mine else None
         counts = status.get(str(where), status.get(where, status.get(name, {}) if where is None else {}))
@@ -86,6 +89,33 @@ def _plain(content: bytes) -> Any:
         raise Unavailable(f"it is torn or no JSON: {error}") from None
     except MemoryError:
         raise Unavailable("it cannot be read safely: MemoryError") from None
+
+
+def _joined(entries: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Without the pieces of a collective, whose end stands for them; the end of a batch of sends is no collective, whatever it says."""
+    found: list[Mapping[str, Any]] = []
+    for entry in entries:
+        called = _called(entry)
+        if called == BATCH and found and found[-1].get("is_p2p") is True:
+            entry = {**entry, "is_p2p": True}
+        elif called.endswith(BATCH) and entry.get("is_p2p") is not True:
+            while found and _is_piece(found[-1], entry):
+                found.pop()
+        found.append(entry)
+    return found
+
+
+def _is_piece(entry: Mapping[str, Any], end: Mapping[str, Any]) -> bool:
+    """Whether a collective bears the number of the one that ends it."""
+    sequence = _number(end.get("collective_seq_id"))
+    alike = sequence is not None and _number(entry.get("collective_seq_id")) == sequence
+    return alike and entry.get("is_p2p") is not True
+
+
+def _called(entry: Mapping[str, Any]) -> str:
+    """``all_reduce``, of ``nccl:all_reduce``."""
+    named = _name(entry.get("profiling_name"))
+    return named.partition(":")[2] or named
 
 
 def _telling(entries: list[Mapping[str, Any]], completed: int | None) -> Iterator[Mapping[str, Any]]:
@@ -132,11 +162,10 @@ def _operation(entry: Mapping[str, Any]) -> Operation:
     outputs, output_elements = _sizes(entry.get("output_sizes"))
     kinds = entry.get("input_dtypes") or entry.get("output_dtypes")
     retired = entry.get("retired") is True
-    called = _name(entry.get("profiling_name"))
     return Operation(
         sequence=_number(entry.get("p2p_seq_id" if point_to_point else "collective_seq_id")) or 0,
         order=_number(entry.get("record_id")) or 0,
-        name=called.partition(":")[2] or called,
+        name=_called(entry),
         point_to_point=point_to_point,
         input_sizes=inputs,
         output_sizes=outputs,

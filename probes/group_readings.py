@@ -9,6 +9,7 @@ from perfwatch.probes.job_readings import Frame
 from perfwatch.probes.reading import Reading
 
 UNANSWERED = "did not answer"  # ends the reason of a ProbeCall: RAS is there, and its thread does not come to run
+BATCH = "coalesced"  # the entry that ends a batch of sends; of the calls in it no recorder tells whether they are over
 
 
 class GroupMember(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -14,7 +14,7 @@ from perfwatch.probes.gpu_readings import (
     GpuSample,
     GpuSilence,
 )
-from perfwatch.probes.group_readings import UNANSWERED, Communicator, GroupMember, Operation, RecordedGroup
+from perfwatch.probes.group_readings import BATCH, UNANSWERED, Communicator, GroupMember, Operation, RecordedGroup
 from perfwatch.probes.job_readings import (
     FILE_TESTS,
     Affinity,
@@ -89,6 +89,7 @@ ANY_READING = (
 
 __all__ = [
     "ANY_READING",
+    "BATCH",
     "FILE_TESTS",
     "UNANSWERED",
     "Affinity",

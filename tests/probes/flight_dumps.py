@@ -1,5 +1,6 @@
 """Dumps of torch's flight recorder, for tests: recorded ones, and one that would do harm."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -17,3 +18,20 @@ class Bomb:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return os.system, ("touch /tmp/perfwatch-was-here",)
+
+
+def call(
+    order: int, name: str, collective: int, send: int = 0, over: bool = True, size: int = 8, p2p: bool = False
+) -> dict[str, Any]:
+    """One entry, as torch writes it: every one bears the numbers of the newest collective and of the newest send."""
+    return {"record_id": order, "pg_id": 0, "process_group": ["0", "default_pg"], "collective_seq_id": collective,
+            "p2p_seq_id": send, "profiling_name": f"nccl:{name}", "input_sizes": [[size]], "output_sizes": [[size]],
+            "input_dtypes": ["Float"], "output_dtypes": ["Float"], "state": "completed" if over else "scheduled",
+            "retired": over, "is_p2p": p2p, "frames": []}  # fmt: skip
+
+
+def written(entries: list[dict[str, Any]], enqueued: int, completed: int, ranks: str = "[0, 1]") -> bytes:
+    """A dump of one group, with what its status says."""
+    status = {"last_enqueued_collective": str(enqueued), "last_completed_collective": str(completed)}
+    config = {"0": {"name": "0", "desc": "default_pg", "ranks": ranks}}
+    return json.dumps({"version": "2.10", "entries": entries, "pg_config": config, "pg_status": {"0": status}}).encode()

@@ -8,12 +8,11 @@ there, and this card busy with something else. A receive counts only between two
 import re
 from collections.abc import Mapping
 
-from perfwatch.probes.readings import Operation, RecordedGroup
+from perfwatch.probes.readings import BATCH, Operation, RecordedGroup
 from perfwatch.triage.case import Case
 from perfwatch.triage.ranks.collectives import recorded_groups
 
 _PARTNERS = re.compile(r"(send|recv) (\d+)(?:->|<-)(\d+)")
-BATCH = "coalesced"  # what follows the calls of a batch: of these themselves no recorder tells whether they are over
 
 Calls = Mapping[int, tuple[RecordedGroup, Operation]]
 
@@ -57,7 +56,9 @@ def pending(group: RecordedGroup) -> list[Operation]:
     """The calls of a rank in a group that are not over; those of a batch never seem to be, and the batch stands for them."""
     batch = max((one.order for one in group.operations if one.name == BATCH), default=-1)
     return [
-        one for one in group.operations if one.state != "completed" and not (one.point_to_point and one.order < batch)
+        one
+        for one in group.operations
+        if one.state != "completed" and not (one.point_to_point and one.name != BATCH and one.order < batch)
     ]
 
 

@@ -87,7 +87,7 @@ def _together(case: Case) -> Together | Missing | None:
         return None
     if not known and not all(in_collective(case, chain) for chain in chains):
         return None
-    if not recorded and (exchanging(case) or never_called(case)):
+    if exchanging(case) or (not recorded and never_called(case)):
         return None  # in sends and receives, which are no call that all are in, and which RAS does not count
     if not case.job.covered:
         reason = f"{len(case.job.ranks)} of {case.job.world_size} ranks are on this machine"
