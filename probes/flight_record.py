@@ -22,6 +22,7 @@ NEWEST_OPERATIONS = 24  # of each group, and so many on both sides of the last o
 AROUND_COMPLETED = 8  # ranks are compared by sequence number, and one that goes on asynchronously may be far ahead
 MOST_GROUPS = 64
 MOST_FRAMES = 6
+OVER = "completed"
 MOST_SIZE_CHARACTERS = 200
 MOST_NAME_CHARACTERS = 100
 MOST_RANKS_CHARACTERS, MOST_DIGITS = 200_000, 10  # of the ranks of a group, and of one rank
@@ -59,6 +60,8 @@ def parse(content: bytes, pid: int, rank: int, origin: str, written_ago_seconds:
         where = _number(mine[-1].get("pg_id")) if mine else None
         counts = status.get(str(where), status.get(where, status.get(name, {}) if where is None else {}))
         counts = counts if isinstance(counts, Mapping) else {}
+        if any(entry.get("is_p2p") is True for entry in mine):
+            counts = _collectives(mine)
         operations = tuple(
             _operation(entry) for entry in _telling(mine, _number(counts.get("last_completed_collective")))
         )
@@ -118,6 +121,18 @@ def _called(entry: Mapping[str, Any]) -> str:
     return named.partition(":")[2] or named
 
 
+def _collectives(entries: list[Mapping[str, Any]]) -> dict[str, int]:
+    """How far the collectives of a group have come in which ranks also send: its status is of the newest call of either kind.
+
+    Each entry bears the number of the newest collective. (Recorded on two H200: a group without any has ``last_enqueued_collective``
+    722, of as many sends. ProcessGroupNCCL.cpp: workEnqueue.)
+    """
+    reached = max((_number(entry.get("collective_seq_id")) or 0 for entry in entries), default=0)
+    waits = (entry for entry in entries if entry.get("is_p2p") is not True and not _over(entry))
+    first = min((_number(entry.get("collective_seq_id")) or 0 for entry in waits), default=reached + 1)
+    return {"last_enqueued_collective": reached, "last_completed_collective": first - 1}
+
+
 def _telling(entries: list[Mapping[str, Any]], completed: int | None) -> Iterator[Mapping[str, Any]]:
     """The newest, and those around the last one that was completed."""
     newest = len(entries) - NEWEST_OPERATIONS
@@ -152,8 +167,12 @@ def _last(counts: Mapping[str, Any], name: str, operations: tuple[Operation, ...
     told = _number(counts.get(name))
     if told is not None:
         return max(0, told)
-    known = [one.sequence for one in operations if not one.point_to_point and (not done or one.state == "completed")]
+    known = [one.sequence for one in operations if not one.point_to_point and (not done or one.state == OVER)]
     return max(known, default=None)
+
+
+def _over(entry: Mapping[str, Any]) -> bool:
+    return entry.get("retired") is True or entry.get("state") == OVER
 
 
 def _operation(entry: Mapping[str, Any]) -> Operation:
@@ -161,7 +180,6 @@ def _operation(entry: Mapping[str, Any]) -> Operation:
     inputs, input_elements = _sizes(entry.get("input_sizes"))
     outputs, output_elements = _sizes(entry.get("output_sizes"))
     kinds = entry.get("input_dtypes") or entry.get("output_dtypes")
-    retired = entry.get("retired") is True
     return Operation(
         sequence=_number(entry.get("p2p_seq_id" if point_to_point else "collective_seq_id")) or 0,
         order=_number(entry.get("record_id")) or 0,
@@ -172,7 +190,7 @@ def _operation(entry: Mapping[str, Any]) -> Operation:
         input_elements=input_elements,
         output_elements=output_elements,
         dtypes=",".join(dict.fromkeys(text(kind, 20) for kind in kinds[:64])) if isinstance(kinds, list) else "",
-        state="completed" if retired else text(entry.get("state"), 20),
+        state=OVER if _over(entry) else text(entry.get("state"), 20),
         frames=tuple(_frames(entry.get("frames")))[:MOST_FRAMES],
     )
 

@@ -213,10 +213,16 @@ def _unchanged_seconds(case: Case, last: Seen[r.RecordedGroup]) -> float:
         return 0.0 if passed(case, last) else max(APART_SECONDS, reading.written_ago_seconds)
     since = last.at
     for one in reversed(case.history.series(r.RecordedGroup, reading.pid, reading.group)):
-        if (one.reading.enqueued, one.reading.completed) != (reading.enqueued, reading.completed):
+        if _reach(one.reading) != _reach(reading):
             break
         since = one.at
     return last.at - since
+
+
+def _reach(group: r.RecordedGroup) -> tuple[object, ...]:
+    """What changes when a rank goes on in a group: its collectives, or what it sends."""
+    sends = tuple((one.order, one.state) for one in group.operations if one.point_to_point)
+    return group.enqueued, group.completed, sends
 
 
 def recorded_standing(group: str, dumps: list[Seen[r.RecordedGroup]], seconds: float, looks: float) -> Standing:
