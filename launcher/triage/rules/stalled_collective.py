@@ -30,6 +30,7 @@ from perfwatch.triage.moving.memory import GUESSED
 from perfwatch.triage.ranks import away
 from perfwatch.triage.ranks.absence import call, elsewhere, ended, in_collective, listed, rank_of, waits_as, way
 from perfwatch.triage.ranks.collectives import unanswered
+from perfwatch.triage.ranks.ended_ranks import blamed, missed
 from perfwatch.triage.ranks.leaving import leaves, left_over, over
 from perfwatch.triage.ranks.mpi import left_behind
 from perfwatch.triage.ranks.waitgraph import WaitGraph, wait_graph
@@ -53,7 +54,7 @@ def judge(case: Case) -> Outcome:
         return None
     graph = wait_graph(case)
     waiting = [chain for chain in case.still_chains if in_collective(case, chain)]
-    gone = [rank for rank in case.job.ranks if not rank.alive]
+    gone = missed(case, graph)
     absent = [chain for chain in case.chains.values() if not in_collective(case, chain)]
     if graph is not None and graph.edges:
         waiting = [chain for chain in case.chains.values() if graph.edges.get(rank_of(chain))] or waiting
@@ -78,10 +79,10 @@ def judge(case: Case) -> Outcome:
                 ),
             ),
         )
-    if gone:
-        return ended(case, waiting[0], gone[0].pid, gone[0].rank, graph)
-    if any(leaves(chain) or (not over(chain) and away.works(case, chain, away.waited(waiting))) for chain in absent):
-        return None
+    at_work = any(leaves(one) or (not over(one) and away.works(case, one, away.waited(waiting))) for one in absent)
+    lost = blamed(gone, absent, graph, at_work)
+    if lost is not None or at_work:
+        return None if lost is None else ended(case, waiting[0], lost.pid, lost.rank, graph)
     return _absent(case, waiting, absent, graph)
 
 
@@ -93,8 +94,7 @@ def _unread(case: Case, chain: Chain) -> bool:
 
 
 def _absent(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitGraph | None) -> Finding:
-    first = absent[0]
-    victims = listed([rank_of(chain) for chain in waiting])
+    first, victims = absent[0], listed([rank_of(chain) for chain in waiting])
     op, calls = call(case, graph, waiting), graph.calls if graph is not None else {}
     left = left_over(case, first)
     roots = held_up(first.end.node, partners(case, first)) if first.end.kind == "lock" and not left else []
