@@ -316,3 +316,24 @@ def test_ranks_that_wait_in_different_calls_are_not_said_to_wait_in_the_same_one
     assert verdict.culprits[0].rank == 0
     assert "wait in different calls" in verdict.summary
     assert "rank 0: 42 all_reduce; rank 1: 1 all_gather, 40 all_reduce" in verdict.summary
+
+
+def halves(rank: int, reached: int, size: int) -> RecordedGroup:
+    """A rank of the first or the second half of four, whose groups bear one name."""
+    calls = tuple(
+        Operation(sequence=number, order=number, name="all_reduce", input_elements=size, dtypes="Float",
+                  state="completed" if number < reached else "scheduled")
+        for number in range(reached - 3, reached + 1)
+    )  # fmt: skip
+    return RecordedGroup(pid=PIDS.get(rank, 700 + rank), rank=rank, group="1", members=(0, 1) if rank < 2 else (2, 3),
+                         enqueued=reached, completed=reached - 1, operations=calls)  # fmt: skip
+
+
+def test_groups_of_one_split_are_told_apart_by_their_ranks() -> None:
+    """torch gave them one name; what one calls, and how often, is nothing to the other."""
+    look = [halves(0, 10, 8), halves(1, 10, 8), halves(2, 12, 16), halves(3, 12, 16)]
+    asked = case(look, look, world=4)
+
+    assert disagreement(asked) is None
+    assert len(standings(asked)) == 2
+    assert not any(one.behind for one in standings(asked))

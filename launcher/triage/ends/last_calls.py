@@ -10,7 +10,7 @@ from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import LOOKS_APART_SECONDS, ended_at
 from perfwatch.triage.history import Seen
-from perfwatch.triage.ranks.collectives import recorded_standing
+from perfwatch.triage.ranks.collectives import GroupKey, recorded_standing
 from perfwatch.triage.ranks.standing import Seat, Standing
 from perfwatch.triage.roles.job import Member
 
@@ -29,15 +29,15 @@ def left_behind_at_the_end(case: Case) -> Standing | None:
     """The group in which some ranks had called less often than the others; None where the dumps do not tell, or of several."""
     if not was_aborted(case):
         return None
-    groups: dict[str, list[Seen[r.RecordedGroup]]] = {}
+    groups: dict[GroupKey, list[Seen[r.RecordedGroup]]] = {}
     for rank in case.job.ranks:
         for key in case.history.of(r.RecordedGroup, rank.pid):
             last = case.history.latest(r.RecordedGroup, *key)
             if last is not None and _of_the_end(case, rank, last) and last.reading.enqueued is not None:
-                groups.setdefault(last.reading.group, []).append(last)
+                groups.setdefault((last.reading.group, last.reading.members), []).append(last)
     whole = [
         recorded_standing(group, dumps, 0.0, 0.0)
-        for group, dumps in groups.items()
+        for (group, _), dumps in groups.items()
         if len(dumps) >= max(2, len(dumps[0].reading.members))
     ]
     parted = [one for one in whole if one.behind]

@@ -29,7 +29,7 @@ class Disagreement:
 def disagreement(case: Case) -> Disagreement | None:
     """The newest one that is still open, else the newest of all; None where the ranks agree as far as was recorded."""
     found: list[Disagreement] = []
-    for group, dumps in recorded_groups(case).items():
+    for (group, _), dumps in recorded_groups(case).items():
         by_sequence: dict[int, list[tuple[int, int, r.Operation]]] = {}
         for one in dumps:
             for operation in one.reading.operations:

@@ -20,6 +20,8 @@ STALE_SECONDS = 40.0  # an older answer is not about now, unless nothing has mov
 MEANWHILE = 2  # steps that a rank made while a group's counts stood: it makes its steps without that group
 LONGEST_APART = 10_000  # sequence numbers of one group that are further apart are not of one group
 
+GroupKey = tuple[str, tuple[int, ...]]  # its name and its ranks: older versions of torch give all groups of one split one name
+
 
 def standings(case: Case) -> list[Standing]:
     """Every group that stands still, by either source: the recorders first, which also know the operation."""
@@ -165,14 +167,14 @@ def _seat(case: Case, member: r.GroupMember, whole: bool, here: bool) -> Seat:
     )
 
 
-def recorded_groups(case: Case) -> dict[str, list[Seen[r.RecordedGroup]]]:
+def recorded_groups(case: Case) -> dict[GroupKey, list[Seen[r.RecordedGroup]]]:
     """By group, the newest dump of each rank in it, in rank order."""
-    groups: dict[str, list[Seen[r.RecordedGroup]]] = {}
+    groups: dict[GroupKey, list[Seen[r.RecordedGroup]]] = {}
     for pid, group in case.history.entities(r.RecordedGroup):
         series = _fresh(case, case.history.series(r.RecordedGroup, pid, group))
         member = case.job.members.get(pid)
         if series and (member is None or member.alive):
-            groups.setdefault(group, []).append(series[-1])
+            groups.setdefault((group, series[-1].reading.members), []).append(series[-1])
     return {group: _of_one_round(dumps) for group, dumps in groups.items()}
 
 
@@ -197,7 +199,7 @@ def _since(case: Case, at: float) -> float:
 
 def _recorded(case: Case) -> Iterable[Standing]:
     """Groups of which every member's recorder was read, and says the same as before."""
-    for group, dumps in recorded_groups(case).items():
+    for (group, _), dumps in recorded_groups(case).items():
         told = [one for one in dumps if one.reading.enqueued is not None]
         seconds = stood_seconds(case, told)
         if len(told) < 2 or len(told) < len(told[0].reading.members) or seconds < APART_SECONDS:
