@@ -20,7 +20,9 @@ STALE_SECONDS = 40.0  # an older answer is not about now, unless nothing has mov
 MEANWHILE = 2  # steps that a rank made while a group's counts stood: it makes its steps without that group
 LONGEST_APART = 10_000  # sequence numbers of one group that are further apart are not of one group
 
-GroupKey = tuple[str, tuple[int, ...]]  # its name and its ranks: older versions of torch give all groups of one split one name
+GroupKey = tuple[
+    str, tuple[int, ...]
+]  # its name and its ranks: older versions of torch give all groups of one split one name
 
 
 def standings(case: Case) -> list[Standing]:

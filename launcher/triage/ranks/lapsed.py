@@ -78,8 +78,8 @@ def _begun(case: Case) -> float | None:
         for member in case.job.members.values()
         if member.role == "rank"
         and not member.alive
-        and member.rank in now
-        and now[member.rank].start_ticks > member.process.start_ticks
+        and member.rank is not None
+        and (member.rank not in now or now[member.rank].start_ticks > member.process.start_ticks)
         and (ended := case.history.latest(r.ProcessEnded, member.pid)) is not None
     ]
     return max(replaced, default=None)

@@ -12,6 +12,7 @@ import msgspec
 from perfwatch.probes import readings as r
 from perfwatch.triage.history import History
 from perfwatch.triage.roles.forkserver import adopted
+from perfwatch.triage.roles.generations import former
 from perfwatch.triage.roles.rank_processes import Ranks, find_ranks, is_service, is_worker
 from perfwatch.triage.roles.ray_train import of_ray_train
 from perfwatch.triage.roles.sights import Sights
@@ -133,10 +134,15 @@ def read_job(history: History) -> Job:
             rank_pid=owner,
             ended=ended.get(pid),
         )
-    ordered = tuple(sorted((members[pid] for pid in ranks), key=lambda m: (m.rank if m.rank is not None else 0, m.pid)))
-    return Job(
-        members, _newest(ordered), found.world_size, found.numbered, found.doubt, _apart(history, sights, ordered)
+    over = former(
+        (members[pid].process for pid in ranks if not members[pid].alive),
+        (members[pid].process for pid in ranks if members[pid].alive),
     )
+    present = [members[pid] for pid in ranks if pid not in over]
+    ordered = tuple(sorted(present, key=lambda m: (m.rank if m.rank is not None else 0, m.pid)))
+    sizes = [one.process.world_size for one in present if over and one.process.world_size is not None]
+    size = max(sizes, default=found.world_size)
+    return Job(members, _newest(ordered), size, found.numbered, found.doubt, _apart(history, sights, ordered))
 
 
 def _apart(history: History, sights: Sights, ranks: tuple[Member, ...]) -> bool:

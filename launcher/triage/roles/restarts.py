@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from perfwatch.probes.readings import Traceback
 from perfwatch.triage.case import Case
+from perfwatch.triage.roles.generations import COUNT
 from perfwatch.triage.roles.job import TICKS_PER_SECOND, Member
 from perfwatch.triage.roles.placement import launches
 
-COUNT = "TORCHELASTIC_RESTART_COUNT"  # torchrun tells each rank how many generations were before it
 SHORT_LIFE_SECONDS = 600.0  # mean life of a generation: a run that fails once a day is no loop
 OUTLIVED = 2.0  # a generation that lives so many times longer than those before it has broken the loop
 
