@@ -204,6 +204,26 @@ def test_a_host_that_perfwatch_could_not_look_at_is_no_evidence() -> None:
     assert any(one.witness == "host node-3" for one in verdict.missing)
 
 
+def test_ranks_that_are_numbered_from_one_are_all_there() -> None:
+    """There is no rank 0 that a spare host could have."""
+
+    def later(record: Record) -> Record:
+        who = record.reading
+        if not isinstance(who, Process) or who.rank is None:
+            return record
+        return Record(record.at, record.wall, msgspec.structs.replace(who, rank=who.rank + 1))
+
+    parts = [
+        Part(part.host, msgspec.structs.replace(part.view, records=tuple(map(later, part.view.records)),
+                                                ranks=tuple(rank + 1 for rank in part.view.ranks)))
+        for part in simulated(4)
+    ]  # fmt: skip
+    verdict = judged(parts, HostReport(host="spare", state="silent", reason="no answer"))
+
+    assert verdict.state == "inconclusive"
+    assert not any("seen nowhere" in one.reason for one in verdict.missing)
+
+
 def test_with_the_culprit_in_sight_a_silent_host_is_not_blamed() -> None:
     """The stuck worker of a host that answers is named for what it is."""
     *parts, lost = simulated(4, stuck_rank=3)

@@ -53,8 +53,7 @@ class AbsentRanks:
 
     def judge(self, case: Case) -> Outcome:
         """Fires when all that is seen waits for ranks on a host that is silent, or that are on no host of the job any more."""
-        seen = {rank.rank for rank in case.job.ranks}
-        absent = [rank for rank in range(case.job.world_size or 0) if rank not in seen]
+        absent = case.job.absent
         waiting = [chain for chain in case.still_chains if chain.end.kind in WAITS]
         if not absent or not waiting or len(waiting) < len(case.ranks) or len(case.ranks) < len(case.job.ranks):
             return None

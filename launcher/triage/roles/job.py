@@ -95,6 +95,12 @@ class Job:
         """Whether every rank that the job says it has is seen."""
         return self.world_size is None or len(self.ranks) >= self.world_size
 
+    @property
+    def absent(self) -> list[int]:
+        """The numbers of the ranks that are not seen; none where as many are, however they are numbered."""
+        seen = {rank.rank for rank in self.ranks}
+        return [] if self.covered else [rank for rank in range(self.world_size or 0) if rank not in seen]
+
 
 def _gathered(members: Iterable[Member], key: Callable[[Member], int]) -> dict[int, list[Member]]:
     found: dict[int, list[Member]] = {}
