@@ -69,3 +69,18 @@ def test_a_pipeline_that_goes_on_sending_does_not_stand() -> None:
 
     assert standings(case(*looks, world=3)) == []
     assert wait_graph(case(*looks, world=3)) is None
+
+
+def test_a_rank_in_a_send_of_that_number_has_not_come_to_a_collective() -> None:
+    """Rank 1 has called it, behind a send to rank 2, its sixth as this is the sixth collective: these two wait for each other."""
+    last = call(200, "all_reduce", 6, 40, over=False)
+    look = [
+        *dump(0, [last], 6, PIDS[0]),
+        *dump(1, [*sends(1, 6, over=False), last], 6, PIDS[1]),
+        *dump(2, [last], 6, 702),
+    ]
+    graph = wait_graph(case(look, look, world=3))
+
+    assert graph is not None
+    assert graph.edges == {0: (1,), 1: (2,), 2: (1,)}
+    assert set(graph.cycle) == {1, 2}

@@ -179,7 +179,9 @@ def _has_come(there: r.RecordedGroup | None, operation: r.Operation, busy: Call 
         return True
     if (there.enqueued or 0) < operation.sequence:
         return False
-    return busy is None or (busy[0].group, busy[1].sequence) == (group.group, operation.sequence)
+    if busy is None or busy[1].point_to_point:
+        return busy is None  # sends have numbers of their own
+    return (busy[0].group, busy[1].sequence) == (group.group, operation.sequence)
 
 
 def _by_counts(still: list[Standing]) -> WaitGraph | None:
