@@ -22,7 +22,7 @@ from perfwatch.triage.roles.job import Job
 from perfwatch.triage.verdict import Verdict
 from perfwatch.triage.waits.devices import engine_threads
 from perfwatch.watching import cadence
-from perfwatch.watching.attention import Interest, Schedule, alarm, late_seconds, nearest, since_step
+from perfwatch.watching.attention import Interest, Schedule, alarm, feeding, late_seconds, nearest, since_step
 from perfwatch.watching.departed import departed
 from perfwatch.watching.forgetting import forget
 from perfwatch.watching.groups import Groups
@@ -211,7 +211,7 @@ class Watch:
         ranks = [rank.pid for rank in case.ranks] or alive[:1]
         swept = nearest(case, alive, cadence.MOST_SWEPT)
         if self._schedule.due("usage", cadence.USAGE_SECONDS if self.suspicious else cadence.CALM_USAGE_SECONDS):
-            self.look.usage(swept if self.suspicious else ranks)
+            self.look.usage([*swept, *feeding(self._history, alive)] if self.suspicious else ranks)
         if self._schedule.due("machine", cadence.MACHINE_SECONDS if self.suspicious else cadence.CALM_MACHINE_SECONDS):
             self.look.machine(swept or ranks)
             if self.suspicious:

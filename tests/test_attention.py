@@ -5,13 +5,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfwatch.probes.readings import Frame, GpuEvent, GpuSilence, Reading, Stack
+from perfwatch.probes.readings import Descriptor, Frame, GpuEvent, GpuSilence, Reading, Stack
 from perfwatch.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
 from perfwatch.triage.shares.profile import HOLD_SECONDS
-from perfwatch.watching.attention import Interest, Schedule, alarm, late_seconds
+from perfwatch.watching.attention import Interest, Schedule, alarm, feeding, late_seconds
 from perfwatch.watching.cadence import calm_sample
 from perfwatch.watching.news import News, Teller
 from tests.cards import UUID, h200
@@ -190,3 +190,16 @@ def test_a_countdown_brings_the_next_look_forward_and_never_puts_it_off(sooner: 
     assert not schedule.due("judge", 1.0)
     now[0] = due_at
     assert schedule.due("judge", 1.0)
+
+
+@pytest.mark.parametrize(("kind", "access", "looked_at"), [("fifo", "r", [7]), ("fifo", "w", []), ("socket", "r", [])])
+def test_who_writes_from_outside_of_the_job_into_a_pipe_that_it_reads_is_looked_at(
+    kind: str, access: str, looked_at: list[int]
+) -> None:
+    """Whether that process works tells whether data will come; a server works for others, too."""
+    history = History()
+    history.add(
+        0.0, Descriptor(pid=PID, fd=3, kind=kind, target="/data/examples", access=access, readers=(PID,), writers=(7, PID))
+    )
+
+    assert feeding(history, [PID]) == looked_at

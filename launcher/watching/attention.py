@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterable
 
-from perfwatch.probes.readings import GpuSilence
+from perfwatch.probes.readings import Descriptor, GpuSilence
 from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.cards.kernels import kernels
 from perfwatch.triage.cards.whose import lost_cards, name_of
 from perfwatch.triage.cards.xids import HARDWARE, announced
 from perfwatch.triage.case import Case
-from perfwatch.triage.history import median
+from perfwatch.triage.history import History, median
 from perfwatch.triage.moving.progress import LATELY_SECONDS
 from perfwatch.triage.shares.starving import WAITING_SHARE, awaits_data
 from perfwatch.triage.slowness import WINDOW_SECONDS
@@ -24,6 +24,7 @@ WAITS_FOR_DATA = 0.1  # of the time
 MORE_WAITING = 0.2  # of the time, than when it was last looked at closely
 ANSWER_HOLDS_SECONDS = 1800.0
 WHOLE_SAMPLES = 20  # of a calm sample: three seconds bring some 60
+MOST_FEEDING = 4  # a pipe has one writer, mostly
 LATE_TIMES = 3.0  # the longest step: an evaluation or a checkpoint belongs to some
 
 
@@ -66,6 +67,15 @@ def nearest(case: Case, alive: Iterable[int], most: int) -> list[int]:
     order += [pid for pid in alive if pid not in members or members[pid].role != "service"]
     living = set(alive)
     return [pid for pid in dict.fromkeys(order) if pid in living][:most]
+
+
+def feeding(history: History, alive: Iterable[int]) -> list[int]:
+    """Processes outside of the job that may write into a pipe which one of it waits to read: whether they work is worth a look."""
+    job = set(alive)
+    seen = (history.latest(Descriptor, *key) for pid in job for key in history.of(Descriptor, pid))
+    read = (one.reading for one in seen if one is not None and "r" in one.reading.access)
+    outside = {pid for file in read if file.kind in ("pipe", "fifo") for pid in file.writers if pid not in job}
+    return sorted(outside)[:MOST_FEEDING]
 
 
 class Interest:

@@ -4,7 +4,7 @@ import pytest
 
 from perfwatch.probes.readings import Descriptor, Frame, SourceLine, Wait
 from perfwatch.triage.history import History
-from tests.triage.rank_looks import FIRST, MODULE, STOPPED, TRAIN, Frames, job, judged, looks, runs, stands
+from tests.triage.rank_looks import FIRST, MODULE, STOPPED, TRAIN, Frames, job, judged, looks, runs, stands, uses
 
 ASKS: Frames = (Frame("confirm", TRAIN, 24), Frame("save", TRAIN, 31), MODULE)
 READS = Wait(call="read", number=0, kind="read", fd=0, forever=True)
@@ -66,6 +66,21 @@ def test_who_is_given_one_order_after_the_other_is_given_time(
 
     assert soon.state == "inconclusive"
     assert (late.state, late.cause, late.confidence) == ("hung", "blocked_pipe", 0.78)
+
+
+@pytest.mark.parametrize(
+    ("loops", "cores", "state"), [(("while",), 0.9, "busy"), (("while",), 0.01, "hung"), ((), 0.9, "hung")]
+)
+def test_a_writer_outside_of_the_job_that_works_will_send_when_it_is_done(
+    loops: tuple[str, ...], cores: float, state: str
+) -> None:
+    """Who shuffles the next epoch computes for minutes before its first line; a question is not what anybody works for."""
+    history = asks(("sys.stdin.readline",), loops)
+    uses(history, ORCHESTRATOR, cores, 0.0, STOPPED + 90.0)
+    verdict = judged(history, STOPPED + 80.0)
+
+    assert verdict.state == state
+    assert verdict.cause == ("waiting_on_work" if state == "busy" else "blocked_pipe")
 
 
 def test_a_stdin_whose_other_end_nobody_holds_is_sure() -> None:

@@ -90,7 +90,7 @@ def told(case: Case, killed: tuple[int, ...], ended: r.ProcessEnded) -> str:
     sizes = [
         seen.reading.resident_bytes
         for key in case.history.entities(r.ProcessUsage)
-        if own or key[0] in killed
+        if key[0] in (case.job.members if own else killed)
         for seen in case.history.series(r.ProcessUsage, *key)
     ]
     size = f"largest resident size seen: {max(sizes, default=0) / 2**30:.1f} GiB"

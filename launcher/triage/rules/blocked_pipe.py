@@ -13,7 +13,8 @@ How it is recognised
 
 What it is mistaken for
     A slow reader: the writer runs now and then. A queue between the job's own processes: the chain goes on to the other end.
-    ``waiting_for_input``: a terminal too, but it is read. A program that another one outside of the job drives over its stdin.
+    ``waiting_for_input``: a terminal too, but it is read. A program that another one outside of the job drives over its stdin, or
+    a FIFO whose writer outside of the job works: ``waiting_on_work``.
 
 What to do next
     Read the pipe (or kill the reader, if it is stuck), redirect the job's output to a file. At a terminal, Ctrl-Q.
@@ -51,7 +52,8 @@ def judge(case: Case) -> Outcome:
             return between
         if end.kind not in ("pipe_full", "pipe_empty") or not end.still or chain.through & {"child", "pool"}:
             continue
-        if end.kind == "pipe_empty" and goes_on(case, chain):
+        asks = end.kind == "pipe_empty" and asks_once(case, chain)
+        if end.kind == "pipe_empty" and not asks and goes_on(case, chain):
             continue
         if (terminal := held(case, chain)) is not None:
             return terminal
@@ -69,7 +71,6 @@ def judge(case: Case) -> Outcome:
         name = end.descriptor.target if end.descriptor else end.detail
         stream = STREAMS.get(end.descriptor.fd) if end.descriptor else None
         which = f" ({stream})" if stream else ""
-        asks = not writes and asks_once(case, chain)
         return hung(
             case,
             CAUSE.name,

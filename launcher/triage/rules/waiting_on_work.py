@@ -4,15 +4,15 @@ What it means
     A converter, a compressor, another process that builds an index or a cache: training goes on when it is done.
 
 How it is recognised
-    The wait chain leads to a child process; or, while no step is seen and the loop around the wait makes none, to a pool's
-    worker that hands over results, or through a pipe or a socket to a process that the rank started; or it ends at a file lock
-    that somebody holds, or it asks again and again for a file while a child of its own, or another rank with something else to
-    do, is there. And that process (or what it started) uses CPU time or reads and writes, in a thread that is not a mere
-    heartbeat beside one that stands still. Or other threads of its own process, or in native code what it has started, may
-    bring what it waits for, and those work; or it is an actor between two calls, and its driver or another actor works; or it
-    waits in a collective, for a rank that runs Python, and reads or writes meanwhile or turns in a ``for`` loop. Or the training
-    thread itself, or a worker that owes it a batch, goes through data: it reads or writes all the time, in no ``while`` loop. Or
-    it sleeps until a moment that the kernel knows, ten minutes off at most.
+    The wait chain leads to a child process; or, while no step is seen and the loop around the wait makes none, to a pool's worker
+    that hands over results, or through a pipe or a socket to a process that the rank started; or it ends at a file lock that
+    somebody holds, or at an empty pipe into which somebody outside of the job writes, or it asks again and again for a file while a
+    child of its own, or another rank with something else to do, is there. And that process (or what it started) uses CPU time or
+    reads and writes, in a thread that is not a mere heartbeat beside one that stands still. Or other threads of its own process, or
+    in native code what it has started, may bring what it waits for, and those work; or it is an actor between two calls, and its
+    driver or another actor works; or it waits in a collective, for a rank that runs Python, and reads or writes meanwhile or turns
+    in a ``for`` loop. Or the training thread itself, or a worker that owes it a batch, goes through data: it reads or writes all
+    the time, in no ``while`` loop. Or it sleeps until a moment that the kernel knows, ten minutes off at most.
 
 What it is mistaken for
     ``blocked_child`` and ``waiting_for_file``: there nobody at the end of the chain does anything. ``starved_by_transforms``:
@@ -61,9 +61,7 @@ def _of(case: Case, chain: Chain) -> Iterator[Outcome]:
 
 def _finding(case: Case, chain: Chain, pid: int) -> Finding | None:
     node = node_of(case.history, case.job, pid)
-    if not moves(case, chain.end.node if chain.end.node.pid == pid else node):
-        return None
-    used = busy_with(case, pid)
+    used = busy_with(case, pid) if moves(case, chain.end.node if chain.end.node.pid == pid else node) else None
     if used is None:
         return None
     member, all_wait = case.job.members.get(pid), in_collective(case, chain)
@@ -89,7 +87,8 @@ def _finding(case: Case, chain: Chain, pid: int) -> Finding | None:
 
 def _waits_for(case: Case, chain: Chain, node: Node) -> str:
     """The beginning of a sentence that ends with the process that works; whether for this wait, is told by some ends only."""
-    end, what = chain.end, ""
+    end, pipe = chain.end, chain.end.descriptor
+    what = f"data on {pipe.target} from " if end.kind == "pipe_empty" and pipe is not None else ""
     if in_collective(case, chain):
         where = chain.awaited if end.kind == "collective" else "a collective"
         return f"the other ranks wait in {where} for rank {node.rank}, "

@@ -98,6 +98,7 @@ def own_cores(case: Case, on: frozenset[int] | None = None) -> float:
     return sum(
         case.history.rate(r.ProcessUsage, pid, of=lambda u: u.cpu_seconds, seconds=WINDOW_SECONDS) or 0.0
         for (pid,) in case.history.entities(r.ProcessUsage)
+        if pid in case.job.members  # others are read as well, who write into a pipe of the job's
         if on is None or (seen := case.history.latest(r.Affinity, pid)) is None or on.issuperset(seen.reading.cpus)
     )
 

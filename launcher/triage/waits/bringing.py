@@ -25,11 +25,12 @@ PATIENT_SECONDS = (
 )
 DELIVERED_SECONDS = 15.0  # since a pool's worker handed over a result
 LOOKS_FOR_A_FILE = ("file_lock", "file_poll")
+HELD = ("file_lock", "pipe_empty")  # by those who are known by number, in the job or outside of it
 
 
 def asked(case: Case, chain: Chain) -> tuple[int, ...]:
     """The processes for whose work it waits."""
-    if chain.end.kind == "file_lock":
+    if chain.end.kind in HELD:
         waiting = {chain.end.node.pid}.difference(chain.end.others)
         return tuple(pid for pid in could_release(case, chain) if pid not in waiting)
     if chain.end.kind == "file_poll":  # who brings the file is not known; a child or a rank that works is likely to
