@@ -199,7 +199,8 @@ def test_who_writes_from_outside_of_the_job_into_a_pipe_that_it_reads_is_looked_
     """Whether that process works tells whether data will come; a server works for others, too."""
     history = History()
     history.add(
-        0.0, Descriptor(pid=PID, fd=3, kind=kind, target="/data/examples", access=access, readers=(PID,), writers=(7, PID))
+        0.0,
+        Descriptor(pid=PID, fd=3, kind=kind, target="/data/examples", access=access, readers=(PID,), writers=(7, PID)),
     )
 
     assert feeding(history, [PID]) == looked_at
