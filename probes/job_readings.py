@@ -189,6 +189,10 @@ class SourceLine(Reading, frozen=True, kw_only=True):
     # ``for`` that never ends is, too.
     loops: tuple[str, ...] = ()
     hands_out: bool = False  # one of these loops yields
+    nears_its_end: bool = (
+        False  # a turn of the innermost one, a ``while``, that comes to this line takes on what is tested
+    )
+    fills: bool = False  # the innermost one, a ``while``, calls a method of the very thing that it tests
     # Calls of the ``with`` statements around it in its function: ``profile(activities, record_shapes)``.
     within: tuple[str, ...] = ()
     retried_calls: tuple[str, ...] = ()  # what that loop tries, where this line is what it does when the try has failed

@@ -1,4 +1,7 @@
-"""Which loops of a program come to their end by themselves, by their text: those that count, and those that wait for nothing."""
+"""Which loops of a program come to their end by themselves, by their text: those that count, and those that wait for nothing.
+
+And of a ``while`` that need not: by what would a turn bring it nearer to its end, if it comes to that?
+"""
 
 import ast
 from collections.abc import Iterator
@@ -7,6 +10,7 @@ Loop = ast.For | ast.AsyncFor | ast.While
 _Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
 _ORDERS = ast.Lt | ast.LtE | ast.Gt | ast.GtE
 _STEPS = ast.Add | ast.Sub
+_CUTS = ast.Continue | ast.Break | ast.Return | ast.Raise
 
 
 def comes_to_its_end(loop: Loop) -> bool:
@@ -24,8 +28,7 @@ def _counts(loop: ast.While) -> bool:
 
     A turn that may be cut short before (``continue``, ``try``), or a counter that is set anew, proves nothing.
     """
-    both = loop.test.values if isinstance(loop.test, ast.BoolOp) and isinstance(loop.test.op, ast.And) else [loop.test]
-    tested = {name for one in both for name in _compared(one)}
+    tested = _tested(loop)
     for statement in loop.body:
         counted = _counted(statement)
         if counted in tested:
@@ -33,6 +36,47 @@ def _counts(loop: ast.While) -> bool:
         if any(isinstance(node, ast.Continue) for node in (statement, *_within(statement))):
             return False
     return False
+
+
+def nears_its_end(loop: Loop, line: int) -> bool:
+    """Whether a turn that comes to this line takes the tested counter on: it stands in a branch that does, at that or before it.
+
+    ``while len(out) < n: if good(x): note(x); out.append(x)``: whoever is met at ``note`` has found one more.
+    """
+    return isinstance(loop, ast.While) and _leads_on(loop.body, line, _tested(loop))
+
+
+def fills(loop: Loop) -> bool:
+    """Whether a loop calls a method of the very thing that it tests: ``while memory.filled < n: memory.add(x)``."""
+    if not isinstance(loop, ast.While):
+        return False
+    asked = {dotted(node.func).rpartition(".")[0] for node in ast.walk(loop.test) if isinstance(node, ast.Call)}
+    things = {part for name in {*_tested(loop), *asked} for part in (name, name.rpartition(".")[0]) if part}
+    calls = (node for statement in loop.body for node in (statement, *_within(statement)) if isinstance(node, ast.Call))
+    return any(dotted(call.func).rpartition(".")[0] in things for call in calls)
+
+
+def _tested(loop: ast.While) -> set[str]:
+    """What the condition compares; of several that must hold, what any of them does."""
+    both = loop.test.values if isinstance(loop.test, ast.BoolOp) and isinstance(loop.test.op, ast.And) else [loop.test]
+    return {name for one in both for name in _compared(one)}
+
+
+def _leads_on(block: list[ast.stmt], line: int, tested: set[str]) -> bool:
+    """Whether a statement of the block takes a tested counter on, from that of the line on and before any that may cut the turn short."""
+    at = next((at for at, one in enumerate(block) if one.lineno <= line <= (one.end_lineno or one.lineno)), None)
+    if at is None:
+        return False
+    for statement in block[at:]:
+        if _counted(statement) in tested:
+            return True
+        if any(isinstance(node, _CUTS) for node in (statement, *_within(statement))):
+            break
+    here = block[at]
+    header = getattr(here, "test", getattr(here, "iter", None))
+    if isinstance(here, _Scope) or (header is not None and line <= header.end_lineno):
+        return False  # ``if good(x): out.append(x)``: who is met there may only ask
+    return any(_leads_on(getattr(here, name, []), line, tested) for name in ("body", "orelse", "finalbody"))
 
 
 def _compared(test: ast.expr) -> Iterator[str]:

@@ -55,3 +55,42 @@ def test_one_that_waits_for_a_condition_may_not(loop: str) -> None:
 def test_a_loop_that_yields_hands_something_out(text: str, expected: bool) -> None:
     """A function that is made in it does not count."""
     assert describe(text, "/app/data.py", 3).hands_out is expected
+
+
+@pytest.mark.parametrize(
+    ("loop", "nears"),
+    [
+        ("while len(batch) < n:\n    x = draw()\n    if fits(x):\n        note(x)\n        batch.append(x)\n", (4, 5)),
+        ("while len(batch) < n:\n    x = draw()\n    if fits(x): batch.append(x)\n", ()),  # the line asks as well
+        ("while t < end:\n    x = f(x)\n    if x > tol:\n        h /= 2\n        continue\n    t += h\n", (6,)),
+        (
+            "while left and t < end:\n    with lock:\n        if f(x):\n            raise E\n        t += h\n    g(x)\n",
+            (5,),
+        ),
+        ("while t < end:\n    if f(x):\n        t += h\n        return t\n    g(x)\n", (3,)),
+        ("while not found:\n    if f(x):\n        out.append(x)\n    g(x)\n", ()),  # what is tested is another thing
+        ("while True:\n    if f(x):\n        out.append(x)\n    g(x)\n", ()),
+    ],
+)
+def test_a_branch_that_takes_the_tested_counter_on_brings_a_loop_nearer_to_its_end(
+    loop: str, nears: tuple[int, ...]
+) -> None:
+    """Who is met in it is not in vain; who only ever asks may be."""
+    lines = range(1, loop.count("\n") + 1)
+
+    assert tuple(line for line in lines if describe(loop, "/app/train.py", line).nears_its_end) == nears
+
+
+@pytest.mark.parametrize(
+    ("loop", "filled"),
+    [
+        ("while memory.filled < n:\n    x = f(x)\n    memory.add(x)\n", True),
+        ("while len(memory) < n:\n    x = f(x)\n    if x: memory.add(x)\n", True),
+        ("while not memory.is_full():\n    x = f(x)\n    memory.add(x)\n", True),
+        ("while error > bound:\n    x = f(x)\n    log.add(x)\n", False),
+        ("while True:\n    memory.add(f(x))\n    x = 1\n", False),
+    ],
+)
+def test_a_loop_that_calls_a_method_of_what_it_tests_fills_it_perhaps(loop: str, filled: bool) -> None:
+    """A replay memory, a set of words: whether it really grows is seen elsewhere."""
+    assert describe(loop, "/app/train.py", 2).fills is filled

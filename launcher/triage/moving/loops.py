@@ -13,6 +13,7 @@ from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import stacks_of
+from perfwatch.triage.moving.nearing import comes_nearer, comes_out, whole
 from perfwatch.triage.moving.working import MOVING_BYTES, chars_of
 from perfwatch.triage.shares.profile import profile
 from perfwatch.triage.verdict import Evidence, Finding
@@ -103,7 +104,10 @@ def counts(history: History, node: Node) -> bool:
 
 
 def turning(history: History, node: Node) -> tuple[str, ...]:
-    """Kinds of the loops, innermost first, in the innermost frame that stays and has any; () when not known."""
+    """Kinds of the loops, innermost first, in the innermost frame that stays and has any; () when not known.
+
+    A ``while`` that is seen to come nearer to its end is one that has an end.
+    """
     return _turning(history, node)[0]
 
 
@@ -126,14 +130,25 @@ def _look_at(frame: r.Frame) -> tuple[str, ...]:
 
 
 def _turning(history: History, node: Node) -> tuple[tuple[str, ...], r.Frame | None]:
+    return history.once(("turning", node.pid, node.tid, node.role), lambda: _find_turning(history, node))
+
+
+def _find_turning(history: History, node: Node) -> tuple[tuple[str, ...], r.Frame | None]:
     staying = _staying(history, node)
     generator = _iterated(history, node, len(staying))
+    left: r.Frame | None = None
     for lines in reversed([*staying, generator] if generator else staying):
         known = [(source.loops, line) for line in lines if (source := line_of(history, line))]
         loops, frame = max(known, key=lambda one: len(one[0]), default=((), None))
+        if loops[:1] == ("while",) and frame is not None and node.role == "rank":
+            if comes_nearer(history, node, lines):
+                return ("for", *loops[1:]), frame
+            if lines is not generator and comes_out(history, node, frame):
+                left = left or frame  # its loop ends each time: what calls it again?
+                continue
         if loops:
             return loops, frame
-    return (), None
+    return (("for",), left) if left else ((), None)
 
 
 def _iterated(history: History, node: Node, depth: int) -> list[r.Frame]:
@@ -144,7 +159,7 @@ def _iterated(history: History, node: Node, depth: int) -> list[r.Frame]:
     at: Counter[tuple[str, str]] = Counter()
     lines: dict[tuple[str, str], list[r.Frame]] = {}
     total = 0
-    for seen in stacks_of(history, node.pid, node.tid, SECONDS):
+    for seen in whole(stacks_of(history, node.pid, node.tid, SECONDS)):
         total += seen.reading.samples
         frames = user_frames(seen.reading)[::-1]
         header = line_of(history, frames[depth - 1]) if len(frames) > depth > 0 else None
@@ -160,7 +175,7 @@ def _staying(history: History, node: Node) -> list[list[r.Frame]]:
     """The program's own frames that stay, outermost first; of each, the lines that it was seen at."""
     stacks = [
         (user_frames(seen.reading)[::-1], seen.reading.samples)
-        for seen in stacks_of(history, node.pid, node.tid, SECONDS)
+        for seen in whole(stacks_of(history, node.pid, node.tid, SECONDS))
     ]
     total = sum(weight for _, weight in stacks)
     found: list[list[r.Frame]] = []

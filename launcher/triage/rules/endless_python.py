@@ -6,10 +6,12 @@ What it means
 
 How it is recognised
     The training thread runs Python (or sleeps in the program's own code) below the same outer frame, was never seen in training
-    code meanwhile, and this lasts beyond the patience and what this run has recovered from before; five times as long for a
-    ``for`` loop, a ``while`` that reads or writes data, or computes in torch, or is a library's, and one of ``for`` loops before
-    any training. A sleep whose deadline lies beyond it need not be waited for. Or it is in training code, but all of many samples
-    are of one ``while`` loop inside of one call, and of nothing else; the loop may ask its card for a value in each turn.
+    code meanwhile, and this lasts beyond the patience and what this run has recovered from before; five times as long for a ``for``
+    loop, a ``while`` that reads or writes data, or computes in torch, or is a library's, and one of ``for`` loops before any
+    training. A ``while`` loop counts as a ``for`` loop where turns are seen that bring it on: the branch that takes one more, its
+    function left and entered anew, a store that is filled while memory grows. A sleep whose deadline lies beyond it need not be
+    waited for. Or it is in training code, but all of many samples are of one ``while`` loop inside of one call, and of nothing
+    else; the loop may ask its card for a value in each turn.
 
 What it is mistaken for
     Long but finite Python: hence the patience, without an end for who reads or writes all the time (``waiting_on_work``), or
