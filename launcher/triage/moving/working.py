@@ -25,6 +25,9 @@ WORKING_SHARE = 0.05  # of a core
 MOVING_BYTES = 4096  # per second
 RESTING_SHARE = 0.02  # of a core; a heartbeat that looks up ten times a second uses 0.5 %
 BESIDE_SHARE = 0.2  # of a core, all threads together: what samples the machine beside a deadlock uses a few per cent
+LOADING_BYTES = (
+    2**20
+)  # per second; a shell that asks five times a second by grep and sleep reads 110 KiB/s, all of it their libraries
 AT_ONCE = 0.0  # seconds that somebody must be watched who is seen to use CPU time between two looks
 HELD_BY_OTHERS = ("file_lock", "network", "pipe_empty")  # ends whose ``others`` are processes
 SETTLED = ("dead", "stopped", "traced", "cycle")  # ends that nobody's work beside them heals
@@ -130,7 +133,24 @@ def busy_with(case: Case, pid: int, watched_seconds: float = WATCHED_SECONDS) ->
     cores = _rate(case, pid, lambda usage: usage.cpu_seconds, watched_seconds)
     moved = _rate(case, pid, lambda usage: float((usage.read_chars or 0) + (usage.written_chars or 0)), watched_seconds)
     data = max(moved or 0.0, _carried(case, pid, [tid for _, tid in case.history.of(Thread, pid)]))
-    return Work(cores, data) if cores is not None and (cores >= WORKING_SHARE or data >= MOVING_BYTES) else None
+    if cores is None or (cores < WORKING_SHARE and (data < MOVING_BYTES or _only_loads(case, pid, data))):
+        return None
+    return Work(cores, data)
+
+
+def _only_loads(case: Case, pid: int, data: float) -> bool:
+    """Whether what a process reads may be what brief programs that it starts are loaded from.
+
+    The kernel adds to a process what its reaped children have read and written (``do_io_accounting`` in fs/proc/base.c). Where
+    these compute next to nothing, write nothing and read from no disk, all of it may be their libraries.
+    """
+    reaped = _rate(case, pid, lambda usage: usage.children_cpu_seconds, AT_ONCE)
+    computed = _rate(case, pid, lambda usage: usage.cpu_seconds + (usage.children_cpu_seconds or 0.0), AT_ONCE)
+    written = _rate(case, pid, lambda usage: usage.written_chars, AT_ONCE)
+    fetched = _rate(case, pid, lambda usage: usage.read_bytes, AT_ONCE)
+    if not reaped or computed is None or written is None or fetched is None:
+        return False
+    return computed < WORKING_SHARE and max(written, fetched) < MOVING_BYTES and data < LOADING_BYTES
 
 
 def work_beside(case: Case, node: Node) -> Work | None:

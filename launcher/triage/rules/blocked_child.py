@@ -6,10 +6,12 @@ What it means
 How it is recognised
     The wait chain passes from the training thread to a child and ends there, in something that does not move, or comes back
     to the training thread: the child writes into a pipe that only its parent, which waits for its end, could read. A child
-    whose whole tree naps without CPU time or io is suspected, and named after twice the patience.
+    whose whole tree naps without CPU time or io is suspected, and named after twice the patience; so is a script that starts one
+    brief program after the other and mostly sleeps in between.
 
 What it is mistaken for
-    A child that works (it burns CPU or does io, in whatever thread, or what it started does): busy. A dead child:
+    A child that works (it burns CPU or does io, in whatever thread, or what it started does): busy. What brief programs are
+    loaded from is no such io, but what they write is. A dead child:
     ``dead_worker``. A child blocked on a file or a peer is still a blocked child: the chain says on what. ``blocked_pipe``: it
     waits for a reader of its output, or does not read what it is sent, and nobody waits for its end.
 
@@ -17,14 +19,15 @@ What to do next
     Look at the child; give ``subprocess.run`` a timeout.
 """
 
-from perfwatch.probes.readings import Process, ProcessUsage, Thread
+from perfwatch.probes.readings import Process, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon
 from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Alternative, Evidence, Link, Outcome
+from perfwatch.triage.verdict import Alternative, Link, Outcome
 from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.child_at_rest import Rest, at_rest
 from perfwatch.triage.waits.forked import forked_with_a_lock
 from perfwatch.triage.waits.full_pipe import of_its_pipe
 from perfwatch.triage.waits.node import NATIVE_WAIT, node_of, silence
@@ -37,8 +40,6 @@ TALKED_TO = frozenset({"pipe", "socket"})  # to a program of its own; a worker a
 DOZING = 2.0  # times the patience, for children that nap: they may look at something that comes in the end
 UNSEEN = ("unknown", NATIVE_WAIT)
 GUESSED = 0.7  # so they may; and so may another thread, where one moves, or whatever it is that could not be seen
-WATCHED_SECONDS = 10.0
-IDLE_SHARE = 0.002  # of a core
 
 
 def judge(case: Case) -> Outcome:
@@ -46,8 +47,8 @@ def judge(case: Case) -> Outcome:
     for chain in case.still_chains:
         end = chain.end
         child = _child(case, chain)
-        if end.kind == "sleep" and "child" in chain.through and child is not None and _dozes(case, child):
-            return _finding(case, chain, child, DOZING * temporal(case), dozing=True)
+        if "child" in chain.through and child is not None and (rests := at_rest(case, chain, child)) is not None:
+            return _finding(case, chain, child, DOZING * temporal(case), rests)
         if end.kind in ("dead", "stopped", "traced") or not end.still or wakes_soon(case, end) or goes_on(case, chain):
             continue
         if child is None or of_its_pipe(case, chain):
@@ -59,19 +60,19 @@ def judge(case: Case) -> Outcome:
     return None
 
 
-def _finding(case: Case, chain: Chain, child: Member, patience: float, dozing: bool = False) -> Outcome:
+def _finding(case: Case, chain: Chain, child: Member, patience: float, rests: Rest | None = None) -> Outcome:
+    does = rests.does if rests is not None and rests.does else f"waits for {_last(chain).waits_for}"
     name = " ".join(" ".join(child.process.command).split())[:80]
     return hung(
         case,
         CAUSE.name,
         chain,
         owner=CAUSE.owner,
-        summary=f"the training thread waits for {_between(case, chain, child)}child {child.pid} ({name}), "
-        f"which waits for {_last(chain).waits_for}",
+        summary=f"the training thread waits for {_between(case, chain, child)}child {child.pid} ({name}), which {does}",
         patience=patience,
-        silent=silence(case.history, chain.start) if dozing else None,
-        evidence=_asleep(case, chain, child) if dozing else (),
-        ceiling=GUESSED if dozing or chain.end.detail == OTHERS_MOVE or chain.end.kind in UNSEEN else 1.0,
+        silent=silence(case.history, chain.start) if rests is not None else None,
+        evidence=rests.evidence if rests is not None else (),
+        ceiling=GUESSED if rests is not None or chain.end.detail == OTHERS_MOVE or chain.end.kind in UNSEEN else 1.0,
         alternatives=(Alternative(cause="dead_worker", refuted_by=f"process {child.pid} is alive"),),
         next=_next(case, chain, child),
     )
@@ -94,39 +95,11 @@ def _between(case: Case, chain: Chain, child: Member) -> str:
     return "" if case.job.branch(first, chain.start.pid) == child else f"pid {first}, and that for "
 
 
-def _asleep(case: Case, chain: Chain, child: Member) -> tuple[Evidence, ...]:
-    pid, silent = chain.start.pid, f"{silence(case.history, chain.start) or 0.0:.0f} s"
-    return (
-        case.saw("thread", f"pid {pid}", "the training thread has not run", silent, "runs within each step"),
-        case.saw(
-            "usage", f"pid {child.pid}", "works at nothing", "no CPU time, 0 bytes, in all that it started", "either"
-        ),
-    )
-
-
 def _last(chain: Chain) -> Link:
     """The step at the end that matters; of a cycle, the one that closes it."""
     at = (chain.end.node.pid, chain.end.node.tid)
     same = [link for link in chain.links if (link.pid, link.tid) == at]
     return same[-1] if same and chain.end.kind != "cycle" else chain.links[-1]
-
-
-def _dozes(case: Case, child: Member) -> bool:
-    """Whether a child and all that it started only nap: no CPU time, not a byte, and none of them is new."""
-    alive = (m for m in case.job.members.values() if m.alive)
-    return all(_is_idle(case, m.pid) for m in alive if m.pid == child.pid or case.job.branch(m.pid, child.pid))
-
-
-def _is_idle(case: Case, pid: int) -> bool:
-    used = case.history.growth(ProcessUsage, pid, of=lambda usage: usage.cpu_seconds)
-    moved = case.history.growth(
-        ProcessUsage, pid, of=lambda usage: (usage.read_chars or 0) + (usage.written_chars or 0)
-    )
-    seen = case.history.latest(Process, pid)
-    if used is None or moved is None or seen is None or used[1] < WATCHED_SECONDS:
-        return False
-    age = (seen.reading.age_seconds or 0.0) + case.at - seen.at
-    return used[0] <= IDLE_SHARE * used[1] and moved[0] == 0 and age >= temporal(case)
 
 
 def _child(case: Case, chain: Chain) -> Member | None:
