@@ -1,20 +1,26 @@
 """What makes a calm job suspect: its cards and their driver speak before the steps are late."""
 
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from perfwatch.probes.readings import Descriptor, Frame, GpuEvent, GpuSilence, Reading, Stack
+from perfwatch.probes.readings import Descriptor, Frame, GpuEvent, GpuSilence, ProcessUsage, Reading, Stack
 from perfwatch.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
 from perfwatch.triage.shares.profile import HOLD_SECONDS
+from perfwatch.watch import Watch
 from perfwatch.watching.attention import Interest, Schedule, alarm, feeding, late_seconds
 from perfwatch.watching.cadence import calm_sample
 from perfwatch.watching.news import News, Teller
 from tests.cards import UUID, h200
+from tests.sessions import PATIENCE_SECONDS, session
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, READS_LOSS, Training
 
 STEPS = [FORWARD, BACKWARD, OPTIMIZER]
@@ -204,3 +210,18 @@ def test_who_writes_from_outside_of_the_job_into_a_pipe_that_it_reads_is_looked_
     )
 
     assert feeding(history, [PID]) == looked_at
+
+
+def test_a_watch_looks_at_who_writes_from_outside_into_what_its_job_reads() -> None:
+    """Here that is the test itself, which holds the other end of the program's stdin."""
+    program = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    watch = Watch([program.pid], session(root_pids=(program.pid,)), eager=True)
+    ends = time.monotonic() + PATIENCE_SECONDS
+    while watch.case().history.latest(ProcessUsage, os.getpid()) is None and time.monotonic() < ends:
+        time.sleep(min(0.2, watch.tick()))
+    seen = watch.case().history.latest(ProcessUsage, os.getpid())
+    watch.close()
+    program.communicate()
+
+    assert seen is not None
+    assert os.getpid() not in watch.case().job.members
