@@ -11,6 +11,7 @@ from functools import partial
 from perfwatch.probes import readings as r
 from perfwatch.triage.cards.baseline import baseline
 from perfwatch.triage.cards.gpu import Regime, regimes
+from perfwatch.triage.cards.neighbours import unused
 from perfwatch.triage.cards.whose import cards_of, index_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
@@ -70,7 +71,7 @@ class Accelerated:
 
 
 def accelerated(case: Case) -> list[Accelerated]:
-    """Every rank that makes progress with a card that was looked at for long enough."""
+    """Every rank that makes progress with a card that was looked at for long enough, and computes on it as far as is known."""
     return case.history.once("accelerated", lambda: _accelerated(case))
 
 
@@ -80,7 +81,7 @@ def _accelerated(case: Case) -> list[Accelerated]:
         now = case.progress[rank.pid]
         seconds = min(WINDOW_SECONDS, trained_for(case, rank))
         cards = regimes(case.history, rank.pid, seconds)
-        if now.kind != "moving" or not cards or cards[0].seconds < FEW_SECONDS:
+        if now.kind != "moving" or not cards or cards[0].seconds < FEW_SECONDS or unused(case.history, cards[0].uuid):
             continue
         moved = motion(case.history, rank.pid, now.thread, seconds)
         runs = (moved.run_share or 0.0) + (moved.delay_share or 0.0)

@@ -37,6 +37,18 @@ def neighbours(history: History, uuid: str) -> tuple[Neighbour, ...]:
     return tuple(sorted(found, key=lambda one: -(one.share or 0.0)))
 
 
+def unused(history: History, uuid: str) -> bool:
+    """Whether the job has a context on a card and computes nothing there: all its processes are listed, and none was busy.
+
+    A program that trains on the CPU has one as soon as a library asks for the card (measured: torch's compiler, 0.5 GiB).
+    """
+    living, job = _living(history, uuid), _job(history)
+    own = [one for one in living if one.local_pid in job]
+    if not own or len(own) < len(_bound(history, uuid)) or any(one.kind == "mps" for one in own):
+        return False
+    return all(_share(history, uuid, one) == 0.0 for one in own)
+
+
 def mps_servers(history: History, uuid: str) -> tuple[int, ...]:
     """Who may be the MPS server of the job's processes on a card: it is not of the job, and what they compute may be booked to it.
 
