@@ -23,6 +23,13 @@ AROUND_COMPLETED = 8  # ranks are compared by sequence number, and one that goes
 MOST_GROUPS = 64
 MOST_FRAMES = 6
 OVER = "completed"
+WHAT = (
+    "profiling_name",
+    "input_sizes",
+    "input_dtypes",
+    "output_sizes",
+    "output_dtypes",
+)  # of an entry: what was called
 MOST_SIZE_CHARACTERS = 200
 MOST_NAME_CHARACTERS = 100
 MOST_RANKS_CHARACTERS, MOST_DIGITS = 200_000, 10  # of the ranks of a group, and of one rank
@@ -95,15 +102,22 @@ def _plain(content: bytes) -> Any:
 
 
 def _joined(entries: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Without the pieces of a collective, whose end stands for them; the end of a batch of sends is no collective, whatever it says."""
+    """Without the pieces of a collective, whose end stands for them; the end of a batch of sends is no collective, whatever it says.
+
+    An end that bears no name and no sizes of its own has those of its only piece (recorded on two H100, torch 2.11: three tensors that
+    are reduced as one are ``allreduce_coalesced`` and then ``coalesced``, of one number).
+    """
     found: list[Mapping[str, Any]] = []
     for entry in entries:
         called = _called(entry)
         if called == BATCH and found and found[-1].get("is_p2p") is True:
             entry = {**entry, "is_p2p": True}
         elif called.endswith(BATCH) and entry.get("is_p2p") is not True:
+            pieces = []
             while found and _is_piece(found[-1], entry):
-                found.pop()
+                pieces.append(found.pop())
+            if called == BATCH and len(pieces) == 1:
+                entry = {**entry, **{key: pieces[0][key] for key in WHAT if key in pieces[0]}}
         found.append(entry)
     return found
 

@@ -13,6 +13,11 @@ def dump(rank: int) -> bytes:
     return (RECORDED / f"fr_torch2.11_hung_rank{rank}.pickle").read_bytes()
 
 
+def coalesced(rank: int) -> bytes:
+    """The newest 17 calls of rank 0 or 1 on two H100, torch 2.11: sends in a batch and alone, and collectives of several pieces."""
+    return (RECORDED / f"fr_torch2.11_coalesced_rank{rank}.pickle").read_bytes()
+
+
 class Bomb:
     """A pickle that would run a command."""
 

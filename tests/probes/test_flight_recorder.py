@@ -12,7 +12,7 @@ import pytest
 
 from perfwatch.probes.flight_record import parse
 from perfwatch.probes.probe import Unavailable
-from tests.probes.flight_dumps import Bomb, dump
+from tests.probes.flight_dumps import Bomb, coalesced, dump
 
 
 def test_a_dump_says_how_far_a_rank_has_come_in_each_group() -> None:
@@ -31,6 +31,27 @@ def test_json_says_the_same_as_pickle() -> None:
     whole = pickle.loads(dump(0))
 
     assert parse(json.dumps(whole).encode(), 600, 0, "pipe") == parse(dump(0), 600, 0, "pipe")
+
+
+def test_what_torch_makes_of_several_is_one_collective_and_a_send_is_none() -> None:
+    """Both ranks count alike, from the barrier before to the one after; three reductions as one keep their name and their sizes."""
+    (zero,), (one,) = (parse(coalesced(rank), 600 + rank, rank, "pipe") for rank in (0, 1))
+    called = [
+        [(each.sequence, each.name) for each in group.operations if not each.point_to_point] for group in (zero, one)
+    ]
+
+    assert called[0] == called[1]
+    assert called[0] == [
+        (18, "all_reduce_barrier"),
+        (19, "all_reduce"),
+        (20, "ALLGATHER_coalesced"),
+        (21, "REDUCE_SCATTER_coalesced"),
+        (22, "allreduce_coalesced"),
+        (23, "all_to_all"),
+        (24, "all_reduce_barrier"),
+    ]
+    assert (zero.enqueued, zero.completed, one.enqueued, one.completed) == (24, 24, 24, 24)
+    assert next(each for each in zero.operations if each.sequence == 22).input_sizes == "1048576,1048576,1048576"
 
 
 def test_gloo_never_says_completed() -> None:

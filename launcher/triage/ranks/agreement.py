@@ -9,7 +9,7 @@ from perfwatch.triage.ranks.lapsed import passed
 
 # Calls whose tensors must be of one size in every rank; of the others, sizes may differ by design or by rank.
 SAME_SIZE = frozenset(
-    "all_reduce all_reduce_coalesced broadcast reduce _all_gather_base all_gather_into_tensor _reduce_scatter_base"
+    "all_reduce allreduce_coalesced broadcast reduce _all_gather_base all_gather_into_tensor _reduce_scatter_base"
     " reduce_scatter_tensor all_gather_single reduce_scatter_single all_reduce_barrier".split()
 )
 
