@@ -210,8 +210,9 @@ class Watch:
         alive = list(self.look.known)
         ranks = [rank.pid for rank in case.ranks] or alive[:1]
         swept = nearest(case, alive, cadence.MOST_SWEPT)
+        outside = feeding(self._history, alive) if self.suspicious else []
         if self._schedule.due("usage", cadence.USAGE_SECONDS if self.suspicious else cadence.CALM_USAGE_SECONDS):
-            self.look.usage([*swept, *feeding(self._history, alive)] if self.suspicious else ranks)
+            self.look.usage([*swept, *outside] if self.suspicious else ranks)
         if self._schedule.due("machine", cadence.MACHINE_SECONDS if self.suspicious else cadence.CALM_MACHINE_SECONDS):
             self.look.machine(swept or ranks)
             if self.suspicious:
@@ -221,6 +222,8 @@ class Watch:
             self._append(self.look.gpus.bind(ranks, self.look.known))
         if self.suspicious and self._schedule.due("sweep", self._pace):
             found = [thread for pid in swept for thread in self.look.threads(pid)]
+            for pid in outside:
+                self.look.threads(pid)
             self._append(departed(self._history, self.look.filesystem, swept))
             if self._schedule.due("descriptors", 2 * self._pace):
                 self.look.behind(found)

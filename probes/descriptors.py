@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from perfwatch.probes.deadline import Caller
+from perfwatch.probes.file_locks import lock_holders, started_by
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.holders import Holders, access_of, read_fdinfo
 from perfwatch.probes.mounts import REMOTE, Mount, parse_mountinfo
@@ -97,6 +98,7 @@ def _describe_one(
     if kind == "file":
         kind = _kind_of_path(filesystem, pid, fd, child)
     mount = mounts.get(info.get("mnt_id", ""))
+    locking = lock_holders(filesystem, mount.device if mount else None, inode, link, holders) if kind == "file" else ()
     readers, writers = holders.ends(link) if kind in ("pipe", "fifo") else ((), ())
     return Descriptor(
         pid=pid,
@@ -116,7 +118,8 @@ def _describe_one(
         watched_pid=int(info["Pid"]) if kind == "pidfd" and "Pid" in info else None,
         controlling=is_controlling(filesystem, pid, fd, child) if kind == "tty" else None,
         other_side=other_side(filesystem, pid, link, info, holders) if kind == "tty" else (),
-        lock_holders=_lock_holders(filesystem, inode, mount) if kind == "file" else (),
+        lock_holders=locking,
+        holders_started=started_by(filesystem, locking),
     )
 
 
@@ -219,27 +222,6 @@ def parse_watched(fdinfo: str) -> tuple[int, ...]:
     return tuple(sorted(int(words[1]) for words in lines))
 
 
-def parse_locks(text: str, device: str, inode: int) -> tuple[int, ...]:
-    """Processes that hold a lock on this inode; those that wait ("->") and locks without an owner (-1) are left out.
-
-    Args:
-        text: /proc/locks.
-        device: major:minor, decimal, as mountinfo writes it.
-        inode: of the file.
-    """
-    major, minor = (int(part) for part in device.split(":"))
-    matches = (_LOCK.match(line) for line in text.splitlines())
-    return tuple(
-        sorted(
-            {
-                int(match[1])
-                for match in matches
-                if match and (int(match[2], 16), int(match[3], 16), int(match[4])) == (major, minor, inode)
-            }
-        )
-    )
-
-
 def stat_kind(path: str) -> str:
     """What kind of file a path leads to. Runs in a killable child: the mount may be dead."""
     mode = os.stat(path).st_mode
@@ -262,12 +244,3 @@ def _mounts(filesystem: Filesystem, pid: int) -> dict[str, Mount]:
         return parse_mountinfo(filesystem.read_text(f"{filesystem.proc}/{pid}/mountinfo"))
     except Unavailable:
         return {}
-
-
-def _lock_holders(filesystem: Filesystem, inode: int | None, mount: Mount | None) -> tuple[int, ...]:
-    if inode is None or mount is None:
-        return ()
-    try:
-        return parse_locks(filesystem.read_text(filesystem.proc / "locks"), mount.device, inode)
-    except Unavailable:
-        return ()

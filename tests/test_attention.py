@@ -212,6 +212,17 @@ def test_who_writes_from_outside_of_the_job_into_a_pipe_that_it_reads_is_looked_
     assert feeding(history, [PID]) == looked_at
 
 
+def test_who_holds_a_lock_from_outside_of_the_job_is_looked_at_with_what_it_has_started() -> None:
+    """The holder comes first, for there is a bound."""
+    history = History()
+    lock = Descriptor(
+        pid=PID, fd=3, kind="file", target="/data/cache.lock", lock_holders=(PID, 30), holders_started=(7,)
+    )
+    history.add(0.0, lock)
+
+    assert feeding(history, [PID]) == [30, 7]
+
+
 def test_a_watch_looks_at_who_writes_from_outside_into_what_its_job_reads() -> None:
     """Here that is the test itself, which holds the other end of the program's stdin."""
     program = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)

@@ -7,6 +7,7 @@ from perfwatch.triage.ends.gone import how_it_ended
 from perfwatch.triage.independence import ONE_SOURCE, certainty_of_a_hang
 from perfwatch.triage.moving.motion import moves
 from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Finding, Outcome
+from perfwatch.triage.waits import outside
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import End
 from perfwatch.triage.waits.sending import sends, untaken
@@ -37,13 +38,24 @@ def outlasts(case: Case, end: End) -> bool:
         return False
     if wait is None or wait.kind != "sleep" or wait.remaining_seconds is None or end.node.motion.frozen is False:
         return False  # of a thread that runs meanwhile the deadline may have been read half
-    return wait.remaining_seconds > max(MEANT_SECONDS, case.patience_seconds)
+    return wait.remaining_seconds > _meant_seconds(case)
 
 
 def wakes_soon(case: Case, end: End) -> bool:
-    """Whether the kernel says that the sleep will end soon enough, or with the next try: not a hang."""
+    """Whether the kernel says that the sleep, or that of who holds the lock, will end soon enough, or with the next try: no hang."""
     wait = end.node.wait
-    return wait is not None and wait.kind == "sleep" and wait.remaining_seconds is not None and not outlasts(case, end)
+    sleeps = wait is not None and wait.kind == "sleep" and wait.remaining_seconds is not None
+    return holder_wakes(case, end) is not None or (sleeps and not outlasts(case, end))
+
+
+def holder_wakes(case: Case, end: End) -> float | None:
+    """Seconds until a process outside of the job that holds the lock wakes from a sleep, if that is soon enough."""
+    left = outside.wakes_in(case, end)
+    return left if left is not None and left <= _meant_seconds(case) else None
+
+
+def _meant_seconds(case: Case) -> float:
+    return max(MEANT_SECONDS, case.patience_seconds)
 
 
 def witnesses(case: Case, chain: Chain) -> tuple[Evidence, ...]:
@@ -178,7 +190,7 @@ def hung(
     """A hang with its chain, its witnesses and its countdown.
 
     The confidence follows from how many independent sources show that nothing moves; ``ceiling`` caps it where a rule infers
-    rather than sees.
+    rather than sees. Who holds a lock from outside of the job is watched first, and is not known to stay.
     """
     shown = evidence + witnesses(case, chain)
     confidence = certainty_of_a_hang(shown)
@@ -191,7 +203,7 @@ def hung(
         cause=cause,
         state="hung",
         summary=summary,
-        confidence=min(confidence, ceiling),
+        confidence=min(confidence, ceiling, outside.ceiling(case, chain.end)),
         owner=owner,
         culprits=chain.culprits(),
         wait_chain=chain.links,
@@ -199,7 +211,7 @@ def hung(
         alternatives=alternatives,
         next=next,
         silent_seconds=round(waited, 1),
-        decides_in_seconds=round(max(0.0, patience - waited), 1),
+        decides_in_seconds=round(max(0.0, patience - waited, outside.unwatched_seconds(case, chain.end)), 1),
     )
 
 

@@ -228,6 +228,11 @@ class History:
             return None
         return last - first, last_at - first_at
 
+    def span(self, kind: type[R], *key: Any) -> float | None:
+        """Seconds between the first and the last reading of one entity, or None where there is none."""
+        seen = self.series(kind, *key)
+        return seen[-1].at - seen[0].at if seen else None
+
     def rate(
         self, kind: type[R], *key: Any, of: Callable[[R], float | None], seconds: float | None = None
     ) -> float | None:

@@ -24,7 +24,7 @@ WAITS_FOR_DATA = 0.1  # of the time
 MORE_WAITING = 0.2  # of the time, than when it was last looked at closely
 ANSWER_HOLDS_SECONDS = 1800.0
 WHOLE_SAMPLES = 20  # of a calm sample: three seconds bring some 60
-MOST_FEEDING = 4  # a pipe has one writer, mostly
+MOST_OUTSIDE = 8  # a pipe has one writer, mostly, and a lock one holder, which may have started others
 LATE_TIMES = 3.0  # the longest step: an evaluation or a checkpoint belongs to some
 
 
@@ -70,12 +70,17 @@ def nearest(case: Case, alive: Iterable[int], most: int) -> list[int]:
 
 
 def feeding(history: History, alive: Iterable[int]) -> list[int]:
-    """Processes outside of the job that may write into a pipe which one of it waits to read: whether they work is worth a look."""
+    """Processes outside of the job for which one of it may wait: whether they work is worth a look.
+
+    They may write into a pipe that it reads, or hold a lock on a file of its, or were started by one who does.
+    """
     job = set(alive)
     seen = (history.latest(Descriptor, *key) for pid in job for key in history.of(Descriptor, pid))
-    read = (one.reading for one in seen if one is not None and "r" in one.reading.access)
-    outside = {pid for file in read if file.kind in ("pipe", "fifo") for pid in file.writers if pid not in job}
-    return sorted(outside)[:MOST_FEEDING]
+    files = [one.reading for one in seen if one is not None]
+    pipes = (file.writers for file in files if "r" in file.access and file.kind in ("pipe", "fifo"))
+    locks = (pids for file in files for pids in (file.lock_holders, file.holders_started))
+    outside = (pid for pids in (*pipes, *locks) for pid in pids if pid not in job)
+    return list(dict.fromkeys(outside))[:MOST_OUTSIDE]
 
 
 class Interest:

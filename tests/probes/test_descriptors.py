@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from perfwatch.probes.deadline import Inline, KillableChild
-from perfwatch.probes.descriptors import Contested, describe, kind_of, parse_locks, parse_watched
+from perfwatch.probes.descriptors import Contested, describe, kind_of, parse_watched
 from perfwatch.probes.filesystem import Absent, Filesystem
 from perfwatch.probes.holders import Holders
 from perfwatch.probes.probe import Unavailable
@@ -26,12 +26,6 @@ LIVE = Filesystem()
 MOUNTS = """24 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
 91 24 0:52 / /mnt/my\\040data rw,relatime shared:50 master:3 - nfs4 filer:/export/my\\040data rw,vers=4.2
 92 24 0:53 / /mnt/broken rw
-"""
-LOCKS = """1: FLOCK  ADVISORY  WRITE 700 fe:00:77 0 EOF
-1: -> FLOCK  ADVISORY  WRITE 701 fe:00:77 0 EOF
-2: POSIX  ADVISORY  READ  702 fe:00:77 0 9
-3: OFDLCK ADVISORY  WRITE -1 fe:00:78 0 EOF
-4: FLOCK  ADVISORY  WRITE 703 00:34:77 0 EOF
 """
 
 
@@ -70,18 +64,6 @@ def later() -> Iterator[ExitStack]:
 def test_kind_from_the_link(link: str, kind: tuple[str, int | None]) -> None:
     """Kind and inode as the text of the link tells; a path counts as a file until it is looked at."""
     assert kind_of(link) == kind
-
-
-def test_lock_owners_by_inode_and_device() -> None:
-    """Only those who hold a lock on this very file: not those who wait, nor holders of its namesake elsewhere."""
-    assert parse_locks(LOCKS, "254:0", 77) == (700, 702)
-    assert parse_locks(LOCKS, "0:52", 77) == (703,)
-    assert parse_locks("", "0:52", 77) == ()
-
-
-def test_lock_of_an_open_file_has_no_owner() -> None:
-    """An open-file-description lock belongs to no process, and says -1: nobody is blamed."""
-    assert parse_locks(LOCKS, "254:0", 78) == ()
 
 
 def test_watched_descriptors_of_epoll() -> None:

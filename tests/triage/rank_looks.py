@@ -68,7 +68,7 @@ def stands(
     for at in looks(since, until):
         left = None if wait.remaining_seconds is None else wait.remaining_seconds - (at - since)
         now = Wait(call=wait.call, number=wait.number, kind=wait.kind, fd=wait.fd, polled=wait.polled,
-                   forever=wait.forever, child_pid=wait.child_pid, remaining_seconds=left)  # fmt: skip
+                   forever=wait.forever, child_pid=wait.child_pid, shared=wait.shared, remaining_seconds=left)  # fmt: skip
         history.add(at, Thread(pid=pid, tid=tid, name="python", state="S", cpu_seconds=5.0, run_seconds=5.0, read_calls=1,
                                voluntary_switches=50, ran_ago_seconds=at - since, wait=now, write_calls=1))  # fmt: skip
         if frames:

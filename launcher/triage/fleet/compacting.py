@@ -103,6 +103,9 @@ def _of_processes(case: Case) -> Iterator[Record]:
             yield from _little(case, member)
         else:
             yield from _much(case, member.pid)
+    for (pid,) in case.history.entities(r.ProcessUsage):
+        if pid not in case.job.members:  # outside of the job: whether it works for one of it
+            yield from _much(case, pid)
 
 
 def _identity(case: Case, member: Member, numbers: dict[int, int]) -> Iterator[Record]:

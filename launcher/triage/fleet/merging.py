@@ -34,7 +34,7 @@ NOW_TICKS = 10**12  # above what any kernel has counted: the end of each look, i
 STRIDE = 10_000_000_000  # far above any pid (at most 2^22) and any number that a sentence about a job may hold
 _NUMBER = re.compile(r"\d{11,}")
 _PIDS = frozenset({"pid", "tid", "parent_pid", "child_pid", "local_pid", "tracer_pid"})
-_MANY_PIDS = frozenset({"readers", "writers", "lock_holders", "peer_pids"})
+_MANY_PIDS = frozenset({"readers", "writers", "lock_holders", "holders_started", "peer_pids"})
 _NESTED = frozenset({"wait", "socket"})
 
 

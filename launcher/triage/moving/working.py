@@ -17,6 +17,7 @@ from perfwatch.triage.ranks.absence import in_collective
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.native_waits import carries
 from perfwatch.triage.waits.node import NATIVE_WAIT, End, Node, node_of
+from perfwatch.triage.waits.outside import workers
 from perfwatch.triage.waits.threads import OTHERS_MOVE
 
 WATCHED_SECONDS = 3.0
@@ -89,6 +90,7 @@ def could_release(case: Case, chain: Chain) -> tuple[int, ...]:
     asked = [end.node.pid] if end.node.pid != chain.start.pid else []
     asked += end.others if end.kind in HELD_BY_OTHERS else ()
     found = [pid for one in asked for pid in (one, *_below(case, chain, one))]
+    found += workers(case, end)
     if end.node.pid == chain.start.pid and (loop or end.kind == NATIVE_WAIT):
         found += started_by(case, end.node.pid)
     return tuple(dict.fromkeys(pid for pid in found if pid != chain.start.pid))

@@ -6,12 +6,15 @@ What it means
 How it is recognised
     The wait chain ends in a blocked file lock, in a lock library's frames, or in a loop in the program's own code that sleeps
     and tests for a file. Where the kernel knows who holds the lock, the holder is named. A database's lock that another connection
-    of the same process holds, in a transaction that nobody ends, is one as well.
+    of the same process holds, in a transaction that nobody ends, is one as well. A holder outside of the job is watched for some
+    seconds, with what it has started. One that is stopped, or whose threads all wait for each other, will not let go; of any
+    other that rests nobody knows what it waits for, and the verdict is less sure.
 
 What it is mistaken for
-    A live owner that works: the holder runs or does io. Of a file that is looked for again and again nobody knows the owner:
-    while another rank downloads, builds or computes, or what it has started does, this one is its victim. An evaluator, or an
-    actor that asks for new weights now and then: another job brings them, and may take its time.
+    A live owner that works: the holder runs or does io, or one outside of the job sleeps until a moment that the kernel knows. Of
+    a file that is looked for again and again nobody knows the owner: while another rank downloads, builds or computes, or what it
+    has started does, this one is its victim. An evaluator, or an actor that asks for new weights now and then: another job brings
+    them, and may take its time.
 
 What to do next
     If the owner is gone, remove the named file; else look at the owner.
@@ -21,12 +24,13 @@ import msgspec
 
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, nearest, silent_seconds, temporal, who
+from perfwatch.triage.hang import STRUCTURAL_SECONDS, holder_wakes, hung, nearest, silent_seconds, temporal, who
 from perfwatch.triage.moving.memory import Lull, has_come_back_from, lull
 from perfwatch.triage.moving.working import busy_with, goes_on, works
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.triage.waits import outside
 from perfwatch.triage.waits.bringing import may_bring, others_may_hold_it, takes_what_comes
 from perfwatch.triage.waits.node import End, Node, culprit, node_of
 from perfwatch.triage.waits.polling import texts_near
@@ -52,6 +56,7 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
         end.kind not in ("file_lock", "file_poll")
         or case.progress[rank.pid].kind == "moving"
         or any(busy_with(case, pid, AT_ONCE) for pid in end.others)
+        or holder_wakes(case, end) is not None
         or (end.kind == "file_lock" and goes_on(case, chain))
         or (end.kind == "file_poll" and any(works(case, pid) for pid in may_bring(case, chain)))
     ):
@@ -62,9 +67,7 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
         if own
         else [node_of(case.history, case.job, pid) for pid in end.others if pid in case.job.members]
     )
-    holders = ", ".join(
-        [*map(_holder, inside), *(f"pid {pid}" for pid in end.others if pid not in case.job.members)][:3]
-    )
+    holders = ", ".join([*map(_holder, inside), *(outside.said(case, pid) for pid in outside.holders(case, end))][:3])
     if own:
         holders = f"another connection of its own process{f' ({holders})' if holders else ''}"
     owner = f"held by {holders}" if holders else "nobody is known to hold it"

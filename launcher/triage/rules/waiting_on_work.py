@@ -12,7 +12,8 @@ How it is recognised
     in native code what it has started, may bring what it waits for, and those work; or it is an actor between two calls, and its
     driver or another actor works; or it waits in a collective, for a rank that runs Python, and reads or writes meanwhile or turns
     in a ``for`` loop. Or the training thread itself, or a worker that owes it a batch, goes through data: it reads or writes all
-    the time, in no ``while`` loop. Or it sleeps until a moment that the kernel knows, ten minutes off at most.
+    the time, in no ``while`` loop. Or it sleeps until a moment that the kernel knows, ten minutes off at most; or somebody outside
+    of the job does, or what that has started, and holds the lock that it waits for.
 
 What it is mistaken for
     ``blocked_child`` and ``waiting_for_file``: there nobody at the end of the chain does anything. ``starved_by_transforms``:

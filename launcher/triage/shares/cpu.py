@@ -40,7 +40,7 @@ def demand(case: Case, rank_pid: int) -> Demand | None:
     since = case.at - FAR_APART * WINDOW_SECONDS  # of others nothing is known; in a calm job those are nearly all
     for pid, tid in case.history.entities(r.Thread):
         seen = case.history.latest(r.Thread, pid, tid)
-        if seen is None or seen.at < since or _elsewhere(_cpus_of(case, pid), own):
+        if pid not in case.job.members or seen is None or seen.at < since or _elsewhere(_cpus_of(case, pid), own):
             continue
         moved = motion(case.history, pid, tid, WINDOW_SECONDS)
         if moved.run_share is None:

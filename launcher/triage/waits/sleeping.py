@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import wakes_soon, who
+from perfwatch.triage.hang import holder_wakes, wakes_soon, who
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Finding
+from perfwatch.triage.verdict import Culprit, Finding
+from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import culprit
+from perfwatch.triage.waits.outside import holders
 from perfwatch.triage.waits.polling import only_asks
 from perfwatch.triage.words.backing_off import next_try_seconds
 
@@ -18,6 +20,8 @@ def sleeps_until(case: Case, cause: Cause) -> Iterator[Finding]:
     """Ends of chains that sleep so for minutes, and neither ask for something again and again nor rest before another try."""
     for chain in case.still_chains:
         end, node = chain.end, chain.end.node
+        if (locked := holder_wakes(case, end)) is not None:
+            yield _holder_sleeps(case, cause, chain, locked)
         if end.kind != "sleep" or not end.still or not wakes_soon(case, end):
             continue
         left = (node.wait.remaining_seconds or 0.0) - (case.at - node.thread_at) if node.wait is not None else 0.0
@@ -41,3 +45,22 @@ def sleeps_until(case: Case, cause: Cause) -> Iterator[Finding]:
             next=(f"perfwatch attach {chain.start.pid} --watch",),
             silent_seconds=round(end.silent_seconds or 0.0, 1),
         )
+
+
+def _holder_sleeps(case: Case, cause: Cause, chain: Chain, left: float) -> Finding:
+    """Who holds a lock that the chain ends at, or what that has started, rests until a moment that is known."""
+    pids = holders(case, chain.end)
+    named = f"pid {', '.join(map(str, pids[:3]))}"
+    return Finding(
+        cause=cause.name,
+        state=cause.state,
+        summary=f"{who(chain)} waits for a lock on {chain.end.detail or 'a file'}, held by {named} outside of the job, "
+        f"which sleeps, and wakes in {left:.0f} s",
+        confidence=KNOWN,
+        owner=cause.owner,
+        culprits=tuple(Culprit(pid=pid) for pid in pids),
+        wait_chain=chain.links,
+        evidence=(case.saw("syscall", named, "sleeps until a time that is set", f"wakes in {left:.0f} s"),),
+        next=(f"perfwatch attach {chain.start.pid} --watch",),
+        silent_seconds=round(chain.end.silent_seconds or 0.0, 1),
+    )
