@@ -193,6 +193,7 @@ class SourceLine(Reading, frozen=True, kw_only=True):
         False  # a turn of the innermost one, a ``while``, that comes to this line takes on what is tested
     )
     fills: bool = False  # the innermost one, a ``while``, calls a method of the very thing that it tests
+    only_tests: bool = False  # the innermost one, a ``while``, changes nothing: only others can end it
     # Calls of the ``with`` statements around it in its function: ``profile(activities, record_shapes)``.
     within: tuple[str, ...] = ()
     retried_calls: tuple[str, ...] = ()  # what that loop tries, where this line is what it does when the try has failed

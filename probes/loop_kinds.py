@@ -10,6 +10,7 @@ Loop = ast.For | ast.AsyncFor | ast.While
 _Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
 _ORDERS = ast.Lt | ast.LtE | ast.Gt | ast.GtE
 _STEPS = ast.Add | ast.Sub
+_RESTS = frozenset("sleep sched_yield print debug info warning".split())
 _CUTS = ast.Continue | ast.Break | ast.Return | ast.Raise
 
 
@@ -54,6 +55,28 @@ def fills(loop: Loop) -> bool:
     things = {part for name in {*_tested(loop), *asked} for part in (name, name.rpartition(".")[0]) if part}
     calls = (node for statement in loop.body for node in (statement, *_within(statement)) if isinstance(node, ast.Call))
     return any(dotted(call.func).rpartition(".")[0] in things for call in calls)
+
+
+def only_tests(loop: Loop) -> bool:
+    """Whether a turn changes nothing, so that only others can end the loop: ``while flag[0] == 0: time.sleep(0.01)``.
+
+    What is tested is an item, an attribute or the answer of a call; a plain name is nobody else's. The body may rest, tell, or
+    give up.
+    """
+    if not isinstance(loop, ast.While) or not all(_leaves_be(one) for one in loop.body):
+        return False
+    tests = [loop.test, *(one.test for one in loop.body if isinstance(one, ast.If))]
+    return any(isinstance(node, ast.Subscript | ast.Attribute | ast.Call) for test in tests for node in ast.walk(test))
+
+
+def _leaves_be(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.If):
+        return all(map(_leaves_be, (*statement.body, *statement.orelse)))
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        return dotted(statement.value.func).rpartition(".")[2] in _RESTS
+    return isinstance(statement, ast.Pass | _CUTS) or (
+        isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    )
 
 
 def _tested(loop: ast.While) -> set[str]:

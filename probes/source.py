@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.filesystem import Filesystem
-from perfwatch.probes.loop_kinds import Loop, comes_to_its_end, dotted, fills, hands_out, nears_its_end
+from perfwatch.probes.loop_kinds import Loop, comes_to_its_end, dotted, fills, hands_out, nears_its_end, only_tests
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import FILE_TESTS, SourceLine
 
@@ -122,6 +122,7 @@ def describe(text: str, file: str, line: int) -> SourceLine:
         hands_out=any(map(hands_out, loops)),
         nears_its_end=loop is not None and nears_its_end(loop, line),
         fills=loop is not None and fills(loop),
+        only_tests=loop is not None and only_tests(loop),
         within=tuple(_entered(item.context_expr) for one in here if isinstance(one, _With) for item in one.items),
         retried_calls=_retried(tree, loop, line) if loop else (),
         asked_calls=_asked(tree, loop, line) if loop else (),

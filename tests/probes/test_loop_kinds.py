@@ -94,3 +94,22 @@ def test_a_branch_that_takes_the_tested_counter_on_brings_a_loop_nearer_to_its_e
 def test_a_loop_that_calls_a_method_of_what_it_tests_fills_it_perhaps(loop: str, filled: bool) -> None:
     """A replay memory, a set of words: whether it really grows is seen elsewhere."""
     assert describe(loop, "/app/train.py", 2).fills is filled
+
+
+@pytest.mark.parametrize(
+    ("loop", "only"),
+    [
+        ("while flag[0] == 0:\n    pass\n", True),
+        ("while not self.ready.value:\n    time.sleep(0.01)\n", True),
+        ("while not event.is_set():\n    print('still waiting')\n", True),
+        ("while True:\n    if flag[0] or left.value:\n        break\n    time.sleep(0.01)\n", True),
+        ("while not done:\n    pass\n", False),  # a plain name is nobody else's
+        ("while flag[0] == 0:\n    x = f(x)\n", False),
+        ("while flag[0] == 0:\n    solve(x)\n", False),
+        ("while flag[0] == 0:\n    if late():\n        solve(x)\n", False),
+        ("for x in xs:\n    time.sleep(flag[0])\n", False),
+    ],
+)
+def test_a_loop_that_changes_nothing_only_tests_what_others_change(loop: str, only: bool) -> None:
+    """It rests, tells, or gives up, and does nothing else."""
+    assert describe(loop, "/app/train.py", 2).only_tests is only

@@ -13,6 +13,7 @@ from perfwatch.triage.moving.loops import (
     computes_on_card,
     gets_nowhere,
     moves_data,
+    only_tests,
     releases_gil,
     trains_around,
     turning,
@@ -115,7 +116,7 @@ def turns_for_ever(case: Case, cause: Cause, chain: Chain, watched: float) -> Ou
     if has_come_back(case, rank, silent) or trains_around(case.history, chain.end.node):
         return None
     sure = UNSURE if prepares(case, rank) else ROUNDS if rounds else GUESSED
-    if waits and not (over_data or computes or rounds):
+    if waits and not (over_data or computes or rounds or only_tests(case.history, chain.end.node)):
         sure = INFERRED
     found = hung(
         case,

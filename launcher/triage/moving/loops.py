@@ -111,6 +111,12 @@ def turning(history: History, node: Node) -> tuple[str, ...]:
     return _turning(history, node)[0]
 
 
+def only_tests(history: History, node: Node) -> bool:
+    """Whether a running thread turns in a loop that changes nothing, so that only others can end it."""
+    source = line_of(history, _turning(history, node)[1])
+    return source is not None and source.only_tests
+
+
 def blamed(history: History, node: Node, found: Finding, loop: r.Frame | None = None) -> Finding:
     """With the frame whose loop turns to blame, where samples stand in functions that it calls; ``loop``: where that is known."""
     frame = loop or _turning(history, node)[1]

@@ -117,3 +117,10 @@ def _next(case: Case, seat: Seat, gone: bool) -> str:
     if gone:
         return "no process of that rank is here any more: look at what it printed last, and for the OOM killer in the kernel log"
     return f"perfwatch attach on {seat.host or 'the node of that rank'}: its own stack says why"
+
+
+def unread(case: Case, chain: Chain) -> bool:
+    """Whether nobody could look at what a rank does: neither its stack nor what it is blocked in."""
+    node = chain.end.node
+    seen = node.stack is not None or node.wait is not None or case.profile(case.job.members[chain.start.pid]).samples
+    return not seen and chain.end.kind not in ("dead", "stopped")

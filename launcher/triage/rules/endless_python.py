@@ -15,7 +15,9 @@ How it is recognised
 
 What it is mistaken for
     Long but finite Python: hence the patience, without an end for who reads or writes all the time (``waiting_on_work``), or
-    prepares in a ``for`` loop (``starting``). ``held_gil``: the line never changes there.
+    prepares in a ``for`` loop (``starting``). A loop that only tests what others write (a flag in shared memory), while a process
+    that this one has started, or another rank, works: ``waiting_on_work``; of those outside of the job nothing is known, and the
+    verdict is less sure. ``held_gil``: the line never changes there.
 
 What to do next
     Look at the named line: what would end that loop?
@@ -37,6 +39,7 @@ from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.profile import at_training, profile
 from perfwatch.triage.verdict import Abstention, Missing, Outcome
+from perfwatch.triage.waits.bringing import may_be_answered
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.napping import OTHER_WORK, naps
 from perfwatch.triage.waits.node import End
@@ -54,7 +57,7 @@ def judge(case: Case) -> Outcome:
 
 def _of_rank(case: Case, rank: Member) -> Outcome:
     chain, end = case.chains[rank.pid], case.chains[rank.pid].end
-    if chain.through - {"supervised", "lock"}:
+    if chain.through - {"supervised", "lock"} or may_be_answered(case, chain):
         return None
     if end.node.stack is None:
         lacking = case.lacks("stacks") or Missing(witness="stacks", reason=f"no stack of pid {rank.pid} was read")

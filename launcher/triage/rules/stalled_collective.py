@@ -28,7 +28,7 @@ from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal
 from perfwatch.triage.moving.loops import COUNTED_LOOP
 from perfwatch.triage.moving.memory import GUESSED
 from perfwatch.triage.ranks import away
-from perfwatch.triage.ranks.absence import call, elsewhere, ended, in_collective, listed, rank_of, waits_as, way
+from perfwatch.triage.ranks.absence import call, elsewhere, ended, in_collective, listed, rank_of, unread, waits_as, way
 from perfwatch.triage.ranks.collectives import unanswered
 from perfwatch.triage.ranks.ended_ranks import blamed, missed
 from perfwatch.triage.ranks.leaving import leaves, left_over, over
@@ -36,6 +36,7 @@ from perfwatch.triage.ranks.mpi import left_behind
 from perfwatch.triage.ranks.waitgraph import WaitGraph, wait_graph
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Abstention, Alternative, Finding, Missing, Outcome
+from perfwatch.triage.waits.bringing import may_be_answered
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import culprit
 from perfwatch.triage.waits.releasing import held_up, partners
@@ -62,7 +63,7 @@ def judge(case: Case) -> Outcome:
         here = [case.chains[seat.pid] for seat in graph.ends if seat.pid in case.chains]
         if any(in_collective(case, chain) for chain in here):
             return None  # behind, and yet in a collective, or in a kernel of its own: counts alone cannot say which
-        unseen = [seat for seat in graph.ends if seat.pid not in case.chains or _unread(case, case.chains[seat.pid])]
+        unseen = [seat for seat in graph.ends if seat.pid not in case.chains or unread(case, case.chains[seat.pid])]
         if unseen and len(unseen) == len(graph.ends):
             return elsewhere(case, waiting, graph, unseen[0])
         absent = here
@@ -79,18 +80,14 @@ def judge(case: Case) -> Outcome:
                 ),
             ),
         )
-    at_work = any(leaves(one) or (not over(one) and away.works(case, one, away.waited(waiting))) for one in absent)
+    at_work = any(
+        leaves(one) or (not over(one) and (away.works(case, one, away.waited(waiting)) or may_be_answered(case, one)))
+        for one in absent
+    )
     lost = blamed(gone, absent, graph, at_work)
     if lost is not None or at_work:
         return None if lost is None else ended(case, waiting[0], lost.pid, lost.rank, graph)
     return _absent(case, waiting, absent, graph)
-
-
-def _unread(case: Case, chain: Chain) -> bool:
-    """Whether nobody could look at what a rank does: neither its stack nor what it is blocked in."""
-    node = chain.end.node
-    seen = node.stack is not None or node.wait is not None or case.profile(case.job.members[chain.start.pid]).samples
-    return not seen and chain.end.kind not in ("dead", "stopped")
 
 
 def _absent(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitGraph | None) -> Finding:

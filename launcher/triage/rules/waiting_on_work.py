@@ -6,14 +6,15 @@ What it means
 How it is recognised
     The wait chain leads to a child process; or, while no step is seen and the loop around the wait makes none, to a pool's worker
     that hands over results, or through a pipe or a socket to a process that the rank started; or it ends at a file lock that
-    somebody holds, or at an empty pipe into which somebody outside of the job writes, or it asks again and again for a file while a
-    child of its own, or another rank with something else to do, is there. And that process (or what it started) uses CPU time or
-    reads and writes, in a thread that is not a mere heartbeat beside one that stands still. Or other threads of its own process, or
-    in native code what it has started, may bring what it waits for, and those work; or it is an actor between two calls, and its
-    driver or another actor works; or it waits in a collective, for a rank that runs Python, and reads or writes meanwhile or turns
-    in a ``for`` loop. Or the training thread itself, or a worker that owes it a batch, goes through data: it reads or writes all
-    the time, in no ``while`` loop. Or it sleeps until a moment that the kernel knows, ten minutes off at most; or somebody outside
-    of the job does, or what that has started, and holds the lock that it waits for.
+    somebody holds, or at an empty pipe into which somebody outside of the job writes, or it asks again and again for a file, or for
+    what only others can change (a flag in shared memory), while a child of its own, or another rank with something else to do than
+    to ask as well, is there. And that process (or what it started) uses CPU time or reads and writes, in a thread that is not a
+    mere heartbeat beside one that stands still. Or other threads of its own process, or in native code what it has started, may
+    bring what it waits for, and those work; or it is an actor between two calls, and its driver or another actor works; or it
+    waits in a collective, for a rank that runs Python, and reads or writes meanwhile or turns in a ``for`` loop. Or the
+    training thread itself, or a worker that owes it a batch, goes through data: it reads or writes all the time, in no
+    ``while`` loop. Or it sleeps until a moment that the kernel knows, ten minutes off at most; or somebody outside of the job
+    does, or what that has started, and holds the lock that it waits for.
 
 What it is mistaken for
     ``blocked_child`` and ``waiting_for_file``: there nobody at the end of the chain does anything. ``starved_by_transforms``:
@@ -34,21 +35,23 @@ from perfwatch.triage.ranks.absence import in_collective
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.going_through import LASTS, through_data
 from perfwatch.triage.verdict import Culprit, Evidence, Finding, Outcome
-from perfwatch.triage.waits.bringing import asked, preparing
+from perfwatch.triage.waits.asking import asks
+from perfwatch.triage.waits.bringing import asked, asking, preparing
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.node import NATIVE_WAIT, Node, culprit, node_of
+from perfwatch.triage.waits.node import NATIVE_WAIT, culprit, node_of
 from perfwatch.triage.waits.sleeping import sleeps_until
+from perfwatch.triage.waits.told_as_waiting import waits_for
 from perfwatch.triage.words.frames import show
 
 CAUSE = Cause("waiting_on_work", "busy", "user_code", (Process, ProcessUsage, Thread))
 
 MOVES_DATA, BURNS_CPU = 0.88, 0.72
-BESIDE = 0.65  # confidence where threads of the same process work: whether for the one that waits is not seen
+BESIDE = 0.65  # confidence where others work beside one that waits: whether for that one is not seen
 
 
 def judge(case: Case) -> Outcome:
     """Fires on a rank that stands still at the beginning of a chain to a process that works."""
-    waiting = (found for chain in (*case.still_chains, *preparing(case)) for found in _of(case, chain))
+    waiting = (found for chain in (*case.still_chains, *preparing(case), *asking(case)) for found in _of(case, chain))
     return nearest(one for found in (waiting, through_data(case, CAUSE), sleeps_until(case, CAUSE)) for one in found)
 
 
@@ -74,8 +77,8 @@ def _finding(case: Case, chain: Chain, pid: int) -> Finding | None:
     return Finding(
         cause=CAUSE.name,
         state=CAUSE.state,
-        summary=f"{_waits_for(case, chain, node)}process {pid}{name}, which works{at}: {doing}",
-        confidence=MOVES_DATA if sure else BURNS_CPU,
+        summary=f"{waits_for(case, chain, node)}process {pid}{name}, which works{at}: {doing}",
+        confidence=BESIDE if asks(case, chain) else MOVES_DATA if sure else BURNS_CPU,
         owner=CAUSE.owner,
         culprits=(culprit(node) if member is not None else Culprit(pid=pid),),
         wait_chain=chain.links,
@@ -84,26 +87,6 @@ def _finding(case: Case, chain: Chain, pid: int) -> Finding | None:
         silent_seconds=round(silent, 1) if all_wait else None,
         decides_in_seconds=round(max(0.0, LASTS * temporal(case) - silent), 1) if all_wait else 0.0,
     )
-
-
-def _waits_for(case: Case, chain: Chain, node: Node) -> str:
-    """The beginning of a sentence that ends with the process that works; whether for this wait, is told by some ends only."""
-    end, pipe = chain.end, chain.end.descriptor
-    what = f"data on {pipe.target} from " if end.kind == "pipe_empty" and pipe is not None else ""
-    if in_collective(case, chain):
-        where = chain.awaited if end.kind == "collective" else "a collective"
-        return f"the other ranks wait in {where} for rank {node.rank}, "
-    if end.kind == "file_lock":
-        what = f"a lock on {end.detail}, held by "
-        if node.pid not in end.others:
-            what += f"pid {', '.join(map(str, end.others[:3]))}, and that perhaps for "
-    if "call" in chain.through:
-        what = "its next call, and that perhaps for "
-    elif end.kind in ("file_poll", NATIVE_WAIT):
-        bringer = "its child" if case.job.branch(node.pid, chain.start.pid) else f"rank {node.rank}"
-        what = f"{end.detail or chain.awaited}, perhaps from {bringer}, "
-    ranked = end.kind == "file_lock" and chain.start.rank is not None  # the one that holds it may be another rank
-    return f"{f'rank {chain.start.rank}' if ranked else 'the training thread'} waits for {what}"
 
 
 def _by_threads(case: Case, chain: Chain) -> Finding | None:

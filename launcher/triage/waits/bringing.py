@@ -5,7 +5,7 @@ from itertools import zip_longest
 from perfwatch.probes.readings import Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import Seen
-from perfwatch.triage.moving.working import could_release, started_by, turns_a_loop
+from perfwatch.triage.moving.working import could_release, may_work, started_by, turns_a_loop
 from perfwatch.triage.ranks.absence import in_collective
 from perfwatch.triage.ranks.away import prepare
 from perfwatch.triage.roles.job import Member
@@ -14,6 +14,7 @@ from perfwatch.triage.shares.starving import for_training
 from perfwatch.triage.slowness import asleep_share
 from perfwatch.triage.waits.actors import REMOTE
 from perfwatch.triage.waits.answered_by import answered_by
+from perfwatch.triage.waits.asking import asks, only_waits
 from perfwatch.triage.waits.batches import since_output
 from perfwatch.triage.waits.chain import Chain
 
@@ -33,7 +34,8 @@ def asked(case: Case, chain: Chain) -> tuple[int, ...]:
     if chain.end.kind in HELD:
         waiting = {chain.end.node.pid}.difference(chain.end.others)
         return tuple(pid for pid in could_release(case, chain) if pid not in waiting)
-    if chain.end.kind == "file_poll":  # who brings the file is not known; a child or a rank that works is likely to
+    # Who brings the file, or writes what is asked for, is not known; a child or a rank that works is likely to.
+    if chain.end.kind == "file_poll" or asks(case, chain):
         return may_bring(case, chain)
     if pids := answered_by(case, chain):
         return pids
@@ -81,7 +83,19 @@ def may_bring(case: Case, chain: Chain) -> tuple[int, ...]:
     others = [case.chains[pid] for pid in case.chains if pid != chain.start.pid]
     pids = [one.start.pid for one in others if _is_at_its_own(case, one)]
     branches = [started_by(case, pid) for pid in (chain.start.pid, *pids)]
-    return tuple(dict.fromkeys((*branches[0], *pids, *(pid for branch in branches[1:] for pid in branch))))
+    found = dict.fromkeys((*branches[0], *pids, *(pid for branch in branches[1:] for pid in branch)))
+    return tuple(pid for pid in found if not only_waits(case, pid))
+
+
+def asking(case: Case) -> list[Chain]:
+    """Chains of ranks that spin, and ask for what only others can change."""
+    running = [case.chains[rank.pid] for rank in case.ranks if case.progress[rank.pid].kind == "busy"]
+    return [chain for chain in running if asks(case, chain)]
+
+
+def may_be_answered(case: Case, chain: Chain) -> bool:
+    """Whether somebody works who may change what a rank asks for again and again."""
+    return asks(case, chain) and any(may_work(case, pid) for pid in may_bring(case, chain))
 
 
 def others_may_hold_it(case: Case, chain: Chain) -> bool:
