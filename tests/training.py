@@ -87,7 +87,7 @@ class Training:
         wait: Wait | None = None,
         engine: float | None = None,
         samples: int = 5,
-        owns_gil: bool = False,
+        owns_gil: bool | None = False,
         writes: int = 0,
         delay_share: float = 0.0,
     ) -> "Training":

@@ -1,17 +1,19 @@
-"""The GPU waits for Python: kernels are launched more slowly than the card runs them.
+"""Python holds the steps up: the GPU waits for its launches, or torch for loops in a hook.
 
 What it means
     Many small operations: each costs the host some ten microseconds in Python and in torch's dispatcher, and the card less. It
-    idles between kernels, and a faster card would change nothing.
+    idles between kernels, and a faster card would change nothing. Or torch waits for Python that it calls back in each step.
 
 How it is recognised
     On the card a kernel is resident only a part of the time, or it idles and is given work again and again; the training thread
     runs at a full core, in code that launches kernels, and hardly ever waits: not for data, not for the card. Where most of that is
-    one function of the program's own, which keeps the GIL, it is Python that computes there (a matcher, a loss).
+    one function of the program's own, which keeps the GIL, it is Python that computes there (a matcher, a loss). Without a card:
+    loops of Python, which keep the GIL, in what torch calls back within a step (a hook, a function with a backward of its own).
 
 What it is mistaken for
     ``synchronising``: the thread waits for the card again and again, which then runs dry. ``starved_by_transforms``: it waits
-    for data. ``contended_cpu``: it wants to run and may not. A larger batch of the same many kernels is not host bound.
+    for data. ``contended_cpu``: it wants to run and may not. A larger batch of the same many kernels is not host bound. A hook
+    that computes with tensors is training; a ``forward`` in plain Python may be the model itself, and ``cpu_training`` says so.
 
 What to do next
     Fewer, larger launches: ``torch.compile(mode="reduce-overhead")`` or CUDA graphs, a fused optimizer, a larger batch. A function
@@ -32,6 +34,7 @@ from perfwatch.triage.cards.accelerated import (
 from perfwatch.triage.cards.links import traffic_mib_per_second
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.called_back import holds_up_steps
 from perfwatch.triage.shares.other_work import keeps_gil
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.saving import in_save
@@ -52,7 +55,7 @@ RESIDUE = 0.5  # every host-side cause leaves the card waiting: one that explain
 
 
 def judge(case: Case) -> Outcome:
-    """Fires on a card that waits while the host runs as fast as it can."""
+    """Fires on a card that waits while the host runs as fast as it can, and on steps on a CPU that loops of Python hold up."""
     for one in accelerated(case):
         seen = one.profile
         given_work = one.card.kind == "wait" or (one.card.kind == "idle" and one.card.returns >= RETURNS)
@@ -106,7 +109,7 @@ def judge(case: Case) -> Outcome:
                 else 'fewer, larger launches: torch.compile(mode="reduce-overhead"), CUDA graphs, fused=True in the optimizer',
             ),
         )
-    return None
+    return holds_up_steps(case, CAUSE)
 
 
 def _in(frame: Frame, stack: Stack) -> bool:

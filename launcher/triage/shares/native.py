@@ -12,6 +12,8 @@ TAKES_SECONDS = 1.0
 _TORCH = re.compile(
     r"at::|c10|torch|caffe2|mkl|gemm|gemv|blas|dnnl|fbgemm|xnn|cpuinfo|omp_|gomp|kmp|sleef|Sleef|vml|vectorized|autograd"
 )
+# Functions of the interpreter that are named so; of loops of Python a third to a half of the time is in them.
+_PYTHON = re.compile(r"_?Py[A-Z_]")
 
 
 def native_profile(case: Case, rank: Member, seconds: float = LONGEST_SECONDS) -> NativeProfile | None:
@@ -25,3 +27,9 @@ def native_python_share(case: Case, rank: Member) -> float | None:
     """Share of a native profile of the training thread that is not tensor arithmetic; None without a profile."""
     seen = native_profile(case, rank)
     return None if seen is None else sum(share for symbol, share in seen.shares.items() if not _TORCH.search(symbol))
+
+
+def interpreter_share(case: Case, rank: Member) -> float | None:
+    """Share of a native profile of the training thread in the interpreter's own functions; None without a profile."""
+    seen = native_profile(case, rank)
+    return None if seen is None else sum(share for symbol, share in seen.shares.items() if _PYTHON.match(symbol))

@@ -48,8 +48,13 @@ def own_python(history: History, stack: r.Stack) -> bool:
     inner = stack.frames[0]
     if not is_user(inner):
         return not of_tensors(inner)
-    line = line_of(history, inner)
-    return short_name(inner.function) in COMPREHENSIONS or (line is not None and bool(_INLINED.search(line.text)))
+    return in_comprehension(history, inner)
+
+
+def in_comprehension(history: History, frame: r.Frame) -> bool:
+    """Whether a frame of the program's own is a comprehension, or at a line that has one within."""
+    line = line_of(history, frame)
+    return short_name(frame.function) in COMPREHENSIONS or (line is not None and bool(_INLINED.search(line.text)))
 
 
 def fetches_itself(stack: r.Stack) -> bool:

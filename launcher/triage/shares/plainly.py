@@ -3,6 +3,7 @@
 from perfwatch.probes.readings import Frame, Stack
 from perfwatch.triage.case import Case
 from perfwatch.triage.roles.job import Member
+from perfwatch.triage.shares.called_back import CalledBack, python_called_back
 from perfwatch.triage.shares.native import native_python_share
 from perfwatch.triage.shares.no_gradients import unfollowed
 from perfwatch.triage.shares.other_work import NATIVE_SHARE, OWN_SHARE, keeps_gil
@@ -23,6 +24,8 @@ def not_followed(case: Case) -> str:
         )
     if plain := next((line for rank in case.trainers if (line := plain_python(case, rank)) is not None), None):
         return f"; most of it is plain Python, at {show(plain)}: is that the model?"
+    if back := next((one for rank in case.trainers if (one := _perhaps_python(case, rank)) is not None), None):
+        return f"; {back.share:.0%} of it is in {show(back.frame)}, which torch calls back: is that plain Python?"
     if passes := max(without_updates(case, rank) for rank in case.trainers):
         return f"; no update was seen after {passes} backward passes: it is brief, or steps are skipped (perfwatch run counts them)"
     return ""
@@ -36,6 +39,12 @@ def plain_python(case: Case, rank: Member) -> Frame | None:
     seen = case.profile(rank, WINDOW_SECONDS)
     own = seen.share_where(_in_own_forward)
     return seen.top_line(_in_own_forward) if own >= MOSTLY_PLAIN and keeps_gil(seen, _in_own_forward) else None
+
+
+def _perhaps_python(case: Case, rank: Member) -> CalledBack | None:
+    """What torch calls back for a good part of the time, where too few dumps tell whether Python computes there."""
+    found = python_called_back(case, rank)
+    return found if found is not None and found.is_python else None
 
 
 def _in_own_forward(stack: Stack) -> bool:
@@ -58,5 +67,7 @@ def trains_plainly(case: Case) -> bool:
         if seen.share_where(own_work) >= OWN_SHARE and (native is None or native >= NATIVE_SHARE):
             return False
         if unfollowed(case, rank) or without_updates(case, rank) or plain_python(case, rank):
+            return False
+        if _perhaps_python(case, rank) is not None:
             return False
     return True

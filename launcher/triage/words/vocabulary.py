@@ -98,6 +98,7 @@ VOCABULARY: tuple[tuple[str, str, str | None], ...] = (
     ("clip", r"torch/nn/utils/clip_grad\.py", None),
     ("scaler", r"torch/amp/grad_scaler\.py", None),
     ("forward", r"torch/nn/modules/\w+\.py", "_call_impl _wrapped_call_impl forward"),
+    ("forward", r"torch/autograd/function\.py", "apply"),  # a function with a backward of its own
     ("no_grad", r"torch/utils/_contextlib\.py", "decorate_context"),  # a function that torch.no_grad decorates
     ("convolution", r"torch/nn/modules/conv\.py", "_conv_forward forward"),
     ("anomaly", r"torch/autograd/anomaly_mode\.py|torch/fx/traceback\.py", None),

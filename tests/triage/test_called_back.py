@@ -1,0 +1,97 @@
+"""Python that torch calls back: hooks, and functions with a backward of their own."""
+
+from pathlib import Path
+
+import pytest
+
+from perfwatch.gauntlet.recorded import expected_of
+from perfwatch.probes.readings import Frame, SourceLine, Stack
+from perfwatch.recording import load
+from perfwatch.triage.case import Case
+from perfwatch.triage.diagnose import SURE
+from perfwatch.triage.history import History
+from perfwatch.triage.rules import host_bound_python
+from perfwatch.triage.shares.called_back import called_back
+from perfwatch.triage.verdict import Finding
+from tests.training import BACKWARD, FORWARD, OPTIMIZER, TORCH, TRAIN, Training
+
+RECORDINGS = Path(__file__).parent / "recordings"
+HOOK = Frame("look_at", TRAIN, 30)
+WRAPPER = Frame("BackwardHook._set_user_hook.<locals>.hook", f"{TORCH}/utils/hooks.py", 137)
+NO_GRAD = Frame("context_decorator.<locals>.decorate_context", f"{TORCH}/utils/_contextlib.py", 124)
+INNER = Frame("Module._call_impl.<locals>.inner", f"{TORCH}/nn/modules/module.py", 1845)
+APPLY = Frame("Function.apply", f"{TORCH}/autograd/function.py", 625)
+STEPPED = Frame("Optimizer.profile_hook_step.<locals>.wrapper", f"{TORCH}/optim/optimizer.py", 538)
+CHECKPOINT = Frame("CheckpointFunction.forward", f"{TORCH}/utils/checkpoint.py", 250)
+LOOPS = [(Frame("look_at", TRAIN, line), *BACKWARD) for line in (30, 31)]
+
+
+@pytest.mark.parametrize(
+    ("frames", "called"),
+    [
+        ((HOOK, *BACKWARD), True),
+        ((HOOK, WRAPPER, *BACKWARD), True),
+        ((HOOK, NO_GRAD, *BACKWARD), True),
+        ((HOOK, INNER), True),
+        ((HOOK, APPLY), True),
+        ((HOOK, STEPPED), True),
+        ((Frame("mean", "/usr/lib/python3.12/statistics.py", 400), HOOK, *BACKWARD), True),
+        ((Frame("Tensor.norm", f"{TORCH}/_tensor.py", 900), HOOK, *BACKWARD), False),  # torch computes
+        ((Frame("Net.forward", TRAIN, 8), INNER), False),  # the model itself, of which a hook is asked as well
+        ((Frame("Own.step", TRAIN, 50), STEPPED), False),  # an optimizer of its own
+        ((HOOK, CHECKPOINT, APPLY), False),  # a part of the model that is computed again
+        ((HOOK, *FORWARD), False),
+    ],
+)
+def test_hooks_and_functions_of_its_own_are_called_back(frames: tuple[Frame, ...], called: bool) -> None:
+    """What torch calls is told by the frame of torch that does it."""
+    assert (called_back(Stack(pid=1, tid=1, frames=frames)) is not None) is called
+
+
+@pytest.mark.parametrize(
+    ("hooked", "owns_gil", "calls", "loops", "confidence"),
+    [
+        (13, True, ("round",), ("for",), 0.92),
+        (5, True, (), ("for",), 0.82),
+        (1, True, (), ("for",), None),
+        (13, False, (), ("for",), None),  # operations of torch
+        (13, True, ("native.crunch",), ("for",), None),  # an extension may keep the GIL as well
+        (13, True, (), (), None),  # no loop is known
+    ],
+)
+def test_only_loops_of_python_that_keep_the_gil_hold_steps_up(
+    hooked: int, owns_gil: bool, calls: tuple[str, ...], loops: tuple[str, ...], confidence: float | None
+) -> None:
+    """A loop of its own with tensors in it is training, and so is a brief one."""
+    job = Training(card=False)
+    for line in (30, 31):
+        job.add(SourceLine(file=TRAIN, line=line, text="seen += 1", calls=calls, loops=loops))
+    steps = [LOOPS[number % 2] for number in range(hooked)] + [FORWARD, BACKWARD, OPTIMIZER] * ((20 - hooked) // 3)
+    found = host_bound_python.judge(job.goes_on(20.0, steps, owns_gil=owns_gil).case())
+
+    assert (found.confidence if isinstance(found, Finding) else None) == confidence
+    assert not isinstance(found, Finding) or (found.culprits[0].frame or "").startswith("look_at (train.py:3")
+
+
+def test_where_hardly_a_dump_was_taken_a_loop_of_python_is_healthy_less_surely() -> None:
+    """Samples do not say who has the GIL, dumps do."""
+    job = Training(card=False)
+    for line in (30, 31):
+        job.add(SourceLine(file=TRAIN, line=line, text="seen += 1", loops=("for",)))
+    job.goes_on(22.0, [*LOOPS, FORWARD, OPTIMIZER], owns_gil=None)
+    found, verdict = host_bound_python.judge(job.case()), job.verdict()
+
+    assert isinstance(found, Finding)
+    assert found.confidence < SURE
+    assert (verdict.state, verdict.cause, verdict.confidence) == ("healthy", "cpu_training", 0.75)
+    assert "which torch calls back" in verdict.summary
+
+
+@pytest.mark.parametrize("case", ["hook_of_small_tensors", "extension_that_keeps_the_gil"])
+def test_other_work_that_is_called_back_is_no_python(case: str) -> None:
+    """Recorded beside neighbours that take the CPUs: what is called back is not what is slow."""
+    folder = RECORDINGS / "host_bound_python" / "lookalike" / case
+    recording, at = load(folder), expected_of(folder).at
+    history = History(recording.until(at).records, at)
+
+    assert not isinstance(host_bound_python.judge(Case(history, recording.session, recording.events)), Finding)
