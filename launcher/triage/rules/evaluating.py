@@ -12,7 +12,8 @@ How it is recognised
 
 What it is mistaken for
     A training thread that stands in a forward pass because another one holds the GIL: no line of it changes.
-    ``skipping_steps``: there backward runs and only the optimizer does not, or a guard leaves a loop that trains before either.
+    ``skipping_steps``: there backward runs and only the optimizer does not, or a guard leaves a loop that trains before either
+    (where gradients are cleared all the same, none being made).
     Where the loop's text makes both, it is said less surely. ``synchronising``: a training step waits for the card.
 
 What to do next
@@ -34,6 +35,7 @@ from perfwatch.triage.shares.collecting import PLAIN, collects
 from perfwatch.triage.shares.leaving_early import may_leave_early, training_loop
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.rollouts import in_environment
+from perfwatch.triage.shares.updating import clears, trains
 from perfwatch.triage.slowness import NOTED
 from perfwatch.triage.verdict import Alternative, Culprit, Finding, Outcome
 from perfwatch.triage.words.code import line_of
@@ -52,7 +54,8 @@ LONGER_SECONDS = 20.0  # where it was looked at less often since
 COUNTED = 0.88  # with the agent's count of steps; without it: PLAIN
 # The source of the line was not read: it may stand in a loop that never ends. Or it does stand in one, and no step came for long.
 UNREAD = 0.65
-TRAINS_TOO = 0.65  # by its text the loop trains: a flag may say that it evaluates, or it is left before backward
+# By its text the loop trains, or it clears gradients: a flag may say that it evaluates, or it is left before backward.
+TRAINS_TOO = 0.65
 BEGINNING_SHARE = 0.1  # of samples in imports or the compiler: the first forward pass of a training is no evaluation
 
 
@@ -79,7 +82,7 @@ def judge(case: Case) -> Outcome:
 
 def _evaluates(case: Case, rank: Member, seen: Profile) -> Finding | None:
     steps = case.progress[rank.pid].steps
-    if seen.seen("backward", "optimizer", "scaler"):
+    if trains(seen):
         return None
     if steps is not None and steps.ago_seconds is not None and steps.ago_seconds < WINDOW_SECONDS:
         return None
@@ -124,8 +127,10 @@ def _lately(case: Case, rank: Member) -> Profile:
 def _certainty(case: Case, rank: Member, seen: Profile) -> float:
     if line_of(case.history, seen.top_line()) is None:
         return UNREAD
-    if (trains := training_loop(case.history, seen)) is not None:
-        return NOTED if may_leave_early(trains[1]) else TRAINS_TOO
+    if (loop := training_loop(case.history, seen)) is not None:
+        return NOTED if may_leave_early(case, rank, loop) else TRAINS_TOO
+    if seen.share_where(clears):
+        return TRAINS_TOO
     steps, loops = case.steps(rank), turning(case.history, case.chains[rank.pid].start)
     ago = (steps.ago_seconds if steps is not None else None) or 0.0
     if "while" in loops and ago > COUNTED_LOOP * temporal(case):

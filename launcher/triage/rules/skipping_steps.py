@@ -6,35 +6,37 @@ What it means
 
 How it is recognised
     Backward passes go on and no optimizer step is made. The agent's count stands still; without an agent, what touches each
-    gradient once and costs no more than a step (the scaler, gradient clipping, ``zero_grad``) is seen again and again, and
-    the step itself never (where that is brief, more samples are waited for); the optimizer was seen before, or its ``step``
-    stands in the loop's text. A loop of which neither is seen is not judged: its steps may be too short to be sampled, as
-    they are on a GPU. Or, less surely, forward passes alone go on in a loop that by its text makes backward passes and steps, and
-    tests whether something is finite: such a guard leaves it before backward. Or an optimizer's ``step`` asks for forward passes
-    (a closure, as Lightning hands it its training step), and no backward pass follows any more.
+    gradient once and costs no more than a step (the scaler, gradient clipping, ``zero_grad``, a look whether it is finite) is seen
+    again and again, and the step itself never (where that is brief, more samples are waited for); the optimizer was seen before,
+    or its ``step`` stands in the loop's text. Or updates were met among the passes of the same lines before, and are no more. A
+    loop of which none is seen is not judged: its steps may be too short to be sampled, as they are on a GPU. Or, less surely,
+    forward passes alone go on in a loop that by its text makes backward passes and steps, and tests whether something is finite
+    or clears gradients: a guard leaves it before backward. Or an optimizer's ``step`` asks for forward passes (a closure, as
+    Lightning hands it its training step), and no backward pass follows any more.
 
 What it is mistaken for
-    ``evaluating``: no backward either, and mostly a loop of its own. Gradient accumulation: a step comes after some backward
-    passes, though the gradient of each example be clipped. Gradients that are no training (an attack on the model, an estimate
-    of influence): their line was never seen while steps were made. An update that the program makes itself
-    (``p -= rate * p.grad``): no optimizer and no scaler of torch was ever seen.
+    ``evaluating``: no backward either, and mostly a loop of its own; where one loop serves both phases, it or its caller switches
+    gradients off (``no_grad``, ``set_grad_enabled``). Gradient accumulation: a step comes after some backward passes, though the
+    gradient of each example be clipped. Gradients that are no training (an attack on the model, an estimate of influence): their
+    line was never seen while steps were made. An update that the program makes itself (``p -= rate * p.grad``): no optimizer and
+    no scaler of torch was ever seen.
 
 What to do next
     Look at the loss: it is NaN or infinite. Lower the learning rate, or look for the first bad batch.
 """
 
 from perfwatch.probes.readings import Stack
+from perfwatch.triage.cards.accelerated import trained_for
 from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.progress import StepClock
+from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.due_steps import FEW_STEPS, counted, sampled
 from perfwatch.triage.shares.leaving_early import WHAT_NEXT, leaves_early
 from perfwatch.triage.shares.no_gradients import makes_no_gradients
-from perfwatch.triage.shares.updating import (
-    beside_a_step,
-    updates,
-)
+from perfwatch.triage.shares.updates_before import updates_vanished
+from perfwatch.triage.shares.updating import beside_a_step, updates
 from perfwatch.triage.slowness import NOTED, WINDOW_SECONDS, slow
 from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.words.frames import tags
@@ -56,7 +58,7 @@ def judge(case: Case) -> Outcome:
         steps = case.steps(rank)
         since = WINDOW_SECONDS if steps is None or steps.ago_seconds is None else min(WINDOW_SECONDS, steps.ago_seconds)
         seen = case.profile(rank, since)
-        rests = steps is None or (steps.ago_seconds or 0.0) > _usual(steps)
+        rests = steps is None or _silent(case, rank, steps) > _usual(steps)
         if rests and seen.samples >= FEW_SAMPLES and (found := leaves_early(case, CAUSE, rank, seen)):
             return found
         if found := makes_no_gradients(case, CAUSE, rank):
@@ -66,15 +68,17 @@ def judge(case: Case) -> Outcome:
         turns = seen.turns(lambda stack: "backward" in tags(stack) and not updates(stack))
         beside, awaited = beside_a_step(case.history, seen), 0.0
         if steps is not None:
-            skipped = (steps.ago_seconds or 0.0) > _usual(steps)
+            skipped = rests
         elif any(card.kind != "idle" for card in regimes(case.history, rank.pid)):
             continue  # clipping and scaling wait for a card, an update only starts its kernels: it is not seen for that
         else:
-            awaited = WINDOW_SECONDS - seen.seconds if 0 < beside < COMPANIONS else 0.0
-            skipped = seen.share_where(updates) == 0.0 and (beside >= COMPANIONS or awaited > 0)
+            vanished = updates_vanished(case, rank)
+            awaited = WINDOW_SECONDS - seen.seconds if 0 < beside < COMPANIONS and not vanished else 0.0
+            skipped = seen.share_where(updates) == 0.0 and (vanished or beside >= COMPANIONS or awaited > 0)
         if turns < BACKWARD_TURNS or not skipped:
             continue
-        sure = sampled(case, rank, seen, beside) if steps is None else counted(case, rank, seen, steps.count)
+        unseen = steps is None or (not steps.count and beside >= COMPANIONS)  # no step has ever told how long one takes
+        sure = sampled(case, rank, seen, beside) if unseen else counted(case, rank, seen, steps.count if steps else 0)
         if awaited and sure == NOTED:
             continue
         said = "the loop turns but the optimizer makes no step"
@@ -101,6 +105,11 @@ def judge(case: Case) -> Outcome:
             next=WHAT_NEXT,
         )
     return None
+
+
+def _silent(case: Case, rank: Member, steps: StepClock) -> float:
+    """Seconds since the newest step that was counted; where none was ever, since training code was first seen."""
+    return trained_for(case, rank) if steps.ago_seconds is None else steps.ago_seconds
 
 
 def _usual(steps: StepClock) -> float:

@@ -7,7 +7,14 @@ from perfwatch.triage.moving.motion import was_at
 from perfwatch.triage.moving.progress import stepped
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.profile import Profile
-from perfwatch.triage.shares.updating import PASSES, accompanies, at_a_pass, clears_only, steps_an_optimizer
+from perfwatch.triage.shares.updating import (
+    PASSES,
+    accompanies,
+    at_a_pass,
+    clears_only,
+    looks_at_gradients,
+    steps_an_optimizer,
+)
 from perfwatch.triage.slowness import NOTED
 from perfwatch.triage.words.code import line_of
 from perfwatch.triage.words.frames import any_tag, tags, user_frame, user_frames
@@ -29,7 +36,11 @@ def sampled(case: Case, rank: Member, seen: Profile, beside: int) -> float:
         return SAMPLED
     lines = {user_frame(one.reading) for one in seen.sights if any_tag(tags(one.reading), *PASSES)}
     lines |= {frame for one in seen.sights if clears_only(line_of(case.history, frame := user_frame(one.reading)))}
-    elsewhere = seen.share_where(lambda stack: not accompanies(stack) and not at_a_pass(lines, stack))
+    elsewhere = seen.share_where(
+        lambda stack: (
+            not accompanies(stack) and not looks_at_gradients(case.history, stack) and not at_a_pass(lines, stack)
+        )
+    )
     around = {frame for one in _passes(seen) for frame in user_frames(one.reading)}
     due = any(steps_an_optimizer(line_of(case.history, frame)) for frame in around)
     return NO_ROOM if due and round(elsewhere * seen.samples) <= beside // MANY_COMPANIONS else NOTED

@@ -12,7 +12,8 @@ NO_UPDATE = frozenset("zero_grad __init__ add_param_group state_dict load_state_
 PASSES = ("forward", "backward", "loader", "collective")
 LOSSES = "torch/nn/functional.py"
 MOSTLY = 0.5  # of such samples: of a torn one the outer line may be one that came later
-CLEARING = 0.25  # weight of a sample in zero_grad: for SGD without momentum it is the dearer of the two
+CLEARING = 0.25  # weight of a sample in zero_grad: for SGD without momentum it is the dearer of the two; so is a look at gradients
+ASKED_OF_GRADIENTS = frozenset({"isfinite", "isnan", "isinf", "norm"})
 
 
 def steps_an_optimizer(line: SourceLine | None) -> bool:
@@ -24,6 +25,16 @@ def updates(stack: Stack) -> bool:
     """Whether a stack is in an optimizer's update, not merely in zero_grad, or where the optimizer is made."""
     called = _names(stack, "optimizer")
     return bool(called) and not called & NO_UPDATE
+
+
+def makes_gradients(stack: Stack) -> bool:
+    """Whether a stack makes gradients or an update of them: to clear gradients is neither."""
+    return any_tag(tags(stack), "backward", "scaler") or updates(stack)
+
+
+def trains(seen: Profile) -> bool:
+    """Whether any sample does."""
+    return seen.share_where(makes_gradients) > 0.0
 
 
 def accompanies(stack: Stack) -> bool:
@@ -41,10 +52,22 @@ def clears_only(line: SourceLine | None) -> bool:
     return line is not None and "zero_grad" in names(line.calls) and "step" not in names(line.calls)
 
 
+def looks_at_gradients(history: History, stack: Stack) -> bool:
+    """Whether a stack stands at a line of the program that asks gradients for their size, or whether they are finite."""
+    if any_tag(tags(stack), *PASSES) or updates(stack):
+        return False
+    line = line_of(history, user_frame(stack))
+    return line is not None and ".grad" in line.text and bool(names(line.calls) & ASKED_OF_GRADIENTS)
+
+
 def beside_a_step(history: History, seen: Profile) -> int:
     """Samples of what goes with a step, and costs no more than it: so many of the step itself are due."""
-    once, cleared = seen.share_where(accompanies), seen.share_where(clears)
-    parts = seen.share_where(lambda stack: (accompanies(stack) or clears(stack)) and _part_of_a_step(history, stack))
+
+    def dearer(stack: Stack) -> bool:
+        return clears(stack) or looks_at_gradients(history, stack)
+
+    once, cleared = seen.share_where(accompanies), seen.share_where(dearer)
+    parts = seen.share_where(lambda stack: (accompanies(stack) or dearer(stack)) and _part_of_a_step(history, stack))
     return 0 if parts > MOSTLY * (once + cleared) else round((once + CLEARING * cleared) * seen.samples)
 
 
