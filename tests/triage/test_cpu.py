@@ -1,14 +1,19 @@
-"""Whose threads count where ranks share the CPUs of a machine, and where each has CPUs of its own."""
+"""Whose threads count where ranks share the CPUs of a machine, and where each has CPUs of its own; what a crowd may be called."""
+
+from pathlib import Path
 
 import pytest
 
 from perfwatch.probes.readings import Affinity, Process, Thread
+from perfwatch.recording import load
 from perfwatch.triage.case import Case
+from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.history import History
-from perfwatch.triage.shares.cpu import Demand, demand, sharers
+from perfwatch.triage.shares.cpu import demand, sharers
 from tests.sessions import session
 
 NODE = tuple(range(8))
+RECORDINGS = Path(__file__).parent / "recordings"
 
 
 def ranks(*cpus: tuple[int, ...]) -> Case:
@@ -42,5 +47,44 @@ def test_only_threads_that_may_run_on_the_cpus_of_a_rank_crowd_it(
 ) -> None:
     """A worker that was not asked runs where its rank does."""
     case = ranks(*cpus)
+    wanted = demand(case, 20)
 
-    assert (demand(case, 20), sharers(case, 20)) == (Demand(threads), sharing)
+    assert wanted is not None
+    assert (wanted.threads, sharers(case, 20)) == (threads, sharing)
+
+
+@pytest.mark.parametrize(
+    ("pid", "run_share", "delay_share"),
+    [
+        (40, 0.004, 0.3),  # a worker's feeder thread: it asks for little, and waits for it beside threads that compute
+        (90, 1.0, 0.0),  # a writer outside of the job, which is looked at as well
+    ],
+)
+def test_who_asks_for_little_and_who_is_not_of_the_job_crowds_nobody(
+    pid: int, run_share: float, delay_share: float
+) -> None:
+    """Both want a CPU for more than a quarter of the time."""
+    case = ranks(NODE, NODE)
+    for at in (10.0, 15.0, 20.0):
+        ran, waited = run_share * at, delay_share * at
+        case.history.add(
+            at,
+            Thread(
+                pid=pid, tid=7777, name="python", state="S", cpu_seconds=ran, run_seconds=ran, run_delay_seconds=waited
+            ),
+        )
+
+    wanted = demand(case, 20)
+
+    assert wanted is not None
+    assert wanted.threads == 8
+
+
+def test_a_crowd_of_workers_with_one_thread_each_is_told_with_doubt() -> None:
+    """There may be too much to do for these CPUs, whoever does it: two workers in place of five would bring no more."""
+    recording = load(RECORDINGS / "oversubscribed_threads" / "fires" / "five_workers_of_one_thread")
+
+    verdict = diagnose(recording, 6.0)
+
+    assert verdict.cause == "oversubscribed_threads"
+    assert verdict.confidence < 0.8

@@ -9,8 +9,8 @@ How it is recognised
 
 What it is mistaken for
     ``contended_cpu``: somebody else burns the CPUs. ``throttled_cpu``: a quota. Many threads that sleep do no harm.
-    ``starved_by_transforms``: two workers that never rest and a trainer on two CPUs; what they compute is too much, not the
-    number of threads, and the trainer waits for it.
+    ``starved_by_transforms``: workers that never rest, and a trainer that waits for what they make. That is too much work, not too
+    many threads: with fewer of them it would come no sooner. So they do not count then, other threads in them do.
 
 What to do next
     ``OMP_NUM_THREADS`` = allowed cores / processes; ``torch.set_num_threads(1)`` in workers.
@@ -18,11 +18,13 @@ What to do next
 
 from perfwatch.probes.readings import Thread
 from perfwatch.triage.case import Case
+from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.cpu import (
     BUSY_PER_CPU,
     CROWD_PER_CPU,
     DELAYED_SHARE,
+    Demand,
     allowed_cpus,
     burnt_by_others,
     confined,
@@ -38,6 +40,9 @@ CAUSE = Cause("oversubscribed_threads", "slow", "user_code", (Thread,))
 # Of what is burnt on CPUs of its own: below it nobody else can have crowded them, and one thread too many will do.
 ALONE_SHARE = 0.3
 OTHERS_SHARE = 0.5  # of the burnt CPU time: above it the neighbours are to blame, unless the job alone is a crowd
+# Confidence where more than ALONE_SHARE is theirs, or where it is the loader's workers, one thread each, that make it a crowd:
+# then there may just be too much to do for these CPUs, whoever does it.
+TOO_MUCH_WORK = 0.79
 
 
 def judge(case: Case) -> Outcome:
@@ -49,13 +54,15 @@ def judge(case: Case) -> Outcome:
         wanted = demand(case, rank.pid)
         if cpus is None or wanted is None:
             continue
+        late = starving(case)
+        threads = len(wanted.wanting.difference(late.producers if late is not None else ()))
         others = burnt_by_others(case, rank.pid)
         alone = confined(case, rank.pid) is not None and others is not None and others < ALONE_SHARE
         crowd = BUSY_PER_CPU * cpus + 1
-        least = cpus + 1 if alone and starving(case) is None else crowd
-        if wanted.threads < least or wanted.delay_share(rank.pid, case) < DELAYED_SHARE:
+        least = cpus + 1 if alone and late is None else crowd
+        if threads < least or wanted.delay_share(rank.pid, case) < DELAYED_SHARE:
             continue
-        if others is not None and others > OTHERS_SHARE and wanted.threads < CROWD_PER_CPU * cpus:
+        if others is not None and others > OTHERS_SHARE and threads < CROWD_PER_CPU * cpus:
             continue
         delay = wanted.delay_share(rank.pid, case)
         return slow(
@@ -63,7 +70,7 @@ def judge(case: Case) -> Outcome:
             CAUSE,
             rank,
             lost=delay,
-            confidence=max(0.8, certainty(delay)),
+            confidence=min(max(0.8, certainty(delay)), _ceiling(case, rank, wanted, others, cpus)),
             summary=f"{wanted.threads} threads of the job want to run on {cpus:.0f} CPUs; "
             f"the training thread waits for a CPU {delay:.0%} of the time",
             evidence=(
@@ -89,3 +96,11 @@ def judge(case: Case) -> Outcome:
             ),
         )
     return None
+
+
+def _ceiling(case: Case, rank: Member, wanted: Demand, others: float | None, cpus: float) -> float:
+    """How sure the number of threads can be what is wrong."""
+    shared = others is not None and others >= ALONE_SHARE and wanted.threads < CROWD_PER_CPU * cpus
+    workers = {(worker.pid, worker.pid) for worker in case.job.workers(rank.pid)}
+    needed = len(wanted.wanting - workers) < BUSY_PER_CPU * cpus + 1 and not workers.isdisjoint(wanted.wanting)
+    return TOO_MUCH_WORK if shared or needed else 1.0

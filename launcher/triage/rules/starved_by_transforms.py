@@ -21,6 +21,7 @@ What to do next
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.cpu import spare_cores
 from perfwatch.triage.shares.producing import work
 from perfwatch.triage.shares.rollouts import in_environment
 from perfwatch.triage.shares.starving import Starving, awaits_data, starving
@@ -29,6 +30,7 @@ from perfwatch.triage.verdict import Alternative, Outcome
 CAUSE = Cause("starved_by_transforms", "slow", "data", (Thread, Stack))
 
 UNEXPLAINED = 0.65  # confidence where the workers neither compute nor read
+SPARE_CORES = 0.25  # with less than that idle, more workers would take their time from those that are there
 
 
 def judge(case: Case) -> Outcome:
@@ -65,15 +67,19 @@ def judge(case: Case) -> Outcome:
                 refuted_by=f"the workers read in {max(does.files, does.sockets):.0%} of looks and run {does.runs:.0%} of the time",
             ),
         ),
-        next=(_next(found.line(case), computes, uneven),),
+        next=(_next(case, found, computes, uneven),),
     )
 
 
-def _next(line: str | None, computes: bool, uneven: bool) -> str:
+def _next(case: Case, found: Starving, computes: bool, uneven: bool) -> str:
     if not computes:
+        line = found.line(case)
         return f"look at what they wait for{f' at {line}' if line else ''}: no more workers make that shorter"
     if uneven:
         return "give each worker as much to do as the others: one that has most of the work holds up the batches of all"
+    spare = spare_cores(case, found.rank.pid)
+    if spare is not None and spare < SPARE_CORES:
+        return "make the transform cheaper, or do it ahead of training: no CPU is left for more workers"
     return "raise num_workers or make the transform cheaper"
 
 
