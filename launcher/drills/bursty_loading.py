@@ -1,10 +1,7 @@
 """Four workers start their batches together and end them together: a long wait, four batches at once, again."""
 
 import http.server
-import multiprocessing
-import statistics
 import time
-from collections import deque
 from urllib.request import urlopen
 
 import stage
@@ -27,14 +24,14 @@ class Gallery(http.server.BaseHTTPRequestHandler):
 
 
 class Pictures(Dataset):
-    def __init__(self, port, calm, latency):
-        self.port, self.calm, self.latency = port, calm, latency
+    def __init__(self, port, calm, steps, pace):
+        self.port, self.calm, self.steps, self.pace = port, calm, steps, pace
 
     def __len__(self):
         return 10_000_000
 
     def __getitem__(self, index):
-        latency = self.latency.value if index >= self.calm else 0.0
+        latency = self.steps * self.pace.seconds if index >= self.calm else 0.0
         return torch.tensor(list(self.fetch(latency)), dtype=torch.float32)
 
     def fetch(self, latency):
@@ -57,13 +54,10 @@ if __name__ == "__main__":
         projection(picture.expand(256, -1)).pow(2).mean().backward()
         sgd.step()
 
-    latency = multiprocessing.Value("d", 0.0)  # in proportion to what a step takes now: others may share the cores
-    took = deque(maxlen=9)
-    pictures = Pictures(gallery.server_address[1], args.steps, latency)
+    pace = surroundings.Pace()
+    pictures = Pictures(gallery.server_address[1], args.steps, 4 * SLOWER[args.strength], pace)
     for step, picture in enumerate(DataLoader(pictures, batch_size=None, num_workers=4, prefetch_factor=1)):
         if step == args.steps:
             stage.onset()
-        began = time.monotonic()
-        learn(picture)
-        took.append(time.monotonic() - began)
-        latency.value = 4 * SLOWER[args.strength] * statistics.median(took)
+        with pace:
+            learn(picture)

@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 SLOWER = {"loud": 5, "quiet": 2, "masked": 1.45}  # a batch takes so many steps to arrive
+WORKERS = 2
 BODY = bytes(range(256)) * 256
 
 
@@ -29,14 +30,14 @@ class Store(http.server.BaseHTTPRequestHandler):
 
 
 class Remote(Dataset):
-    def __init__(self, url, calm, delay):
-        self.url, self.calm, self.delay = url, calm, delay
+    def __init__(self, url, calm, steps, pace):
+        self.url, self.calm, self.steps, self.pace = url, calm, steps, pace
 
     def __len__(self):
         return 10_000_000
 
     def __getitem__(self, index):
-        pause = self.delay if index >= self.calm else 0
+        pause = self.steps * self.pace.seconds if index >= self.calm else 0
         return decode(self.download(f"{self.url}/shard-{index}?pause={pause}"))
 
     def download(self, address):
@@ -64,10 +65,11 @@ if __name__ == "__main__":
         encoder(batch).square().mean().backward()
         optimizer.step()
 
-    one_step = surroundings.typical_seconds(lambda: train_step(torch.rand(64, 1024)))
-    remote = Remote(url, args.steps, 2 * one_step * SLOWER[args.strength])
-    stream = DataLoader(remote, batch_size=None, num_workers=2)
+    pace = surroundings.Pace()
+    remote = Remote(url, args.steps, WORKERS * SLOWER[args.strength], pace)
+    stream = DataLoader(remote, batch_size=None, num_workers=WORKERS)
     for i, shard in enumerate(stream):
         if i == args.steps:
             stage.onset()
-        train_step(shard)
+        with pace:
+            train_step(shard)

@@ -14,18 +14,19 @@ SLOWER = {
     "quiet": 2,
     "masked": 1.45,
 }  # reading a batch takes so many steps, however fast the disk is just now
+BATCH = 8
 SIZE = 64 << 20
 BLOCK = 128 << 10
 
 
 class Shards(IterableDataset):
-    def __init__(self, path, calm, seconds):
-        self.path, self.calm, self.seconds = path, calm, seconds
+    def __init__(self, path, calm, steps, pace):
+        self.path, self.calm, self.steps, self.pace = path, calm, steps, pace
 
     def __iter__(self):
         file = os.open(self.path, os.O_RDONLY)
         for number in range(10_000_000):
-            sample = self.read_sample(file, self.seconds if number >= self.calm else 0.0)
+            sample = self.read_sample(file, self.steps * self.pace.seconds if number >= self.calm else 0.0)
             yield torch.frombuffer(bytearray(sample), dtype=torch.uint8)[:256].float()
 
     def read_sample(self, file, seconds):
@@ -58,10 +59,11 @@ if __name__ == "__main__":
             model(samples.repeat(64, 1)).pow(2).mean().backward()
             optim.step()
 
-        one_step = surroundings.typical_seconds(lambda: train_step(torch.rand(8, 256)))
-        each = SLOWER[args.strength] * one_step / 8
-        data = DataLoader(Shards(shard.name, args.steps * 8, each), batch_size=8, num_workers=1)
+        pace = surroundings.Pace()
+        shards = Shards(shard.name, args.steps * BATCH, SLOWER[args.strength] / BATCH, pace)
+        data = DataLoader(shards, batch_size=BATCH, num_workers=1)
         for step, batch in enumerate(data):
             if step == args.steps:
                 stage.onset()
-            train_step(batch)
+            with pace:
+                train_step(batch)

@@ -1,6 +1,7 @@
 """Two workers split and hash text in pure Python, more slowly than the model takes to learn from it."""
 
-from itertools import pairwise
+import itertools
+import time
 
 import stage
 import surroundings
@@ -12,22 +13,23 @@ BATCH, WORKERS = 16, 2
 SENTENCE = "the quick brown fox jumps over the lazy dog while nobody looks at it".split()
 
 
-def encode(words, repeats):
-    merged = {}
-    for turn in range(repeats * 16):
-        for left, right in pairwise(words):
+def encode(words, seconds):
+    merged, until = {}, time.monotonic() + seconds
+    for turn in itertools.count():
+        for left, right in itertools.pairwise(words):
             pair = left[: 1 + turn % 3] + right
             merged[pair] = merged.get(pair, 0) + len(pair)
-    return [count % 997 for count in list(merged.values())[:32]]
+        if turn >= 15 and time.monotonic() >= until:
+            return [count % 997 for count in list(merged.values())[:32]]
 
 
 class Corpus(IterableDataset):
-    def __init__(self, calm, repeats):
-        self.calm, self.repeats = calm, repeats
+    def __init__(self, calm, steps, pace):
+        self.calm, self.steps, self.pace = calm, steps, pace
 
     def __iter__(self):
         for number in range(10_000_000):
-            yield torch.tensor(encode(SENTENCE, self.repeats if number > self.calm else 1))
+            yield torch.tensor(encode(SENTENCE, self.steps * self.pace.seconds if number >= self.calm else 0.0))
 
 
 if __name__ == "__main__":
@@ -37,9 +39,9 @@ if __name__ == "__main__":
     language_model = torch.nn.Sequential(
         torch.nn.Embedding(997, 128),
         torch.nn.Flatten(),
-        torch.nn.Linear(32 * 128, 256),
+        torch.nn.Linear(32 * 128, 1024),
         torch.nn.ReLU(),
-        torch.nn.Linear(256, 997),
+        torch.nn.Linear(1024, 997),
     )
     opt = torch.optim.SGD(language_model.parameters(), lr=0.1)
 
@@ -50,11 +52,10 @@ if __name__ == "__main__":
         loss.backward()
         opt.step()
 
-    step_seconds = surroundings.typical_seconds(lambda: learn(torch.randint(997, (BATCH, 32))))
-    once_seconds = surroundings.typical_seconds(lambda: encode(SENTENCE, 1))
-    repeats = max(1, round(SLOWER[args.strength] * step_seconds * WORKERS / (BATCH * once_seconds)))
-    corpus = Corpus(args.steps * 8, repeats)
+    pace = surroundings.Pace()
+    corpus = Corpus(args.steps * BATCH // WORKERS, SLOWER[args.strength] * WORKERS / BATCH, pace)
     for step, tokens in enumerate(DataLoader(corpus, batch_size=BATCH, num_workers=WORKERS)):
         if step == args.steps:
             stage.onset()
-        learn(tokens)
+        with pace:
+            learn(tokens)

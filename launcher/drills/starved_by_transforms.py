@@ -1,6 +1,6 @@
 """Photos are blurred so often in the loader's workers that the model waits for almost every batch."""
 
-import functools
+import time
 
 import stage
 import surroundings
@@ -9,12 +9,12 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 LOST = {"loud": 2.5, "quiet": 1.0, "masked": 0.4}  # the wait for one batch, in steps
-BATCH, PROBED = 4, 10
+BATCH = 4
 
 
 class Photos(Dataset):
-    def __init__(self, calm, blurs):
-        self.calm, self.blurs = calm, blurs
+    def __init__(self, calm, steps, pace):
+        self.calm, self.steps, self.pace = calm, steps, pace
         self.kernel = torch.ones(3, 1, 5, 5) / 25
 
     def __len__(self):
@@ -22,12 +22,15 @@ class Photos(Dataset):
 
     def __getitem__(self, index):
         photo = torch.rand(1, 3, 96, 96)
-        return self.augment(photo, self.blurs if index >= self.calm else 1)[0], index % 10
+        seconds = self.steps * self.pace.seconds if index >= self.calm else 0.0
+        return self.augment(photo, seconds)[0], index % 10
 
-    def augment(self, photo, times):
-        for _ in range(times):
+    def augment(self, photo, seconds):
+        until = time.monotonic() + seconds
+        while True:
             photo = nn.functional.conv2d(photo, self.kernel, padding=2, groups=3)
-        return photo
+            if time.monotonic() >= until:
+                return photo
 
 
 args = stage.arguments(__doc__)
@@ -45,15 +48,10 @@ def train_step(photos, labels):
     optimizer.step()
 
 
-photo = torch.rand(1, 3, 96, 96)
-learns = functools.partial(train_step, photo.repeat(BATCH, 1, 1, 1), torch.arange(BATCH))
-blurs_it = functools.partial(Photos(0, 0).augment, photo, PROBED)
-with surroundings.beside(blurs_it):  # as in the loop: two threads of one core slow each other down
-    one_step = surroundings.typical_seconds(learns)
-with surroundings.beside(learns):
-    one_blur = surroundings.typical_seconds(blurs_it) / PROBED
-blurs = round((1 + LOST[args.strength]) * one_step / BATCH / one_blur)
-for step, (photos, labels) in enumerate(DataLoader(Photos(args.steps * BATCH, blurs), batch_size=BATCH, num_workers=1)):
+pace = surroundings.Pace()
+album = Photos(args.steps * BATCH, (1 + LOST[args.strength]) / BATCH, pace)
+for step, (photos, labels) in enumerate(DataLoader(album, batch_size=BATCH, num_workers=1)):
     if step == args.steps:
         stage.onset()
-    train_step(photos, labels)
+    with pace:
+        train_step(photos, labels)

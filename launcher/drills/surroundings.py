@@ -3,7 +3,6 @@
 Imported by the programs by path, like ``stage``. Everything here needs root, except ``innocent_activity``.
 """
 
-import contextlib
 import ctypes
 import itertools
 import multiprocessing
@@ -16,7 +15,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -35,21 +35,28 @@ def typical_seconds(step: Callable[[], object]) -> float:
     return statistics.median(times[3:])
 
 
-@contextlib.contextmanager
-def beside(work: Callable[[], object]) -> Iterator[None]:
-    """Meanwhile a process of ours does ``work`` again and again."""
-    neighbour = multiprocessing.get_context("fork").Process(target=_again_and_again, args=(work,), daemon=True)
-    neighbour.start()
-    try:
-        yield
-    finally:
-        neighbour.kill()
-        neighbour.join()
+class Pace:
+    """What a step takes in the loop itself, by the last nine ``with pace:``; processes that this one starts read ``seconds``.
 
+    A fault made in proportion to it costs what it should, whoever comes to share the cores.
+    """
 
-def _again_and_again(work: Callable[[], object]) -> None:
-    while True:
-        work()
+    def __init__(self) -> None:
+        self._seconds = multiprocessing.RawValue("d", 0.0)  # without a lock: nobody may have to wait here
+        self._took: deque[float] = deque(maxlen=9)
+        self._began = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """The median; 0 before the first step."""
+        return self._seconds.value
+
+    def __enter__(self) -> None:
+        self._began = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self._took.append(time.monotonic() - self._began)
+        self._seconds.value = statistics.median(self._took)
 
 
 def innocent_activity(strength: str) -> None:
