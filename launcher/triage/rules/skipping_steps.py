@@ -12,17 +12,20 @@ How it is recognised
     loop of which none is seen is not judged: its steps may be too short to be sampled, as they are on a GPU. Or, less surely,
     forward passes alone go on in a loop that by its text makes backward passes and steps, and tests whether something is finite
     or clears gradients: a guard leaves it before backward. Or an optimizer's ``step`` asks for forward passes (a closure, as
-    Lightning hands it its training step), and no backward pass follows any more.
+    Lightning hands it its training step), and no backward pass follows any more. Or batches are taken from the loader, so many
+    that the steps made of them would have been seen or counted, and no pass is made at all.
 
 What it is mistaken for
     ``evaluating``: no backward either, and mostly a loop of its own; where one loop serves both phases, it or its caller switches
     gradients off (``no_grad``, ``set_grad_enabled``). Gradient accumulation: a step comes after some backward passes, though the
     gradient of each example be clipped. Gradients that are no training (an attack on the model, an estimate of influence): their
     line was never seen while steps were made. An update that the program makes itself (``p -= rate * p.grad``): no optimizer and
-    no scaler of torch was ever seen.
+    no scaler of torch was ever seen. ``starved_by_transforms``: a step follows each batch, however brief; a run that was resumed
+    and skips what it has trained on looks the same as a loop that throws away.
 
 What to do next
-    Look at the loss: it is NaN or infinite. Lower the learning rate, or look for the first bad batch.
+    Look at the loss: it is NaN or infinite. Lower the learning rate, or look for the first bad batch. Where batches are thrown away:
+    look at what the named line tests.
 """
 
 from perfwatch.probes.readings import Stack
@@ -35,6 +38,7 @@ from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.due_steps import FEW_STEPS, counted, sampled
 from perfwatch.triage.shares.leaving_early import WHAT_NEXT, leaves_early
 from perfwatch.triage.shares.no_gradients import makes_no_gradients
+from perfwatch.triage.shares.thrown_away import throws_away
 from perfwatch.triage.shares.updates_before import updates_vanished
 from perfwatch.triage.shares.updating import beside_a_step, updates
 from perfwatch.triage.slowness import NOTED, WINDOW_SECONDS, slow
@@ -61,7 +65,7 @@ def judge(case: Case) -> Outcome:
         rests = steps is None or _silent(case, rank, steps) > _usual(steps)
         if rests and seen.samples >= FEW_SAMPLES and (found := leaves_early(case, CAUSE, rank, seen)):
             return found
-        if found := makes_no_gradients(case, CAUSE, rank):
+        if found := makes_no_gradients(case, CAUSE, rank) or throws_away(case, CAUSE, rank):
             return found
         if seen.samples < FEW_SAMPLES or seen.share("backward") < BACKWARD_SHARE:
             continue

@@ -12,7 +12,8 @@ How it is recognised
 What it is mistaken for
     ``starved_by_storage`` and ``starved_by_network``: there the workers wait instead of running. ``contended_cpu``,
     ``throttled_cpu``, ``oversubscribed_threads``: there the workers want to run and may not. Environments of reinforcement
-    learning that compute: what they make is experience, which cannot be made ahead of the model.
+    learning that compute: what they make is experience, which cannot be made ahead of the model. ``skipping_steps``: the batches
+    come, and the loop throws them away.
 
 What to do next
     More workers (if cores are free), cheaper or batched transforms, or preprocessing ahead of training.
@@ -25,12 +26,14 @@ from perfwatch.triage.shares.cpu import spare_cores
 from perfwatch.triage.shares.producing import work
 from perfwatch.triage.shares.rollouts import in_environment
 from perfwatch.triage.shares.starving import Starving, awaits_data, starving
+from perfwatch.triage.shares.thrown_away import unfollowed
 from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("starved_by_transforms", "slow", "data", (Thread, Stack))
 
 UNEXPLAINED = 0.65  # confidence where the workers neither compute nor read
 SPARE_CORES = 0.25  # with less than that idle, more workers would take their time from those that are there
+UNFOLLOWED = 0.7  # batches come, and no step of them was seen: they may be thrown away
 
 
 def judge(case: Case) -> Outcome:
@@ -48,7 +51,7 @@ def judge(case: Case) -> Outcome:
     return found.finding(
         case,
         CAUSE,
-        ceiling=0.95 if computes else UNEXPLAINED,
+        ceiling=UNEXPLAINED if not computes else UNFOLLOWED if unfollowed(case, found.rank) else 0.95,
         summary=found.summary(
             case, "computing" if computes else "waiting in the program's own code", does.computing if uneven else None
         ),

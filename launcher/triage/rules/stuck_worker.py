@@ -95,8 +95,7 @@ def _finding(case: Case, chain: Chain) -> Outcome:
     evidence: tuple[Evidence, ...] = ()
     patience = STRUCTURAL_SECONDS if certain and end.node.stack is not None else temporal(case)
     told = 1.0 if end.node.stack is not None else CEILING_GUESSED
-    ceiling = {"unknown": CEILING_UNSEEN, NATIVE_WAIT: CEILING_GUESSED}.get(end.kind, told)
-    wild = False
+    ceiling, wild = {"unknown": CEILING_UNSEEN, NATIVE_WAIT: CEILING_GUESSED}.get(end.kind, told), False
     if running:
         silent, evidence = batches.without_a_batch(case, chain)
         loops = turning(case.history, end.node)
@@ -104,7 +103,7 @@ def _finding(case: Case, chain: Chain) -> Outcome:
         ceiling = CEILING_RUNNING if "while" in loops and not fills else CEILING_GUESSED
         beyond = batches.outspends(case, chain) if (wild := in_one_call(case.history, end.node)) else ()
         evidence, patience = (*evidence, *beyond), patience * (GONE_WILD if beyond else 1.0)
-        if not wild and goes_through_data(case.history, end.node):
+        if batches.delivers(case, chain) or (not wild and goes_through_data(case.history, end.node)):
             return None  # data come to an end: a stream that skips to where a run had stopped, a buffer that fills
         counts = end.kind == "native" or fills or (bool(loops) and "while" not in loops and not wild)
         patience *= COUNTED_LOOP if counts else 1.0

@@ -200,13 +200,13 @@ def for_training(case: Case, rank: Member, seen: Profile) -> bool:
 
 
 def _stands(case: Case, rank: Member, seen: Profile) -> bool:
-    """Whether the training thread does not even come back from its wait now and then."""
+    """Whether the training thread does not even come back from its wait now and then, or no step is made of what it gets."""
     now = case.progress[rank.pid]
-    if now.kind != "still":
-        return False
-    if now.steps is not None and now.steps.is_overdue(LATELY_SECONDS, STEPS_LATE):
+    passes = seen.seen("backward", "optimizer", "forward")
+    overdue = now.steps is not None and now.steps.is_overdue(LATELY_SECONDS, STEPS_LATE)
+    if overdue and (now.kind == "still" or not passes):
         return True
-    if seen.seen("backward", "optimizer", "forward"):
+    if now.kind != "still" or passes:
         return False
     if moves(case.history, rank.pid, now.thread).recurrent:
         return False  # rounds of a quarter of a minute: between two of them it rests, and was let go on each time

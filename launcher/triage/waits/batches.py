@@ -9,6 +9,7 @@ from perfwatch.triage.moving.memory import unfed
 from perfwatch.triage.moving.motion import bursts
 from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.shares.profile import profile
+from perfwatch.triage.shares.thrown_away import discarded
 from perfwatch.triage.verdict import Evidence
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.polling import only_asks
@@ -52,6 +53,11 @@ def told_without_a_stack(case: Case, chain: Chain) -> bool:
     end = chain.end
     locked = end.kind == "lock" and end.node.role == "worker" and waits_forever(end.node)
     return (outlasts(case, end) or (locked and not goes_on(case, chain))) and all(one.still for one in chain.ends)
+
+
+def delivers(case: Case, chain: Chain) -> bool:
+    """Whether batches come from the workers all the while, and the training thread throws them away."""
+    return discarded(case, case.job.members[chain.start.pid]) is not None
 
 
 def without_a_batch(case: Case, chain: Chain) -> tuple[float, tuple[Evidence, ...]]:
