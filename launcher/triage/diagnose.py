@@ -106,8 +106,9 @@ def _verdict(case: Case, findings: list[Finding], missing: tuple[Missing, ...]) 
     waiting = [f for f in findings if f.decides_in_seconds > 0]
     sure = [f for f in findings if f.confidence >= SURE and f.decides_in_seconds <= 0]
     chosen = _choose(uncontradicted(case, sure))
-    if chosen is None or (chosen.state in MOVING and (waiting or _stands(case))):
-        return _inconclusive(case, findings, waiting, missing)
+    suspected = waiting or [f for f in findings if f.state == "hung" and f.confidence < SURE]
+    if chosen is None or (chosen.state in MOVING and (suspected or _stands(case))):
+        return _inconclusive(case, findings, suspected, missing)
     others = [f for f in findings if f is not chosen]
     also = tuple(
         Alternative(cause=f.cause, refuted_by=f"also seen ({f.confidence:.0%}), but {chosen.cause} explains it first")
@@ -158,9 +159,11 @@ def _stands(case: Case) -> bool:
     return False
 
 
-def _inconclusive(case: Case, findings: list[Finding], waiting: list[Finding], missing: tuple[Missing, ...]) -> Verdict:
+def _inconclusive(
+    case: Case, findings: list[Finding], suspected: list[Finding], missing: tuple[Missing, ...]
+) -> Verdict:
     """What is known when nothing is sure: the suspicion that is nearest to a verdict, if there is one."""
-    best = waiting[0] if waiting else max(findings, key=lambda f: f.confidence, default=None)
+    best = suspected[0] if suspected else max(findings, key=lambda f: f.confidence, default=None)
     verdict = _resting_on(case, best, missing)
     if best is None:
         return _as_seen(case, verdict)

@@ -10,6 +10,7 @@ from perfwatch.triage.cards.xids import HARDWARE, announced
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History, median
 from perfwatch.triage.moving.progress import LATELY_SECONDS
+from perfwatch.triage.moving.unleft import unleft
 from perfwatch.triage.shares.starving import WAITING_SHARE, awaits_data
 from perfwatch.triage.slowness import WINDOW_SECONDS
 from perfwatch.triage.verdict import Verdict
@@ -25,6 +26,7 @@ MORE_WAITING = 0.2  # of the time, than when it was last looked at closely
 ANSWER_HOLDS_SECONDS = 1800.0
 WHOLE_SAMPLES = 20  # of a calm sample: three seconds bring some 60
 MOST_OUTSIDE = 8  # a pipe has one writer, mostly, and a lock one holder, which may have started others
+UNLEFT_SECONDS = 20.0  # that somebody saw it: at the second sample of a calm job, a minute later
 LATE_TIMES = 3.0  # the longest step: an evaluation or a checkpoint belongs to some
 
 
@@ -143,6 +145,8 @@ def alarm(case: Case) -> str:
             continue  # a sample has just begun: that none of its first stacks is of a step says nothing yet
         if now.kind in ("still", "busy") or (now.kind != "moving" and now.steps is not None and now.steps.count > 0):
             return f"{name}: {now.basis}"
+        if (loop := unleft(case, rank)) is not None and loop.seconds >= UNLEFT_SECONDS:
+            return f"{name}: one loop around forward passes in {loop.samples} samples"
         if now.steps is not None and _slower(now.steps.intervals):
             return f"{name}: steps take longer than before"
     if any(member.ended for member in case.job.ranks):

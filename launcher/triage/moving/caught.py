@@ -1,4 +1,4 @@
-"""A training thread that is caught in a loop: of one module's forward, of the fetch of one batch, or outside of training code."""
+"""A training thread that is caught in a loop: of one module's forward, of one batch's fetch, around passes, or outside of training."""
 
 import msgspec
 
@@ -19,6 +19,7 @@ from perfwatch.triage.moving.loops import (
     turning,
 )
 from perfwatch.triage.moving.memory import GUESSED, has_come_back, lull
+from perfwatch.triage.moving.unleft import Unleft
 from perfwatch.triage.moving.within import FETCH, UPDATE, Within
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.preparing import UNSURE, goes_through_rounds, prepares
@@ -31,6 +32,7 @@ COUNTED = 0.88  # steps are counted, and none came
 INFERRED = 0.88  # a long finite computation cannot be told apart by anything but time
 ROUNDS = 0.65  # each is known to end, and no training was ever seen that could stand still
 UNTESTED = 0.55  # an optimizer that was never seen to come out of its loop may do all of the training in one step
+UNENDED = 0.7  # an evaluation of another kind, with far more to do than those before, looks the same
 MANY_SAMPLES = 300  # a pass that is left for 1 % of the time would have shown it
 # A fetch asks for one item after the other, and each may turn in the same loop: it is left for a thousandth of the time.
 MANY_OF_A_FETCH = 3000
@@ -87,6 +89,44 @@ def caught(case: Case, cause: Cause, chain: Chain, within: Within) -> Outcome:
         next=(f"look at {show(within.frame)}: what would end that loop?",),
     )
     return blamed(case.history, chain.start, found, within.frame)
+
+
+def never_left(case: Case, cause: Cause, chain: Chain, loop: Unleft) -> Outcome:
+    """It makes forward passes in one loop that waits for a condition, for longer than an evaluation is given."""
+    steps, before = case.progress[chain.start.pid].steps, loop.usual_seconds
+    ended = "it ends" if before is None else f"out of it within {before:.0f} s, when it was there before"
+    sure = before is not None and loop.samples >= MANY_OF_A_FETCH
+    updates = "backward" if steps is None else f"backward after step {steps.count}"
+    return hung(
+        case,
+        cause.name,
+        chain,
+        owner=cause.owner,
+        summary=f"it makes forward passes alone and has not left its loop at {show(loop.frame)} for {loop.seconds:.0f} s",
+        patience=loop.told_seconds,
+        silent=loop.seconds,
+        evidence=(
+            case.saw(
+                "stack",
+                f"pid {chain.start.pid}",
+                f"stays in its while loop at {show(loop.frame)}",
+                f"{loop.samples} samples over {loop.seconds:.0f} s, none outside of it, none in {updates}",
+                ended,
+            ),
+            case.saw(
+                "schedstat",
+                f"pid {chain.start.pid}",
+                "waits for nobody",
+                f"{chain.start.motion.run_share or 0.0:.0%} of a core",
+                "the same, and updates come",
+            ),
+        ),
+        ceiling=UNENDED if sure else ONE_SOURCE,
+        alternatives=(
+            Alternative(cause="evaluating", refuted_by="time alone: no evaluation was seen to take so long"),
+        ),
+        next=(f"look at {show(loop.frame)}: what would end that loop?",),
+    )
 
 
 def turns_for_ever(case: Case, cause: Cause, chain: Chain, watched: float) -> Outcome:

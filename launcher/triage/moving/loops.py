@@ -111,6 +111,11 @@ def turning(history: History, node: Node) -> tuple[str, ...]:
     return _turning(history, node)[0]
 
 
+def turning_at(history: History, node: Node) -> r.Frame | None:
+    """A line of that frame, in the innermost of the loops."""
+    return _turning(history, node)[1]
+
+
 def only_tests(history: History, node: Node) -> bool:
     """Whether a running thread turns in a loop that changes nothing, so that only others can end it."""
     source = line_of(history, _turning(history, node)[1])

@@ -6,6 +6,7 @@ they take less than a hundredth of its time; then a line that the thread writes 
 """
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -47,11 +48,12 @@ class Within:
 
 
 @dataclass
-class _Stay:
+class Stay:
     """One time in the loop, from the first sample there to the last."""
 
+    begin: float
     end: float
-    seconds: float
+    seconds: float  # that somebody watched it there
     samples: int = 0
     read: bool = True
     loop: r.Frame | None = None  # the newest line of it that is known to be in the loop
@@ -63,7 +65,7 @@ def turns_within(history: History, pid: int, tid: int) -> Within | None:
 
 
 def _turns_within(history: History, pid: int, tid: int) -> Within | None:
-    stacks = _whole([seen for seen in history.series(r.Stack, pid, tid) if seen.reading.frames])
+    stacks = begun_alike([seen for seen in history.series(r.Stack, pid, tid) if seen.reading.frames])
     if not stacks:
         return None
     frames = own_frames(stacks[-1].reading)
@@ -71,17 +73,18 @@ def _turns_within(history: History, pid: int, tid: int) -> Within | None:
     return max(known, key=lambda one: one.samples, default=None)
 
 
-def _whole(stacks: list[Seen[r.Stack]]) -> list[Seen[r.Stack]]:
-    """Those that reach down to where the thread began: a torn one ends elsewhere."""
-    begun = Counter(seen.reading.frames[-1] for seen in stacks)
-    return [seen for seen in stacks if begun[seen.reading.frames[-1]] > TORN_SHARE * len(stacks)]
+def begun_alike(stacks: list[Seen[r.Stack]]) -> list[Seen[r.Stack]]:
+    """Those that reach down to where the thread began, at whatever line of it: a torn one ends elsewhere."""
+    ends = [(seen.reading.frames[-1].function, seen.reading.frames[-1].file) for seen in stacks]
+    begun = Counter(ends)
+    return [seen for seen, end in zip(stacks, ends, strict=True) if begun[end] > TORN_SHARE * len(stacks)]
 
 
 def _of_frame(history: History, stacks: list[Seen[r.Stack]], frames: tuple[r.Frame, ...], depth: int) -> Within | None:
-    called = _inside(history, frames[depth:])
+    called = inside_of(history, frames[depth:])
     if called is None or _turns(history, frames[depth]) is False:
         return None
-    *earlier, now = _stays(history, stacks, frames[depth], frames[depth + 1 :]) or [_Stay(0.0, 0.0)]
+    *earlier, now = stays(history, stacks, frames[depth:], _turns) or [Stay(0.0, 0.0, 0.0)]
     usual = TIMES_BEFORE * max((one.seconds for one in earlier), default=0.0)
     seconds = now.seconds + min(history.at - now.end, PAUSE_SECONDS)
     if now.loop is None or now.samples < ENOUGH_SAMPLES or seconds < usual:
@@ -89,7 +92,7 @@ def _of_frame(history: History, stacks: list[Seen[r.Stack]], frames: tuple[r.Fra
     return Within(now.loop, called, now.samples, seconds, usual, now.read)
 
 
-def _inside(history: History, frames: tuple[r.Frame, ...]) -> str | None:
+def inside_of(history: History, frames: tuple[r.Frame, ...]) -> str | None:
     """What the innermost call of a step is that the first of these frames, innermost first, is a part of.
 
     An optimizer that the program wrote itself is known by the line that calls its ``step``, if that does not train by itself.
@@ -111,19 +114,30 @@ def _turns(history: History, frame: r.Frame) -> bool | None:
     return None if source is None else "while" in source.loops and not source.hands_out
 
 
-def _stays(history: History, stacks: list[Seen[r.Stack]], frame: r.Frame, outer: tuple[r.Frame, ...]) -> list[_Stay]:
-    """The times in that call and in the loop, oldest first; the newest stack is of the last one. None where it is of no such time."""
-    found: list[_Stay] = []
+def stays(
+    history: History,
+    stacks: list[Seen[r.Stack]],
+    frames: tuple[r.Frame, ...],
+    in_loop: Callable[[History, r.Frame], bool | None],
+) -> list[Stay]:
+    """The times in that call and in the loop, oldest first; the newest stack is of the last one. None where it is of no such time.
+
+    frames: the one that stands in the loop, and those around it.
+    in_loop: whether a line of its function does; None where it was not read.
+    """
+    frame, outer = frames[0], frames[1:]
+    found: list[Stay] = []
     wrote = _wrote(history, stacks[-1].reading, frame)
     inside = False
     for seen in stacks:
         here = _same_call(own_frames(seen.reading), frame, outer)
-        turns = False if here is None else _turns(history, here)
+        turns = False if here is None else in_loop(history, here)
         if turns is False or (turns is None and history.at - seen.at > UNREAD_SECONDS):
             inside = False
             continue
         if not inside or any(found[-1].end < at <= seen.at for at in wrote):
-            found.append(_Stay(seen.at - seen.reading.span_seconds, 0.0))
+            begin = seen.at - seen.reading.span_seconds
+            found.append(Stay(begin, begin, 0.0))
         stay, inside = found[-1], True
         stay.seconds += min(seen.at - stay.end, PAUSE_SECONDS)
         stay.end, stay.samples = seen.at, stay.samples + seen.reading.samples

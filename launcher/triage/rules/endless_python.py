@@ -18,6 +18,7 @@ What it is mistaken for
     prepares in a ``for`` loop (``starting``). A loop that only tests what others write (a flag in shared memory), while a process
     that this one has started, or another rank, works: ``waiting_on_work``; of those outside of the job nothing is known, and the
     verdict is less sure. ``held_gil``: the line never changes there.
+    ``evaluating``: its loop is left, or goes through data.
 
 What to do next
     Look at the named line: what would end that loop?
@@ -26,13 +27,11 @@ What to do next
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, nearest, outlasts, temporal, wakes_soon, who
-from perfwatch.triage.moving.caught import at_work, caught, turns_for_ever
+from perfwatch.triage.moving.caught import at_work, caught, never_left, turns_for_ever
 from perfwatch.triage.moving.library_loops import library_loop
-from perfwatch.triage.moving.loops import (
-    SECONDS,
-    turning,
-)
+from perfwatch.triage.moving.loops import SECONDS, turning
 from perfwatch.triage.moving.memory import since_training
+from perfwatch.triage.moving.unleft import unleft
 from perfwatch.triage.moving.within import turns_within
 from perfwatch.triage.ranks.absence import RUNS
 from perfwatch.triage.roles.job import Member
@@ -47,16 +46,20 @@ from perfwatch.triage.words.frames import show
 
 CAUSE = Cause("endless_python", "hung", "user_code", (Thread, Stack))
 
-RECENT_SECONDS = 6.0
+RECENT_SECONDS, FEW_RECENT = 6.0, 20
 
 
 def judge(case: Case) -> Outcome:
     """Fires on a training thread that sleeps or turns in the program's own code."""
-    return nearest(_of_rank(case, rank) for rank in case.ranks if case.progress[rank.pid].kind != "moving")
+    return nearest(_of_rank(case, rank) for rank in case.ranks)
 
 
 def _of_rank(case: Case, rank: Member) -> Outcome:
     chain, end = case.chains[rank.pid], case.chains[rank.pid].end
+    if (loop := unleft(case, rank)) is not None and loop.doubted:
+        return never_left(case, CAUSE, chain, loop)
+    if case.progress[rank.pid].kind == "moving":
+        return None
     if chain.through - {"supervised", "lock"} or may_be_answered(case, chain):
         return None
     if end.node.stack is None:
@@ -69,6 +72,8 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
     if within := turns_within(case.history, rank.pid, chain.start.tid):
         return caught(case, CAUSE, chain, within) if end.kind in RUNS or at_work(case, end) else None
     seen = profile(case.history, end.node.pid, end.node.tid, seconds=RECENT_SECONDS)
+    if seen.samples < FEW_RECENT:  # the next record is late
+        seen = profile(case.history, end.node.pid, end.node.tid, seconds=SECONDS)
     if not seen.share_where(at_training) and not seen.seen(*OTHER_WORK) and _turns_in_python(case, end):
         return turns_for_ever(case, CAUSE, chain, since_training(case, rank))
     return None

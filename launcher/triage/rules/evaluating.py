@@ -15,6 +15,7 @@ What it is mistaken for
     ``skipping_steps``: there backward runs and only the optimizer does not, or a guard leaves a loop that trains before either
     (where gradients are cleared all the same, none being made).
     Where the loop's text makes both, it is said less surely. ``synchronising``: a training step waits for the card.
+    ``endless_python``: a ``while`` loop around forward passes that is not left. The longer it lasts, the less sure is it said.
 
 What to do next
     Wait; if it is too often or too long, evaluate on fewer batches.
@@ -33,6 +34,7 @@ from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.collecting import PLAIN, collects
 from perfwatch.triage.shares.leaving_early import may_leave_early, training_loop
+from perfwatch.triage.shares.overlong import in_time
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.rollouts import in_environment
 from perfwatch.triage.shares.updating import clears, trains
@@ -76,7 +78,7 @@ def judge(case: Case) -> Outcome:
         if case.progress[rank.pid].kind == "still" and len(case.chains[rank.pid].links) > 1:
             continue  # it does not run: another one holds what it needs to go on in its forward pass
         if found := _evaluates(case, rank, seen) or collects(case, CAUSE, rank):
-            return found
+            return in_time(case, rank, found)
     return None
 
 
