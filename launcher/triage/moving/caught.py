@@ -11,6 +11,7 @@ from perfwatch.triage.moving.loops import (
     COUNTED_LOOP,
     blamed,
     computes_on_card,
+    descends,
     gets_nowhere,
     moves_data,
     only_tests,
@@ -153,10 +154,12 @@ def turns_for_ever(case: Case, cause: Cause, chain: Chain, watched: float) -> Ou
     silent = lasts.seconds if steps is None or steps.ago_seconds is None else steps.ago_seconds
     if counts and silent < patience and not (waits and (computes or rounds)):
         return None  # a loop over something comes to its end: long work until proved otherwise
-    if has_come_back(case, rank, silent) or trains_around(case.history, chain.end.node):
+    node = chain.end.node
+    if has_come_back(case, rank, silent) or trains_around(case.history, node):
         return None
-    sure = UNSURE if prepares(case, rank) else ROUNDS if rounds else GUESSED
-    if waits and not (over_data or computes or rounds or only_tests(case.history, chain.end.node)):
+    by_hand = descends(case.history, node)
+    sure = UNSURE if prepares(case, rank) else ROUNDS if rounds or by_hand else GUESSED
+    if waits and not (over_data or computes or rounds or by_hand or only_tests(case.history, node)):
         sure = INFERRED
     found = hung(
         case,

@@ -4,6 +4,7 @@ Over many samples the outer frames of a thread stay the same and the inner ones 
 the one whose loop turns, or whose caller's does.
 """
 
+import re
 from collections import Counter
 
 import msgspec
@@ -12,7 +13,7 @@ from perfwatch.probes import readings as r
 from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
-from perfwatch.triage.moving.motion import stacks_of
+from perfwatch.triage.moving.motion import stacks_of, was_at
 from perfwatch.triage.moving.nearing import comes_nearer, comes_out, whole
 from perfwatch.triage.moving.working import MOVING_BYTES, chars_of
 from perfwatch.triage.shares.profile import profile
@@ -27,6 +28,8 @@ GENERATOR_SHARE = 0.5  # of the samples: else the loop's body takes the time, an
 SECONDS = 30.0
 OWNED_LOOKS, MANY_SAMPLES, ALIKE_SHARE = 3, 100, 0.95  # a nonblocking sample tears in about 3 %
 TRAINS = frozenset({"backward", "step"})
+# A parameter that is taken down its gradient by the program itself: ``w -= rate * gradient``; a counter goes down by one number.
+DESCENDS = re.compile(r"^[\w.\[\]]+ -= .*\*|\.sub_\(.*(?:\*|\balpha=)|\.add_\(.*\balpha=-")
 COUNTED_LOOP = 5.0  # times the patience, for what is not known to turn until a condition comes true: it reaches its end
 
 
@@ -34,6 +37,18 @@ def trains_around(history: History, node: Node) -> bool:
     """Whether the line is one of the loop that trains, or a collection: a long call returns, and a brief step escapes us."""
     source = source_of(history, node)
     return source is not None and ("collect" in names(source.calls) or names(source.loop_calls) >= TRAINS)
+
+
+def descends(history: History, node: Node) -> bool:
+    """Whether a line of its loop makes an update by itself, in a run that was never seen at torch's own.
+
+    It may be training, or a search that does not converge.
+    """
+    if was_at(history, node.pid, node.tid, "backward", "optimizer"):
+        return False
+    sights = (seen.reading for seen in stacks_of(history, node.pid, node.tid, SECONDS))
+    known = (line_of(history, frame) for frame in {frame for stack in sights for frame in user_frames(stack)})
+    return any(line is not None and bool(line.loops) and DESCENDS.search(line.text) is not None for line in known)
 
 
 def gets_nowhere(case: Case, node: Node) -> tuple[Evidence, ...]:

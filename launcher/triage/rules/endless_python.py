@@ -17,8 +17,9 @@ What it is mistaken for
     Long but finite Python: hence the patience, without an end for who reads or writes all the time (``waiting_on_work``), or
     prepares in a ``for`` loop (``starting``). A loop that only tests what others write (a flag in shared memory), while a process
     that this one has started, or another rank, works: ``waiting_on_work``; of those outside of the job nothing is known, and the
-    verdict is less sure. ``held_gil``: the line never changes there.
-    ``evaluating``: its loop is left, or goes through data.
+    verdict is less sure. ``held_gil``: the line never changes there. ``evaluating``: its loop is
+    left, or goes through data. A program that trains without an optimizer (``w -= rate * gradient`` in its loop): a search that
+    does not converge looks the same, and the verdict is less sure.
 
 What to do next
     Look at the named line: what would end that loop?
