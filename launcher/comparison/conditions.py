@@ -13,7 +13,7 @@ from perfwatch.triage.case import Case
 SAME_CLOCK = 0.03  # a card's clock wanders by so much with its temperature
 MOST_WORDS = 8
 # What the session says of itself or of the watching, not of the run.
-_OURS = frozenset({"patience_seconds"})
+_OURS = frozenset({"patience_seconds", "apart_seconds"})
 # Differences that explain no step time, and are said without alarm.
 _HARMLESS = frozenset({"host", "kernel", "perfwatch", "watched by"})
 _TOLD_WHERE_THERE = frozenset({"GPUs", "loader workers", "CPU quota", "OMP_NUM_THREADS", "CUDA_LAUNCH_BLOCKING"})

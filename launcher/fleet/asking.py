@@ -20,7 +20,7 @@ from perfwatch.triage.fleet.folding import Folded
 from perfwatch.triage.fleet.hosts import AS_OWNER, HostReport, listed, names
 from perfwatch.triage.fleet.job_wide import judge_hosts
 from perfwatch.triage.fleet.merging import Merged, Part, merge
-from perfwatch.triage.fleet.snapshot import Snapshot
+from perfwatch.triage.fleet.snapshot import JobView, Snapshot
 from perfwatch.triage.verdict import Verdict
 
 START_SECONDS = 15.0  # a Python on a busy machine and a cold disk, reading what is there, and packing it
@@ -68,6 +68,7 @@ class _Answers:
 
     snapshots: dict[str, Snapshot] = field(default_factory=dict)
     reports: dict[str, HostReport] = field(default_factory=dict)
+    received: dict[str, float] = field(default_factory=dict)  # unix time, on our clock
 
 
 def ask(engine: Engine, question: Question, progress: Progress = lambda done, total: None) -> Outcome:
@@ -82,6 +83,7 @@ def ask(engine: Engine, question: Question, progress: Progress = lambda done, to
         raise _nobody(answers)
     job = chosen(answers.snapshots, engine.job)
     parts, reports = _parts(engine.hosts, answers, job, engine.job)
+    looked = [looked_at(answers.snapshots[part.host], part.view, answers.received[part.host]) for part in parts]
     now = time.time()
     session = Session(
         version=__version__,
@@ -89,7 +91,10 @@ def ask(engine: Engine, question: Question, progress: Progress = lambda done, to
         mode=MODE,
         machine=this_machine(),
         command=parts[0].view.session.command,
-        conditions={"patience_seconds": question.patience_seconds},
+        conditions={
+            "patience_seconds": question.patience_seconds,
+            "apart_seconds": round(max(looked) - min(looked), 1),
+        },
     )
     merged = merge(parts, session)
     verdict, folded = judge_hosts(merged, parts, reports, engine.complete)
@@ -126,7 +131,7 @@ def _hear(answers: _Answers, answer: Answer, nonce: str, asked_at: float, questi
         reason = f"it is the same machine as {twin}"
         answers.reports[host] = HostReport(host=host, state="double", reason=reason)
         return
-    answers.snapshots[host] = snapshot
+    answers.snapshots[host], answers.received[host] = snapshot, answer.received
     skew = skew_seconds(snapshot.made, asked_at + question.seconds, answer.received)
     answers.reports[host] = _without_the_job(snapshot, host, skew, question)
 
@@ -175,6 +180,15 @@ def skew_seconds(made: float, earliest: float, latest: float) -> float:
     if made > latest:
         return round(made - latest, 1)
     return round(min(0.0, made - earliest), 1)
+
+
+def looked_at(snapshot: Snapshot, view: JobView, received: float) -> float:
+    """When a host's look at a job ended, on our clock: how long it then took to say so, its own clock tells.
+
+    Hosts do not look at the same moment: a login takes its time, and of many only some are asked at once.
+    """
+    packing = snapshot.made - view.session.created - view.end
+    return received - min(max(0.0, packing), START_SECONDS)
 
 
 def _nobody(answers: _Answers) -> NoSuchTarget:

@@ -6,6 +6,7 @@ stream, each line with the number of its task; the lines of one host also share 
 
 import re
 import subprocess
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -91,6 +92,7 @@ class ByTask:
         self._lines: list[list[str]] = [[] for _ in hosts]
         self._noise = [0] * len(hosts)
         self._bytes = [0] * len(hosts)
+        self._received = [0.0] * len(hosts)
         self._rest = b""
 
     def take(self, chunk: bytes) -> None:
@@ -107,6 +109,7 @@ class ByTask:
     def _keep(self, task: int, line: str) -> None:
         if MARK in line:
             self._bytes[task] += len(line) + 1
+            self._received[task] = time.time()
         else:
             self._noise[task] += 1
         if self._bytes[task] <= LONGEST_ANSWER_BYTES and (MARK in line or self._noise[task] <= MOST_NOISE):
@@ -128,6 +131,7 @@ class ByTask:
                     exit_code=None if lines else whole.exit_code,
                     timed_out=whole.timed_out and not lines,
                     too_long=self._bytes[task] > LONGEST_ANSWER_BYTES,
+                    received=self._received[task] or whole.received,
                 )
             )
         return found

@@ -41,6 +41,12 @@ class Case:
         return float(asked) if isinstance(asked, int | float) else PATIENCE_SECONDS
 
     @cached_property
+    def apart_seconds(self) -> float:
+        """How far apart the hosts of the job were looked at; 0 where it is looked at as one."""
+        apart = self.session.conditions.get("apart_seconds")
+        return float(apart) if isinstance(apart, int | float) else 0.0
+
+    @cached_property
     def job(self) -> Job:
         """Who is who."""
         return self._job or read_job(self.history)

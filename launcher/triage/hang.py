@@ -190,7 +190,8 @@ def hung(
     """A hang with its chain, its witnesses and its countdown.
 
     The confidence follows from how many independent sources show that nothing moves; ``ceiling`` caps it where a rule infers
-    rather than sees. Who holds a lock from outside of the job is watched first, and is not known to stay.
+    rather than sees. Who holds a lock from outside of the job is watched first, and is not known to stay. What stood for as long as
+    the looks at the hosts lie apart stood in all of them at once.
     """
     shown = evidence + witnesses(case, chain)
     confidence = certainty_of_a_hang(shown)
@@ -211,7 +212,9 @@ def hung(
         alternatives=alternatives,
         next=next,
         silent_seconds=round(waited, 1),
-        decides_in_seconds=round(max(0.0, patience - waited, outside.unwatched_seconds(case, chain.end)), 1),
+        decides_in_seconds=round(
+            max(0.0, max(patience, case.apart_seconds) - waited, outside.unwatched_seconds(case, chain.end)), 1
+        ),
     )
 
 

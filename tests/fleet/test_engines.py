@@ -101,6 +101,17 @@ def test_what_one_node_prints_through_srun_takes_nothing_from_the_others(stubs: 
     assert said["node-c"].lines == (part,)
 
 
+def test_when_each_node_has_answered_through_srun_is_known(stubs: Stubs) -> None:
+    """Though all that is said comes out of one step, which ends with the last."""
+    stubs.add("squeue", "print('node-[a-b]')")
+    stubs.add("scontrol", "print('node-a\\nnode-b')")
+    part = f"{MARK} 00112233 0 1 00000000 AAAA"
+    stubs.add("srun", f"print('0: {part}', flush=True); import time; time.sleep(0.5); print('1: {part}')")
+    said = asked(OverSrun("4242", ["perfwatch"]))
+
+    assert said["node-b"].received - said["node-a"].received > 0.3
+
+
 def test_what_one_task_of_srun_complains_of_is_no_other_nodes_reason(stubs: Stubs) -> None:
     """Where perfwatch is missing on one node, the answer of another is as whole as before, and the third has printed nothing."""
     stubs.add("squeue", "print('node-[a-c]')")

@@ -24,6 +24,7 @@ from perfwatch.triage.fleet.compacting import OF_THE_MACHINE
 from perfwatch.triage.fleet.folding import Folded, Place, fold, newest, rank_ranges
 from perfwatch.triage.fleet.hosts import AS_OWNER, HostReport, listed
 from perfwatch.triage.fleet.merging import Merged, Part
+from perfwatch.triage.hang import STRUCTURAL_SECONDS
 from perfwatch.triage.history import History
 from perfwatch.triage.ranks.absent_ranks import AbsentRanks
 from perfwatch.triage.rule import Cause, Rule
@@ -252,6 +253,13 @@ def _unseen(case: Case, merged: Merged, reports: Sequence[HostReport]) -> tuple[
             Missing(
                 witness="ranks",
                 reason="the job's launcher numbered no ranks: they are numbered in the order of the hosts",
+            )
+        )
+    if case.apart_seconds > STRUCTURAL_SECONDS:
+        hosts.append(
+            Missing(
+                witness="moment",
+                reason=f"the hosts looked {case.apart_seconds:.0f} s apart: a wait that is shorter is not called a hang",
             )
         )
     if left_out := sum(report.left_out for report in reports):

@@ -5,7 +5,9 @@ is translated back (``Translation``). A connection whose other end is on another
 
 *Time.* No clock of one host is compared with that of another. Every host's readings are placed so that its own "now" (the
 end of its look) is the same moment for all: what is compared are ages, which the kernel of each host counted itself. So two
-looks a few seconds apart are told as one, and nothing is assumed to have lasted beyond the look at it.
+looks a few seconds apart are told as one, and nothing is assumed to have lasted beyond the look at it. How far apart they were
+is known (``Case.apart_seconds``): waits of two hosts that were both shorter need not have been at one time, and no hang is
+made of them.
 
 When processes began is placed likewise: the ticks of each kernel count from its own boot.
 
