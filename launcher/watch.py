@@ -217,7 +217,7 @@ class Watch:
             self.look.machine(swept or ranks)
             if self.suspicious:
                 self.look.output(ranks[: cadence.MOST_SAMPLED])
-                self.look.traffic(ranks[: cadence.MOST_GLANCED])
+                self.look.traffic(ranks[: cadence.MOST_SWEPT])
         if self._schedule.due("bindings", cadence.tree_seconds(self.suspicious, self.at)):
             self._append(self.look.gpus.bind(ranks, self.look.known))
         if self.suspicious and self._schedule.due("sweep", self._pace):

@@ -9,7 +9,7 @@ from perfwatch.triage.cards.hardware import dram_peak_bytes_per_second
 from perfwatch.triage.cards.links import ceiling_mib_per_second
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
-from perfwatch.triage.moving.flows import SHORTEST_SECONDS, Flow, flow
+from perfwatch.triage.moving.flows import SHORTEST_SECONDS, SILENT_BYTES_PER_SECOND, Flow, flow, newest_flow
 
 MEBIBYTE = 2**20
 # Measured on two H200 while 1 GiB is reduced in each step: 250 GiB/s over NVLink with tensor 0, DRAM 24 % and SM 26 %; with an
@@ -53,6 +53,17 @@ def between_ranks(case: Case, seconds: float) -> float | None:
     """Bytes a second over the ranks' own connections; where these were not read, all that travels. None: not known."""
     own = carried(case, seconds)
     return travelling(case, seconds) if own is None else own.bytes_per_second
+
+
+def travels(case: Case) -> bool | None:
+    """Whether anything goes over the ranks' own connections now; None: those of no rank, or not yet of all, were read twice.
+
+    Of very many ranks on one machine only the first are read: what all of them wait in goes over theirs, too.
+    """
+    read = [rank.pid for rank in case.ranks if case.history.latest(r.Traffic, rank.pid) is not None]
+    flows = [newest_flow(case.history, pid) for pid in read]
+    known = [one.bytes_per_second for one in flows if one is not None]
+    return None if not known or len(known) < len(flows) else sum(known) > SILENT_BYTES_PER_SECOND
 
 
 def _rates(case: Case, kinds: tuple[str, ...], seconds: float) -> list[float]:

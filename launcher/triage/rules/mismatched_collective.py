@@ -16,7 +16,9 @@ How it is recognised
     and come no more.
 
 What it is mistaken for
-    A rank in no collective: ``stalled_collective``. Pipeline stages that send and receive: those differ by design and are not
+    A rank in no collective: ``stalled_collective``. A call whose data is still on its way over a slow network: who has got its
+    part may be in the next one. So nothing may go over the ranks' connections; where those cannot be read, the whole patience is
+    given. Pipeline stages that send and receive: those differ by design and are not
     called a mismatch, unless all of them receive (or all send) beyond the patience, and no other thread of theirs works.
 
 What to do next
@@ -36,6 +38,7 @@ from perfwatch.triage.ranks.disagreeing import by_records, in_a_ring
 from perfwatch.triage.ranks.leaving import left_early
 from perfwatch.triage.ranks.other_groups import in_other_groups
 from perfwatch.triage.ranks.polling_apart import polling_apart
+from perfwatch.triage.ranks.traffic import travels
 from perfwatch.triage.ranks.unequal_sizes import by_sizes
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
@@ -73,6 +76,9 @@ def judge(case: Case) -> Outcome:
     for chain in chains:
         places.setdefault((_called(chain), show(chain.end.node.frame)), []).append(chain)
     names = {name for name, _ in places}
+    moves = travels(case)
+    if moves:
+        return None  # one call's data is still on its way; who has got all of it may be in the next one
     one_sided = names <= RECEIVES or names <= SENDS
     if not one_sided and (names & POINT_TO_POINT or len(places) == 1):
         return None
@@ -88,7 +94,7 @@ def judge(case: Case) -> Outcome:
         chains[0],
         owner=CAUSE.owner,
         summary=f"{_at_odds(one_sided, names)}: {parts}",
-        patience=temporal(case) if one_sided else STRUCTURAL_SECONDS,
+        patience=temporal(case) if one_sided or moves is None else STRUCTURAL_SECONDS,
         silent=silent,
         ceiling=1.0 if len(names) > 1 and not one_sided else SAME_NAME,
         evidence=tuple(
