@@ -16,6 +16,7 @@ from perfwatch.triage.ranks.traffic import carried, travelling
 from perfwatch.triage.ranks.waitgraph import WaitGraph, wait_graph
 from perfwatch.triage.verdict import Evidence, Missing
 from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.handles import EXCHANGE
 from perfwatch.triage.words.frames import collective_name, show
 
 
@@ -87,7 +88,11 @@ def _together(case: Case) -> Together | Missing | None:
         return None
     if not known and not all(in_collective(case, chain) for chain in chains):
         return None
-    if exchanging(case) or (not recorded and never_called(case)):
+    if (
+        any(chain.end.detail == EXCHANGE for chain in chains)
+        or exchanging(case)
+        or (not recorded and never_called(case))
+    ):
         return None  # in sends and receives, which are no call that all are in, and which RAS does not count
     if not case.job.covered:
         reason = f"{len(case.job.ranks)} of {case.job.world_size} ranks are on this machine"

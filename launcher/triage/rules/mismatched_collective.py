@@ -19,7 +19,8 @@ What it is mistaken for
     A rank in no collective: ``stalled_collective``. A call whose data is still on its way over a slow network: who has got its
     part may be in the next one. So nothing may go over the ranks' connections; where those cannot be read, the whole patience is
     given. Pipeline stages that send and receive: those differ by design and are not
-    called a mismatch, unless all of them receive (or all send) beyond the patience, and no other thread of theirs works.
+    called a mismatch, unless all of them receive (or all send), or some are in a collective, beyond the patience, and no other
+    thread of theirs works.
 
 What to do next
     Compare the named lines: which condition sends the ranks apart?
@@ -35,6 +36,7 @@ from perfwatch.triage.moving.working import goes_on_within
 from perfwatch.triage.ranks import mpi
 from perfwatch.triage.ranks.different_calls import by_counts
 from perfwatch.triage.ranks.disagreeing import by_records, in_a_ring
+from perfwatch.triage.ranks.exchanges import POINT_TO_POINT, at_odds, may_go_on, one_sided
 from perfwatch.triage.ranks.leaving import left_early
 from perfwatch.triage.ranks.other_groups import in_other_groups
 from perfwatch.triage.ranks.polling_apart import polling_apart
@@ -47,9 +49,6 @@ from perfwatch.triage.words.frames import collective_name, show
 
 CAUSE = Cause("mismatched_collective", "hung", "user_code", (Process, Thread, Stack))
 
-POINT_TO_POINT = frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv"})
-RECEIVES = frozenset({"recv", "irecv"})
-SENDS = frozenset({"send", "isend"})
 SAME_NAME = 0.8  # the same collective from different lines: a mismatch of order or of size, seen less directly
 
 
@@ -79,10 +78,10 @@ def judge(case: Case) -> Outcome:
     moves = travels(case)
     if moves:
         return None  # one call's data is still on its way; who has got all of it may be in the next one
-    one_sided = names <= RECEIVES or names <= SENDS
-    if not one_sided and (names & POINT_TO_POINT or len(places) == 1):
+    exchanges = bool(names & POINT_TO_POINT)
+    if may_go_on(names) or (len(places) == 1 and not one_sided(names)):
         return None
-    if one_sided and any(goes_on_within(case, chain.end.node) for chain in chains):
+    if exchanges and any(goes_on_within(case, chain.end.node) for chain in chains):
         return None  # what is to be sent is made beside, perhaps
     parted = sorted(places.items(), key=lambda one: len(one[1]))  # whoever differs from most is looked at first
     chains = tuple(chain for _, there in parted for chain in there)
@@ -93,10 +92,10 @@ def judge(case: Case) -> Outcome:
         CAUSE.name,
         chains[0],
         owner=CAUSE.owner,
-        summary=f"{_at_odds(one_sided, names)}: {parts}",
-        patience=temporal(case) if one_sided or moves is None else STRUCTURAL_SECONDS,
+        summary=f"{at_odds(names)}: {parts}",
+        patience=temporal(case) if exchanges or moves is None else STRUCTURAL_SECONDS,
         silent=silent,
-        ceiling=1.0 if len(names) > 1 and not one_sided else SAME_NAME,
+        ceiling=1.0 if len(names) > 1 and not exchanges else SAME_NAME,
         evidence=tuple(
             case.saw(
                 "collective",
@@ -120,16 +119,10 @@ def judge(case: Case) -> Outcome:
 
 def _called(chain: Chain) -> str:
     stack = chain.end.node.stack
-    return (collective_name(stack) if stack is not None else None) or "backward"
+    return (collective_name(stack) if stack is not None else None) or chain.awaited
 
 
 def _ranks(chains: list[Chain]) -> str:
     if len(chains) == 1:
         return f"rank {chains[0].start.rank} is"
     return f"ranks {rank_ranges(chain.start.rank for chain in chains if chain.start.rank is not None)} are"
-
-
-def _at_odds(one_sided: bool, names: set[str]) -> str:
-    if not one_sided:
-        return "the ranks wait for each other in different collectives"
-    return "every rank waits to receive and none sends" if names <= RECEIVES else "every rank sends and none receives"

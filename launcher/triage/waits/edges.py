@@ -16,6 +16,7 @@ from perfwatch.triage.waits import (
     devices,
     event_loops,
     gil_holder,
+    handles,
     other_end,
     own_pipe,
     polling,
@@ -93,12 +94,8 @@ def _by_library(history: History, job: Job, node: Node) -> Edge | None:
         return ending("rendezvous", node, "the other ranks to appear")
     if "collective" in inner:
         return ending("collective", node, collective_name(node.stack) or "a collective" if node.stack else "")
-    has_peers = max(len(job.ranks), job.world_size or 1) > 1  # on this host or on others
-    if has_peers and threads.waits_forever(node) and node.motion.frozen is not False:
-        if "backward" in inner:
-            return ending("collective", node, "the gradients' reduction", detail="backward")
-        if polling.waits_for_work(history, node):
-            return ending("collective", node, "an asynchronous collective", detail="work")
+    if (theirs := handles.of_peers(history, job, node)) is not None:
+        return ending("collective", node, theirs[0], detail=theirs[1])
     if node.wait is not None and node.wait.call in workers.FORKS and (young := workers.begun(history, job, node)):
         return _found(young, "child")
     if "child_wait" in inner or (node.wait is not None and node.wait.kind == "child"):

@@ -1,0 +1,31 @@
+"""Calls between two ranks as stacks name them: which of them may all stand and yet mean no hang."""
+
+from collections.abc import Collection
+
+BEGUN = "a send or receive"  # of which only the handle is seen
+RECEIVES = frozenset({"recv", "irecv"})
+SENDS = frozenset({"send", "isend"})
+POINT_TO_POINT = RECEIVES | SENDS | {"batch_isend_irecv", BEGUN}
+
+
+def one_sided(names: Collection[str]) -> bool:
+    """Whether nobody answers anybody: all receive, or all send. Of handles it is not told; where all wait, none answers."""
+    called = set(names)
+    return called <= RECEIVES or called <= SENDS or called == {BEGUN}
+
+
+def may_go_on(names: Collection[str]) -> bool:
+    """Whether some send and others receive, and nobody is in another call: stages of a pipeline differ by design."""
+    return set(names) <= POINT_TO_POINT and not one_sided(names)
+
+
+def at_odds(names: Collection[str]) -> str:
+    """What ranks in these calls do, in words."""
+    called = set(names)
+    if called == {BEGUN}:
+        return "every rank waits for a send or receive that it has begun, and none answers another's"
+    if called <= RECEIVES:
+        return "every rank waits to receive and none sends"
+    if called <= SENDS:
+        return "every rank sends and none receives"
+    return f"the ranks wait for each other in different {'calls' if called & POINT_TO_POINT else 'collectives'}"
