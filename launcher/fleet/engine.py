@@ -16,7 +16,10 @@ REACH_SECONDS = 10.0  # to connect and log in
 _NOT_REACHED = re.compile(
     r"timed out|no route to host|network is unreachable|closed by|reset by|broken pipe", re.IGNORECASE
 )
-_NOT_THERE = re.compile(r"not found|no such file or directory|no module named '?perfwatch", re.IGNORECASE)
+# What kubectl misses by a name in quotes, or calls a container, is no program.
+_NOT_THERE = re.compile(
+    r"(?<!container )(?<!\" )not found|no such file or directory|no module named '?perfwatch", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from perfwatch.fleet.engine import Answer, Heard, found
 
 SERVER_SECONDS = 20.0
 ENDED = ("Failed", "Succeeded")  # phases in which no container runs any more, as of a try that was given up
+RESTARTS = "CrashLoopBackOff"  # of a container that has ended, and will be begun again
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 
 
@@ -23,10 +24,33 @@ class _Spec(msgspec.Struct):
     containers: list[_Container]
 
 
-class _Status(msgspec.Struct):
+class _Why(msgspec.Struct, rename="camel"):
+    reason: str = ""
+    message: str = ""
+    exit_code: int | None = None
+
+    @property
+    def shown(self) -> str:
+        """``OOMKilled, exit code 137``."""
+        code = "" if self.exit_code is None else f"exit code {self.exit_code}"
+        return ", ".join(part for part in (self.reason, code) if part)
+
+
+class _State(msgspec.Struct):
+    waiting: _Why | None = None
+    terminated: _Why | None = None
+
+
+class _ContainerStatus(msgspec.Struct):
+    name: str
+    state: _State = msgspec.field(default_factory=_State)
+
+
+class _Status(msgspec.Struct, rename="camel"):
     phase: str = ""
     reason: str = ""
     message: str = ""
+    container_statuses: list[_ContainerStatus] = []
 
 
 class _Metadata(msgspec.Struct):
@@ -43,6 +67,22 @@ class _Pod(msgspec.Struct):
     def container(self) -> str:
         """The one that kubectl itself would take."""
         return self.metadata.annotations.get(DEFAULT_CONTAINER) or self.spec.containers[0].name
+
+    @property
+    def unasked(self) -> tuple[str, str] | None:
+        """The state of the host and why, of one in which nobody can be asked; None where the container runs."""
+        status = self.status
+        if status.phase != "Running":
+            why = ": ".join(part for part in (status.reason, status.message) if part)
+            said = f"the pod is {status.phase or 'in no known phase'}" + (f" ({why})" if why else "")
+            return "no_job" if status.phase in ENDED else "silent", said
+        state = next((one.state for one in status.container_statuses if one.name == self.container), _State())
+        ended = state.terminated or (state.waiting if state.waiting and state.waiting.reason == RESTARTS else None)
+        if ended is not None:
+            return "no_job", f"container {self.container} of the pod has ended ({ended.shown})"
+        if state.waiting is not None:
+            return "silent", f"container {self.container} of the pod has not begun ({state.waiting.shown})"
+        return None
 
 
 class _Pods(msgspec.Struct):
@@ -80,16 +120,14 @@ class OverKubectl:
         return ["kubectl", *self._options, "exec", pod, f"--container={container}", "--", *self._command, *arguments]
 
     def ask(self, arguments: Sequence[str], deadline_seconds: float, heard: Heard) -> None:
-        """See ``Engine.ask``. A pod that does not run is not asked, and told at once."""
+        """See ``Engine.ask``. One that does not run is not asked, and told at once."""
         commands = {}
         for pod in self._pods:
             name = pod.metadata.name
-            if pod.status.phase == "Running":
+            if pod.unasked is None:
                 commands[name] = self.argv(name, pod.container, arguments)
             else:
-                why = ": ".join(part for part in (pod.status.reason, pod.status.message) if part)
-                said = f"the pod is {pod.status.phase or 'in no known phase'}" + (f" ({why})" if why else "")
-                unasked = "no_job" if pod.status.phase in ENDED else "silent"
+                unasked, said = pod.unasked
                 heard(Answer(name, said=said, unasked=unasked, received=time.time()))
         for answer in pool.run(commands, deadline_seconds):
             heard(answer)

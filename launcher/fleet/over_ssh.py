@@ -63,6 +63,8 @@ class OverSsh:
             ) from None
         except NodeSetException as error:
             raise UsageError(f"--hosts {hosts}: {error}", "perfwatch fleet --hosts 'node-a,node-b[1-4]'") from None
+        if option := next((host for host in self.hosts if host.startswith("-")), None):
+            raise UsageError(f"--hosts {hosts}: {option} would be an option of ssh, no host", "--options takes those")
         if not self.hosts:
             raise UsageError(f"--hosts {hosts} names no host", "perfwatch fleet --hosts 'node-a,node-b[1-4]'")
         self._command = command

@@ -51,6 +51,44 @@ def test_kubectl_is_called_for_each_running_pod(stubs: Stubs) -> None:
     assert (said["train-old"].unasked, said["train-old"].said) == ("no_job", "the pod is Failed")
 
 
+def test_a_pod_whose_container_does_not_run_is_told_with_the_reason(stubs: Stubs) -> None:
+    """The pod itself is called running as long as another container of it is. One that has ended has no ranks any more."""
+    states: dict[str, dict[str, object]] = {
+        "killed": {"terminated": {"exitCode": 137, "reason": "OOMKilled", "containerID": "x"}},
+        "crashes": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s"}},
+        "comes": {"waiting": {"reason": "ContainerCreating"}},
+        "works": {"running": {"startedAt": "2026-11-26T00:00:00Z"}},
+    }
+    pods = [pod(name) for name in states]
+    for one, state in zip(pods, states.values(), strict=True):
+        seen = [{"name": "sidecar", "state": {"running": {}}}, {"name": "train", "state": state, "ready": False}]
+        one["status"] = {"phase": "Running", "containerStatuses": seen}
+    stubs.add("kubectl", f"print(json.dumps({{'items': {pods!r}}}) if 'get' in sys.argv else 'here')")
+    said = asked(OverKubectl("job-name=train"))
+
+    assert {name: (one.unasked, one.said) for name, one in said.items()} == {
+        "killed": ("no_job", "container train of the pod has ended (OOMKilled, exit code 137)"),
+        "crashes": ("no_job", "container train of the pod has ended (CrashLoopBackOff)"),
+        "comes": ("silent", "container train of the pod has not begun (ContainerCreating)"),
+        "works": ("", ""),
+    }
+
+
+@pytest.mark.parametrize(
+    ("said", "missing"),
+    [
+        ('error: unable to upgrade connection: container not found ("train")', False),
+        ('Error from server (NotFound): pods "train-3" not found', False),
+        ('exec: "perfwatch": executable file not found in $PATH: unknown', True),
+        ("sh: 1: perfwatch: not found", True),
+        ("zsh:1: command not found: perfwatch", True),
+    ],
+)
+def test_what_kubectl_does_not_find_is_not_always_perfwatch(said: str, missing: bool) -> None:
+    """To install it helps only where it is missing. In the words of kubectl 1.32 and of shells."""
+    assert Answer("a", said=said, exit_code=1).not_installed is missing
+
+
 def test_a_selector_without_pods_and_a_kubectl_that_fails_say_so(stubs: Stubs) -> None:
     """With the command to try by hand."""
     stubs.add("kubectl", "print('{\"items\": []}')")
