@@ -12,6 +12,7 @@ How it is recognised
     function left and entered anew, a store that is filled while memory grows. A sleep whose deadline lies beyond it need not be
     waited for. Or it is in training code, but all of many samples are of one ``while`` loop inside of one call, and of nothing
     else; the loop may ask its card for a value in each turn.
+    Of a rank that waits for a remote call of torch's, the sleep is that of another rank's thread, where no rank moves.
 
 What it is mistaken for
     Long but finite Python: hence the patience, without an end for who reads or writes all the time (``waiting_on_work``), or
@@ -48,6 +49,7 @@ from perfwatch.triage.words.frames import show
 CAUSE = Cause("endless_python", "hung", "user_code", (Thread, Stack))
 
 RECENT_SECONDS, FEW_RECENT = 6.0, 20
+REMOTE_CALL = "rpc"  # the edge from a rank that waits for an answer to the thread of another one that executes the call
 
 
 def judge(case: Case) -> Outcome:
@@ -61,6 +63,8 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
         return never_left(case, CAUSE, chain, loop)
     if case.progress[rank.pid].kind == "moving":
         return None
+    if chain.through == {REMOTE_CALL}:
+        return _sleeps(case, chain) if _never_answers(case, chain) else None
     if chain.through - {"supervised", "lock"} or may_be_answered(case, chain):
         return None
     if end.node.stack is None:
@@ -78,6 +82,13 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
     if not seen.share_where(at_training) and not seen.seen(*OTHER_WORK) and _turns_in_python(case, end):
         return turns_for_ever(case, CAUSE, chain, since_training(case, rank))
     return None
+
+
+def _never_answers(case: Case, chain: Chain) -> bool:
+    """Whether the one call that is executed sleeps while all ranks stand: else it may be meant to. Of several nobody sees which it is."""
+    if len(chain.ends) > 1 or not all(one.start.motion.frozen for one in case.chains.values()):
+        return False
+    return chain.end.kind == "sleep" and chain.end.still is True and not wakes_soon(case, chain.end)
 
 
 def _turns_in_python(case: Case, end: End) -> bool:

@@ -13,6 +13,7 @@ CALLED, CALLS = "rpc_call", "rpc_wait"  # tags of a thread that executes a call,
 ANSWER = "the answer to a remote call"
 ENDS = "rpc_shutdown"  # tag of that function
 SHOWN = 3
+TOGETHER_SECONDS = 0.5  # when each last ran is read to a few milliseconds
 
 
 def not_yet_done(history: History, job: Job, node: Node) -> Found | None:
@@ -31,18 +32,29 @@ def not_yet_done(history: History, job: Job, node: Node) -> Found | None:
 def remote_calls(history: History, job: Job, node: Node) -> Found | None:
     """Of a rank that waits for the answer to a call: the threads that execute one now, of those that move to them alone.
 
-    For which of them, nobody sees. The future of a call looks like that of a collective, but where others only serve.
+    For which of them, nobody sees; but a call whose answer is waited for at once has run since. The future of a call looks like
+    that of a collective, but where others only serve.
     """
     asks = CALLS in node.inner or (waits_for_work(history, node) and _others_serve(history, job, node))
     if not asks or not node.motion.frozen:
         return None
     threads = (node_of(history, job, rank.pid, tid) for rank in job.ranks for tid in python_threads(history, rank.pid))
     calls = [one for one in threads if CALLED in one.tags and (one.pid, one.tid) != (node.pid, node.tid)]
+    calls = [one for one in calls if CALLS not in node.inner or not _ran_before(one, node)]
     found = [one for one in calls if one.motion.frozen is False] or calls
     if not found and CALLS not in node.inner:
         return None
     end = None if found else End(NATIVE_WAIT, node, detail=ANSWER)
     return ANSWER if end else A_REMOTE_CALL, tuple(found), end
+
+
+def _ran_before(one: Node, node: Node) -> bool:
+    """Whether a thread has not run since another one fell asleep, by what the kernel remembers of both."""
+    if one.thread is None or one.thread.ran_ago_seconds is None or node.thread is None:
+        return False
+    if node.thread.ran_ago_seconds is None:
+        return False
+    return one.thread_at - one.thread.ran_ago_seconds < node.thread_at - node.thread.ran_ago_seconds - TOGETHER_SECONDS
 
 
 def may_ask(history: History, job: Job, node: Node) -> bool:
