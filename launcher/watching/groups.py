@@ -170,7 +170,8 @@ class Groups:
                 self._turns.unheard()
         else:
             self._absent.pop(name, None)
-        self._answered = self._answered or (name == RECORDER and trouble is None)
+        if name == RECORDER:  # a rank that was too late for the question may have written since
+            self._answered = trouble is None and not any(isinstance(one, r.ProbeCall) for one in found)
         self._sink(found)
         self._say(name, self._clock() - errand.began, errand.cpu_seconds, trouble)
 
