@@ -168,6 +168,8 @@ class StackFailure(Reading, frozen=True, kw_only=True):
 
 
 # Names of calls that look at a file without reading it: a loop that makes them polls, and names what it polls for.
+FLAG, COUNT, FINITE, VALUE = "flag", "count", "finite", "value"  # what a loop tests before a call
+
 FILE_TESTS = frozenset(
     "exists isfile isdir is_file is_dir stat lstat access listdir glob iglob scandir getsize getmtime".split()
 )
@@ -199,6 +201,9 @@ class SourceLine(Reading, frozen=True, kw_only=True):
     retried_calls: tuple[str, ...] = ()  # what that loop tries, where this line is what it does when the try has failed
     asked_calls: tuple[str, ...] = ()  # what that loop asks, where this line only waits because of the answer
     loop_files: tuple[str, ...] = ()  # literal names of files that the loop tests (``FILE_TESTS``)
+    # What is tested (``FLAG`` ...) between it and the backward pass of the innermost loop, and its step.
+    passes_if: tuple[str, ...] = ()
+    steps_if: tuple[str, ...] = ()
 
 
 class NativeProfile(Reading, frozen=True, kw_only=True):

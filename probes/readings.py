@@ -16,7 +16,11 @@ from perfwatch.probes.gpu_readings import (
 )
 from perfwatch.probes.group_readings import BATCH, UNANSWERED, Communicator, GroupMember, Operation, RecordedGroup
 from perfwatch.probes.job_readings import (
+    COUNT,
     FILE_TESTS,
+    FINITE,
+    FLAG,
+    VALUE,
     Affinity,
     Frame,
     NativeProfile,
@@ -90,8 +94,12 @@ ANY_READING = (
 __all__ = [
     "ANY_READING",
     "BATCH",
+    "COUNT",
     "FILE_TESTS",
+    "FINITE",
+    "FLAG",
     "UNANSWERED",
+    "VALUE",
     "Affinity",
     "CaptureWindow",
     "Cgroup",

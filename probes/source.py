@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.loop_kinds import Loop, comes_to_its_end, dotted, fills, hands_out, nears_its_end, only_tests
+from perfwatch.probes.loop_tests import tests_before
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import FILE_TESTS, SourceLine
 
@@ -127,6 +128,8 @@ def describe(text: str, file: str, line: int) -> SourceLine:
         retried_calls=_retried(tree, loop, line) if loop else (),
         asked_calls=_asked(tree, loop, line) if loop else (),
         loop_files=_files(loop) if loop is not None else (),
+        passes_if=tests_before(loop, "backward", line) if loop is not None else (),
+        steps_if=tests_before(loop, "step", line) if loop is not None else (),
     )
 
 

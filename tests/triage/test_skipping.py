@@ -29,13 +29,23 @@ def test_where_the_optimizer_is_made_or_cleared_no_step_is_made() -> None:
     assert not updates(stack(("Optimizer.zero_grad", BASE)))
 
 
+LOOP = ("loader", "net", "loss.backward", "clip_grad_norm_")
 ATTACK = (Frame("grad", f"{TORCH}/autograd/__init__.py", 500), Frame("attack", TRAIN, 42))
+
+
+PASS = (*BACKWARD[:1], Frame("gradients", TRAIN, 8))  # a function that several ask for gradients
+TRAINS_BY_IT, FISHER = (*PASS, Frame("train", TRAIN, 13)), (*PASS, Frame("importance", TRAIN, 50))
+BY_CLOSURE = (*PASS, Frame("step", f"{TORCH}/optim/adam.py", 227), Frame("train", TRAIN, 13))
+BY_SOLVER = (*PASS, Frame("minimize", TRAIN, 60), Frame("train", TRAIN, 18))
 
 
 @pytest.mark.parametrize(
     ("trained_at", "turns_at", "confidence"),
     [
         (BACKWARD, BACKWARD, COUNTED),  # its guard throws each update away from now on
+        (TRAINS_BY_IT, TRAINS_BY_IT, COUNTED),
+        (TRAINS_BY_IT, FISHER, NOTED),  # another asks the same line for gradients
+        (BY_CLOSURE, BY_SOLVER, NOTED),
         (BACKWARD, ATTACK, NOTED),  # after the epoch: gradients of the input, and no step is due
         (None, BACKWARD, UNTOLD),  # nobody looked while steps were made
     ],
@@ -74,12 +84,44 @@ def test_the_first_steps_of_a_run_may_take_minutes(made: int, seconds: int) -> N
     assert not isinstance(found, Finding) or found.confidence < SURE
 
 
+@pytest.mark.parametrize(
+    ("steps_if", "beside", "told"),
+    [
+        (("count",), [], False),  # `if (number + 1) % rounds == 0`: the rounds become longer
+        (("finite",), [], True),
+        (("count",), [(Frame("unscale_", f"{TORCH}/amp/grad_scaler.py", 340), BACKWARD[1])], True),  # a step was due
+    ],
+)
+def test_a_loop_that_accumulates_may_do_so_for_longer_than_before(
+    steps_if: tuple[str, ...], beside: list[tuple[Frame, ...]], told: bool
+) -> None:
+    """The first long round after a jump makes as many passes as many short ones, and no step."""
+    job = Training(card=False)
+    job.add(SourceLine(file=TRAIN, line=13, text="", loops=("for",), loop_calls=(*LOOP, "opt.step"), steps_if=steps_if))
+    for second in range(20):
+        job.goes_on(1.0, [FORWARD, BACKWARD]).steps(2 * second + 1, 0.5, 0.5)
+    for second in range(20):
+        job.goes_on(1.5, [FORWARD, BACKWARD, *(beside or [FORWARD])]).steps(39, ago=1.5 * (second + 1))
+
+    assert isinstance(skipping_steps.judge(job.case()), Finding) is told
+
+
+def test_a_loop_that_nobody_could_read_is_given_longer() -> None:
+    """It may accumulate: nothing that goes with a step was seen either."""
+    job = Training(card=False)
+    for second in range(40):
+        job.goes_on(1.0, [FORWARD, BACKWARD]).steps(second + 1, 1.0)
+    for second in range(15):
+        job.goes_on(1.0, [FORWARD, BACKWARD]).steps(40, ago=second + 1.0)
+
+    assert skipping_steps.judge(job.case()) is None
+
+
 CLIPS = (Frame("clip_grad_norm_", f"{TORCH}/nn/utils/clip_grad.py", 20), Frame("train", TRAIN, 14))
 UPDATES_ITSELF = (Frame("train", TRAIN, 15),)
 CLEARS = (Frame("zero_grad", f"{TORCH}/optim/optimizer.py", 980), Frame("train", TRAIN, 11))
 # torch wraps it in a function without a name of its own.
 CLEARS_UNSEEN = (Frame("inner", f"{TORCH}/_compile.py", 54), Frame("train", TRAIN, 11))
-LOOP = ("loader", "net", "loss.backward", "clip_grad_norm_")
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,17 @@ def test_a_loop_that_made_steps_and_takes_batches_without_any_throws_them_away(c
     assert "thrown away at train (train.py:12)" in found.summary
 
 
+def test_another_loop_that_takes_batches_for_itself_throws_nothing_away() -> None:
+    """After the training, in a function of its own: it is not the loop that made steps, be the model asked there as well."""
+    moments = Frame("moments", TRAIN, 31)
+    job = trained()
+    job.add(SourceLine(file=TRAIN, line=31, text="for batch in loader:", loops=("for",), loop_calls=("batch.sum",)))
+    job.takes(10.0, [(WAITS[0], moments), (FORWARD[0], moments)], 40)
+    job.takes(80.0, [(WAITS[0], moments)] * 3 + [(Frame("moments", TRAIN, 32),)], 40)
+
+    assert job.verdict().cause != "skipping_steps"
+
+
 def test_a_loop_that_was_not_seen_to_train_is_told_by_its_text_and_less_surely() -> None:
     """A run that was resumed may skip what it has trained on before."""
     found = Loading().takes(60.0, [WAITS, WAITS, REJECTS], 400).verdict()

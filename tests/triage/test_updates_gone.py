@@ -59,6 +59,26 @@ def test_one_function_for_both_phases_evaluates_where_its_caller_switches_gradie
     assert isinstance(skipping_steps.judge(case), Finding) is told
 
 
+@pytest.mark.parametrize(("caller", "passes_if", "told"), [(40, (), True), (41, (), False), (40, ("flag",), False)])
+def test_a_function_that_trains_evaluates_for_another_caller_or_by_a_flag(
+    caller: int, passes_if: tuple[str, ...], told: bool
+) -> None:
+    """With gradients left on, as far as anybody can see: it clears them and tests its loss all the same."""
+    job = training(LOOP)
+    calls = (*LOOP, "torch.isfinite")
+    for line in (12, 17, 18):
+        job.add(SourceLine(file=TRAIN, line=line, text="", loop_calls=calls, loops=("for",), passes_if=passes_if))
+    for second in range(20):
+        trained = [(*stack, Frame("main", TRAIN, 40)) for stack in (*MODEL, *OTHER, BACKWARD, OPTIMIZER)]
+        job.goes_on(3.0, trained).steps(2 * second + 1, 1.5, 1.5)
+    for second in range(20):
+        job.goes_on(2.0, [(*stack, Frame("main", TRAIN, caller)) for stack in (*MODEL, *OTHER)]).steps(
+            39, ago=2.0 * (second + 1)
+        )
+
+    assert isinstance(skipping_steps.judge(job.case()), Finding) is told
+
+
 @pytest.mark.parametrize(("seconds", "told"), [(50, False), (80, True)])
 def test_where_no_step_was_ever_counted_passes_tell_for_how_long_there_is_none(seconds: int, told: bool) -> None:
     """The first step of a run may take a minute."""
@@ -69,6 +89,12 @@ def test_where_no_step_was_ever_counted_passes_tell_for_how_long_there_is_none(s
     assert isinstance(skipping_steps.judge(job.case()), Finding) is told
 
 
+BY_FIT, BY_ANOTHER = (
+    (BACKWARD[0], Frame("gradients", TRAIN, 8), Frame(name, TRAIN, line))
+    for name, line in (("fit", 13), ("importance", 44))
+)
+
+
 @pytest.mark.parametrize(
     ("before", "now", "told"),
     [
@@ -76,6 +102,8 @@ def test_where_no_step_was_ever_counted_passes_tell_for_how_long_there_is_none(s
         ([FORWARD, BACKWARD], [FORWARD, BACKWARD], False),  # never met: updates may be brief
         ([FORWARD, *[BACKWARD] * 40, OPTIMIZER], [FORWARD, BACKWARD], False),  # gradients are accumulated
         ([FORWARD, BACKWARD, OPTIMIZER], [FORWARD, (*BACKWARD[:1], Frame("attack", TRAIN, 40))], False),
+        ([FORWARD, BY_FIT, OPTIMIZER], [FORWARD, BY_FIT], True),
+        ([FORWARD, BY_FIT, OPTIMIZER], [FORWARD, BY_ANOTHER], False),
     ],
 )
 def test_updates_that_were_met_among_the_passes_and_are_no_more_are_skipped(
@@ -90,13 +118,13 @@ def test_updates_that_were_met_among_the_passes_and_are_no_more_are_skipped(
 @pytest.mark.parametrize(
     ("text", "calls", "samples"),
     [
-        ("if not torch.isfinite(p.grad).all():", ("torch.isfinite", "all"), 12),
-        ("norms = [p.grad.norm() for p in parameters]", ("p.grad.norm",), 12),
+        ("if not torch.isfinite(p.grad).all():", ("torch.isfinite", "all"), 12.5),
+        ("norms = [p.grad.norm() for p in parameters]", ("p.grad.norm",), 12.5),
         ("p -= rate * p.grad", (), 0),  # an update of its own
         ("if not torch.isfinite(loss):", ("torch.isfinite",), 0),
     ],
 )
-def test_a_look_at_gradients_goes_with_a_step(text: str, calls: tuple[str, ...], samples: int) -> None:
+def test_a_look_at_gradients_goes_with_a_step(text: str, calls: tuple[str, ...], samples: float) -> None:
     """It touches each gradient once, as a clipping does, and may cost more than a step."""
     job = Training(card=False)
     job.add(SourceLine(file=TRAIN, line=15, text=text, calls=calls, loop_calls=(*LOOP, *calls), loops=("for",)))

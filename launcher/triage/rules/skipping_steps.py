@@ -39,8 +39,8 @@ from perfwatch.triage.shares.due_steps import FEW_STEPS, counted, sampled
 from perfwatch.triage.shares.leaving_early import WHAT_NEXT, leaves_early
 from perfwatch.triage.shares.no_gradients import makes_no_gradients
 from perfwatch.triage.shares.thrown_away import throws_away
-from perfwatch.triage.shares.updates_before import updates_vanished
-from perfwatch.triage.shares.updating import beside_a_step, updates
+from perfwatch.triage.shares.updates_before import accumulates, due, is_read, updates_vanished
+from perfwatch.triage.shares.updating import updates
 from perfwatch.triage.slowness import NOTED, WINDOW_SECONDS, slow
 from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.words.frames import tags
@@ -52,8 +52,13 @@ BACKWARD_SHARE = 0.05
 BACKWARD_TURNS = 6  # separate backward passes without one optimizer step
 NO_STEP_SECONDS = 5.0  # by the agent's count
 UNKNOWN_PACE_SECONDS = 60.0
-LONGER = 2.5  # times the longest step so far
-COMPANIONS = 3  # samples of what costs at most half a step: a step that is made would be missed with e**-6
+LONGER, FAR_LONGER = (
+    2.5,
+    20.0,
+)  # times the longest step so far; where nothing of a step is seen, and gradients may be accumulated
+# Samples of a step that are due by what goes with it: one that is made would be missed with e**-2.5, and with e**-5.
+COMPANIONS, MANY_COMPANIONS = 2.5, 5.0
+FEW_DUE = 0.75  # confidence between the two
 
 
 def judge(case: Case) -> Outcome:
@@ -70,24 +75,29 @@ def judge(case: Case) -> Outcome:
         if seen.samples < FEW_SAMPLES or seen.share("backward") < BACKWARD_SHARE:
             continue
         turns = seen.turns(lambda stack: "backward" in tags(stack) and not updates(stack))
-        beside, awaited = beside_a_step(case.history, seen), 0.0
+        beside, awaited, vanished = due(case, rank, seen), 0.0, False
+        if not beside and accumulates(case.history, seen):
+            continue  # a round may be longer than those before, and only a step that is due clears gradients or clips them
         if steps is not None:
-            skipped = rests
+            unread = not beside and not is_read(case.history, seen)
+            skipped = rests and (not unread or _silent(case, rank, steps) > _usual(steps, FAR_LONGER))
         elif any(card.kind != "idle" for card in regimes(case.history, rank.pid)):
             continue  # clipping and scaling wait for a card, an update only starts its kernels: it is not seen for that
         else:
             vanished = updates_vanished(case, rank)
-            awaited = WINDOW_SECONDS - seen.seconds if 0 < beside < COMPANIONS and not vanished else 0.0
-            skipped = seen.share_where(updates) == 0.0 and (vanished or beside >= COMPANIONS or awaited > 0)
+            enough = MANY_COMPANIONS if case.profile(rank).share_where(updates) else COMPANIONS
+            awaited = WINDOW_SECONDS - seen.seconds if 1 <= beside < enough and not vanished else 0.0
+            skipped = seen.share_where(updates) == 0.0 and (vanished or beside >= enough or awaited > 0)
         if turns < BACKWARD_TURNS or not skipped:
             continue
         unseen = steps is None or (not steps.count and beside >= COMPANIONS)  # no step has ever told how long one takes
         sure = sampled(case, rank, seen, beside) if unseen else counted(case, rank, seen, steps.count if steps else 0)
+        sure = min(sure, FEW_DUE) if steps is None and not vanished and beside < MANY_COMPANIONS else sure
         if awaited and sure == NOTED:
             continue
         said = "the loop turns but the optimizer makes no step"
         at = ", at lines where no step was made before" if sure == NOTED and steps is not None else ""
-        passes = f"{turns} passes, {beside} samples of what goes with a step, 0 in a step, of {seen.samples}"
+        passes = f"{turns} passes, {beside:.1f} samples of a step due by what goes with it, 0 in one, of {seen.samples}"
         return slow(
             case,
             CAUSE,
@@ -116,7 +126,7 @@ def _silent(case: Case, rank: Member, steps: StepClock) -> float:
     return trained_for(case, rank) if steps.ago_seconds is None else steps.ago_seconds
 
 
-def _usual(steps: StepClock) -> float:
+def _usual(steps: StepClock, times: float = LONGER) -> float:
     """How long a step may take here, by those that were made: gradients may be accumulated over many passes."""
-    timed = LONGER * (steps.longest_seconds or 0.0)
+    timed = times * (steps.longest_seconds or 0.0)
     return max(timed, UNKNOWN_PACE_SECONDS if steps.count < FEW_STEPS or not timed else NO_STEP_SECONDS)

@@ -4,8 +4,8 @@ from perfwatch.probes.readings import Stack
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import Seen
 from perfwatch.triage.moving.motion import was_at
-from perfwatch.triage.moving.progress import stepped
 from perfwatch.triage.roles.job import Member
+from perfwatch.triage.shares.passes import alike, of_steps
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.updating import (
     PASSES,
@@ -22,18 +22,18 @@ from perfwatch.triage.words.frames import any_tag, tags, user_frame, user_frames
 FEW_STEPS = 3  # before so many, or where none was timed, nobody knows how long one takes
 COUNTED, SAMPLED, NO_ROOM = 0.92, 0.85, 0.78
 UNTOLD = 0.7  # nobody saw at which lines the passes of the steps were that were made
-MANY_COMPANIONS = 6  # samples of what goes with a step: beside so many one sample elsewhere is no update
-MOSTLY = 0.5  # of the passes that are seen now
+MANY_COMPANIONS = 2.5  # samples of a step that are due: beside so many one sample elsewhere is no update
 
 
-def sampled(case: Case, rank: Member, seen: Profile, beside: int) -> float:
+def sampled(case: Case, rank: Member, seen: Profile, beside: float) -> float:
     """How sure it is that a step is due where none is counted.
 
     Only who has an optimizer of torch leaves it out: it was seen, or its ``step`` stands in the loop that makes the passes
     and nothing is done there beside these and what goes with them, where an update of the program's own would be.
     """
     if was_at(case.history, rank.pid, case.progress[rank.pid].thread, "optimizer", "scaler"):
-        return SAMPLED
+        trains = of_steps(case, rank)
+        return SAMPLED if not trains or alike(seen, trains) else NOTED
     lines = {user_frame(one.reading) for one in seen.sights if any_tag(tags(one.reading), *PASSES)}
     lines |= {frame for one in seen.sights if clears_only(line_of(case.history, frame := user_frame(one.reading)))}
     elsewhere = seen.share_where(
@@ -48,13 +48,10 @@ def sampled(case: Case, rank: Member, seen: Profile, beside: int) -> float:
 
 def counted(case: Case, rank: Member, seen: Profile, count: int) -> float:
     """How sure a resting count is: the passes of now must be those that made steps before."""
-    made = stepped(case.history, rank.pid)
-    trains = {user_frame(one.reading) for one in _passes(case.profile(rank)) if any(a <= one.at <= b for a, b in made)}
+    trains = of_steps(case, rank)
     if not trains:
         return UNTOLD if count >= FEW_STEPS else NOTED
-    now = _passes(seen)
-    alike = sum(one.reading.samples for one in now if user_frame(one.reading) in trains)
-    return COUNTED if alike >= MOSTLY * sum(one.reading.samples for one in now) else NOTED
+    return COUNTED if alike(seen, trains) else NOTED
 
 
 def _passes(seen: Profile) -> list[Seen[Stack]]:

@@ -6,12 +6,13 @@ gradients that are cleared though none are made.
 
 from dataclasses import dataclass, replace
 
-from perfwatch.probes.readings import Frame, SourceLine, Stack
+from perfwatch.probes.readings import FLAG, Frame, SourceLine, Stack
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.within import turns_within
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.passes import alike, of_steps
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.rollouts import in_environment
 from perfwatch.triage.shares.updating import clears, makes_gradients, steps_an_optimizer, trains
@@ -48,6 +49,9 @@ def leaves_early(case: Case, cause: Cause, rank: Member, seen: Profile) -> Findi
     Or one that clears gradients again and again.
     """
     found = None if seen.seen(*BEGINNING) or trains(seen) else training_loop(case.history, seen)
+    trained_at = of_steps(case, rank, "forward")
+    if trained_at and not alike(seen, trained_at, "forward"):
+        return None  # another line, or the same function for another caller: an evaluation with gradients left on
     thread = case.progress[rank.pid].thread
     if (
         found is None
@@ -111,10 +115,17 @@ def _loop_around(history: History, stack: Stack) -> Loop | None:
 
 
 def _evaluates(history: History, line: SourceLine, callers: tuple[Frame, ...]) -> bool:
-    """Whether gradients are switched off in the loop or around it, or where it is called from: one function may serve both phases."""
+    """Whether a flag decides on the backward pass, or gradients are switched off in the loop, around it or where it is called from.
+
+    One function may serve both phases.
+    """
     blocks = [block for frame in callers if (at := line_of(history, frame)) is not None for block in at.within]
     called = names((*line.loop_calls, *(block.partition("(")[0] for block in (*line.within, *blocks))))
-    return bool(called & EVALUATES) or any("no_grad" in tags_of(frame.function, frame.file) for frame in callers)
+    return (
+        FLAG in line.passes_if
+        or bool(called & EVALUATES)
+        or any("no_grad" in tags_of(frame.function, frame.file) for frame in callers)
+    )
 
 
 def may_leave_early(case: Case, rank: Member, loop: Loop) -> bool:

@@ -14,6 +14,7 @@ from perfwatch.triage.moving.motion import motion, moves, was_at
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.data_makers import WINDOW_SECONDS, WORKING_SHARE, imports, producers, works
+from perfwatch.triage.shares.passes import made_steps
 from perfwatch.triage.shares.profile import Profile, lasting
 from perfwatch.triage.slowness import asleep_share
 from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding
@@ -187,16 +188,34 @@ def for_training(case: Case, rank: Member, seen: Profile) -> bool:
 
     A DataLoader says so itself. Else steps are counted, lately, or were seen, or the loop around the wait makes them.
     """
-    if seen.seen("loader_wait"):
-        return True
     steps = case.progress[rank.pid].steps
+    if steps is not None and steps.ago_seconds is not None and not steps.is_overdue(LATELY_SECONDS, STEPS_LATE):
+        return True
+    if seen.seen("loader_wait"):
+        return not _in_another_loop(case, rank, seen)
     if steps is not None and steps.ago_seconds is not None:
-        return not steps.is_overdue(LATELY_SECONDS, STEPS_LATE)
+        return False
     if was_at(case.history, rank.pid, case.progress[rank.pid].thread, *STEP_TAGS):
         return True
     waits = next((one.reading for one in reversed(seen.sights) if awaits_data(one.reading)), None)
     around = (line_of(case.history, frame) for frame in (user_frames(waits) if waits else ()))
     return any(line is not None and names(line.loop_calls) & STEP_CALLS for line in around)
+
+
+def _in_another_loop(case: Case, rank: Member, seen: Profile) -> bool:
+    """Whether another loop than the one that made steps takes the data: it gathers statistics, or gradients that update nothing.
+
+    Where none was met, the loop makes gradients by its text, and none around it a step.
+    """
+    waits = next((one.reading for one in reversed(seen.sights) if awaits_data(one.reading)), None)
+    frames = user_frames(waits) if waits is not None else ()
+    lines = [(frame, line_of(case.history, frame)) for frame in frames]
+    loop = next((frame for frame, line in lines if line is None or not line.hands_out), None)
+    made = made_steps(case, rank, loop) if loop is not None else None
+    if made is not None:
+        return not made
+    called = [names(line.loop_calls) for _, line in lines if line is not None]
+    return any("backward" in one for one in called) and not any("step" in name for one in called for name in one)
 
 
 def _stands(case: Case, rank: Member, seen: Profile) -> bool:

@@ -16,6 +16,7 @@ from perfwatch.triage.moving.motion import python_threads, tags_seen
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.due_steps import FEW_STEPS
+from perfwatch.triage.shares.passes import made_steps
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.starving import awaits_data
 from perfwatch.triage.shares.updating import steps_an_optimizer
@@ -24,7 +25,8 @@ from perfwatch.triage.verdict import Alternative, Evidence, Finding
 from perfwatch.triage.words.code import line_of
 from perfwatch.triage.words.frames import any_tag, show, tags, user_frames
 
-PASSES = ("forward", "backward", "optimizer", "scaler")
+UPDATES = ("backward", "optimizer", "scaler")
+PASSES = ("forward", *UPDATES)
 ELSEWHERE = ("save", "import", "compile", "exit", "collective", "rendezvous", "loader_start", "loader_stop")
 WAITING_SHARE = 0.5  # of the time, for data
 FEW_BATCHES = 20  # tell nothing yet
@@ -126,7 +128,8 @@ def _find_taken(case: Case, rank: Member) -> Discarded | None:
     batches = _ordered(case, rank, began, case.at)
     each = max(STEP_SECONDS, CAUTION * _passes_seconds(case, rank, ever[: last + 1]))
     due = each * batches * since.samples / max(case.at - began, STEP_SECONDS)
-    before = any(_within(one, loop) for one in ever[: last + 1])
+    before = made_steps(case, rank, loop)
+    before = any(_within(one, loop) for one in ever[: last + 1]) if before is None else before
     sure = 0.0
     if counted and before:
         sure = COUNTED if batches >= FEW_BATCHES else 0.0
@@ -147,8 +150,8 @@ def _loop(since: Profile) -> r.Frame | None:
 
 
 def _within(one: Seen[r.Stack], loop: r.Frame) -> bool:
-    """Whether a stack in a pass was called from the function of that loop."""
-    if not any_tag(tags(one.reading), *PASSES):
+    """Whether a stack in a pass that an update follows was called from the function of that loop."""
+    if not any_tag(tags(one.reading), *UPDATES):
         return False
     return any((frame.function, frame.file) == (loop.function, loop.file) for frame in user_frames(one.reading))
 
