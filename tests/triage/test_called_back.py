@@ -38,7 +38,7 @@ LOOPS = [(Frame("look_at", TRAIN, line), *BACKWARD) for line in (30, 31)]
         ((Frame("mean", "/usr/lib/python3.12/statistics.py", 400), HOOK, *BACKWARD), True),
         ((Frame("Tensor.norm", f"{TORCH}/_tensor.py", 900), HOOK, *BACKWARD), False),  # torch computes
         ((Frame("Net.forward", TRAIN, 8), INNER), False),  # the model itself, of which a hook is asked as well
-        ((Frame("Own.step", TRAIN, 50), STEPPED), False),  # an optimizer of its own
+        ((Frame("Own.step", TRAIN, 50), NO_GRAD, STEPPED), True),  # an optimizer of its own
         ((HOOK, CHECKPOINT, APPLY), False),  # a part of the model that is computed again
         ((HOOK, *FORWARD), False),
     ],
@@ -95,3 +95,37 @@ def test_other_work_that_is_called_back_is_no_python(case: str) -> None:
     history = History(recording.until(at).records, at)
 
     assert not isinstance(host_bound_python.judge(Case(history, recording.session, recording.events)), Finding)
+
+
+@pytest.mark.parametrize(
+    ("calls", "owns_gil", "told"), [((), True, True), (("update.mul", "p.add_"), True, False), ((), False, False)]
+)
+def test_an_optimizer_of_its_own_that_goes_through_numbers_holds_steps_up(
+    calls: tuple[str, ...], owns_gil: bool, told: bool
+) -> None:
+    """One that goes through its parameters, with an operation of torch for each, is an optimizer as any other."""
+    job = Training(card=False)
+    for line in (30, 31):
+        job.add(SourceLine(file=TRAIN, line=line, text="m[i] += g[i]", calls=calls, loops=("for", "for")))
+    steps = [(Frame("Own.step", TRAIN, 30 + number % 2), NO_GRAD, STEPPED, BACKWARD[1]) for number in range(10)]
+    found = host_bound_python.judge(job.goes_on(20.0, [*steps, FORWARD, BACKWARD], owns_gil=owns_gil).case())
+
+    assert isinstance(found, Finding) is told
+
+
+@pytest.mark.parametrize(
+    ("inner", "doubted"),
+    [
+        ((), True),
+        ((Frame("raw_decode", "/usr/lib/python3.12/json/decoder.py", 353),), True),
+        ((Frame("relu", f"{TORCH}/nn/functional.py", 1500),), False),
+    ],
+)
+def test_a_model_that_reads_texts_in_its_forward_is_doubted(inner: tuple[Frame, ...], doubted: bool) -> None:
+    """What keeps the GIL there is no arithmetic of torch; the line is told."""
+    own = (*inner, Frame("forward", TRAIN, 8), *FORWARD)
+    verdict = Training(card=False).goes_on(20.0, [own, own, own, BACKWARD, OPTIMIZER], owns_gil=True).verdict()
+
+    assert (verdict.state, verdict.cause) == ("healthy", "cpu_training")
+    assert (verdict.confidence <= 0.75) is doubted
+    assert ("plain Python, at forward (train.py:8)" in verdict.summary) is doubted

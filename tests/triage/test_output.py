@@ -1,9 +1,11 @@
 """What counts as output that a loop comes back to, and what a program writes once."""
 
+import pytest
+
 from perfwatch.probes.readings import Frame, SourceLine
 from perfwatch.triage.rules import slow_output
 from perfwatch.triage.verdict import Finding
-from tests.training import BACKWARD, FORWARD, OPTIMIZER, TRAIN, Training
+from tests.training import BACKWARD, FORWARD, OPTIMIZER, TORCH, TRAIN, Training
 
 STEP = (FORWARD, BACKWARD, OPTIMIZER)
 PRINTS = (Frame("train", TRAIN, 40),)
@@ -28,6 +30,24 @@ def test_what_is_printed_in_every_step_is_slow_output() -> None:
 
     assert said is not None
     assert "train.py:40" in said.summary
+
+
+INNER = Frame("Module._call_impl.<locals>.inner", f"{TORCH}/nn/modules/module.py", 1845)
+
+
+@pytest.mark.parametrize(
+    ("prints", "told"),
+    [
+        ((Frame("show", TRAIN, 40), INNER, *FORWARD), True),  # a hook
+        ((Frame("__repr__", f"{TORCH}/_tensor.py", 564), Frame("show", TRAIN, 40), *BACKWARD), True),
+        ((FORWARD[0], Frame("train", TRAIN, 40)), False),  # print(model(x))
+    ],
+)
+def test_what_a_model_or_a_hook_prints_is_output_and_a_pass_in_a_line_that_prints_is_none(
+    prints: tuple[Frame, ...], told: bool
+) -> None:
+    """It is the line that counts, not that it is called within a pass."""
+    assert (found(training().goes_on(15, [*STEP, prints, prints], writes=20)) is not None) is told
 
 
 def test_what_is_printed_once_at_the_end_is_not() -> None:

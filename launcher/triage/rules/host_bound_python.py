@@ -8,7 +8,8 @@ How it is recognised
     On the card a kernel is resident only a part of the time, or it idles and is given work again and again; the training thread
     runs at a full core, in code that launches kernels, and hardly ever waits: not for data, not for the card. Where most of that is
     one function of the program's own, which keeps the GIL, it is Python that computes there (a matcher, a loss). Without a card:
-    loops of Python, which keep the GIL, in what torch calls back within a step (a hook, a function with a backward of its own).
+    loops of Python, which keep the GIL, in what torch calls back within a step (a hook, a function with a backward of its own, an
+    optimizer of the program's own).
 
 What it is mistaken for
     ``synchronising``: the thread waits for the card again and again, which then runs dry. ``starved_by_transforms``: it waits

@@ -5,7 +5,7 @@ What it means
 
 How it is recognised
     The training thread's samples are in logging or progress-bar frames, in a library that encodes a picture for a file, at a
-    line that prints or changes a database, or blocked in writes to its stdout or stderr, and the loop goes on.
+    line that prints or changes a database (be it of a hook), or blocked in writes to its stdout or stderr, and the loop goes on.
 
 What it is mistaken for
     ``blocked_pipe``: nobody reads, and nothing moves any more. ``slow_checkpoint``: writes in save frames.
@@ -26,7 +26,7 @@ from perfwatch.triage.slowness import WINDOW_SECONDS, slow, telling, worst
 from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.waits.devices import in_sync
 from perfwatch.triage.words.code import line_of
-from perfwatch.triage.words.frames import any_tag, show, tags, user_frame
+from perfwatch.triage.words.frames import any_tag, inner_tags, show, tags, user_frame
 
 CAUSE = Cause("slow_output", "slow", "user_code", (Stack, Thread))
 
@@ -86,7 +86,8 @@ def _prints(case: Case, stack: Stack) -> bool:
     frame = user_frame(stack)
     if _for_device(case, stack):
         return False  # print(loss.item()): what takes the time is the wait for the value
-    if frame is None or any_tag(found, "save", "backward", "optimizer", "forward", "loader", "http", "compile"):
+    called = inner_tags(stack)  # print(model(x)) makes a pass; a hook that prints is within one
+    if frame is None or any_tag(called, "save", "backward", "optimizer", "forward", "loader", "http", "compile"):
         return False
     line = line_of(case.history, frame)
     return line is not None and any(_is_output(call) for call in line.calls)

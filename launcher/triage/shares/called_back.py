@@ -1,4 +1,5 @@
-"""Python of the program's own that torch calls back: hooks of tensors, modules and optimizers, and functions with a backward of their own.
+"""Python of the program's own that torch calls back: hooks of tensors, modules and optimizers, functions with a
+backward and optimizers with a step of their own.
 
 By its outer frames it is training. What computes there in Python, and is no arithmetic of torch's, turns in a loop, moves from
 line to line in it and keeps the GIL. A native extension may keep the GIL as well: it stands at the one line that calls it.
@@ -28,7 +29,11 @@ _CALLERS = (
     ("torch/autograd/function.py", frozenset({"apply"}), None),
     ("torch/utils/hooks.py", None, None),
     ("torch/nn/modules/module.py", frozenset({"inner"}), "forward"),
-    ("torch/optim/optimizer.py", frozenset({"wrapper"}), "step"),
+    (
+        "torch/optim/optimizer.py",
+        frozenset({"wrapper"}),
+        None,
+    ),  # hooks, and the step of an optimizer of the program's own,
 )
 _DECORATES = "torch/utils/_contextlib.py"  # torch.no_grad around a hook
 ONE_PATH = 0.9  # of the samples: it stands at one call, and turns in no loop of Python's

@@ -9,7 +9,7 @@ from perfwatch.triage.shares.no_gradients import unfollowed
 from perfwatch.triage.shares.other_work import NATIVE_SHARE, OWN_SHARE, keeps_gil
 from perfwatch.triage.shares.own_work import own_work
 from perfwatch.triage.shares.updating import updates
-from perfwatch.triage.words.frames import is_user, show, tags
+from perfwatch.triage.words.frames import of_tensors, show, tags
 
 WINDOW_SECONDS = 15.0
 MANY_PASSES = 8
@@ -48,7 +48,8 @@ def _perhaps_python(case: Case, rank: Member) -> CalledBack | None:
 
 
 def _in_own_forward(stack: Stack) -> bool:
-    return bool(stack.frames) and is_user(stack.frames[0]) and "forward" in tags(stack)
+    """The program's own frame innermost, or one of a library that is not written in torch's operations."""
+    return bool(stack.frames) and not of_tensors(stack.frames[0]) and "forward" in tags(stack)
 
 
 def without_updates(case: Case, rank: Member) -> int:
