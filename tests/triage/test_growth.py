@@ -3,6 +3,8 @@
 import random
 
 from perfwatch.triage.moving.growth import change_point, growing
+from perfwatch.triage.rules import regressed
+from tests.training import BACKWARD, FORWARD, OPTIMIZER, Training
 
 
 def test_steps_that_grow_are_told_by_their_first_and_last_eighth() -> None:
@@ -40,3 +42,17 @@ def test_a_shift_is_one_on_a_machine_with_neighbours_too() -> None:
 
     assert change_point(before + after) is not None
     assert change_point(before + after + back) is None
+
+
+def test_brief_steps_of_which_only_some_are_listed_have_lasted_as_long_as_was_counted() -> None:
+    """Four hundred a second for six seconds, of which a look lists 64; then they take twice as long."""
+    job = Training(card=False)
+    for second in range(26):
+        length = 0.0025 if second < 6 else 0.005
+        made = 400 * (second + 1) if second < 6 else 2400 + 200 * (second - 5)
+        job.goes_on(1.0, [FORWARD, BACKWARD, OPTIMIZER]).steps(made, *[length] * 64)
+    verdict = job.verdict()
+
+    assert regressed.judge(job.case()) is not None
+    assert (verdict.state, verdict.cause) == ("slow", "regressed")
+    assert "2.00 times as long" in verdict.summary

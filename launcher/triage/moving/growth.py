@@ -49,14 +49,19 @@ def growing(intervals: Sequence[float]) -> tuple[float, float] | None:
     return parts[0], parts[-1]
 
 
-def change_point(intervals: tuple[float, ...]) -> tuple[int, float, float] | None:
-    """Where the median shifts upward for good: (index, median before, median after); None when it does not."""
+def change_point(intervals: tuple[float, ...], each: float = 1.0) -> tuple[int, float, float] | None:
+    """Where the median shifts upward for good: (index, median before, median after); None when it does not.
+
+    Args:
+        intervals: seconds, oldest first.
+        each: how many steps were made for each that is listed: a look lists the newest ones.
+    """
     best: tuple[float, int, float, float] | None = None
     stride = max(1, len(intervals) // 64)
     for index in range(FEW_STEPS, len(intervals) - FEW_STEPS + 1, stride):
         before, after = intervals[:index], intervals[index:]
         low, high = median(before) or 0.0, median(after) or 0.0
-        if sum(before) < BEFORE_SECONDS or low <= 0 or high < RATIO * low:
+        if each * sum(before) < BEFORE_SECONDS or low <= 0 or high < RATIO * low:
             continue
         separated = (quantile(after, OVERLAP) or 0.0) - (quantile(before, 1 - OVERLAP) or 0.0)
         if separated > 0 and (best is None or separated > best[0]) and not _comes_back(before, after, low, high):

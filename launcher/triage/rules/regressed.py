@@ -57,11 +57,12 @@ def judge(case: Case) -> Outcome:
             continue
         if (grown := growing(steps.intervals)) is not None and case.profile(rank, LATELY_SECONDS).samples >= LOOKS:
             return _grows(case, rank, *grown, len(steps.intervals))
-        change = change_point(steps.intervals)
+        each = max(1.0, steps.advanced / max(1, len(steps.intervals)))  # brief steps are not all listed
+        change = change_point(steps.intervals, each)
         if change is None:
             continue
         index, before, after = change
-        ago = sum(steps.intervals[index:])
+        ago = each * sum(steps.intervals[index:])
         if case.profile(rank, ago).samples < LOOKS:
             continue  # what the thread is at since then must be known before nothing else is to blame
         by_model = case.profile(rank, ago).share("forward", "backward") >= MOSTLY_MODEL

@@ -26,6 +26,9 @@ def not_followed(case: Case) -> str:
         return f"; most of it is plain Python, at {show(plain)}: is that the model?"
     if back := next((one for rank in case.trainers if (one := _perhaps_python(case, rank)) is not None), None):
         return f"; {back.share:.0%} of it is in {show(back.frame)}, which torch calls back: is that plain Python?"
+    if others := [one for rank in case.trainers if (one := _elsewhere(case, rank)) is not None]:
+        share, line = max(others, key=lambda one: one[0])
+        return f"; {share:.0%} of it at {show(line)}, outside of modules, backward passes and optimizers: is that the model?"
     if passes := max(without_updates(case, rank) for rank in case.trainers):
         return f"; no update was seen after {passes} backward passes: it is brief, or steps are skipped (perfwatch run counts them)"
     return ""
@@ -47,6 +50,14 @@ def _perhaps_python(case: Case, rank: Member) -> CalledBack | None:
     return found if found is not None and found.is_python else None
 
 
+def _elsewhere(case: Case, rank: Member) -> tuple[float, Frame | None] | None:
+    """The share of the time that goes into functions of the program's own, and where, if it is so much that nobody knows what it is."""
+    seen = case.profile(rank, WINDOW_SECONDS)
+    share, native = seen.share_where(own_work), native_python_share(case, rank)
+    unknown = share >= OWN_SHARE and (native is None or native >= NATIVE_SHARE)
+    return (share, seen.top_line(own_work)) if unknown else None
+
+
 def _in_own_forward(stack: Stack) -> bool:
     """The program's own frame innermost, or one of a library that is not written in torch's operations."""
     return bool(stack.frames) and not of_tensors(stack.frames[0]) and "forward" in tags(stack)
@@ -63,9 +74,7 @@ def without_updates(case: Case, rank: Member) -> int:
 def trains_plainly(case: Case) -> bool:
     """Whether every rank is at training work that is known as such, and its backward passes, if many, go with updates."""
     for rank in case.trainers:
-        seen = case.profile(rank, WINDOW_SECONDS)
-        native = native_python_share(case, rank)
-        if seen.share_where(own_work) >= OWN_SHARE and (native is None or native >= NATIVE_SHARE):
+        if _elsewhere(case, rank) is not None:
             return False
         if unfollowed(case, rank) or without_updates(case, rank) or plain_python(case, rank):
             return False
