@@ -106,8 +106,8 @@ def test_a_loop_that_accumulates_may_do_so_for_longer_than_before(
     assert isinstance(skipping_steps.judge(job.case()), Finding) is told
 
 
-def test_a_loop_that_nobody_could_read_is_given_longer() -> None:
-    """It may accumulate: nothing that goes with a step was seen either."""
+def test_a_loop_beside_which_nothing_of_a_step_is_seen_is_given_longer() -> None:
+    """A wrapper may accumulate gradients, and nobody sees it in the text."""
     job = Training(card=False)
     for second in range(40):
         job.goes_on(1.0, [FORWARD, BACKWARD]).steps(second + 1, 1.0)

@@ -39,7 +39,7 @@ from perfwatch.triage.shares.due_steps import FEW_STEPS, counted, sampled
 from perfwatch.triage.shares.leaving_early import WHAT_NEXT, leaves_early
 from perfwatch.triage.shares.no_gradients import makes_no_gradients
 from perfwatch.triage.shares.thrown_away import throws_away
-from perfwatch.triage.shares.updates_before import accumulates, due, is_read, updates_vanished
+from perfwatch.triage.shares.updates_before import accumulates, due, updates_vanished
 from perfwatch.triage.shares.updating import updates
 from perfwatch.triage.slowness import NOTED, WINDOW_SECONDS, slow
 from perfwatch.triage.verdict import Alternative, Outcome
@@ -52,10 +52,9 @@ BACKWARD_SHARE = 0.05
 BACKWARD_TURNS = 6  # separate backward passes without one optimizer step
 NO_STEP_SECONDS = 5.0  # by the agent's count
 UNKNOWN_PACE_SECONDS = 60.0
-LONGER, FAR_LONGER = (
-    2.5,
-    20.0,
-)  # times the longest step so far; where nothing of a step is seen, and gradients may be accumulated
+# Times the longest step so far; and where nothing that goes with a step is seen: a wrapper may accumulate gradients over more passes
+# than before, as Accelerate's does, and nobody sees it in the text.
+LONGER, FAR_LONGER = 2.5, 30.0
 # Samples of a step that are due by what goes with it: one that is made would be missed with e**-2.5, and with e**-5.
 COMPANIONS, MANY_COMPANIONS = 2.5, 5.0
 FEW_DUE = 0.75  # confidence between the two
@@ -79,8 +78,7 @@ def judge(case: Case) -> Outcome:
         if not beside and accumulates(case.history, seen):
             continue  # a round may be longer than those before, and only a step that is due clears gradients or clips them
         if steps is not None:
-            unread = not beside and not is_read(case.history, seen)
-            skipped = rests and (not unread or _silent(case, rank, steps) > _usual(steps, FAR_LONGER))
+            skipped = rests and (beside > 0 or _silent(case, rank, steps) > _usual(steps, FAR_LONGER))
         elif any(card.kind != "idle" for card in regimes(case.history, rank.pid)):
             continue  # clipping and scaling wait for a card, an update only starts its kernels: it is not seen for that
         else:

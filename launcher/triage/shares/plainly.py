@@ -26,8 +26,8 @@ def not_followed(case: Case) -> str:
         return f"; most of it is plain Python, at {show(plain)}: is that the model?"
     if back := next((one for rank in case.trainers if (one := _perhaps_python(case, rank)) is not None), None):
         return f"; {back.share:.0%} of it is in {show(back.frame)}, which torch calls back: is that plain Python?"
-    if others := [one for rank in case.trainers if (one := _elsewhere(case, rank)) is not None]:
-        share, line = max(others, key=lambda one: one[0])
+    if others := [found for rank in case.trainers if (found := _elsewhere(case, rank)) is not None]:
+        share, line = max(others, key=lambda found: found[0])
         return f"; {share:.0%} of it at {show(line)}, outside of modules, backward passes and optimizers: is that the model?"
     if passes := max(without_updates(case, rank) for rank in case.trainers):
         return f"; no update was seen after {passes} backward passes: it is brief, or steps are skipped (perfwatch run counts them)"

@@ -48,11 +48,6 @@ def accumulates(history: History, seen: Profile) -> bool:
     return counting > MOSTLY * sum(stack.samples for stack in passes)
 
 
-def is_read(history: History, seen: Profile) -> bool:
-    """Whether the text of a loop around passes is known."""
-    return any(_around(history, one.reading) for one in seen.sights if "backward" in tags(one.reading))
-
-
 def _around(history: History, stack: Stack) -> list[SourceLine]:
     """The lines of the program around a pass that stand in a loop, innermost first."""
     return [line for frame in user_frames(stack) if (line := line_of(history, frame)) is not None and line.loops]
