@@ -8,14 +8,17 @@ from msgspec import structs
 
 from perfwatch.gauntlet.recorded import expected_of
 from perfwatch.gauntlet.score import CONFIDENT
-from perfwatch.probes.readings import Thread
+from perfwatch.probes.readings import Frame, Thread
 from perfwatch.recording import Record, Recording, load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.history import History
-from perfwatch.triage.ranks.lateness import own_cause
+from perfwatch.triage.ranks.lateness import own_cause, waits_by_design
+from perfwatch.triage.rules import straggling_rank
 from perfwatch.triage.slowness import WINDOW_SECONDS
-from perfwatch.triage.verdict import Verdict
+from perfwatch.triage.verdict import Finding, Verdict
+from tests.cards import bound, h200, under
+from tests.training import FORWARD, TRAIN, Training
 
 FIRES = Path(__file__).parent / "recordings" / "straggling_rank" / "fires"
 
@@ -94,3 +97,35 @@ def test_a_rank_that_starves_is_no_sure_verdict_while_the_other_may_wait_for_it(
 
     assert (verdict.cause, verdict.culprits[0].rank) == ("starved_by_transforms", 1)
     assert verdict.confidence < CONFIDENT
+
+
+@pytest.mark.parametrize(("other", "cause"), [("big_all_reduce", None), ("idle_context", "straggling_rank")])
+def test_ranks_whose_cards_do_the_same_are_all_in_time(other: str, cause: str | None) -> None:
+    """Where their hosts wait differs by chance; a card whose host is late is free, or has more to do."""
+    recording, at = load(FIRES / "straggling_rank"), expected_of(FIRES / "straggling_rank").at
+    history = History(recording.until(at).records, at)
+    ranks = Case(history, recording.session, recording.events).ranks
+    late = judged("straggling_rank").culprits[0].pid
+    for number, rank in enumerate(ranks):
+        uuid = f"GPU-{number}"
+        for reading in (h200(uuid, number), bound(rank.pid, uuid)):
+            history.add(at - 12.0, reading)
+        under(history, other if rank.pid == late else "big_all_reduce", at - 12.0, at, uuid)
+
+    found = straggling_rank.judge(Case(history, recording.session, recording.events))
+
+    assert (found.cause if isinstance(found, Finding) else None) == cause
+
+
+@pytest.mark.parametrize(("share", "begins"), [(0.05, False), (0.2, True)])
+def test_a_rank_that_has_just_begun_is_not_late(share: float, begins: bool) -> None:
+    """The others wait for it once, while it imports its modules."""
+    imports = (
+        Frame("SourceLoader.exec_module", "<frozen importlib._bootstrap_external>", 991),
+        Frame("main", TRAIN, 3),
+    )
+    case = (
+        Training(card=False).goes_on(10.0, [imports] * round(20 * share) + [FORWARD] * round(20 * (1 - share))).case()
+    )
+
+    assert waits_by_design(case, case.ranks[0], case.profile(case.ranks[0])) is begins

@@ -12,6 +12,7 @@ from perfwatch.probes import readings as r
 from perfwatch.triage.cards.baseline import baseline
 from perfwatch.triage.cards.gpu import Regime, regimes
 from perfwatch.triage.cards.neighbours import unused
+from perfwatch.triage.cards.spinning import spins_on
 from perfwatch.triage.cards.whose import cards_of, index_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
@@ -82,6 +83,8 @@ def _accelerated(case: Case) -> list[Accelerated]:
         seconds = min(WINDOW_SECONDS, trained_for(case, rank))
         cards = regimes(case.history, rank.pid, seconds)
         if now.kind != "moving" or not cards or cards[0].seconds < FEW_SECONDS or unused(case.history, cards[0].uuid):
+            continue
+        if spins_on(case.history, cards[0].uuid):
             continue
         moved = motion(case.history, rank.pid, now.thread, seconds)
         runs = (moved.run_share or 0.0) + (moved.delay_share or 0.0)

@@ -1,10 +1,11 @@
 """A kernel that does not end: how long nothing has come of it, how long it is given, and how sure that makes."""
 
 from perfwatch.probes.readings import Thread
-from perfwatch.triage.cards.gpu import Regime
-from perfwatch.triage.cards.kernels import Kernels
+from perfwatch.triage.cards.gpu import Regime, regime
+from perfwatch.triage.cards.kernels import Kernels, kernels
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import LONGEST_RECOVERED, STRUCTURAL_SECONDS, temporal
+from perfwatch.triage.history import History
 from perfwatch.triage.moving.memory import engine_quiet, unfed
 from perfwatch.triage.verdict import Evidence
 from perfwatch.triage.waits.chain import Chain
@@ -13,6 +14,7 @@ from perfwatch.triage.waits.node import Node
 SURE_OF_CARD = 0.7  # below it utilisation and power alone speak, of a run that was not seen at work
 WATCHED, WATCHED_COMPUTING = 3.0, 10.0  # seconds of the card itself, beside what the kernel remembers
 GUESSED = 0.65
+LATELY_SECONDS = 1.0
 BY_DEVICE = 0.85  # the card is not known to be this rank's
 INFERRED = 0.85  # arithmetic goes on in it: only time tells an iteration without end from a long one
 
@@ -28,6 +30,11 @@ def silent_seconds(case: Case, chain: Chain, card: Regime, seen: Kernels) -> tup
     age, told = engine
     watched = seen.since_seconds if card.source == "gpm" else min(seen.since_seconds, age)
     return max(watched, fed.seconds, asleep, age), (*fed.evidence, *told)
+
+
+def spins_on(history: History, uuid: str) -> bool:
+    """Whether the newest kernel has lasted longer than any before it and moves nothing: it may never end, whatever was seen before."""
+    return regime(history, uuid, LATELY_SECONDS).kind == "spin" and not kernels(history, uuid).go_on
 
 
 def patience_seconds(case: Case, card: Regime, seen: Kernels) -> float:

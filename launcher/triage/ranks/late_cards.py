@@ -15,6 +15,7 @@ TAKEN, FREE = 0.9, 0.6
 # Measured on H100 with one rank whose batches are twenty times as long: its card's memory at 0.33 of its maximum, 61 % of its
 # multiprocessors active; the other's at 0.03 and 20 %, with a kernel on it 85 % of the time.
 WORKS, TIMES, HELD, WAITING_SM = 0.15, 3.0, 0.75, 0.4
+ALIKE = 0.1  # of the time, or of the multiprocessors
 BY_WORK = 0.9  # how much each has to do may be meant so: stages of a pipeline, or two models
 
 
@@ -36,6 +37,15 @@ def late_by_cards(case: Case, ranks: list[tuple[Member, Profile]]) -> Late | Non
     if len(cards) < len(ranks):
         return None
     return _free(case, ranks, cards) or _working(case, ranks, cards)
+
+
+def alike(case: Case, ranks: list[tuple[Member, Profile]]) -> bool:
+    """Whether the cards of all ranks are known to do the same: a card whose host is late is free, or has more to do than the others."""
+    cards = [card for rank, _ in ranks if (card := _card_of(case, rank)) is not None and card.source == "gpm"]
+    if len(cards) < len(ranks):
+        return False
+    shares = ([card.graphics or 0.0 for card in cards], [card.sm_active or 0.0 for card in cards])
+    return max(max(each) - min(each) for each in shares) <= ALIKE
 
 
 def _free(case: Case, ranks: list[tuple[Member, Profile]], cards: dict[int, Regime]) -> Late | None:

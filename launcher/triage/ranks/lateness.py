@@ -22,6 +22,7 @@ LOADER_SHARE = 0.3  # of the late rank's time spent waiting for its own workers
 DELAY_SHARE, DELAY_RATIO = 0.3, 2.0  # runnable and not running; so many times as much as the others
 CLOCK_RATIO = 0.9  # of the peers' clocks
 MOST_BEFORE = 0.8
+IMPORTING = 0.1  # of the time
 RECEIVES = frozenset({"recv", "recv_object_list", "broadcast", "broadcast_object_list"})
 
 
@@ -49,8 +50,11 @@ def apart(case: Case) -> bool:
 
 
 def waits_by_design(case: Case, rank: Member, seen: Profile) -> bool:
-    """Whether a rank has no batches left (torch's Join), or exchanges by MPI and was never in a backward pass: it serves the others."""
-    if seen.seen("shadow"):
+    """Whether a rank has no batches left (torch's Join), or exchanges by MPI and was never in a backward pass: it serves the others.
+
+    Or it has just begun, and the others wait for it once.
+    """
+    if seen.seen("shadow") or seen.share("import") > IMPORTING:
         return True
     exchanges = seen.share_where(partial(waits_for_ranks, case.history, case.job)) > 0.0
     return exchanges and not was_at(case.history, rank.pid, case.progress[rank.pid].thread, "backward")
@@ -89,6 +93,11 @@ def waiting_share(case: Case, rank: Member, seen: Profile) -> float:
     moved = motion(case.history, rank.pid, case.progress[rank.pid].thread, training_seconds(case, rank))
     asleep = 1.0 - (moved.run_share or 0.0) - (moved.delay_share or 0.0) if moved.run_share is not None else 0.0
     return explicit + max(0.0, min(below, asleep - explicit))
+
+
+def excused(case: Case, ranks: list[tuple[Member, Profile]]) -> bool:
+    """Whether how long the ranks wait tells nothing of who is late."""
+    return starve_alike(ranks) or any(waits_by_design(case, rank, seen) for rank, seen in ranks)
 
 
 def starve_alike(ranks: list[tuple[Member, Profile]]) -> bool:

@@ -19,6 +19,7 @@ What to do next
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.cards.accelerated import FEW_SECONDS, UNITS_UNSEEN
 from perfwatch.triage.cards.gpu import Regime, regimes
+from perfwatch.triage.cards.spinning import spins_on
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
@@ -56,7 +57,7 @@ def judge(case: Case) -> Outcome:
         if (wait := gil_wait(case, rank)) is not None and wait.share >= GIL_SHARE:
             return None  # whoever owns it meanwhile
         cards = regimes(case.history, rank.pid, WINDOW_SECONDS)
-        if cards_of(case.history, rank.pid).certain and _too_soon_or_idle(cards):
+        if cards_of(case.history, rank.pid).certain and _too_soon_or_idle(case, cards):
             return None
     basis = case.progress[case.trainers[0].pid].basis
     sources = {card.source for rank in case.trainers for card in regimes(case.history, rank.pid, WINDOW_SECONDS)}
@@ -108,6 +109,10 @@ def _paced(case: Case) -> Finding | None:
     )
 
 
-def _too_soon_or_idle(cards: tuple[Regime, ...]) -> bool:
-    """Whether the cards were not looked at for long enough, or have nothing to do most of the time; unseen ones tell nothing."""
-    return bool(cards) and (cards[0].seconds < FEW_SECONDS or cards[0].waiting > IDLE_SHARE)
+def _too_soon_or_idle(case: Case, cards: tuple[Regime, ...]) -> bool:
+    """Whether the cards were not looked at for long enough, have nothing to do most of the time, or a kernel that may not end.
+
+    Unseen ones tell nothing.
+    """
+    idle = bool(cards) and (cards[0].seconds < FEW_SECONDS or cards[0].waiting > IDLE_SHARE)
+    return idle or any(spins_on(case.history, card.uuid) for card in cards[:1])

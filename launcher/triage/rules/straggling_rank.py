@@ -28,7 +28,7 @@ from perfwatch.triage.hang import wakes_soon
 from perfwatch.triage.moving.motion import motion, moves
 from perfwatch.triage.ranks import lateness
 from perfwatch.triage.ranks.collectives import growing
-from perfwatch.triage.ranks.late_cards import Late, late_by_cards
+from perfwatch.triage.ranks.late_cards import Late, alike, late_by_cards
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.profile import Profile
@@ -56,7 +56,7 @@ def judge(case: Case) -> Outcome:
     ranks = [(rank, seen) for rank, seen in ranks if not lateness.only_receives(case, rank, seen)]
     if len(ranks) < 2 or not case.job.covered or any(seen.samples < FEW_SAMPLES for _, seen in ranks):
         return None
-    if lateness.starve_alike(ranks) or any(lateness.waits_by_design(case, rank, seen) for rank, seen in ranks):
+    if lateness.excused(case, ranks) or alike(case, ranks):
         return None
     if (found := _by_stacks(case, ranks)) is not None:
         return found

@@ -15,7 +15,7 @@ from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.passes import alike, of_steps
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.rollouts import in_environment
-from perfwatch.triage.shares.updating import clears, makes_gradients, steps_an_optimizer, trains
+from perfwatch.triage.shares.updating import clears, since_gradients, steps_an_optimizer, trains
 from perfwatch.triage.slowness import WINDOW_SECONDS, slow
 from perfwatch.triage.verdict import Alternative, Finding
 from perfwatch.triage.words.code import line_of, names
@@ -142,6 +142,5 @@ def _tests_for_finite(loop: Loop) -> bool:
 
 def _cleared(case: Case, rank: Member) -> int:
     """Samples where gradients are cleared, since the last one in which any were made or used."""
-    sights = case.profile(rank, WINDOW_SECONDS).sights
-    last = max((number for number, one in enumerate(sights, 1) if makes_gradients(one.reading)), default=0)
-    return sum(one.reading.samples for one in sights[last:] if clears(one.reading))
+    since = since_gradients(case.profile(rank, WINDOW_SECONDS))
+    return sum(one.reading.samples for one in since.sights if clears(one.reading))

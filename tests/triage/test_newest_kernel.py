@@ -1,0 +1,28 @@
+"""A card whose newest kernel may never end, and a program that only decodes: what the window shows besides is not of now."""
+
+import pytest
+
+from perfwatch.probes.readings import Frame
+from perfwatch.triage.rules import host_bound_python
+from perfwatch.triage.verdict import Finding
+from tests.training import BACKWARD, FORWARD, OPTIMIZER, Training
+
+STEPS = [FORWARD, BACKWARD, OPTIMIZER]
+
+
+@pytest.mark.parametrize("before", ["bf16_matmul", "late_peer"])
+def test_a_card_that_has_spun_for_longer_than_ever_is_neither_well_nor_merely_empty(before: str) -> None:
+    """The host launches on for a while beside a kernel that never ends: the end of that is not known yet."""
+    verdict = Training().goes_on(8.0, STEPS, load=before).goes_on(4.0, STEPS, load="one_spinning_kernel").verdict()
+
+    assert (verdict.state, verdict.cause) == ("inconclusive", None)
+
+
+@pytest.mark.parametrize(("now", "told"), [([FORWARD], False), (STEPS, True)])
+def test_who_only_decodes_does_not_train_on_a_card_that_waits_for_launches(
+    now: list[tuple[Frame, ...]], told: bool
+) -> None:
+    """Item after item, without a gradient: small kernels lie in the nature of that."""
+    job = Training().goes_on(8.0, STEPS, load="bf16_matmul").goes_on(6.0, now, load="tiny_kernels")
+
+    assert isinstance(host_bound_python.judge(job.case()), Finding) is told
