@@ -19,8 +19,8 @@ from perfwatch.triage.shares.own_work import in_comprehension
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.slowness import LOST_SHARE, NOTED, WINDOW_SECONDS, certainty, slow, working
 from perfwatch.triage.verdict import Alternative, Finding
-from perfwatch.triage.words.code import line_of
-from perfwatch.triage.words.frames import inner_tags, is_standard, is_user, of_torch, short_name, show
+from perfwatch.triage.words.code import is_plain, line_of
+from perfwatch.triage.words.frames import inner_tags, is_user, of_torch, short_name, show
 
 # Frames of torch that call what the program registered, and what else of the program they call: that is no hook.
 _CALLERS = (
@@ -40,10 +40,6 @@ ONE_PATH = 0.9  # of the samples: it stands at one call, and turns in no loop of
 OWNED_PER_RELEASED = 4  # dumps; small operations of torch are without the GIL in 80 to 100 % of them (see other_work)
 INTERPRETED = 0.2  # of the samples there; the rest is in functions of the interpreter that bear any name
 PLAIN = 0.15  # of the samples there: at lines that call nothing, or builtins: Python alone
-_BUILTINS = frozenset(
-    "abs all any bool chr dict divmod enumerate float format frozenset getattr hash hex id int isinstance iter len list map max min "
-    "next ord pow range repr reversed round set setattr slice sorted str sum tuple type zip".split()
-)
 FEW_DUMPS = 2  # with the GIL: fewer are chance
 SURE_BY_DUMPS = {2: 0.8, 3: 0.87}
 SURE = 0.92  # by more, or by a native profile as well
@@ -177,14 +173,8 @@ def _moves(history: History, seen: Profile, callee: tuple[str, str]) -> bool:
         path = _path(one.reading)
         if path and (path[-1].function, path[-1].file) == callee and _turns(history, one.reading, path):
             ways[path] += one.reading.samples
-            plain += one.reading.samples if _is_plain(history, path[0]) else 0
+            plain += one.reading.samples if is_plain(history, path[0]) else 0
             inlined += one.reading.samples if in_comprehension(history, path[0]) else 0
     total = sum(ways.values())
     several = total > 0 and max(ways.values()) < ONE_PATH * total
     return plain > PLAIN * total and (several or inlined > ONE_PATH * total)
-
-
-def _is_plain(history: History, frame: Frame) -> bool:
-    """Whether a frame is Python of the standard library, or at a line that calls nothing but builtins: no extension runs there."""
-    line = line_of(history, frame)
-    return is_standard(frame) or (line is not None and _BUILTINS.issuperset(line.calls))

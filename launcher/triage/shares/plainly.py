@@ -2,6 +2,7 @@
 
 from perfwatch.probes.readings import Frame, Stack
 from perfwatch.triage.case import Case
+from perfwatch.triage.history import History
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.called_back import CalledBack, python_called_back
 from perfwatch.triage.shares.native import native_python_share
@@ -9,6 +10,7 @@ from perfwatch.triage.shares.no_gradients import unfollowed
 from perfwatch.triage.shares.other_work import NATIVE_SHARE, OWN_SHARE, keeps_gil
 from perfwatch.triage.shares.own_work import own_work
 from perfwatch.triage.shares.updating import updates
+from perfwatch.triage.words.code import is_plain, line_of
 from perfwatch.triage.words.frames import of_tensors, show, tags
 
 WINDOW_SECONDS = 15.0
@@ -35,13 +37,24 @@ def not_followed(case: Case) -> str:
 
 
 def plain_python(case: Case, rank: Member) -> Frame | None:
-    """The program's own line in a forward pass where most of the time goes into plain Python, which keeps the GIL; else None.
+    """The program's own line in a forward pass where most of the time goes into plain Python, for all that is known; else None.
 
-    It may be a model that is written so, or texts that are cut into tokens anew in each step.
+    It keeps the GIL; or most of it is at lines in loops that call nothing but builtins, and no dump saw those without the GIL. It
+    may be a model that is written so, or texts that are cut into tokens anew in each step.
     """
     seen = case.profile(rank, WINDOW_SECONDS)
     own = seen.share_where(_in_own_forward)
-    return seen.top_line(_in_own_forward) if own >= MOSTLY_PLAIN and keeps_gil(seen, _in_own_forward) else None
+    if own < MOSTLY_PLAIN:
+        return None
+    plain = seen.share_where(lambda stack: _at_plain_line(case.history, stack)) >= MOSTLY_PLAIN * own
+    return seen.top_line(_in_own_forward) if plain or keeps_gil(seen, _in_own_forward) else None
+
+
+def _at_plain_line(history: History, stack: Stack) -> bool:
+    if not _in_own_forward(stack) or stack.owns_gil is False:
+        return False
+    line = line_of(history, stack.frames[0])
+    return line is not None and bool(line.loops) and is_plain(history, stack.frames[0])
 
 
 def _perhaps_python(case: Case, rank: Member) -> CalledBack | None:

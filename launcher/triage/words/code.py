@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.history import History
-from perfwatch.triage.words.frames import user_frame
+from perfwatch.triage.words.frames import is_standard, user_frame
 
 # What a regular expression is asked for. Much else is searched, split and matched: these count on the modules, and on what
 # is called as a pattern is (its name says so, or is in capitals, as a constant's of the module).
@@ -14,6 +14,10 @@ OF_PATTERNS_ALONE = frozenset("fullmatch finditer subn".split())
 MODULES = frozenset({"re", "regex"})
 PATTERN_WORDS = MODULES | frozenset("pattern patterns pat regexp rx expr expression".split())
 
+_BUILTINS = frozenset(
+    "abs all any bool chr dict divmod enumerate float format frozenset getattr hash hex id int isinstance iter len list map max min "
+    "next ord pow range repr reversed round set setattr slice sorted str sum tuple type zip".split()
+)
 STEPPED = re.compile(r"opt|adam|sgd|solver", re.IGNORECASE)  # what is stepped: no scheduler, environment or profiler
 
 
@@ -27,6 +31,12 @@ def calling_line(history: History, stack: r.Stack) -> r.SourceLine | None:
     """The line that a thread stands at itself: a builtin or native call is made right there, no Python frame lies below."""
     frame = user_frame(stack)
     return line_of(history, frame) if frame is not None and stack.frames[0] == frame else None
+
+
+def is_plain(history: History, frame: r.Frame) -> bool:
+    """Whether a frame is Python of the standard library, or at a line that calls nothing but builtins: no extension runs there."""
+    line = line_of(history, frame)
+    return is_standard(frame) or (line is not None and _BUILTINS.issuperset(line.calls))
 
 
 def names(calls: Iterable[str]) -> frozenset[str]:

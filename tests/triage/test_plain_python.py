@@ -1,0 +1,33 @@
+"""A model, or an optimizer, whose time goes into plain Python: training by its frames, and not surely healthy."""
+
+import pytest
+
+from perfwatch.probes.readings import Frame, SourceLine
+from tests.training import BACKWARD, FORWARD, OPTIMIZER, TORCH, TRAIN, Training
+
+CALLS = Frame("Module._call_impl", f"{TORCH}/nn/modules/module.py", 1789)
+CUTS = tuple((Frame("forward", TRAIN, line), CALLS, Frame("train", TRAIN, 12)) for line in (30, 31))
+
+
+@pytest.mark.parametrize(
+    ("calls", "loops", "owns_gil", "confidence"),
+    [
+        (("ord",), ("for",), None, 0.75),
+        (("ord",), ("for",), True, 0.75),
+        (("ord",), ("for",), False, 0.94),  # operators on tensors
+        (("torch.tanh",), ("for",), None, 0.94),
+        (("ord",), (), None, 0.94),  # no loop is known: one line of arithmetic
+    ],
+)
+def test_a_forward_pass_in_loops_of_builtins_is_healthy_less_surely(
+    calls: tuple[str, ...], loops: tuple[str, ...], owns_gil: bool | None, confidence: float
+) -> None:
+    """Texts that are cut into tokens within the model: few dumps say who has the GIL, but the text of the lines is known."""
+    job = Training(card=False)
+    for line in (30, 31):
+        job.add(SourceLine(file=TRAIN, line=line, text="seen += 1", calls=calls, loops=loops))
+
+    verdict = job.goes_on(22.0, [*CUTS, FORWARD, BACKWARD, *CUTS, OPTIMIZER], owns_gil=owns_gil).verdict()
+
+    assert (verdict.state, verdict.cause, verdict.confidence) == ("healthy", "cpu_training", confidence)
+    assert ("plain Python, at forward (train.py:3" in verdict.summary) is (confidence == 0.75)
