@@ -19,6 +19,7 @@ from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.words.frames import show, user_frames
 
 CEILING = 0.7  # a kernel of the program's own in one rank, or a wedge behind two lines, look the same
+WAITS = ("gpu", "collective")  # who waits for the gradients' reduction waits for its card, too
 ARMED = "perfwatch run -- ... the next time: the flight recorder that it arms says in which call each rank is"
 
 
@@ -29,7 +30,7 @@ def polling_apart(case: Case, cause: Cause) -> Finding | None:
         return None
     lines = _lines(chains)
     if len(set(lines)) < 2 or any(
-        chain.end.kind != "gpu" or not polls(case.history, chain.start.pid) for chain in chains
+        chain.end.kind not in WAITS or not polls(case.history, chain.start.pid) for chain in chains
     ):
         return None
     moved = between_ranks(case, WINDOW_SECONDS)
