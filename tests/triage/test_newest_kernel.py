@@ -26,3 +26,11 @@ def test_who_only_decodes_does_not_train_on_a_card_that_waits_for_launches(
     job = Training().goes_on(8.0, STEPS, load="bf16_matmul").goes_on(6.0, now, load="tiny_kernels")
 
     assert isinstance(host_bound_python.judge(job.case()), Finding) is told
+
+
+def test_who_makes_steps_trains_however_seldom_a_backward_pass_is_met() -> None:
+    """All but the head is frozen: the steps that are counted say so."""
+    job = Training().goes_on(8.0, STEPS, load="bf16_matmul")
+    job.goes_on(6.0, [FORWARD], load="tiny_kernels").steps(200, *[0.05] * 20, ago=0.05)
+
+    assert isinstance(host_bound_python.judge(job.case()), Finding)

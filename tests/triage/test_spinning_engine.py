@@ -1,10 +1,25 @@
 """torch's engine at a full core beside a training thread that waits: it computes, or spins for a card."""
 
 import pytest
+from msgspec import structs
 
+from perfwatch.probes.readings import Thread
 from perfwatch.triage.rules import waiting_on_work
 from perfwatch.triage.verdict import Finding
-from tests.training import BACKWARD, FORWARD, OPTIMIZER, SLEEP, Training
+from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, SLEEP, Training
+
+WORKER = Thread(
+    pid=PID,
+    tid=755,
+    name="python",
+    state="R",
+    cpu_seconds=0.0,
+    run_seconds=0.0,
+    run_delay_seconds=0.0,
+    voluntary_switches=0,
+    read_calls=0,
+    write_calls=0,
+)
 
 
 @pytest.mark.parametrize(("load", "works"), [("bf16_matmul", True), ("one_spinning_kernel", False)])
@@ -16,3 +31,13 @@ def test_an_engine_that_spins_for_a_card_that_only_polls_is_no_work(load: str, w
     found = waiting_on_work.judge(case)
 
     assert isinstance(found, Finding) is works
+
+
+def test_a_thread_of_the_program_works_whatever_the_card_waits_for() -> None:
+    """The other ranks wait for this one, whose training thread waits for it."""
+    job = Training().goes_on(8.0, [FORWARD, BACKWARD, OPTIMIZER], load="bf16_matmul")
+    for second in range(20):
+        job.goes_on(1.0, [()], load="one_spinning_kernel", run_share=0.0, wait=SLEEP)
+        job.add(structs.replace(WORKER, cpu_seconds=float(second), run_seconds=float(second)))
+
+    assert isinstance(waiting_on_work.judge(job.case()), Finding)

@@ -9,12 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from perfwatch.probes.readings import ProcessUsage, Thread
+from perfwatch.triage.cards.gpu import polls
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.arriving import passed, waited_on
 from perfwatch.triage.moving.flows import SILENT_BYTES_PER_SECOND
 from perfwatch.triage.moving.motion import has_ended, motion
 from perfwatch.triage.ranks.absence import in_collective
 from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.devices import engine_threads
 from perfwatch.triage.waits.native_waits import carries
 from perfwatch.triage.waits.node import NATIVE_WAIT, End, Node, node_of
 from perfwatch.triage.waits.outside import workers
@@ -171,9 +173,11 @@ def moves(case: Case, node: Node) -> bool:
 
 
 def _others(case: Case, node: Node) -> list[int]:
-    """The threads beside one that move: no heartbeats, and not those of a process group, which spin while ranks wait."""
+    """The threads beside one that move: no heartbeats, and none that spins while ranks wait: a process group's, or torch's engine."""
     tids = [tid for _, tid in case.history.of(Thread, node.pid) if tid != node.tid]
     moving = [tid for tid in tids if _moves_itself(case, node.pid, tid)]
+    spinning = engine_threads(case.history, node.pid) if polls(case.history, node.pid) else []
+    moving = [tid for tid in moving if tid not in spinning]
     return [tid for tid in moving if not (carries(case.history, node.pid, tid) or _rests(case, node.pid, tid))]
 
 

@@ -40,12 +40,15 @@ def late_by_cards(case: Case, ranks: list[tuple[Member, Profile]]) -> Late | Non
 
 
 def alike(case: Case, ranks: list[tuple[Member, Profile]]) -> bool:
-    """Whether the cards of all ranks are known to do the same: a card whose host is late is free, or has more to do than the others."""
+    """Whether the cards of all ranks are taken and do the same: one whose host is late is free, or has more to do than the others.
+
+    Cards that have little to do tell nothing: the ranks may wait for each other on their hosts.
+    """
     cards = [card for rank, _ in ranks if (card := _card_of(case, rank)) is not None and card.source == "gpm"]
     if len(cards) < len(ranks):
         return False
     shares = ([card.graphics or 0.0 for card in cards], [card.sm_active or 0.0 for card in cards])
-    return max(max(each) - min(each) for each in shares) <= ALIKE
+    return min(shares[0]) >= TAKEN and max(max(each) - min(each) for each in shares) <= ALIKE
 
 
 def _free(case: Case, ranks: list[tuple[Member, Profile]], cards: dict[int, Regime]) -> Late | None:

@@ -50,11 +50,8 @@ def apart(case: Case) -> bool:
 
 
 def waits_by_design(case: Case, rank: Member, seen: Profile) -> bool:
-    """Whether a rank has no batches left (torch's Join), or exchanges by MPI and was never in a backward pass: it serves the others.
-
-    Or it has just begun, and the others wait for it once.
-    """
-    if seen.seen("shadow") or seen.share("import") > IMPORTING:
+    """Whether a rank has no batches left (torch's Join), or exchanges by MPI and was never in a backward pass: it serves the others."""
+    if seen.seen("shadow"):
         return True
     exchanges = seen.share_where(partial(waits_for_ranks, case.history, case.job)) > 0.0
     return exchanges and not was_at(case.history, rank.pid, case.progress[rank.pid].thread, "backward")
@@ -96,8 +93,9 @@ def waiting_share(case: Case, rank: Member, seen: Profile) -> float:
 
 
 def excused(case: Case, ranks: list[tuple[Member, Profile]]) -> bool:
-    """Whether how long the ranks wait tells nothing of who is late."""
-    return starve_alike(ranks) or any(waits_by_design(case, rank, seen) for rank, seen in ranks)
+    """Whether how long the ranks wait tells nothing of who is late: all starve, one serves the others, or one has just begun."""
+    begins = any(seen.share("import") > IMPORTING for _, seen in ranks)
+    return begins or starve_alike(ranks) or any(waits_by_design(case, rank, seen) for rank, seen in ranks)
 
 
 def starve_alike(ranks: list[tuple[Member, Profile]]) -> bool:

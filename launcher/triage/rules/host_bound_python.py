@@ -34,6 +34,7 @@ from perfwatch.triage.cards.accelerated import (
 )
 from perfwatch.triage.cards.links import traffic_mib_per_second
 from perfwatch.triage.case import Case
+from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.called_back import holds_up_steps
 from perfwatch.triage.shares.other_work import keeps_gil
@@ -61,7 +62,7 @@ def judge(case: Case) -> Outcome:
     """Fires on a card that waits while the host runs as fast as it can, and on steps on a CPU that loops of Python hold up."""
     for one in accelerated(case):
         seen = one.profile
-        if _evaluates_now(seen):
+        if _evaluates_now(case, one.rank, seen):
             continue
         given_work = one.card.kind == "wait" or (one.card.kind == "idle" and one.card.returns >= RETURNS)
         if not given_work or one.card.waiting < LOST_SHARE or seen.samples < FEW_SAMPLES:
@@ -117,9 +118,14 @@ def judge(case: Case) -> Outcome:
     return holds_up_steps(case, CAUSE)
 
 
-def _evaluates_now(seen: Profile) -> bool:
-    """Whether forward passes alone were seen for long: to decode item after item is no training whose launches are slow."""
-    since = since_gradients(seen)
+def _evaluates_now(case: Case, rank: Member, seen: Profile) -> bool:
+    """Whether forward passes alone were seen for long: to decode item after item is no training whose launches are slow.
+
+    Steps that are counted meanwhile are: all but the head may be frozen.
+    """
+    steps, since = case.steps(rank), since_gradients(seen)
+    if steps is not None and steps.ago_seconds is not None and steps.ago_seconds < seen.seconds:
+        return False
     return since.samples >= FEW_FORWARD and since.share("forward") >= LAUNCHING
 
 

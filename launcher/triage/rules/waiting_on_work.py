@@ -28,7 +28,6 @@ What to do next
 from collections.abc import Iterable, Iterator
 
 from perfwatch.probes.readings import Process, ProcessUsage, Thread
-from perfwatch.triage.cards.gpu import polls
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import nearest, silent_seconds, temporal
 from perfwatch.triage.moving.working import MOVING_BYTES, busy_with, goes_on, moves, work_beside
@@ -93,8 +92,8 @@ def _finding(case: Case, chain: Chain, pid: int) -> Finding | None:
 def _by_threads(case: Case, chain: Chain) -> Finding | None:
     """An upload, a decoder or a copy in threads of the process whose training thread waits."""
     used = work_beside(case, chain.end.node)
-    if used is None or polls(case.history, chain.end.node.pid):
-        return None  # or what runs beside waits, at a full core, for a card that waits for another rank
+    if used is None:
+        return None
     pid, doing, silent = chain.end.node.pid, used.said, silent_seconds(case, chain)
     doubtful = LASTS * temporal(case) - silent if chain.end.kind == "lock" else 0.0
     nodes = [node_of(case.history, case.job, pid, tid) for tid in used.tids]
