@@ -167,9 +167,8 @@ class StackFailure(Reading, frozen=True, kw_only=True):
     message: str
 
 
-# Names of calls that look at a file without reading it: a loop that makes them polls, and names what it polls for.
 FLAG, COUNT, FINITE, VALUE = "flag", "count", "finite", "value"  # what a loop tests before a call
-
+# Names of calls that look at a file without reading it: a loop that makes them polls, and names what it polls for.
 FILE_TESTS = frozenset(
     "exists isfile isdir is_file is_dir stat lstat access listdir glob iglob scandir getsize getmtime".split()
 )

@@ -179,7 +179,7 @@ def _arm():
         try:
             _permit_tracer(int(tracer))
         except Exception:
-            pass
+            pass  # py-spy may read less then, and doctor says so
     _TorchArrives.directory = directory
     sys.meta_path.insert(0, _TorchArrives)
 
@@ -203,5 +203,5 @@ def _chain():
 try:
     _arm()
 except Exception:
-    pass
+    pass  # whatever it is: the program begins as it would without us
 _chain()

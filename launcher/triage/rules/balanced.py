@@ -57,7 +57,7 @@ def judge(case: Case) -> Outcome:
         if (wait := gil_wait(case, rank)) is not None and wait.share >= GIL_SHARE:
             return None  # whoever owns it meanwhile
         cards = regimes(case.history, rank.pid, WINDOW_SECONDS)
-        if cards_of(case.history, rank.pid).certain and _too_soon_or_idle(case, cards):
+        if cards_of(case.history, rank.pid).certain and _not_known_to_work(case, cards):
             return None
     basis = case.progress[case.trainers[0].pid].basis
     sources = {card.source for rank in case.trainers for card in regimes(case.history, rank.pid, WINDOW_SECONDS)}
@@ -109,10 +109,12 @@ def _paced(case: Case) -> Finding | None:
     )
 
 
-def _too_soon_or_idle(case: Case, cards: tuple[Regime, ...]) -> bool:
+def _not_known_to_work(case: Case, cards: tuple[Regime, ...]) -> bool:
     """Whether the cards were not looked at for long enough, have nothing to do most of the time, or a kernel that may not end.
 
     Unseen ones tell nothing.
     """
-    idle = bool(cards) and (cards[0].seconds < FEW_SECONDS or cards[0].waiting > IDLE_SHARE)
-    return idle or any(spins_on(case.history, card.uuid) for card in cards[:1])
+    if not cards:
+        return False
+    first = cards[0]
+    return first.seconds < FEW_SECONDS or first.waiting > IDLE_SHARE or spins_on(case.history, first.uuid)

@@ -29,11 +29,8 @@ _CALLERS = (
     ("torch/autograd/function.py", frozenset({"apply"}), None),
     ("torch/utils/hooks.py", None, None),
     ("torch/nn/modules/module.py", frozenset({"inner"}), "forward"),
-    (
-        "torch/optim/optimizer.py",
-        frozenset({"wrapper"}),
-        None,
-    ),  # hooks, and the step of an optimizer of the program's own,
+    # Hooks, and the step of an optimizer of the program's own.
+    ("torch/optim/optimizer.py", frozenset({"wrapper"}), None),
 )
 _DECORATES = "torch/utils/_contextlib.py"  # torch.no_grad around a hook
 ONE_PATH = 0.9  # of the samples: it stands at one call, and turns in no loop of Python's

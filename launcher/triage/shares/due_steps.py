@@ -22,7 +22,7 @@ from perfwatch.triage.words.frames import any_tag, tags, user_frame, user_frames
 FEW_STEPS = 3  # before so many, or where none was timed, nobody knows how long one takes
 COUNTED, SAMPLED, NO_ROOM = 0.92, 0.85, 0.78
 UNTOLD = 0.7  # nobody saw at which lines the passes of the steps were that were made
-MANY_COMPANIONS = 2.5  # samples of a step that are due: beside so many one sample elsewhere is no update
+ONE_ELSEWHERE = 2.5  # samples of a step that are due: beside so many one sample elsewhere is no update
 
 
 def sampled(case: Case, rank: Member, seen: Profile, beside: float) -> float:
@@ -43,7 +43,7 @@ def sampled(case: Case, rank: Member, seen: Profile, beside: float) -> float:
     )
     around = {frame for one in _passes(seen) for frame in user_frames(one.reading)}
     due = any(steps_an_optimizer(line_of(case.history, frame)) for frame in around)
-    return NO_ROOM if due and round(elsewhere * seen.samples) <= beside // MANY_COMPANIONS else NOTED
+    return NO_ROOM if due and round(elsewhere * seen.samples) <= beside // ONE_ELSEWHERE else NOTED
 
 
 def counted(case: Case, rank: Member, seen: Profile, count: int) -> float:

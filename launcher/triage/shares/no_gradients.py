@@ -81,5 +81,4 @@ def asked_by(stack: Stack) -> Frame | None:
 
 def _since_backward(seen: Profile) -> Profile:
     """The samples after the last one in a backward pass."""
-    first = max((n for n, one in enumerate(seen.sights, 1) if "backward" in tags(one.reading)), default=0)
-    return Profile(seen.sights[first:], seen.seconds)
+    return seen.after_last(lambda stack: "backward" in tags(stack))

@@ -88,6 +88,11 @@ class Profile:
             if self.sights and begin > self.sights[0].at - self.sights[0].reading.span_seconds
         )
 
+    def after_last(self, holds: Callable[[r.Stack], bool]) -> "Profile":
+        """The samples after the last one for which something holds; all where it holds for none."""
+        last = max((number for number, one in enumerate(self.sights, 1) if holds(one.reading)), default=0)
+        return Profile(self.sights[last:], self.seconds)
+
     def lines(self) -> Counter[str]:
         """Samples by the program's own line, ``function (file:line)``."""
         counted: Counter[str] = Counter()

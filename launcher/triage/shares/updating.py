@@ -41,12 +41,11 @@ def trains(seen: Profile) -> bool:
 
 def since_gradients(seen: Profile) -> Profile:
     """The samples after the last one that made gradients, or an update of them."""
-    last = max((number for number, one in enumerate(seen.sights, 1) if makes_gradients(one.reading)), default=0)
-    return Profile(seen.sights[last:], seen.seconds)
+    return seen.after_last(makes_gradients)
 
 
 def accompanies(stack: Stack) -> bool:
-    """Whether a stack is in what goes with a step, once for each, and is no dearer than it."""
+    """Whether a stack is in what goes with a step, once for each: it costs up to twice as much (``ONCE``)."""
     return not updates(stack) and (any_tag(tags(stack), "clip") or bool(_names(stack, "scaler") - EACH_LOSS))
 
 
