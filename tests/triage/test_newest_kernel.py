@@ -30,7 +30,7 @@ def test_who_only_decodes_does_not_train_on_a_card_that_waits_for_launches(
 
 def test_who_makes_steps_trains_however_seldom_a_backward_pass_is_met() -> None:
     """All but the head is frozen: the steps that are counted say so."""
-    job = Training().goes_on(8.0, STEPS, load="bf16_matmul")
-    job.goes_on(6.0, [FORWARD], load="tiny_kernels").steps(200, *[0.05] * 20, ago=0.05)
+    job = Training().steps(1, 0.05).goes_on(8.0, STEPS, load="bf16_matmul").steps(160, *[0.05] * 20)
+    job.goes_on(6.0, [FORWARD], load="tiny_kernels").steps(280, *[0.05] * 20, ago=0.05)
 
     assert isinstance(host_bound_python.judge(job.case()), Finding)

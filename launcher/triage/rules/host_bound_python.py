@@ -34,13 +34,12 @@ from perfwatch.triage.cards.accelerated import (
 )
 from perfwatch.triage.cards.links import traffic_mib_per_second
 from perfwatch.triage.case import Case
-from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.called_back import holds_up_steps
 from perfwatch.triage.shares.other_work import keeps_gil
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.saving import in_save
-from perfwatch.triage.shares.updating import since_gradients
+from perfwatch.triage.shares.updating import decodes
 from perfwatch.triage.slowness import LOST_SHARE, certainty
 from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.words.frames import show
@@ -52,7 +51,6 @@ LAUNCHING = 0.5  # of the samples
 SYNCS = 0.1  # of the samples: above it the waits for the card are the better explanation
 COPIES_MIB_PER_SECOND = 1024.0  # of launches alone there are some hundred
 COPIES_TOO = 0.7  # confidence where so much is copied, or may be, that this may be what the host does
-FEW_FORWARD = 25  # samples: a training thread would have been seen at backward, too
 RETURNS = 3  # pieces of work between which the card idled: one or two may be the end of a phase
 ONE_FUNCTION = 0.6  # of the samples
 RESIDUE = 0.5  # every host-side cause leaves the card waiting: one that explains half as much is the better answer
@@ -62,7 +60,7 @@ def judge(case: Case) -> Outcome:
     """Fires on a card that waits while the host runs as fast as it can, and on steps on a CPU that loops of Python hold up."""
     for one in accelerated(case):
         seen = one.profile
-        if _evaluates_now(case, one.rank, seen):
+        if decodes(seen, case.steps(one.rank)):
             continue
         given_work = one.card.kind == "wait" or (one.card.kind == "idle" and one.card.returns >= RETURNS)
         if not given_work or one.card.waiting < LOST_SHARE or seen.samples < FEW_SAMPLES:
@@ -116,17 +114,6 @@ def judge(case: Case) -> Outcome:
             ),
         )
     return holds_up_steps(case, CAUSE)
-
-
-def _evaluates_now(case: Case, rank: Member, seen: Profile) -> bool:
-    """Whether forward passes alone were seen for long: to decode item after item is no training whose launches are slow.
-
-    Steps that are counted meanwhile are: all but the head may be frozen.
-    """
-    steps, since = case.steps(rank), since_gradients(seen)
-    if steps is not None and steps.ago_seconds is not None and steps.ago_seconds < seen.seconds:
-        return False
-    return since.samples >= FEW_FORWARD and since.share("forward") >= LAUNCHING
 
 
 def _in(frame: Frame, stack: Stack) -> bool:

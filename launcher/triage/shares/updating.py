@@ -3,6 +3,7 @@
 from perfwatch.probes.readings import Frame, SourceLine, Stack
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.loops import TRAINS
+from perfwatch.triage.moving.progress import StepClock
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.words.code import asks_for_an_update, line_of, names
 from perfwatch.triage.words.frames import any_tag, of_torch, short_name, tags, tags_of, user_frame, user_frames
@@ -15,6 +16,7 @@ MOSTLY = 0.5  # of such samples: of a torn one the outer line may be one that ca
 # Weight of a sample: clipping costs twice a step of SGD without momentum (measured: 86 and 44 us), and zero_grad may, or a look
 # at gradients, cost more than that.
 ONCE, CLEARING = 0.5, 0.25
+FEW_FORWARD = 25  # samples: a training thread would have been seen at backward, too
 ASKED_OF_GRADIENTS = frozenset({"isfinite", "isnan", "isinf", "norm"})
 
 
@@ -42,6 +44,17 @@ def trains(seen: Profile) -> bool:
 def since_gradients(seen: Profile) -> Profile:
     """The samples after the last one that made gradients, or an update of them."""
     return seen.after_last(makes_gradients)
+
+
+def decodes(seen: Profile, steps: StepClock | None) -> bool:
+    """Whether forward passes alone were seen for long: to decode item after item is no training whose launches are slow.
+
+    Steps that are counted meanwhile are: all but the head may be frozen.
+    """
+    if steps is not None and steps.ago_seconds is not None and steps.ago_seconds < seen.seconds:
+        return False
+    since = since_gradients(seen)
+    return since.samples >= FEW_FORWARD and since.share("forward") >= MOSTLY
 
 
 def accompanies(stack: Stack) -> bool:
