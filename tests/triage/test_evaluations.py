@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame
+from perfwatch.probes.readings import Frame, SourceLine
 from perfwatch.triage.moving.progress import evaluates
 from perfwatch.triage.rules import regressed, skipping_steps
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, TORCH, TRAIN, Training
@@ -76,3 +76,29 @@ def test_passes_before_the_last_step_do_not_let_a_late_one_go_on() -> None:
     (rank,) = job.case().ranks
 
     assert job.case().progress[rank.pid].kind != "moving"
+
+
+MEASURE = "/app/measure.py"
+READS = (Frame("measure", MEASURE, 42), Frame("on_step", MEASURE, 30), Frame("fit", TRAIN, 20))
+RUNS = (FORWARD[0], Frame("measure", MEASURE, 44), *READS[1:])
+NO_GRAD = Frame("decorate_context", f"{TORCH}/utils/_contextlib.py", 124)
+
+
+def decorated(stack: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """The same, in a function that ``torch.no_grad`` decorates."""
+    return (*stack[:-2], NO_GRAD, *stack[-2:])
+
+
+@pytest.mark.parametrize(("off", "told"), [("decorated", True), ("block", True), ("", False)])
+def test_a_model_that_is_seldom_met_evaluates_where_gradients_are_off_all_the_while(off: str, told: bool) -> None:
+    """It waits for the card nine times in ten; without a word about gradients a backward pass may as well have been missed."""
+    job = Training()
+    if off == "block":
+        for line in (42, 44):
+            job.add(SourceLine(file=MEASURE, line=line, text="", loops=("for",), within=("torch.no_grad()",)))
+    else:
+        job.add(SourceLine(file=MEASURE, line=42, text="ids = text[at].to(device)", loops=("for",)))
+    stacks = [decorated(stack) if off == "decorated" else stack for stack in [READS] * 9 + [RUNS]]
+    job.goes_on(10.0, stacks, load="bf16_matmul")
+
+    assert ((job.verdict().state, job.verdict().cause) == ("busy", "evaluating")) is told

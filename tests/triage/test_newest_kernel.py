@@ -34,3 +34,22 @@ def test_who_makes_steps_trains_however_seldom_a_backward_pass_is_met() -> None:
     job.goes_on(6.0, [FORWARD], load="tiny_kernels").steps(280, *[0.05] * 20, ago=0.05)
 
     assert isinstance(host_bound_python.judge(job.case()), Finding)
+
+
+@pytest.mark.parametrize(
+    ("loads", "told"),
+    [
+        ([("idle_context", 1.5), ("bf16_matmul", 3.5)], False),
+        ([("idle_context", 0.5), ("bf16_matmul", 1.0)] * 4, True),
+        ([("tiny_kernels", 1.5), ("bf16_matmul", 3.5)], True),
+    ],
+)
+def test_a_card_that_was_idle_once_and_full_since_waits_for_no_launches(
+    loads: list[tuple[str, float]], told: bool
+) -> None:
+    """A rollout ended and updates began; a card that idles again and again, or has gaps while it works, waits."""
+    job = Training()
+    for load, seconds in loads:
+        job.goes_on(seconds, STEPS, load=load)
+
+    assert isinstance(host_bound_python.judge(job.case()), Finding) is told

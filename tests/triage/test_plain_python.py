@@ -31,3 +31,22 @@ def test_a_forward_pass_in_loops_of_builtins_is_healthy_less_surely(
 
     assert (verdict.state, verdict.cause, verdict.confidence) == ("healthy", "cpu_training", confidence)
     assert ("plain Python, at forward (train.py:3" in verdict.summary) is (confidence == 0.75)
+
+
+FETCH = (
+    Frame("__getitem__", TRAIN, 44),
+    Frame("fetch", f"{TORCH}/utils/data/_utils/fetch.py", 54),
+    Frame("train", TRAIN, 12),
+)
+
+
+@pytest.mark.parametrize(("stacks_beside", "confidence"), [(8, 0.75), (23, 0.94)])
+def test_making_batches_that_nearly_costs_a_verdict_is_told_beside_a_healthy_one(
+    stacks_beside: int, confidence: float
+) -> None:
+    """An eighth of the time, or a twenty-fifth: less than what a cause of its own needs."""
+    steps = [FORWARD, BACKWARD, OPTIMIZER] * 8
+    verdict = Training(card=False).goes_on(25.0, [FETCH, *steps[:stacks_beside]]).verdict()
+
+    assert (verdict.state, verdict.cause, verdict.confidence) == ("healthy", "cpu_training", confidence)
+    assert ("makes batches in the training thread" in verdict.summary) is (confidence == 0.75)

@@ -62,6 +62,7 @@ class Regime:
     graphics: float | None = None  # a kernel was resident
     spinning: float = 0.0
     returns: int = 0  # of one that mostly idles: how often work came to it again, up to now
+    full: float | None = None  # a kernel was resident, of the time but for the looks in which it idled
     computes: bool = False
     memory_utilisation: float | None = None  # of the time, as NVML tells it; stands in for ``dram``
     sm_active: float | None = None
@@ -80,6 +81,11 @@ class Regime:
     def waiting(self) -> float:
         """Share of the time in which no kernel was resident; 0 when not known."""
         return 0.0 if self.graphics is None else max(0.0, 1.0 - self.graphics)
+
+    @property
+    def paused_once(self) -> bool:
+        """Whether it waited in one piece, and was full otherwise: one phase had ended, and another began."""
+        return self.returns == 0 and (self.full or 0.0) >= BUSY
 
     @property
     def units(self) -> float:
@@ -186,7 +192,8 @@ def kind_of(look: r.GpuActivity) -> str:
 def _classed(
     uuid: str, looks: list[tuple[float, str]], graphics: Iterable[float | None], sure: float, source: str
 ) -> Regime:
-    resident = mean(graphics)
+    shares = list(graphics)
+    resident = mean(shares)
     kinds = [kind for _, kind in looks]
     idle, spinning = (kinds.count(kind) / len(kinds) for kind in ("idle", "spin"))
     if resident is None:
@@ -206,6 +213,7 @@ def _classed(
         graphics=resident,
         spinning=spinning,
         returns=returns(looks),
+        full=mean(share for share, (_, kind) in zip(shares, looks, strict=True) if kind != "idle"),
     )
 
 

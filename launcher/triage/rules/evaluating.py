@@ -6,8 +6,9 @@ What it means
 
 How it is recognised
     The training thread moves, its samples are in module or loader code, and neither backward nor an optimizer is among them;
-    where the agent counts, no step was made meanwhile. Few forward passes are enough where all of it stays in one function that
-    ``torch.no_grad`` decorates: it decodes what the model said. An environment is what is asked by ``step(action)`` for an observation,
+    where the agent counts, no step was made meanwhile. Few forward passes are enough where all of it stays in a function or a block
+    in which ``torch.no_grad`` switches gradients off: it decodes what the model said, or waits for the card that evaluates. An
+    environment is what is asked by ``step(action)`` for an observation,
     a reward and an end, or is called so.
 
 What it is mistaken for
@@ -37,7 +38,7 @@ from perfwatch.triage.shares.leaving_early import may_leave_early, training_loop
 from perfwatch.triage.shares.overlong import in_time
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.rollouts import in_environment
-from perfwatch.triage.shares.updating import clears, trains
+from perfwatch.triage.shares.updating import clears, trains, without_gradients
 from perfwatch.triage.slowness import NOTED
 from perfwatch.triage.verdict import Alternative, Culprit, Finding, Outcome
 from perfwatch.triage.words.code import line_of
@@ -46,11 +47,9 @@ from perfwatch.triage.words.frames import show
 CAUSE = Cause("evaluating", "busy", "user_code", (Thread, Stack))
 
 FORWARD_SHARE = 0.2  # of the samples that do not wait for the card ...
-DECODES_SHARE, WITHOUT_GRADIENTS = (
-    0.03,
-    0.95,
-)  # ... or fewer, of one that stays in a function that torch.no_grad decorates
-FEW_FORWARD = 6.0  # samples: a training thread would have been seen at backward, too
+FEW_FORWARD = 6.0  # ... and so many: a training thread would have been seen at backward, too
+# One that stays where gradients are switched off cannot make any: a model is to be seen at all.
+MODEL_SHARE, MODEL_SAMPLES = 0.01, 3.0
 FEW_SAMPLES = 30
 LONGER_SECONDS = 20.0  # where it was looked at less often since
 COUNTED = 0.88  # with the agent's count of steps; without it: PLAIN
@@ -94,8 +93,10 @@ def _evaluates(case: Case, rank: Member, seen: Profile) -> Finding | None:
     launching = 1.0 - sync_share(case, seen)  # who reads each result waits for the card most of the time
     environment = seen.share_where(in_environment(case.history, seen))
     forward = seen.share("forward") + environment
-    enough = DECODES_SHARE if seen.share("no_grad") >= WITHOUT_GRADIENTS else FORWARD_SHARE
-    if forward < enough * launching or forward * seen.samples < FEW_FORWARD or len(seen.sights) < 4:
+    enough, few = (
+        (MODEL_SHARE, MODEL_SAMPLES) if without_gradients(case.history, seen) else (FORWARD_SHARE, FEW_FORWARD)
+    )
+    if forward < enough * launching or forward * seen.samples < few or len(seen.sights) < 4:
         return None
     line = show(seen.top_line())
     what = "a rollout" if environment else "an evaluation"
@@ -122,8 +123,8 @@ def _evaluates(case: Case, rank: Member, seen: Profile) -> Finding | None:
 
 
 def _lately(case: Case, rank: Member) -> Profile:
-    seen = case.profile(rank, WINDOW_SECONDS)
-    return seen if seen.samples >= FEW_SAMPLES else case.profile(rank, LONGER_SECONDS)
+    seen, longer = case.profile(rank, WINDOW_SECONDS), case.profile(rank, LONGER_SECONDS)
+    return longer if seen.samples < FEW_SAMPLES or without_gradients(case.history, longer) else seen
 
 
 def _certainty(case: Case, rank: Member, seen: Profile) -> float:

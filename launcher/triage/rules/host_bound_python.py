@@ -62,7 +62,8 @@ def judge(case: Case) -> Outcome:
         seen = one.profile
         if decodes(seen, case.steps(one.rank)):
             continue
-        given_work = one.card.kind == "wait" or (one.card.kind == "idle" and one.card.returns >= RETURNS)
+        between = one.card.kind == "wait" and not one.card.paused_once
+        given_work = between or (one.card.kind == "idle" and one.card.returns >= RETURNS)
         if not given_work or one.card.waiting < LOST_SHARE or seen.samples < FEW_SAMPLES:
             continue
         launching, syncs = launching_share(case, seen), sync_share(case, seen)

@@ -8,7 +8,7 @@ from perfwatch.triage.shares.called_back import CalledBack, python_called_back
 from perfwatch.triage.shares.native import native_python_share
 from perfwatch.triage.shares.no_gradients import unfollowed
 from perfwatch.triage.shares.other_work import NATIVE_SHARE, OWN_SHARE, keeps_gil
-from perfwatch.triage.shares.own_work import own_work
+from perfwatch.triage.shares.own_work import own_work, prepares
 from perfwatch.triage.shares.updating import updates
 from perfwatch.triage.words.code import is_plain, line_of
 from perfwatch.triage.words.frames import of_tensors, show, tags
@@ -16,6 +16,7 @@ from perfwatch.triage.words.frames import of_tensors, show, tags
 WINDOW_SECONDS = 15.0
 MANY_PASSES = 8
 MOSTLY_PLAIN = 0.5  # of the samples
+NEARLY = 0.08  # of the time: a cause of its own from 0.15 on, and what is lost less than that is not nothing
 
 
 def not_followed(case: Case) -> str:
@@ -31,6 +32,8 @@ def not_followed(case: Case) -> str:
     if others := [found for rank in case.trainers if (found := _elsewhere(case, rank)) is not None]:
         share, line = max(others, key=lambda found: found[0])
         return f"; {share:.0%} of it at {show(line)}, outside of modules, backward passes and optimizers: is that the model?"
+    if fetching := max((_fetching(case, rank) for rank in case.trainers), default=0.0):
+        return f"; {fetching:.0%} of it makes batches in the training thread: workers would do that beside it"
     if passes := max(without_updates(case, rank) for rank in case.trainers):
         return f"; no update was seen after {passes} backward passes: it is brief, or steps are skipped (perfwatch run counts them)"
     return ""
@@ -71,6 +74,12 @@ def _elsewhere(case: Case, rank: Member) -> tuple[float, Frame | None] | None:
     return (share, seen.top_line(own_work)) if unknown else None
 
 
+def _fetching(case: Case, rank: Member) -> float:
+    """The share of the time in which the training thread makes its own batches, if that is nearly a cause of its own; else 0."""
+    share = case.profile(rank, WINDOW_SECONDS).share_where(prepares)
+    return share if share >= NEARLY else 0.0
+
+
 def _in_own_forward(stack: Stack) -> bool:
     """The program's own frame innermost, or one of a library that is not written in torch's operations."""
     return bool(stack.frames) and not of_tensors(stack.frames[0]) and "forward" in tags(stack)
@@ -91,6 +100,6 @@ def trains_plainly(case: Case) -> bool:
             return False
         if unfollowed(case, rank) or without_updates(case, rank) or plain_python(case, rank):
             return False
-        if _perhaps_python(case, rank) is not None:
+        if _perhaps_python(case, rank) is not None or _fetching(case, rank):
             return False
     return True

@@ -1,5 +1,7 @@
 """What a training thread does once for each update of its parameters: the optimizer's step, and what goes with it."""
 
+from functools import partial
+
 from perfwatch.probes.readings import Frame, SourceLine, Stack
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.loops import TRAINS
@@ -17,6 +19,8 @@ MOSTLY = 0.5  # of such samples: of a torn one the outer line may be one that ca
 # at gradients, cost more than that.
 ONCE, CLEARING = 0.5, 0.25
 FEW_FORWARD = 25  # samples: a training thread would have been seen at backward, too
+GRADIENTS_OFF = frozenset({"no_grad", "inference_mode"})
+WITHOUT_GRADIENTS = 0.95  # of the samples: one that was torn, or whose line was not read
 ASKED_OF_GRADIENTS = frozenset({"isfinite", "isnan", "isinf", "norm"})
 
 
@@ -55,6 +59,18 @@ def decodes(seen: Profile, steps: StepClock | None) -> bool:
         return False
     since = since_gradients(seen)
     return since.samples >= FEW_FORWARD and since.share("forward") >= MOSTLY
+
+
+def without_gradients(history: History, seen: Profile) -> bool:
+    """Whether all of it was in functions that ``torch.no_grad`` or ``inference_mode`` decorates, or in blocks of either."""
+    return seen.share_where(partial(_gradients_off, history)) >= WITHOUT_GRADIENTS
+
+
+def _gradients_off(history: History, stack: Stack) -> bool:
+    if "no_grad" in tags(stack):
+        return True
+    lines = filter(None, (line_of(history, frame) for frame in user_frames(stack)))
+    return any(names(block.partition("(")[0] for block in line.within) & GRADIENTS_OFF for line in lines)
 
 
 def accompanies(stack: Stack) -> bool:
