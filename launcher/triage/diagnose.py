@@ -15,6 +15,7 @@ from perfwatch.triage.hang import wakes_soon, who
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.measured import measured_by
 from perfwatch.triage.moving.motion import moves
+from perfwatch.triage.roles.restarts import unproven
 from perfwatch.triage.rule import Rule
 from perfwatch.triage.rules import RULES
 from perfwatch.triage.shares.beginning import NOT_BY_SHARES, beginning
@@ -78,6 +79,8 @@ def judge(case: Case, rules: Sequence[Rule] = RULES) -> Verdict:
     slow = [one for one in findings if one.state == "slow" and one.cause not in NOT_BY_SHARES]
     if slow and beginning(case):  # a start is slow by nature: nobody knows yet
         findings = [one for one in findings if one.state not in MOVING or one.cause in NOT_BY_SHARES]
+    if unproven(case):  # well it may be, and end as the last one did
+        findings = [one for one in findings if one.state != "healthy"]
     return _verdict(case, findings, tuple(dict.fromkeys(missing)))
 
 

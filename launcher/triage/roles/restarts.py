@@ -11,6 +11,8 @@ from perfwatch.triage.roles.placement import launches
 SHORT_LIFE_SECONDS = 600.0  # mean life of a generation: a run that fails once a day is no loop
 OUTLIVED = 2.0  # a generation that lives so many times longer than those before it has broken the loop
 
+SOON_SECONDS = 60.0
+
 
 @dataclass(frozen=True)
 class Restarts:
@@ -19,6 +21,13 @@ class Restarts:
     rank: int
     processes: int  # generations, the living one included
     seconds: float  # over which they came
+    proves_in_seconds: float  # then the newest has lived for so much longer than those before it that it lasts
+
+
+def unproven(case: Case) -> bool:
+    """Whether the launcher has restarted the ranks once, and within a minute it will be known whether the new ones last."""
+    found = restarts(case)
+    return found is not None and found.processes == 2 and found.proves_in_seconds <= SOON_SECONDS
 
 
 def restarts(case: Case) -> Restarts | None:
@@ -42,20 +51,19 @@ def _watched(case: Case) -> Restarts | None:
             and above.process.rank is None
         ):
             generations.setdefault((member.process.rank, above.pid), []).append(member)
-    found = [(rank, count) for (rank, _), members in generations.items() if (count := _in_a_row(case, members)) > 1]
-    rank, count = max(found, key=lambda one: one[1], default=(0, 0))
-    return Restarts(rank, count, case.at) if count else None
+    found = (_in_a_row(case, rank, members) for (rank, _), members in generations.items())
+    return max(filter(None, found), key=lambda one: one.processes, default=None)
 
 
-def _in_a_row(case: Case, members: list[Member]) -> int:
+def _in_a_row(case: Case, rank: int, members: list[Member]) -> Restarts | None:
     """Generations up to the newest, if it is there because those before it were short and failed: jobs of a script just follow."""
     *before, newest = sorted(members, key=lambda member: member.process.start_ticks)
     failed = sum(_failed(case, member) for member in before)
     if not failed:
-        return 1
+        return None
     life = (newest.process.start_ticks - before[0].process.start_ticks) / TICKS_PER_SECOND / len(before)
-    lasts = newest.alive and _age(case, newest) > OUTLIVED * life
-    return 1 if life > SHORT_LIFE_SECONDS or lasts else failed + 1
+    left = OUTLIVED * life - _age(case, newest) if newest.alive else 0.0
+    return None if life > SHORT_LIFE_SECONDS or left < 0.0 else Restarts(rank, failed + 1, case.at, left)
 
 
 def _failed(case: Case, member: Member) -> bool:
@@ -71,7 +79,7 @@ def _failed(case: Case, member: Member) -> bool:
 
 def _counted(case: Case, member: Member) -> Restarts:
     """By the launcher's count in the rank's environment, if the generations before this one were short."""
-    none = Restarts(member.rank or 0, 1, 0.0)
+    none = Restarts(member.rank or 0, 1, 0.0, 0.0)
     count = member.process.environment.get(COUNT, "")
     above = case.job.members.get(member.process.parent_pid)
     if not count.isdecimal() or int(count) < 1 or above is None:
@@ -80,7 +88,7 @@ def _counted(case: Case, member: Member) -> Restarts:
     life = (launched - age) / int(count)
     if life > SHORT_LIFE_SECONDS or age > OUTLIVED * life:
         return none
-    return Restarts(member.rank or 0, int(count) + 1, launched)
+    return Restarts(member.rank or 0, int(count) + 1, launched, OUTLIVED * life - age)
 
 
 def _age(case: Case, member: Member) -> float:
