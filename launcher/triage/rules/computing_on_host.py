@@ -1,4 +1,4 @@
-"""Busy: a long native computation on the CPU (linear algebra, tokenising, sorting).
+"""Busy: a long native computation on the CPU (linear algebra, tokenising, sorting), or a pass over the data for figures of it.
 
 What it means
     One call takes long; the thread computes all the while, without the GIL.
@@ -6,7 +6,8 @@ What it means
 How it is recognised
     The training thread runs at a full core (or its process' native threads do), stays in one line, and does not hold the GIL
     against others. Less surely: it turns at several lines of a loop that comes to an end (a ``for``), mostly without the GIL, and was
-    never seen at training; or in a ``while`` of a library, below one line of the program.
+    never seen at training; or in a ``while`` of a library, below one line of the program. Or a loop takes batch after batch, and by
+    its text only looks at each and adds up: figures of the data.
 
 What it is mistaken for
     A thread that launches kernels or waits for them: its GPU is not idle, or the line reads a value back from it, whatever that
@@ -32,6 +33,7 @@ from perfwatch.triage.ranks.lateness import in_collective
 from perfwatch.triage.ranks.leaving import leaves
 from perfwatch.triage.ranks.mpi import exchange
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.gathering import gathering
 from perfwatch.triage.shares.preparing import called_in_training, prepares_natively
 from perfwatch.triage.shares.saving import SYNCS, comes_back
 from perfwatch.triage.verdict import Outcome
@@ -109,7 +111,7 @@ def judge(case: Case) -> Outcome:
                 ),
             ),
         )
-    return None
+    return gathering(case, CAUSE)
 
 
 def _told(case: Case, phase: Phase) -> bool:

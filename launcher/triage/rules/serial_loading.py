@@ -30,9 +30,10 @@ from perfwatch.triage.moving.periods import is_apart, is_in, recurrent
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.cpu import spare_cores
+from perfwatch.triage.shares.gathering import STEPS, makes_batches
 from perfwatch.triage.shares.native import native_python_share
 from perfwatch.triage.shares.other_work import NATIVE_SHARE, OWN_SHARE, does_other_work, keeps_gil, shown
-from perfwatch.triage.shares.own_work import fetches, fetches_itself, own_python, prepares
+from perfwatch.triage.shares.own_work import fetches, fetches_itself, own_python
 from perfwatch.triage.shares.profile import in_own_sampler
 from perfwatch.triage.shares.rollouts import in_rollout
 from perfwatch.triage.slowness import FEW_SAMPLES, certainty, slow, working, worst
@@ -55,13 +56,12 @@ DRAWS = (
     "draws its batches", "a sampler runs in no worker", "is inside its loader's sampler",
     "draw many batches at once, ahead of the epoch, or make the sampler cheaper: workers do not help",
 )  # fmt: skip
-STEPS = ("backward", "optimizer")  # between them a draw is a part of each step; one that lasts is a long phase
 OWN_CONFIDENCE = 0.75  # data or not, it is the training thread's own work; that it is data is inferred
 
 
 def judge(case: Case) -> Outcome:
     """Fires when the training thread spends its time in the loader's fetch or sampler, or in Python of its own between steps."""
-    found = worst(case, lambda rank, seen: seen.share_where(prepares if seen.seen(*STEPS) else fetches))
+    found = worst(case, partial(makes_batches, case))
     if found is None:
         return _own(case)
     rank, seen, lost = found

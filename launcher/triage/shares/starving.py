@@ -14,6 +14,7 @@ from perfwatch.triage.moving.motion import motion, moves, was_at
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.data_makers import WINDOW_SECONDS, WORKING_SHARE, imports, producers, works
+from perfwatch.triage.shares.gathering import gathers
 from perfwatch.triage.shares.passes import made_steps
 from perfwatch.triage.shares.profile import Profile, lasting
 from perfwatch.triage.slowness import asleep_share
@@ -205,7 +206,7 @@ def for_training(case: Case, rank: Member, seen: Profile) -> bool:
 def _in_another_loop(case: Case, rank: Member, seen: Profile) -> bool:
     """Whether another loop than the one that made steps takes the data: it gathers statistics, or gradients that update nothing.
 
-    Where none was met, the loop makes gradients by its text, and none around it a step.
+    Where none was met, the loop makes gradients by its text, and none around it a step, or only looks at what it takes.
     """
     waits = next((one.reading for one in reversed(seen.sights) if awaits_data(one.reading)), None)
     frames = user_frames(waits) if waits is not None else ()
@@ -215,7 +216,9 @@ def _in_another_loop(case: Case, rank: Member, seen: Profile) -> bool:
     if made is not None:
         return not made
     called = [names(line.loop_calls) for _, line in lines if line is not None]
-    return any("backward" in one for one in called) and not any("step" in name for one in called for name in one)
+    return gathers(case, rank) is not None or (
+        any("backward" in one for one in called) and not any("step" in name for one in called for name in one)
+    )
 
 
 def _stands(case: Case, rank: Member, seen: Profile) -> bool:

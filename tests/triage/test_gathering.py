@@ -1,0 +1,47 @@
+"""A pass over the data for figures of it: batches come, and no step is owed."""
+
+import pytest
+
+from perfwatch.probes.readings import Frame, SourceLine
+from tests.training import FORWARD, TORCH, TRAIN, Training
+
+LOADER = f"{TORCH}/utils/data/dataloader.py"
+TAKES = (
+    Frame("__getitem__", TRAIN, 44),
+    Frame("_MapDatasetFetcher.fetch", f"{TORCH}/utils/data/_utils/fetch.py", 54),
+    Frame("_SingleProcessDataLoaderIter._next_data", LOADER, 788),
+    Frame("moments", TRAIN, 11),
+)
+SUMS = (Frame("moments", TRAIN, 12),)
+GATHERS = ("batch.sum", "len")
+
+
+@pytest.mark.parametrize(
+    ("calls", "loops", "told"),
+    [
+        (GATHERS, ("for",), ("busy", "computing_on_host")),
+        (("trainer.consume",), ("for",), ("slow", "serial_loading")),  # it may train, for all that its name says
+        (GATHERS, (), ("slow", "serial_loading")),  # no loop is known: one batch at a time is asked for
+    ],
+)
+def test_a_loop_that_only_looks_at_its_batches_owes_no_step(
+    calls: tuple[str, ...], loops: tuple[str, ...], told: tuple[str, str]
+) -> None:
+    """The mean of a feature takes minutes, and no worker makes training faster meanwhile."""
+    job = Training(card=False)
+    for line in (11, 12):
+        job.add(SourceLine(file=TRAIN, line=line, text="", loop_calls=calls, loops=loops))
+
+    verdict = job.goes_on(20.0, [TAKES] * 9 + [SUMS]).verdict()
+
+    assert (verdict.state, verdict.cause) == told
+
+
+def test_where_a_model_is_met_as_well_batches_are_for_training() -> None:
+    """The loop's text may be that of another one that has the same line."""
+    job = Training(card=False)
+    job.add(SourceLine(file=TRAIN, line=11, text="", loop_calls=GATHERS, loops=("for",)))
+
+    verdict = job.goes_on(20.0, [TAKES] * 9 + [FORWARD]).verdict()
+
+    assert (verdict.state, verdict.cause) == ("slow", "serial_loading")
