@@ -2,11 +2,12 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame, Process, Stack, Steps
+from perfwatch.probes.readings import Frame, Process, SourceLine, Stack, Steps
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from perfwatch.triage.shares.starving import for_training
 from tests.sessions import session
+from tests.training import FORWARD, TRAIN, Training
 
 WAITS = (
     Frame("result", "/usr/lib/python3.12/concurrent/futures/_base.py", 451),
@@ -34,3 +35,33 @@ def test_a_pool_is_waited_for_by_training_only_while_steps_are_made(ago: float, 
     case = Case(history, session(root_pids=(7,)))
 
     assert for_training(case, case.ranks[0], case.profile(case.ranks[0], 20.0)) is trains
+
+
+INNER, OUTER = Frame("table", TRAIN, 18), Frame("train", TRAIN, 44)
+TRAINS = ("table", "loss.backward", "optimizer.step")
+
+
+@pytest.mark.parametrize(
+    ("loops", "hands_out", "seconds", "beside", "expected"),
+    [
+        (("for",), False, 20.0, (), False),  # results are gathered between two steps
+        (("for",), False, 8.0, (), None),  # so it seems, and it may be one long step
+        (("for",), False, 20.0, (FORWARD,), True),  # it is a part of each
+        (("for",), True, 20.0, (), True),  # a generator: the loop that asks it for more trains
+        ((), False, 20.0, (), True),  # one result for each turn of the loop that trains
+    ],
+)
+def test_a_loop_over_a_pools_results_that_makes_no_step_is_a_phase_when_it_lasts(
+    loops: tuple[str, ...],
+    hands_out: bool,
+    seconds: float,
+    beside: tuple[tuple[Frame, ...], ...],
+    expected: bool | None,
+) -> None:
+    """A table is built by a pool every so many steps, in a function that the training loop calls."""
+    job = Training(card=False)
+    job.add(SourceLine(file=TRAIN, line=18, text="for s in results:", loops=loops, hands_out=hands_out))
+    job.add(SourceLine(file=TRAIN, line=44, text="t = table()", loops=("for",), loop_calls=TRAINS))
+    case = job.goes_on(seconds, [*[(WAITS[0], INNER, OUTER)] * 4, *beside]).case()
+
+    assert for_training(case, case.ranks[0], case.profile(case.ranks[0], 20.0)) is expected

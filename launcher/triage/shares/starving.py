@@ -30,6 +30,7 @@ OTHERS_UNSEEN = 0.75  # confidence
 FEW_SAMPLES = 20
 LATELY_SECONDS, STEPS_LATE = 3.0, 3.0  # the last step was so long ago at most, or so many times the longest: they go on
 OWN_WAITS = ("mp_queue_get", "queue_get", "pool_wait", "futures_wait", "mp_receive")  # of a loop without a DataLoader
+PHASE_SECONDS = 12.0  # of waits in a loop that makes no step, and nothing else: no step is that long for its data
 STEP_TAGS = frozenset({"backward", "optimizer"})
 STEP_CALLS = frozenset({"backward", "zero_grad"})
 
@@ -164,7 +165,7 @@ def starving(case: Case) -> Starving | None:
         waiting = min(seen.share_where(awaits_data), asleep)
         if waiting < BOTTLENECK_SHARE or (worst is not None and waiting < worst.waiting):
             continue
-        if not for_training(case, rank, seen):
+        if for_training(case, rank, seen) is not True:
             continue
         makers = producers(case, rank)
         seen = _after_start(case, seen, makers)
@@ -184,10 +185,11 @@ def _asleep(case: Case, rank: Member) -> float:
     return 1.0 if share is None else share
 
 
-def for_training(case: Case, rank: Member, seen: Profile) -> bool:
+def for_training(case: Case, rank: Member, seen: Profile) -> bool | None:
     """Whether steps are what the data is for: a pool or queue may as well serve a preparation, which is no slow training.
 
-    A DataLoader says so itself. Else steps are counted, lately, or were seen, or the loop around the wait makes them.
+    A DataLoader says so itself. Else steps are counted, lately, or were seen, or the loop around the wait makes them. None: the
+    innermost loop makes none, one around it does, and no pass was met yet: a phase between two steps, or a part of each.
     """
     steps = case.progress[rank.pid].steps
     if steps is not None and steps.ago_seconds is not None and not steps.is_overdue(LATELY_SECONDS, STEPS_LATE):
@@ -196,11 +198,20 @@ def for_training(case: Case, rank: Member, seen: Profile) -> bool:
         return not _in_another_loop(case, rank, seen)
     if steps is not None and steps.ago_seconds is not None:
         return False
-    if was_at(case.history, rank.pid, case.progress[rank.pid].thread, *STEP_TAGS):
-        return True
     waits = next((one.reading for one in reversed(seen.sights) if awaits_data(one.reading)), None)
-    around = (line_of(case.history, frame) for frame in (user_frames(waits) if waits else ()))
-    return any(line is not None and names(line.loop_calls) & STEP_CALLS for line in around)
+    lines = [line_of(case.history, frame) for frame in (user_frames(waits) if waits else ())]
+    around = [line for line in lines if line is not None]
+    steps_seen = was_at(case.history, rank.pid, case.progress[rank.pid].thread, *STEP_TAGS)
+    trains = steps_seen or any(names(line.loop_calls) & STEP_CALLS for line in around)
+    loop = next((line for line in around if line.loops and not line.hands_out), None)
+    if (
+        not trains
+        or loop is None
+        or names(loop.loop_calls) & STEP_CALLS
+        or seen.seen("forward", "backward", "optimizer")
+    ):
+        return trains
+    return None if seen.seconds < PHASE_SECONDS else False
 
 
 def _in_another_loop(case: Case, rank: Member, seen: Profile) -> bool:

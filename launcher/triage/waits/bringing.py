@@ -58,7 +58,7 @@ def asked(case: Case, chain: Chain) -> tuple[int, ...]:
 def _prepares(case: Case, chain: Chain) -> bool:
     """Whether the rank that waits makes no steps of what it is given."""
     rank = case.job.members[chain.start.pid]
-    return not for_training(case, rank, case.profile(rank, WINDOW_SECONDS))
+    return for_training(case, rank, case.profile(rank, WINDOW_SECONDS)) is False
 
 
 def preparing(case: Case) -> list[Chain]:
