@@ -20,7 +20,7 @@ from perfwatch.triage.waits.chain import Chain
 
 ASKED = frozenset({"child", "join_process", "supervised"})
 HANDED_OVER = frozenset({"pipe", "socket"})  # by a queue, a manager or a connection of multiprocessing
-ASLEEP = 0.9  # of the time
+ASLEEP = 0.6  # of the time: what is handed over may take some work to put together
 PATIENT_SECONDS = (
     5.0  # of sleep between two looks for a file: who waits for a lock or a flag of its own job looks far more often
 )
