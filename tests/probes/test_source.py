@@ -311,3 +311,17 @@ while not os.path.exists("/data/best.pt") and not Path("DONE.txt").is_file():
     reading = describe(text, "/home/user/train.py", 4)
 
     assert reading.loop_files == ("/data/best.pt", "DONE.txt")
+
+
+@pytest.mark.parametrize(
+    ("call", "unnamed"),
+    [
+        ("actions['train'](batch)", True),
+        ("pick(batch)(batch)", True),
+        ("total += batch.sum()", False),
+        ("rows[0].append(batch)", False),
+    ],
+)
+def test_a_call_of_what_has_no_name_is_not_taken_for_none(call: str, unnamed: bool) -> None:
+    """An element of a table, or what a call returns, may be anything."""
+    assert describe(f"for batch in loader:\n    {call}\n", "train.py", 1).calls_unnamed is unnamed

@@ -17,20 +17,21 @@ GATHERS = ("batch.sum", "len")
 
 
 @pytest.mark.parametrize(
-    ("calls", "loops", "told"),
+    ("calls", "loops", "unnamed", "told"),
     [
-        (GATHERS, ("for",), ("busy", "computing_on_host")),
-        (("trainer.consume",), ("for",), ("slow", "serial_loading")),  # it may train, for all that its name says
-        (GATHERS, (), ("slow", "serial_loading")),  # no loop is known: one batch at a time is asked for
+        (GATHERS, ("for",), False, ("busy", "computing_on_host")),
+        (("trainer.consume",), ("for",), False, ("slow", "serial_loading")),  # it may train, for all that its name says
+        (GATHERS, ("for",), True, ("slow", "serial_loading")),  # actions["train"](batch)
+        (GATHERS, (), False, ("slow", "serial_loading")),  # no loop is known: one batch at a time is asked for
     ],
 )
 def test_a_loop_that_only_looks_at_its_batches_owes_no_step(
-    calls: tuple[str, ...], loops: tuple[str, ...], told: tuple[str, str]
+    calls: tuple[str, ...], loops: tuple[str, ...], unnamed: bool, told: tuple[str, str]
 ) -> None:
     """The mean of a feature takes minutes, and no worker makes training faster meanwhile."""
     job = Training(card=False)
     for line in (11, 12):
-        job.add(SourceLine(file=TRAIN, line=line, text="", loop_calls=calls, loops=loops))
+        job.add(SourceLine(file=TRAIN, line=line, text="", loop_calls=calls, loops=loops, calls_unnamed=unnamed))
 
     verdict = job.goes_on(20.0, [TAKES] * 9 + [SUMS]).verdict()
 

@@ -41,6 +41,7 @@ def test_who_makes_steps_trains_however_seldom_a_backward_pass_is_met() -> None:
     [
         ([("idle_context", 1.5), ("bf16_matmul", 3.5)], False),
         ([("idle_context", 0.5), ("bf16_matmul", 1.0)] * 4, True),
+        ([("idle_context", 1.5), ("bf16_matmul", 4.0), ("idle_context", 1.5)], True),
         ([("tiny_kernels", 1.5), ("bf16_matmul", 3.5)], True),
     ],
 )

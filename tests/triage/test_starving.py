@@ -47,6 +47,7 @@ TRAINS = ("table", "loss.backward", "optimizer.step")
         (("for",), False, 20.0, (), False),  # results are gathered between two steps
         (("for",), False, 8.0, (), None),  # so it seems, and it may be one long step
         (("for",), False, 20.0, (FORWARD,), True),  # it is a part of each
+        (("for",), False, 20.0, ((OUTER,),), True),  # it was left, and entered anew
         (("for",), True, 20.0, (), True),  # a generator: the loop that asks it for more trains
         ((), False, 20.0, (), True),  # one result for each turn of the loop that trains
     ],

@@ -6,6 +6,7 @@ the rest. Where a card has no performance monitoring (older than Hopper), utilis
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.cards.activities import activities
@@ -62,7 +63,8 @@ class Regime:
     graphics: float | None = None  # a kernel was resident
     spinning: float = 0.0
     returns: int = 0  # of one that mostly idles: how often work came to it again, up to now
-    full: float | None = None  # a kernel was resident, of the time but for the looks in which it idled
+    pauses: int = 0  # stretches of looks in which it idled
+    full: float | None = None  # a kernel was resident, of the time but for these
     computes: bool = False
     memory_utilisation: float | None = None  # of the time, as NVML tells it; stands in for ``dram``
     sm_active: float | None = None
@@ -85,7 +87,7 @@ class Regime:
     @property
     def paused_once(self) -> bool:
         """Whether it waited in one piece, and was full otherwise: one phase had ended, and another began."""
-        return self.returns == 0 and (self.full or 0.0) >= BUSY
+        return self.pauses == 1 and (self.full or 0.0) >= BUSY
 
     @property
     def units(self) -> float:
@@ -213,6 +215,7 @@ def _classed(
         graphics=resident,
         spinning=spinning,
         returns=returns(looks),
+        pauses=sum(kind == "idle" for kind, _ in groupby(kinds)),
         full=mean(share for share, (_, kind) in zip(shares, looks, strict=True) if kind != "idle"),
     )
 

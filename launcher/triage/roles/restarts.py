@@ -10,8 +10,7 @@ from perfwatch.triage.roles.placement import launches
 
 SHORT_LIFE_SECONDS = 600.0  # mean life of a generation: a run that fails once a day is no loop
 OUTLIVED = 2.0  # a generation that lives so many times longer than those before it has broken the loop
-
-SOON_SECONDS = 60.0
+SOON_SECONDS = 60.0  # longer than that nobody waits for a verdict to be told that all is well
 
 
 @dataclass(frozen=True)

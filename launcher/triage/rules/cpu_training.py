@@ -23,7 +23,7 @@ from perfwatch.triage.cards.whose import cards_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.shares.plainly import not_followed, trains_plainly
+from perfwatch.triage.shares.plainly import doubt
 from perfwatch.triage.shares.profile import TRAINING_TAGS
 from perfwatch.triage.shares.starving import SURE_SHARE, awaits_data
 from perfwatch.triage.verdict import Abstention, Finding, Missing, Outcome
@@ -78,6 +78,7 @@ def judge(case: Case) -> Outcome:
     held = [card for rank in case.trainers if cards_of(case.history, rank.pid).certain for card in cards]
     steps = case.progress[case.trainers[0].pid].steps
     seconds = steps.newest_seconds if steps is not None and not steps.late else None
+    unsure = doubt(case)
     pace = f", a step each {seconds:.3f} s" if seconds else ""
     return Finding(
         cause=CAUSE.name,
@@ -88,8 +89,8 @@ def judge(case: Case) -> Outcome:
             if held
             else ""
         )
-        + not_followed(case),
-        confidence=CARD_IDLES if held else SEEN if min(shares) >= PLAIN_SHARE and trains_plainly(case) else UNSURE,
+        + unsure,
+        confidence=CARD_IDLES if held else SEEN if min(shares) >= PLAIN_SHARE and not unsure else UNSURE,
         owner=CAUSE.owner,
         evidence=(
             case.saw(

@@ -17,7 +17,7 @@ from perfwatch.triage.shares.own_work import fetches, prepares
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.verdict import Alternative, Culprit, Finding
 from perfwatch.triage.words.code import line_of, names
-from perfwatch.triage.words.frames import any_tag, is_user, own_frames, show, tags_of
+from perfwatch.triage.words.frames import any_tag, inside, is_user, own_frames, show, tags_of
 
 WINDOW_SECONDS = 20.0
 FEW_SAMPLES = 30
@@ -83,7 +83,7 @@ def _find(case: Case, rank: Member) -> Frame | None:
     if seen.samples < FEW_SAMPLES or counted or seen.seen("forward", "backward", "optimizer", "scaler", "collective"):
         return None
     loop = _loop(case.history, seen)
-    if loop is None or seen.share_where(partial(_in_function, loop)) < MOSTLY:
+    if loop is None or seen.share_where(partial(inside, loop)) < MOSTLY:
         return None
     line = line_of(case.history, loop)
     return loop if line is not None and _only_looks(line) else None
@@ -110,8 +110,4 @@ def _hands_on(line: SourceLine | None) -> bool:
 
 
 def _only_looks(line: SourceLine) -> bool:
-    return line.loops[:1] == ("for",) and names(line.loop_calls) <= LOOKS_AT
-
-
-def _in_function(loop: Frame, stack: Stack) -> bool:
-    return any((frame.function, frame.file) == (loop.function, loop.file) for frame in stack.frames)
+    return line.loops[:1] == ("for",) and not line.calls_unnamed and names(line.loop_calls) <= LOOKS_AT

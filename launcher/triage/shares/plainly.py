@@ -19,8 +19,8 @@ MOSTLY_PLAIN = 0.5  # of the samples
 NEARLY = 0.08  # of the time: a cause of its own from 0.15 on, and what is lost less than that is not nothing
 
 
-def not_followed(case: Case) -> str:
-    """That no backward pass was seen where an optimizer asks for forward passes, or no update after many backward passes; else empty."""
+def doubt(case: Case) -> str:
+    """Why this may not be plain training, with a semicolon before it; empty where every rank is at work that is known as such."""
     if asked := max(unfollowed(case, rank) for rank in case.trainers):
         return (
             f"; {asked} samples of forward passes, none of a backward pass: most of it is frozen, or steps are skipped"
@@ -91,15 +91,3 @@ def without_updates(case: Case, rank: Member) -> int:
     passes = seen.turns(lambda stack: "backward" in tags(stack))
     missed = case.steps(rank) is None and passes >= MANY_PASSES and seen.share_where(updates) == 0.0
     return passes if missed else 0
-
-
-def trains_plainly(case: Case) -> bool:
-    """Whether every rank is at training work that is known as such, and its backward passes, if many, go with updates."""
-    for rank in case.trainers:
-        if _elsewhere(case, rank) is not None:
-            return False
-        if unfollowed(case, rank) or without_updates(case, rank) or plain_python(case, rank):
-            return False
-        if _perhaps_python(case, rank) is not None or _fetching(case, rank):
-            return False
-    return True

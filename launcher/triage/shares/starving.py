@@ -5,6 +5,7 @@ Data is made by DataLoader workers, by a pool or processes of the program's own,
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.cards.gpu import Regime, regimes, saturated
@@ -20,7 +21,7 @@ from perfwatch.triage.shares.profile import Profile, lasting
 from perfwatch.triage.slowness import asleep_share
 from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding
 from perfwatch.triage.words.code import line_of, names
-from perfwatch.triage.words.frames import any_tag, show, tags, user_frame, user_frames
+from perfwatch.triage.words.frames import any_tag, inside, show, tags, user_frame, user_frames
 
 WAITING_SHARE = 0.2  # of the training thread's time; healthy loops with prefetch stay below 0.05
 BOTTLENECK_SHARE, NEVER_IDLE = 0.11, 0.9  # less waiting is enough where the workers never wait for work themselves
@@ -189,7 +190,7 @@ def for_training(case: Case, rank: Member, seen: Profile) -> bool | None:
     """Whether steps are what the data is for: a pool or queue may as well serve a preparation, which is no slow training.
 
     A DataLoader says so itself. Else steps are counted, lately, or were seen, or the loop around the wait makes them. None: the
-    innermost loop makes none, one around it does, and no pass was met yet: a phase between two steps, or a part of each.
+    innermost loop makes none, one around it does, and it was not left yet: a phase between two steps, or a part of each.
     """
     steps = case.progress[rank.pid].steps
     if steps is not None and steps.ago_seconds is not None and not steps.is_overdue(LATELY_SECONDS, STEPS_LATE):
@@ -198,20 +199,24 @@ def for_training(case: Case, rank: Member, seen: Profile) -> bool | None:
         return not _in_another_loop(case, rank, seen)
     if steps is not None and steps.ago_seconds is not None:
         return False
-    waits = next((one.reading for one in reversed(seen.sights) if awaits_data(one.reading)), None)
-    lines = [line_of(case.history, frame) for frame in (user_frames(waits) if waits else ())]
-    around = [line for line in lines if line is not None]
+    around = [(frame, line) for frame, line in _around(case, seen) if line is not None]
     steps_seen = was_at(case.history, rank.pid, case.progress[rank.pid].thread, *STEP_TAGS)
-    trains = steps_seen or any(names(line.loop_calls) & STEP_CALLS for line in around)
-    loop = next((line for line in around if line.loops and not line.hands_out), None)
+    trains = steps_seen or any(names(line.loop_calls) & STEP_CALLS for _, line in around)
+    loop = next((one for one in around if one[1].loops and not one[1].hands_out), None)
     if (
         not trains
         or loop is None
-        or names(loop.loop_calls) & STEP_CALLS
-        or seen.seen("forward", "backward", "optimizer")
+        or names(loop[1].loop_calls) & STEP_CALLS
+        or seen.share_where(partial(inside, loop[0])) < 1.0
     ):
         return trains
     return None if seen.seconds < PHASE_SECONDS else False
+
+
+def _around(case: Case, seen: Profile) -> list[tuple[r.Frame, r.SourceLine | None]]:
+    """The program's own lines around the newest wait for data, innermost first, and their texts."""
+    waits = next((one.reading for one in reversed(seen.sights) if awaits_data(one.reading)), None)
+    return [(frame, line_of(case.history, frame)) for frame in (user_frames(waits) if waits is not None else ())]
 
 
 def _in_another_loop(case: Case, rank: Member, seen: Profile) -> bool:
@@ -219,9 +224,7 @@ def _in_another_loop(case: Case, rank: Member, seen: Profile) -> bool:
 
     Where none was met, the loop makes gradients by its text, and none around it a step, or only looks at what it takes.
     """
-    waits = next((one.reading for one in reversed(seen.sights) if awaits_data(one.reading)), None)
-    frames = user_frames(waits) if waits is not None else ()
-    lines = [(frame, line_of(case.history, frame)) for frame in frames]
+    lines = _around(case, seen)
     loop = next((frame for frame, line in lines if line is None or not line.hands_out), None)
     made = made_steps(case, rank, loop) if loop is not None else None
     if made is not None:

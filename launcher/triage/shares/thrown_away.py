@@ -23,7 +23,7 @@ from perfwatch.triage.shares.updating import steps_an_optimizer
 from perfwatch.triage.slowness import slow
 from perfwatch.triage.verdict import Alternative, Evidence, Finding
 from perfwatch.triage.words.code import line_of
-from perfwatch.triage.words.frames import any_tag, show, tags, user_frames
+from perfwatch.triage.words.frames import any_tag, inside, show, tags, user_frames
 
 UPDATES = ("backward", "optimizer", "scaler")
 PASSES = ("forward", *UPDATES)
@@ -153,7 +153,7 @@ def _within(one: Seen[r.Stack], loop: r.Frame) -> bool:
     """Whether a stack in a pass that an update follows was called from the function of that loop."""
     if not any_tag(tags(one.reading), *UPDATES):
         return False
-    return any((frame.function, frame.file) == (loop.function, loop.file) for frame in user_frames(one.reading))
+    return inside(loop, one.reading)
 
 
 def _discards_at(since: Profile, loop: r.Frame) -> r.Frame | None:

@@ -146,6 +146,11 @@ def steps_torch(frame: Frame) -> bool:
     )
 
 
+def inside(frame: Frame, stack: Stack) -> bool:
+    """Whether a stack is in the function of some frame, or in what that calls."""
+    return any((one.function, one.file) == (frame.function, frame.file) for one in stack.frames)
+
+
 def user_frames(stack: Stack) -> tuple[Frame, ...]:
     """The program's own frames, innermost first; where there is none, what ``user_frame`` takes instead."""
     own = tuple(frame for frame in own_frames(stack) if is_user(frame))
