@@ -2,7 +2,7 @@
 
 A log that grows is progress where no step counter is; a checkpoint that grows is a benign pause. The list comes from
 /proc/PID/fd and fdinfo, which cannot block; the stat goes through /proc/PID/fd/N in a killable child, because the file
-may be on a mount that does not answer.
+may be on a mount that does not answer. Of a log that has fallen silent the last lines tell how regularly it was written.
 """
 
 import os
@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.log_lines import alike_lines
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import FileGrowth, ProbeCall
 
 STAT_DEADLINE_SECONDS = 0.25
+SILENT_SECONDS = 30.0  # without a write: a log that is written now needs no looking into
 MOST_FILES = 32  # per process; the lowest descriptors, among them stdout and stderr
 MOST_LATE = 2  # per look: after two stats that did not come back the storage is sick, and the rest would hang too
 _NOT_OUTPUT = ("/dev/", "/proc/", "/sys/", "/memfd:", "/anon_hugepage")
@@ -31,7 +33,7 @@ class OutputProbe:
 
     NAME = "output"
     NEEDS = "the same user, or CAP_SYS_PTRACE"
-    COST = "0.1 ms per process and 50 us per open file"
+    COST = "0.1 ms per process and 50 us per open file; 0.5 ms for one that was not written for half a minute"
 
     def __init__(
         self, caller: Caller, filesystem: Filesystem | None = None, clock: Callable[[], float] = time.time
@@ -63,8 +65,8 @@ class OutputProbe:
                 began = time.monotonic()
                 link = self._filesystem.proc / str(pid) / "fd" / str(fd)
                 try:
-                    size_bytes, modified = self._caller.call(
-                        size_and_time, str(link), deadline_seconds=STAT_DEADLINE_SECONDS
+                    size_bytes, modified, alike = self._caller.call(
+                        looked_into, str(link), self._clock() - SILENT_SECONDS, deadline_seconds=STAT_DEADLINE_SECONDS
                     )
                 except OSError:
                     continue  # closed in the meantime
@@ -79,6 +81,7 @@ class OutputProbe:
                     path=path,
                     size_bytes=size_bytes,
                     modified_ago_seconds=max(0.0, self._clock() - modified),
+                    alike_lines=alike,
                 )
 
     def _open_for_writing(self, pid: int) -> list[tuple[int, str]]:
@@ -106,10 +109,18 @@ def is_writable(fdinfo: str) -> bool:
     return False
 
 
-def size_and_time(path: str) -> tuple[int, float]:
-    """(size in bytes, wall time of the last change). Raises OSError; can block on a dead mount."""
+def looked_into(path: str, silent_since: float) -> tuple[int, float, int | None]:
+    """(size in bytes, wall time of the last change, ``alike_lines`` of one that has not changed since a moment).
+
+    Raises OSError; can block on a dead mount.
+    """
     status = os.stat(path)
-    return status.st_size, status.st_mtime
+    if status.st_mtime > silent_since:
+        return status.st_size, status.st_mtime, None
+    try:
+        return status.st_size, status.st_mtime, alike_lines(path)
+    except OSError:
+        return status.st_size, status.st_mtime, None  # not ours to read
 
 
 def _late(pid: int, duration_seconds: float, reason: str) -> ProbeCall:

@@ -59,13 +59,17 @@ class Traffic(Reading, frozen=True, kw_only=True):
 
 
 class FileGrowth(Reading, frozen=True, kw_only=True):
-    """A regular file that a process of the job holds open for writing (log, checkpoint). stat in a killable child."""
+    """A regular file that a process of the job holds open for writing (log, checkpoint). stat in a killable child.
+
+    alike_lines: of a file that was not written for a while, about how many of its lines are like its last ones, numbers apart.
+    """
 
     pid: int
     fd: int
     path: str
     size_bytes: int
     modified_ago_seconds: float
+    alike_lines: int | None = None
 
 
 class Pressure(msgspec.Struct, frozen=True, kw_only=True):

@@ -59,6 +59,23 @@ def test_files_open_for_writing_are_told_once_each(
     writer.communicate("x")
 
 
+def test_a_log_is_looked_into_once_it_has_fallen_silent(child: KillableChild, tmp_path: Path) -> None:
+    """Half a minute after its last line; of what it says only a count is kept."""
+    (tmp_path / "train.log").write_text("".join(f"step {step} loss 0.5\n" for step in range(25)))
+    with (tmp_path / "train.log").open("a") as log:
+        source = "import sys; sys.stdin.read(1)"
+        program = subprocess.Popen(
+            [sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=log, stderr=subprocess.DEVNULL, text=True
+        )
+    now = (tmp_path / "train.log").stat().st_mtime
+    (young,) = OutputProbe(child, clock=lambda: now + 20.0).look([program.pid])
+    (silent,) = OutputProbe(child, clock=lambda: now + 90.0).look([program.pid])
+    program.communicate("x")
+
+    assert (young.alike_lines, silent.alike_lines) == (None, 25)  # type: ignore[union-attr]
+    assert silent.modified_ago_seconds == pytest.approx(90.0)  # type: ignore[union-attr]
+
+
 def test_a_dead_mount_costs_two_deadlines_and_is_evidence(writer: "subprocess.Popen[str]", tmp_path: Path) -> None:
     """The stat that did not come back names the file; the rest are not tried."""
     caller = DeadMount()

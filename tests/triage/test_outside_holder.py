@@ -2,8 +2,9 @@
 
 import pytest
 
-from perfwatch.probes.readings import Descriptor, Frame, ProcessUsage, Thread, Wait
+from perfwatch.probes.readings import Descriptor, Frame, ProcessUsage, SourceLine, Thread, Wait
 from perfwatch.triage.history import History
+from perfwatch.triage.verdict import Verdict
 from tests.triage.rank_looks import (
     BARRIER,
     FIRST,
@@ -159,3 +160,53 @@ def test_ranks_that_wait_for_one_at_such_a_lock_are_told_no_more_surely(wait: Wa
 
     assert (verdict.state if verdict.state == "hung" else None) == state
     assert verdict.confidence <= 0.78
+
+
+TRIES: Frames = (Frame("note", "/app/train.py", 24), MODULE)
+SEEN_FOR = 6.0  # seconds for which the rank was looked at
+
+
+def tries_again(began: float) -> History:
+    """A rank that was looked at for some seconds only, napping in a call that tries again until others let go of a file."""
+    history = job(1, trained=False)
+    runs(history, FIRST, (TRIES,), began, began + SEEN_FOR, share=0.001, wait=sleeps(0.1), switches_per_second=10.0)
+    uses(history, FIRST, 0.001, 0.0, began + SEEN_FOR, began)
+    history.add(
+        began,
+        SourceLine(file="/app/train.py", line=24, text="journal.execute(insert, values)", calls=("journal.execute",)),
+    )
+    for at in looks(began, began + SEEN_FOR):
+        history.add(at, Descriptor(pid=FIRST, fd=5, kind="file", target="/data/losses.sqlite", lock_holders=(OUTSIDE,)))
+    return history
+
+
+@pytest.mark.parametrize(("rested", "state"), [(100.0, "hung"), (10.0, "inconclusive")])
+def test_a_lock_is_kept_for_as_long_as_its_holder_has_not_run(rested: float, state: str) -> None:
+    """Whoever tries again and again leaves no trace of when it began, but what does not run takes no lock."""
+    began = STOPPED + rested
+    history = tries_again(began)
+    stands(history, OUTSIDE, (), sleeps(86400.0), began + SEEN_FOR)
+    uses(history, OUTSIDE, 0.0, 0.0, began + SEEN_FOR, began)
+    verdict = judged(history, began + SEEN_FOR)
+
+    assert verdict.state == state
+    assert verdict.confidence <= 0.78
+    if state == "hung":
+        assert f"pid {OUTSIDE} holds the lock, and has not run: last ran 106.0 s ago" in told(verdict)
+
+
+def test_a_holder_of_whose_threads_one_is_unknown_may_have_taken_the_lock_a_moment_ago() -> None:
+    """Two are counted, one was read."""
+    began = STOPPED + 100.0
+    history = tries_again(began)
+    stands(history, OUTSIDE, (), sleeps(86400.0), began + SEEN_FOR)
+    for at in looks(began, began + SEEN_FOR):
+        history.add(at, ProcessUsage(pid=OUTSIDE, state="S", threads=2, cpu_seconds=0.0, major_faults=0, minor_faults=0,
+                                     resident_bytes=2**30))  # fmt: skip
+
+    assert judged(history, began + SEEN_FOR).state == "inconclusive"
+
+
+def told(verdict: Verdict) -> list[str]:
+    """Its evidence in words."""
+    return [f"{one.entity} {one.claim}: {one.observed}".removesuffix(" (kernel)") for one in verdict.evidence]

@@ -10,12 +10,14 @@ from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import LONGEST_RECOVERED
 from perfwatch.triage.history import Seen
+from perfwatch.triage.moving.logs import unwritten
 from perfwatch.triage.moving.motion import motion, python_threads, tags_seen
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.profile import at_training
 from perfwatch.triage.verdict import Evidence
+from perfwatch.triage.waits import outside
 from perfwatch.triage.waits.devices import engine_threads
-from perfwatch.triage.waits.node import Node
+from perfwatch.triage.waits.node import End, Node
 from perfwatch.triage.waits.threads import waits_forever
 from perfwatch.triage.words.frames import user_frame
 
@@ -83,10 +85,31 @@ def lull(case: Case, rank: Member, watched: float, patience: float, waiting: Nod
     thread (``waiting``) has slept until it is over: after a while of watching, and without certainty. Where steps are counted
     no such guess is needed.
     """
-    remembered = max(quiet(case, rank), unwoken(case, waiting), missed(case, rank), key=lambda one: one.seconds)
+    trained = quiet(case, rank)
+    if not trained.evidence:
+        trained = Quiet(*unwritten(case, rank))
+    remembered = max(trained, unwoken(case, waiting), missed(case, rank), key=lambda one: one.seconds)
+    return _lasting(case, rank, watched, patience, remembered, GUESSED)
+
+
+def kept(case: Case, rank: Member, watched: float, patience: float, end: End) -> Lull:
+    """How long a wait for a lock that others hold, watched for so long, counts as lasting already: they keep it for longer.
+
+    Whoever tries again and again leaves no trace of when it began; a holder outside of the job that has not run since does.
+    """
+    held = outside.held_for(case, end)
+    if held is None:
+        return Lull(watched, (), 1.0)
+    age, pid = held
+    told = f"last ran {age:.1f} s ago (kernel)"
+    shown = case.saw("holder", f"pid {pid}", "holds the lock, and has not run", told, "runs to let go of it")
+    return _lasting(case, rank, watched, patience, Quiet(age, (shown,)), 1.0)
+
+
+def _lasting(case: Case, rank: Member, watched: float, patience: float, remembered: Quiet, ceiling: float) -> Lull:
     if case.progress[rank.pid].steps is not None or watched >= min(remembered.seconds, patience):
         return Lull(watched, (), 1.0)
-    return Lull(min(remembered.seconds, patience - WATCHED_SECONDS + watched), remembered.evidence, GUESSED)
+    return Lull(min(remembered.seconds, patience - WATCHED_SECONDS + watched), remembered.evidence, ceiling)
 
 
 def quiet(case: Case, rank: Member) -> Quiet:

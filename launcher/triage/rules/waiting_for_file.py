@@ -25,7 +25,7 @@ import msgspec
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, holder_wakes, hung, nearest, silent_seconds, temporal, who
-from perfwatch.triage.moving.memory import Lull, has_come_back_from, lull
+from perfwatch.triage.moving.memory import has_come_back_from, kept, lull
 from perfwatch.triage.moving.working import busy_with, goes_on, works
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
@@ -74,7 +74,7 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
     watched = silent_seconds(case, chain)
     patience = STRUCTURAL_SECONDS if own and inside and all(map(_rests_for_ever, inside)) else temporal(case)
     polls = end.kind == "file_poll"
-    lasts = lull(case, rank, watched, patience, chain.start) if polls else Lull(watched, (), 1.0)
+    lasts = lull(case, rank, watched, patience, chain.start) if polls else kept(case, rank, watched, patience, end)
     if polls and has_come_back_from(case, rank, end.node.frame, lasts.seconds):
         return None  # as long before, and then the file came
     ceiling = UNASKED if polls and takes_what_comes(case, chain) else UNOWNED

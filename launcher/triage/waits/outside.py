@@ -62,6 +62,38 @@ def wakes_in(case: Case, end: End) -> float | None:
     return min(left, default=None)
 
 
+def held_for(case: Case, end: End) -> tuple[float, int] | None:
+    """For how many seconds the lock has been held at least, and by whom: none of its holders' threads has run since.
+
+    What does not run takes no lock. None where a holder is a member of the job, or not all of its threads are known.
+    """
+    pids = holders(case, end)
+    if not pids or len(pids) < len(end.others):
+        return None
+    rested = [(_rested(case, pid), pid) for pid in pids]
+    return min(rested) if all(seconds > 0.0 for seconds, _ in rested) else None
+
+
+def _rested(case: Case, pid: int) -> float:
+    """Seconds since any thread of a process ran; 0 where that is not known of all of them."""
+    looks = _looks(case, pid)
+    ages = [
+        look.reading.ran_ago_seconds + case.at - look.at
+        for look in looks
+        if look is not None and look.reading.ran_ago_seconds is not None and look.reading.state != "R"
+    ]
+    return min(ages) if ages and len(ages) == len(looks) else 0.0
+
+
+def _looks(case: Case, pid: int) -> list[Seen[Thread] | None]:
+    """The latest look at each thread of a process; empty where there are more than were looked at."""
+    used = case.history.latest(ProcessUsage, pid)
+    looks = [
+        case.history.latest(Thread, *key) for key in case.history.of(Thread, pid) if not has_ended(case.history, *key)
+    ]
+    return looks if used is not None and len(looks) >= used.reading.threads else []
+
+
 def _sleeps_for(case: Case, look: Seen[Thread]) -> float | None:
     wait = look.reading.wait
     if wait is None or wait.kind != "sleep" or wait.remaining_seconds is None:
@@ -73,13 +105,8 @@ def _sleeps_for(case: Case, look: Seen[Thread]) -> float | None:
 
 def _rests_for_ever(case: Case, pid: int) -> bool:
     """Whether all threads of a process are stopped, or wait without a deadline for what only another one of them can do."""
-    used = case.history.latest(ProcessUsage, pid)
-    looks = [
-        case.history.latest(Thread, *key) for key in case.history.of(Thread, pid) if not has_ended(case.history, *key)
-    ]
-    if used is None or len(looks) < used.reading.threads:
-        return False
-    return all(look is not None and _for_ever(case, look.reading) for look in looks)
+    looks = _looks(case, pid)
+    return bool(looks) and all(look is not None and _for_ever(case, look.reading) for look in looks)
 
 
 def _for_ever(case: Case, thread: Thread) -> bool:

@@ -1,0 +1,79 @@
+"""A log that was written regularly and is not any more tells since when a rank does nothing; one that was not tells nothing."""
+
+from typing import Any
+
+import pytest
+
+from perfwatch.probes.readings import FileGrowth, Frame, SourceLine, Thread, Wait
+from perfwatch.triage.history import History
+from perfwatch.triage.verdict import Verdict
+from tests.triage.rank_looks import FIRST, MODULE, TRAIN, Frames, job, judged, runs, uses
+
+POLLS: Frames = (Frame("wait_for_teacher", TRAIN, 24), MODULE)
+NAP = Wait(call="clock_nanosleep", number=230, kind="sleep", remaining_seconds=0.5)
+BEGAN, SEEN_FOR = 150.0, 6.0
+LOG: dict[str, Any] = {
+    "fd": 1,
+    "path": "/runs/train.log",
+    "size_bytes": 9000,
+    "modified_ago_seconds": 100.0,
+    "alike_lines": 200,
+}
+
+
+def polls(*files: dict[str, Any], calls: int = 210) -> Verdict:
+    """What is said after six seconds of a rank that sleeps and looks for a file, of which it is known what it writes."""
+    history: History = job(1, trained=False)
+    runs(history, FIRST, (POLLS,), BEGAN, BEGAN + SEEN_FOR, share=0.001, wait=NAP, switches_per_second=2.0)
+    uses(history, FIRST, 0.001, 0.0, BEGAN + SEEN_FOR, BEGAN)
+    text = "time.sleep(0.5)"
+    history.add(BEGAN, SourceLine(file=TRAIN, line=24, text=text, calls=("time.sleep",),
+                                  loop_calls=("os.path.exists", "time.sleep"), loops=("while",)))  # fmt: skip
+    for file in files:
+        history.add(BEGAN + 1.0, FileGrowth(pid=FIRST, **file))
+    end = BEGAN + SEEN_FOR
+    history.add(end, Thread(pid=FIRST, tid=FIRST, name="python", state="S", cpu_seconds=5.0, run_seconds=5.006, wait=NAP,
+                            voluntary_switches=312, ran_ago_seconds=0.01, write_calls=calls))  # fmt: skip
+    return judged(history, end)
+
+
+def test_a_poll_of_a_rank_whose_log_fell_silent_long_ago_has_lasted_as_long() -> None:
+    """After some seconds of watching, and without certainty."""
+    verdict = polls(LOG)
+
+    assert (verdict.state, verdict.cause, verdict.confidence) == ("hung", "waiting_for_file", 0.78)
+    assert ("log", "last written 105 s ago", "200 lines alike over 52 s") in [
+        (one.witness, one.observed, one.expected) for one in verdict.evidence
+    ]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"alike_lines": None},
+        {"alike_lines": 15},
+        {"alike_lines": 4000, "modified_ago_seconds": 140.0},
+        {"alike_lines": 21, "modified_ago_seconds": 70.0},
+    ],
+    ids=["irregular", "few", "of_the_start", "seldom"],
+)
+def test_a_log_that_was_not_written_often_may_be_silent_for_long(changed: dict[str, Any]) -> None:
+    """Irregular, a few lines, all of them while the program started, or one each four seconds and silent for less than twenty times that."""
+    assert polls({**LOG, **changed}).state == "inconclusive"
+
+
+def test_lines_that_an_earlier_run_left_in_the_log_do_not_count() -> None:
+    """This one has made a few calls to write."""
+    assert polls(LOG, calls=12).state == "inconclusive"
+
+
+def test_a_rank_that_writes_another_file_is_not_silent() -> None:
+    """Its events, or a checkpoint."""
+    events = {"fd": 7, "path": "/runs/events.out", "size_bytes": 77, "modified_ago_seconds": 2.0}
+
+    assert polls(LOG, events).state == "inconclusive"
+
+
+def test_without_files_the_patience_is_waited_out() -> None:
+    """As before."""
+    assert polls().state == "inconclusive"
