@@ -2,12 +2,14 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame, Stack
+from perfwatch.probes.readings import Frame, SourceLine, Stack, Wait
 from perfwatch.triage.history import History
 from perfwatch.triage.roles.job import read_job
 from perfwatch.triage.waits.node import node_of
 from perfwatch.triage.waits.polling import path_of
-from tests.triage.rank_looks import FIRST, MODULE, TRAIN, process
+from tests.triage.rank_looks import FIRST, MODULE, TRAIN, job, judged, process, runs, uses
+
+NAP = Wait(call="clock_nanosleep", number=230, kind="sleep", remaining_seconds=0.5)
 
 
 @pytest.mark.parametrize(
@@ -15,15 +17,31 @@ from tests.triage.rank_looks import FIRST, MODULE, TRAIN, process
     [
         (("/runs/a", "/runs/a/best.pt"), "/runs/a/best.pt"),
         (("/runs/a/best.pt", "/runs/a/"), "/runs/a/best.pt"),
-        (("/runs/a", "/runs/a2/best.pt"), "/runs/a"),
+        (("/runs/a", "/runs/a2/best.pt"), ""),
         (("fold", "best.pt"), "best.pt"),
         (("fold",), ""),
     ],
 )
 def test_beside_the_path_of_a_file_its_folder_is_not_what_is_waited_for(texts: tuple[str, ...], path: str) -> None:
-    """The folder is there: it was made before, and is often in a variable of its own."""
+    """The folder is there: it was made before, and is often in a variable of its own. Of two files nobody knows which it is."""
     history = History()
     history.add(0.0, process(FIRST, 1, "python train.py"))
     history.add(1.0, Stack(pid=FIRST, tid=FIRST, frames=(Frame("waits", TRAIN, 40), MODULE), texts=texts))
 
     assert path_of(history, node_of(history, read_job(history), FIRST)) == path
+
+
+def test_what_a_lock_guards_is_not_told_as_the_lock() -> None:
+    """Its own file is named after that in the lock itself, which no variable of the caller shows; what is beside it is to be looked at."""
+    history = job(1, trained=False)
+    takes = (Frame("__enter__", "/app/cache.py", 18), Frame("read", TRAIN, 40), MODULE)
+    runs(history, FIRST, (takes,), 20.0, 90.0, share=0.001, wait=NAP, switches_per_second=2.0)
+    uses(history, FIRST, 0.001, 0.0, 90.0, 20.0)
+    history.add(20.0, SourceLine(file="/app/cache.py", line=18, text="time.sleep(0.5)", calls=("time.sleep",),
+                                 loop_calls=("os.open", "time.sleep"), loops=("while",)))  # fmt: skip
+    history.add(89.9, Stack(pid=FIRST, tid=FIRST, frames=takes, texts=("/data/aug", "/data/aug/epoch3.bin")))
+    verdict = judged(history, 90.0)
+
+    assert (verdict.state, verdict.cause) == ("hung", "waiting_for_file")
+    assert verdict.summary.endswith("waits for a lock file to be released; in its variables: /data/aug/epoch3.bin")
+    assert verdict.next == ("ls -l /data/aug/epoch3.bin*",)

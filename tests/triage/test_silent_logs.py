@@ -58,7 +58,7 @@ def test_a_poll_of_a_rank_whose_log_fell_silent_long_ago_has_lasted_as_long() ->
     ids=["irregular", "few", "of_the_start", "seldom"],
 )
 def test_a_log_that_was_not_written_often_may_be_silent_for_long(changed: dict[str, Any]) -> None:
-    """Irregular, a few lines, all of them while the program started, or one each four seconds and silent for less than twenty times that."""
+    """Irregular, a few lines, all of them while the program started, or one each four seconds and silent for less than twenty times."""
     assert polls({**LOG, **changed}).state == "inconclusive"
 
 

@@ -32,8 +32,9 @@ from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.waits import outside
 from perfwatch.triage.waits.bringing import may_bring, others_may_hold_it, takes_what_comes
+from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import End, Node, culprit, node_of
-from perfwatch.triage.waits.polling import texts_near
+from perfwatch.triage.waits.polling import A_LOCK, texts_near
 from perfwatch.triage.waits.threads import other_threads
 from perfwatch.triage.words.frames import show
 
@@ -85,17 +86,33 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
         CAUSE.name,
         chain,
         owner=CAUSE.owner,
-        summary=f"{who(chain)} waits for {end.detail or 'a file'}"
-        + (" to appear or to be released" if polls else f", {owner}")
+        summary=f"{who(chain)} waits for {_awaited(chain, polls)}"
+        + ("" if polls else f", {owner}")
         + (f"; in its variables: {', '.join(near)}" if near else ""),
         patience=patience,
         silent=lasts.seconds,
         evidence=lasts.evidence,
         ceiling=min(lasts.ceiling, ceiling) if unowned else lasts.ceiling,
         alternatives=(Alternative(cause="endless_python", refuted_by=_refuted(end)),),
-        next=(f"ls -l {end.detail}; fuser -v {end.detail}" if end.detail else "cat /proc/locks",),
+        next=(_next(end, near),),
     )
     return msgspec.structs.replace(found, culprits=(*map(culprit, inside), *found.culprits))
+
+
+def _awaited(chain: Chain, polls: bool) -> str:
+    """What it waits for: a lock's file does not have to appear."""
+    file = chain.end.detail or "a file"
+    if not polls:
+        return file
+    return f"{A_LOCK} to be released" if chain.awaited == A_LOCK else f"{file} to appear or to be released"
+
+
+def _next(end: End, near: tuple[str, ...]) -> str:
+    """How to look at it: the file of a lock mostly lies beside what it guards."""
+    path = next((text for text in near if "/" in text), "")
+    if path:
+        return f"ls -l {path}*"
+    return f"ls -l {end.detail}; fuser -v {end.detail}" if end.detail else "cat /proc/locks"
 
 
 def _holder(node: Node) -> str:

@@ -7,7 +7,7 @@ from perfwatch.probes import readings as r
 from perfwatch.triage.history import History
 from perfwatch.triage.waits.node import Node
 from perfwatch.triage.words.code import line_of, names
-from perfwatch.triage.words.frames import user_frame
+from perfwatch.triage.words.frames import any_tag, user_frame
 
 # Calls that take a lock, or fail because the lock's file or folder is there already.
 LOCK_CALLS = frozenset("flock lockf fcntl O_EXCL mkdir makedirs symlink link touch".split())
@@ -19,6 +19,7 @@ WORK_WAITS = frozenset({"wait", "synchronize"})
 LONGEST_PAUSE_SECONDS = 60.0  # nobody who polls sleeps longer in between
 FILE_NAME = re.compile(r"\w\.[A-Za-z]\w{0,7}$")  # a name with an ending, in a folder that is not told
 MOST_NEAR = 3
+A_LOCK = "a lock file"
 OPENING = -1  # the number under which a path is kept that has no descriptor yet
 FIFO_WAIT = (
     "wait_for_partner"  # fs/pipe.c, where an open of a FIFO waits; the only wait channel that is trusted, as a hint
@@ -37,8 +38,7 @@ def polls_a_file(history: History, node: Node) -> bool:
     if source is None or (left is not None and left > LONGEST_PAUSE_SECONDS):
         return False
     called = names(source.loop_calls)
-    takes = bool(called & LOCK_CALLS) or EXCLUSIVE_OPEN in source.loop_calls
-    return bool(called & r.FILE_TESTS) or (takes and "sleep" in called)
+    return bool(called & r.FILE_TESTS) or (_takes(source) and "sleep" in called)
 
 
 def locked_by_others(history: History, node: Node) -> r.Descriptor | None:
@@ -82,20 +82,45 @@ def supervises(history: History, node: Node) -> bool:
 
 
 def path_of(history: History, node: Node) -> str:
-    """The path that it waits for, from the blocked call, its loop's text or strings in the frame's locals; "" when unknown."""
+    """The path that it waits for, from the blocked call, its loop's text or a string in the frame's locals; "" when unknown.
+
+    The file of a lock is named after what it guards, and its name is made in the lock itself: a path in the variables of whoever
+    takes it is near it, and not it. Of several paths nobody knows which it is.
+    """
     if node.wait is not None and node.wait.path:
         return node.wait.path
     source = source_of(history, node)
-    texts = (*(source.loop_files if source is not None else ()), *_texts(history, node))
-    paths = [text for text in texts if "/" in text]
-    # Beside the path of a file its folder is often in a variable of its own, and that one is there.
-    inside = (path for path in paths if not any(other.startswith(f"{path.rstrip('/')}/") for other in paths))
-    return next(inside, "") or next((text for text in texts if FILE_NAME.search(text)), "")
+    named = source.loop_files if source is not None else ()
+    if not named and takes_a_lock(history, node):
+        return ""
+    texts = _files((*named, *_texts(history, node)))
+    named_files = [text for text in named if FILE_NAME.search(text)]
+    told = [*named_files, *(text for text in texts if "/" in text)] or [
+        text for text in texts if FILE_NAME.search(text)
+    ]
+    return told[0] if named or len(told) == 1 else ""
+
+
+def _files(texts: tuple[str, ...]) -> list[str]:
+    """These without the folders: beside the path of a file its folder is often in a variable of its own, and that one is there."""
+    return [
+        text for text in texts if not any(other.startswith(f"{text.rstrip('/')}/") for other in texts if "/" in text)
+    ]
+
+
+def takes_a_lock(history: History, node: Node) -> bool:
+    """Whether it is a lock's file that the loop around the sleeping line tries for, by its own text or by the library that it is in."""
+    source = source_of(history, node)
+    return any_tag(node.inner, "file_lock") or (source is not None and _takes(source))
+
+
+def _takes(source: r.SourceLine) -> bool:
+    return bool(names(source.loop_calls) & LOCK_CALLS) or EXCLUSIVE_OPEN in source.loop_calls
 
 
 def texts_near(history: History, node: Node) -> tuple[str, ...]:
-    """Words in the variables of its frames, where none of them is a path: they may be part of one."""
-    return tuple(text for text in _texts(history, node) if len(text) > 1)[:MOST_NEAR]
+    """Words in the variables of its frames, where none of them is known to be the path: they may be part of it."""
+    return tuple(text for text in _files(_texts(history, node)) if len(text) > 1)[:MOST_NEAR]
 
 
 def _texts(history: History, node: Node) -> tuple[str, ...]:
