@@ -9,8 +9,9 @@ tolerated.
 import os
 import re
 import stat as modes
+import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.file_locks import lock_holders, started_by
@@ -203,6 +204,30 @@ def opening(filesystem: Filesystem, pid: int, path: str, child: Caller) -> Descr
     )
 
 
+AWAITED = -2  # the number of a path that a loop looks for
+
+
+def awaited(
+    filesystem: Filesystem, pid: int, path: str, child: Caller, clock: Callable[[], float] = time.time
+) -> Descriptor:
+    """A path that a process looks for again and again, as the process sees it: whether it is there, and since when unchanged.
+
+    The process itself asks and is answered, so the mount does answer; asked in a killable child all the same.
+    Raises Unavailable when it is not known whether it is there.
+    """
+    seen_from = filesystem.proc / str(pid) / ("root" if path.startswith("/") else "cwd")
+    filesystem.readlink(seen_from)  # of a process that has ended nothing is missing
+    there = f"{seen_from}/{path.lstrip('/')}"
+    try:
+        kind, changed = child.call(kind_and_change, there, deadline_seconds=STAT_DEADLINE_SECONDS)
+    except (FileNotFoundError, NotADirectoryError):
+        return Descriptor(pid=pid, fd=AWAITED, kind="missing", target=path)
+    except OSError as error:
+        raise Unavailable(f"{path} cannot be looked at: {error.strerror}") from error
+    ago = max(0.0, clock() - changed)
+    return Descriptor(pid=pid, fd=AWAITED, kind=kind, target=path, changed_ago_seconds=ago)
+
+
 def kind_of(link: str) -> tuple[str, int | None]:
     """(kind, inode) as far as the text of the link tells; a path counts as a file."""
     if match := _ANONYMOUS.fullmatch(link):
@@ -224,7 +249,16 @@ def parse_watched(fdinfo: str) -> tuple[int, ...]:
 
 def stat_kind(path: str) -> str:
     """What kind of file a path leads to. Runs in a killable child: the mount may be dead."""
-    mode = os.stat(path).st_mode
+    return _kind(os.stat(path).st_mode)
+
+
+def kind_and_change(path: str) -> tuple[str, float]:
+    """The same, and the wall time when its text, name or rights last changed. Runs in a killable child."""
+    status = os.stat(path)
+    return _kind(status.st_mode), max(status.st_mtime, status.st_ctime)
+
+
+def _kind(mode: int) -> str:
     if modes.S_ISFIFO(mode):
         return "fifo"
     if modes.S_ISDIR(mode):

@@ -167,6 +167,7 @@ class StackFailure(Reading, frozen=True, kw_only=True):
     message: str
 
 
+APPEARS, GOES = "appears", "goes"  # a file that a loop tests for, until the loop ends
 FLAG, COUNT, FINITE, VALUE = "flag", "count", "finite", "value"  # what a loop tests before a call
 # Names of calls that look at a file without reading it: a loop that makes them polls, and names what it polls for.
 FILE_TESTS = frozenset(
@@ -201,6 +202,7 @@ class SourceLine(Reading, frozen=True, kw_only=True):
     retried_calls: tuple[str, ...] = ()  # what that loop tries, where this line is what it does when the try has failed
     asked_calls: tuple[str, ...] = ()  # what that loop asks, where this line only waits because of the answer
     loop_files: tuple[str, ...] = ()  # literal names of files that the loop tests (``FILE_TESTS``)
+    awaits: str = ""  # whether that loop waits until such a file ``APPEARS`` or ``GOES``; empty: not known
     # What is tested (``FLAG`` ...) between it and the backward pass of the innermost loop, and its step.
     passes_if: tuple[str, ...] = ()
     steps_if: tuple[str, ...] = ()

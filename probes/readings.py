@@ -16,10 +16,12 @@ from perfwatch.probes.gpu_readings import (
 )
 from perfwatch.probes.group_readings import BATCH, UNANSWERED, Communicator, GroupMember, Operation, RecordedGroup
 from perfwatch.probes.job_readings import (
+    APPEARS,
     COUNT,
     FILE_TESTS,
     FINITE,
     FLAG,
+    GOES,
     VALUE,
     Affinity,
     Frame,
@@ -93,11 +95,13 @@ ANY_READING = (
 
 __all__ = [
     "ANY_READING",
+    "APPEARS",
     "BATCH",
     "COUNT",
     "FILE_TESTS",
     "FINITE",
     "FLAG",
+    "GOES",
     "UNANSWERED",
     "VALUE",
     "Affinity",

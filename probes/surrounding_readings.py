@@ -28,7 +28,7 @@ class Descriptor(Reading, frozen=True, kw_only=True):
 
     pid: int
     fd: int
-    kind: str  # pipe fifo socket file directory tty eventfd epoll pidfd other
+    kind: str  # pipe fifo socket file directory tty eventfd epoll pidfd other; missing: a path that leads to nothing
     target: str  # text of the link: pipe:[123], /data/x.bin
     access: str = ""  # r w rw
     inode: int | None = None
@@ -45,6 +45,9 @@ class Descriptor(Reading, frozen=True, kw_only=True):
     other_side: tuple[int, ...] = ()  # tty: the other processes that hold its other side (fdinfo of /dev/ptmx)
     lock_holders: tuple[int, ...] = ()  # processes that hold a flock/fcntl lock on this file (/proc/locks)
     holders_started: tuple[int, ...] = ()  # what these have started, and what that has
+    changed_ago_seconds: float | None = (
+        None  # a path that is waited for, where it is there: since its newest change of any kind
+    )
 
 
 class Traffic(Reading, frozen=True, kw_only=True):

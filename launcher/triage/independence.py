@@ -16,6 +16,7 @@ SOURCE_OF = {
     "syscall": "task",
     "schedstat": "task",
     "pipe": "task",
+    "file": "task",
     "source": "stack",
     "gpm": "card",
     "nvml": "card",

@@ -1,11 +1,11 @@
 """What lies behind a blocked call: the open file, the pipe's other end, the connection; and what connections have carried."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 from perfwatch.probes import readings as r
 from perfwatch.probes.deadline import Caller
-from perfwatch.probes.descriptors import Contested, describe, opening
+from perfwatch.probes.descriptors import Contested, awaited, describe, opening
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.holders import Holders
 from perfwatch.probes.sockets import Sockets
@@ -32,8 +32,16 @@ class Behind:
         self._contested = Contested(filesystem)
         self._opened: set[tuple[int, str]] = set()
 
-    def look(self, found: Iterable[r.Thread], known: Collection[int]) -> None:
-        """The open files that blocked threads wait on, and the paths that they open; ``known`` are the job's processes."""
+    def look(self, found: Iterable[r.Thread], known: Collection[int], sought: Mapping[int, str]) -> None:
+        """The open files that blocked threads wait on, and the paths that they open.
+
+        Args:
+            found: the threads.
+            known: the job's processes.
+            sought: by process, the path for which it looks again and again.
+        """
+        for pid, path in sought.items():
+            self._take("awaited", f"pid {pid}", partial(self._awaited, pid, path))
         wanted: dict[int, set[int]] = {}
         for thread in found:
             if thread.wait is not None and thread.wait.kind in ("open", "stat") and thread.wait.path:
@@ -63,6 +71,9 @@ class Behind:
         seen = describe(self._filesystem, pid, fds, self._child, holders, self._sockets)
         watched = {fd for file in seen for fd in file.watched} - fds  # behind an epoll instance
         return [*seen, *describe(self._filesystem, pid, watched, self._child, holders, self._sockets)]
+
+    def _awaited(self, pid: int, path: str) -> list[r.Reading]:
+        return [awaited(self._filesystem, pid, path, self._child)]
 
     def _opening(self, pid: int, path: str) -> None:
         """Asked once per path: it is the job's, and may not answer."""

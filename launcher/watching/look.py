@@ -6,7 +6,7 @@ Who is looked at, and when, is decided by ``perfwatch.watch``; what it means, by
 import re
 import resource
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
 
@@ -179,9 +179,9 @@ class Look:
             if isinstance(one, r.Stack):
                 self._python.setdefault(one.pid, set()).add(one.tid)
 
-    def behind(self, found: Iterable[r.Thread]) -> None:
-        """The open files that blocked threads wait on, and the paths that they open."""
-        self._behind.look(found, self.known)
+    def behind(self, found: Iterable[r.Thread], awaited: Mapping[int, str] | None = None) -> None:
+        """The open files that blocked threads wait on, the paths that they open, and those that processes look for."""
+        self._behind.look(found, self.known, awaited or {})
 
     def dump(self, pids: Sequence[int], texts: bool = False) -> list[r.Reading]:
         """One stack of every thread of some processes, now."""

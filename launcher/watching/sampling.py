@@ -53,7 +53,7 @@ class Sampling:
             self._look.dump(pids if self._dumps == 0 else pids[: 2 * cadence.MOST_SAMPLED])
             self._dumps += 1
             self._sources.of_threads(self._history)
-            self._texts(case)
+            self._awaited(case)
         if self._dumps and not certain and self._schedule.due("sample", cadence.RECORD_SECONDS + 0.5):
             self._record(case, alone=False)
         if self._now() - self._began > cadence.NATIVE_AFTER_SECONDS:
@@ -90,10 +90,12 @@ class Sampling:
             if seen is not None and seen.reading.state == "R" and self._schedule.due("native", cadence.NATIVE_SECONDS):
                 self._look.native(rank.pid, tid)
 
-    def _texts(self, case: Case) -> None:
-        """The path for which a loop waits is in its variables: those of the one suspect are read once."""
-        for chain in case.chains.values():
-            end = chain.end
-            if end.kind == "file_poll" and not end.detail and end.node.pid not in self._read_texts:
-                self._read_texts.add(end.node.pid)
-                self._look.dump([end.node.pid], texts=True)
+    def _awaited(self, case: Case) -> None:
+        """The path for which a loop waits is in its variables: those of the one suspect are read once. Then: is it there?"""
+        polls = {
+            chain.end.node.pid: chain.end.detail for chain in case.chains.values() if chain.end.kind == "file_poll"
+        }
+        self._look.behind((), {pid: path for pid, path in list(polls.items())[: cadence.MOST_SAMPLED] if path})
+        for pid in [pid for pid, path in polls.items() if not path and pid not in self._read_texts]:
+            self._read_texts.add(pid)
+            self._look.dump([pid], texts=True)

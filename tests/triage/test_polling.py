@@ -2,12 +2,13 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame, SourceLine, Stack, Wait
+from perfwatch.probes.readings import APPEARS, GOES, Descriptor, Frame, SourceLine, Stack, Wait
 from perfwatch.triage.history import History
 from perfwatch.triage.roles.job import read_job
+from perfwatch.triage.verdict import Verdict
 from perfwatch.triage.waits.node import node_of
-from perfwatch.triage.waits.polling import path_of
-from tests.triage.rank_looks import FIRST, MODULE, TRAIN, job, judged, process, runs, uses
+from perfwatch.triage.waits.polling import SOUGHT, path_of
+from tests.triage.rank_looks import FIRST, MODULE, TRAIN, Frames, job, judged, process, runs, uses
 
 NAP = Wait(call="clock_nanosleep", number=230, kind="sleep", remaining_seconds=0.5)
 
@@ -29,6 +30,46 @@ def test_beside_the_path_of_a_file_its_folder_is_not_what_is_waited_for(texts: t
     history.add(1.0, Stack(pid=FIRST, tid=FIRST, frames=(Frame("waits", TRAIN, 40), MODULE), texts=texts))
 
     assert path_of(history, node_of(history, read_job(history), FIRST)) == path
+
+
+PATH = "/data/build.lock"
+WAITS: Frames = (Frame("guarded", TRAIN, 18), MODULE)
+BEGAN, SEEN_FOR = 20.0, 6.0
+
+
+def looks_for_it(awaits: str, changed_ago_seconds: float | None) -> Verdict:
+    """What is said after six seconds of a rank that looks for a file; ``changed_ago_seconds``: of the file, None where it is not there."""
+    history, end = job(1, trained=False), BEGAN + SEEN_FOR
+    runs(history, FIRST, (WAITS,), BEGAN, end, share=0.001, wait=NAP, switches_per_second=2.0)
+    uses(history, FIRST, 0.001, 0.0, end, BEGAN)
+    history.add(BEGAN, SourceLine(file=TRAIN, line=18, text="time.sleep(0.5)", calls=("time.sleep",), awaits=awaits,
+                                  loop_calls=("os.path.exists", "time.sleep"), loops=("while",)))  # fmt: skip
+    history.add(end - 0.2, Stack(pid=FIRST, tid=FIRST, frames=WAITS, texts=(PATH,)))
+    kind = "missing" if changed_ago_seconds is None else "file"
+    history.add(end, Descriptor(pid=FIRST, fd=SOUGHT, kind=kind, target=PATH, changed_ago_seconds=changed_ago_seconds))
+    return judged(history, end)
+
+
+@pytest.mark.parametrize(
+    ("awaits", "changed_ago_seconds", "state", "said"),
+    [
+        (GOES, 3000.0, "hung", f"{PATH} to be removed"),
+        ("", 3000.0, "hung", f"{PATH} to change or to be removed"),
+        (GOES, 20.0, "inconclusive", f"{PATH} to be removed"),
+        (APPEARS, None, "inconclusive", f"{PATH} to appear"),
+        (APPEARS, 3000.0, "inconclusive", f"a file to appear; in its variables: {PATH}"),
+    ],
+    ids=["stale", "unchanged", "young", "missing", "another_file"],
+)
+def test_a_file_that_is_there_tells_since_when_it_stays(
+    awaits: str, changed_ago_seconds: float | None, state: str, said: str
+) -> None:
+    """One that is to appear and is there is not the one that is looked for."""
+    verdict = looks_for_it(awaits, changed_ago_seconds)
+
+    assert verdict.state == state
+    assert verdict.summary.endswith(f"waits for {said}")
+    assert verdict.confidence <= 0.78
 
 
 def test_what_a_lock_guards_is_not_told_as_the_lock() -> None:

@@ -18,6 +18,7 @@ from perfwatch.triage.verdict import Evidence
 from perfwatch.triage.waits import outside
 from perfwatch.triage.waits.devices import engine_threads
 from perfwatch.triage.waits.node import End, Node
+from perfwatch.triage.waits.polling import sought
 from perfwatch.triage.waits.threads import waits_forever
 from perfwatch.triage.words.frames import user_frame
 
@@ -93,17 +94,35 @@ def lull(case: Case, rank: Member, watched: float, patience: float, waiting: Nod
 
 
 def kept(case: Case, rank: Member, watched: float, patience: float, end: End) -> Lull:
-    """How long a wait for a lock that others hold, watched for so long, counts as lasting already: they keep it for longer.
+    """How long a wait for a lock or its file, watched for so long, counts as lasting already: it was kept for longer.
 
-    Whoever tries again and again leaves no trace of when it began; a holder outside of the job that has not run since does.
+    Whoever tries again and again leaves no trace of when it began; a holder outside of the job that has not run since does, and
+    a file that was not changed.
     """
+    if end.kind == "file_lock":
+        return _lasting(case, rank, watched, patience, _held(case, end), 1.0)
+    return _lasting(case, rank, watched, patience, _stays(case, end), GUESSED)  # who made it may be at work elsewhere
+
+
+def _held(case: Case, end: End) -> Quiet:
     held = outside.held_for(case, end)
     if held is None:
-        return Lull(watched, (), 1.0)
+        return Quiet()
     age, pid = held
     told = f"last ran {age:.1f} s ago (kernel)"
-    shown = case.saw("holder", f"pid {pid}", "holds the lock, and has not run", told, "runs to let go of it")
-    return _lasting(case, rank, watched, patience, Quiet(age, (shown,)), 1.0)
+    return Quiet(
+        age, (case.saw("holder", f"pid {pid}", "holds the lock, and has not run", told, "runs to let go of it"),)
+    )
+
+
+def _stays(case: Case, end: End) -> Quiet:
+    """Since a file was changed that a loop looks for and that is there: the loop waits until it changes, or goes."""
+    seen = sought(case.history, end.node.pid, end.detail)
+    if seen is None or seen.reading.changed_ago_seconds is None:
+        return Quiet()
+    age = seen.reading.changed_ago_seconds + case.at - seen.at
+    told = f"last changed {age:,.0f} s ago"
+    return Quiet(age, (case.saw("file", end.detail, "is there, and stays as it is", told, "changes or goes", seen.at),))
 
 
 def _lasting(case: Case, rank: Member, watched: float, patience: float, remembered: Quiet, ceiling: float) -> Lull:

@@ -5,7 +5,8 @@ What it means
 
 How it is recognised
     The wait chain ends in a blocked file lock, in a lock library's frames, or in a loop in the program's own code that sleeps
-    and tests for a file. Where the kernel knows who holds the lock, the holder is named. A database's lock that another connection
+    and tests for a file. The loop's text says whether the file is to appear or to go, and a look at the file whether it is there and
+    since when unchanged. Where the kernel knows who holds the lock, the holder is named. A database's lock that another connection
     of the same process holds, in a transaction that nobody ends, is one as well. A holder outside of the job is watched for some
     seconds, with what it has started. One that is stopped, or whose threads all wait for each other, will not let go; of any
     other that rests nobody knows what it waits for, and the verdict is less sure.
@@ -32,9 +33,8 @@ from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.waits import outside
 from perfwatch.triage.waits.bringing import may_bring, others_may_hold_it, takes_what_comes
-from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import End, Node, culprit, node_of
-from perfwatch.triage.waits.polling import A_LOCK, texts_near
+from perfwatch.triage.waits.polling import texts_near
 from perfwatch.triage.waits.threads import other_threads
 from perfwatch.triage.words.frames import show
 
@@ -75,20 +75,21 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
     watched = silent_seconds(case, chain)
     patience = STRUCTURAL_SECONDS if own and inside and all(map(_rests_for_ever, inside)) else temporal(case)
     polls = end.kind == "file_poll"
-    lasts = lull(case, rank, watched, patience, chain.start) if polls else kept(case, rank, watched, patience, end)
+    lasts = kept(case, rank, watched, patience, end)
+    if polls and not lasts.evidence:
+        lasts = lull(case, rank, watched, patience, chain.start)
     if polls and has_come_back_from(case, rank, end.node.frame, lasts.seconds):
         return None  # as long before, and then the file came
     ceiling = UNASKED if polls and takes_what_comes(case, chain) else UNOWNED
     unowned = ceiling == UNASKED or (others_may_hold_it(case, chain) if polls else not end.others)
+    awaited = chain.awaited if polls else f"{end.detail or 'a file'}, {owner}"
     near = texts_near(case.history, end.node) if polls and not end.detail else ()
     found = hung(
         case,
         CAUSE.name,
         chain,
         owner=CAUSE.owner,
-        summary=f"{who(chain)} waits for {_awaited(chain, polls)}"
-        + ("" if polls else f", {owner}")
-        + (f"; in its variables: {', '.join(near)}" if near else ""),
+        summary=f"{who(chain)} waits for {awaited}" + (f"; in its variables: {', '.join(near)}" if near else ""),
         patience=patience,
         silent=lasts.seconds,
         evidence=lasts.evidence,
@@ -97,14 +98,6 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
         next=(_next(end, near),),
     )
     return msgspec.structs.replace(found, culprits=(*map(culprit, inside), *found.culprits))
-
-
-def _awaited(chain: Chain, polls: bool) -> str:
-    """What it waits for: a lock's file does not have to appear."""
-    file = chain.end.detail or "a file"
-    if not polls:
-        return file
-    return f"{A_LOCK} to be released" if chain.awaited == A_LOCK else f"{file} to appear or to be released"
 
 
 def _next(end: End, near: tuple[str, ...]) -> str:

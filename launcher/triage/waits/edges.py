@@ -105,8 +105,13 @@ def _by_library(history: History, job: Job, node: Node) -> Edge | None:
     if any_tag(inner, "mp_join", "spawn_join"):
         return _found(workers.joined(history, job, node), "join_process")
     if "file_lock" in inner:
-        return ending("file_poll", node, polling.A_LOCK, detail=polling.path_of(history, node))
+        return _file(history, node)
     return None
+
+
+def _file(history: History, node: Node) -> Edge:
+    path = polling.path_of(history, node)
+    return ending("file_poll", node, polling.in_words(history, node, path), detail=path)
 
 
 def _by_device(history: History, job: Job, node: Node) -> Edge | None:
@@ -271,11 +276,7 @@ def _by_call(history: History, job: Job, node: Node) -> Edge | None:
         if (own := polling.locked_by_itself(history, node)) is not None:
             return _lock(node, own, (node.pid,))
         if polling.polls_a_file(history, node):
-            path = polling.path_of(history, node)
-            what = (
-                polling.A_LOCK if not path and polling.takes_a_lock(history, node) else f"{path or 'a file'} to appear"
-            )
-            return ending("file_poll", node, what, detail=path)
+            return _file(history, node)
         if polling.supervises(history, node) and (others := _supervised(history, job, node)):
             return Edge("supervised", f"pid {others[0].pid} thread {others[0].name}", others)
         left = "" if wait.remaining_seconds is None else f" (wakes in {wait.remaining_seconds:,.0f} s)"

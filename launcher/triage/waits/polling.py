@@ -4,7 +4,7 @@ import re
 from collections import Counter
 
 from perfwatch.probes import readings as r
-from perfwatch.triage.history import History
+from perfwatch.triage.history import History, Seen
 from perfwatch.triage.waits.node import Node
 from perfwatch.triage.words.code import line_of, names
 from perfwatch.triage.words.frames import any_tag, user_frame
@@ -19,8 +19,8 @@ WORK_WAITS = frozenset({"wait", "synchronize"})
 LONGEST_PAUSE_SECONDS = 60.0  # nobody who polls sleeps longer in between
 FILE_NAME = re.compile(r"\w\.[A-Za-z]\w{0,7}$")  # a name with an ending, in a folder that is not told
 MOST_NEAR = 3
-A_LOCK = "a lock file"
 OPENING = -1  # the number under which a path is kept that has no descriptor yet
+SOUGHT = -2  # that of a path for which a loop looks
 FIFO_WAIT = (
     "wait_for_partner"  # fs/pipe.c, where an open of a FIFO waits; the only wait channel that is trusted, as a hint
 )
@@ -85,7 +85,7 @@ def path_of(history: History, node: Node) -> str:
     """The path that it waits for, from the blocked call, its loop's text or a string in the frame's locals; "" when unknown.
 
     The file of a lock is named after what it guards, and its name is made in the lock itself: a path in the variables of whoever
-    takes it is near it, and not it. Of several paths nobody knows which it is.
+    takes it is near it, and not it. Of several paths nobody knows which it is, and one that is there is not what is to appear.
     """
     if node.wait is not None and node.wait.path:
         return node.wait.path
@@ -98,7 +98,34 @@ def path_of(history: History, node: Node) -> str:
     told = [*named_files, *(text for text in texts if "/" in text)] or [
         text for text in texts if FILE_NAME.search(text)
     ]
-    return told[0] if named or len(told) == 1 else ""
+    path = told[0] if named or len(told) == 1 else ""
+    return "" if source is not None and source.awaits == r.APPEARS and is_there(history, node.pid, path) else path
+
+
+def in_words(history: History, node: Node, path: str) -> str:
+    """For what it waits whose path this is ("": not known), as far as is known whether it is there."""
+    if not path and takes_a_lock(history, node):
+        return "a lock file to be released"
+    source = source_of(history, node)
+    waits = source.awaits if source is not None else ""
+    there = is_there(history, node.pid, path)
+    if waits == r.APPEARS or there is False:
+        return f"{path or 'a file'} to appear"
+    if waits == r.GOES:
+        return f"{path or 'a file'} to be removed"
+    return f"{path} to change or to be removed" if there else f"{path or 'a file'} to appear or to be released"
+
+
+def sought(history: History, pid: int, path: str) -> Seen[r.Descriptor] | None:
+    """What was last seen of a path for which a process looks; None before anybody did."""
+    seen = history.latest(r.Descriptor, pid, SOUGHT)
+    return seen if seen is not None and path and seen.reading.target == path else None
+
+
+def is_there(history: History, pid: int, path: str) -> bool | None:
+    """Whether such a path leads to something; None where that is not known."""
+    seen = sought(history, pid, path)
+    return None if seen is None else seen.reading.kind != "missing"
 
 
 def _files(texts: tuple[str, ...]) -> list[str]:

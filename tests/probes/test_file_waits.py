@@ -1,0 +1,62 @@
+"""Whether a loop waits until a file appears or until it goes, by the loop's text; and whether the file is there."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from perfwatch.probes.deadline import Inline
+from perfwatch.probes.descriptors import AWAITED, awaited
+from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.probe import Unavailable
+from perfwatch.probes.readings import APPEARS, GOES
+from perfwatch.probes.source import describe
+from perfwatch.triage.waits.polling import SOUGHT
+
+
+@pytest.mark.parametrize(
+    ("loop", "awaits"),
+    [
+        ("while not os.path.exists(done):\n    time.sleep(1)", APPEARS),
+        ("while os.path.exists(lock):\n    time.sleep(1)", GOES),
+        ("while lock.exists() and not stop.is_set():\n    time.sleep(1)", GOES),
+        ("while True:\n    if done.is_file():\n        break\n    time.sleep(1)", APPEARS),
+        ("for _ in range(10**9):\n    if not self.lock.exists():\n        return\n    time.sleep(1)", GOES),
+        ("while not (folder / 'a').exists() or tries < 3:\n    time.sleep(1)", ""),
+        ("while not (a.exists() and b.exists()):\n    time.sleep(1)", ""),
+        ("while len(os.listdir(folder)) < world:\n    time.sleep(1)", ""),
+        ("while not ready(folder):\n    time.sleep(1)", ""),
+        ("while os.path.exists(lock):\n    if os.path.exists(stop):\n        return\n    time.sleep(1)", ""),
+    ],
+)
+def test_the_test_of_a_loop_tells_what_it_waits_for(loop: str, awaits: str) -> None:
+    """Or the test under which it is left; where both are told, or neither, nothing is."""
+    body = "\n".join(f"    {line}" for line in loop.splitlines())
+    text = f"def wait():\n{body}\n"
+
+    assert describe(text, "/app/a.py", len(text.splitlines())).awaits == awaits
+
+
+def test_a_path_is_looked_at_as_its_process_sees_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relative to where it works; its newest change counts, be it of the text, the name or the rights."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "build.lock").touch()
+    os.utime(tmp_path / "build.lock", (1.0, 1.0))  # which is a change of its own
+    now = (tmp_path / "build.lock").stat().st_ctime + 40.0
+    there = awaited(Filesystem(), os.getpid(), "build.lock", Inline(), lambda: now)
+    gone = awaited(Filesystem(), os.getpid(), str(tmp_path / "none" / "a.done"), Inline())
+
+    assert (there.fd, there.kind, there.target) == (AWAITED, "file", "build.lock")
+    assert there.changed_ago_seconds == pytest.approx(40.0)
+    assert (gone.kind, gone.changed_ago_seconds) == ("missing", None)
+
+
+def test_of_a_process_that_has_ended_nothing_is_missing() -> None:
+    """It is not known."""
+    with pytest.raises(Unavailable):
+        awaited(Filesystem(), 2**22 - 1, "/data/a.done", Inline())
+
+
+def test_triage_finds_it_under_the_number_of_the_probe() -> None:
+    """Neither imports the other."""
+    assert SOUGHT == AWAITED
