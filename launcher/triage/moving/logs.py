@@ -33,6 +33,7 @@ def unwritten(case: Case, rank: Member) -> tuple[float, tuple[Evidence, ...]]:
     wrote_for = age - (log.reading.modified_ago_seconds + case.at - log.at)
     if lines < FEW_LINES or wrote_for < BEGINNING_SECONDS or silent < OVERDUE * wrote_for / lines:
         return 0.0, ()
+    what = f"writes to none of its files, among them {log.reading.path}"
     told = f"last written {silent:.0f} s ago"
     usual = f"{lines} lines alike over {wrote_for:.0f} s"
-    return silent, (case.saw("log", log.reading.path, "it writes nothing", told, usual, log.at),)
+    return silent, (case.saw("log", f"pid {rank.pid}", what, told, usual, log.at),)
