@@ -120,6 +120,7 @@ def describe(text: str, file: str, line: int) -> SourceLine:
         text=lines[line - 1].strip()[:LONGEST_TEXT],
         calls=_called(scope, line),
         loop_calls=_with_helpers(tree, _called(loop)) if loop else (),
+        loop_lines=(loop.lineno, loop.end_lineno or loop.lineno) if loop else None,
         calls_unnamed=loop is not None
         and any(isinstance(one, ast.Call) and not dotted(one.func) for one in ast.walk(loop)),
         loops=tuple("for" if comes_to_its_end(one) else "while" for one in loops),

@@ -86,3 +86,26 @@ def test_what_a_lock_guards_is_not_told_as_the_lock() -> None:
     assert (verdict.state, verdict.cause) == ("hung", "waiting_for_file")
     assert verdict.summary.endswith("waits for a lock file to be released; in its variables: /data/aug/epoch3.bin")
     assert verdict.next == ("ls -l /data/aug/epoch3.bin*",)
+
+
+@pytest.mark.parametrize(
+    ("line", "loop_calls", "state"),
+    [
+        (17, ("os.path.exists", "time.sleep"), "hung"),
+        (17, ("os.path.exists", "time.sleep", "net"), "inconclusive"),
+        (25, ("os.path.exists", "time.sleep"), "inconclusive"),
+    ],
+    ids=["looks", "works", "outside"],
+)
+def test_who_is_met_in_the_midst_of_a_look_has_not_gone_on(line: int, loop_calls: tuple[str, ...], state: str) -> None:
+    """Once in a while a sample falls on the look itself; beside a loop that does more, or outside of it, that is a move."""
+    history, end = job(1, trained=False), BEGAN + 66.0
+    runs(history, FIRST, (WAITS,), BEGAN, BEGAN + 15.0, share=0.001, wait=NAP, switches_per_second=2.0)
+    there = (Frame("guarded", TRAIN, line), MODULE)
+    history.add(BEGAN + 15.1, Stack(pid=FIRST, tid=FIRST, frames=there, samples=1, span_seconds=0.003))
+    runs(history, FIRST, (WAITS,), BEGAN + 15.2, end, share=0.001, wait=NAP, switches_per_second=2.0)
+    uses(history, FIRST, 0.001, 0.0, end, BEGAN)
+    history.add(BEGAN, SourceLine(file=TRAIN, line=18, text="time.sleep(0.5)", calls=("time.sleep",), awaits=APPEARS,
+                                  loop_calls=loop_calls, loops=("while",), loop_lines=(17, 18)))  # fmt: skip
+
+    assert judged(history, end).state == state

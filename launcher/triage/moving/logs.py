@@ -8,8 +8,8 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.verdict import Evidence
 
-FEW_LINES = 20  # alike, below which nobody knows how regularly they come
-BEGINNING_SECONDS = 20.0  # of a process: what it writes while it starts comes at once, and once
+FEW_LINES = 8  # alike, below which nobody knows how regularly they come
+BEGINNING_SECONDS = 10.0  # of a process: what it writes while it starts comes at once, and once
 OVERDUE = 20.0  # times the usual time between two of those lines
 
 

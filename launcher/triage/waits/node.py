@@ -8,6 +8,7 @@ from perfwatch.triage.moving.motion import Motion, dominant, motion
 from perfwatch.triage.present import is_past
 from perfwatch.triage.roles.job import Job
 from perfwatch.triage.verdict import Culprit
+from perfwatch.triage.words.code import looking
 from perfwatch.triage.words.frames import inner_tags, show, tags, user_frame
 
 WOKEN_ONCE = ("futex", "read", "write", "recv", "send", "child")
@@ -143,16 +144,24 @@ def _woken_once(wait: r.Wait) -> bool:
 
 
 def _unchanged_seconds(history: History, node: Node) -> float | None:
-    """For how long, up to now, every stack of the thread had the same outer frames and user line."""
+    """For how long, up to now, every stack of the thread had the same user line, or one of the same loop that looks for a file."""
     series = [one for one in history.series(r.Stack, node.pid, node.tid) if one.reading.frames]
     if series and is_past(history, series[-1]):
         return None  # it has gone on to another wait since
     if not series:
         return None
     frame = user_frame(series[-1].reading)
+    turn = looking(history, frame)
     began = series[-1].at - series[-1].reading.span_seconds
     for one in reversed(series):
-        if user_frame(one.reading) != frame:
+        here = user_frame(one.reading)
+        if here != frame and not _in_turn(here, frame, turn):
             break
         began = one.at - one.reading.span_seconds
     return history.at - began
+
+
+def _in_turn(here: r.Frame | None, frame: r.Frame | None, turn: range) -> bool:
+    if here is None or frame is None:
+        return False
+    return (here.function, here.file) == (frame.function, frame.file) and here.line in turn

@@ -6,12 +6,9 @@ from collections import Counter
 from perfwatch.probes import readings as r
 from perfwatch.triage.history import History, Seen
 from perfwatch.triage.waits.node import Node
-from perfwatch.triage.words.code import line_of, names
+from perfwatch.triage.words.code import line_of, names, tries_for_a_lock
 from perfwatch.triage.words.frames import any_tag, user_frame
 
-# Calls that take a lock, or fail because the lock's file or folder is there already.
-LOCK_CALLS = frozenset("flock lockf fcntl O_EXCL mkdir makedirs symlink link touch".split())
-EXCLUSIVE_OPEN = "os.open"  # open() of a file to read it is no sign; os.open in a loop that sleeps is made for O_EXCL
 SUPERVISION = frozenset("is_alive done poll running ready exitcode returncode alive active_children".split())
 MOST_ASKED = 6  # different calls in a loop that only asks and sleeps
 WORK_CALLS = frozenset("backward step zero_grad next forward fit train train_step training_step put send write".split())
@@ -38,7 +35,7 @@ def polls_a_file(history: History, node: Node) -> bool:
     if source is None or (left is not None and left > LONGEST_PAUSE_SECONDS):
         return False
     called = names(source.loop_calls)
-    return bool(called & r.FILE_TESTS) or (_takes(source) and "sleep" in called)
+    return bool(called & r.FILE_TESTS) or (tries_for_a_lock(source) and "sleep" in called)
 
 
 def locked_by_others(history: History, node: Node) -> r.Descriptor | None:
@@ -138,11 +135,7 @@ def _files(texts: tuple[str, ...]) -> list[str]:
 def takes_a_lock(history: History, node: Node) -> bool:
     """Whether it is a lock's file that the loop around the sleeping line tries for, by its own text or by the library that it is in."""
     source = source_of(history, node)
-    return any_tag(node.inner, "file_lock") or (source is not None and _takes(source))
-
-
-def _takes(source: r.SourceLine) -> bool:
-    return bool(names(source.loop_calls) & LOCK_CALLS) or EXCLUSIVE_OPEN in source.loop_calls
+    return any_tag(node.inner, "file_lock") or (source is not None and tries_for_a_lock(source))
 
 
 def texts_near(history: History, node: Node) -> tuple[str, ...]:

@@ -18,6 +18,13 @@ _BUILTINS = frozenset(
     "abs all any bool chr dict divmod enumerate float format frozenset getattr hash hex id int isinstance iter len list map max min "
     "next ord pow range repr reversed round set setattr slice sorted str sum tuple type zip".split()
 )
+# What else a loop may call that looks for a file or tries for its lock, between two looks.
+_BESIDE_A_LOOK = frozenset(
+    "sleep time monotonic perf_counter join Path print debug info warning is_set getpid encode open close write unlink remove".split()
+)
+# Calls that take a lock, or fail because the lock's file or folder is there already.
+_LOCK_CALLS = frozenset("flock lockf fcntl O_EXCL mkdir makedirs symlink link touch".split())
+_EXCLUSIVE_OPEN = "os.open"  # open() of a file to read it is no sign; os.open in a loop that sleeps is made for O_EXCL
 STEPPED = re.compile(r"opt|adam|sgd|solver", re.IGNORECASE)  # what is stepped: no scheduler, environment or profiler
 
 
@@ -42,6 +49,23 @@ def is_plain(history: History, frame: r.Frame) -> bool:
 def names(calls: Iterable[str]) -> frozenset[str]:
     """The last parts of dotted names: ``time.sleep`` is called as ``sleep`` by whoever imported it so."""
     return frozenset(call.rsplit(".", 1)[-1] for call in calls)
+
+
+def looking(history: History, frame: r.Frame | None) -> range:
+    """The lines of the loop around a frame's line where all that it does is to look for a file, or to try for its lock; else none."""
+    line = line_of(history, frame)
+    if line is None or line.loop_lines is None:
+        return range(0)
+    called = names(line.loop_calls)
+    looks = bool(called & r.FILE_TESTS) or tries_for_a_lock(line)
+    if not looks or "sleep" not in called or called - r.FILE_TESTS - _LOCK_CALLS - _BESIDE_A_LOOK - _BUILTINS:
+        return range(0)
+    return range(line.loop_lines[0], line.loop_lines[1] + 1)
+
+
+def tries_for_a_lock(line: r.SourceLine) -> bool:
+    """Whether the loop around a line makes a call that takes a lock, or fails because its file or folder is there already."""
+    return bool(names(line.loop_calls) & _LOCK_CALLS) or _EXCLUSIVE_OPEN in line.loop_calls
 
 
 def asks_for_an_update(calls: Iterable[str]) -> bool:
