@@ -44,3 +44,17 @@ def test_a_process_that_worked_until_its_end_was_watched_was_waited_for_in_good_
 
     assert verdict.cause == "dead_worker"
     assert verdict.silent_seconds == round(at - ended, 1)
+
+
+def test_who_fills_a_queue_beside_the_one_that_ended_is_not_said_to_wait_for_it() -> None:
+    """It waits for room; the training thread waits for more from the other, and is named with the dead."""
+    case = CASE.parent / "reader_that_left_its_queue"
+    verdict = diagnose(load(case), expected_of(case).at)
+
+    assert verdict.cause == "dead_worker"
+    assert (
+        "process 29707 has ended (exited with code 0), and pid 29703 at _next (feed.py:54) waits for more from it"
+        in (verdict.summary)
+    )
+    assert [one.frame for one in verdict.culprits] == [None, "_next (feed.py:54)"]
+    assert "is_alive()" in verdict.next[-1]

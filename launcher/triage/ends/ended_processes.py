@@ -6,12 +6,13 @@ from perfwatch.probes.readings import ProcessEnded, Traceback
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import how_it_ended
 from perfwatch.triage.ends.last_words import last_words
-from perfwatch.triage.hang import who
+from perfwatch.triage.hang import STRUCTURAL_SECONDS, silent_seconds, temporal, who
+from perfwatch.triage.moving.memory import Lull, lull
 from perfwatch.triage.roles.job import youngest_start_gap_seconds
-from perfwatch.triage.verdict import Evidence, Finding
+from perfwatch.triage.verdict import Culprit, Evidence, Finding
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.node import node_of
-from perfwatch.triage.waits.threads import A_BARRIER, A_CONDITION, BEFORE_SECONDS, awaited
+from perfwatch.triage.waits.node import culprit, node_of
+from perfwatch.triage.waits.threads import A_BARRIER, A_CONDITION, BEFORE_SECONDS, OTHERS_MOVE, awaited
 from perfwatch.triage.waits.workers import pool_members
 from perfwatch.triage.words.frames import show
 
@@ -76,6 +77,9 @@ def left_waiting(case: Case, chain: Chain, dead: tuple[int, ...]) -> str:
     known = ", ".join([how] * bool(how) + [f"last seen at {last}"] * bool(last)) if not several else ""
     told = f" ({known})" if known else ""
     what = awaited(chain.end.node)
+    if fills_a_queue(chain):
+        waits = f"pid {chain.start.pid} at {show(chain.start.frame)}"
+        return f"{ended} {has} ended{told}, and {waits} waits for more from it; {who(chain)} waits for room in a queue"
     if what == A_BARRIER:
         return f"{who(chain)} waits at a barrier for {ended}, which {has} ended{told}"
     if what == A_CONDITION:
@@ -85,9 +89,29 @@ def left_waiting(case: Case, chain: Chain, dead: tuple[int, ...]) -> str:
     return f"{is_gone}, and {who(chain)} waits for a lock between processes that {kept} never gave back"
 
 
+def fills_a_queue(chain: Chain) -> bool:
+    """Whether the end of the chain has something to give, and waits for room: it is the one who asks that is left waiting."""
+    return "mp_queue_put" in chain.end.node.inner and chain.start.pid != chain.end.node.pid
+
+
+def left(chain: Chain, ends: tuple[Culprit, ...]) -> tuple[Culprit, ...]:
+    """Who is left waiting, to be named beside the dead."""
+    return (culprit(chain.start),) if fills_a_queue(chain) else ends
+
+
+def lasting(case: Case, chain: Chain) -> tuple[Lull, float]:
+    """For how long the wait counts as lasting, and the patience that it gets: more where somebody who may end it moves."""
+    watched = silent_seconds(case, chain)
+    if chain.end.detail != OTHERS_MOVE:
+        return Lull(watched, (), 1.0), STRUCTURAL_SECONDS
+    return lull(case, case.job.members[chain.start.pid], watched, temporal(case)), temporal(case)
+
+
 def way_out(chain: Chain) -> str:
     """How a program is written that goes on, or raises, where one of its processes ends."""
     what = awaited(chain.end.node)
+    if fills_a_queue(chain):
+        return "ask process.is_alive() where get() times out, or put a last item on every way out of the process"
     if what == A_BARRIER:
         return "barrier.abort() where a worker fails, or barrier.wait(timeout=...): the others then raise BrokenBarrierError"
     return "wait with a timeout" if what == A_CONDITION else "release it on every way out: with lock: ..."

@@ -28,7 +28,6 @@ from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import culprit, node_of, silence
-from perfwatch.triage.waits.threads import OTHERS_MOVE
 from perfwatch.triage.words.frames import show
 
 CAUSE = Cause("dead_worker", "hung", "user_code", (Process, Thread, Stack))
@@ -49,12 +48,8 @@ def judge(case: Case) -> Outcome:
             return _gone(case, chain)
     for chain in case.still_chains:
         wait = chain.end.node.wait
-        if (
-            chain.end.kind == "lock"
-            and wait is not None
-            and wait.shared
-            and (dead := ended_processes.dead_beside(case, chain))
-        ):
+        shared = chain.end.kind == "lock" and wait is not None and wait.shared
+        if shared and (dead := ended_processes.dead_beside(case, chain)):
             return _orphaned_lock(case, chain, dead)
         if chain.end.kind == "idle" and "pool" in chain.through:
             return _lost_task(case, chain)
@@ -113,26 +108,28 @@ def _lost_task(case: Case, chain: Chain) -> Outcome:
 def _orphaned_lock(case: Case, chain: Chain, dead: tuple[int, ...]) -> Outcome:
     """Whoever lives and shares the lock waits too: one that has ended took it along, or one of its slots, or is missed at a barrier."""
     dead = ended_processes.missed(case, chain, dead)
-    how = how_it_ended(case.history, dead[-1])
+    how, (lasts, patience) = how_it_ended(case.history, dead[-1]), ended_processes.lasting(case, chain)
     found = hung(
         case,
         CAUSE.name,
         chain,
         owner=CAUSE.owner,
         summary=ended_processes.left_waiting(case, chain, dead),
-        patience=STRUCTURAL_SECONDS if chain.end.detail != OTHERS_MOVE else temporal(case),
+        patience=patience,
+        silent=lasts.seconds,
         evidence=(
+            *lasts.evidence,
             case.saw("process", f"pid {dead[-1]}", "is gone", how or "ended, or a zombie", "alive"),
             *ended_processes.words_of(case, dead),
         ),
-        ceiling=INFERRED,
+        ceiling=min(INFERRED, lasts.ceiling),
         alternatives=(
             Alternative(cause="stuck_worker", refuted_by="whoever lives and could let it go on waits itself"),
         ),
         next=(ended_processes.where_to_look(case, dead[-1]), ended_processes.way_out(chain)),
     )
     lost = tuple(culprit(node_of(case.history, case.job, pid)) for pid in dead[-ended_processes.SHOWN :])
-    return msgspec.structs.replace(found, culprits=(*lost, *found.culprits))
+    return msgspec.structs.replace(found, culprits=(*lost, *ended_processes.left(chain, found.culprits)))
 
 
 def _waiter(chain: Chain) -> str:
