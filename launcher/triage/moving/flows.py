@@ -23,6 +23,9 @@ class Flow:
     queued_bytes: int  # written, and not confirmed by the other end
     retransmits: int  # within the window
     carried_bytes: int = 0  # both ways, since the connections were opened
+    standing_bytes: int = (
+        0  # written and not confirmed at each look, while nothing was: no keep-alive is under way so long
+    )
 
     @property
     def lost(self) -> bool:
@@ -37,7 +40,8 @@ class Flow:
     @property
     def owes_nothing(self) -> bool:
         """Whether nothing is under way: what was sent has been confirmed, nothing is sent again, and nothing comes."""
-        return self.queued_bytes <= KEEP_ALIVE_BYTES and self.retransmits < LOST and self.silent
+        under_way = self.queued_bytes > KEEP_ALIVE_BYTES or self.standing_bytes > 0
+        return not under_way and self.retransmits < LOST and self.silent
 
     @property
     def silent(self) -> bool:
@@ -72,4 +76,5 @@ def _between(looks: Sequence[Seen[r.Traffic]]) -> Flow | None:
         last.queued_bytes,
         max(0, last.retransmits - first.retransmits),
         last.received_bytes + last.sent_bytes,
+        min(one.reading.queued_bytes for one in looks) if last.sent_bytes == first.sent_bytes else 0,
     )

@@ -40,6 +40,7 @@ def carried(case: Case, seconds: float) -> Flow | None:
         sum(one.queued_bytes for one in known),
         sum(one.retransmits for one in known),
         min(one.carried_bytes for one in known),
+        sum(one.standing_bytes for one in known),
     )
 
 
