@@ -155,9 +155,9 @@ class Stack(Reading, frozen=True, kw_only=True):
     samples: int = 1
     span_seconds: float = 0.0
     native: bool = False
-    texts: tuple[
-        str, ...
-    ] = ()  # string values found in locals of the innermost user frame, redacted (asked for on one suspect only)
+    # String values found in locals of the innermost user frame, redacted (asked for on one suspect only), and the locals' names.
+    texts: tuple[str, ...] = ()
+    text_names: tuple[str, ...] = ()
 
 
 class StackFailure(Reading, frozen=True, kw_only=True):
@@ -203,6 +203,7 @@ class SourceLine(Reading, frozen=True, kw_only=True):
     retried_calls: tuple[str, ...] = ()  # what that loop tries, where this line is what it does when the try has failed
     asked_calls: tuple[str, ...] = ()  # what that loop asks, where this line only waits because of the answer
     loop_files: tuple[str, ...] = ()  # literal names of files that the loop tests (``FILE_TESTS``)
+    tested_names: tuple[str, ...] = ()  # variables that these tests are given as they are
     awaits: str = ""  # whether that loop waits until such a file ``APPEARS`` or ``GOES``; empty: not known
     # What is tested (``FLAG`` ...) between it and the backward pass of the innermost loop, and its step.
     passes_if: tuple[str, ...] = ()

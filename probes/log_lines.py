@@ -39,7 +39,7 @@ def count_alike(end: bytes) -> int | None:
     """How many of these lines are like one of the last three, whichever makes the most."""
     if b"\0" in end:
         return None
-    shapes = [shape for line in _END.split(end) if line.strip() for shape in (shape_of(line),)]
+    shapes = [shape_of(line) for line in _END.split(end) if line.strip()]
     alike = Counter(shape for shape in shapes if shape is not None)
     return max((alike[shape] for shape in shapes[-LAST_LINES:] if shape is not None), default=None)
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 
 from perfwatch.probes.deadline import Caller
-from perfwatch.probes.file_waits import awaits
+from perfwatch.probes.file_waits import awaits, tested_names
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.loop_kinds import Loop, comes_to_its_end, dotted, fills, hands_out, nears_its_end, only_tests
 from perfwatch.probes.loop_tests import tests_before
@@ -132,6 +132,7 @@ def describe(text: str, file: str, line: int) -> SourceLine:
         retried_calls=_retried(tree, loop, line) if loop else (),
         asked_calls=_asked(tree, loop, line) if loop else (),
         loop_files=_files(loop) if loop is not None else (),
+        tested_names=tested_names(loop) if loop is not None else (),
         awaits=awaits(loop) if loop is not None else "",
         passes_if=tests_before(loop, "backward", line) if loop is not None else (),
         steps_if=tests_before(loop, "step", line) if loop is not None else (),

@@ -46,7 +46,7 @@ class Descriptor(Reading, frozen=True, kw_only=True):
     lock_holders: tuple[int, ...] = ()  # processes that hold a flock/fcntl lock on this file (/proc/locks)
     holders_started: tuple[int, ...] = ()  # what these have started, and what that has
     changed_ago_seconds: float | None = (
-        None  # a path that is waited for, where it is there: since its newest change of any kind
+        None  # a path that is waited for and is there: since its newest change of any kind
     )
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 # Triage turns a recording into a verdict and sees nothing else: no clock, file, process, chance or environment.
-# (Of ``signal`` it takes the names of signals.)
+# (Of ``signal`` it takes the names of signals, of ``shlex`` how a name is quoted.)
 ALLOWED_IN_TRIAGE = {
     "abc", "ast", "bisect", "collections", "dataclasses", "datetime", "enum", "functools", "heapq", "itertools", "math",
-    "msgspec", "operator", "re", "signal", "statistics", "string", "types", "typing", "perfwatch",
+    "msgspec", "operator", "re", "shlex", "signal", "statistics", "string", "types", "typing", "perfwatch",
 }  # fmt: skip
 ALLOWED_FROM_PERFWATCH_IN_TRIAGE = (
     "perfwatch.triage.",

@@ -95,7 +95,7 @@ class Sampling:
         polls = {
             chain.end.node.pid: chain.end.detail for chain in case.chains.values() if chain.end.kind == "file_poll"
         }
-        self._look.behind((), {pid: path for pid, path in list(polls.items())[: cadence.MOST_SAMPLED] if path})
+        self._look.behind((), {pid: path for pid, path in list(polls.items())[: cadence.MOST_SAMPLED] if "/" in path})
         for pid in [pid for pid, path in polls.items() if not path and pid not in self._read_texts]:
             self._read_texts.add(pid)
             self._look.dump([pid], texts=True)

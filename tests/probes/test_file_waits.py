@@ -25,6 +25,7 @@ from perfwatch.triage.waits.polling import SOUGHT
         ("while not (folder / 'a').exists() or tries < 3:\n    time.sleep(1)", ""),
         ("while not (a.exists() and b.exists()):\n    time.sleep(1)", ""),
         ("while len(os.listdir(folder)) < world:\n    time.sleep(1)", ""),
+        ("while True:\n    for one in parts:\n        if one.exists():\n            break\n    time.sleep(1)", ""),
         ("while not ready(folder):\n    time.sleep(1)", ""),
         ("while os.path.exists(lock):\n    if os.path.exists(stop):\n        return\n    time.sleep(1)", ""),
     ],
@@ -35,6 +36,22 @@ def test_the_test_of_a_loop_tells_what_it_waits_for(loop: str, awaits: str) -> N
     text = f"def wait():\n{body}\n"
 
     assert describe(text, "/app/a.py", len(text.splitlines())).awaits == awaits
+
+
+@pytest.mark.parametrize(
+    ("test", "tested"),
+    [
+        ("os.path.exists(done)", ("done",)),
+        ("done.exists() and not stop.is_file()", ("done", "stop")),
+        ("os.path.exists(self.path)", ()),
+        ("os.path.exists(os.path.join(folder, name))", ()),
+        ("(folder / name).exists()", ()),
+        ("ready(folder)", ()),
+    ],
+)
+def test_only_a_variable_that_is_tested_as_it_is_holds_the_path(test: str, tested: tuple[str, ...]) -> None:
+    """A part of an expression is a part of the path."""
+    assert describe(f"while not ({test}):\n    time.sleep(1)\n", "/app/a.py", 2).tested_names == tested
 
 
 def test_a_path_is_looked_at_as_its_process_sees_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,6 +158,7 @@ def test_texts_are_path_like_strings_of_the_innermost_user_frame_redacted() -> N
     [stack] = parse_dump(7, text, redact=lambda found: found.replace("shard-7", "X"))
 
     assert stack.texts == ("/data/X.tar", "a.idx", "b.idx")
+    assert stack.text_names == ("path", "names", "names")
 
 
 def test_texts_of_the_caller_stand_in_where_the_innermost_frame_has_none() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfwatch.probes.readings import Process
+from perfwatch.probes.readings import Frame, Process, Stack
 from perfwatch.triage.history import History
 from perfwatch.triage.roles.job import read_job
 from perfwatch.triage.waits.node import node_of
@@ -49,4 +49,26 @@ def test_a_loader_that_inherited_the_read_end_is_nobody_to_wait_for(
         history.add(0.0, one)
     job = read_job(history)
 
-    assert at_pipe(job, node_of(history, job, CHILD), holders, writing) == left
+    assert at_pipe(history, job, node_of(history, job, CHILD), holders, writing) == left
+
+
+@pytest.mark.parametrize(
+    ("waiting", "left"),
+    [((LOADER,), (PEER,)), ((LOADER, PEER), (LOADER, PEER))],
+    ids=["one_of_two", "all"],
+)
+def test_whose_own_queue_is_full_owes_nothing_to_an_empty_one(waiting: tuple[int, ...], left: tuple[int, ...]) -> None:
+    """Forked readers hold each other's pipes; where all of them wait for room, one of their queues does not get through."""
+    history = History(at=1.0)
+    for pid, parent in ((TRAINER, 1), (LOADER, TRAINER), (PEER, TRAINER)):
+        command = ("python", "train.py")
+        history.add(
+            0.0, Process(pid=pid, start_ticks=pid, parent_pid=parent, name="python", command=command, python=True)
+        )
+        at = "put" if pid in waiting else "read"
+        file = "/usr/lib/python3.11/multiprocessing/queues.py" if pid in waiting else "/app/feed.py"
+        frames = (Frame(at, file, 89), Frame("reader", "/app/feed.py", 30))
+        history.add(0.5, Stack(pid=pid, tid=pid, frames=frames))
+    job = read_job(history)
+
+    assert at_pipe(history, job, node_of(history, job, TRAINER), (LOADER, PEER), False) == left

@@ -37,14 +37,17 @@ WAITS: Frames = (Frame("guarded", TRAIN, 18), MODULE)
 BEGAN, SEEN_FOR = 20.0, 6.0
 
 
-def looks_for_it(awaits: str, changed_ago_seconds: float | None) -> Verdict:
-    """What is said after six seconds of a rank that looks for a file; ``changed_ago_seconds``: of the file, None where it is not there."""
+def looks_for_it(awaits: str, changed_ago_seconds: float | None, variable: str = "lock") -> Verdict:
+    """What is said after six seconds of a rank that looks for the file ``lock``.
+
+    changed_ago_seconds: of the path in ``variable``; None where it is not there.
+    """
     history, end = job(1, trained=False), BEGAN + SEEN_FOR
     runs(history, FIRST, (WAITS,), BEGAN, end, share=0.001, wait=NAP, switches_per_second=2.0)
     uses(history, FIRST, 0.001, 0.0, end, BEGAN)
-    history.add(BEGAN, SourceLine(file=TRAIN, line=18, text="time.sleep(0.5)", calls=("time.sleep",), awaits=awaits,
+    history.add(BEGAN, SourceLine(file=TRAIN, line=18, text="time.sleep(0.5)", calls=("time.sleep",), awaits=awaits, tested_names=("lock",),
                                   loop_calls=("os.path.exists", "time.sleep"), loops=("while",)))  # fmt: skip
-    history.add(end - 0.2, Stack(pid=FIRST, tid=FIRST, frames=WAITS, texts=(PATH,)))
+    history.add(end - 0.2, Stack(pid=FIRST, tid=FIRST, frames=WAITS, texts=(PATH,), text_names=(variable,)))
     kind = "missing" if changed_ago_seconds is None else "file"
     history.add(end, Descriptor(pid=FIRST, fd=SOUGHT, kind=kind, target=PATH, changed_ago_seconds=changed_ago_seconds))
     return judged(history, end)
@@ -70,6 +73,26 @@ def test_a_file_that_is_there_tells_since_when_it_stays(
     assert verdict.state == state
     assert verdict.summary.endswith(f"waits for {said}")
     assert verdict.confidence <= 0.78
+
+
+def test_a_path_in_a_variable_that_the_loop_does_not_test_is_not_what_it_waits_for() -> None:
+    """However old that file is: it is near it, perhaps."""
+    verdict = looks_for_it(GOES, 3000.0, variable="table")
+
+    assert verdict.state == "inconclusive"
+    assert verdict.summary.endswith(f"waits for a file to be removed; in its variables: {PATH}")
+
+
+def test_what_is_to_be_typed_is_quoted() -> None:
+    """A file's name is not ours."""
+    history, end, name = job(1, trained=False), BEGAN + 66.0, "/data/a b;$(reboot)"
+    runs(history, FIRST, (WAITS,), BEGAN, end, share=0.001, wait=NAP, switches_per_second=2.0)
+    uses(history, FIRST, 0.001, 0.0, end, BEGAN)
+    history.add(BEGAN, SourceLine(file=TRAIN, line=18, text="time.sleep(0.5)", calls=("time.sleep",), tested_names=("lock",),
+                                  loop_calls=("os.path.exists", "time.sleep"), loops=("while",)))  # fmt: skip
+    history.add(end - 0.2, Stack(pid=FIRST, tid=FIRST, frames=WAITS, texts=(name,), text_names=("lock",)))
+
+    assert judged(history, end).next == (f"ls -l '{name}'; fuser -v '{name}'",)
 
 
 def test_what_a_lock_guards_is_not_told_as_the_lock() -> None:

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from perfwatch.probes.readings import FileGrowth, Frame, SourceLine, Thread, Wait
+from perfwatch.probes.readings import FileGrowth, Frame, SourceLine, Stack, Thread, Wait
 from perfwatch.triage.history import History
 from perfwatch.triage.verdict import Verdict
-from tests.triage.rank_looks import FIRST, MODULE, TRAIN, Frames, job, judged, runs, uses
+from tests.triage.rank_looks import FIRST, MODULE, TRAIN, Frames, job, judged, looks, uses
 
 POLLS: Frames = (Frame("wait_for_teacher", TRAIN, 24), MODULE)
 NAP = Wait(call="clock_nanosleep", number=230, kind="sleep", remaining_seconds=0.5)
@@ -21,19 +21,22 @@ LOG: dict[str, Any] = {
 }
 
 
-def polls(*files: dict[str, Any], calls: int = 210) -> Verdict:
-    """What is said after six seconds of a rank that sleeps and looks for a file, of which it is known what it writes."""
+def polls(*files: dict[str, Any], calls: int = 210, writes: int = 0, ran: float = 40.0) -> Verdict:
+    """What is said after six seconds of a rank that sleeps and looks for a file, of which it is known what it writes.
+
+    calls: to write, that its training thread has made. writes: and makes at each look. ran: seconds of CPU time, until then.
+    """
     history: History = job(1, trained=False)
-    runs(history, FIRST, (POLLS,), BEGAN, BEGAN + SEEN_FOR, share=0.001, wait=NAP, switches_per_second=2.0)
-    uses(history, FIRST, 0.001, 0.0, BEGAN + SEEN_FOR, BEGAN)
-    text = "time.sleep(0.5)"
-    history.add(BEGAN, SourceLine(file=TRAIN, line=24, text=text, calls=("time.sleep",),
+    end = BEGAN + SEEN_FOR
+    for turn, at in enumerate(looks(BEGAN, end)):
+        history.add(at, Thread(pid=FIRST, tid=FIRST, name="python", state="S", cpu_seconds=ran, run_seconds=ran + turn / 1000,
+                               wait=NAP, voluntary_switches=turn, ran_ago_seconds=0.01, write_calls=calls + writes * turn))  # fmt: skip
+        history.add(at, Stack(pid=FIRST, tid=FIRST, frames=POLLS, samples=10, span_seconds=0.5))
+    uses(history, FIRST, 0.001, 0.0, end, BEGAN)
+    history.add(BEGAN, SourceLine(file=TRAIN, line=24, text="time.sleep(0.5)", calls=("time.sleep",),
                                   loop_calls=("os.path.exists", "time.sleep"), loops=("while",)))  # fmt: skip
     for file in files:
         history.add(BEGAN + 1.0, FileGrowth(pid=FIRST, **file))
-    end = BEGAN + SEEN_FOR
-    history.add(end, Thread(pid=FIRST, tid=FIRST, name="python", state="S", cpu_seconds=5.0, run_seconds=5.006, wait=NAP,
-                            voluntary_switches=312, ran_ago_seconds=0.01, write_calls=calls))  # fmt: skip
     return judged(history, end)
 
 
@@ -72,6 +75,16 @@ def test_a_rank_that_writes_another_file_is_not_silent() -> None:
     events = {"fd": 7, "path": "/runs/events.out", "size_bytes": 77, "modified_ago_seconds": 2.0}
 
     assert polls(LOG, events).state == "inconclusive"
+
+
+def test_a_rank_that_writes_to_a_terminal_meanwhile_is_not_silent() -> None:
+    """Or to a pipe, or to files that it closes again: its calls tell."""
+    assert polls(LOG, writes=1).state == "inconclusive"
+
+
+def test_who_computed_for_longer_than_the_log_was_written_went_on_without_a_word() -> None:
+    """The lines were about its start."""
+    assert polls(LOG, ran=90.0).state == "inconclusive"
 
 
 def test_without_files_the_patience_is_waited_out() -> None:

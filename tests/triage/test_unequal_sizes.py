@@ -5,8 +5,8 @@ from pathlib import Path
 
 import msgspec
 
-from perfwatch.probes.readings import Host, Network
-from perfwatch.recording import load
+from perfwatch.probes.readings import Host, Network, Traffic
+from perfwatch.recording import Record, load
 from perfwatch.triage.diagnose import diagnose
 
 RECORDING = Path(__file__).parent / "recordings" / "mismatched_collective" / "fires" / "sizes-sockets-four"
@@ -27,3 +27,15 @@ def test_where_there_is_an_rdma_port_the_network_is_not_ruled_out() -> None:
 
     assert looks
     assert diagnose(seen, AT).cause == "wedged_collective"
+
+
+def test_what_was_not_confirmed_at_any_look_has_not_arrived() -> None:
+    """However little it is: a keep-alive is confirmed within milliseconds, and the kernel sends again ever more seldom."""
+    whole, same = load(RECORDING), {"queued_bytes": 192, "sent_bytes": 50_000_000, "received_bytes": 50_000_000}
+
+    def stuck(one: Record) -> Record:
+        if not isinstance(one.reading, Traffic):
+            return one
+        return msgspec.structs.replace(one, reading=msgspec.structs.replace(one.reading, **same))
+
+    assert diagnose(replace(whole, records=tuple(map(stuck, whole.records))), AT).cause == "wedged_collective"

@@ -23,9 +23,8 @@ class Flow:
     queued_bytes: int  # written, and not confirmed by the other end
     retransmits: int  # within the window
     carried_bytes: int = 0  # both ways, since the connections were opened
-    standing_bytes: int = (
-        0  # written and not confirmed at each look, while nothing was: no keep-alive is under way so long
-    )
+    # Written and not confirmed at each look, while nothing else was confirmed: no keep-alive is under way so long.
+    standing_bytes: int = 0
 
     @property
     def lost(self) -> bool:

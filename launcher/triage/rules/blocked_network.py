@@ -18,6 +18,8 @@ What to do next
     Ask the named peer; give the request a timeout.
 """
 
+from shlex import quote
+
 from perfwatch.probes.readings import Descriptor, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, temporal, wakes_soon, who
@@ -105,7 +107,7 @@ def _what(chain: Chain, peer: str, quiet: float) -> str:
 
 def _next(end: End, line: bool) -> tuple[str, ...]:
     if line and end.descriptor is not None:
-        return (f"fuser -v {end.descriptor.target}", "look at the device; read with a time limit (select)")
+        return (f"fuser -v {quote(end.descriptor.target)}", "look at the device; read with a time limit (select)")
     return (*(ask(end) or ("ss -tnp",)), _gives_up(end) if sends(end) is not None else TIMEOUT)
 
 

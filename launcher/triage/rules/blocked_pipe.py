@@ -20,6 +20,8 @@ What to do next
     Read the pipe (or kill the reader, if it is stuck), redirect the job's output to a file. At a terminal, Ctrl-Q.
 """
 
+from shlex import quote
+
 import msgspec
 
 from perfwatch.probes.readings import Descriptor, Thread
@@ -83,7 +85,7 @@ def judge(case: Case) -> Outcome:
                 case.saw("pipe", name, "the other end", missing, "somebody reads" if writes else "somebody writes"),
             ),
             alternatives=(Alternative(cause="slow_output", refuted_by="not one write went through meanwhile"),),
-            next=(f"ls -l {name}" if name.startswith("/") else f"ls -l /proc/{end.node.pid}/fd",),
+            next=(f"ls -l {quote(name)}" if name.startswith("/") else f"ls -l /proc/{end.node.pid}/fd",),
         )
     return None
 

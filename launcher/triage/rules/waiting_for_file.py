@@ -21,6 +21,8 @@ What to do next
     If the owner is gone, remove the named file; else look at the owner.
 """
 
+from shlex import quote
+
 import msgspec
 
 from perfwatch.probes.readings import Stack, Thread
@@ -104,8 +106,9 @@ def _next(end: End, near: tuple[str, ...]) -> str:
     """How to look at it: the file of a lock mostly lies beside what it guards."""
     path = next((text for text in near if "/" in text), "")
     if path:
-        return f"ls -l {path}*"
-    return f"ls -l {end.detail}; fuser -v {end.detail}" if end.detail else "cat /proc/locks"
+        return f"ls -l {quote(path)}*"
+    file = quote(end.detail)
+    return f"ls -l {file}; fuser -v {file}" if end.detail else "cat /proc/locks"
 
 
 def _holder(node: Node) -> str:

@@ -228,7 +228,7 @@ def _serving(history: History, job: Job, pids: tuple[int, ...]) -> tuple[Node, .
 def _pipe(history: History, job: Job, node: Node, wait: r.Wait, pipe: r.Descriptor) -> Edge:
     writing = gives(wait, pipe.fd)
     far = pipe.readers if writing else pipe.writers
-    inside = workers.at_pipe(job, node, far, writing)
+    inside = workers.at_pipe(history, job, node, far, writing)
     verb, stream = "read" if writing else "write to", STREAMS.get(pipe.fd)
     name = f"{pipe.target} ({stream} of pid {node.pid})" if stream else pipe.target
     if inside and not writing and (works := own_pipe.at_work(history, job, node, pipe, inside, name)) is not None:

@@ -63,15 +63,15 @@ def wakes_in(case: Case, end: End) -> float | None:
 
 
 def held_for(case: Case, end: End) -> tuple[float, int] | None:
-    """For how many seconds the lock has been held at least, and by whom: none of its holders' threads has run since.
+    """For how many seconds the lock has been held at least, and by whom: no thread of its holders, or of what they started, ran since.
 
     What does not run takes no lock. None where a holder is a member of the job, or not all of its threads are known.
     """
     pids = holders(case, end)
     if not pids or len(pids) < len(end.others):
         return None
-    rested = [(_rested(case, pid), pid) for pid in pids]
-    return min(rested) if all(seconds > 0.0 for seconds, _ in rested) else None
+    rested = min(_rested(case, pid) for pid in (*pids, *workers(case, end)))
+    return (rested, pids[0]) if rested > 0.0 else None
 
 
 def _rested(case: Case, pid: int) -> float:

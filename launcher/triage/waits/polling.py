@@ -79,7 +79,7 @@ def supervises(history: History, node: Node) -> bool:
 
 
 def path_of(history: History, node: Node) -> str:
-    """The path that it waits for, from the blocked call, its loop's text or a string in the frame's locals; "" when unknown.
+    """The path that it waits for, from the blocked call, its loop's text or the variable that the loop tests; "" when unknown.
 
     The file of a lock is named after what it guards, and its name is made in the lock itself: a path in the variables of whoever
     takes it is near it, and not it. Of several paths nobody knows which it is, and one that is there is not what is to appear.
@@ -90,13 +90,20 @@ def path_of(history: History, node: Node) -> str:
     named = source.loop_files if source is not None else ()
     if not named and takes_a_lock(history, node):
         return ""
-    texts = _files((*named, *_texts(history, node)))
-    named_files = [text for text in named if FILE_NAME.search(text)]
-    told = [*named_files, *(text for text in texts if "/" in text)] or [
-        text for text in texts if FILE_NAME.search(text)
-    ]
+    texts = _files((*named, *(_texts(history, node) if named or source is None else _tested(history, node, source))))
+    whole = [text for text in texts if text in named and FILE_NAME.search(text)]
+    told = [*whole, *(text for text in texts if "/" in text)] or [text for text in texts if FILE_NAME.search(text)]
     path = told[0] if named or len(told) == 1 else ""
     return "" if source is not None and source.awaits == r.APPEARS and is_there(history, node.pid, path) else path
+
+
+def _tested(history: History, node: Node, source: r.SourceLine) -> tuple[str, ...]:
+    """The texts of the variables that a loop tests; all of them where their names were not read."""
+    stack = _with_texts(history, node)
+    if stack is None or not stack.text_names:
+        return _texts(history, node)
+    both = zip(stack.texts, stack.text_names, strict=True)
+    return tuple(text for text, name in both if name in source.tested_names)
 
 
 def in_words(history: History, node: Node, path: str) -> str:
@@ -106,10 +113,10 @@ def in_words(history: History, node: Node, path: str) -> str:
     source = source_of(history, node)
     waits = source.awaits if source is not None else ""
     there = is_there(history, node.pid, path)
-    if waits == r.APPEARS or there is False:
-        return f"{path or 'a file'} to appear"
     if waits == r.GOES:
         return f"{path or 'a file'} to be removed"
+    if waits == r.APPEARS or there is False:
+        return f"{path or 'a file'} to appear"
     return f"{path} to change or to be removed" if there else f"{path or 'a file'} to appear or to be released"
 
 
@@ -144,8 +151,14 @@ def texts_near(history: History, node: Node) -> tuple[str, ...]:
 
 
 def _texts(history: History, node: Node) -> tuple[str, ...]:
+    stack = _with_texts(history, node)
+    return stack.texts if stack is not None else ()
+
+
+def _with_texts(history: History, node: Node) -> r.Stack | None:
+    """The newest stack whose variables were read."""
     stacks = reversed(history.series(r.Stack, node.pid, node.tid))
-    return next((seen.reading.texts for seen in stacks if seen.reading.texts), ())
+    return next((seen.reading for seen in stacks if seen.reading.texts), None)
 
 
 def opened(history: History, node: Node) -> r.Descriptor | None:

@@ -76,15 +76,19 @@ def _list(nodes: list[Node]) -> str:
     return shown + (" ..." if len(nodes) > 4 else "")
 
 
-def at_pipe(job: Job, node: Node, holders: Iterable[int], writing: bool) -> tuple[int, ...]:
+def at_pipe(history: History, job: Job, node: Node, holders: Iterable[int], writing: bool) -> tuple[int, ...]:
     """Of the processes that hold the other end of a thread's pipe, those of the job that may use it.
 
-    What loads data for a holder was forked with its descriptors, and leaves reading to it; the write end it keeps open.
+    What loads data for a holder was forked with its descriptors, and leaves reading to it; the write end it keeps open. Of several
+    who may write, one that waits for room in a queue has written to another pipe, which is full; nothing is in this one.
     """
     inside = [m for pid in holders if pid != node.pid and (m := job.members.get(pid)) and m.role != "service"]
     pids = {member.pid for member in inside if writing}
     forked = {m.pid for m in inside if m.role in ("worker", "pool_worker") and m.process.parent_pid in pids}
-    return tuple(member.pid for member in inside if member.pid not in forked)
+    using = tuple(member.pid for member in inside if member.pid not in forked)
+    if writing:
+        return using
+    return tuple(pid for pid in using if "mp_queue_put" not in node_of(history, job, pid).inner) or using
 
 
 def idle(worker: Node) -> bool:
