@@ -128,7 +128,8 @@ def _stays(case: Case, end: End) -> Quiet:
 def _lasting(case: Case, rank: Member, watched: float, patience: float, remembered: Quiet, ceiling: float) -> Lull:
     if case.progress[rank.pid].steps is not None or watched >= min(remembered.seconds, patience):
         return Lull(watched, (), 1.0)
-    return Lull(min(remembered.seconds, patience - WATCHED_SECONDS + watched), remembered.evidence, ceiling)
+    until = remembered.seconds if watched >= WATCHED_SECONDS else patience - WATCHED_SECONDS + watched
+    return Lull(min(remembered.seconds, until), remembered.evidence, ceiling)
 
 
 def quiet(case: Case, rank: Member) -> Quiet:
