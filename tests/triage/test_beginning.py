@@ -92,3 +92,27 @@ def test_a_model_that_was_compiled_before_its_first_step_is_not_compiled_again_a
     assert not beginning(case)
     assert case.profile(case.ranks[0], 20.0).share("compile") > 0.15
     assert recompiling.judge(case) is None
+
+
+EXECUTES = Frame("_LoaderBasics.exec_module", "<frozen importlib._bootstrap_external>", 995)
+LOOKS_UP = Frame("_handle_fromlist", "<frozen importlib._bootstrap>", 1415)
+OPTIMIZER_IS_MADE = Frame("main", "/app/train.py", 9)
+
+
+@pytest.mark.parametrize(
+    ("at_first", "seconds", "begins"),
+    [
+        ((EXECUTES, OPTIMIZER_IS_MADE), 4, True),
+        ((EXECUTES, OPTIMIZER_IS_MADE), SETTLED_SECONDS + 4, False),
+        ((LOOKS_UP, OPTIMIZER_IS_MADE), 4, False),
+        ((*FORWARD, EXECUTES, Frame("<module>", "/app/start.py", 2)), 4, False),
+    ],
+    ids=["just_now", "long_ago", "looks_a_module_up", "trains_where_it_is_imported"],
+)
+def test_who_was_seen_to_import_a_library_has_just_begun(
+    at_first: tuple[Frame, ...], seconds: float, begins: bool
+) -> None:
+    """The optimizer imports torch's compiler, and the first step follows at once."""
+    job = Training(card=False).goes_on(2, [at_first]).goes_on(seconds, [FORWARD, BACKWARD, OPTIMIZER])
+
+    assert beginning(job.case()) is begins

@@ -237,6 +237,10 @@ def test_threads_of_a_pool_without_a_task_are_no_partners_of_a_deadlock() -> Non
         ("stalled_collective/fires/reader_locked_out", "and thread reader at shrink (tile_cache.py:28) for a lock"),
         ("stalled_collective/fires/store_that_refuses", "at read (store.py:21) backs off and tries again and again"),
         ("stalled_collective/fires/two_of_four_loop", "ranks 0, 2 never joined the gradients' reduction"),
+        (
+            "stalled_collective/fires/left_before_the_attach-nccl",
+            "rank 1 is gone, and never joined the gradients' reduction: no process of it is here any more",
+        ),
         ("starved_by_transforms/fires/one_of_two_workers", "while 1 of 2 workers is computing, mostly at resample"),
         ("waiting_for_file/fires/database_of_another_rank", "held by rank 2 (pid 931), at main (fit.py:55)"),
         ("hung_at_exit/fires/queue_unread", "(nobody else holds the other end) to read"),

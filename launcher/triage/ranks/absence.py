@@ -78,8 +78,7 @@ def elsewhere(case: Case, waiting: list[Chain], graph: WaitGraph, seat: Seat) ->
         CAUSE,
         waiting[0],
         owner="user_code",
-        summary=f"{seat.name} never joined {call(case, graph, waiting)}: it has called less often than the others, and no count "
-        f"grows{', and RAS does not hear from it' if lost else ''}; {listed([rank_of(chain) for chain in waiting])} for it",
+        summary=f"{seat.name} {_why(lost, gone, call(case, graph, waiting))}; {listed([rank_of(chain) for chain in waiting])} for it",
         patience=GONE_SECONDS if gone else STRUCTURAL_SECONDS if lost else temporal(case),
         silent=graph.seconds,
         evidence=graph.evidence(case),
@@ -89,6 +88,13 @@ def elsewhere(case: Case, waiting: list[Chain], graph: WaitGraph, seat: Seat) ->
     links = tuple(link for chain in waiting for link in way(case, chain, graph.calls.get(rank_of(chain), "")))
     culprit = Culprit(pid=seat.pid or 0, rank=seat.rank, host=seat.host or None)
     return msgspec.structs.replace(found, culprits=(culprit,), wait_chain=links)
+
+
+def _why(lost: bool, gone: bool, op: str) -> str:
+    if gone:
+        return f"is gone, and never joined {op}: no process of it is here any more, and RAS does not hear from it"
+    unheard = ", and RAS does not hear from it" if lost else ""
+    return f"never joined {op}: it has called less often than the others, and no count grows{unheard}"
 
 
 def ended(case: Case, waiting: Chain, pid: int, rank: int | None, graph: WaitGraph | None) -> Finding:

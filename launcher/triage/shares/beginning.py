@@ -4,6 +4,7 @@ from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import median
 from perfwatch.triage.roles.job import Member
+from perfwatch.triage.words.frames import is_user, own_frames, short_name, tags_of
 
 # After the first step: what imports, the first allocations and the crowd of the start have cost is out of the windows then.
 SETTLED_SECONDS = 12.0
@@ -15,8 +16,8 @@ NOT_BY_SHARES = frozenset({"restart_loop", "mismatched_collective", "degraded_li
 
 
 def beginning(case: Case) -> bool:
-    """Whether some rank makes its first steps now, or none yet; only who has watched it from its start can tell."""
-    return any(_begins(case, rank) for rank in case.ranks)
+    """Whether some rank makes its first steps now, or none yet: it is watched from its start, or was seen to import its libraries."""
+    return any(_begins(case, rank) or _has_just_imported(case, rank) for rank in case.ranks)
 
 
 def _begins(case: Case, rank: Member) -> bool:
@@ -29,6 +30,21 @@ def _begins(case: Case, rank: Member) -> bool:
     if len(intervals) < 2 and first.reading.count > 2:
         return False
     return case.at - first.at + before < SETTLED_SECONDS
+
+
+def _has_just_imported(case: Case, rank: Member) -> bool:
+    """Whether a module of a library was executed a moment ago: torch imports its compiler with the first optimizer."""
+    return any(_imports(one.reading) for one in case.profile(rank).sights if one.at > case.at - SETTLED_SECONDS)
+
+
+def _imports(stack: r.Stack) -> bool:
+    """For the program's own code, which may train where it is imported itself; a module is executed once, and looked up often."""
+    for frame in own_frames(stack):
+        if is_user(frame):
+            return False
+        if short_name(frame.function) == "exec_module" and "import" in tags_of(frame.function, frame.file):
+            return True
+    return False
 
 
 def _age_seconds(case: Case, rank: Member) -> float:
