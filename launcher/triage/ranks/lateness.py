@@ -16,13 +16,14 @@ from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.starving import WAITING_SHARE, awaits_data
 from perfwatch.triage.slowness import WINDOW_SECONDS
 from perfwatch.triage.verdict import Culprit, Evidence
-from perfwatch.triage.words.frames import collective_name, show, tags
+from perfwatch.triage.words.frames import collective_name, show, tags, user_frame
 
 LOADER_SHARE = 0.3  # of the late rank's time spent waiting for its own workers
 DELAY_SHARE, DELAY_RATIO = 0.3, 2.0  # runnable and not running; so many times as much as the others
 CLOCK_RATIO = 0.9  # of the peers' clocks
 MOST_BEFORE = 0.8
 IMPORTING = 0.1  # of the time
+CAME_BACK, LATELY_SECONDS = 2, 6.0  # once may be the step that never ended
 RECEIVES = frozenset({"recv", "recv_object_list", "broadcast", "broadcast_object_list"})
 
 
@@ -39,6 +40,21 @@ class OwnCause:
 def in_collective(case: Case, stack: Stack) -> bool:
     """Whether a stack is where a rank waits for the others: a collective, backward, or an exchange of MPI."""
     return not tags(stack).isdisjoint({"collective", "backward"}) or waits_for_ranks(case.history, case.job, stack)
+
+
+def meets_again(case: Case, rank: Member, seconds: float) -> bool:
+    """Whether a rank was seen to leave what the ranks meet in, and to come back, again and again."""
+    return case.profile(rank, seconds).turns(partial(in_collective, case)) >= CAME_BACK
+
+
+def is_waited_for(case: Case, rank: Member, seconds: float) -> bool:
+    """Whether a rank comes again and again to the line in which others wait for it, for a moment, and they still go on from there."""
+    if not any(meets_again(case, other, LATELY_SECONDS) for other in case.ranks):
+        return False
+    at_it = partial(in_collective, case)
+    others = [one.reading for other in case.ranks for one in case.profile(other, seconds).sights]
+    lines = {user_frame(stack) for stack in others if at_it(stack)}
+    return case.profile(rank, seconds).turns(lambda stack: user_frame(stack) in lines) >= CAME_BACK
 
 
 def apart(case: Case) -> bool:

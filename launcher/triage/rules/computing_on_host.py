@@ -29,7 +29,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.independence import ONE_SOURCE
 from perfwatch.triage.moving.library_loops import library_loop
 from perfwatch.triage.ranks.collectives import growing
-from perfwatch.triage.ranks.lateness import in_collective
+from perfwatch.triage.ranks.lateness import LATELY_SECONDS, in_collective, meets_again
 from perfwatch.triage.ranks.leaving import leaves
 from perfwatch.triage.ranks.mpi import exchange
 from perfwatch.triage.rule import Cause
@@ -52,7 +52,7 @@ MODEL_SHARE = 0.2  # of samples in forward passes: above it a model runs, which 
 
 def judge(case: Case) -> Outcome:
     """Fires on a rank that computes in native code below one line, while no collective goes on."""
-    if growing(case):
+    if growing(case) or any(meets_again(case, rank, LATELY_SECONDS) for rank in case.ranks):
         return None  # the ranks meet in between: it is late, not long
     left = any(leaves(chain) for chain in case.chains.values())
     for phase in phases(case):

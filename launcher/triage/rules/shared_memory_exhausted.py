@@ -39,7 +39,8 @@ LATELY_SECONDS = 5.0  # a loader that fails for want of room takes its batches a
 
 def judge(case: Case) -> Outcome:
     """Fires when the job's /dev/shm is almost full."""
-    host = max(case.history.series(Host, seconds=LATELY_SECONDS), key=_used_share, default=case.latest_host())
+    lately = reversed(case.history.series(Host, seconds=LATELY_SECONDS))
+    host = max(lately, key=_used_share, default=case.latest_host())
     if host is None or (used := _used_share(host)) < FULL_SHARE:
         return None
     newest = case.latest_host()
@@ -47,8 +48,9 @@ def judge(case: Case) -> Outcome:
     filled, room = (host.reading.shm_used_bytes or 0) / 2**20, (host.reading.shm_total_bytes or 0) / 2**20
     for rank in case.ranks:
         seen = case.profile(rank, WINDOW_SECONDS)
-        failed = any(_failed_lately(case, worker) for worker in case.job.workers(rank.pid))
-        if not seen.samples or (case.progress[rank.pid].kind == "still" and not failed):
+        ended = [worker for worker in case.job.workers(rank.pid) if _ended_lately(case, worker)]
+        failed = any(worker.ended is not None and worker.ended.exit_code != 0 for worker in ended)
+        if not seen.samples or (case.progress[rank.pid].kind == "still" and not ended):
             continue
         lost = 1.0 if failed else _lost(case, seen)
         return slow(
@@ -75,11 +77,10 @@ def _used_share(host: Seen[Host]) -> float:
     return (host.reading.shm_used_bytes or 0) / (host.reading.shm_total_bytes or 1)
 
 
-def _failed_lately(case: Case, worker: Member) -> bool:
-    """Whether a worker has ended just now, and is not known to have ended well."""
+def _ended_lately(case: Case, worker: Member) -> bool:
+    """Whether a worker has ended just now: of itself, or by order of a loader that fails and ends them all, which takes seconds."""
     gone = case.history.latest(ProcessEnded, worker.pid)
-    late = gone is not None and gone.at >= case.at - WINDOW_SECONDS
-    return late and worker.ended is not None and worker.ended.exit_code != 0
+    return gone is not None and gone.at >= case.at - WINDOW_SECONDS
 
 
 def _lost(case: Case, seen: Profile) -> float:

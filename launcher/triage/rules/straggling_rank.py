@@ -43,7 +43,6 @@ RATIO = 3.0  # victims wait so many times as long as the straggler
 # Where ranks share CPUs the late one waits, too: for them, between two parts of a collective. It is the one that works then.
 CROWDED_RATIO, APART, WORKS, CROWDED_SURE = 2.0, 0.3, 2.0, 0.79
 SAVING = 0.5  # of what the late rank does besides waiting
-CAME_BACK = 2  # once may be the step that never ended
 OVERDUE_SECONDS, OVERDUE = 3.0, 2.5  # times the longest step lately, not that of minutes ago
 WOKEN = 3  # that often: less may be what led up to a hang
 
@@ -133,8 +132,8 @@ def _comes_back(case: Case, rank: Member) -> bool:
 
     The steps in between may take microseconds, which no look meets; the kernel counts each time that the thread was woken.
     """
-    seen = case.profile(rank, WINDOW_SECONDS)
-    if seen.turns(partial(lateness.in_collective, case)) >= CAME_BACK:
+    if lateness.meets_again(case, rank, WINDOW_SECONDS) or lateness.is_waited_for(case, rank, WINDOW_SECONDS):
         return True
+    seen = case.profile(rank, WINDOW_SECONDS)
     moved = moves(case.history, rank.pid, case.progress[rank.pid].thread)
     return moved.recurrent and moved.times >= WOKEN and seen.share_where(partial(lateness.in_collective, case)) > 0
