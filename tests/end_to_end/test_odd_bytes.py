@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.end_to_end.conftest import until
+
 PROGRAM = """
 import os, sys
 held = os.open(os.fsencode(sys.argv[1]), os.O_RDWR | os.O_CREAT)
@@ -44,4 +46,6 @@ def test_a_job_with_names_that_are_no_text_is_watched_and_recorded(tmp_path: Pat
     assert b"watcher failed" not in done.stderr
     assert b"internal error" not in done.stderr
     assert json.loads((tmp_path / "s" / "session.json").read_bytes())["command"][-1].endswith("/caf?.bin")
-    assert b"internal error" not in (tmp_path / "s" / "events.jsonl").read_bytes()
+    events = tmp_path / "s" / "events.jsonl"
+    until(lambda: events.exists() and b'"outcome"' in events.read_bytes())  # nobody waits for the watcher's last words
+    assert b"internal error" not in events.read_bytes()
