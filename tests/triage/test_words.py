@@ -241,6 +241,10 @@ def test_threads_of_a_pool_without_a_task_are_no_partners_of_a_deadlock() -> Non
             "stalled_collective/fires/left_before_the_attach-nccl",
             "rank 1 is gone, and never joined the gradients' reduction: no process of it is here any more",
         ),
+        (
+            "mismatched_collective/fires/one_gathers_one_receives-nccl",
+            "rank 1 has not come to all_gather 21: it is in a send or receive, which NCCL does not count, or in no call",
+        ),
         ("starved_by_transforms/fires/one_of_two_workers", "while 1 of 2 workers is computing, mostly at resample"),
         ("waiting_for_file/fires/database_of_another_rank", "held by rank 2 (pid 931), at main (fit.py:55)"),
         ("hung_at_exit/fires/queue_unread", "(nobody else holds the other end) to read"),

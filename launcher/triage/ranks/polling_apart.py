@@ -1,7 +1,8 @@
 """Every rank waits for its card, whose kernel only polls, and they stand at different lines: behind calls that do not belong together.
 
 Sends and receives that wait for each other look so where no flight recorder can be asked: NCCL's counts leave them out. For which call each
-rank waits nobody sees, so the full patience is given, and it is never called sure.
+rank waits nobody sees, so the full patience is given, and it is never called sure. Where the counts say that some have called a
+collective to which the others have not come, and stand, these do not come: their cards wait as well, and for nobody who computes.
 """
 
 import msgspec
@@ -9,10 +10,11 @@ import msgspec
 from perfwatch.triage.cards.gpu import polls, regimes
 from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import hung, temporal
+from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal
 from perfwatch.triage.moving.flows import SILENT_BYTES_PER_SECOND
 from perfwatch.triage.moving.motion import WINDOW_SECONDS
 from perfwatch.triage.ranks.traffic import between_ranks
+from perfwatch.triage.ranks.waitgraph import WaitGraph, wait_graph
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Finding
 from perfwatch.triage.waits.chain import Chain
@@ -36,20 +38,26 @@ def polling_apart(case: Case, cause: Cause) -> Finding | None:
     moved = between_ranks(case, WINDOW_SECONDS)
     if moved is None or moved > SILENT_BYTES_PER_SECOND:
         return None
-    parts = "; ".join(f"rank {chain.start.rank} at {line}" for chain, line in zip(chains, lines, strict=True))
+    silent = min(chain.end.silent_seconds or 0.0 for chain in chains)
+    uneven = _uneven(case, chains)
+    where = [f"rank {chain.start.rank} at {line}" for chain, line in zip(chains, lines, strict=True)]
+    parts = "; ".join([*where, *([] if uneven is None else [_reached(uneven)])])
     found = hung(
         case,
         cause.name,
         chains[0],
         owner=cause.owner,
         summary=f"every rank waits for its card, whose kernel only polls, and nothing travels between them: {parts}",
-        patience=temporal(case),
-        silent=min(chain.end.silent_seconds or 0.0 for chain in chains),
+        patience=temporal(case) if uneven is None else STRUCTURAL_SECONDS,
+        silent=silent if uneven is None else min(silent, uneven.seconds),
         ceiling=CEILING,
-        evidence=tuple(
-            case.saw("gpm", name_of(case.history, card.uuid), "a kernel only polls", card.shown(), "data moves")
-            for chain in chains[:4]
-            for card in regimes(case.history, chain.start.pid)[:1]
+        evidence=(
+            *(() if uneven is None else uneven.evidence(case)),
+            *(
+                case.saw("gpm", name_of(case.history, card.uuid), "a kernel only polls", card.shown(), "data moves")
+                for chain in chains[:4]
+                for card in regimes(case.history, chain.start.pid)[:1]
+            ),
         ),
         alternatives=(Alternative(cause="wedged_collective", refuted_by="the ranks stand at different lines"),),
         next=(ARMED,),
@@ -63,6 +71,21 @@ def polling_apart(case: Case, cause: Cause) -> Finding | None:
         ),
         wait_chain=tuple(link for chain in chains for link in chain.links),
     )
+
+
+def _uneven(case: Case, chains: tuple[Chain, ...]) -> WaitGraph | None:
+    """What the counts tell, where by them each of the ranks waits for another in a collective, or is waited for."""
+    graph = wait_graph(case)
+    if graph is None or not graph.edges or len(graph.edges) + len(graph.ends) < len(chains):
+        return None
+    return graph if {seat.pid for seat in graph.ends} <= {chain.start.pid for chain in chains} else None
+
+
+def _reached(graph: WaitGraph) -> str:
+    calls = sorted(set(graph.calls.values()))
+    late = ", ".join(seat.name for seat in graph.ends[:4])
+    called = calls[0] if calls else "a collective"
+    return f"{late} has not come to {called}: it is in a send or receive, which NCCL does not count, or in no call"
 
 
 def _lines(chains: tuple[Chain, ...]) -> list[str | None]:
