@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 
-from perfwatch.probes.readings import GpuSample, Stack
+from perfwatch.probes.readings import Frame, GpuSample, Stack
 from perfwatch.triage.cards.accelerated import trained_for
 from perfwatch.triage.cards.clocks import clock_at_work, held_down
 from perfwatch.triage.cards.whose import cards_of, index_of, name_of
@@ -49,12 +49,16 @@ def meets_again(case: Case, rank: Member, seconds: float) -> bool:
 
 def is_waited_for(case: Case, rank: Member, seconds: float) -> bool:
     """Whether a rank comes again and again to the line in which others wait for it, for a moment, and they still go on from there."""
-    if not any(meets_again(case, other, LATELY_SECONDS) for other in case.ranks):
-        return False
-    at_it = partial(in_collective, case)
-    others = [one.reading for other in case.ranks for one in case.profile(other, seconds).sights]
-    lines = {user_frame(stack) for stack in others if at_it(stack)}
-    return case.profile(rank, seconds).turns(lambda stack: user_frame(stack) in lines) >= CAME_BACK
+    lines = case.history.once(("waits_at", seconds), lambda: _waits_at(case, seconds))
+    return bool(lines) and case.profile(rank, seconds).turns(lambda stack: user_frame(stack) in lines) >= CAME_BACK
+
+
+def _waits_at(case: Case, seconds: float) -> frozenset[Frame | None]:
+    """The program's lines in which ranks wait for others; none where no rank was seen to go on from there lately."""
+    if not any(meets_again(case, rank, LATELY_SECONDS) for rank in case.ranks):
+        return frozenset()
+    met = [one.reading for rank in case.ranks for one in case.profile(rank, seconds).sights]
+    return frozenset(user_frame(stack) for stack in met if in_collective(case, stack))
 
 
 def apart(case: Case) -> bool:
