@@ -88,6 +88,14 @@ def only_receives(case: Case, rank: Member, seen: Profile) -> bool:
     return any(_trained(case, other) for other in case.ranks if other.pid != rank.pid)
 
 
+def trains_without(case: Case, rank: Member) -> bool:
+    """Whether all other ranks train on and on, two at least of them together, and this one was never seen to: it has another part."""
+    others = [one for one in case.ranks if one.pid != rank.pid]
+    if len(others) < 2 or _trained(case, rank) or not any(meets_again(case, one, LATELY_SECONDS) for one in others):
+        return False
+    return all(_trained(case, one) and case.progress[one.pid].kind == "moving" for one in others)
+
+
 def _trained(case: Case, rank: Member) -> bool:
     steps = case.steps(rank)
     at_it = was_at(case.history, rank.pid, case.progress[rank.pid].thread, "backward", "optimizer", "scaler")

@@ -30,7 +30,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.hang import temporal
 from perfwatch.triage.moving.loops import COUNTED_LOOP, turning
 from perfwatch.triage.moving.within import turns_within
-from perfwatch.triage.ranks.lateness import only_receives
+from perfwatch.triage.ranks.lateness import only_receives, trains_without
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.collecting import PLAIN, collects
@@ -66,9 +66,8 @@ def judge(case: Case) -> Outcome:
         seen = _lately(case, rank)
         if seen.samples < FEW_SAMPLES or seen.share("compile", "import") > BEGINNING_SHARE:
             continue
-        if only_receives(case, rank, seen) and any(
-            one.kind == "moving" for pid, one in case.progress.items() if pid != rank.pid
-        ):
+        goes_on = any(one.kind == "moving" for pid, one in case.progress.items() if pid != rank.pid)
+        if trains_without(case, rank) or (only_receives(case, rank, seen) and goes_on):
             continue  # that is its part, and those that train go on meanwhile
         if turns_within(case.history, rank.pid, case.progress[rank.pid].thread) is not None or polls(
             case.history, rank.pid
