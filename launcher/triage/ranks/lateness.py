@@ -90,10 +90,17 @@ def only_receives(case: Case, rank: Member, seen: Profile) -> bool:
 
 def trains_without(case: Case, rank: Member) -> bool:
     """Whether all other ranks train on and on, two at least of them together, and this one was never seen to: it has another part."""
-    others = [one for one in case.ranks if one.pid != rank.pid]
-    if len(others) < 2 or _trained(case, rank) or not any(meets_again(case, one, LATELY_SECONDS) for one in others):
-        return False
-    return all(_trained(case, one) and case.progress[one.pid].kind == "moving" for one in others)
+    at_it = case.history.once(("train_on",), lambda: _train_on(case))
+    return 2 <= len(at_it) == len(case.ranks) - 1 and rank.pid not in at_it and not _trained(case, rank)
+
+
+def _train_on(case: Case) -> frozenset[int]:
+    """The ranks that train; none where no rank was seen lately to go on from where ranks meet."""
+    if not any(meets_again(case, rank, LATELY_SECONDS) for rank in case.ranks):
+        return frozenset()
+    return frozenset(
+        rank.pid for rank in case.ranks if case.progress[rank.pid].kind == "moving" and _trained(case, rank)
+    )
 
 
 def _trained(case: Case, rank: Member) -> bool:

@@ -66,8 +66,8 @@ def judge(case: Case) -> Outcome:
         seen = _lately(case, rank)
         if seen.samples < FEW_SAMPLES or seen.share("compile", "import") > BEGINNING_SHARE:
             continue
-        goes_on = any(one.kind == "moving" for pid, one in case.progress.items() if pid != rank.pid)
-        if trains_without(case, rank) or (only_receives(case, rank, seen) and goes_on):
+        moving = (pid for pid, one in case.progress.items() if one.kind == "moving" and pid != rank.pid)
+        if trains_without(case, rank) or (only_receives(case, rank, seen) and any(moving)):
             continue  # that is its part, and those that train go on meanwhile
         if turns_within(case.history, rank.pid, case.progress[rank.pid].thread) is not None or polls(
             case.history, rank.pid
