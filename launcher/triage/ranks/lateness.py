@@ -53,12 +53,12 @@ def is_waited_for(case: Case, rank: Member, seconds: float) -> bool:
     return bool(lines) and case.profile(rank, seconds).turns(lambda stack: user_frame(stack) in lines) >= CAME_BACK
 
 
-def _waits_at(case: Case, seconds: float) -> frozenset[Frame | None]:
+def _waits_at(case: Case, seconds: float) -> frozenset[Frame]:
     """The program's lines in which ranks wait for others; none where no rank was seen to go on from there lately."""
     if not any(meets_again(case, rank, LATELY_SECONDS) for rank in case.ranks):
         return frozenset()
     met = [one.reading for rank in case.ranks for one in case.profile(rank, seconds).sights]
-    return frozenset(user_frame(stack) for stack in met if in_collective(case, stack))
+    return frozenset(line for stack in met if in_collective(case, stack) and (line := user_frame(stack)) is not None)
 
 
 def apart(case: Case) -> bool:

@@ -34,6 +34,7 @@ from perfwatch.triage.words.frames import user_frame
 CAUSE = Cause("shared_memory_exhausted", "slow", "node", (Host,))
 
 FULL_SHARE = 0.9
+PLANNED = 0.78  # workers that end in order may be started anew for each epoch, beside a data set that fills /dev/shm
 LATELY_SECONDS = 5.0  # a loader that fails for want of room takes its batches along: there is room for a moment
 
 
@@ -50,16 +51,20 @@ def judge(case: Case) -> Outcome:
         seen = case.profile(rank, WINDOW_SECONDS)
         ended = [worker for worker in case.job.workers(rank.pid) if _ended_lately(case, worker)]
         failed = any(worker.ended is not None and worker.ended.exit_code != 0 for worker in ended)
+        died = any(worker.ended is not None and (worker.ended.exit_code or worker.ended.signal) for worker in ended)
         if not seen.samples or (case.progress[rank.pid].kind == "still" and not ended):
             continue
-        lost = 1.0 if failed else _lost(case, seen)
+        saving = seen.share_where(lambda stack: saves(case, stack))
+        lost = 1.0 if failed else saving + seen.share("loader_start", "loader_stop")
         return slow(
             case,
             CAUSE,
             rank,
             explains=behind(lost),
             lost=lost,
-            confidence=noted(lost, 0.85 if seen.samples >= FEW_SAMPLES else 0.75),
+            confidence=noted(
+                lost, min(0.85 if seen.samples >= FEW_SAMPLES else 0.75, 1.0 if died or saving else PLANNED)
+            ),
             frame=_writer(case, seen) or besides_training(seen),
             summary=f"/dev/shm {now} {used:.0%} full ({filled:,.0f} of {room:,.0f} MiB)",
             evidence=(case.saw("host", "/dev/shm", "almost full", f"{used:.0%} used", "below 90 %", host.at),),
@@ -81,11 +86,6 @@ def _ended_lately(case: Case, worker: Member) -> bool:
     """Whether a worker has ended just now: of itself, or by order of a loader that fails and ends them all, which takes seconds."""
     gone = case.history.latest(ProcessEnded, worker.pid)
     return gone is not None and gone.at >= case.at - WINDOW_SECONDS
-
-
-def _lost(case: Case, seen: Profile) -> float:
-    """Share of the time in what fails where there is no room: writing files, and making a loader's queues and workers."""
-    return seen.share_where(lambda stack: saves(case, stack)) + seen.share("loader_start", "loader_stop")
 
 
 def _writer(case: Case, seen: Profile) -> Frame | None:
