@@ -15,6 +15,7 @@ from perfwatch.triage.hang import wakes_soon, who
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.measured import measured_by
 from perfwatch.triage.moving.motion import moves
+from perfwatch.triage.ranks.lateness import who_train
 from perfwatch.triage.roles.restarts import unproven
 from perfwatch.triage.rule import Rule
 from perfwatch.triage.rules import RULES
@@ -153,8 +154,12 @@ def _choose(sure: list[Finding]) -> Finding | None:
 
 
 def _stands(case: Case) -> bool:
-    """Whether some rank just stopped moving: too short for a hang, too long to be called slow or healthy."""
-    for chain in case.chains.values():
+    """Whether some rank just stopped moving: too short for a hang, too long to be called slow or healthy.
+
+    One that waits beside others that train on has another part.
+    """
+    for rank in who_train(case):
+        chain = case.chains[rank.pid]
         rested = [node.motion.ran_ago_seconds or 0.0 for node in (chain.start, chain.end.node)]
         recurs = moves(case.history, chain.start.pid, chain.start.tid).recurrent
         if min(rested) >= STANDS_SECONDS and not wakes_soon(case, chain.end) and not recurs:

@@ -94,6 +94,13 @@ def trains_without(case: Case, rank: Member) -> bool:
     return 2 <= len(at_it) == len(case.ranks) - 1 and rank.pid not in at_it and not _trained(case, rank)
 
 
+def who_train(case: Case) -> tuple[Member, ...]:
+    """The ranks that are there to train: none that serves the others, or has another part beside those that train on."""
+    return case.history.once(
+        ("who_train",), lambda: tuple(rank for rank in case.trainers if not trains_without(case, rank))
+    )
+
+
 def _train_on(case: Case) -> frozenset[int]:
     """The ranks that train; none where no rank was seen lately to go on from where ranks meet."""
     if not any(meets_again(case, rank, LATELY_SECONDS) for rank in case.ranks):

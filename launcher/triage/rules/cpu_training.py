@@ -5,7 +5,8 @@ What it means
     nothing is asked of: then the model may have been left on the CPU, and that is said.
 
 How it is recognised
-    Every rank moves that is not there to serve the others (a parameter server), most of the training thread's samples are in
+    Every rank moves that is not there to serve the others (a parameter server), or has a part of its own beside those that train
+    on (an evaluator), most of the training thread's samples are in
     training code or in the loader's own work, and it runs on a core (waiting for data is small).
 
 What it is mistaken for
@@ -22,6 +23,7 @@ from perfwatch.triage.cards.links import traffic_mib_per_second
 from perfwatch.triage.cards.whose import cards_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import motion
+from perfwatch.triage.ranks.lateness import who_train
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.plainly import doubt
 from perfwatch.triage.shares.profile import TRAINING_TAGS
@@ -48,10 +50,11 @@ LATELY_SECONDS = 2.0  # a card that was given work a moment ago has idled for mo
 
 def judge(case: Case) -> Outcome:
     """Fires when every rank computes most of the time."""
-    if not case.moving:
+    trainers = who_train(case)
+    if not trainers or any(case.progress[rank.pid].kind != "moving" for rank in trainers):
         return None
     shares, runs = [], []
-    for rank in case.trainers:
+    for rank in trainers:
         seen = case.profile(rank, WINDOW_SECONDS)
         if seen.samples < FEW_SAMPLES or not seen.seen(*TRAINING_TAGS) or seen.share_where(awaits_data) > SURE_SHARE:
             return None
@@ -61,24 +64,25 @@ def judge(case: Case) -> Outcome:
         runs.append(motion(case.history, rank.pid, case.progress[rank.pid].thread, WINDOW_SECONDS).run_share or 0.0)
     if min(shares) < COMPUTING_SHARE or min(runs) < RUNNING_SHARE:
         return None
-    cards = [card for rank in case.trainers for card in regimes(case.history, rank.pid, WINDOW_SECONDS)]
-    lately = [card for rank in case.trainers for card in regimes(case.history, rank.pid, LATELY_SECONDS)]
+    cards = [card for rank in trainers for card in regimes(case.history, rank.pid, WINDOW_SECONDS)]
+    lately = [card for rank in trainers for card in regimes(case.history, rank.pid, LATELY_SECONDS)]
     if any(
         card.kind != "idle" or card.returns or _copies(case, card)
         for card in (*cards, *lately)
         if not _of_others(case, card)
     ):
         return None  # judged by its cards
-    use_one = [
-        rank for rank in case.trainers if cards_of(case.history, rank.pid).uuids or unseen(case.history, rank.pid)
-    ]
+    use_one = [rank for rank in trainers if cards_of(case.history, rank.pid).uuids or unseen(case.history, rank.pid)]
     if use_one and not cards:
         lacking = case.lacks("gpm") or case.lacks("gpu") or Missing(witness="gpu", reason="its GPU was not read lately")
         return Abstention(cause=CAUSE.name, missing=(lacking,))
-    held = [card for rank in case.trainers if cards_of(case.history, rank.pid).certain for card in cards]
-    steps = case.progress[case.trainers[0].pid].steps
+    held = [card for rank in trainers if cards_of(case.history, rank.pid).certain for card in cards]
+    steps = case.progress[trainers[0].pid].steps
     seconds = steps.newest_seconds if steps is not None and not steps.late else None
-    unsure = doubt(case)
+    apart = [rank for rank in case.trainers if rank not in trainers]
+    unsure = doubt(case, trainers) + "".join(
+        f"; rank {rank.rank} has another part: it waits for {case.chains[rank.pid].awaited}" for rank in apart
+    )
     pace = f", a step each {seconds:.3f} s" if seconds else ""
     return Finding(
         cause=CAUSE.name,
@@ -95,12 +99,12 @@ def judge(case: Case) -> Outcome:
         evidence=(
             case.saw(
                 "stack",
-                f"pid {case.trainers[0].pid}",
+                f"pid {trainers[0].pid}",
                 "computes",
                 f"{min(shares):.0%} of samples in training code",
                 "above 50 %",
             ),
-            case.saw("thread", f"pid {case.trainers[0].pid}", "runs", f"{min(runs):.0%} of a core", "above 40 %"),
+            case.saw("thread", f"pid {trainers[0].pid}", "runs", f"{min(runs):.0%} of a core", "above 40 %"),
         ),
     )
 

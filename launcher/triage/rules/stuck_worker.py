@@ -18,7 +18,8 @@ What it is mistaken for
 
 What to do next
     Look at the named line of the data set. A timeout there, or ``DataLoader(timeout=...)``, turns the hang into an error. A
-    fork that waits for a lock which its parent held at the fork: the spawn start method.
+    fork that waits for a lock which its parent held at the fork: the spawn start method. One that waits for room in a queue
+    whose reader waits for it: let the reader read on while it waits.
 """
 
 from perfwatch.probes.readings import Stack, Thread
@@ -29,7 +30,6 @@ from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Evidence, Outcome
 from perfwatch.triage.waits import batches
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.forked import forked_with_a_lock
 from perfwatch.triage.waits.lock_owners import takes_again
 from perfwatch.triage.waits.native_silence import worked_for
 from perfwatch.triage.waits.node import NATIVE_WAIT, silence
@@ -46,7 +46,6 @@ NAPPING = 2.0  # times the patience, for workers that look again and again wheth
 GONE_WILD = 0.5  # of it, in one call of a regular expression that has cost more than all that the other workers did
 CEILING_GUESSED = 0.78  # no stack; in a loop that waits for no condition; or in native code, for whom is not known
 CEILING_UNSEEN = 0.7  # what it waits for could not be read
-RAISES = ("set DataLoader(timeout=...) so that it raises instead",)
 CEILING_RUNNING = 0.88  # an endless loop and a very long computation look the same from outside
 
 
@@ -133,7 +132,7 @@ def _finding(case: Case, chain: Chain) -> Outcome:
         ),
         next=(
             f"py-spy dump --nonblocking --pid {end.node.pid}",
-            *(forked_with_a_lock(case, end) or (RAISES if end.node.role == "worker" else ())),
+            *batches.way_out(case, chain),
         ),
     )
     return blamed(case.history, end.node, found) if running and not wild else found

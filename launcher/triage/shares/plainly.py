@@ -1,5 +1,7 @@
 """Whether a training on the CPU is plainly one: its time goes into training work that is known as such, and updates go with it."""
 
+from collections.abc import Sequence
+
 from perfwatch.probes.readings import Frame, Stack
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
@@ -19,22 +21,22 @@ MOSTLY_PLAIN = 0.5  # of the samples
 NEARLY = 0.08  # of the time: a cause of its own from 0.15 on, and what is lost less than that is not nothing
 
 
-def doubt(case: Case) -> str:
-    """Why this may not be plain training, with a semicolon before it; empty where every rank is at work that is known as such."""
-    if asked := max(unfollowed(case, rank) for rank in case.trainers):
+def doubt(case: Case, ranks: Sequence[Member]) -> str:
+    """Why what these ranks do may not be plain training, with a semicolon before it; empty where all are at work known as such."""
+    if asked := max(unfollowed(case, rank) for rank in ranks):
         return (
             f"; {asked} samples of forward passes, none of a backward pass: most of it is frozen, or steps are skipped"
         )
-    if plain := next((line for rank in case.trainers if (line := plain_python(case, rank)) is not None), None):
+    if plain := next((line for rank in ranks if (line := plain_python(case, rank)) is not None), None):
         return f"; most of it is plain Python, at {show(plain)}: is that the model?"
-    if back := next((one for rank in case.trainers if (one := _perhaps_python(case, rank)) is not None), None):
+    if back := next((one for rank in ranks if (one := _perhaps_python(case, rank)) is not None), None):
         return f"; {back.share:.0%} of it is in {show(back.frame)}, which torch calls back: is that plain Python?"
-    if others := [found for rank in case.trainers if (found := _elsewhere(case, rank)) is not None]:
+    if others := [found for rank in ranks if (found := _elsewhere(case, rank)) is not None]:
         share, line = max(others, key=lambda found: found[0])
         return f"; {share:.0%} of it at {show(line)}, outside of modules, backward passes and optimizers: is that the model?"
-    if fetching := max((_fetching(case, rank) for rank in case.trainers), default=0.0):
+    if fetching := max((_fetching(case, rank) for rank in ranks), default=0.0):
         return f"; {fetching:.0%} of it makes batches in the training thread: workers would do that beside it"
-    if passes := max(without_updates(case, rank) for rank in case.trainers):
+    if passes := max(without_updates(case, rank) for rank in ranks):
         return f"; no update was seen after {passes} backward passes: it is brief, or steps are skipped (perfwatch run counts them)"
     return ""
 

@@ -12,8 +12,9 @@ from perfwatch.triage.shares.profile import profile
 from perfwatch.triage.shares.thrown_away import discarded
 from perfwatch.triage.verdict import Evidence
 from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.forked import forked_with_a_lock
 from perfwatch.triage.waits.polling import only_asks
-from perfwatch.triage.waits.threads import waits_forever
+from perfwatch.triage.waits.threads import ROOM, awaited, waits_forever
 from perfwatch.triage.words.frames import show
 
 MOST_NAMED = 4  # workers
@@ -21,6 +22,7 @@ OUTSPENT, OUTSPENT_SECONDS = (
     10.0,
     1.0,
 )  # times what each other worker has computed since it began, which counts as so much at least
+RAISES = "set DataLoader(timeout=...) so that it raises instead"
 OFTEN = 10  # writes of a worker: it has answered before
 
 
@@ -138,3 +140,13 @@ def all_wait(chain: Chain) -> str:
         f" and {len(alike) - MOST_NAMED} more" if len(alike) > MOST_NAMED else ""
     )
     return f"{rank}DataLoader workers {pids} at {show(node.frame)} wait for {chain.awaited}"
+
+
+def way_out(case: Case, chain: Chain) -> tuple[str, ...]:
+    """What to change in the program so that its worker does not wait for ever."""
+    end = chain.end
+    if awaited(end.node) == ROOM and end.others == (chain.start.pid,):
+        return (
+            f"pid {chain.start.pid} reads that queue and waits for pid {end.node.pid}: let it read on while it waits",
+        )
+    return forked_with_a_lock(case, end) or ((RAISES,) if end.node.role == "worker" else ())

@@ -172,7 +172,9 @@ def _terminal(node: Node, file: r.Descriptor) -> Edge:
 def _lock(node: Node, file: r.Descriptor, owners: tuple[int, ...]) -> Edge:
     held = f", which pid {', '.join(map(str, owners))} holds" if owners else ""
     if owners == (node.pid,):
-        held = ", which another connection of its own process holds"
+        held = (
+            f", which another {'opening' if node.wait and node.wait.forever else 'connection'} of its own process holds"
+        )
     return ending(
         "file_lock", node, f"a lock on {file.target}{held}", descriptor=file, others=owners, detail=file.target
     )

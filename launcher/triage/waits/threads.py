@@ -15,11 +15,12 @@ from perfwatch.triage.waits.sending import gives, is_typed_at
 from perfwatch.triage.waits.servants import asked_by_library, queue_feeders
 from perfwatch.triage.waits.workers import idle
 from perfwatch.triage.words.code import names
-from perfwatch.triage.words.frames import any_tag, inner_frames, short_name, tags
+from perfwatch.triage.words.frames import any_tag, inner_frames, short_name, tags, tags_of
 
 A_LOCK = "a lock"
 A_CONDITION = "a condition or an event"
 A_BARRIER = "the others at a barrier"
+ROOM = "room in a queue"
 A_REMOTE_CALL = "a remote call"
 AN_OWN_PIPE = "what another thread of its process is to write into a pipe"
 A_TASK = "a task of its event loop that could run"  # asyncio asks its selector without a timeout when no timer is set
@@ -31,8 +32,14 @@ ENTERED = {
     "join": "a thread to end",
     "_shutdown": "its threads to end",
 }
+# CPython 3.8 to 3.13: Queue.put and JoinableQueue.put wait for room up to line 331, SimpleQueue.put from 360 on for its turn.
+PUTS_BEFORE_LINE = 345
 BARRIER_WAIT = "_wait"  # of threading.Barrier, from which multiprocessing's is made; no other class there has one
-MAY = {A_CONDITION: "may signal", A_BARRIER: "may share"}  # what another process may do with it; a lock it may hold
+MAY = {
+    A_CONDITION: "may signal",
+    A_BARRIER: "may share",
+    ROOM: "may make",
+}  # what another process may do with it; a lock it may hold
 OTHERS_MOVE = "other threads move"
 CALLBACK = "callback"  # of a collective: how far that has come is up to the other ranks
 ELSEWHERE_HELD = "another process may hold it"
@@ -88,7 +95,7 @@ def waits(history: History, job: Job, node: Node) -> tuple[str, tuple[Node, ...]
     locked = tuple(other.tid for other in others if waits_forever(other))
     if native and not nobody_left(history, node):
         return "something in native code", (), End(NATIVE_WAIT, node, others=locked)
-    if node.wait is not None and node.wait.shared and (relatives := sharers(job, node)):
+    if node.wait is not None and node.wait.shared and (relatives := _who_may(history, job, node)):
         moving = tuple(pid for pid in relatives if stirs(history, job, pid))
         detail = OTHERS_MOVE if moving else ELSEWHERE_HELD
         who = ", ".join(map(str, (moving or relatives)[:3]))
@@ -116,8 +123,8 @@ def awaited(node: Node) -> str:
         return "what nobody could look at"
     if "queue_get" in node.inner:
         return "an item in a queue"
-    if "queue_put" in node.inner:
-        return "room in a queue"
+    if "queue_put" in node.inner or _puts_between_processes(node):
+        return ROOM
     if "rpc_wait" in node.inner:
         return A_REMOTE_CALL
     if node.wait is not None and node.wait.kind == "read":
@@ -130,6 +137,22 @@ def awaited(node: Node) -> str:
     if BARRIER_WAIT in entered:
         return A_BARRIER
     return ENTERED.get(entered[-1], A_LOCK) if entered else A_LOCK
+
+
+def _puts_between_processes(node: Node) -> bool:
+    frames = inner_frames(node.stack) if node.stack is not None else ()
+    shared = node.wait is not None and node.wait.shared
+    return shared and any(
+        "mp_queue_put" in tags_of(one.function, one.file) and one.line < PUTS_BEFORE_LINE for one in frames[:1]
+    )
+
+
+def _who_may(history: History, job: Job, node: Node) -> tuple[int, ...]:
+    """Those who share what a thread waits for: who fills the same queue makes no room in it."""
+    found = sharers(job, node)
+    if awaited(node) != ROOM:
+        return found
+    return tuple(pid for pid in found if awaited(node_of(history, job, pid)) != ROOM) or found
 
 
 def worked_for(history: History, others: list[Node]) -> list[Node]:

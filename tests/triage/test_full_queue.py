@@ -1,0 +1,50 @@
+"""A process that waits for room in a queue of multiprocessing, whose reader waits for it: two actors and their learner."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from perfwatch.gauntlet.recorded import expected_of
+from perfwatch.probes.readings import Frame, Reading, Stack
+from perfwatch.recording import load
+from perfwatch.triage.diagnose import diagnose
+from perfwatch.triage.verdict import Verdict
+
+CASE = Path(__file__).parent / "recordings" / "stuck_worker" / "fires" / "room_in_a_queue_of_the_reader"
+LEARNER, ACTOR = 17214, 17217
+
+
+def judged(changed: Callable[[Reading], Reading] = lambda reading: reading) -> Verdict:
+    """The recorded case, with some of its readings told otherwise."""
+    recording = load(CASE)
+    records = tuple(msgspec.structs.replace(one, reading=changed(one.reading)) for one in recording.records)
+    return diagnose(replace(recording, records=records), expected_of(CASE).at)
+
+
+def test_room_in_a_queue_is_said_to_be_made_by_its_reader_alone() -> None:
+    """The other actor waits for room in it as well."""
+    verdict = judged()
+
+    assert f"waits for room in a queue between processes, which pid {LEARNER} may make;" in verdict.summary
+    assert verdict.next[-1] == (
+        f"pid {LEARNER} reads that queue and waits for pid {ACTOR}: let it read on while it waits"
+    )
+
+
+def test_who_waits_for_its_turn_to_write_is_not_said_to_wait_for_room() -> None:
+    """``SimpleQueue.put``, further down in the same file, takes a lock and has room for everything."""
+
+    def simple(frame: Frame) -> Frame:
+        return msgspec.structs.replace(frame, line=376) if frame.file.endswith("multiprocessing/queues.py") else frame
+
+    def in_a_simple_queue(reading: Reading) -> Reading:
+        if not isinstance(reading, Stack):
+            return reading
+        return msgspec.structs.replace(reading, frames=tuple(map(simple, reading.frames)))
+
+    verdict = judged(in_a_simple_queue)
+
+    assert "waits for a lock between processes" in verdict.summary
+    assert "room" not in verdict.summary
