@@ -4,12 +4,16 @@
     scripts/measure_overhead --rounds 2 --seconds 10 --json
     scripts/measure_overhead --loop launch_bound --ways attach        a loop on a GPU; or compute_bound
     scripts/measure_overhead --loop launch_bound --ways gpu --settle 3       the GPU probe alone, ten looks a second
+    scripts/measure_overhead --ways turns --rounds 10      attached for good, and halted for every other four seconds
 
 Each round gives one paired difference, so that drift of the machine cancels. Measured is the steady state; the first
-``--settle`` seconds after an attach, when it looks closely, are left out and shown on their own.
+``--settle`` seconds after an attach, when it looks closely, are left out and shown on their own. In ``turns`` drift cancels best:
+ten pairs a round, of windows so short that the loop hardly changes from one to the next. What falls due while perfwatch is halted
+it does in its next turn, so that this finds rather too much.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import statistics
@@ -24,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from measuring import PERFWATCH, Interval, Usage, beside, job, marked, tree, usage, watcher
+from measuring import PERFWATCH, Interval, Usage, beside, halted, job, marked, tree, usage, watcher
 
 from perfwatch.probes.readings import ProbeCall
 from perfwatch.recording import load
@@ -38,6 +42,8 @@ LOOPS = {
 AGENT = Path(__file__).with_name("measure_agent.py")
 MEMORY_GOAL_BYTES, CPU_GOAL, JOB_GOAL = 80 * 2**20, 0.005, 0.001
 HELP_RUNS = 11
+TURN_SECONDS, TURNS = 4.0, 10  # of each window; pairs a round
+CALM_SECONDS = 120.0  # until then a job that was attached to is looked at more closely
 
 
 @dataclasses.dataclass
@@ -70,6 +76,29 @@ def attached(options: argparse.Namespace, folder: Path, cost: Cost) -> list[Path
         options, folder, cost, "attach --watch", lambda loop, number: watcher(loop, sessions[number], folder / "stderr")
     )
     return sessions
+
+
+def in_turns(options: argparse.Namespace, folder: Path, cost: Cost) -> list[Path]:
+    """``attach --watch`` that stays, halted in every other window; returns its session. The job is never signalled."""
+    session = folder / "turns"
+    with (
+        job(LOOPS[options.loop], folder / "stderr") as loop,
+        watcher(loop.process.pid, session, folder / "stderr") as process,
+    ):
+        time.sleep(options.settle)
+        cost.first_seconds_cpu.append(usage(tree(process)).cpu_seconds)
+        time.sleep(max(0.0, CALM_SECONDS - options.settle))
+        for number in range(TURNS * options.rounds):
+            turns: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
+            for on in (False, True, True, False) if number % 2 else (True, False, False, True):
+                before = usage(tree(process))
+                with contextlib.nullcontext() if on else halted(process):
+                    turns[on].append(_window(loop, TURN_SECONDS))
+                if on:
+                    cost.note(before, usage(tree(process)), TURN_SECONDS)
+            cost.pair(turns[False], turns[True])
+            _progress("in turns", number, cost)
+    return [session]
 
 
 def beside_the_cards(options: argparse.Namespace, folder: Path, cost: Cost) -> list[Path]:
@@ -123,6 +152,9 @@ def under_run(options: argparse.Namespace, folder: Path, cost: Cost) -> list[Pat
         cost.pair(rates[False], rates[True])
         _progress("run", number, cost)
     return sessions
+
+
+WAYS = {"attach": attached, "run": under_run, "gpu": beside_the_cards, "turns": in_turns}
 
 
 def probe_costs(sessions: list[Path]) -> dict[str, dict[str, float]]:
@@ -201,13 +233,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="length of each window")
     parser.add_argument("--settle", type=float, default=15.0, help="left out after a start or an attach")
     parser.add_argument("--loop", choices=LOOPS, default="cpu", help="what is watched; all but the first need a GPU")
-    parser.add_argument("--ways", choices=("attach", "run", "both", "gpu"), default="both")
+    parser.add_argument("--ways", choices=("attach", "run", "both", "gpu", "turns"), default="both")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     load_1min = psutil.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="perfwatch-overhead-") as folder:
         costs, sessions = {}, []
-        for way, measure in (("attach", attached), ("run", under_run), ("gpu", beside_the_cards)):
+        for way, measure in WAYS.items():
             if way in {"both": ("attach", "run")}.get(options.ways, (options.ways,)):
                 costs[way] = Cost()
                 sessions += measure(options, Path(folder), costs[way])

@@ -11,7 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -162,6 +162,20 @@ def beside(arguments: Sequence[str], errors: Path) -> Iterator[psutil.Process]:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+@contextmanager
+def halted(root: psutil.Process) -> Iterator[None]:
+    """Stop a process of ours and all that it started, for the length of the block."""
+    held = tree(root)
+    try:
+        for process in held:
+            process.suspend()
+        yield
+    finally:
+        for process in reversed(held):
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
 
 
 def tree(root: psutil.Process) -> list[psutil.Process]:

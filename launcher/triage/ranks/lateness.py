@@ -95,9 +95,12 @@ def trains_without(case: Case, rank: Member) -> bool:
 
 
 def who_train(case: Case) -> tuple[Member, ...]:
-    """The ranks that are there to train: none that serves the others, or has another part beside those that train on."""
+    """The ranks that are there to train: none that serves the others, or waits for a part of its own while they train on."""
     return case.history.once(
-        ("who_train",), lambda: tuple(rank for rank in case.trainers if not trains_without(case, rank))
+        ("who_train",),
+        lambda: tuple(
+            rank for rank in case.trainers if case.progress[rank.pid].kind == "moving" or not trains_without(case, rank)
+        ),
     )
 
 

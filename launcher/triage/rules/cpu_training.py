@@ -30,6 +30,7 @@ from perfwatch.triage.shares.profile import TRAINING_TAGS
 from perfwatch.triage.shares.starving import SURE_SHARE, awaits_data
 from perfwatch.triage.verdict import Abstention, Finding, Missing, Outcome
 from perfwatch.triage.waits.gil import GIL_SHARE, gil_wait
+from perfwatch.triage.waits.node import doing
 
 CAUSE = Cause("cpu_training", "healthy", "user_code", (Thread, Stack))
 
@@ -81,7 +82,7 @@ def judge(case: Case) -> Outcome:
     seconds = steps.newest_seconds if steps is not None and not steps.late else None
     apart = [rank for rank in case.trainers if rank not in trainers]
     unsure = doubt(case, trainers) + "".join(
-        f"; rank {rank.rank} has another part: it waits for {case.chains[rank.pid].awaited}" for rank in apart
+        f"; rank {rank.rank} has another part: it {doing(case.chains[rank.pid].awaited)}" for rank in apart
     )
     pace = f", a step each {seconds:.3f} s" if seconds else ""
     return Finding(
