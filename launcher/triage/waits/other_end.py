@@ -11,6 +11,8 @@ from perfwatch.triage.roles.job import Job, Member
 from perfwatch.triage.waits import workers
 from perfwatch.triage.waits.node import Node, node_of
 
+AT_ONCE_TICKS = 100  # a hundredth of a second each: forks of one loop
+
 
 def waited_on(history: History, node: Node, wait: r.Wait) -> list[r.Descriptor]:
     """What the wait is on; for an epoll instance, what that watches, connections to others first."""
@@ -42,19 +44,29 @@ def lost(history: History, job: Job, node: Node, socket: r.Socket) -> tuple[Node
 
 
 def bereft(history: History, job: Job, node: Node, socket: r.Socket) -> tuple[Node, ...]:
-    """The child that an end was made for and that was killed or failed, where all who still hold it merely inherited it.
+    """The child that an end was made for and that is no more, where all who still hold it merely inherited it.
 
-    Each of them waits for this process on a pipe of its own, and was forked after that child: who was forked before cannot
-    hold it. A child that ended as it should may have been anything else.
+    Each of them waits for this process on a pipe of its own. A child that was killed or failed is it before one that ended as it
+    should, which may have been anything else unless it was forked with them.
     """
     if "mp_receive" not in node.inner or socket.peer_inode is None:
         return ()
     holders = _holders(job, node, socket)
     if not holders or not all(_idle_elsewhere(history, job, node, one, socket.peer_inode) for one in holders):
         return ()
-    first = min(map(_started, holders))
-    older = [m for m in job.children(node.pid) if m.process.python and _failed(m) and _started(m) < first]
-    return (node_of(history, job, max(older, key=_started).pid),) if older else ()
+    ended = [m for m in job.children(node.pid) if m.process.python and m.ended is not None]
+    found = [m for m in ended if _failed(m)] or [m for m in ended if _forked_with(m, holders)]
+    return (node_of(history, job, _meant(found, holders).pid),) if found else ()
+
+
+def _meant(ended: list[Member], holders: list[Member]) -> Member:
+    """For whom an end was made that these hold: the last one forked before them, who left it open to them, or else the next one.
+
+    Pipes that are made ahead of all forks, and closed in the parent one by one, stay open in those that were forked before.
+    """
+    older = [m for m in ended if _started(m) < min(map(_started, holders))]
+    younger = [m for m in ended if _started(m) > max(map(_started, holders))]
+    return max(older, key=_started) if older else min(younger or ended, key=_started)
 
 
 def _holders(job: Job, node: Node, socket: r.Socket) -> list[Member]:
@@ -69,6 +81,12 @@ def _started(member: Member) -> tuple[int, int]:
 
 def _failed(member: Member) -> bool:
     return member.ended is not None and member.ended.exit_code != 0
+
+
+def _forked_with(member: Member, holders: list[Member]) -> bool:
+    """Whether a child was forked in one go with one of these."""
+    ticks = member.process.start_ticks
+    return any(abs(ticks - one.process.start_ticks) <= AT_ONCE_TICKS for one in holders)
 
 
 def _idle_elsewhere(history: History, job: Job, node: Node, holder: Member, inode: int) -> bool:
