@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.readings import Frame
-from perfwatch.triage.words.frames import is_user, of_torch, package_of
+from perfwatch.probes.readings import Frame, Stack
+from perfwatch.triage.words.frames import is_user, of_torch, package_of, show, user_frame
 from perfwatch.triage.words.vocabulary import COLLECTIVES
 
 WHEELS = "/home/user/.pex/installed_wheels/0/8c1f"
@@ -66,3 +66,19 @@ def test_every_collective_of_the_torch_that_is_installed_is_known() -> None:
 
     assert "all_reduce" in logged
     assert logged - COLLECTIVES == {"init_process_group"}
+
+
+def test_a_forked_worker_is_in_what_it_does_itself_and_not_where_its_parent_forked_it() -> None:
+    """Below its own start lies the training loop, in which it never was."""
+    library = "/usr/lib/python3.11/"
+    frames = (
+        ("__getitem__", "/usr/lib/python3.11/site-packages/torchvision/datasets/fakedata.py", 52),
+        ("_worker_loop", "/usr/lib/python3.11/site-packages/torch/utils/data/_utils/worker.py", 349),
+        ("run", f"{library}multiprocessing/process.py", 108),
+        ("_bootstrap", f"{library}multiprocessing/process.py", 314),
+        ("__init__", "/usr/lib/python3.11/site-packages/torch/utils/data/dataloader.py", 1150),
+        ("train", "/home/user/train.py", 40),
+    )
+    stack = Stack(pid=2, tid=2, frames=tuple(Frame(function=name, file=file, line=line) for name, file, line in frames))
+
+    assert show(user_frame(stack)) == "__getitem__ (fakedata.py:52)"

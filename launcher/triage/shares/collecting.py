@@ -1,16 +1,31 @@
 """Reinforcement learning that collects experience: most of the time goes into its environment, with updates in between."""
 
+from dataclasses import dataclass
+
+from perfwatch.probes.readings import Stack
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.memory import computed
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.data_makers import producers, works
+from perfwatch.triage.shares.profile import lasting
 from perfwatch.triage.shares.rollouts import in_environment
 from perfwatch.triage.verdict import Culprit, Finding
-from perfwatch.triage.words.frames import show
+from perfwatch.triage.words.frames import any_tag, inner_tags, show
 
 PLAIN = 0.78  # confidence: training without gradients (an evolution strategy) looks the same
 MOSTLY = 0.5  # of the time in the environment
 LONGER_SECONDS = 20.0  # rollouts and updates come by turns
+AT_WORK, LATER = 0.4, 2.0  # share of the time that the last one works, and how many times that of each other
+
+
+@dataclass(frozen=True)
+class Last:
+    """The one of several environments, each in a process of its own, for which the others are waited with."""
+
+    pid: int
+    share: float
+    line: str
 
 
 def collects(case: Case, cause: Cause, rank: Member) -> Finding | None:
@@ -20,14 +35,22 @@ def collects(case: Case, cause: Cause, rank: Member) -> Finding | None:
     share = seen.share_where(steps)
     if share < MOSTLY or not (seen.seen("forward") or computed(case, rank)):
         return None
-    line = show(seen.top_line(steps))
+    line, last = show(seen.top_line(steps)), _last(case, rank)
+    late = (
+        f"; it waits for process {last.pid}, which works {last.share:.0%} of the time, mostly at {last.line}"
+        if last
+        else ""
+    )
     return Finding(
         cause=cause.name,
         state="busy",
-        summary=f"it collects experience: its environment takes {share:.0%} of the time, mostly at {line}",
+        summary=f"it collects experience: its environment takes {share:.0%} of the time, mostly at {line}" + late,
         confidence=PLAIN,
         owner=cause.owner,
-        culprits=(Culprit(pid=rank.pid, rank=rank.rank, frame=line),),
+        culprits=(
+            *([Culprit(pid=rank.pid, rank=rank.rank, worker_pid=last.pid, frame=last.line)] if last else []),
+            Culprit(pid=rank.pid, rank=rank.rank, frame=line),
+        ),
         evidence=(
             case.saw(
                 "stack",
@@ -37,5 +60,27 @@ def collects(case: Case, cause: Cause, rank: Member) -> Finding | None:
                 "as much as the environment costs",
             ),
         ),
-        next=("if that is too much: more environments at a time, in processes of their own, or a cheaper step()",),
+        next=(
+            f"look at {last.line}: the other environments are done before it"
+            if last
+            else "if that is too much: more environments at a time, in processes of their own, or a cheaper step()",
+        ),
     )
+
+
+def _last(case: Case, rank: Member) -> Last | None:
+    seen = {
+        pid: lasting(case.history, pid, tid, LONGER_SECONDS) for pid, tid in producers(case, rank) if pid != rank.pid
+    }
+    shares = {pid: one.share_where(_at_work) for pid, one in seen.items() if one.samples}
+    if len(shares) < 2:
+        return None
+    last = max(shares, key=lambda pid: shares[pid])
+    others = max(share for pid, share in shares.items() if pid != last)
+    if shares[last] < AT_WORK or shares[last] < LATER * others:
+        return None
+    return Last(last, shares[last], show(seen[last].top_line(_at_work)))
+
+
+def _at_work(stack: Stack) -> bool:
+    return works(stack) and not any_tag(inner_tags(stack), "mp_receive", "mp_send")

@@ -163,16 +163,18 @@ def user_frames(stack: Stack) -> tuple[Frame, ...]:
 def user_frame(stack: Stack) -> Frame | None:
     """The innermost frame of the program's own code; failing that, the innermost one outside the standard library and torch.
 
-    A comprehension, to which older interpreters give a frame of its own, stands for the function around it.
+    A comprehension, to which older interpreters give a frame of its own, stands for the function around it. Of a forked worker those
+    below its own start are its parent's: where that was when it forked.
     """
+    frames = own_frames(stack)
     for takes in (_is_written, is_named, is_user):
-        for frame in stack.frames:
+        for frame in frames:
             if takes(frame):
                 return frame
-    for frame in stack.frames:
+    for frame in frames:
         if not is_standard(frame) and not of_torch(frame):
             return frame
-    return stack.frames[0] if stack.frames else None
+    return frames[0] if frames else None
 
 
 def collective_name(stack: Stack) -> str | None:
