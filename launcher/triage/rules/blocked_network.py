@@ -20,6 +20,8 @@ What to do next
 
 from shlex import quote
 
+import msgspec
+
 from perfwatch.probes.readings import Descriptor, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, temporal, wakes_soon, who
@@ -31,10 +33,11 @@ from perfwatch.triage.shares.profile import TRAINING_TAGS
 from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.waits.answered_by import answers
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.node import End
+from perfwatch.triage.waits.node import End, culprit
 from perfwatch.triage.waits.releasing import CONNECTION
 from perfwatch.triage.waits.sending import ask, sends
-from perfwatch.triage.waits.served_by_the_job import GUESSED, PATIENT, TIMEOUT, served_by_the_job
+from perfwatch.triage.waits.served_by_the_job import GUESSED, PATIENT, TIMEOUT, at_the_peer, served_by_the_job
+from perfwatch.triage.words.frames import show
 
 LATELY_SECONDS = 30.0  # of which a byte says that the peer answers
 UNSEEN = 0.78  # confidence without a stack, of one of several ranks: it may as well wait for its peers in a collective
@@ -62,12 +65,14 @@ def judge(case: Case) -> Outcome:
         if works and answers(case, could_release(case, chain), silent):
             continue
         quiet = received if received is not None else end.silent_seconds or 0.0
-        return hung(
+        far = at_the_peer(case, end)
+        there = f"; there pid {far.pid} is at {show(far.frame)}" if far is not None else ""
+        found = hung(
             case,
             CAUSE.name,
             chain,
             owner=CAUSE.owner,
-            summary=f"{who(chain)} waits for {_what(chain, peer, quiet)}",
+            summary=f"{who(chain)} waits for {_what(chain, peer, quiet)}{there}",
             patience=temporal(case) * (PATIENT if works or line else 1.0),
             silent=silent,
             ceiling=GUESSED if works or line else _ceiling(case, chain),
@@ -79,6 +84,7 @@ def judge(case: Case) -> Outcome:
             ),
             next=_next(end, line),
         )
+        return found if far is None else msgspec.structs.replace(found, culprits=(culprit(far), *found.culprits))
     return None
 
 

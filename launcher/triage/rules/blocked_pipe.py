@@ -37,6 +37,7 @@ from perfwatch.triage.waits.held_terminal import held
 from perfwatch.triage.waits.node import culprit
 from perfwatch.triage.waits.questions import asks_once
 from perfwatch.triage.waits.undrained import Undrained, undrained
+from perfwatch.triage.waits.workers import idle
 from perfwatch.triage.words.frames import show
 
 CAUSE = Cause("blocked_pipe", "hung", "user_code", (Thread, Descriptor))
@@ -52,8 +53,10 @@ def judge(case: Case) -> Outcome:
             return _undrained(case, chain, found)
         if (between := not_read(case, chain)) is not None:
             return between
-        if end.kind not in ("pipe_full", "pipe_empty") or not end.still or chain.through & {"child", "pool"}:
+        if end.kind not in ("pipe_full", "pipe_empty") or not end.still or "child" in chain.through:
             continue
+        if "pool" in chain.through and idle(end.node):
+            continue  # a worker of a pool that waits for its next task
         asks = end.kind == "pipe_empty" and asks_once(case, chain)
         if end.kind == "pipe_empty" and not asks and goes_on(case, chain):
             continue

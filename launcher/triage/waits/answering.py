@@ -2,6 +2,7 @@
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.history import History
+from perfwatch.triage.moving.motion import python_threads
 from perfwatch.triage.present import open_file
 from perfwatch.triage.roles.job import Job
 from perfwatch.triage.waits.node import Node, node_of
@@ -44,6 +45,21 @@ def owing(history: History, job: Job, reader: Node) -> tuple[Node, ...]:
     ]
     at_work = [other for other in others if "queue_get" not in other.inner and not _parks(history, other)]
     return tuple(worked_for(history, at_work or others))
+
+
+def serving(history: History, job: Job, pids: tuple[int, ...]) -> tuple[Node, ...]:
+    """Who answers in these processes: a main thread that waits for others or for visitors leaves that to threads of its own."""
+    found: list[Node] = []
+    for main in [node_of(history, job, pid) for pid in pids]:
+        others: tuple[Node, ...] = ()
+        if any_tag(main.inner, *LEADING_TAGS):
+            others = tuple(worked_for(history, other_threads(history, job, main)))
+        elif main.wait is not None and main.wait.kind == "accept":
+            others = owing(history, job, main)
+            if not python_threads(history, main.pid):
+                continue  # without stacks nobody knows which of its threads has the visitor
+        found += others or (main,)
+    return tuple(found)
 
 
 def _parks(history: History, node: Node) -> bool:

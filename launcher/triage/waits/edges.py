@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.history import History
-from perfwatch.triage.moving.motion import python_threads
 from perfwatch.triage.roles.job import Job
 from perfwatch.triage.waits import (
     actors,
@@ -202,7 +201,7 @@ def _socket(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descri
         served = workers.behind_manager(history, job, node, inside)
         where = f"pid {inside[0]} at the other end of {socket.local or 'a socket'}"
         kind = "connection" if socket.family.startswith("tcp") else "socket"
-        nodes = served or _serving(history, job, inside)
+        nodes = served or answering.serving(history, job, inside)
         if kind != "connection" or any(one.motion.frozen is not False for one in nodes):
             return Edge(kind, where, nodes)
         # A server of the job's own that goes on serving: this connection is silent all the same.
@@ -210,21 +209,6 @@ def _socket(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descri
         return ending("network", node, f"somebody to connect to {socket.local}", descriptor=file)
     what = takes(socket) if sending else f"{wait.call} from {socket.peer or 'a socket'}"
     return ending("network", node, what, descriptor=file, others=socket.peer_pids)
-
-
-def _serving(history: History, job: Job, pids: tuple[int, ...]) -> tuple[Node, ...]:
-    """Who answers in these processes: a main thread that waits for others or for visitors leaves that to threads of its own."""
-    found: list[Node] = []
-    for main in _nodes(history, job, pids):
-        others: tuple[Node, ...] = ()
-        if any_tag(main.inner, *threads.LEADING_TAGS):
-            others = tuple(threads.worked_for(history, threads.other_threads(history, job, main)))
-        elif main.wait is not None and main.wait.kind == "accept":
-            others = answering.owing(history, job, main)
-            if not python_threads(history, main.pid):
-                continue  # without stacks nobody knows which of its threads has the visitor
-        found += others or (main,)
-    return tuple(found)
 
 
 def _pipe(history: History, job: Job, node: Node, wait: r.Wait, pipe: r.Descriptor) -> Edge:

@@ -6,8 +6,9 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, who
 from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.triage.waits.answering import serving
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.node import culprit
+from perfwatch.triage.waits.node import End, Node, culprit
 from perfwatch.triage.waits.releasing import named, partners, turn_of
 from perfwatch.triage.words.frames import show
 
@@ -36,6 +37,13 @@ def served_by_the_job(case: Case, cause: str, chain: Chain) -> Outcome:
         alternatives=(BY_CHILD,),
         next=(f"py-spy dump --nonblocking --pid {chain.end.node.pid}", TIMEOUT),
     )
+
+
+def at_the_peer(case: Case, end: End) -> Node | None:
+    """Who should answer, where the peer is one process of the job, and one thread of it is known to be at a line of the program."""
+    inside = tuple(pid for pid in end.others if pid != end.node.pid and pid in case.job.members)
+    found = [one for one in serving(case.history, case.job, inside) if one.frame is not None]
+    return found[0] if len(found) == 1 else None
 
 
 def _in_a_circle(case: Case, cause: str, chain: Chain) -> Outcome:
