@@ -48,7 +48,8 @@ def undrained(case: Case, chain: Chain) -> Undrained | None:
     for link in chain.links:
         member = case.job.members.get(link.pid)
         parent = member.process.parent_pid if member is not None else None
-        waiting = [one for one in chain.links if one.pid == parent and one.depth == link.depth - 1]
+        # The way may begin at the writer as well: the one that should read comes after it then, and leads back to it.
+        waiting = [one for one in chain.links if one.pid == parent and (one.depth == link.depth - 1 or not link.depth)]
         if not waiting or (waiting[-1].pid == chain.start.pid and chain.through & ASKED):
             continue
         writer = node_of(case.history, case.job, link.pid, link.tid)
