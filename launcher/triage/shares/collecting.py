@@ -79,7 +79,8 @@ def _last(case: Case, rank: Member) -> Last | None:
     others = max(share for pid, share in shares.items() if pid != last)
     if shares[last] < AT_WORK or shares[last] < LATER * others:
         return None
-    return Last(last, shares[last], show(seen[last].top_line(_at_work)))
+    line = show(seen[last].top_line(_at_work))
+    return Last(last, shares[last], line) if line is not None else None
 
 
 def _at_work(stack: Stack) -> bool:
