@@ -106,7 +106,7 @@ def _sleeps(case: Case, chain: Chain) -> Outcome:
         CAUSE.name,
         chain,
         owner=CAUSE.owner,
-        summary=f"{who(chain)} sleeps in the program's own code: {chain.awaited}",
+        summary=f"{who(chain)} waits in the program's own code for {chain.awaited}",
         patience=STRUCTURAL_SECONDS if outlasts(case, chain.end) else temporal(case),
         next=(f"look at {show(chain.end.node.frame)}",),
     )
