@@ -43,6 +43,7 @@ VOCABULARY: tuple[tuple[str, str, str | None], ...] = (
     ("feeder", r"multiprocess(ing)?/queues\.py", "_feed"),
     ("feeder_join", r"multiprocess(ing)?/queues\.py", "_finalize_join"),
     ("pool_wait", r"multiprocess(ing)?/pool\.py", "get wait next join map starmap apply imap"),
+    ("pool_wait", r"joblib/parallel\.py", "_retrieve retrieve"),  # sleeps and looks again, a hundred times a second
     ("pool_worker", r"multiprocess(ing)?/pool\.py", "worker"),
     ("serve", r"multiprocess(ing)?/resource_sharer\.py", "_serve"),
     (
@@ -52,10 +53,10 @@ VOCABULARY: tuple[tuple[str, str, str | None], ...] = (
     ),  # out of batches: it answers the others' collectives
     ("pool_service", r"multiprocess(ing)?/pool\.py", "_handle_workers _handle_tasks _handle_results _wait_for_updates"),
     ("futures_wait", r"concurrent/futures/_base\.py", "result wait as_completed exception result_iterator"),
-    ("futures_worker", r"concurrent/futures/(thread|process)\.py", "_worker _process_worker"),
+    ("futures_worker", r"(concurrent/futures/(thread|process)|loky/process_executor)\.py", "_worker _process_worker"),
     (
         "futures_service",
-        r"concurrent/futures/process\.py",
+        r"(concurrent/futures/process|loky/process_executor)\.py",
         "wait_result_broken_or_wakeup add_call_item_to_queue _queue_management_worker",
     ),
     ("mp_queue_get", r"multiprocess(ing)?/queues\.py", "get"),
