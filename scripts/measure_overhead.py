@@ -233,7 +233,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="length of each window")
     parser.add_argument("--settle", type=float, default=15.0, help="left out after a start or an attach")
     parser.add_argument("--loop", choices=LOOPS, default="cpu", help="what is watched; all but the first need a GPU")
-    parser.add_argument("--ways", choices=("attach", "run", "both", "gpu", "turns"), default="both")
+    parser.add_argument("--ways", choices=("both", *WAYS), default="both")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     load_1min = psutil.getloadavg()[0]

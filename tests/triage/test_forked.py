@@ -1,7 +1,6 @@
 """Forks of a pool that wait for a lock which a thread of their parent held: who is named, and what is advised."""
 
-from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -10,17 +9,13 @@ from perfwatch.gauntlet.recorded import expected_of
 from perfwatch.probes.readings import Process, Reading, Thread
 from perfwatch.recording import load
 from perfwatch.triage.diagnose import diagnose
-from perfwatch.triage.verdict import Verdict
+from tests.triage.retold import retold
 
 CASE = Path(__file__).parent / "recordings" / "stuck_worker" / "fires" / "pool_forked_under_a_lock"
 TRAINER, FIRST, SECOND = 24161, 24183, 24184
 
 
-def judged(changed: Callable[[Reading], Reading] = lambda reading: reading) -> Verdict:
-    """The recorded case, with some of its readings told otherwise."""
-    recording = load(CASE)
-    records = tuple(msgspec.structs.replace(one, reading=changed(one.reading)) for one in recording.records)
-    return diagnose(replace(recording, records=records), expected_of(CASE).at)
+judged = partial(retold, CASE)
 
 
 def test_a_fork_that_waits_alone_for_a_lock_is_told_what_a_fork_does_to_locks() -> None:

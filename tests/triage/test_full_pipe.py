@@ -1,16 +1,14 @@
 """A full pipe to a process of the job: both ends are named, where the reader stands at something else."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from perfwatch.gauntlet.recorded import expected_of
 from perfwatch.probes.readings import Descriptor, Process, Reading, Thread, Wait
 from perfwatch.recording import load
-from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.verdict import Verdict
+from tests.triage.retold import retold
 
 CASE = Path(__file__).parent / "recordings" / "blocked_pipe" / "fires" / "child_that_does_not_read"
 WRITER = load(CASE).session.root_pids[0]
@@ -23,8 +21,7 @@ READER = next(
 
 def judged(wait: Wait | None = None, command: tuple[str, ...] | None = None) -> Verdict:
     """The recorded child that sleeps beside a full pipe, with another wait or another command."""
-    recording, at = load(CASE), expected_of(CASE).at
-    pipe = next(one.reading for one in recording.records if isinstance(one.reading, Descriptor))
+    pipe = next(one.reading for one in load(CASE).records if isinstance(one.reading, Descriptor))
     ends = msgspec.structs.replace(pipe, pid=READER, fd=0, access="r")
 
     def told(reading: Reading) -> Reading:
@@ -34,9 +31,7 @@ def judged(wait: Wait | None = None, command: tuple[str, ...] | None = None) -> 
             return msgspec.structs.replace(reading, command=command, executable="python3.11", python=True)
         return reading
 
-    records = tuple(msgspec.structs.replace(one, reading=told(one.reading)) for one in recording.records)
-    records += (msgspec.structs.replace(records[-1], reading=ends),)
-    return diagnose(replace(recording, records=records), at)
+    return retold(CASE, told, ends)
 
 
 def test_who_writes_and_who_does_not_read_are_both_named_and_that_the_pipe_is_full() -> None:

@@ -1,26 +1,19 @@
 """A process that waits for room in a queue of multiprocessing, whose reader waits for it: two actors and their learner."""
 
-from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from perfwatch.gauntlet.recorded import expected_of
 from perfwatch.probes.readings import Frame, Reading, Stack
-from perfwatch.recording import load
-from perfwatch.triage.diagnose import diagnose
-from perfwatch.triage.verdict import Verdict
+from tests.triage.retold import retold
 
-CASE = Path(__file__).parent / "recordings" / "stuck_worker" / "fires" / "room_in_a_queue_of_the_reader"
+CASES = Path(__file__).parent / "recordings"
+CASE = CASES / "stuck_worker" / "fires" / "room_in_a_queue_of_the_reader"
 LEARNER, ACTOR = 17214, 17217
 
 
-def judged(changed: Callable[[Reading], Reading] = lambda reading: reading) -> Verdict:
-    """The recorded case, with some of its readings told otherwise."""
-    recording = load(CASE)
-    records = tuple(msgspec.structs.replace(one, reading=changed(one.reading)) for one in recording.records)
-    return diagnose(replace(recording, records=records), expected_of(CASE).at)
+judged = partial(retold, CASE)
 
 
 def test_room_in_a_queue_is_said_to_be_made_by_its_reader_alone() -> None:
@@ -48,3 +41,13 @@ def test_who_waits_for_its_turn_to_write_is_not_said_to_wait_for_room() -> None:
 
     assert "waits for a lock between processes" in verdict.summary
     assert "room" not in verdict.summary
+
+
+def test_where_the_reader_has_left_the_wait_is_for_room_too() -> None:
+    """No lock was kept: nobody takes out what was put."""
+    verdict = retold(CASES / "dead_worker" / "fires" / "room_in_a_queue_whose_reader_left")
+
+    assert (
+        "waits for room in a queue between processes, which its reader makes; process 4371 has ended" in verdict.summary
+    )
+    assert verdict.next[-1] == "put with a timeout, and ask whether its reader is alive: process.is_alive()"

@@ -1,30 +1,24 @@
 """Whom the kernel killed for memory is named, and who failed for that beside it."""
 
-from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from perfwatch.gauntlet.recorded import expected_of
 from perfwatch.probes.readings import Cgroup, KernelMessage, Process, ProcessEnded, Reading
-from perfwatch.recording import load
 from perfwatch.triage.case import Case
-from perfwatch.triage.diagnose import diagnose, judge
+from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
 from perfwatch.triage.verdict import Verdict
 from tests.sessions import session
+from tests.triage.retold import retold
 
 CASE = Path(__file__).parent / "recordings" / "out_of_memory" / "fires" / "killed_loader_worker"
 TRAINER, WORKER = 23302, 23312
 
 
-def judged(changed: Callable[[Reading], Reading] = lambda reading: reading) -> Verdict:
-    """The recorded case, with some of its readings told otherwise."""
-    recording = load(CASE)
-    records = tuple(msgspec.structs.replace(one, reading=changed(one.reading)) for one in recording.records)
-    return diagnose(replace(recording, records=records), expected_of(CASE).at)
+judged = partial(retold, CASE)
 
 
 def test_the_worker_that_was_killed_is_named_before_the_trainer_that_failed_for_it() -> None:

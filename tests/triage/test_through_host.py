@@ -1,23 +1,21 @@
 """Collectives that go through host memory show on PCIe, in both directions at once; what else goes there does not."""
 
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from msgspec import structs
 
-from perfwatch.gauntlet.recorded import expected_of
 from perfwatch.gauntlet.score import CONFIDENT
 from perfwatch.probes.readings import GpuActivity, Reading, Stack
 from perfwatch.recording import load
 from perfwatch.triage.cards.gpu import Regime
-from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.history import History
 from perfwatch.triage.ranks.traffic import only_sends
-from perfwatch.triage.verdict import Verdict
 from perfwatch.triage.words.frames import tags
 from tests.cards import UUID, h200
+from tests.triage.retold import retold
 
 CASE = Path(__file__).parent / "recordings" / "exposed_communication" / "fires" / "through_host_memory"
 # Measured on two H100 with NCCL_P2P_DISABLE=1.
@@ -25,11 +23,7 @@ SENDS = Regime(UUID, kind="work", graphics=0.93, sm_active=0.19, tensor=0.03, dr
                pcie_mib_per_second=23_000.0, pcie_each_way_mib_per_second=20_200.0)  # fmt: skip
 
 
-def judged(other: Callable[[Reading], Reading] = lambda reading: reading) -> Verdict:
-    """The recorded case with other readings."""
-    recording, at = load(CASE), expected_of(CASE).at
-    records = tuple(structs.replace(one, reading=other(one.reading)) for one in recording.records)
-    return diagnose(replace(recording, records=records).until(at), at)
+judged = partial(retold, CASE)
 
 
 @pytest.mark.parametrize(

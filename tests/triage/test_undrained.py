@@ -1,28 +1,20 @@
 """A program that writes into its full stderr while its parent waits for it at another descriptor, and what is not that."""
 
-from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from perfwatch.gauntlet.recorded import expected_of
 from perfwatch.probes.readings import Descriptor, PolledFile, Process, Reading, Thread
 from perfwatch.recording import load
-from perfwatch.triage.diagnose import diagnose
-from perfwatch.triage.verdict import Verdict
+from tests.triage.retold import retold
 
 CASE = Path(__file__).parent / "recordings" / "blocked_pipe" / "fires" / "stderr_that_an_actor_does_not_read"
 TRAINER, ACTOR, SIMULATOR = 24524, 24533, 24541
 ACTORS_END = 15  # any number that the actor may have for its end of the simulator's stderr
 
 
-def judged(changed: Callable[[Reading], Reading] = lambda reading: reading, *more: Reading) -> Verdict:
-    """The recorded case, with some of its readings told otherwise, and more of them."""
-    recording, at = load(CASE), expected_of(CASE).at
-    records = tuple(msgspec.structs.replace(one, reading=changed(one.reading)) for one in recording.records)
-    records += tuple(msgspec.structs.replace(records[-1], reading=reading) for reading in more)
-    return diagnose(replace(recording, records=records), at)
+judged = partial(retold, CASE)
 
 
 def test_who_writes_and_who_should_read_are_both_named_with_the_way_out() -> None:

@@ -12,7 +12,7 @@ from perfwatch.triage.roles.job import youngest_start_gap_seconds
 from perfwatch.triage.verdict import Culprit, Evidence, Finding
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import culprit, node_of
-from perfwatch.triage.waits.threads import A_BARRIER, A_CONDITION, BEFORE_SECONDS, OTHERS_MOVE, awaited
+from perfwatch.triage.waits.threads import A_BARRIER, A_CONDITION, BEFORE_SECONDS, OTHERS_MOVE, ROOM, awaited
 from perfwatch.triage.waits.workers import pool_members
 from perfwatch.triage.words.frames import show
 
@@ -84,6 +84,8 @@ def left_waiting(case: Case, chain: Chain, dead: tuple[int, ...]) -> str:
         return f"{who(chain)} waits at a barrier for {ended}, which {has} ended{told}"
     if what == A_CONDITION:
         return f"{who(chain)} waits for {what} between processes that nobody signals; {ended} {has} ended{told}"
+    if what == ROOM:
+        return f"{who(chain)} waits for {what} between processes, which its reader makes; {ended} {has} ended{told}"
     kept = "one of them" if several else "it"
     is_gone = f"{ended} {'are' if several else 'is'} gone{f' ({how})' if how and not several else ''}"
     return f"{is_gone}, and {who(chain)} waits for a lock between processes that {kept} never gave back"
@@ -114,6 +116,8 @@ def way_out(chain: Chain) -> str:
         return "ask process.is_alive() where get() times out, or put a last item on every way out of the process"
     if what == A_BARRIER:
         return "barrier.abort() where a worker fails, or barrier.wait(timeout=...): the others then raise BrokenBarrierError"
+    if what == ROOM:
+        return "put with a timeout, and ask whether its reader is alive: process.is_alive()"
     return "wait with a timeout" if what == A_CONDITION else "release it on every way out: with lock: ..."
 
 

@@ -101,10 +101,16 @@ def could_release(case: Case, chain: Chain) -> tuple[int, ...]:
 def goes_on(case: Case, chain: Chain) -> bool:
     """Whether somebody works for the one that waits, although the thread at the end of the chain stands."""
     end = chain.end
-    if any(may_work(case, pid) for pid in could_release(case, chain)):
+    if at_work_in_pool(case, chain) or any(may_work(case, pid) for pid in could_release(case, chain)):
         return True
     beside = end.kind == NATIVE_WAIT or (end.kind == "lock" and end.detail == OTHERS_MOVE)
     return beside and end.node.pid == chain.start.pid and _may_work_beside(case, end.node)
+
+
+def at_work_in_pool(case: Case, chain: Chain) -> tuple[Node, ...]:
+    """The workers of a pool that move beside one that stands, and are no heartbeats: whose result is waited for is not known."""
+    moving = (one.node for one in chain.ends if not one.still) if "pool" in chain.through else ()
+    return tuple(one for one in moving if not _rests(case, one.pid, one.tid))
 
 
 def goes_on_within(case: Case, node: Node) -> bool:

@@ -8,8 +8,8 @@ How it is recognised
     and tests for a file. The loop's text says whether the file is to appear or to go, and a look at the file whether it is there and
     since when unchanged. Where the kernel knows who holds the lock, the holder is named. A database's lock that another connection
     of the same process holds, in a transaction that nobody ends, is one as well. A holder outside of the job is watched for some
-    seconds, with what it has started. A process that opened the file twice, and in which nobody else could let go, waits for
-    itself. One that is stopped, or whose threads all wait for each other, will not let go; of any
+    seconds, with what it has started. A process that opened the file twice, and beside which nobody could let go, waits for
+    itself; what it forked may hold the lock for it. One that is stopped, or whose threads all wait for each other, will not let go; of any
     other that rests nobody knows what it waits for, and the verdict is less sure.
 
 What it is mistaken for
@@ -38,7 +38,7 @@ from perfwatch.triage.waits import outside
 from perfwatch.triage.waits.bringing import may_bring, others_may_hold_it, takes_what_comes
 from perfwatch.triage.waits.node import End, Node, culprit, node_of
 from perfwatch.triage.waits.polling import texts_near
-from perfwatch.triage.waits.threads import other_threads
+from perfwatch.triage.waits.threads import other_threads, sharers
 from perfwatch.triage.words.frames import show
 
 CAUSE = Cause("waiting_for_file", "hung", "user_code", (Thread, Stack))
@@ -46,6 +46,7 @@ CAUSE = Cause("waiting_for_file", "hung", "user_code", (Thread, Stack))
 AT_ONCE = 0.0  # seconds that a lock's owner must be watched: it is not accused while it works, from the second look on
 UNASKED = 0.55  # of one who takes what another job brings: below what makes a verdict
 TAKEN_TWICE = "its own process, which has opened the file twice"
+INHERITED = "its own process, or one that was forked from it with the file open"
 ONE_OPENING = (
     "take the lock once: flock belongs to the opening of a file, so a second opening waits for the first (flock(2))"
 )
@@ -77,12 +78,13 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
     )
     holders = ", ".join([*map(_holder, inside), *(outside.said(case, pid) for pid in outside.holders(case, end))][:3])
     blocked = own and end.node.wait is not None and end.node.wait.forever
+    twice = blocked and not sharers(case.job, end.node)
     if own:
-        first = TAKEN_TWICE if blocked else "another connection of its own process"
+        first = TAKEN_TWICE if twice else INHERITED if blocked else "another connection of its own process"
         holders = f"{first} ({holders})" if holders else first
     owner = f"held by {holders}" if holders else "nobody is known to hold it"
     watched = silent_seconds(case, chain)
-    alone = blocked and end.node.stack is not None
+    alone = twice and end.node.stack is not None
     patience = STRUCTURAL_SECONDS if own and (inside or alone) and all(map(_rests_for_ever, inside)) else temporal(case)
     polls = end.kind == "file_poll"
     lasts = kept(case, rank, watched, patience, end)
@@ -105,7 +107,7 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
         evidence=lasts.evidence,
         ceiling=min(lasts.ceiling, ceiling) if unowned else lasts.ceiling,
         alternatives=(Alternative(cause="endless_python", refuted_by=_refuted(end)),),
-        next=(_next(end, near), *((ONE_OPENING,) if blocked else ())),
+        next=(_next(end, near), *((ONE_OPENING,) if twice else ())),
     )
     return msgspec.structs.replace(found, culprits=(*map(culprit, inside), *found.culprits))
 

@@ -1,5 +1,6 @@
 """Reinforcement learning that collects experience: most of the time goes into its environment, with updates in between."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from perfwatch.probes.readings import Stack
@@ -8,7 +9,7 @@ from perfwatch.triage.moving.memory import computed
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.data_makers import producers, works
-from perfwatch.triage.shares.profile import lasting
+from perfwatch.triage.shares.profile import Profile, lasting
 from perfwatch.triage.shares.rollouts import in_environment
 from perfwatch.triage.verdict import Culprit, Finding
 from perfwatch.triage.words.frames import any_tag, inner_tags, show
@@ -35,7 +36,7 @@ def collects(case: Case, cause: Cause, rank: Member) -> Finding | None:
     share = seen.share_where(steps)
     if share < MOSTLY or not (seen.seen("forward") or computed(case, rank)):
         return None
-    line, last = show(seen.top_line(steps)), _last(case, rank)
+    line, last = show(seen.top_line(steps)), _last(case, rank, seen, steps)
     late = (
         f"; it waits for process {last.pid}, which works {last.share:.0%} of the time, mostly at {last.line}"
         if last
@@ -68,10 +69,13 @@ def collects(case: Case, cause: Cause, rank: Member) -> Finding | None:
     )
 
 
-def _last(case: Case, rank: Member) -> Last | None:
-    seen = {
-        pid: lasting(case.history, pid, tid, LONGER_SECONDS) for pid, tid in producers(case, rank) if pid != rank.pid
-    }
+def _last(case: Case, rank: Member, whole: Profile, steps: Callable[[Stack], bool]) -> Last | None:
+    """None where the environment is no process of its own, or they are done at about the same time."""
+    receives = whole.share_where(lambda stack: steps(stack) and any_tag(inner_tags(stack), "mp_receive"))
+    if receives < MOSTLY * whole.share_where(steps):
+        return None
+    pids = [pid for pid, _ in producers(case, rank) if pid != rank.pid and case.job.members[pid].role != "worker"]
+    seen = {pid: lasting(case.history, pid, pid, LONGER_SECONDS) for pid in pids}
     shares = {pid: one.share_where(_at_work) for pid, one in seen.items() if one.samples}
     if len(shares) < 2:
         return None

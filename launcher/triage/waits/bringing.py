@@ -5,7 +5,7 @@ from itertools import zip_longest
 from perfwatch.probes.readings import Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import Seen
-from perfwatch.triage.moving.working import could_release, may_work, started_by, turns_a_loop
+from perfwatch.triage.moving.working import at_work_in_pool, could_release, may_work, started_by, turns_a_loop
 from perfwatch.triage.ranks.absence import in_collective
 from perfwatch.triage.ranks.away import prepare
 from perfwatch.triage.roles.job import Member
@@ -22,7 +22,7 @@ ASKED = frozenset({"child", "join_process", "supervised"})
 HANDED_OVER = frozenset({"pipe", "socket"})  # by a queue, a manager or a connection of multiprocessing
 ASLEEP = 0.6  # of the time: what is handed over may take some work to put together
 PATIENT_SECONDS = (
-    5.0  # of sleep between two looks for a file: who waits for a lock or a flag of its own job looks far more often
+    5.0  # of sleep between two looks for a file: for a lock or a flag of its own job one looks far more often
 )
 DELIVERED_SECONDS = 15.0  # since a pool's worker handed over a result
 LOOKS_FOR_A_FILE = ("file_lock", "file_poll")
@@ -31,6 +31,8 @@ HELD = ("file_lock", "pipe_empty")  # by those who are known by number, in the j
 
 def asked(case: Case, chain: Chain) -> tuple[int, ...]:
     """The processes for whose work it waits."""
+    if fellows := dict.fromkeys(one.pid for one in at_work_in_pool(case, chain) if one.pid != chain.start.pid):
+        return tuple(fellows)
     if chain.end.kind in HELD:
         waiting = {chain.end.node.pid}.difference(chain.end.others)
         return tuple(pid for pid in could_release(case, chain) if pid not in waiting)

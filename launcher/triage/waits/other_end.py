@@ -46,8 +46,8 @@ def lost(history: History, job: Job, node: Node, socket: r.Socket) -> tuple[Node
 def bereft(history: History, job: Job, node: Node, socket: r.Socket) -> tuple[Node, ...]:
     """The child that an end was made for and that is no more, where all who still hold it merely inherited it.
 
-    Each of them waits for this process on a pipe of its own. A child that was killed or failed is it before one that ended as it
-    should, which may have been anything else unless it was forked with them.
+    Each of them waits for this process on a pipe of its own. It was forked with them, or before them and was killed or failed: any
+    other child that has ended may have been anything else.
     """
     if "mp_receive" not in node.inner or socket.peer_inode is None:
         return ()
@@ -55,7 +55,10 @@ def bereft(history: History, job: Job, node: Node, socket: r.Socket) -> tuple[No
     if not holders or not all(_idle_elsewhere(history, job, node, one, socket.peer_inode) for one in holders):
         return ()
     ended = [m for m in job.children(node.pid) if m.process.python and m.ended is not None]
-    found = [m for m in ended if _failed(m)] or [m for m in ended if _forked_with(m, holders)]
+    first = min(map(_started, holders))
+    beside = [m for m in ended if _forked_with(m, holders)]
+    failed = [m for m in beside if _failed(m)] or [m for m in ended if _failed(m) and _started(m) < first]
+    found = failed or beside
     return (node_of(history, job, _meant(found, holders).pid),) if found else ()
 
 

@@ -40,9 +40,13 @@ def served_by_the_job(case: Case, cause: str, chain: Chain) -> Outcome:
 
 
 def at_the_peer(case: Case, end: End) -> Node | None:
-    """Who should answer, where the peer is one process of the job, and one thread of it is known to be at a line of the program."""
+    """Who should answer, where the peer is one process of the job, and one thread of it is known to be at a line of the program.
+
+    One that waits for visitors owes nothing, for all that is known.
+    """
     inside = tuple(pid for pid in end.others if pid != end.node.pid and pid in case.job.members)
     found = [one for one in serving(case.history, case.job, inside) if one.frame is not None]
+    found = [one for one in found if one.wait is None or one.wait.kind != "accept"]
     return found[0] if len(found) == 1 else None
 
 

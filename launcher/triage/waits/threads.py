@@ -35,11 +35,8 @@ ENTERED = {
 # CPython 3.8 to 3.13: Queue.put and JoinableQueue.put wait for room up to line 331, SimpleQueue.put from 360 on for its turn.
 PUTS_BEFORE_LINE = 345
 BARRIER_WAIT = "_wait"  # of threading.Barrier, from which multiprocessing's is made; no other class there has one
-MAY = {
-    A_CONDITION: "may signal",
-    A_BARRIER: "may share",
-    ROOM: "may make",
-}  # what another process may do with it; a lock it may hold
+# What another process may do with it; a lock it may hold.
+MAY = {A_CONDITION: "may signal", A_BARRIER: "may share", ROOM: "may make"}
 OTHERS_MOVE = "other threads move"
 CALLBACK = "callback"  # of a collective: how far that has come is up to the other ranks
 ELSEWHERE_HELD = "another process may hold it"

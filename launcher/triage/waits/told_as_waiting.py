@@ -18,7 +18,9 @@ def waits_for(case: Case, chain: Chain, node: Node) -> str:
         what = f"a lock on {end.detail}, held by "
         if node.pid not in end.others:
             what += f"pid {', '.join(map(str, end.others[:3]))}, and that perhaps for "
-    if "call" in chain.through:
+    if "pool" in chain.through and node.pid != end.node.pid:
+        what = "a pool, perhaps for "  # of whose workers several are at a task
+    elif "call" in chain.through:
         what = "its next call, and that perhaps for "
     elif end.kind in ("file_poll", NATIVE_WAIT) or asks(case, chain):
         awaited = "what it asks for again and again" if asks(case, chain) else end.detail or chain.awaited

@@ -1,0 +1,21 @@
+"""A recorded case judged again, with some of its readings told otherwise."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from perfwatch.gauntlet.recorded import expected_of
+from perfwatch.probes.readings import Reading
+from perfwatch.recording import load
+from perfwatch.triage.diagnose import diagnose
+from perfwatch.triage.verdict import Verdict
+
+
+def retold(case: Path, changed: Callable[[Reading], Reading] = lambda reading: reading, *more: Reading) -> Verdict:
+    """The verdict at the moment that the case names; what is more is read at its end."""
+    recording, at = load(case), expected_of(case).at
+    records = tuple(msgspec.structs.replace(one, reading=changed(one.reading)) for one in recording.records)
+    records += tuple(msgspec.structs.replace(records[-1], reading=reading) for reading in more)
+    return diagnose(replace(recording, records=records).until(at), at)
