@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from perfwatch.recording import Event
 from perfwatch.triage.verdict import Verdict
 
 FAULT_CHARACTERS = 500
+OUTCOME_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ def follow(
         if verdict is not None and settled(verdict):
             return Answer(time.monotonic() - begun, None, verdict)
         if program.ended(LOOK_SECONDS):
+            _await_outcome(session, interrupted)
             break
     seconds = time.monotonic() - begun
     final = ("--final",) if program.ended(0.0) else ()
@@ -64,20 +66,31 @@ def follow(
     return replace(_ask(conditions, arguments, session.parent, interrupted), seconds=seconds)
 
 
+def _await_outcome(session: Path, interrupted: Callable[[], bool]) -> None:
+    """The watcher of a run may still write what it saw of the end: ``run`` itself waits for that a moment only."""
+    ends = time.monotonic() + OUTCOME_SECONDS
+    while time.monotonic() < ends and not interrupted():
+        if any(one.kind == "outcome" for one in _events(session)):
+            return
+        time.sleep(LOOK_SECONDS)
+
+
 def last_verdict(session: Path) -> Verdict | None:
     """The newest verdict among the events of a session that may still be written; a torn last line is left."""
+    return next((one.verdict for one in _events(session) if one.verdict is not None), None)
+
+
+def _events(session: Path) -> Iterator[Event]:
+    """Those that can be read, the newest first; none before the session has begun."""
     try:
         lines = (session / "events.jsonl").read_bytes().splitlines()
     except OSError:
-        return None  # not begun yet
+        return
     for line in reversed(lines):
         try:
-            event = msgspec.json.decode(line, type=Event)
+            yield msgspec.json.decode(line, type=Event)
         except msgspec.DecodeError:
             continue
-        if event.verdict is not None:
-            return event.verdict
-    return None
 
 
 def _ask(

@@ -144,6 +144,38 @@ def test_a_run_verdict_is_taken_from_the_session_as_it_is_written(tmp_path: Path
     assert (row.mode, row.right) == ("run", True)
 
 
+ENDS = """
+import json, os, time
+with open(os.environ["PERFWATCH_DRILL_FIFO"], "w") as fifo:
+    fifo.write(json.dumps({"onset": time.monotonic(), "pid": os.getpid()}) + "\\n")
+"""
+SLOW_WATCHER = """
+import json, subprocess, sys
+if "run" in sys.argv:
+    session, command = sys.argv[sys.argv.index("--session") + 1], sys.argv[sys.argv.index("--") + 1:]
+    writes = "import os, sys, time; sys.stdin.read(); time.sleep(1.0); os.makedirs(sys.argv[1]); "
+    writes += "open(sys.argv[1] + '/events.jsonl', 'w').write(sys.argv[2] + chr(10))"
+    watcher = subprocess.Popen([sys.executable, "-c", writes, session, EVENT], stdin=subprocess.PIPE)
+    subprocess.run(command)
+else:
+    events = open(sys.argv[2] + "/events.jsonl")  # to replay it fails where nothing is written
+    print(json.dumps(json.loads(events.readline())["verdict"]))
+"""
+
+
+def test_the_end_of_a_run_is_judged_when_its_watcher_has_written_what_it_saw(tmp_path: Path, drill: Drill) -> None:
+    """On a crowded machine ``run`` ends before its watcher."""
+    (tmp_path / "ends.py").write_text(ENDS)
+    ended = verdict("gone", "killed")
+    event = json.dumps({"at": 3.5, "wall": 1.0, "kind": "outcome", "text": "1", "verdict": json.loads(as_json(ended))})
+    (tmp_path / "stand_in.py").write_text(f"EVENT = {event!r}\n{SLOW_WATCHER}")
+    gone = dataclasses.replace(drill, program=str(tmp_path / "ends.py"), state="gone", causes=("killed",))
+    under_run = Conditions(folder=tmp_path / "out", perfwatch=(sys.executable, str(tmp_path / "stand_in.py")))
+    row, _ = run_attempt(Attempt(gone, "loud", 0), under_run)
+
+    assert (row.fault, row.state, row.right) == (None, "gone", True)
+
+
 def test_the_gauntlet_gives_a_row_for_every_attempt(tmp_path: Path, drill: Drill) -> None:
     """Two repeats, two at a time."""
     attempts = plan([drill], repeat=2)

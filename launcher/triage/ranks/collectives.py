@@ -18,6 +18,7 @@ from perfwatch.triage.verdict import Evidence
 ROUND_SECONDS = 3.0  # ranks that were asked together answer so far apart at most
 STALE_SECONDS = 40.0  # an older answer is not about now, unless nothing has moved since
 MEANWHILE = 2  # steps that a rank made while a group's counts stood: it makes its steps without that group
+ASKED_BY = frozenset({"TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "PERFWATCH_AGENT_DIR"})  # a recorder that can be asked
 LONGEST_APART = 10_000  # sequence numbers of one group that are further apart are not of one group
 
 GroupKey = tuple[
@@ -178,6 +179,13 @@ def recorded_groups(case: Case) -> dict[GroupKey, list[Seen[r.RecordedGroup]]]:
         if series and (member is None or member.alive):
             groups.setdefault((group, series[-1].reading.members), []).append(series[-1])
     return {group: _of_one_round(dumps) for group, dumps in groups.items()}
+
+
+def recorder_owes(case: Case) -> bool:
+    """Whether a rank has a recorder that can be asked, and neither an answer nor a refusal has come yet."""
+    if any(probe == "flight_recorder" for probe, _ in case.history.entities(r.ProbeCall)):
+        return False
+    return any(ASKED_BY.intersection(rank.process.environment) for rank in case.ranks)
 
 
 def _of_one_round(dumps: list[Seen[r.RecordedGroup]]) -> list[Seen[r.RecordedGroup]]:

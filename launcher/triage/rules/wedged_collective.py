@@ -22,6 +22,7 @@ import msgspec
 from perfwatch.probes.readings import Network, Process, Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal
+from perfwatch.triage.ranks.collectives import recorder_owes
 from perfwatch.triage.ranks.together import together
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Abstention, Alternative, Link, Missing, Outcome
@@ -29,6 +30,7 @@ from perfwatch.triage.verdict import Abstention, Alternative, Link, Missing, Out
 CAUSE = Cause("wedged_collective", "hung", "fabric", (Process, Thread, Stack, Network))
 
 OUTAGE_SECONDS = 20.0  # seen to be sent again and again: a route or a bond that fails over has healed by then
+ANSWER_SECONDS = 5.0  # more, while a recorder that can be asked has not answered: it writes within two seconds
 UNSIZED = 0.78  # RAS counts calls: that all mean the same size, which NCCL does not check, only the recorders tell
 UNCOUNTED = 0.85  # neither RAS nor a recorder has confirmed that all are at the same call
 
@@ -44,6 +46,8 @@ def judge(case: Case) -> Outcome:
     patience = STRUCTURAL_SECONDS if seen.on_cards and seen.graph is not None else temporal(case)
     if seen.flow is not None and seen.flow.lost:
         patience = min(patience, OUTAGE_SECONDS)
+    if seen.on_cards and not seen.recorded and recorder_owes(case):
+        patience += ANSWER_SECONDS
     found = hung(
         case,
         CAUSE.name,

@@ -1,0 +1,33 @@
+"""Ranks that are all in one call, whose recorders have not yet told what sizes they mean by it."""
+
+from pathlib import Path
+
+from perfwatch.probes.readings import ProbeCall
+from tests.triage.retold import retold
+
+CASE = (
+    Path(__file__).parent
+    / "recordings"
+    / "wedged_collective"
+    / "lookalike"
+    / "sizes-that-the-recorders-have-not-told-yet"
+)
+REFUSED = ProbeCall(
+    probe="flight_recorder", entity="rank 0", duration_seconds=4.0, outcome="unavailable", reason="it is silent"
+)
+
+
+def test_the_fabric_is_not_blamed_while_a_recorder_may_tell_that_sizes_differ() -> None:
+    """One of the ranks means 900 elements; RAS counts calls alone, and those are level."""
+    verdict = retold(CASE)
+
+    assert verdict.state == "inconclusive"
+    assert verdict.suspect is not None
+    assert verdict.suspect.cause == "wedged_collective"
+
+
+def test_where_the_recorders_do_not_answer_it_is_blamed_less_surely() -> None:
+    """Nothing more will be known."""
+    verdict = retold(CASE, lambda reading: reading, REFUSED)
+
+    assert (verdict.cause, verdict.confidence) == ("wedged_collective", 0.78)
