@@ -41,7 +41,7 @@ SEEN = 0.94
 # functions of the program's own that may be its model or may be anything.
 UNSURE = 0.75
 PLAIN_SHARE = 0.8
-ELSEWHERE = ("loader_wait", "loader_start", "loader_stop", "save", "import", "compile")
+ELSEWHERE = ("loader_wait", "loader_start", "loader_stop", "save", "model_copy", "import", "compile")
 FEW_SAMPLES = 15
 WINDOW_SECONDS = 15.0
 CARD_IDLES = 0.7

@@ -27,8 +27,17 @@ def works(stack: r.Stack) -> bool:
     idle = asks and any_tag(found, "worker", "pool_worker", "futures_worker", "thread_wait")
     # A selector of a library's own; the program's may await its data.
     loops = "selector" in found and not any(map(is_user, stack.frames))
-    waits = any_tag(inner_tags(stack), "thread_wait", "between_calls") or between_tasks(stack)
+    waits = any_tag(inner_tags(stack), "thread_wait", "between_calls") or between_tasks(stack) or _awaits_orders(stack)
     return not (idle or waits or loops or imports(stack))
+
+
+def _awaits_orders(stack: r.Stack) -> bool:
+    """Whether the function that a process was started with asks for the next item itself, rather than one that serves an item."""
+    if not any_tag(inner_tags(stack), "mp_receive"):
+        return False
+    callers = zip(stack.frames, stack.frames[1:], strict=False)
+    caller = next((outer for frame, outer in callers if is_user(frame)), None)
+    return caller is not None and caller.file.endswith("multiprocessing/process.py")
 
 
 def imports(stack: r.Stack) -> bool:

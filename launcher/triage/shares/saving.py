@@ -12,8 +12,8 @@ from perfwatch.triage.moving.periods import COMES_BACK, LONG_SECONDS, recurrent
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.profile import TRAINING_TAGS, Profile
 from perfwatch.triage.slowness import LOST_SHARE, WINDOW_SECONDS, working
-from perfwatch.triage.words.code import calling_line, names
-from perfwatch.triage.words.frames import any_tag, short_name, tags, user_frames
+from perfwatch.triage.words.code import calling_line, line_of, names
+from perfwatch.triage.words.frames import any_tag, short_name, tags, user_frame, user_frames
 
 SAVING_NAME = re.compile(r"(^|_)(save|dump|ckpt|checkpoint|snapshot)")
 SAVING_CLASS = re.compile(r"(Checkpoint|Ckpt|Snapshot|Saver)[^.]*\.")  # named from Python 3.11 on
@@ -22,6 +22,7 @@ SAVES = frozenset("save save_file savez dump".split())
 EXECUTES = frozenset("execute executemany executescript".split())
 CHANGES = re.compile(r"\b(insert|update|replace|delete)\b", re.IGNORECASE)  # statements of SQL
 SYNCS = frozenset("fsync fdatasync sync".split())
+COPIES = frozenset("clone cpu deepcopy copy".split())  # of what state_dict() gives, which are references
 MUCH_BYTES = 2**18  # per second: an audit trail or a log that is synced line by line mostly stays far below
 LARGE_BYTES = (
     2**12
@@ -42,7 +43,15 @@ def recurrent_saves(case: Case, rank: Member, seen: Profile) -> Saves | None:
 
     The time from save to save counts: a window of any other length holds now one more of them, now one less.
     """
-    saving = partial(in_save, case)
+    return _recurrent(case, rank, seen, partial(in_save, case))
+
+
+def recurrent_copies(case: Case, rank: Member, seen: Profile) -> Saves | None:
+    """The same of copies of the model in memory, as those make who keep the best weights."""
+    return _recurrent(case, rank, seen, copying(case, seen))
+
+
+def _recurrent(case: Case, rank: Member, seen: Profile, saving: Callable[[Stack], bool]) -> Saves | None:
     for window in (seen, case.profile(rank, LONG_SECONDS)):
         times, share = recurrent(case, rank, window, saving)
         lost = min(share, _share_of_time(window, saving))
@@ -96,6 +105,23 @@ def writes_much(case: Case, stack: Stack) -> bool | None:
     if written is not None and calls is not None and calls[0] and written[0] < LARGE_BYTES * calls[0]:
         return False
     return None if written is None else written[0] >= MUCH_BYTES * written[1]
+
+
+def copying(case: Case, seen: Profile) -> Callable[[Stack], bool]:
+    """What tells whether a stack copies the model: it copies parameters, is at a line that does, or copies a state_dict."""
+    lines = {user_frame(one.reading) for one in seen.sights if "model_copy" in tags(one.reading)}
+
+    def holds(stack: Stack) -> bool:
+        if "model_copy" in tags(stack):
+            return True
+        frame = user_frame(stack)
+        if frame is None or not stack.frames or any_tag(tags(stack), *TRAINING_TAGS):
+            return False
+        line = line_of(case.history, frame)
+        called = names(line.calls) if line is not None else frozenset()
+        return (frame in lines) or ("state_dict" in called and bool(called & COPIES))
+
+    return holds
 
 
 def syncs_little(case: Case, stack: Stack) -> bool:

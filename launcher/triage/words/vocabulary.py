@@ -124,6 +124,7 @@ VOCABULARY: tuple[tuple[str, str, str | None], ...] = (
     ("save", r"accelerate/(accelerator|checkpointing)\.py", "save_state save_model save_accelerator_state"),
     ("save", r"safetensors/\w+\.py", "save_file save save_model"),
     ("save", r"numpy/lib/_?npyio(_impl)?\.py", "save savez _savez savez_compressed"),
+    ("model_copy", r"torch/nn/parameter\.py", "__deepcopy__"),
     ("load", r"torch/serialization\.py", "load _load _legacy_load persistent_load load_tensor"),
     ("load", r"safetensors/\w+\.py", "load_file load load_model"),
     ("load", r"transformers/modeling_utils\.py", "from_pretrained _load_pretrained_model"),
