@@ -168,10 +168,12 @@ class SimulatedLook(Look):
             "stacks", f"{len(pids)} processes", lambda: [s for pid in pids for s in self._stacks(pid, 1, 0.0)]
         )
 
-    def record(self, pid: int, seconds: float) -> None:
-        """Begin."""
-        if pid not in [one for _, one in self._recording]:
-            self._recording.append((self._now() + seconds, pid))
+    def record(self, pid: int, seconds: float) -> bool:
+        """Begin, where it was not begun before."""
+        if pid in [one for _, one in self._recording]:
+            return False
+        self._recording.append((self._now() + seconds, pid))
+        return True
 
     def collect(self) -> list[tuple[float, r.Reading]]:
         """Those that are over."""

@@ -191,16 +191,17 @@ class Look:
         self._remember(found)
         return found
 
-    def record(self, pid: int, seconds: float) -> None:
-        """Begin to sample a process for a while; ``collect`` brings the result."""
+    def record(self, pid: int, seconds: float) -> bool:
+        """Begin to sample a process for a while; ``collect`` brings the result. False while the last one of it is not done."""
         if any(one.pid == pid for one in self.records if isinstance(one, Recorded)):
-            return
+            return False
 
         def begin() -> list[r.Reading]:
             self.records.append(start_record(pid, seconds, RECORD_HZ, self.stacks))
             return []
 
         self.take("stack_record", f"pid {pid}", begin, STACKS)
+        return True
 
     def collect(self) -> list[tuple[float, r.Reading]]:
         """Finished records: (seconds ago, reading). Their cost is charged."""

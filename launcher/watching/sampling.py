@@ -55,7 +55,8 @@ class Sampling:
             self._sources.of_threads(self._history)
             self._awaited(case)
         if self._dumps and not certain and self._schedule.due("sample", cadence.RECORD_SECONDS + 0.5):
-            self._record(case, alone=False)
+            if not self._record(case, alone=False):  # on a crowded machine the last ones take longer
+                self._schedule.sooner("sample", cadence.COLLECT_SECONDS)
         if self._now() - self._began > cadence.NATIVE_AFTER_SECONDS:
             self._native(case, last)
 
@@ -73,14 +74,14 @@ class Sampling:
         known = self._look.known
         return [pid for pid in nearest(case, known, cadence.MOST_SWEPT) if known[pid].python]
 
-    def _record(self, case: Case, *, alone: bool) -> None:
-        """Begin to record whose turn it is; ``alone``: the ranks and nobody else."""
+    def _record(self, case: Case, *, alone: bool) -> bool:
+        """Begin to record whose turn it is, if anybody is free; ``alone``: the ranks and nobody else."""
         members = case.job.members
         near = [pid for pid in self._python(case) if pid not in members or members[pid].role != "compile"]
         ranks = [rank.pid for rank in case.ranks if rank.pid in near]
         most = max(0, cadence.MOST_SAMPLED - len(self._look.records))
-        for pid in self._turns.take(ranks, [] if alone else near, most, self._now()):
-            self._look.record(pid, cadence.RECORD_SECONDS)
+        chosen = self._turns.take(ranks, [] if alone else near, most, self._now())
+        return any([self._look.record(pid, cadence.RECORD_SECONDS) for pid in chosen])
 
     def _native(self, case: Case, last: Verdict | None) -> None:
         """Where a running thread is in native code: asked only when the stacks alone explain nothing."""

@@ -7,8 +7,8 @@ What it means
 How it is recognised
     The training thread itself is inside the loader's fetch (or data set code below it) or a sampler of the program's own. Without a
     loader: it is outside of every model, backward and optimizer frame, and what runs there is Python or a data library (by the
-    frames, by a native profile, or it never gives the GIL back), not tensor arithmetic of the program's own. What lasts for
-    several steps and comes between them (votes after each fold) is told once it has come back, by what it costs of whole periods.
+    frames, by a native profile, or it never gives the GIL back), or a program that it waits for; not tensor arithmetic. What lasts
+    for several steps and comes between them (votes after each fold) is told once it has come back, by what it costs of whole periods.
 
 What it is mistaken for
     Models that are written as plain functions: a native profile shows torch's and BLAS' symbols there. Experience: what
@@ -33,7 +33,7 @@ from perfwatch.triage.shares.cpu import spare_cores
 from perfwatch.triage.shares.gathering import STEPS, makes_batches
 from perfwatch.triage.shares.native import native_python_share
 from perfwatch.triage.shares.other_work import NATIVE_SHARE, OWN_SHARE, does_other_work, keeps_gil, shown
-from perfwatch.triage.shares.own_work import fetches, fetches_itself, own_python
+from perfwatch.triage.shares.own_work import awaits_a_program, fetches, fetches_itself, own_python
 from perfwatch.triage.shares.profile import in_own_sampler
 from perfwatch.triage.shares.rollouts import in_rollout
 from perfwatch.triage.slowness import FEW_SAMPLES, certainty, slow, working, worst
@@ -95,7 +95,7 @@ def _own(case: Case) -> Outcome:
     for rank, whole in working(case):
         seen = since_first_step(case, rank, whole)
         works = partial(_makes_no_experience, case, in_rollout(case.history, seen))
-        python = seen.share_where(lambda stack: own_python(case.history, stack))
+        python = seen.share_where(lambda stack: own_python(case.history, stack) or awaits_a_program(stack))
         native = native_python_share(case, rank)
         if (now := case.progress[rank.pid]).kind == "busy" and now.steps is not None:
             continue  # steps are late: one long phase is no part of each step
@@ -122,7 +122,7 @@ def _own(case: Case) -> Outcome:
             summary=f"the training thread does other work than training {lost:.0%} of the time, mostly at {show(frame)}"
             + (", which comes between steps again and again" if apart else ": no worker does it"),
             evidence=shown(case, rank, seen, lost, native),
-            alternatives=(Alternative(cause="starved_by_transforms", refuted_by="it runs itself, it does not wait"),),
+            alternatives=(Alternative(cause="starved_by_transforms", refuted_by="it waits for no worker"),),
             next=(
                 f"do {show(frame)} less often, once ahead of training, or in a process of its own meanwhile"
                 if apart

@@ -7,7 +7,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.ranks.mpi_calls import waits_for_ranks
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.shares.own_work import own_work, rests
+from perfwatch.triage.shares.own_work import awaits_a_program, own_work, rests
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.saving import in_save
 from perfwatch.triage.slowness import WINDOW_SECONDS
@@ -25,7 +25,7 @@ OWNED_LOOKS, OWNED_PER_RELEASED = 4, 6
 def does_other_work(case: Case, stack: Stack) -> bool:
     """Whether a stack is in the program's own work, and neither rests, saves nor waits for other ranks."""
     works = own_work(stack) and not rests(case.history, stack) and not waits_for_ranks(case.history, case.job, stack)
-    return (works or _unpickles(case, stack)) and not in_save(case, stack)
+    return (works or _unpickles(case, stack) or awaits_a_program(stack)) and not in_save(case, stack)
 
 
 def _unpickles(case: Case, stack: Stack) -> bool:

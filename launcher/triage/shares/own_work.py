@@ -12,6 +12,7 @@ from perfwatch.triage.shares.profile import in_own_sampler
 from perfwatch.triage.words.code import calling_line, line_of, names
 from perfwatch.triage.words.frames import COMPREHENSIONS, is_user, of_tensors, short_name, tags, tags_of
 
+PROGRAM_WAITS = frozenset({"child_wait", "selector"})
 LOADER = frozenset({"fetch", "collate"})  # kinds of work in which a DataLoader makes a batch
 # A comprehension of a list, dict or set: from Python 3.12 on (PEP 709) it has no frame of its own.
 _INLINED = re.compile(r"[\[{].*\sfor\s.+\sin\s")
@@ -49,6 +50,16 @@ def own_python(history: History, stack: r.Stack) -> bool:
     if not is_user(inner):
         return not of_tensors(inner)
     return in_comprehension(history, inner)
+
+
+def awaits_a_program(stack: r.Stack) -> bool:
+    """Whether a thread waits in ``subprocess`` for a program that the program's own code has started: that does its work."""
+    found = tags(stack)
+    return (
+        "child_wait" in found
+        and found <= PROGRAM_WAITS
+        and any(f.file.endswith("/subprocess.py") for f in stack.frames)
+    )
 
 
 def in_comprehension(history: History, frame: r.Frame) -> bool:

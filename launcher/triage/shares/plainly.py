@@ -1,5 +1,6 @@
 """Whether a training on the CPU is plainly one: its time goes into training work that is known as such, and updates go with it."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from perfwatch.probes.readings import Frame, Stack
@@ -13,11 +14,12 @@ from perfwatch.triage.shares.other_work import NATIVE_SHARE, OWN_SHARE, keeps_gi
 from perfwatch.triage.shares.own_work import own_work, prepares
 from perfwatch.triage.shares.updating import updates
 from perfwatch.triage.words.code import is_plain, line_of
-from perfwatch.triage.words.frames import of_tensors, show, tags
+from perfwatch.triage.words.frames import of_tensors, show, tags, tags_of
 
 WINDOW_SECONDS = 15.0
 MANY_PASSES = 8
 MOSTLY_PLAIN = 0.5  # of the samples
+MUCH = 0.2  # of the time: a look at some held-out batches takes less
 NEARLY = 0.08  # of the time: a cause of its own from 0.15 on, and what is lost less than that is not nothing
 
 
@@ -34,6 +36,9 @@ def doubt(case: Case, ranks: Sequence[Member]) -> str:
     if others := [found for rank in ranks if (found := _elsewhere(case, rank)) is not None]:
         share, line = max(others, key=lambda found: found[0])
         return f"; {share:.0%} of it at {show(line)}, outside of modules, backward passes and optimizers: is that the model?"
+    if passes_on := [found for rank in ranks if (found := _without_gradients(case, rank)) is not None]:
+        share, line = max(passes_on, key=lambda found: found[0])
+        return f"; {share:.0%} of it is forward passes without gradients, at {show(line)}: an evaluation, or a part of the method?"
     if fetching := max((_fetching(case, rank) for rank in ranks), default=0.0):
         return f"; {fetching:.0%} of it makes batches in the training thread: workers would do that beside it"
     if passes := max(without_updates(case, rank) for rank in ranks):
@@ -74,6 +79,22 @@ def _elsewhere(case: Case, rank: Member) -> tuple[float, Frame | None] | None:
     share, native = seen.share_where(own_work), native_python_share(case, rank)
     unknown = share >= OWN_SHARE and (native is None or native >= NATIVE_SHARE)
     return (share, seen.top_line(own_work)) if unknown else None
+
+
+def _without_gradients(case: Case, rank: Member) -> tuple[float, Frame] | None:
+    """The share of the time in which the model runs without gradients, and where, if that is much: evaluations, or a teacher."""
+    seen, lines = case.profile(rank, WINDOW_SECONDS), Counter[Frame]()
+    for stack in (one.reading for one in seen.sights if "forward" in tags(one.reading)):
+        if (frame := _decorated(stack)) is not None:
+            lines[frame] += stack.samples
+    evaluates = lines.total() >= MUCH * seen.samples and lines
+    return (lines.total() / seen.samples, lines.most_common(1)[0][0]) if evaluates else None
+
+
+def _decorated(stack: Stack) -> Frame | None:
+    """The function that torch.no_grad decorates and that a thread is in, if it is in any."""
+    pairs = zip(stack.frames, stack.frames[1:], strict=False)
+    return next((frame for frame, caller in pairs if "no_grad" in tags_of(caller.function, caller.file)), None)
 
 
 def _fetching(case: Case, rank: Member) -> float:
