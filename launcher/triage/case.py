@@ -46,6 +46,11 @@ class Case:
         apart = self.session.conditions.get("apart_seconds")
         return float(apart) if isinstance(apart, int | float) else 0.0
 
+    @property
+    def merged(self) -> bool:
+        """Whether this is what several hosts have sent of one job, rather than a look of our own."""
+        return "apart_seconds" in self.session.conditions
+
     @cached_property
     def job(self) -> Job:
         """Who is who."""

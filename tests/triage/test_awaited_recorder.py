@@ -1,8 +1,14 @@
 """Ranks that are all in one call, whose recorders have not yet told what sizes they mean by it."""
 
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
+from perfwatch.gauntlet.recorded import expected_of
 from perfwatch.probes.readings import ProbeCall
+from perfwatch.recording import load
+from perfwatch.triage.diagnose import diagnose
 from tests.triage.retold import retold
 
 CASE = (
@@ -31,3 +37,12 @@ def test_where_the_recorders_do_not_answer_it_is_blamed_less_surely() -> None:
     verdict = retold(CASE, lambda reading: reading, REFUSED)
 
     assert (verdict.cause, verdict.confidence) == ("wedged_collective", 0.78)
+
+
+def test_nor_is_it_waited_for_where_the_look_at_the_job_is_over() -> None:
+    """What several hosts have sent holds no question under way."""
+    recording = load(CASE)
+    conditions = {**recording.session.conditions, "apart_seconds": 0.0}
+    sent = replace(recording, session=msgspec.structs.replace(recording.session, conditions=conditions))
+
+    assert diagnose(sent, expected_of(CASE).at).cause == "wedged_collective"

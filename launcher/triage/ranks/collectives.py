@@ -182,8 +182,12 @@ def recorded_groups(case: Case) -> dict[GroupKey, list[Seen[r.RecordedGroup]]]:
 
 
 def recorder_owes(case: Case) -> bool:
-    """Whether a rank has a recorder that can be asked, and neither an answer nor a refusal has come yet."""
-    if any(probe == "flight_recorder" for probe, _ in case.history.entities(r.ProbeCall)):
+    """Whether a rank has a recorder that can be asked, and neither an answer nor a refusal has come yet.
+
+    Not in what several hosts have sent: their look is over, and nobody asks any more.
+    """
+    told = any(probe == "flight_recorder" for probe, _ in case.history.entities(r.ProbeCall))
+    if told or case.merged:
         return False
     return any(ASKED_BY.intersection(rank.process.environment) for rank in case.ranks)
 
