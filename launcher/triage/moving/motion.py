@@ -5,6 +5,7 @@ Process-wide CPU time or output is not progress (a heartbeat thread writes in a 
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 from perfwatch.probes import readings as r
@@ -70,7 +71,12 @@ class Motion:
 
 def stack_key(stack: r.Stack) -> tuple[tuple[str, str, int], ...]:
     """What makes two stacks the same: every function, and the lines of the program's own frames."""
-    return tuple((short_name(f.function), f.file, f.line if is_user(f) else 0) for f in stack.frames)
+    return _key(stack.frames)
+
+
+@lru_cache(maxsize=4096)
+def _key(frames: tuple[r.Frame, ...]) -> tuple[tuple[str, str, int], ...]:
+    return tuple((short_name(f.function), f.file, f.line if is_user(f) else 0) for f in frames)
 
 
 def stacks_of(history: History, pid: int, tid: int, seconds: float = WINDOW_SECONDS) -> list[Seen[r.Stack]]:
@@ -278,5 +284,9 @@ def was_at(history: History, pid: int, tid: int, *any_of: str) -> bool:
 
     Not while it imported something: an import of torch passes through its optimizers and loaders.
     """
-    seen = (tags(one.reading) for one in reversed(history.series(r.Stack, pid, tid)))
-    return any(any_tag(found, *any_of) and "import" not in found for found in seen)
+
+    def look() -> bool:
+        seen = (tags(one.reading) for one in reversed(history.series(r.Stack, pid, tid)))
+        return any(any_tag(found, *any_of) and "import" not in found for found in seen)
+
+    return history.once(("was at", pid, tid, any_of), look)

@@ -99,7 +99,12 @@ def inner_tags(stack: Stack) -> frozenset[str]:
 
 def is_user(frame: Frame) -> bool:
     """Code of the program itself: not the standard library, not an installed package."""
-    return not _LIBRARY.search(frame.file)
+    return not _of_library(frame.file)
+
+
+@lru_cache(maxsize=8192)  # asked for each frame of each stack by every rule: most of what a verdict costs
+def _of_library(file: str) -> bool:
+    return _LIBRARY.search(file) is not None
 
 
 def is_standard(frame: Frame) -> bool:
@@ -153,10 +158,15 @@ def inside(frame: Frame, stack: Stack) -> bool:
 
 def user_frames(stack: Stack) -> tuple[Frame, ...]:
     """The program's own frames, innermost first; where there is none, what ``user_frame`` takes instead."""
-    own = tuple(frame for frame in own_frames(stack) if is_user(frame))
+    return _users(own_frames(stack))
+
+
+@lru_cache(maxsize=4096)
+def _users(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    own = tuple(frame for frame in frames if is_user(frame))
     if any(map(_is_written, own)):
         own = tuple(frame for frame in own if not frame.file.startswith("<"))
-    instead = None if own else user_frame(stack)
+    instead = None if own else _user(frames)
     return own if instead is None else (instead,)
 
 
@@ -166,7 +176,11 @@ def user_frame(stack: Stack) -> Frame | None:
     A comprehension, to which older interpreters give a frame of its own, stands for the function around it. Of a forked worker those
     below its own start are its parent's: where that was when it forked.
     """
-    frames = own_frames(stack)
+    return _user(own_frames(stack))
+
+
+@lru_cache(maxsize=4096)
+def _user(frames: tuple[Frame, ...]) -> Frame | None:
     for takes in (_is_written, is_named, is_user):
         for frame in frames:
             if takes(frame):
