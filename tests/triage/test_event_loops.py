@@ -145,3 +145,4 @@ def test_who_listens_and_has_never_trained_may_be_a_server(steps: int, state: st
 
     assert verdict.state == state
     assert "blocked_network" in (verdict.cause, verdict.suspect and verdict.suspect.cause)
+    assert verdict.next[0] == "ss -tlnp | grep 0.0.0.0:8000"

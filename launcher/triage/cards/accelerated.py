@@ -32,6 +32,7 @@ from perfwatch.triage.words.frames import any_tag, show, tags, user_frame
 LONGEST_SECONDS = 600.0
 FEW_SAMPLES = 20
 FEW_SECONDS = 3.0  # of looks at the card
+RETURNS = 3  # pieces of work between which the card idled: one or two may be the end of a phase
 UNSEEN_CARD = 0.75  # confidence where heat, a degraded link or a neighbour could not be excluded
 NOT_MONITORED = 0.75  # confidence where utilisation stands in for the card's units
 UNITS_UNSEEN = 0.65  # ... and of a healthy run: utilisation is as high where the card waits, or does the wrong thing
@@ -121,6 +122,11 @@ def surroundings_known(case: Case, uuid: str) -> bool:
     clocked = any(one.reading.reasons is not None and one.reading.sm_clock_mhz is not None for one in samples)
     listed = any(key[0] == uuid for key in case.history.entities(r.GpuProcess))
     return described and clocked and listed
+
+
+def has_gaps(card: Regime) -> bool:
+    """Whether a card waits between kernels, or idles and was given work again and again: what holds it back is of each step."""
+    return (card.kind == "wait" and not card.paused_once) or (card.kind == "idle" and card.returns >= RETURNS)
 
 
 def sync_share(case: Case, seen: Profile) -> float:

@@ -48,8 +48,8 @@ CAUSE = Cause("evaluating", "busy", "user_code", (Thread, Stack))
 
 FORWARD_SHARE = 0.2  # of the samples that do not wait for the card ...
 FEW_FORWARD = 6.0  # ... and so many: a training thread would have been seen at backward, too
-# One that stays where gradients are switched off cannot make any: a model is to be seen at all.
-MODEL_SHARE, MODEL_SAMPLES = 0.01, 3.0
+# One that stays where gradients are switched off cannot make any: a model is to be seen at all. Between its passes it may decode for long.
+MODEL_SHARE, MODEL_SAMPLES = 0.003, 1.0
 FEW_SAMPLES = 30
 LONGER_SECONDS = 20.0  # where it was looked at less often since
 COUNTED = 0.88  # with the agent's count of steps; without it: PLAIN

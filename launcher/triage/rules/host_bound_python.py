@@ -7,7 +7,8 @@ What it means
 How it is recognised
     On the card a kernel is resident only a part of the time, or it idles and is given work again and again; the training thread
     runs at a full core, in code that launches kernels, and hardly ever waits: not for data, not for the card. Where most of that is
-    one function of the program's own, which keeps the GIL, it is Python that computes there (a matcher, a loss). Without a card:
+    one function of the program's own, which keeps the GIL, it is Python that computes there (a matcher, a loss). Where the card idles
+    it is no launches that take the time, but what the host computes: an optimizer whose state is kept there, say. Without a card:
     loops of Python, which keep the GIL, in what torch calls back within a step (a hook, a function with a backward of its own, an
     optimizer of the program's own).
 
@@ -26,7 +27,9 @@ from functools import partial
 from perfwatch.probes.readings import Frame, GpuSample, Stack, Thread
 from perfwatch.triage.cards.accelerated import (
     FEW_SAMPLES,
+    Accelerated,
     accelerated,
+    has_gaps,
     launching_share,
     monitored,
     slow_on_gpu,
@@ -51,7 +54,6 @@ LAUNCHING = 0.5  # of the samples
 SYNCS = 0.1  # of the samples: above it the waits for the card are the better explanation
 COPIES_MIB_PER_SECOND = 1024.0  # of launches alone there are some hundred
 COPIES_TOO = 0.7  # confidence where so much is copied, or may be, that this may be what the host does
-RETURNS = 3  # pieces of work between which the card idled: one or two may be the end of a phase
 ONE_FUNCTION = 0.6  # of the samples
 RESIDUE = 0.5  # every host-side cause leaves the card waiting: one that explains half as much is the better answer
 
@@ -62,9 +64,7 @@ def judge(case: Case) -> Outcome:
         seen = one.profile
         if decodes(seen, case.steps(one.rank)):
             continue
-        between = one.card.kind == "wait" and not one.card.paused_once
-        given_work = between or (one.card.kind == "idle" and one.card.returns >= RETURNS)
-        if not given_work or one.card.waiting < LOST_SHARE or seen.samples < FEW_SAMPLES:
+        if not has_gaps(one.card) or one.card.waiting < LOST_SHARE or seen.samples < FEW_SAMPLES:
             continue
         launching, syncs = launching_share(case, seen), sync_share(case, seen)
         if one.runs < RUNS or launching < LAUNCHING or syncs >= SYNCS:
@@ -82,12 +82,7 @@ def judge(case: Case) -> Outcome:
             explains=RESIDUE * lost,
             confidence=min(certainty(lost), COPIES_TOO if copies else 1.0),
             frame=frame,
-            summary=f"the GPU waits for the host {one.card.waiting:.0%} of the time: "
-            + (
-                f"Python computes at {frame}"
-                if plain
-                else f"Python launches kernels more slowly than the card runs them, mostly at {frame}"
-            ),
+            summary=f"the GPU waits for the host {one.card.waiting:.0%} of the time: " + _does(one, frame, plain),
             evidence=(
                 monitored(case, one, "waits between kernels", "a kernel resident all the time"),
                 case.saw(
@@ -111,10 +106,21 @@ def judge(case: Case) -> Outcome:
             next=(
                 f"write {frame} with tensors or a native library, without loops in Python"
                 if plain
+                else f"compute on the GPU what {frame} computes on the host, less often, or with more CPU threads"
+                if one.card.kind == "idle"
                 else 'fewer, larger launches: torch.compile(mode="reduce-overhead"), CUDA graphs, fused=True in the optimizer',
             ),
         )
     return holds_up_steps(case, CAUSE)
+
+
+def _does(one: Accelerated, frame: str | None, plain: bool) -> str:
+    """What the host does: each launch is a part of a kernel's time, so that who launches all the time never leaves a card idle."""
+    if plain:
+        return f"Python computes at {frame}"
+    if one.card.kind == "idle":
+        return f"the host computes itself, mostly at {frame}"
+    return f"Python launches kernels more slowly than the card runs them, mostly at {frame}"
 
 
 def _in(frame: Frame, stack: Stack) -> bool:

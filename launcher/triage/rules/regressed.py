@@ -7,7 +7,8 @@ What it means
 How it is recognised
     The agent's step times show one lasting shift: the median after it is well above the one before, and the two hardly overlap.
     The thread was sampled since, and it does not wait for a CPU. Where others take much of the machine it is a suspicion only.
-    Steps that grow all along show no one shift; the line outside of training that takes most of the time is then named.
+    Steps that grow all along show no one shift; the line outside of training that takes most of the time is then named. Without
+    counted steps: nearly all of the time goes into a ``backward`` that keeps its graph, and memory grows.
 
 What it is mistaken for
     Inputs that become longer by design, in the first epoch of batches sorted by length: told with that doubt, where it is the model
@@ -25,6 +26,7 @@ from perfwatch.triage.moving.progress import evaluated
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.cpu import delay_share, taken_by_others
+from perfwatch.triage.shares.kept_graph import kept_graph
 from perfwatch.triage.slowness import slow
 from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.words.frames import any_tag, inner_tags, short_name, show
@@ -46,7 +48,7 @@ LATELY_SECONDS = 60.0  # of samples, of what the steps are now
 
 
 def judge(case: Case) -> Outcome:
-    """Fires on one lasting shift of the step time, or on steps that grow all along."""
+    """Fires on one lasting shift of the step time, on steps that grow all along, or on a graph that does."""
     for rank in case.ranks:
         steps = case.steps(rank, WINDOW_SECONDS)
         if steps is None or case.progress[rank.pid].kind != "moving":
@@ -92,7 +94,7 @@ def judge(case: Case) -> Outcome:
                 "perfwatch replay --at TIME shows the job before and after the change",
             ),
         )
-    return None
+    return kept_graph(case, CAUSE)
 
 
 def _sure(case: Case, rank: Member, times: float) -> float:

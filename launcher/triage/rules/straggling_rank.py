@@ -130,10 +130,13 @@ def _overdue(case: Case) -> bool:
 def _comes_back(case: Case, rank: Member) -> bool:
     """Whether a rank that nearly always waits was seen to leave the wait and come back, or was let go on again and again.
 
-    The steps in between may take microseconds, which no look meets; the kernel counts each time that the thread was woken.
+    The steps in between may take microseconds, which no look meets; the kernel counts each time that the thread was woken. One that
+    spins for its card is never woken, and runs all the same.
     """
     if lateness.meets_again(case, rank, WINDOW_SECONDS) or lateness.is_waited_for(case, rank, WINDOW_SECONDS):
         return True
-    seen = case.profile(rank, WINDOW_SECONDS)
-    moved = moves(case.history, rank.pid, case.progress[rank.pid].thread)
+    seen, thread = case.profile(rank, WINDOW_SECONDS), case.progress[rank.pid].thread
+    if motion(case.history, rank.pid, thread).switches_per_second == 0.0:
+        return False
+    moved = moves(case.history, rank.pid, thread)
     return moved.recurrent and moved.times >= WOKEN and seen.share_where(partial(lateness.in_collective, case)) > 0

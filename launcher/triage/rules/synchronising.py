@@ -19,7 +19,15 @@ What to do next
 from functools import partial
 
 from perfwatch.probes.readings import GpuSample, SourceLine, Stack
-from perfwatch.triage.cards.accelerated import FEW_SAMPLES, accelerated, line_of, monitored, slow_on_gpu, sync_share
+from perfwatch.triage.cards.accelerated import (
+    FEW_SAMPLES,
+    accelerated,
+    has_gaps,
+    line_of,
+    monitored,
+    slow_on_gpu,
+    sync_share,
+)
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import LOST_SHARE, certainty
@@ -37,7 +45,8 @@ def judge(case: Case) -> Outcome:
     for one in accelerated(case):
         seen = one.profile
         syncs = sync_share(case, seen)
-        if one.card.kind != "wait" or one.card.waiting < LOST_SHARE or seen.samples < FEW_SAMPLES or syncs < SYNCS:
+        gaps = one.card.kind == "wait" or has_gaps(one.card)
+        if not gaps or one.card.waiting < LOST_SHARE or seen.samples < FEW_SAMPLES or syncs < SYNCS:
             continue
         others = seen.share("loader_wait", "fetch", "save", "collective")
         lost = min(one.card.waiting, 1.0 - others)

@@ -19,7 +19,7 @@ What to do next
 
 import msgspec
 
-from perfwatch.probes.readings import Network, Process, Stack, Thread
+from perfwatch.probes.readings import Communicator, Network, Process, Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal
 from perfwatch.triage.ranks.collectives import recorder_owes
@@ -32,6 +32,7 @@ CAUSE = Cause("wedged_collective", "hung", "fabric", (Process, Thread, Stack, Ne
 OUTAGE_SECONDS = 20.0  # seen to be sent again and again: a route or a bond that fails over has healed by then
 ANSWER_SECONDS = 5.0  # more, while a recorder that can be asked has not answered: it writes within two seconds
 UNSIZED = 0.78  # RAS counts calls: that all mean the same size, which NCCL does not check, only the recorders tell
+UNORDERED = 0.65  # what is queued on a card for two communicators waits in the order of its rank's calls, which only the recorders tell
 UNCOUNTED = 0.85  # neither RAS nor a recorder has confirmed that all are at the same call
 
 
@@ -48,16 +49,20 @@ def judge(case: Case) -> Outcome:
         patience = min(patience, OUTAGE_SECONDS)
     if seen.on_cards and not seen.recorded and recorder_owes(case):
         patience += ANSWER_SECONDS
+    groups = 0 if seen.recorded else _groups(case, len(seen.chains))
     found = hung(
         case,
         CAUSE.name,
         seen.chains[0],
         owner=CAUSE.owner,
-        summary=f"all {len(seen.chains)} ranks are in {seen.place}, and nothing travels between them",
+        summary=f"all {len(seen.chains)} ranks are in {seen.place}, and nothing travels between them"
+        + (
+            f"; calls of their {groups} communicators, made in another order by each, hang so too" if groups > 1 else ""
+        ),
         patience=patience,
         silent=seen.silent_seconds,
         evidence=seen.evidence(case),
-        ceiling=1.0 if seen.recorded else UNSIZED if seen.on_cards else UNCOUNTED,
+        ceiling=1.0 if seen.recorded else UNORDERED if groups > 1 else UNSIZED if seen.on_cards else UNCOUNTED,
         alternatives=(
             Alternative(cause="stalled_collective", refuted_by="every rank is in the same call at the same line"),
             Alternative(
@@ -69,12 +74,25 @@ def judge(case: Case) -> Outcome:
         ),
         next=(
             "dmesg | grep -iE 'nvlink|mlx5|link|xid'; ss -tni",
-            "NCCL_DEBUG=INFO and nccl-tests all_reduce_perf between these hosts",
+            "start it with perfwatch run: the flight recorder then tells in which order each rank calls"
+            if groups > 1
+            else "NCCL_DEBUG=INFO and nccl-tests all_reduce_perf between these hosts",
         ),
     )
     return msgspec.structs.replace(
         found, culprits=(), wait_chain=tuple(_link(link, seen.counted) for chain in seen.chains for link in chain.links)
     )
+
+
+def _groups(case: Case, ranks: int) -> int:
+    """How many communicators of all the ranks were used, by RAS."""
+    answers = (case.history.latest(Communicator, *key) for key in case.history.entities(Communicator))
+    return sum(seen is not None and seen.reading.size == ranks and _used(seen.reading) for seen in answers)
+
+
+def _used(communicator: Communicator) -> bool:
+    launched = [sum(member.launched.values()) for member in communicator.members]
+    return min(launched, default=0) > 0
 
 
 def _link(link: Link, counted: bool) -> Link:

@@ -12,7 +12,7 @@ from perfwatch.triage.shares.native import native_python_share
 from perfwatch.triage.shares.no_gradients import unfollowed
 from perfwatch.triage.shares.other_work import NATIVE_SHARE, OWN_SHARE, keeps_gil
 from perfwatch.triage.shares.own_work import own_work, prepares
-from perfwatch.triage.shares.updating import updates
+from perfwatch.triage.shares.updating import in_block_without, updates
 from perfwatch.triage.words.code import is_plain, line_of
 from perfwatch.triage.words.frames import of_tensors, show, tags, tags_of
 
@@ -85,7 +85,7 @@ def _without_gradients(case: Case, rank: Member) -> tuple[float, Frame] | None:
     """The share of the time in which the model runs without gradients, and where, if that is much: evaluations, or a teacher."""
     seen, lines = case.profile(rank, WINDOW_SECONDS), Counter[Frame]()
     for stack in (one.reading for one in seen.sights if "forward" in tags(one.reading)):
-        if (frame := _decorated(stack)) is not None:
+        if (frame := _decorated(stack) or in_block_without(case.history, stack)) is not None:
             lines[frame] += stack.samples
     evaluates = lines.total() >= MUCH * seen.samples and lines
     return (lines.total() / seen.samples, lines.most_common(1)[0][0]) if evaluates else None

@@ -67,10 +67,16 @@ def without_gradients(history: History, seen: Profile) -> bool:
 
 
 def _gradients_off(history: History, stack: Stack) -> bool:
-    if "no_grad" in tags(stack):
-        return True
-    lines = filter(None, (line_of(history, frame) for frame in user_frames(stack)))
-    return any(names(block.partition("(")[0] for block in line.within) & GRADIENTS_OFF for line in lines)
+    return "no_grad" in tags(stack) or in_block_without(history, stack) is not None
+
+
+def in_block_without(history: History, stack: Stack) -> Frame | None:
+    """The program's own frame that stands in a block of ``torch.no_grad`` or ``inference_mode``, by its text; else None."""
+    for frame in user_frames(stack):
+        line = line_of(history, frame)
+        if line is not None and names(block.partition("(")[0] for block in line.within) & GRADIENTS_OFF:
+            return frame
+    return None
 
 
 def accompanies(stack: Stack) -> bool:

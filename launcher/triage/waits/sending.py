@@ -49,6 +49,8 @@ def untaken(socket: Socket) -> str:
 def ask(end: End) -> tuple[str, ...]:
     """How to look at the other end of a connection on which a thread waits."""
     socket = end.descriptor.socket if end.descriptor is not None else None
-    if end.kind != "network" or socket is None or not socket.peer:
+    if end.kind != "network" or socket is None:
         return ()
-    return (f"ss -tnp | grep {socket.peer}",)
+    if socket.state == "LISTEN":
+        return (f"ss -tlnp | grep {socket.local}",)  # there is nobody yet at the other end
+    return (f"ss -tnp | grep {socket.peer}",) if socket.peer else ()
