@@ -193,6 +193,7 @@ class SourceLine(Reading, frozen=True, kw_only=True):
     # ``for`` that never ends is, too.
     loops: tuple[str, ...] = ()
     hands_out: bool = False  # one of these loops yields
+    endless: bool = False  # nothing in the text of one of these loops leaves it: its function never returns
     nears_its_end: bool = (
         False  # a turn of the innermost one, a ``while``, that comes to this line takes on what is tested
     )

@@ -24,6 +24,22 @@ def hands_out(loop: Loop) -> bool:
     return any(isinstance(node, ast.Yield | ast.YieldFrom) for node in _within(loop))
 
 
+def is_endless(loop: Loop) -> bool:
+    """Whether nothing in its text leaves a loop: ``while True`` without a break of its own, a return, a raise or a yield."""
+    if not isinstance(loop, ast.While) or not (isinstance(loop.test, ast.Constant) and loop.test.value):
+        return False
+    leaves = ast.Return | ast.Raise | ast.Yield | ast.YieldFrom
+    return not any(isinstance(node, leaves) for node in _within(loop)) and not any(map(_breaks, loop.body))
+
+
+def _breaks(node: ast.AST) -> bool:
+    """Whether a break of the loop around it stands in a statement: those of loops within it are theirs, but in their ``else``."""
+    if isinstance(node, ast.Break):
+        return True
+    parts = node.orelse if isinstance(node, Loop) else ast.iter_child_nodes(node)
+    return not isinstance(node, _Scope) and any(map(_breaks, parts))
+
+
 def _counts(loop: ast.While) -> bool:
     """Whether each turn takes the tested counter on: ``while i < n: ...; i += 1``, or ``while len(out) < n: ...; out.append(x)``.
 

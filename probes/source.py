@@ -15,7 +15,16 @@ from collections.abc import Sequence
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.file_waits import awaits, tested_names
 from perfwatch.probes.filesystem import Filesystem
-from perfwatch.probes.loop_kinds import Loop, comes_to_its_end, dotted, fills, hands_out, nears_its_end, only_tests
+from perfwatch.probes.loop_kinds import (
+    Loop,
+    comes_to_its_end,
+    dotted,
+    fills,
+    hands_out,
+    is_endless,
+    nears_its_end,
+    only_tests,
+)
 from perfwatch.probes.loop_tests import tests_before
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import FILE_TESTS, SourceLine
@@ -125,6 +134,7 @@ def describe(text: str, file: str, line: int) -> SourceLine:
         and any(isinstance(one, ast.Call) and not dotted(one.func) for one in ast.walk(loop)),
         loops=tuple("for" if comes_to_its_end(one) else "while" for one in loops),
         hands_out=any(map(hands_out, loops)),
+        endless=any(map(is_endless, loops)),
         nears_its_end=loop is not None and nears_its_end(loop, line),
         fills=loop is not None and fills(loop),
         only_tests=loop is not None and only_tests(loop),

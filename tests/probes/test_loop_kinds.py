@@ -58,6 +58,28 @@ def test_a_loop_that_yields_hands_something_out(text: str, expected: bool) -> No
 
 
 @pytest.mark.parametrize(
+    ("loop", "expected"),
+    [
+        ("while True:\n    x = f(x)\n", True),
+        ("while 1:\n    for y in x:\n        if y: break\n", True),
+        ("while True:\n    x = f(x)\n    def g():\n        return x\n", True),
+        ("while True:\n    x = f(x)\n    if x: break\n", False),
+        ("while True:\n    for y in x:\n        y = f(y)\n    else:\n        break\n", False),
+        ("while True:\n    x = f(x)\n    if x: return x\n", False),
+        ("while True:\n    x = f(x)\n    if x: raise ValueError(x)\n", False),
+        ("while True:\n    yield f(x)\n", False),
+        ("while x:\n    x = f(x)\n", False),
+        ("for x in y:\n    x = f(x)\n", False),
+    ],
+)
+def test_a_loop_is_endless_where_nothing_in_its_text_leaves_it(loop: str, expected: bool) -> None:
+    """A break of a loop within it is that one's, but in its ``else``."""
+    body = "".join(f"    {line}\n" for line in loop.splitlines())
+
+    assert describe("def run(x):\n" + body, "/app/data.py", 3).endless is expected
+
+
+@pytest.mark.parametrize(
     ("loop", "nears"),
     [
         ("while len(batch) < n:\n    x = draw()\n    if fits(x):\n        note(x)\n        batch.append(x)\n", (4, 5)),

@@ -4,12 +4,14 @@ Each function returns what is waited for in words, the threads to follow, and th
 """
 
 from collections.abc import Iterable
+from itertools import takewhile
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import dominant, python_threads
 from perfwatch.triage.roles.job import Job, Member
 from perfwatch.triage.waits.node import End, Node, node_of
+from perfwatch.triage.words.code import line_of
 from perfwatch.triage.words.frames import any_tag, is_user, show, tags, tags_of
 
 Found = tuple[str, tuple[Node, ...], End | None]
@@ -41,6 +43,7 @@ def pool(history: History, job: Job, node: Node) -> Found | None:
     """The thread waits for a result of a pool of threads or processes; None where no pool is to be seen."""
     inside = [node_of(history, job, node.pid, tid) for tid in python_threads(history, node.pid) if tid != node.tid]
     threads = tuple(n for n in inside if any_tag(n.tags, "futures_worker", "pool_worker") and not idle(n))
+    threads = tuple(n for n in threads if not _never_returns(history, n)) or threads
     service = [n for n in inside if any_tag(n.tags, *EXECUTOR_TAGS)]
     feeding = tuple(n for n in service if n.frame is not None and is_user(n.frame))
     if threads or feeding:
@@ -53,6 +56,14 @@ def pool(history: History, job: Job, node: Node) -> Found | None:
     if not alive:
         return "a pool worker (none is seen)", (), End("idle", node)
     return _among(history, job, node, alive, "pool worker")
+
+
+def _never_returns(history: History, node: Node) -> bool:
+    """Whether a thread of a pool is in an endless loop of its task: a service that was put there, and no result that is waited for."""
+    frames = node.stack.frames if node.stack else ()
+    within = takewhile(lambda one: not any_tag(_tags(one), "futures_worker", "pool_worker"), frames)
+    line = line_of(history, next((one for one in reversed(tuple(within)) if is_user(one)), None))
+    return line is not None and line.endless
 
 
 def _among(history: History, job: Job, node: Node, members: list[Member], what: str) -> Found:
