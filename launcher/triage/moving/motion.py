@@ -26,6 +26,7 @@ GIL_LOOK_SECONDS, SWITCH_INTERVAL_SECONDS = 0.0002, 0.005
 GIL_SWITCHES_PER_SECOND = (60.0, 400.0)  # measured 193/s at the default switch interval
 BURST_SECONDS = 0.0006  # of run time beyond the usual between two looks; three steps of a tiny model use 1.1 to 1.8 ms
 BURST_TIMES = 3.0  # the usual
+BURSTS = 2  # one may be a cold cache, or a crowded machine
 LULLS = 3.0  # times the longest lull: a longer one is something else
 TORN_SHARE = 0.1  # stacks seen in fewer samples than this may be torn (measured: about 3 % of nonblocking dumps)
 

@@ -6,7 +6,7 @@ from perfwatch.probes.readings import Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import outlasts, who
 from perfwatch.triage.moving.memory import unfed
-from perfwatch.triage.moving.motion import bursts
+from perfwatch.triage.moving.motion import BURSTS, bursts
 from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.shares.profile import profile
 from perfwatch.triage.shares.thrown_away import discarded
@@ -42,7 +42,7 @@ def all_nap(case: Case, chain: Chain) -> bool:
         and end.node.motion.distinct == 1
         and not end.node.motion.io_calls
         and only_asks(case.history, end.node)
-        and not bursts(case.history, end.node.pid, end.node.tid)
+        and bursts(case.history, end.node.pid, end.node.tid) < BURSTS
         for end in chain.ends
     )
 

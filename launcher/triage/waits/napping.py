@@ -3,7 +3,7 @@
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, temporal, who
 from perfwatch.triage.moving.memory import GUESSED, has_come_back, lull
-from perfwatch.triage.moving.motion import bursts, moves
+from perfwatch.triage.moving.motion import BURSTS, bursts, moves
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.profile import TRAINING_TAGS
 from perfwatch.triage.verdict import Alternative, Outcome
@@ -13,7 +13,6 @@ from perfwatch.triage.words.backing_off import retries
 from perfwatch.triage.words.frames import any_tag, show
 
 NAPPING_SECONDS = 15.0  # at one line, before it is even suspected
-BURSTS = 2  # one may be a cold cache
 OTHER_WORK = ("compile", "import", "save", "load", "rendezvous", "exit", "debugger")
 
 
