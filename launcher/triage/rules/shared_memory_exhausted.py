@@ -21,7 +21,6 @@ from collections import Counter
 from perfwatch.probes.readings import Frame, Host, ProcessEnded
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import Seen
-from perfwatch.triage.moving.motion import TORN_SHARE
 from perfwatch.triage.moving.progress import besides_training
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
@@ -35,6 +34,7 @@ CAUSE = Cause("shared_memory_exhausted", "slow", "node", (Host,))
 
 FULL_SHARE = 0.9
 PLANNED = 0.78  # workers that end in order may be started anew for each epoch, beside a data set that fills /dev/shm
+WRITES = 0.2  # of the samples that write: who reads back what was written now and then is another function
 LATELY_SECONDS = 5.0  # a loader that fails for want of room takes its batches along: there is room for a moment
 
 
@@ -95,7 +95,7 @@ def _writer(case: Case, seen: Profile) -> Frame | None:
     for frame, stack in at:
         if saves(case, stack):
             saving[_function(frame)] += stack.samples
-    writers = {function for function, samples in saving.items() if samples > TORN_SHARE * saving.total()}
+    writers = {function for function, samples in saving.items() if samples >= WRITES * saving.total()}
     spent: Counter[tuple[str, str]] = Counter()
     for frame, stack in at:
         if _function(frame) in writers:
