@@ -20,6 +20,7 @@ What to do next
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.cards.gpu import Regime, regimes, unseen
 from perfwatch.triage.cards.links import traffic_mib_per_second
+from perfwatch.triage.cards.neighbours import unused
 from perfwatch.triage.cards.whose import cards_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import motion
@@ -90,7 +91,7 @@ def judge(case: Case) -> Outcome:
         state="healthy",
         summary=f"training goes on: the training thread computes {min(shares):.0%} of the time{pace}"
         + (
-            f"; {name_of(case.history, held[0].uuid)}, which it holds, is idle: is the model on the CPU?"
+            f"; {name_of(case.history, held[0].uuid)}, which it holds, {_rests(held[0])}: is the model on the CPU?"
             if held
             else ""
         )
@@ -115,9 +116,16 @@ def _copies(case: Case, card: Regime) -> bool:
     return (traffic_mib_per_second(case.history, card) or 0.0) >= COPIES_MIB_PER_SECOND
 
 
+def _rests(card: Regime) -> str:
+    return "is idle" if card.kind == "idle" else "does nothing for it, and something for others"
+
+
 def _of_others(case: Case, card: Regime) -> bool:
-    """Whether a card that is busy is not known to be this job's: nobody could tell which cards the ranks use."""
-    return not any(
+    """Whether what a card does is not known to be this job's: nobody could tell which cards the ranks use, or only others compute there.
+
+    A library may have opened a context on it: torch's compiler asks what the card can do.
+    """
+    return unused(case.history, card.uuid) or not any(
         found.certain and card.uuid in found.uuids
         for found in (cards_of(case.history, rank.pid) for rank in case.trainers)
     )
