@@ -6,6 +6,7 @@ from typing import Any
 from perfwatch.probes.readings import (
     Cgroup,
     Frame,
+    GpuProcess,
     Host,
     Process,
     Reading,
@@ -19,7 +20,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
 from perfwatch.triage.verdict import Verdict
-from tests.cards import bound, h200, under
+from tests.cards import UUID, bound, h200, under
 from tests.sessions import session
 
 PID, ENGINE = 700, 731
@@ -70,7 +71,8 @@ class Training:
             SourceLine(file=TRAIN, line=20, text="    total += loss.item()", calls=("loss.item",)),
         )
         if card:
-            self.add(h200(), binding or bound(PID))
+            listed = GpuProcess(uuid=UUID, pid=PID, local_pid=PID, memory_bytes=2**30)
+            self.add(h200(), binding or bound(PID), listed)
 
     def add(self, *readings: Reading) -> None:
         """Readings of now."""

@@ -185,6 +185,7 @@ def slow_on_gpu(
 ) -> Finding:
     """A slow finding about a rank and its card; ``explains`` ranks it among others, the share of time lost unless given."""
     how = cards_of(case.history, one.rank.pid).how
+    unlisted = not case.history.of(r.GpuProcess, one.card.uuid)
     if not one.certain:
         said = case.saw(
             "binding",
@@ -198,7 +199,7 @@ def slow_on_gpu(
         cause=cause.name,
         state="slow",
         summary=summary,
-        confidence=round(min(one.ceiling, certainty(lost) if confidence is None else confidence), 2),
+        confidence=round(min(one.ceiling, UNSEEN_CARD if unlisted else 1.0, confidence or certainty(lost)), 2),
         owner=cause.owner,
         culprits=(
             Culprit(pid=one.rank.pid, rank=one.rank.rank, frame=frame, gpu=index_of(case.history, one.card.uuid)),
