@@ -23,14 +23,30 @@ def same(reading: Reading) -> Reading:
     return reading
 
 
-@pytest.mark.parametrize(("endless", "state"), [(True, "hung"), (False, "inconclusive")])
-def test_a_pool_that_waits_for_itself_is_told_beside_a_service_of_another_pool(endless: bool, state: str) -> None:
-    """By the text of the other one's loop; if that may be left, what it brings may be waited for."""
-    service = SourceLine(file=FILE, line=57, text="time.sleep(0.05)", loops=("while",), endless=endless)
+SLEEPS = ("time.sleep", "rng.choice", "np.quantile")
+
+
+@pytest.mark.parametrize(
+    ("endless", "calls", "state"),
+    [
+        (True, SLEEPS, "hung"),
+        (False, SLEEPS, "inconclusive"),  # what it brings when it ends may be waited for
+        (True, (*SLEEPS, "future.set_result"), "inconclusive"),  # a batcher, which completes the futures of others
+        (True, (*SLEEPS, "self.orders.get"), "inconclusive"),
+        (True, ("rng.choice", "np.quantile"), "inconclusive"),  # it never rests: who knows what for
+    ],
+)
+def test_a_pool_that_waits_for_itself_is_told_beside_a_service_of_another_pool(
+    endless: bool, calls: tuple[str, ...], state: str
+) -> None:
+    """By the text of the other one's loop: it is never left, and hands nothing over."""
+    service = SourceLine(
+        file=FILE, line=57, text="time.sleep(0.05)", loops=("while",), loop_calls=calls, endless=endless
+    )
 
     verdict = retold(CASE, same, service)
 
     assert verdict.state == state
-    if endless:
+    if state == "hung":
         assert verdict.cause == "deadlocked_locks"
         assert {one.frame for one in verdict.culprits} == {"mined_pair (p01_triplets.py:34)"}

@@ -11,7 +11,7 @@ from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import dominant, python_threads
 from perfwatch.triage.roles.job import Job, Member
 from perfwatch.triage.waits.node import End, Node, node_of
-from perfwatch.triage.words.code import line_of
+from perfwatch.triage.words.code import line_of, names
 from perfwatch.triage.words.frames import any_tag, is_user, show, tags, tags_of
 
 Found = tuple[str, tuple[Node, ...], End | None]
@@ -20,6 +20,11 @@ ASKS = ("mp_queue_get", "mp_lock", "queue_get", "mp_receive")
 FORKS = ("vfork", "clone", "clone3")  # their caller waits, in state D, until the child has become a program of its own
 BEGUN_SECONDS = 1.0  # from when a caller last ran to its child's start, which is told in ticks and after a look
 EXECUTOR_TAGS = ("pool_service", "futures_service")
+# Calls by which a loop takes an order, or gives somebody what it waits for.
+HANDS_OVER = frozenset(
+    "set_result set_exception put put_nowait get get_nowait send send_bytes sendall recv recv_bytes append appendleft pop popleft "
+    "notify notify_all set clear release acquire submit result write flush".split()
+)
 
 
 def loader(history: History, job: Job, node: Node) -> Found:
@@ -43,7 +48,7 @@ def pool(history: History, job: Job, node: Node) -> Found | None:
     """The thread waits for a result of a pool of threads or processes; None where no pool is to be seen."""
     inside = [node_of(history, job, node.pid, tid) for tid in python_threads(history, node.pid) if tid != node.tid]
     threads = tuple(n for n in inside if any_tag(n.tags, "futures_worker", "pool_worker") and not idle(n))
-    threads = tuple(n for n in threads if not _never_returns(history, n)) or threads
+    threads = tuple(n for n in threads if not _serves_nobody(history, n)) or threads
     service = [n for n in inside if any_tag(n.tags, *EXECUTOR_TAGS)]
     feeding = tuple(n for n in service if n.frame is not None and is_user(n.frame))
     if threads or feeding:
@@ -58,12 +63,18 @@ def pool(history: History, job: Job, node: Node) -> Found | None:
     return _among(history, job, node, alive, "pool worker")
 
 
-def _never_returns(history: History, node: Node) -> bool:
-    """Whether a thread of a pool is in an endless loop of its task: a service that was put there, and no result that is waited for."""
+def _serves_nobody(history: History, node: Node) -> bool:
+    """Whether a thread of a pool is in an endless loop of its task that only looks at something now and then: it gives no result.
+
+    One that takes orders, or hands something over, may be who gives it: a batcher completes the futures of others.
+    """
     frames = node.stack.frames if node.stack else ()
     within = takewhile(lambda one: not any_tag(_tags(one), "futures_worker", "pool_worker"), frames)
     line = line_of(history, next((one for one in reversed(tuple(within)) if is_user(one)), None))
-    return line is not None and line.endless
+    if line is None or not line.endless or line.calls_unnamed:
+        return False
+    called = names(line.loop_calls)
+    return "sleep" in called and called.isdisjoint(HANDS_OVER)
 
 
 def _among(history: History, job: Job, node: Node, members: list[Member], what: str) -> Found:
