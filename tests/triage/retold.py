@@ -13,7 +13,12 @@ from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.verdict import Verdict
 
 
-def retold(case: Path, changed: Callable[[Reading], Reading] = lambda reading: reading, *more: Reading) -> Verdict:
+def same(reading: Reading) -> Reading:
+    """As it was recorded."""
+    return reading
+
+
+def retold(case: Path, changed: Callable[[Reading], Reading] = same, *more: Reading) -> Verdict:
     """The verdict at the moment that the case names; what is more is read at its end."""
     recording, at = load(case), expected_of(case).at
     records = tuple(msgspec.structs.replace(one, reading=changed(one.reading)) for one in recording.records)

@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfwatch.probes.readings import Reading, Thread
+from perfwatch.probes.readings import Thread
 from perfwatch.recording import load
-from tests.triage.retold import retold
+from tests.triage.retold import retold, same
 
 CASE = Path(__file__).parent / "recordings" / "stuck_worker" / "fires" / "retries_for_a_shard_that_is_gone"
 USUAL = 8
@@ -17,11 +17,6 @@ LAST = next(
     for one in reversed(load(CASE).records)
     if isinstance(one.reading, Thread) and one.reading.name == "pt_data_worker" and one.reading.pid == one.reading.tid
 )
-
-
-def same(reading: Reading) -> Reading:
-    """As it was recorded."""
-    return reading
 
 
 def looks(costly: int) -> list[Thread]:

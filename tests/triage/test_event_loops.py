@@ -46,6 +46,8 @@ HEARTBEAT = (Frame("run", f"{PACKAGES}/ipykernel/heartbeat.py", 106), BOOTSTRAP)
 TRAINER = (Frame("take", "/app/train.py", 20), Frame("fit", "/app/train.py", 44), BOOTSTRAP)
 ACCEPTS = (Frame("accept", f"{STANDARD}/socket.py", 293), Frame("<module>", "/app/hub.py", 9))
 AT_REST = Wait(call="epoll_wait", number=232, kind="poll", fd=EPOLL, forever=True)
+ON_A_PORT = Socket(family="tcp", state="LISTEN", local="0.0.0.0:8000")
+ON_A_FILE = Socket(family="unix", state="LISTEN", local="/tmp/a b;reboot")
 ACCEPTING = Wait(call="accept4", number=288, kind="accept", fd=LISTENS, forever=True)
 LOCK = Wait(call="futex", number=202, kind="futex", forever=True)
 SECONDS = 120
@@ -58,10 +60,11 @@ def judged(
     steps: int = 0,
     before: Sequence[Frame] = (),
     on: int = LISTENS,
+    listens: Socket = ON_A_PORT,
 ) -> Verdict:
     """Of a program that has waited so for two minutes, beside another thread that waits in a futex, where one is given.
 
-    Before: where it was seen until then; on: what its event loop watches.
+    Before: where it was seen until then; on: what its event loop watches; listens: where it waits for visitors.
     """
     history = History()
     history.add(0.0, Process(pid=PID, start_ticks=9, parent_pid=1, name="python", command=("python", "serve.py"),
@@ -71,7 +74,6 @@ def judged(
         family="tcp", state="ESTABLISHED", local="10.0.0.1:800", peer="52.1.1.1:443", received_ago_seconds=120.0
     )
     history.add(0.5, Descriptor(pid=PID, fd=CALLS, kind="socket", target="socket:[3]", socket=calls))
-    listens = Socket(family="tcp", state="LISTEN", local="0.0.0.0:8000")
     history.add(0.5, Descriptor(pid=PID, fd=LISTENS, kind="socket", target="socket:[2]", socket=listens))
     if steps:
         history.add(0.5, Steps(pid=PID, tid=PID, count=steps, step_ago_seconds=0.5, interval_seconds=(0.5,) * 8))
@@ -145,4 +147,11 @@ def test_who_listens_and_has_never_trained_may_be_a_server(steps: int, state: st
 
     assert verdict.state == state
     assert "blocked_network" in (verdict.cause, verdict.suspect and verdict.suspect.cause)
-    assert verdict.next[0] == "ss -tlnp | grep 0.0.0.0:8000"
+    assert verdict.next[0] == "ss -tlnp | grep -F 0.0.0.0:8000"
+
+
+def test_a_socket_that_is_called_as_a_command_is_no_command() -> None:
+    """What is to be typed may be pasted into a root shell."""
+    verdict = judged(ACCEPTS, ACCEPTING, steps=300, listens=ON_A_FILE)
+
+    assert verdict.next[0] == "ss -xlp | grep -F '/tmp/a b;reboot'"

@@ -6,7 +6,7 @@ import msgspec
 
 from perfwatch.probes.readings import Communicator
 from perfwatch.recording import load
-from tests.triage.retold import retold
+from tests.triage.retold import retold, same
 
 CASE = Path(__file__).parent / "recordings" / "wedged_collective" / "fires" / "wedged_collective-nccl-attached"
 OWN = next(one.reading for one in load(CASE).records if isinstance(one.reading, Communicator))
@@ -15,7 +15,7 @@ SECOND = msgspec.structs.replace(OWN, communicator="2b")
 
 def test_without_recorders_a_second_communicator_of_all_ranks_is_said_and_makes_it_less_sure() -> None:
     """NCCL counts the calls of each, not their order over both."""
-    alone, beside = retold(CASE), retold(CASE, lambda reading: reading, SECOND)
+    alone, beside = retold(CASE), retold(CASE, same, SECOND)
 
     assert (alone.cause, beside.cause) == ("wedged_collective", "wedged_collective")
     assert "another order" not in alone.summary
@@ -28,6 +28,6 @@ def test_a_communicator_that_nobody_used_yet_hangs_nobody() -> None:
     """Groups are often made at the start, and some of them are for later."""
     idle = [msgspec.structs.replace(one, launched=dict.fromkeys(one.launched, 0)) for one in OWN.members]
 
-    verdict = retold(CASE, lambda reading: reading, msgspec.structs.replace(SECOND, members=tuple(idle)))
+    verdict = retold(CASE, same, msgspec.structs.replace(SECOND, members=tuple(idle)))
 
     assert "another order" not in verdict.summary

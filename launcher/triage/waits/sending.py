@@ -3,6 +3,8 @@
 A full connection is silent the other way round.
 """
 
+from shlex import quote
+
 from perfwatch.probes.readings import Descriptor, Socket, Wait
 from perfwatch.triage.waits.node import End
 
@@ -51,6 +53,6 @@ def ask(end: End) -> tuple[str, ...]:
     socket = end.descriptor.socket if end.descriptor is not None else None
     if end.kind != "network" or socket is None:
         return ()
-    if socket.state == "LISTEN":
-        return (f"ss -tlnp | grep {socket.local}",)  # there is nobody yet at the other end
+    if socket.state == "LISTEN":  # there is nobody yet at the other end; one of a file is called as its program likes
+        return (f"ss -{'xlp' if socket.family == 'unix' else 'tlnp'} | grep -F {quote(socket.local)}",)
     return (f"ss -tnp | grep {socket.peer}",) if socket.peer else ()

@@ -64,17 +64,18 @@ def pool(history: History, job: Job, node: Node) -> Found | None:
 
 
 def _serves_nobody(history: History, node: Node) -> bool:
-    """Whether a thread of a pool is in an endless loop of its task that only looks at something now and then: it gives no result.
+    """Whether a thread of a pool rests in an endless loop of its task that only looks at something now and then: it gives no result.
 
-    One that takes orders, or hands something over, may be who gives it: a batcher completes the futures of others.
+    One that takes orders, or hands something over, may be who gives it: a batcher completes the futures of others. So may one
+    that is met at work, whatever its loop is seen to call.
     """
     frames = node.stack.frames if node.stack else ()
-    within = takewhile(lambda one: not any_tag(_tags(one), "futures_worker", "pool_worker"), frames)
-    line = line_of(history, next((one for one in reversed(tuple(within)) if is_user(one)), None))
-    if line is None or not line.endless or line.calls_unnamed:
+    within = tuple(takewhile(lambda one: not any_tag(_tags(one), "futures_worker", "pool_worker"), frames))
+    task = next((one for one in reversed(within) if is_user(one)), None)
+    line = line_of(history, task)
+    if line is None or task != within[0] or not line.endless or line.calls_unnamed:
         return False
-    called = names(line.loop_calls)
-    return "sleep" in called and called.isdisjoint(HANDS_OVER)
+    return "sleep" in names(line.calls) and names(line.loop_calls).isdisjoint(HANDS_OVER)
 
 
 def _among(history: History, job: Job, node: Node, members: list[Member], what: str) -> Found:
