@@ -7,7 +7,9 @@ import msgspec
 from perfwatch.probes.readings import ProcessUsage, Reading, SourceLine
 from tests.triage.retold import retold
 
-CASE = Path(__file__).parent / "recordings" / "regressed" / "fires" / "graph_carried_through_the_steps"
+RECORDINGS = Path(__file__).parent / "recordings" / "regressed"
+CASE = RECORDINGS / "fires" / "graph_carried_through_the_steps"
+MANY_LOSSES = RECORDINGS / "lookalike" / "many_losses_of_one_graph"
 
 
 def test_a_graph_that_is_carried_through_the_steps_is_told_with_its_line_and_the_way_out() -> None:
@@ -20,7 +22,7 @@ def test_a_graph_that_is_carried_through_the_steps_is_told_with_its_line_and_the
 
 
 def test_memory_that_rests_means_a_graph_that_is_freed_after_all() -> None:
-    """Two losses of one graph need ``retain_graph`` as well."""
+    """Many losses of one graph need ``retain_graph`` as well."""
 
     def rests(reading: Reading) -> Reading:
         return (
@@ -28,6 +30,14 @@ def test_memory_that_rests_means_a_graph_that_is_freed_after_all() -> None:
         )
 
     assert retold(CASE, rests).state == "healthy"
+
+
+def test_backward_passes_that_keep_their_graph_nearly_all_the_time_are_asked_about() -> None:
+    """An allocator may have had room for what grows: a healthy training that looks so is told less surely, with the line."""
+    verdict = retold(MANY_LOSSES)
+
+    assert (verdict.state, verdict.confidence) == ("healthy", 0.75)
+    assert "keep their graph, at <module> (keeps.py:10): does it grow with every step?" in verdict.summary
 
 
 def test_a_line_that_keeps_no_graph_is_no_growing_graph() -> None:

@@ -73,7 +73,8 @@ def judge(case: Case) -> Outcome:
         moved = traffic_mib_per_second(case.history, one.card)
         copies = moved is None or moved >= COPIES_MIB_PER_SECOND
         line = seen.top_line(lambda stack: not in_save(case, stack)) or seen.top_line()
-        frame, plain = show(line), _computes_at(seen, line)
+        frame = show(line)
+        does, helps = _does(one, frame, _computes_at(seen, line))
         return slow_on_gpu(
             case,
             CAUSE,
@@ -82,7 +83,7 @@ def judge(case: Case) -> Outcome:
             explains=RESIDUE * lost,
             confidence=min(certainty(lost), COPIES_TOO if copies else 1.0),
             frame=frame,
-            summary=f"the GPU waits for the host {one.card.waiting:.0%} of the time: " + _does(one, frame, plain),
+            summary=f"the GPU waits for the host {one.card.waiting:.0%} of the time: {does}",
             evidence=(
                 monitored(case, one, "waits between kernels", "a kernel resident all the time"),
                 case.saw(
@@ -95,7 +96,7 @@ def judge(case: Case) -> Outcome:
                 case.saw(
                     "stack",
                     f"pid {one.rank.pid}",
-                    "launches, and waits neither for data nor for the card",
+                    "launches or computes, and waits neither for data nor for the card",
                     f"{launching:.0%} of {seen.samples} samples, {syncs:.0%} in synchronisations",
                     "a part of the time in synchronisations",
                 ),
@@ -103,24 +104,24 @@ def judge(case: Case) -> Outcome:
             alternatives=(
                 Alternative(cause="synchronising", refuted_by=f"only {syncs:.0%} of the samples wait for the card"),
             ),
-            next=(
-                f"write {frame} with tensors or a native library, without loops in Python"
-                if plain
-                else f"compute on the GPU what {frame} computes on the host, less often, or with more CPU threads"
-                if one.card.kind == "idle"
-                else 'fewer, larger launches: torch.compile(mode="reduce-overhead"), CUDA graphs, fused=True in the optimizer',
-            ),
+            next=(helps,),
         )
     return holds_up_steps(case, CAUSE)
 
 
-def _does(one: Accelerated, frame: str | None, plain: bool) -> str:
-    """What the host does: each launch is a part of a kernel's time, so that who launches all the time never leaves a card idle."""
+def _does(one: Accelerated, frame: str | None, plain: bool) -> tuple[str, str]:
+    """What the host does, and what helps: each launch is a part of a kernel's time, so that launches alone never leave a card idle."""
     if plain:
-        return f"Python computes at {frame}"
+        return f"Python computes at {frame}", f"write {frame} with tensors or a native library, without loops in Python"
     if one.card.kind == "idle":
-        return f"the host computes itself, mostly at {frame}"
-    return f"Python launches kernels more slowly than the card runs them, mostly at {frame}"
+        return (
+            f"the host computes itself, mostly at {frame}",
+            f"compute on the GPU what {frame} computes on the host, less often, or with more CPU threads",
+        )
+    return (
+        f"Python launches kernels more slowly than the card runs them, mostly at {frame}",
+        'fewer, larger launches: torch.compile(mode="reduce-overhead"), CUDA graphs, fused=True in the optimizer',
+    )
 
 
 def _in(frame: Frame, stack: Stack) -> bool:

@@ -7,9 +7,10 @@ backward take ever more of the time, and memory with it; autograd allows that on
 from functools import partial
 from itertools import pairwise
 
-from perfwatch.probes.readings import ProcessUsage, Stack
+from perfwatch.probes.readings import Frame, ProcessUsage, Stack
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
+from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import slow
 from perfwatch.triage.verdict import Alternative, Finding
@@ -27,14 +28,10 @@ SURE = 0.75  # what memory grows for is not seen
 def kept_graph(case: Case, cause: Cause) -> Finding | None:
     """Fires on a rank that is in backward nearly all the time, at a line that keeps the graph, while its memory grows."""
     for rank in case.ranks:
-        seen = case.profile(rank, WINDOW_SECONDS)
-        share = seen.share_where(partial(_keeps, case.history))
-        if case.progress[rank.pid].kind != "moving" or seen.samples < FEW_SAMPLES or share < MOSTLY:
+        kept, grown = keeps_most(case, rank), _grown(case.history, rank.pid)
+        if case.progress[rank.pid].kind != "moving" or kept is None or grown is None:
             continue
-        grown = _grown(case.history, rank.pid)
-        if grown is None:
-            continue
-        line = seen.top_line(partial(_keeps, case.history))
+        share, line, samples = kept
         return slow(
             case,
             cause,
@@ -47,7 +44,7 @@ def kept_graph(case: Case, cause: Cause) -> Finding | None:
             f"{grown / 2**20:.1f} MiB/s: it goes back through more steps each time",
             evidence=(
                 case.saw(
-                    "stack", f"pid {rank.pid}", "is in backward", f"{share:.0%} of {seen.samples} samples", "two thirds"
+                    "stack", f"pid {rank.pid}", "is in backward", f"{share:.0%} of {samples} samples", "two thirds"
                 ),
                 case.saw("process", f"pid {rank.pid}", "its memory grows", f"{grown / 2**20:.1f} MiB/s", "rests"),
             ),
@@ -57,6 +54,13 @@ def kept_graph(case: Case, cause: Cause) -> Finding | None:
             next=(f"detach what one step hands to the next (state.detach()), and leave {KEEPS} out at {show(line)}",),
         )
     return None
+
+
+def keeps_most(case: Case, rank: Member) -> tuple[float, Frame | None, int] | None:
+    """The share of its samples in a backward pass that keeps its graph, where, and of how many, if that is nearly all; else None."""
+    seen, keeps = case.profile(rank, WINDOW_SECONDS), partial(_keeps, case.history)
+    share = seen.share_where(keeps)
+    return (share, seen.top_line(keeps), seen.samples) if seen.samples >= FEW_SAMPLES and share >= MOSTLY else None
 
 
 def _keeps(history: History, stack: Stack) -> bool:

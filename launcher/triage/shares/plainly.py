@@ -8,6 +8,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.called_back import CalledBack, python_called_back
+from perfwatch.triage.shares.kept_graph import keeps_most
 from perfwatch.triage.shares.native import native_python_share
 from perfwatch.triage.shares.no_gradients import unfollowed
 from perfwatch.triage.shares.other_work import NATIVE_SHARE, OWN_SHARE, keeps_gil
@@ -39,6 +40,8 @@ def doubt(case: Case, ranks: Sequence[Member]) -> str:
     if passes_on := [found for rank in ranks if (found := _without_gradients(case, rank)) is not None]:
         share, line = max(passes_on, key=lambda found: found[0])
         return f"; {share:.0%} of it is forward passes without gradients, at {show(line)}: an evaluation, or a part of the method?"
+    if kept := next((graph for rank in ranks if (graph := keeps_most(case, rank)) is not None), None):
+        return f"; {kept[0]:.0%} of it is backward passes that keep their graph, at {show(kept[1])}: does it grow with every step?"
     if fetching := max((_fetching(case, rank) for rank in ranks), default=0.0):
         return f"; {fetching:.0%} of it makes batches in the training thread: workers would do that beside it"
     if passes := max(without_updates(case, rank) for rank in ranks):

@@ -55,4 +55,4 @@ def ask(end: End) -> tuple[str, ...]:
         return ()
     if socket.state == "LISTEN":  # there is nobody yet at the other end; one of a file is called as its program likes
         return (f"ss -{'xlp' if socket.family == 'unix' else 'tlnp'} | grep -F {quote(socket.local)}",)
-    return (f"ss -tnp | grep {socket.peer}",) if socket.peer else ()
+    return (f"ss -tnp | grep {quote(socket.peer)}",) if socket.peer else ()
