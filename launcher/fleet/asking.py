@@ -109,14 +109,14 @@ def _asked(engine: Engine, question: Question, progress: Progress) -> _Answers:
     progress(0, len(engine.hosts))
 
     def heard(answer: Answer) -> None:
-        _hear(answers, answer, nonce, asked_at, question)
+        _hear(answers, answer, nonce, asked_at, question, engine)
         progress(len(answers.reports), len(engine.hosts))
 
     engine.ask(question.arguments(nonce, engine.job), question.ends_seconds, heard)
     return answers
 
 
-def _hear(answers: _Answers, answer: Answer, nonce: str, asked_at: float, question: Question) -> None:
+def _hear(answers: _Answers, answer: Answer, nonce: str, asked_at: float, question: Question, engine: Engine) -> None:
     """Read one host's answer; whatever is wrong with it becomes its report."""
     host = answer.host
     try:
@@ -124,7 +124,7 @@ def _hear(answers: _Answers, answer: Answer, nonce: str, asked_at: float, questi
             raise wire.Garbled(f"its answer is longer than {wire.LONGEST_ANSWER_BYTES // 2**20} MiB")
         snapshot = wire.read(answer.lines, nonce)
     except wire.Garbled as error:
-        answers.reports[host] = _without(answer, str(error), question)
+        answers.reports[host] = _without(answer, str(error), question, engine)
         return
     twin = next((name for name, known in answers.snapshots.items() if known.place == snapshot.place), None)
     if twin is not None:
@@ -147,7 +147,7 @@ def _without_the_job(snapshot: Snapshot, host: str, skew: float, question: Quest
     return HostReport(host=host, state="no_job", skew_seconds=skew, reason="no process of the job is there")
 
 
-def _without(answer: Answer, wrong: str, question: Question) -> HostReport:
+def _without(answer: Answer, wrong: str, question: Question, engine: Engine) -> HostReport:
     """Why there is no snapshot: the machine, the way to it, or what runs there."""
     if answer.unasked:
         return HostReport(host=answer.host, state=answer.unasked, reason=answer.said)
@@ -155,7 +155,7 @@ def _without(answer: Answer, wrong: str, question: Question) -> HostReport:
         reason = f"no answer within {question.ends_seconds:.0f} s"
         if answer.said:  # a banner, or what went wrong
             reason += f"; the last that came: {answer.said}"
-        return HostReport(host=answer.host, state="silent", reason=reason, advice=f"ssh {answer.host}")
+        return HostReport(host=answer.host, state="silent", reason=reason, advice=engine.by_hand(answer.host))
     if answer.unreached:
         return HostReport(host=answer.host, state="silent", reason=answer.said)
     if answer.not_installed:

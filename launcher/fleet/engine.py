@@ -70,6 +70,10 @@ class Engine(Protocol):
         """How ranks begin to say of which job of Slurm's they are, where the engine knows it; empty otherwise."""
         ...
 
+    def by_hand(self, host: str) -> str:
+        """A command, to be typed, that shows whether this host can be reached."""
+        ...
+
     def ask(self, arguments: Sequence[str], deadline_seconds: float, heard: Heard) -> None:
         """Run ``perfwatch ARGUMENTS`` on every host and tell each answer as it comes, one for each host.
 

@@ -1,8 +1,10 @@
 """Pods of a job: ``kubectl exec`` in each pod that a label selector names. perfwatch must be in the image."""
 
+import shlex
 import subprocess
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 
@@ -13,6 +15,7 @@ from perfwatch.fleet.engine import Answer, Heard, found
 SERVER_SECONDS = 20.0
 ENDED = ("Failed", "Succeeded")  # phases in which no container runs any more, as of a try that was given up
 RESTARTS = "CrashLoopBackOff"  # of a container that has ended, and will be begun again
+CLOSING = "command terminated with "  # kubectl's own last line, after all that the program has said
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 
 
@@ -110,10 +113,15 @@ class OverKubectl:
             )
         self._command = list(command) if command is not None else ["perfwatch"]
         self._options = list(options)
-        self._pods = _pods(["kubectl", *self._options, "get", "pods", f"--selector={selector}", "--output=json"])
+        listing = ["kubectl", *self._options, "get", "pods"]
+        self._pods = _pods([*listing, f"--selector={selector}", "--output=json"])
         if not self._pods:
-            raise NoSuchTarget(f"no pod has the labels {selector}", f"kubectl get pods --selector={selector}")
+            raise NoSuchTarget(f"no pod has the labels {selector}", shlex.join([*listing, "--show-labels"]))
         self.hosts: tuple[str, ...] = tuple(pod.metadata.name for pod in self._pods)
+
+    def by_hand(self, host: str) -> str:
+        """See ``Engine.by_hand``."""
+        return shlex.join(["kubectl", *self._options, "exec", host, "--", "true"])
 
     def argv(self, pod: str, container: str, arguments: Sequence[str]) -> list[str]:
         """The command for one pod, exactly."""
@@ -129,12 +137,12 @@ class OverKubectl:
             else:
                 unasked, said = pod.unasked
                 heard(Answer(name, said=said, unasked=unasked, received=time.time()))
-        for answer in pool.run(commands, deadline_seconds):
+        for answer in pool.run(commands, deadline_seconds, complaint=partial(pool.last_line, but=CLOSING)):
             heard(answer)
 
 
 def _pods(command: list[str]) -> list[_Pod]:
-    by_hand = f"try it by hand: {' '.join(command)}"
+    by_hand = f"try it by hand: {shlex.join(command)}"
     try:
         done = subprocess.run(
             command, capture_output=True, timeout=SERVER_SECONDS, stdin=subprocess.DEVNULL, check=False
@@ -142,7 +150,7 @@ def _pods(command: list[str]) -> list[_Pod]:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError(f"kubectl does not answer: {error}", by_hand) from None
     if done.returncode:
-        raise UsageError(f"kubectl failed: {pool.last_line(done.stderr)}", by_hand)
+        raise UsageError(f"kubectl failed: {pool.last_line(done.stderr.decode(errors='replace'))}", by_hand)
     try:
         return msgspec.json.decode(done.stdout, type=_Pods).items
     except msgspec.DecodeError as error:

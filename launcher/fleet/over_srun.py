@@ -5,6 +5,7 @@ stream, each line with the number of its task; the lines of one host also share 
 """
 
 import re
+import shlex
 import subprocess
 import time
 from collections.abc import Sequence
@@ -72,10 +73,14 @@ class OverSrun:
             *arguments,
         ]
 
+    def by_hand(self, host: str) -> str:
+        """See ``Engine.by_hand``."""
+        return shlex.join(["srun", "--overlap", f"--jobid={self._job}", f"--nodelist={host}", "hostname"])
+
     def ask(self, arguments: Sequence[str], deadline_seconds: float, heard: Heard) -> None:
         """See ``Engine.ask``. All answers come when the step ends."""
         tasks = ByTask(self.hosts)
-        for answer in pool.run({"srun": self.argv(arguments)}, deadline_seconds, output=tasks.take):
+        for answer in pool.run({"srun": self.argv(arguments)}, deadline_seconds, output=tasks.take, complaint=str):
             for one in tasks.answers(answer):
                 heard(one)
 
@@ -116,20 +121,26 @@ class ByTask:
             self._lines[task].append(line)
 
     def answers(self, whole: Answer) -> list[Answer]:
-        """What each host said, once the step has ended. Its exit code, and what is said last, are of those that printed nothing."""
+        """What each host said, once the step has ended.
+
+        Its exit code is the highest of all tasks: of those that complain without an answer, or where none does, of all that
+        gave none, and so are the words of srun itself.
+        """
         self.take(b"\n")
-        said = _LABEL.match(whole.said)
+        labelled = [said for said in map(_LABEL.match, whole.said.splitlines()) if said is not None]
+        last = {int(said[1]): said[2][: pool.LONGEST_LINE] for said in labelled if said[2].strip()}
+        unlabelled = "" if last else pool.last_line(whole.said)
         found = []
         for task, (host, lines) in enumerate(zip(self._hosts, self._lines, strict=True)):
-            mine = not lines and (said is None or int(said[1]) == task)
+            failed = not self._bytes[task] and (task in last or not last)
             found.append(
                 replace(
                     whole,
                     host=host,
                     lines=tuple(lines),
-                    said=(said[2] if said else whole.said) if mine else "",
-                    exit_code=None if lines else whole.exit_code,
-                    timed_out=whole.timed_out and not lines,
+                    said=last.get(task, unlabelled) if failed else "",
+                    exit_code=whole.exit_code if failed else None,
+                    timed_out=whole.timed_out and not self._bytes[task],
                     too_long=self._bytes[task] > LONGEST_ANSWER_BYTES,
                     received=self._received[task] or whole.received,
                 )

@@ -70,6 +70,10 @@ class OverSsh:
         self._command = command
         self._options = options
 
+    def by_hand(self, host: str) -> str:
+        """See ``Engine.by_hand``."""
+        return " ".join(filter(None, ("ssh", self._options, shlex.quote(host))))
+
     def ask(self, arguments: Sequence[str], deadline_seconds: float, heard: Heard) -> None:
         """See ``Engine.ask``."""
         from ClusterShell.NodeSet import NodeSet

@@ -25,6 +25,14 @@ _UNASKED = "it was not asked: {} hosts are asked at a time, and others took too 
 
 
 Output = Callable[[bytes], None]
+Complaint = Callable[[str], str]
+
+
+def last_line(text: str, but: str | None = None) -> str:
+    """The last line that says anything, cut to what fits on one; one that begins with ``but`` only where there is no other."""
+    said = [line.strip() for line in text.splitlines() if line.strip()]
+    telling = [line for line in said if but is None or not line.startswith(but)] or said
+    return telling[-1][:LONGEST_LINE] if telling else ""
 
 
 def run(
@@ -32,11 +40,12 @@ def run(
     deadline_seconds: float,
     at_once: int = AT_ONCE,
     output: Output | None = None,
+    complaint: Complaint = last_line,
 ) -> Iterator[Answer]:
     """Run each host's command; yield its answer as soon as it has ended. Each has its deadline from when it is begun.
 
     One that cannot be begun within some deadlines is not asked, and that is no silence. ``output`` takes what is printed as it
-    comes, and bounds it: then the answer has no lines, and may be of any length.
+    comes, and bounds it: then the answer has no lines, and may be of any length. ``complaint``: what of stderr is ``said``.
     """
     last_start = time.monotonic() + MOST_TURNS * deadline_seconds
     waiting = deque(commands.items())
@@ -47,7 +56,9 @@ def run(
                 while waiting and len(running) < at_once and time.monotonic() < last_start:
                     host, command = waiting.popleft()
                     try:
-                        running[_Running(host, command, selector, output)] = time.monotonic() + deadline_seconds
+                        running[_Running(host, command, selector, output, complaint)] = (
+                            time.monotonic() + deadline_seconds
+                        )
                     except OSError as error:
                         yield Answer(host, said=f"{command[0]}: {error.strerror}", exit_code=127, received=time.time())
                 if not running:
@@ -66,21 +77,20 @@ def run(
                 one.kill()
 
 
-def last_line(text: bytes | str) -> str:
-    """The last line that says anything, cut to what fits on one."""
-    decoded = text.decode(errors="replace") if isinstance(text, bytes) else text
-    said = [line.strip() for line in decoded.splitlines() if line.strip()]
-    return said[-1][:LONGEST_LINE] if said else ""
-
-
 class _Running:
     """One command at work."""
 
     def __init__(
-        self, host: str, command: Sequence[str], selector: selectors.BaseSelector, output: Output | None
+        self,
+        host: str,
+        command: Sequence[str],
+        selector: selectors.BaseSelector,
+        output: Output | None,
+        complaint: Complaint,
     ) -> None:
         self._host = host
         self._output = output
+        self._complaint = complaint
         self._selector = selector
         self._child = subprocess.Popen(
             list(command),
@@ -132,7 +142,7 @@ class _Running:
         return Answer(
             host=self._host,
             lines=tuple(output.decode(errors="replace").splitlines()),
-            said=last_line(bytes(errors)),
+            said=self._complaint(errors.decode(errors="replace")),
             exit_code=None if timed_out else code,
             timed_out=timed_out,
             too_long=self._too_long,

@@ -18,7 +18,8 @@ STUCK_RANK, HOSTS = 9, 2
 
 def main() -> None:
     """Do what this host does."""
-    here = os.environ.get("SLURMD_NODENAME") or os.environ["SSH_CONNECTION"].split()[3]
+    ssh = os.environ.get("SSH_CONNECTION", "").split()[3:]
+    here = os.environ.get("SLURMD_NODENAME") or (ssh[0] if ssh else os.environ["HOSTNAME"])
     does = json.loads(Path(sys.argv[1]).read_text())[here]
     nonce = next(word.partition("=")[2] for word in sys.argv if word.startswith("--nonce="))
     if does == "garbage":

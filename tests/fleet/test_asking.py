@@ -33,6 +33,10 @@ class Spoken:
         """All that say something."""
         return tuple(self.says)
 
+    def by_hand(self, host: str) -> str:
+        """As ssh has it."""
+        return f"ssh {host}"
+
     def ask(self, arguments: Sequence[str], deadline_seconds: float, heard: Heard) -> None:
         """Answer at once."""
         self.asked.append(list(arguments))

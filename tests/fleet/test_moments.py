@@ -32,6 +32,10 @@ class Late:
         """Both."""
         return tuple(self.snapshots)
 
+    def by_hand(self, host: str) -> str:
+        """As ssh has it."""
+        return f"ssh {host}"
+
     def ask(self, arguments: Sequence[str], deadline_seconds: float, heard: Heard) -> None:
         """Answer at once."""
         nonce = next(word.partition("=")[2] for word in arguments if word.startswith("--nonce="))
