@@ -14,6 +14,8 @@ PerfwatchError                    1  something inside perfwatch failed
 └── PermissionDenied             77  the kernel does not let us look at that process, or read that file
 """
 
+from pathlib import Path
+
 # Exit codes of ``attach`` and ``replay`` by state; ``gone`` splits by how it ended. Stable within a major version.
 EXIT_CODES = {
     "healthy": 0,
@@ -71,6 +73,11 @@ class TraceUnreadable(PerfwatchError):
     """A trace or report of a profiler that cannot be read: cut, too large, hostile, or of another kind."""
 
     exit_code = 2
+
+
+def no_file(path: Path, advice: str) -> TraceUnreadable:
+    """What to raise where a report should be."""
+    return TraceUnreadable(f"{path}: {'a folder, not a file' if path.is_dir() else 'no such file'}", advice)
 
 
 class CaptureUnavailable(PerfwatchError):

@@ -128,7 +128,7 @@ def load_session(path: Path) -> Session:
     except OSError as error:
         raise SessionUnreadable(
             f"{path} is not a perfwatch session: session.json: {error.strerror}",
-            "perfwatch replay without an argument takes the newest session of this machine",
+            "a session is a folder with session.json in it; without one the newest of this machine is taken",
         ) from None
     try:
         schema = msgspec.json.decode(line, type=_Schema).schema

@@ -78,6 +78,7 @@ class ProcessUsage(Reading, frozen=True, kw_only=True):
     write_calls: int | None = None
     tracer_pid: int = 0
     open_files: int | None = None
+    signals_caught: int | None = None  # SigCgt: bit n - 1 for signal n
 
 
 class PolledFile(msgspec.Struct, frozen=True):

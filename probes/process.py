@@ -171,6 +171,7 @@ def usage(filesystem: Filesystem, pid: int, runnable_threads: int | None = None)
         write_calls=io.get("syscw"),
         tracer_pid=int(status.get("TracerPid", "0")),
         open_files=None if files is None else len(files),
+        signals_caught=int(status["SigCgt"], 16) if "SigCgt" in status else None,
     )
 
 

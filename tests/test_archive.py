@@ -69,6 +69,8 @@ def test_secrets_that_an_older_version_let_through_are_taken_out(folder: Path) -
     with (folder / "readings-0001.jsonl").open("a") as file:
         file.write('{"at":1,"wall":1,"reading":{"type":"Future","text":"password=SECRETabc"}}\n')
         file.write('{"at":1,"text":"password=SECRETabc"')
+    with (folder / "readings-0001.jsonl").open("ab") as file:
+        file.write(b'\n{"at":1,"text":"\xe6\xbc"}\n')
     output = io.BytesIO()
 
     result = archive.bundle(folder, output, lambda done, total: None)
@@ -79,7 +81,7 @@ def test_secrets_that_an_older_version_let_through_are_taken_out(folder: Path) -
         text = content.read()
     assert b"[redacted]" in text
     assert b"SECRET" not in text
-    assert result.dropped_lines == 1
+    assert result.dropped_lines == 2
 
 
 def test_a_folder_that_is_no_session_is_refused(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ def daemon(
         Path | None, typer.Option(metavar="DIR", help="Where recordings go; a local disk by default.")
     ] = None,
     disk_budget: Annotated[
-        float, typer.Option(metavar="GIB", help="What all recordings may take together.", min=0.1)
+        float, typer.Option(metavar="GIB", help="What all recordings may take together.", min=0.1, max=2.0**20)
     ] = 4.0,
     user: Annotated[
         str | None, typer.Option(metavar="NAME|UID", help="Only jobs of this user; of everybody by default.")

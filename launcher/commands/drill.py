@@ -14,9 +14,13 @@ def drill(
     strength: Annotated[str, typer.Option(help="loud, quiet or masked; several separated by commas with --all.")] = "",
     repeat: Annotated[int, typer.Option(min=1, help="With --all: how many times each.")] = 1,
     jobs: Annotated[int, typer.Option(min=1, help="With --all: how many at a time; times are fair only with 1.")] = 1,
-    late: Annotated[float, typer.Option(min=0.0, help="Attach so many seconds after the fault began.")] = 0.0,
+    late: Annotated[
+        float, typer.Option(min=0.0, max=86400.0, help="Attach so many seconds after the fault began.")
+    ] = 0.0,
     mode: Annotated[str, typer.Option(help="attach; or run, to start the drill under perfwatch.")] = "attach",
-    patience: Annotated[float | None, typer.Option(help="Passed on to perfwatch; its own default otherwise.")] = None,
+    patience: Annotated[
+        float | None, typer.Option(min=1.0, help="Passed on to perfwatch; its own default otherwise.")
+    ] = None,
     python: Annotated[str, typer.Option(help="The Python that has torch.", show_default=False)] = sys.executable,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Keep rows and sessions in this folder.")

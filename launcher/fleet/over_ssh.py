@@ -61,7 +61,7 @@ class OverSsh:
                 f"--hosts {hosts}: no such group of hosts",
                 SLURM_GROUPS if hosts.startswith("@slurm") else "nodeset --list-all shows the groups",
             ) from None
-        except NodeSetException as error:
+        except (NodeSetException, AssertionError) as error:  # a range too large fails its own check
             raise UsageError(f"--hosts {hosts}: {error}", "perfwatch fleet --hosts 'node-a,node-b[1-4]'") from None
         if option := next((host for host in self.hosts if host.startswith("-")), None):
             raise UsageError(f"--hosts {hosts}: {option} would be an option of ssh, no host", "--options takes those")

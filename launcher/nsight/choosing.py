@@ -7,7 +7,7 @@ Collectives are left out: they may not be measured.
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from perfwatch.errors import TraceUnreadable
+from perfwatch.errors import TraceUnreadable, no_file
 from perfwatch.nsight.finding import Run, find
 from perfwatch.nsight.ncu_command import function_name
 from perfwatch.nsight.nsys_report import exported
@@ -22,7 +22,7 @@ def longest(capture: Path, top: int, environment: Mapping[str, str], run: Run) -
     Raises TraceUnreadable for a file of another kind, or without kernels; CaptureUnavailable where nsys is needed and missing.
     """
     if not capture.is_file():
-        raise TraceUnreadable(f"{capture}: no such file", "perfwatch capture torch makes one")
+        raise no_file(capture, "perfwatch capture torch makes one")
     totals: dict[str, float] = {}
     for name, time in _kernels(capture, environment, run):
         function = function_name(name)

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from perfwatch.errors import TraceUnreadable
+from perfwatch.errors import TraceUnreadable, no_file
 from perfwatch.nsight.finding import Run, Tool, find
 from perfwatch.traces.kernel_table import KernelTable, fold
 from perfwatch.traces.ncu_rows import read_rows
@@ -28,7 +28,7 @@ def read_report(path: Path, environment: Mapping[str, str], run: Run, tool: Tool
     Raises TraceUnreadable for a file that is missing, cut or of another kind, CaptureUnavailable without ncu.
     """
     if not path.is_file():
-        raise TraceUnreadable(f"{path}: no such file", "perfwatch ncu -- COMMAND makes one")
+        raise no_file(path, "perfwatch ncu -- COMMAND makes one")
     if path.suffix in (".csv", ".gz"):
         return fold(read_rows(_lines(path)))
     tool = tool or find("ncu", environment, run)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from perfwatch.errors import TraceUnreadable
+from perfwatch.errors import TraceUnreadable, no_file
 from perfwatch.nsight.finding import Run, Tool
 
 EXPORT_SECONDS = 60.0
@@ -19,7 +19,7 @@ def exported(report: Path, tool: Tool, run: Run) -> Iterator[Path]:
     Raises TraceUnreadable: missing, too large, or nsys cannot export it within 60 s.
     """
     if not report.is_file():
-        raise TraceUnreadable(f"{report}: no such file", "perfwatch capture nsys makes one")
+        raise no_file(report, "perfwatch capture nsys makes one")
     if report.stat().st_size > MOST_REPORT_BYTES:
         raise TraceUnreadable(
             f"{report} is larger than {MOST_REPORT_BYTES // 2**20} MiB and is not read", "a shorter window: --seconds 1"

@@ -9,6 +9,7 @@ from perfwatch.probes.readings import ProcessEnded
 from perfwatch.recording import Recording
 from perfwatch.triage.verdict import Verdict
 
+PRINTED_SECONDS = 0.999  # that a printed time may lie before what it tells of
 EXPLAINS_THE_END = ("hung", "slow")  # states of a living job after which its end is no news
 
 
@@ -80,6 +81,8 @@ def _ended(recording: Recording) -> float | None:
 def parse_moment(text: str, recording: Recording) -> float:
     """Seconds since the session began, from seconds or from an ISO 8601 time (UTC unless it says otherwise).
 
+    Times are printed in whole seconds: one without a fraction means all of its second, so that what was told in it is known.
+
     Raises:
         UsageError: neither of the two, or outside the recording.
     """
@@ -95,6 +98,8 @@ def parse_moment(text: str, recording: Recording) -> float:
                 "use seconds since the start (--at 120) or ISO 8601 (--at 2026-11-20T11:51:24Z)",
             ) from None
         at = (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp() - created
+        if "." not in text and -1 < at <= recording.end:
+            at = max(0.0, min(at + PRINTED_SECONDS, recording.end))
     if not 0 <= at <= recording.end + 1:
         first, last = (datetime.fromtimestamp(created + moment, timezone.utc) for moment in (0, recording.end))
         raise UsageError(

@@ -21,6 +21,8 @@ def start(command: Sequence[str], environment: Mapping[str, str], signals: linux
     Raises:
         OSError: it is missing or cannot be executed.
     """
+    if not command[0]:  # a variable of a script that is not set
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
     try:
         return _spawn(command, environment, signals)
     except OSError as error:

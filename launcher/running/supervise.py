@@ -49,7 +49,8 @@ def run(request: Request, environment: Mapping[str, str]) -> NoReturn:
     except OSError as error:
         if place is not None:
             place.leave()
-        print(f"perfwatch: {command[0]}: {error.strerror}", file=sys.stderr, flush=True)
+        name = os.fsencode(command[0]).decode(errors="backslashreplace") or "''"
+        print(f"perfwatch: {name}: {error.strerror}", file=sys.stderr, flush=True)
         os._exit(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE)
     # Whoever reads the child's output or feeds its input must see an end when the child closes them, not when we do.
     linux.detach_from_streams(0, 1)

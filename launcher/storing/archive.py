@@ -72,7 +72,7 @@ def bundle(folder: Path, output: IO[bytes], progress: Callable[[int, int], None]
                     read += len(line)
                     try:
                         redacted.write(msgspec.json.encode(redact_tree(msgspec.json.decode(line))) + b"\n")
-                    except msgspec.MsgspecError:
+                    except (msgspec.MsgspecError, UnicodeDecodeError):
                         dropped += 1
                     progress(read, total)
                 archive.addfile(_header(f"{folder.name}/{name}", redacted.tell(), created), _rewound(redacted))

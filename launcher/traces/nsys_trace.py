@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from perfwatch.errors import TraceUnreadable
+from perfwatch.errors import TraceUnreadable, no_file
 from perfwatch.probes.readings import TorchTrace
 from perfwatch.traces.passes import Pass, passes
 from perfwatch.traces.torch_events import Arguments, Event
@@ -157,7 +157,7 @@ def _by_process(path: Path, clock: Callable[[], float]) -> dict[int, list[Event]
 @contextmanager
 def _opened(path: Path, clock: Callable[[], float]) -> Iterator[sqlite3.Connection]:
     if not path.is_file():
-        raise TraceUnreadable(f"{path}: no such file", _ADVICE)
+        raise no_file(path, _ADVICE)
     database = sqlite3.connect(f"file:{quote(str(path))}?mode=ro&immutable=1", uri=True)
     ends = clock() + READ_SECONDS
     database.set_progress_handler(lambda: clock() > ends, _STEPS_BETWEEN_LOOKS)

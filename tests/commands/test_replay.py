@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from perfwatch.errors import EXIT_CODES, UsageError
@@ -115,6 +116,15 @@ def test_a_crash_is_told_as_one() -> None:
 def test_a_moment_is_seconds_or_a_date(text: str) -> None:
     """Both forms that perfwatch prints itself, in any time zone."""
     assert parse_moment(text, recording()) == pytest.approx(4.5)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("2026-11-20T11:51:24Z", 0.5), ("2026-11-20T11:51:28Z", 4.499)])
+def test_a_moment_as_it_is_printed_holds_what_was_told_in_that_second(text: str, seconds: float) -> None:
+    """Of a session that began in the midst of a second, too: its first second is no moment outside of it."""
+    whole = recording()
+    late = replace(whole, session=msgspec.structs.replace(whole.session, created=whole.session.created + 0.5))
+
+    assert parse_moment(text, late) == pytest.approx(seconds, abs=0.01)
 
 
 @pytest.mark.parametrize("text", ["yesterday", "-1", "99", "2027-01-01T00:00:00Z", "nan"])

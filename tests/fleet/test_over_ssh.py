@@ -121,7 +121,7 @@ def test_without_clustershell_the_error_names_the_command_that_installs_it(monke
     assert failed.value.advice == "python -m pip install 'perfwatch[fleet]'"
 
 
-@pytest.mark.parametrize("wrong", ["a[", "", "@nosuchgroup", "a,-oProxyCommand=id"])
+@pytest.mark.parametrize("wrong", ["a[", "a[1-99999999999]", "", "@nosuchgroup", "a,-oProxyCommand=id"])
 def test_a_set_of_hosts_that_makes_no_sense_is_refused(wrong: str) -> None:
     """With an example."""
     with pytest.raises(UsageError, match="--hosts"):

@@ -25,10 +25,11 @@ def test_signal_of_the_child_ends_the_launcher_too(launch: Launch, number: int) 
 
 def test_missing_command_is_127(launch: Launch) -> None:
     """A command that does not exist ends with 127 and one line that names it, as in a shell."""
-    run = launch("no-such-command-anywhere")
+    for name, shown in (("no-such-command", "no-such-command"), ("", "''"), ("a\udcff", "a\\xff")):
+        run = launch(name)
 
-    assert run.end() == 127
-    assert run.rest() == ("", "perfwatch: no-such-command-anywhere: No such file or directory\n")
+        assert run.end() == 127
+        assert run.rest() == ("", f"perfwatch: {shown}: No such file or directory\n")
 
 
 def test_command_that_cannot_be_executed_is_126(launch: Launch, tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ from perfwatch.triage.waits.served_by_the_job import GUESSED, PATIENT, TIMEOUT, 
 from perfwatch.triage.words.frames import show
 
 LATELY_SECONDS = 30.0  # of which a byte says that the peer answers
+UNKNOWN_PEER = 0.88  # who is silent for longer than the patience may compute all the same
 UNSEEN = 0.78  # confidence without a stack, of one of several ranks: it may as well wait for its peers in a collective
 
 CAUSE = Cause("blocked_network", "hung", "network", (Thread, Descriptor))
@@ -75,7 +76,7 @@ def judge(case: Case) -> Outcome:
             summary=f"{who(chain)} waits for {_what(chain, peer, quiet)}{there}",
             patience=temporal(case) * (PATIENT if works or line else 1.0),
             silent=silent,
-            ceiling=GUESSED if works or line else _ceiling(case, chain),
+            ceiling=GUESSED if works or line else _ceiling(case, chain, silent),
             alternatives=(
                 Alternative(
                     cause="starved_by_network",
@@ -88,12 +89,14 @@ def judge(case: Case) -> Outcome:
     return None
 
 
-def _ceiling(case: Case, chain: Chain) -> float:
-    """What listens and has never trained is a server without visitors, as far as anybody can tell."""
+def _ceiling(case: Case, chain: Chain, silent: float) -> float:
+    """What listens and has never trained is a server without visitors, as far as anybody can tell; what a peer does is not seen."""
     socket = chain.end.descriptor.socket if chain.end.descriptor else None
     if socket is not None and socket.state == "LISTEN" and not _trained(case, chain):
         return ONE_SOURCE
-    return 1.0 if chain.end.node.stack is not None or len(case.ranks) == 1 else UNSEEN
+    if chain.end.node.stack is None and len(case.ranks) > 1:
+        return UNSEEN
+    return 1.0 if silent > PATIENT * temporal(case) else UNKNOWN_PEER
 
 
 def _trained(case: Case, chain: Chain) -> bool:

@@ -6,10 +6,11 @@ What it means
 
 How it is recognised
     The wait chain ends in a futex without a timeout, and every other Python thread of the process that could release it waits
-    in the same way (or there is none): a cycle, or a lock without an owner. Where a thread that rests, or another process that
-    shares the lock, may still release it, the full patience applies, and at least until that thread has come back. So it does to
-    a wait inside of native code, while nothing of that process works. A thread that was seen before and is gone, or left an error
-    behind, is named. Or the training thread holds a lock and spins for an idle card, while a callback of CUDA waits for that lock.
+    in the same way (or there is none): a cycle, or a lock without an owner. Where a thread that rests, another process that shares
+    the lock (nobody of the job may be seen to), or the handler of a signal may still release it, the full patience applies, and at
+    least until that thread has come back. So it does to a wait inside of native code, while nothing of that process works. A
+    thread that was seen before and is gone, or left an error behind, is named. Or the training thread holds a lock and spins for
+    an idle card, while a callback of CUDA waits for that lock.
 
 What it is mistaken for
     A wait for a worker, child or peer that itself moves: the chain is followed first. A lock whose owner works: that thread
@@ -28,7 +29,7 @@ from perfwatch.triage.ends.ended_threads import ended_beside
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, nearest, temporal, who
 from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Finding, Missing, Outcome
+from perfwatch.triage.verdict import Abstention, Alternative, Finding, Missing, Outcome
 from perfwatch.triage.waits.actors import REMOTE
 from perfwatch.triage.waits.callbacks import by_callback
 from perfwatch.triage.waits.chain import Chain
@@ -48,17 +49,18 @@ from perfwatch.triage.waits.releasing import (
     somebody_works,
     turn_of,
     until_released,
+    waits_too,
     why_nobody_comes,
 )
-from perfwatch.triage.waits.threads import A_TASK, OTHERS_MOVE, awaited
+from perfwatch.triage.waits.signalled import may_signal
+from perfwatch.triage.waits.threads import A_TASK, OTHERS_MOVE, OUTSIDE_HELD, awaited
 from perfwatch.triage.waits.undrained import undrained
-from perfwatch.triage.words.frames import show
 
 CAUSE = Cause("deadlocked_locks", "hung", "user_code", (Thread, Stack))
 
-CEILING_DOUBTFUL = 0.78  # others move, or it may be no lock
+CEILING_DOUBTFUL = 0.78  # others move, a process outside or a signal may come, or it may be no lock
 SILENT_TASKS = (
-    "a task that ended with an error tells nobody before it is awaited: asyncio.TaskGroup, or add_done_callback on each"
+    "a task that ended with an error tells nobody before it is awaited: asyncio.TaskGroup, or add_done_callback"
 )
 AWAIT = "in a coroutine await what it asks its own loop for: .result() there waits for ever"
 # A process that waits for ever may hold it, or an actor may answer: who lets that one go on is not known.
@@ -93,24 +95,16 @@ def _finding(case: Case, chain: Chain) -> Finding:
     moving = end.detail == OTHERS_MOVE
     elsewhere = bool(end.node.wait and end.node.wait.shared and end.others)
     guessed = elsewhere or REMOTE in chain.through
-    doubtful = moving or may_ask(case.history, case.job, end.node)
+    signals = may_signal(case, end.node)
+    doubtful = moving or signals or end.detail == OUTSIDE_HELD or may_ask(case.history, case.job, end.node)
     ceiling = CEILING_DOUBTFUL if doubtful else CEILING_ELSEWHERE if guessed else 1.0
     beside = blocked_beside(case, chain) if moving else partners(case, chain)
     loops = idle_loops(case, chain) if moving and not beside else []
     blocking = blocking_loops((end.node, *beside))
     ended = ended_beside(case, chain) if end.kind == "lock" else []
-    evidence: tuple[Evidence, ...] = tuple(
-        case.saw(
-            "thread",
-            f"pid {p.pid} thread {p.tid}",
-            f"waits too, at {show(p.frame)}",
-            f"{p.wait.call if p.wait else '?'} without a timeout",
-            "one of them runs",
-        )
-        for p in beside[:4]
-    )
     lock = turn_of(chain) if end.kind == "cycle" else awaited(end.node)
     told = why_nobody_comes(end, lock, beside, loops, elsewhere=elsewhere, moving=moving)
+    told += f", unless its handler of {' or '.join(signals)} does" if signals else ""
     told += "".join(f"; {named(p, end.node.pid)} blocks its own event loop" for p in blocking[:1])
     told += "".join(f"; {one.told}" for one in ended[:3])
     found = hung(
@@ -120,7 +114,7 @@ def _finding(case: Case, chain: Chain) -> Finding:
         owner=CAUSE.owner,
         summary=f"{who(chain)} waits for {lock}{for_how_long(end.node)}{told}",
         patience=max(STRUCTURAL_SECONDS if ceiling == 1.0 else temporal(case), until_released(case, chain)),
-        evidence=(*evidence, *(one.evidence(case) for one in ended[:3])),
+        evidence=(*(waits_too(case, p) for p in beside[:4]), *(one.evidence(case) for one in ended[:3])),
         ceiling=ceiling,
         alternatives=(Alternative(cause="endless_python", refuted_by="the thread does not run"),),
         next=(

@@ -10,8 +10,8 @@ How it is recognised
     loop, a ``while`` that reads or writes data, or computes in torch, or is a library's, and one of ``for`` loops before any
     training. A ``while`` loop counts as a ``for`` loop where turns are seen that bring it on: the branch that takes one more, its
     function left and entered anew, a store that is filled while memory grows. A sleep whose deadline lies beyond it need not be
-    waited for. Or it is in training code, but all of many samples are of one ``while`` loop inside of one call, and of nothing
-    else; the loop may ask its card for a value in each turn.
+    waited for; one of hours may be meant, and the verdict is less sure. Or it is in training code, but all of many samples are of
+    one ``while`` loop inside of one call, and of nothing else; the loop may ask its card for a value in each turn.
     Of a rank that waits for a remote call of torch's, the sleep is that of another rank's thread, where no rank moves.
 
 What it is mistaken for
@@ -48,6 +48,7 @@ from perfwatch.triage.words.frames import show
 
 CAUSE = Cause("endless_python", "hung", "user_code", (Thread, Stack))
 
+DAY_SECONDS, MAY_BE_MEANT = 86400.0, 0.78  # who trains again and again may rest for hours in between
 RECENT_SECONDS, FEW_RECENT = 6.0, 20
 REMOTE_CALL = "rpc"  # the edge from a rank that waits for an answer to the thread of another one that executes the call
 
@@ -101,6 +102,8 @@ def _turns_in_python(case: Case, end: End) -> bool:
 
 
 def _sleeps(case: Case, chain: Chain) -> Outcome:
+    wait = chain.end.node.wait
+    rests = wait is not None and wait.remaining_seconds is not None and wait.remaining_seconds <= DAY_SECONDS
     return hung(
         case,
         CAUSE.name,
@@ -109,4 +112,5 @@ def _sleeps(case: Case, chain: Chain) -> Outcome:
         summary=f"{who(chain)} waits in the program's own code for {chain.awaited}",
         patience=STRUCTURAL_SECONDS if outlasts(case, chain.end) else temporal(case),
         next=(f"look at {show(chain.end.node.frame)}",),
+        ceiling=MAY_BE_MEANT if rests else 1.0,
     )

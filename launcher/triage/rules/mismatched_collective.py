@@ -79,7 +79,7 @@ def judge(case: Case) -> Outcome:
     if moves:
         return None  # one call's data is still on its way; who has got all of it may be in the next one
     exchanges = bool(names & POINT_TO_POINT)
-    if may_go_on(names) or (len(places) == 1 and not one_sided(names)):
+    if (may_go_on(names) and moves is None) or (len(places) == 1 and not one_sided(names)):
         return None
     if exchanges and any(goes_on_within(case, chain.end.node) for chain in chains):
         return None  # what is to be sent is made beside, perhaps

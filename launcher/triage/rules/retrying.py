@@ -6,7 +6,8 @@ What it means
 
 How it is recognised
     The training thread is often in a retry loop: a sleep that follows on a ``try`` that failed, or on a test of an answer that
-    did not end the loop, or retry libraries' frames; of one long rest the kernel knows the end. Or the workers that it waits
+    did not end the loop, or retry libraries' frames; of one long rest the kernel knows the end. What waits in a try of that very
+    loop, and does not compute, counts as well where it does nothing else. Or the workers that it waits
     for are in one. Or ranks end and new ones of the same number take their places.
 
 What it is mistaken for
@@ -19,12 +20,11 @@ What to do next
 
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.roles.job import Member
 from perfwatch.triage.roles.restarts import restarts
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.starving import starving
-from perfwatch.triage.slowness import FEW_SAMPLES, WINDOW_SECONDS, slow, worst
+from perfwatch.triage.shares.tries import ONLY, only_tries, wakes
+from perfwatch.triage.slowness import slow, worst
 from perfwatch.triage.verdict import Alternative, Culprit, Finding, Outcome
 from perfwatch.triage.words.backing_off import next_try_seconds, retries
 from perfwatch.triage.words.frames import show
@@ -33,9 +33,9 @@ RESTARTED = "restart_loop"
 CAUSE = Cause("retrying", "slow", "network", (Stack, Thread), also=(RESTARTED,))
 
 MOSTLY = 0.5  # of what the workers do
-ONLY = 0.9  # of the samples: it does nothing but back off
-LONG_ENOUGH_SECONDS = 4.0  # of samples
-RESTARTS = 2  # separate tries; generations of one rank
+TRIES = 2  # separate ones, at least
+LONG_REST_SECONDS = 4.0  # whose end is worth saying
+RESTARTS = 2  # generations of one rank
 LOOP, ONCE = 0.92, 0.55  # more than one restart; a single one may have been the last: a suspicion
 
 
@@ -76,16 +76,19 @@ def _restarts(case: Case) -> Finding | None:
 
 
 def _backs_off(case: Case) -> Finding | None:
-    found = worst(case, lambda rank, seen: seen.share_where(lambda stack: retries(case, stack))) or _only_retries(case)
+    found = worst(case, lambda rank, seen: seen.share_where(lambda stack: retries(case, stack))) or only_tries(case)
     if found is None:
         return None
     rank, seen, lost = found
-    if lost < ONLY and len(seen.runs(lambda stack: retries(case, stack))) < RESTARTS:
+    if lost < ONLY and len(seen.runs(lambda stack: retries(case, stack))) < TRIES:
         return None
     frame = seen.top_line(lambda stack: retries(case, stack))
-    share = f"{lost:.0%} of {seen.samples} samples"
+    rests = seen.share_where(lambda stack: retries(case, stack))
+    share = f"{rests:.0%} of {seen.samples} samples" + (
+        f", and {lost - rests:.0%} wait in a try" if lost > rests else ""
+    )
     left = next_try_seconds(case, case.chains[rank.pid].start) or 0.0
-    again = f"; it tries again in {left:.0f} s" if left >= LONG_ENOUGH_SECONDS else ""
+    again = f"; it tries again in {left:.0f} s" if left >= LONG_REST_SECONDS else ""
     return slow(
         case,
         CAUSE,
@@ -106,7 +109,7 @@ def _workers_back_off(case: Case) -> Finding | None:
     at_work = found.profiles(case)
     tries = sum(seen.share_where(lambda stack: retries(case, stack)) * seen.samples for _, _, seen in at_work)
     share = tries / max(1, sum(seen.samples for _, _, seen in at_work))
-    if share < MOSTLY or not any(_wakes(case, pid, tid) for pid, tid, _ in at_work):
+    if share < MOSTLY or not any(wakes(case, pid, tid) for pid, tid, _ in at_work):
         return None
     return found.finding(
         case,
@@ -119,21 +122,3 @@ def _workers_back_off(case: Case) -> Finding | None:
         next=(f"look at what {found.line(case)} calls: who refuses, and why?",),
         ceiling=LOOP,
     )
-
-
-def _wakes(case: Case, pid: int, tid: int) -> bool:
-    """Whether a thread came back from its sleep while we watched: a single long one may be anything."""
-    woke = case.history.growth(Thread, pid, tid, of=lambda thread: thread.voluntary_switches)
-    return woke is not None and woke[0] >= RESTARTS
-
-
-def _only_retries(case: Case) -> tuple[Member, Profile, float] | None:
-    """A rank that does nothing else: no step between the tries, and it woke for the next one while we watched, or is known to."""
-    for rank in case.ranks:
-        seen = case.profile(rank, WINDOW_SECONDS)
-        share = seen.share_where(lambda stack: retries(case, stack))
-        if seen.samples >= FEW_SAMPLES and share >= ONLY and seen.seconds >= LONG_ENOUGH_SECONDS:
-            node = case.chains[rank.pid].start
-            if _wakes(case, node.pid, node.tid) or next_try_seconds(case, node) is not None:
-                return rank, seen, share
-    return None

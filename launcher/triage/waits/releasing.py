@@ -6,6 +6,7 @@ from perfwatch.probes.readings import Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import silent_seconds
 from perfwatch.triage.moving.motion import motion
+from perfwatch.triage.verdict import Evidence
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.native_waits import carries, reduces
 from perfwatch.triage.waits.node import End, Node, node_of
@@ -14,6 +15,7 @@ from perfwatch.triage.waits.threads import (
     A_TASK,
     LONG_SLEEP_SECONDS,
     MAY,
+    OUTSIDE_HELD,
     awaited,
     has_timeout,
     nearest,
@@ -158,6 +160,8 @@ def why_nobody_comes(
     if elsewhere:
         pids = ", ".join(map(str, end.others[:3]))
         return f"; pid {pids} {MAY.get(lock, 'may hold')} it" + ("" if moving else " and waits for ever as well")
+    if end.detail == OUTSIDE_HELD:
+        return f"; nobody of the job shares it, and a process outside {MAY.get(lock, 'may hold')} it"
     if not moving:
         with_whom = " and ".join(partner_named(p, end, lock) for p in beside[:3])
         too = "so do" if len(beside) > 1 else "so does"
@@ -169,6 +173,13 @@ def why_nobody_comes(
         + (" was seen to wake it" if lock == A_TASK else " was seen to release it")
         + (f"; {loop} is in an event loop in which nothing is due" if loop else "")
     )
+
+
+def waits_too(case: Case, node: Node) -> Evidence:
+    """A thread that waits beside the one at the end of the chain."""
+    call = f"{node.wait.call if node.wait else '?'} without a timeout"
+    entity = f"pid {node.pid} thread {node.tid}"
+    return case.saw("thread", entity, f"waits too, at {show(node.frame)}", call, "one of them runs")
 
 
 def for_how_long(node: Node) -> str:

@@ -40,6 +40,7 @@ MAY = {A_CONDITION: "may signal", A_BARRIER: "may share", ROOM: "may make"}
 OTHERS_MOVE = "other threads move"
 CALLBACK = "callback"  # of a collective: how far that has come is up to the other ranks
 ELSEWHERE_HELD = "another process may hold it"
+OUTSIDE_HELD = "a process outside of the job may hold it"  # it is shared, and nobody of the job has it besides
 LONG_SLEEP_SECONDS = 60.0  # a thread that sleeps longer than this does not come back to release a lock in time
 BEFORE_SECONDS = 30.0  # a thread that fell silent so much earlier than the one that waits was idle anyway
 HEARTBEATS_PER_SECOND = 0.5  # a heartbeat wakes at least so often: twice within one look of a few seconds
@@ -102,6 +103,8 @@ def waits(history: History, job: Job, node: Node) -> tuple[str, tuple[Node, ...]
     if unsure or may_release(history, node, others):
         told = f", while {OTHERS_MOVE}" if _somebody_moves(history, node, others) else ""
         return awaited(node) + told, (), End("lock", node, others=locked, detail=OTHERS_MOVE)
+    if node.wait is not None and node.wait.shared and not locked:
+        return f"{awaited(node)} between processes", (), End("lock", node, detail=OUTSIDE_HELD)
     at_odds = awaited(node) == A_LOCK and any(awaited(other) == A_LOCK for other in others if waits_forever(other))
     if not at_odds and reduces(history, node.pid):
         told = f"{awaited(node)}, which a collective that is under way may bring"
