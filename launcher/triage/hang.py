@@ -9,7 +9,7 @@ from perfwatch.triage.moving.motion import moves
 from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Finding, Outcome
 from perfwatch.triage.waits import outside
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.node import End
+from perfwatch.triage.waits.node import End, Node
 from perfwatch.triage.waits.sending import sends, untaken
 from perfwatch.triage.words.backing_off import next_try_seconds
 from perfwatch.triage.words.frames import show
@@ -60,105 +60,96 @@ def _meant_seconds(case: Case) -> float:
 
 def witnesses(case: Case, chain: Chain) -> tuple[Evidence, ...]:
     """What shows that the end does not move, one piece for each kind of witness."""
-    end = chain.end
-    # Of something dead, what is left is the one that waits for it.
-    node = chain.start if end.kind == "dead" else end.node
-    entity = f"pid {node.pid}" if node.tid == node.pid else f"pid {node.pid} thread {node.tid}"
-    found: list[Evidence] = []
-    if node.motion.samples >= 2 and node.motion.distinct <= 1:
-        seconds = max(node.motion.seconds, 0.0)
-        found.append(
-            case.saw(
-                "stack",
-                entity,
-                f"stays at {show(node.frame)}",
-                f"{node.motion.samples} of {node.motion.samples} samples alike over {seconds:.1f} s",
-                "lines change",
-            )
+    found = (
+        _stack(case, chain),
+        _thread(case, chain),
+        _syscall(case, chain),
+        _socket(case, chain),
+        _process(case, chain),
+    )
+    return tuple(one for one in (*found, _steps(case, chain)) if one is not None)
+
+
+def _shown_by(chain: Chain) -> tuple[Node, str]:
+    """The thread that does not move, and its name; of something dead, what is left is the one that waits for it."""
+    node = chain.start if chain.end.kind == "dead" else chain.end.node
+    return node, f"pid {node.pid}" if node.tid == node.pid else f"pid {node.pid} thread {node.tid}"
+
+
+def _stack(case: Case, chain: Chain) -> Evidence | None:
+    node, entity = _shown_by(chain)
+    if node.motion.samples < 2 or node.motion.distinct > 1:
+        return None
+    alike = f"{node.motion.samples} of {node.motion.samples} samples alike over {max(node.motion.seconds, 0.0):.1f} s"
+    return case.saw("stack", entity, f"stays at {show(node.frame)}", alike, "lines change")
+
+
+def _thread(case: Case, chain: Chain) -> Evidence | None:
+    node, entity = _shown_by(chain)
+    ago, share = node.motion.ran_ago_seconds, node.motion.run_share
+    if ago is not None and ago >= DECISIVE_SECONDS:
+        claim, observed = "has not run", f"last ran {ago:.1f} s ago (kernel)"
+    elif node.motion.frozen and share is not None:
+        claim, observed = (
+            "does not run",
+            f"{share:.2%} of a core, {node.motion.switches_per_second or 0:.1f} wake-ups/s",
         )
-    if node.motion.ran_ago_seconds is not None and node.motion.ran_ago_seconds >= DECISIVE_SECONDS:
-        found.append(
-            case.saw(
-                "thread",
-                entity,
-                "has not run",
-                f"last ran {node.motion.ran_ago_seconds:.1f} s ago (kernel)",
-                "runs within each step",
-                node.thread_at,
-            )
-        )
-    elif node.motion.frozen and node.motion.run_share is not None:
-        found.append(
-            case.saw(
-                "thread",
-                entity,
-                "does not run",
-                f"{node.motion.run_share:.2%} of a core, {node.motion.switches_per_second or 0:.1f} wake-ups/s",
-                "runs within each step",
-                node.thread_at,
-            )
-        )
-    if node.wait is not None:
-        until = "for ever" if node.wait.forever else ""
-        if node.wait.remaining_seconds is not None:
-            until = "" if node.wait.kind == "sleep" else f"for another {node.wait.remaining_seconds:,.0f} s"
-        found.append(
-            case.saw(
-                "syscall",
-                entity,
-                f"is blocked in {node.wait.call}",
-                f"{chain.said_of(node)} {until}".strip(),
-                "returns within a step",
-                node.thread_at,
-            )
-        )
-    socket = end.descriptor.socket if end.descriptor else None
-    sending = sends(end)
+    else:
+        return None
+    return case.saw("thread", entity, claim, observed, "runs within each step", node.thread_at)
+
+
+def _syscall(case: Case, chain: Chain) -> Evidence | None:
+    node, entity = _shown_by(chain)
+    if node.wait is None:
+        return None
+    until = "for ever" if node.wait.forever else ""
+    if node.wait.remaining_seconds is not None:
+        until = "" if node.wait.kind == "sleep" else f"for another {node.wait.remaining_seconds:,.0f} s"
+    observed = f"{chain.said_of(node)} {until}".strip()
+    return case.saw(
+        "syscall", entity, f"is blocked in {node.wait.call}", observed, "returns within a step", node.thread_at
+    )
+
+
+def _socket(case: Case, chain: Chain) -> Evidence | None:
+    """Of the connection at the end of the chain: what is not taken there, or when the last byte came."""
+    node, descriptor = _shown_by(chain)[0], chain.end.descriptor
+    if descriptor is None:
+        return None
+    entity, sending = f"pid {node.pid} fd {descriptor.fd}", sends(chain.end)
     if sending is not None and (counted := untaken(sending)):
-        found.append(
-            case.saw(
-                "socket",
-                f"pid {node.pid} fd {end.descriptor.fd if end.descriptor else '?'}",
-                f"{sending.peer or 'the other end'} does not take what is sent",
-                counted,
-                "it is taken at once",
-                node.thread_at,
-            )
+        claim, observed, healthy = (
+            f"{sending.peer or 'the other end'} does not take what is sent",
+            counted,
+            "it is taken at once",
         )
-    elif socket is not None and socket.received_ago_seconds is not None:
-        found.append(
-            case.saw(
-                "socket",
-                f"pid {node.pid} fd {end.descriptor.fd if end.descriptor else '?'}",
-                f"nothing arrives from {socket.peer}",
-                f"last byte {socket.received_ago_seconds:.1f} s ago",
-                "bytes arrive",
-                node.thread_at,
-            )
+    elif descriptor.socket is not None and (ago := descriptor.socket.received_ago_seconds) is not None:
+        claim, observed, healthy = (
+            f"nothing arrives from {descriptor.socket.peer}",
+            f"last byte {ago:.1f} s ago",
+            "bytes arrive",
         )
-    if end.kind == "dead":
-        pid = end.node.pid
-        found.append(
-            case.saw(
-                "process",
-                f"pid {pid}",
-                "is gone",
-                end.detail or how_it_ended(case.history, pid) or "ended, or a zombie",
-                "alive",
-            )
-        )
+    else:
+        return None
+    return case.saw("socket", entity, claim, observed, healthy, node.thread_at)
+
+
+def _process(case: Case, chain: Chain) -> Evidence | None:
+    if chain.end.kind != "dead":
+        return None
+    pid = chain.end.node.pid
+    how = chain.end.detail or how_it_ended(case.history, pid) or "ended, or a zombie"
+    return case.saw("process", f"pid {pid}", "is gone", how, "alive")
+
+
+def _steps(case: Case, chain: Chain) -> Evidence | None:
     steps = case.progress[chain.start.pid].steps if chain.start.pid in case.progress else None
-    if steps is not None and steps.ago_seconds is not None and steps.late:
-        found.append(
-            case.saw(
-                "steps",
-                f"pid {chain.start.pid}",
-                "makes no step",
-                f"last step {steps.count} was {steps.ago_seconds:.1f} s ago",
-                f"a step each {steps.median_seconds or 0:.3f} s",
-            )
-        )
-    return tuple(found)
+    if steps is None or steps.ago_seconds is None or not steps.late:
+        return None
+    observed = f"last step {steps.count} was {steps.ago_seconds:.1f} s ago"
+    each = f"a step each {steps.median_seconds or 0:.3f} s"
+    return case.saw("steps", f"pid {chain.start.pid}", "makes no step", observed, each)
 
 
 def silent_seconds(case: Case, chain: Chain) -> float:

@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.probes.readings import Frame, SourceLine, Stack
+from perfwatch.probes.readings import Frame, Reading, SourceLine, Stack
 from perfwatch.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import SURE
@@ -14,6 +15,7 @@ from perfwatch.triage.rules import host_bound_python
 from perfwatch.triage.shares.called_back import called_back
 from perfwatch.triage.verdict import Finding
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, TORCH, TRAIN, Training
+from tests.triage.retold import retold
 
 RECORDINGS = Path(__file__).parent / "recordings"
 HOOK = Frame("look_at", TRAIN, 30)
@@ -129,3 +131,20 @@ def test_a_model_that_reads_texts_in_its_forward_is_doubted(inner: tuple[Frame, 
     assert (verdict.state, verdict.cause) == ("healthy", "cpu_training")
     assert (verdict.confidence <= 0.75) is doubted
     assert ("plain Python, at forward (train.py:8)" in verdict.summary) is doubted
+
+
+@pytest.mark.parametrize(("caller", "told"), [(INNER, True), (APPLY, False)])
+def test_numpy_in_a_hook_is_told_and_in_an_operation_of_the_models_own_it_is_not(caller: Frame, told: bool) -> None:
+    """A function with a backward of its own may be the model; who only looks at activations is not."""
+
+    def changed(reading: Reading) -> Reading:
+        if not isinstance(reading, Stack):
+            return reading
+        hooked = reading.frames[:1] and any(frame.function.endswith(".hook") for frame in reading.frames)
+        frames = tuple(caller if hooked and frame.function == INNER.function else frame for frame in reading.frames)
+        return msgspec.structs.replace(reading, frames=frames)
+
+    verdict = retold(RECORDINGS / "host_bound_python" / "fires" / "hook_in_numpy", changed)
+
+    assert ((verdict.state, verdict.cause) == ("slow", "host_bound_python")) is told
+    assert verdict.confidence <= 0.75

@@ -10,7 +10,7 @@ How it is recognised
     one function of the program's own, which keeps the GIL, it is Python that computes there (a matcher, a loss). Where the card idles
     it is no launches that take the time, but what the host computes: an optimizer whose state is kept there, say. Without a card:
     loops of Python, which keep the GIL, in what torch calls back within a step (a hook, a function with a backward of its own, an
-    optimizer of the program's own).
+    optimizer of the program's own), or a hook that computes in a library that is none of torch's.
 
 What it is mistaken for
     ``synchronising``: the thread waits for the card again and again, which then runs dry. ``starved_by_transforms``: it waits

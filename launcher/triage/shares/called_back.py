@@ -2,7 +2,8 @@
 backward and optimizers with a step of their own.
 
 By its outer frames it is training. What computes there in Python, and is no arithmetic of torch's, turns in a loop, moves from
-line to line in it and keeps the GIL. A native extension may keep the GIL as well: it stands at the one line that calls it.
+line to line in it and keeps the GIL. A native extension may keep the GIL as well: it stands at the one line that calls it. What a hook
+does in a library that is none of torch's (numpy, say) is no arithmetic of the model's either.
 """
 
 from collections import Counter
@@ -20,10 +21,11 @@ from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.slowness import LOST_SHARE, NOTED, WINDOW_SECONDS, certainty, slow, working
 from perfwatch.triage.verdict import Alternative, Finding
 from perfwatch.triage.words.code import is_plain, line_of
-from perfwatch.triage.words.frames import inner_tags, is_user, of_torch, short_name, show
+from perfwatch.triage.words.frames import inner_tags, is_standard, is_user, of_torch, short_name, show
 
+Callers = tuple[tuple[str, frozenset[str] | None, str | None], ...]
 # Frames of torch that call what the program registered, and what else of the program they call: that is no hook.
-_CALLERS = (
+_CALLERS: Callers = (
     ("torch/autograd/graph.py", frozenset({"_engine_run_backward"}), None),
     ("torch/autograd/__init__.py", frozenset({"backward", "grad"}), None),  # before torch 2.3
     ("torch/autograd/function.py", frozenset({"apply"}), None),
@@ -32,6 +34,7 @@ _CALLERS = (
     # Hooks, and the step of an optimizer of the program's own.
     ("torch/optim/optimizer.py", frozenset({"wrapper"}), None),
 )
+_HOOKS = _CALLERS[:2] + _CALLERS[3:5]  # a function with a backward of its own may be the model itself
 _DECORATES = "torch/utils/_contextlib.py"  # torch.no_grad around a hook
 ONE_PATH = 0.9  # of the samples: it stands at one call, and turns in no loop of Python's
 OWNED_PER_RELEASED = 4  # dumps; small operations of torch are without the GIL in 80 to 100 % of them (see other_work)
@@ -40,6 +43,8 @@ PLAIN = 0.15  # of the samples there: at lines that call nothing, or builtins: P
 FEW_DUMPS = 2  # with the GIL: fewer are chance
 SURE_BY_DUMPS = {2: 0.8, 3: 0.87}
 SURE = 0.92  # by more, or by a native profile as well
+SURE_OF_LIBRARIES = 0.75  # what a hook computes with them may be meant
+RETURNS = 3  # stretches, at least, of what is done in each step
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,7 @@ def holds_up_steps(case: Case, cause: Cause) -> Finding | None:
     """Fires on a rank without work for a card whose steps are held up by Python that torch calls back."""
     found = [(rank, seen, one) for rank, seen in working(case) if (one := _without_a_card(case, rank)) is not None]
     if not found:
-        return None
+        return _in_libraries(case, cause)
     rank, seen, one = max(found, key=lambda each: each[2].share)
     frame, few = show(one.frame), one.owned < FEW_DUMPS
     inner = show(seen.top_line(lambda stack: called_back(stack) == one.frame))
@@ -92,9 +97,51 @@ def holds_up_steps(case: Case, cause: Cause) -> Finding | None:
     )
 
 
+def _in_libraries(case: Case, cause: Cause) -> Finding | None:
+    """Fires on hooks that compute in a library that is none of torch's (numpy, say), again and again."""
+    for rank, seen in working(case):
+        share = seen.share_where(_hooked_library)
+        if share < LOST_SHARE or len(seen.runs(_hooked_library)) < RETURNS or _uses_a_card(case, rank):
+            continue
+        frame = seen.top_line(_hooked_library)
+        return slow(
+            case,
+            cause,
+            rank,
+            lost=share,
+            frame=frame,
+            confidence=SURE_OF_LIBRARIES,
+            summary=f"a hook that torch calls within each step computes {share:.0%} of the time, mostly at {show(frame)}, and not in torch",
+            evidence=(
+                case.saw(
+                    "stack",
+                    f"pid {rank.pid}",
+                    "is in another library than torch below a hook",
+                    f"{share:.0%} of {seen.samples} samples",
+                    "arithmetic of torch",
+                ),
+            ),
+            alternatives=(Alternative(cause="cpu_training", refuted_by="it is not torch that computes there"),),
+            next=(f"let {show(frame)} look at fewer steps, or at less, or with tensors",),
+        )
+    return None
+
+
+def _hooked_library(stack: Stack) -> bool:
+    """Whether a stack is in a library, neither torch's nor the standard one, that a hook of the program called."""
+    path = _path(stack)
+    if not path or is_user(path[0]) or is_standard(path[0]) or inner_tags(stack):
+        return False
+    return _calls_back(stack.frames[stack.frames.index(path[-1]) + 1], path[-1], _HOOKS)
+
+
+def _uses_a_card(case: Case, rank: Member) -> bool:
+    return any(card.kind != "idle" or card.returns for card in regimes(case.history, rank.pid, WINDOW_SECONDS))
+
+
 def _without_a_card(case: Case, rank: Member) -> CalledBack | None:
     """What is Python there, of a rank whose cards, if it has any, are given nothing to do: else they tell what it costs."""
-    if any(card.kind != "idle" or card.returns for card in regimes(case.history, rank.pid, WINDOW_SECONDS)):
+    if _uses_a_card(case, rank):
         return None
     found = python_called_back(case, rank)
     return found if found is not None and found.is_python else None
@@ -119,12 +166,12 @@ def _path(stack: Stack) -> tuple[Frame, ...]:
     return ()
 
 
-def _calls_back(caller: Frame, callee: Frame) -> bool:
+def _calls_back(caller: Frame, callee: Frame, callers: Callers = _CALLERS) -> bool:
     return any(
         caller.file.endswith(file)
         and (functions is None or short_name(caller.function) in functions)
         and short_name(callee.function) != other
-        for file, functions, other in _CALLERS
+        for file, functions, other in callers
     )
 
 
