@@ -86,6 +86,19 @@ def waits(history: History, job: Job, node: Node) -> tuple[str, tuple[Node, ...]
     onward = nearest(history, node, leading)
     if onward:
         return f"thread {onward[0].name or onward[0].tid}", tuple(onward), None
+    return _ends_here(history, job, node, others, unsure=unsure)
+
+
+def _ends_here(
+    history: History, job: Job, node: Node, others: list[Node], *, unsure: bool
+) -> tuple[str, tuple[Node, ...], End]:
+    """What a thread waits for that no other thread of its process leads on from.
+
+    Args:
+        others: those threads of its process that may let it go on.
+        unsure: whether it is not known of them who has the lock.
+    """
+    native = in_native_code(history, node)
     if node.motion.frozen is False:
         return "something that lets it move now and then", (), End("other", node)
     if node.wait is not None and node.wait.kind == "poll" and not node.wait.forever:
