@@ -24,12 +24,12 @@ HUNG = [
 # Cases in which no rule caps the confidence, and what was read of each witness that they cite.
 UNCAPPED = [
     "blocked_child/fires/blocked_child",
-    "blocked_network/fires/blocked_network",
     "blocked_pipe/fires/stderr_that_an_actor_does_not_read",
     "deadlocked_locks/fires/producer_ended",
-    "stalled_collective/fires/store_that_refuses",
+    "stalled_collective/fires/collector_that_reads_no_more",
     "stalled_collective/fires/stalled_collective-nccl",
     "stalled_collective/fires/stalled_collective-nccl-dead",
+    "stalled_collective/fires/store_that_refuses",
     "stuck_worker/fires/two_locks_in_opposite_order",
     "waiting_for_input/fires/waiting_for_input",
 ]
