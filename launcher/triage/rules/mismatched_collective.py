@@ -18,9 +18,9 @@ How it is recognised
 What it is mistaken for
     A rank in no collective: ``stalled_collective``. A call whose data is still on its way over a slow network: who has got its
     part may be in the next one. So nothing may go over the ranks' connections; where those cannot be read, the whole patience is
-    given. Pipeline stages that send and receive: those differ by design and are not
-    called a mismatch, unless all of them receive (or all send), or some are in a collective, beyond the patience, and no other
-    thread of theirs works.
+    given. Pipeline stages that send and receive: those differ by design and are not called a mismatch, unless all of them receive
+    (or all send), some are in a collective, or (without cards) nothing goes over their connections, beyond the patience, and no
+    other thread of theirs works.
 
 What to do next
     Compare the named lines: which condition sends the ranks apart?
@@ -29,6 +29,7 @@ What to do next
 import msgspec
 
 from perfwatch.probes.readings import Process, Stack, Thread
+from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.fleet.folding import rank_ranges
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal
@@ -79,7 +80,10 @@ def judge(case: Case) -> Outcome:
     if moves:
         return None  # one call's data is still on its way; who has got all of it may be in the next one
     exchanges = bool(names & POINT_TO_POINT)
-    if (may_go_on(names) and moves is None) or (len(places) == 1 and not one_sided(names)):
+    unseen = moves is None or any(
+        cards_of(case.history, rank.pid).uuids for rank in case.ranks
+    )  # NVLink has no sockets
+    if (may_go_on(names) and unseen) or (len(places) == 1 and not one_sided(names)):
         return None
     if exchanges and any(goes_on_within(case, chain.end.node) for chain in chains):
         return None  # what is to be sent is made beside, perhaps
