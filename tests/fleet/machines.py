@@ -19,6 +19,11 @@ def why_not() -> str:
     """Why there can be no hosts here; empty when there can."""
     if not SSHD or not shutil.which("ssh"):
         return "sshd is not installed: apt-get install openssh-server"
+    return why_not_apart()
+
+
+def why_not_apart() -> str:
+    """Why no two hosts can have processes of their own here; empty when they can."""
     if os.getuid() != 0:
         return "only root may give each host its own processes"
     apart = subprocess.run(["unshare", "--pid", "--fork", "--mount-proc", "true"], capture_output=True, check=False)
@@ -65,7 +70,7 @@ def hosts(*names: str, silent: str = "") -> Iterator[Hosts]:
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
         shutil.copy(folder / "key.pub", folder / "authorized")
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
-        ports = {name: _free_port() for name in names}
+        ports = {name: free_port() for name in names}
         daemons = [_daemon(folder, port) for port in ports.values()]
         mute = socket.create_server(("127.0.0.1", 0))
         if silent:
@@ -87,7 +92,8 @@ def hosts(*names: str, silent: str = "") -> Iterator[Hosts]:
                 daemon.wait()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """One of this machine on which nobody listens now."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import threading
@@ -25,6 +24,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.sync.server import ServerConnection, serve
 from websockets.typing import Subprotocol
+
+from tests.fleet.machines import why_not_apart
 
 CHANNELS = Subprotocol("v5.channel.k8s.io")
 OUTPUT, ERRORS, OUTCOME = b"\x01", b"\x02", b"\x03"
@@ -49,8 +50,7 @@ def why_not() -> str:
     """Why there can be no pods here; empty when there can."""
     if not shutil.which("kubectl"):
         return "kubectl is not installed: https://kubernetes.io/docs/tasks/tools/"
-    apart = subprocess.run(["unshare", "--pid", "--fork", "--mount-proc", "true"], capture_output=True, check=False)
-    return "only root may give each pod its own processes" if apart.returncode else ""
+    return why_not_apart()
 
 
 @dataclass
@@ -59,7 +59,6 @@ class Pods:
 
     config: Path
     sandboxes: Mapping[str, "subprocess.Popen[bytes]"]
-    free_port: str  # one of this machine, for ranks to meet at
     refused: dict[str, tuple[int, str]] = field(default_factory=dict)  # status and words, of pods in which none may run
     _started: list["subprocess.Popen[bytes]"] = field(default_factory=list)
 
@@ -97,7 +96,7 @@ def pods(*names: str, gone: str = "") -> Iterator[Pods]:
     with tempfile.TemporaryDirectory(prefix="pods-") as place, contextlib.ExitStack() as ends:
         sandbox = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "sleep", "infinity"]
         sandboxes = {name: subprocess.Popen(sandbox, start_new_session=True) for name in names}
-        made = Pods(Path(place) / "config", sandboxes, str(_free_port()))
+        made = Pods(Path(place) / "config", sandboxes)
         server = ends.enter_context(
             serve(
                 lambda asked: _exec(made, asked),
@@ -197,12 +196,6 @@ def _hand_on(asked: ServerConnection, output: int, stream: bytes) -> None:
     with contextlib.suppress(ConnectionClosed):
         while chunk := os.read(output, 1 << 15):
             asked.send(stream + chunk)
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def _inside(unshared: int) -> int:

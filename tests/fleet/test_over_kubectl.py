@@ -1,9 +1,7 @@
 """``perfwatch fleet --kubernetes`` through a real kubectl: what its streams carry, how it ends, and real ranks in pods."""
 
-import importlib.util
 import json
 import os
-import select
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from tests.fleet.machines import PATIENCE_SECONDS, free_port
 from tests.fleet.pods import LABELS, Pods, pods, why_not
+from tests.fleet.stuck_ranks import assert_named, stuck_ranks
 
 FAKE = Path(__file__).parent / "fake_host.py"
-PATIENCE_SECONDS = 60.0  # a deadline for broken code, never a wait
 DEADLINE_SECONDS = 10.0
 DOES = {
     "train-0": "0",
@@ -25,7 +24,7 @@ DOES = {
     "train-flood": "flood",
     "train-hang": "hang",
 }
-RANKS, CULPRIT = 4, 1
+TWO = ("train-0", "train-1")
 
 
 def fleet(made: Pods, folder: Path, *words: str, selector: str = LABELS) -> "subprocess.CompletedProcess[str]":
@@ -98,42 +97,8 @@ def test_labels_and_namespaces_without_pods_are_no_target(sick: Pods, tmp_path: 
 @pytest.mark.end_to_end
 def test_the_worker_of_a_rank_in_another_pod_is_named_in_a_real_job(repository: Path, tmp_path: Path) -> None:
     """Four gloo ranks in two pods; the stuck worker of rank 1 in the second is found, with its line."""
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("torch is not installed")
     if reason := why_not():
         pytest.skip(reason)
-    fifo = tmp_path / "onset"
-    os.mkfifo(fifo)
-    listener = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
-    drill = repository / "launcher" / "drills" / "stalled_collective_loader.py"
-    with pods("train-0", "train-1") as made:
-        for rank in range(RANKS):
-            names = {
-                **{
-                    "MASTER_ADDR": "127.0.0.1",
-                    "MASTER_PORT": made.free_port,
-                    "WORLD_SIZE": str(RANKS),
-                    "RANK": str(rank),
-                },
-                **{"LOCAL_RANK": str(rank // 2), "OMP_NUM_THREADS": "1", "PERFWATCH_DRILL_FIFO": str(fifo)},
-            }
-            made.start(
-                f"train-{rank % 2}", [sys.executable, str(drill), "--steps", "3"], names, tmp_path / f"{rank}.log"
-            )
-        ready, _, _ = select.select([listener], [], [], PATIENCE_SECONDS)
-        assert ready, "".join((tmp_path / f"{rank}.log").read_text() for rank in range(RANKS))
+    with pods(*TWO) as made, stuck_ranks(repository, tmp_path, TWO, made.start, str(free_port())):
         done = fleet(made, tmp_path / "sessions", "--command", f"{sys.executable} -m perfwatch", "--seconds", "15")
-    os.close(listener)
-    said = json.loads(done.stdout)
-    verdict = said["verdict"]
-
-    assert (done.returncode, verdict["state"], verdict["cause"]) == (30, "hung", "stalled_collective"), (
-        verdict["summary"],
-        verdict["missing"],
-        said["hosts"],
-    )
-    assert verdict["coverage"] == {"ranks_seen": RANKS, "world_size": RANKS}
-    assert {(one["rank"], one["host"]) for one in verdict["culprits"]} == {(CULPRIT, "train-1")}
-    assert all(one["worker_pid"] for one in verdict["culprits"])
-    assert {one["frame"].rpartition(":")[0] for one in verdict["culprits"]} == {"decode (stalled_collective_loader.py"}
-    assert {one["host"]: one["ranks"] for one in said["hosts"]} == {"train-0": [0, 2], "train-1": [1, 3]}
+        assert_named(TWO, done.returncode, json.loads(done.stdout))

@@ -1,9 +1,7 @@
 """``perfwatch fleet --hosts`` over real sshds: one verdict, whatever single hosts do, and real ranks that meet over gloo."""
 
-import importlib.util
 import json
 import os
-import select
 import subprocess
 import sys
 import time
@@ -16,6 +14,7 @@ import pytest
 from perfwatch.errors import UsageError
 from perfwatch.fleet.over_ssh import OverSsh
 from tests.fleet.machines import PATIENCE_SECONDS, Hosts, hosts, why_not
+from tests.fleet.stuck_ranks import assert_named, stuck_ranks
 
 pytest.importorskip("ClusterShell", reason="ClusterShell is not installed: python -m pip install ClusterShell")
 
@@ -30,8 +29,7 @@ DOES = {
     "node-broken": "broken",
 }
 DEADLINE_SECONDS = 20.0  # for eight sshds that start their programs at once, on two cores that have other work
-RANKS = 4
-CULPRIT = 1
+TWO = ("node-a", "node-b")
 
 
 def fleet(made: Hosts, *words: str, among: str) -> tuple[int, dict[str, Any]]:
@@ -131,36 +129,9 @@ def test_a_set_of_hosts_that_makes_no_sense_is_refused(wrong: str) -> None:
 @pytest.mark.end_to_end
 def test_the_worker_of_a_rank_on_another_host_is_named_in_a_real_job(repository: Path, tmp_path: Path) -> None:
     """Four gloo ranks on two hosts; from the first, the stuck worker of rank 1 on the second is found, with its line."""
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("torch is not installed")
     if reason := why_not():
         pytest.skip(reason)
-    fifo = tmp_path / "onset"
-    os.mkfifo(fifo)
-    listener = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
-    drill = repository / "launcher" / "drills" / "stalled_collective_loader.py"
-    with hosts("node-a", "node-b") as made:
-        port = str(made.ports["node-a"] - 1)
-        for rank in range(RANKS):
-            names = {
-                **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(RANKS), "RANK": str(rank)},
-                **{"LOCAL_RANK": str(rank // 2), "OMP_NUM_THREADS": "1", "PERFWATCH_DRILL_FIFO": str(fifo)},
-            }
-            host = "node-b" if rank % 2 else "node-a"
-            made.start(host, [sys.executable, str(drill), "--steps", "3"], names, tmp_path / f"{rank}.log")
-        ready, _, _ = select.select([listener], [], [], PATIENCE_SECONDS)
-        assert ready, "".join((tmp_path / f"{rank}.log").read_text() for rank in range(RANKS))
-        code, said = fleet(made, "--seconds", "15", among="node-a,node-b")
-    os.close(listener)
-    verdict = said["verdict"]
-
-    assert (code, verdict["state"], verdict["cause"]) == (30, "hung", "stalled_collective"), (
-        verdict["summary"],
-        verdict["missing"],
-        said["hosts"],
-    )
-    assert verdict["coverage"] == {"ranks_seen": RANKS, "world_size": RANKS}
-    assert {(one["rank"], one["host"]) for one in verdict["culprits"]} == {(CULPRIT, "node-b")}
-    assert all(one["worker_pid"] for one in verdict["culprits"])
-    assert {one["frame"].rpartition(":")[0] for one in verdict["culprits"]} == {"decode (stalled_collective_loader.py"}
-    assert {one["host"]: one["ranks"] for one in said["hosts"]} == {"node-a": [0, 2], "node-b": [1, 3]}
+    with hosts(*TWO) as made:
+        port = str(made.ports[TWO[0]] - 1)
+        with stuck_ranks(repository, tmp_path, TWO, made.start, port):
+            assert_named(TWO, *fleet(made, "--seconds", "15", among=",".join(TWO)))
