@@ -19,8 +19,8 @@ What it is mistaken for
     A rank in no collective: ``stalled_collective``. A call whose data is still on its way over a slow network: who has got its
     part may be in the next one. So nothing may go over the ranks' connections; where those cannot be read, the whole patience is
     given. Pipeline stages that send and receive: those differ by design and are not called a mismatch, unless all of them receive
-    (or all send), some are in a collective, or (without cards) nothing goes over their connections, beyond the patience, and no
-    other thread of theirs works.
+    (or all send), some are in a collective, or (without cards) nothing goes over their connections, beyond the patience, and they
+    have no other thread of the program's own.
 
 What to do next
     Compare the named lines: which condition sends the ranks apart?
@@ -46,6 +46,7 @@ from perfwatch.triage.ranks.unequal_sizes import by_sizes
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.threads import other_threads
 from perfwatch.triage.words.frames import collective_name, show
 
 CAUSE = Cause("mismatched_collective", "hung", "user_code", (Process, Thread, Stack))
@@ -85,8 +86,8 @@ def judge(case: Case) -> Outcome:
     )  # NVLink has no sockets
     if (may_go_on(names) and unseen) or (len(places) == 1 and not one_sided(names)):
         return None
-    if exchanges and any(goes_on_within(case, chain.end.node) for chain in chains):
-        return None  # what is to be sent is made beside, perhaps
+    if exchanges and any(_may_send_beside(case, chain) for chain in chains):
+        return None
     parted = sorted(places.items(), key=lambda one: len(one[1]))  # whoever differs from most is looked at first
     chains = tuple(chain for _, there in parted for chain in there)
     parts = "; ".join(f"{_ranks(there)} in {name} at {line}" for (name, line), there in parted)
@@ -119,6 +120,12 @@ def judge(case: Case) -> Outcome:
         culprits=tuple(one for chain in chains for one in chain.culprits()),
         wait_chain=tuple(link for chain in chains for link in chain.links),
     )
+
+
+def _may_send_beside(case: Case, chain: Chain) -> bool:
+    """Whether another thread of a rank may make, or itself send, what the others wait for: it works, or rests until it does."""
+    node = chain.end.node
+    return goes_on_within(case, node) or bool(other_threads(case.history, case.job, node))
 
 
 def _called(chain: Chain) -> str:
