@@ -19,8 +19,8 @@ What it is mistaken for
     A rank in no collective: ``stalled_collective``. A call whose data is still on its way over a slow network: who has got its
     part may be in the next one. So nothing may go over the ranks' connections; where those cannot be read, the whole patience is
     given. Pipeline stages that send and receive: those differ by design and are not called a mismatch, unless all of them receive
-    (or all send), some are in a collective, or (without cards) nothing goes over their connections, beyond the patience, and they
-    have no other thread of the program's own.
+    (or all send), some are in a collective, or (without cards) nothing goes over their connections, beyond the patience, and no
+    other thread of theirs works (or, in the last case, is there at all).
 
 What to do next
     Compare the named lines: which condition sends the ranks apart?
@@ -86,7 +86,7 @@ def judge(case: Case) -> Outcome:
     )  # NVLink has no sockets
     if (may_go_on(names) and unseen) or (len(places) == 1 and not one_sided(names)):
         return None
-    if exchanges and any(_may_send_beside(case, chain) for chain in chains):
+    if exchanges and any(_may_send_beside(case, chain, may_go_on(names)) for chain in chains):
         return None
     parted = sorted(places.items(), key=lambda one: len(one[1]))  # whoever differs from most is looked at first
     chains = tuple(chain for _, there in parted for chain in there)
@@ -122,10 +122,10 @@ def judge(case: Case) -> Outcome:
     )
 
 
-def _may_send_beside(case: Case, chain: Chain) -> bool:
-    """Whether another thread of a rank may make, or itself send, what the others wait for: it works, or rests until it does."""
+def _may_send_beside(case: Case, chain: Chain, resting: bool) -> bool:
+    """Whether another thread of a rank may make, or itself send, what the others wait for: it works, or (if that counts) rests."""
     node = chain.end.node
-    return goes_on_within(case, node) or bool(other_threads(case.history, case.job, node))
+    return goes_on_within(case, node) or (resting and bool(other_threads(case.history, case.job, node)))
 
 
 def _called(chain: Chain) -> str:
