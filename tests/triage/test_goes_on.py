@@ -249,13 +249,34 @@ RECEIVES: Frames = (
 )
 
 
-@pytest.mark.parametrize(("share", "state"), [(0.9, "inconclusive"), (0.005, "hung")])
-def test_while_a_thread_prepares_what_all_wait_to_receive_nobody_hangs(share: float, state: str) -> None:
-    """A dispatcher of rank 0 sends when it is done; a heartbeat beside them sends nothing."""
-    history = job(2)
-    for pid in (FIRST, FIRST + 1):
-        stands(history, pid, RECEIVES, FOR_EVER, UNTIL)
-    beat = None if share > 0.5 else SERVES
-    runs(history, FIRST, (PART,), STOPPED, UNTIL, tid=FIRST + 1000, share=share, wait=beat)
+RESTS = Wait(call="clock_nanosleep", number=230, kind="sleep", remaining_seconds=40.0)
 
-    assert judged(history, STOPPED + 70.0).state == state
+
+@pytest.mark.parametrize(
+    ("share", "rest", "calls", "waited", "state"),
+    [
+        (0.9, None, (), 70.0, "inconclusive"),
+        (0.005, SERVES, ("is_set", "sleep", "write"), 70.0, "hung"),
+        (0.005, SERVES, ("is_set", "sleep", "forward"), 70.0, "inconclusive"),
+        (0.0, RESTS, ("is_set", "sleep"), 70.0, "inconclusive"),
+        (0.0, RESTS, ("is_set", "sleep"), 310.0, "hung"),
+    ],
+    ids=["works", "heartbeat", "hands over", "rests", "rests for long"],
+)
+def test_while_a_thread_prepares_what_all_wait_to_receive_nobody_hangs(
+    share: float, rest: Wait | None, calls: tuple[str, ...], waited: float, state: str
+) -> None:
+    """A dispatcher of rank 0 sends when it is done, or has rested; a heartbeat beside them sends nothing."""
+    history, until = job(2), STOPPED + waited + 10.0
+    for pid in (FIRST, FIRST + 1):
+        stands(history, pid, RECEIVES, FOR_EVER, until)
+    if rest is None or share:
+        runs(history, FIRST, (BEAT,), STOPPED, until, tid=FIRST + 1000, share=share, wait=rest)
+    else:
+        stands(history, FIRST, BEAT, rest, until, tid=FIRST + 1000)
+    history.add(STOPPED, SourceLine(file="/app/beat.py", line=4, text="", loops=("while",), loop_calls=calls))
+
+    verdict = judged(history, STOPPED + waited)
+
+    assert verdict.state == state
+    assert not rest or verdict.confidence <= (0.8 if rest == SERVES else 0.7)

@@ -2,6 +2,11 @@
 
 from collections.abc import Collection
 
+from perfwatch.triage.case import Case
+from perfwatch.triage.waits.heartbeats import may_act
+from perfwatch.triage.waits.node import Node
+from perfwatch.triage.waits.threads import other_threads
+
 BEGUN = "a send or receive"  # of which only the handle is seen
 RECEIVES = frozenset({"recv", "irecv"})
 SENDS = frozenset({"send", "isend"})
@@ -17,6 +22,11 @@ def one_sided(names: Collection[str]) -> bool:
 def may_go_on(names: Collection[str]) -> bool:
     """Whether some send and others receive, and nobody is in another call: stages of a pipeline differ by design."""
     return set(names) <= POINT_TO_POINT and not one_sided(names)
+
+
+def may_send_beside(case: Case, node: Node) -> bool:
+    """Whether another thread of a rank that stands in such a call rests, and may send or receive when it wakes."""
+    return any(may_act(case.history, other) for other in other_threads(case.history, case.job, node))
 
 
 def at_odds(names: Collection[str]) -> str:

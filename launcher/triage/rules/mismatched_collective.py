@@ -20,7 +20,7 @@ What it is mistaken for
     part may be in the next one. So nothing may go over the ranks' connections; where those cannot be read, the whole patience is
     given. Pipeline stages that send and receive: those differ by design and are not called a mismatch, unless all of them receive
     (or all send), some are in a collective, or (without cards) nothing goes over their connections, beyond the patience, and no
-    other thread of theirs works (or, in the last case, is there at all).
+    other thread of theirs works. Where one rests that may yet send, five times the patience is given, and it is less sure.
 
 What to do next
     Compare the named lines: which condition sends the ranks apart?
@@ -37,7 +37,7 @@ from perfwatch.triage.moving.working import goes_on_within
 from perfwatch.triage.ranks import mpi
 from perfwatch.triage.ranks.different_calls import by_counts
 from perfwatch.triage.ranks.disagreeing import by_records, in_a_ring
-from perfwatch.triage.ranks.exchanges import POINT_TO_POINT, at_odds, may_go_on, one_sided
+from perfwatch.triage.ranks.exchanges import POINT_TO_POINT, at_odds, may_go_on, may_send_beside, one_sided
 from perfwatch.triage.ranks.leaving import left_early
 from perfwatch.triage.ranks.other_groups import in_other_groups
 from perfwatch.triage.ranks.polling_apart import polling_apart
@@ -46,12 +46,13 @@ from perfwatch.triage.ranks.unequal_sizes import by_sizes
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.threads import other_threads
 from perfwatch.triage.words.frames import collective_name, show
 
 CAUSE = Cause("mismatched_collective", "hung", "user_code", (Process, Thread, Stack))
 
 SAME_NAME = 0.8  # the same collective from different lines: a mismatch of order or of size, seen less directly
+PATIENT = 5.0  # times the patience where another thread rests that may yet send
+RESTS_BESIDE = 0.7
 
 
 def judge(case: Case) -> Outcome:
@@ -80,27 +81,34 @@ def judge(case: Case) -> Outcome:
     moves = travels(case)
     if moves:
         return None  # one call's data is still on its way; who has got all of it may be in the next one
-    exchanges = bool(names & POINT_TO_POINT)
-    unseen = moves is None or any(
-        cards_of(case.history, rank.pid).uuids for rank in case.ranks
-    )  # NVLink has no sockets
+    with_cards = any(cards_of(case.history, rank.pid).uuids for rank in case.ranks)
+    unseen = moves is None or with_cards  # NVLink has no sockets
     if (may_go_on(names) and unseen) or (len(places) == 1 and not one_sided(names)):
         return None
-    if exchanges and any(_may_send_beside(case, chain, may_go_on(names)) for chain in chains):
+    if not names & POINT_TO_POINT:
+        patience = temporal(case) if moves is None else STRUCTURAL_SECONDS
+        return _told(case, places, patience, 1.0 if len(names) > 1 else SAME_NAME)
+    if any(goes_on_within(case, chain.end.node) for chain in chains):
         return None
+    if any(may_send_beside(case, chain.end.node) for chain in chains):
+        return _told(case, places, PATIENT * temporal(case), RESTS_BESIDE)
+    return _told(case, places, temporal(case), SAME_NAME)
+
+
+def _told(case: Case, places: dict[tuple[str, str | None], list[Chain]], patience: float, ceiling: float) -> Outcome:
+    """The verdict on ranks that stand in different calls, as sure as ``ceiling`` once all stood for ``patience`` seconds."""
     parted = sorted(places.items(), key=lambda one: len(one[1]))  # whoever differs from most is looked at first
     chains = tuple(chain for _, there in parted for chain in there)
     parts = "; ".join(f"{_ranks(there)} in {name} at {line}" for (name, line), there in parted)
-    silent = min(chain.end.silent_seconds or 0.0 for chain in chains)
     found = hung(
         case,
         CAUSE.name,
         chains[0],
         owner=CAUSE.owner,
-        summary=f"{at_odds(names)}: {parts}",
-        patience=temporal(case) if exchanges or moves is None else STRUCTURAL_SECONDS,
-        silent=silent,
-        ceiling=1.0 if len(names) > 1 and not exchanges else SAME_NAME,
+        summary=f"{at_odds({name for name, _ in places})}: {parts}",
+        patience=patience,
+        silent=min(chain.end.silent_seconds or 0.0 for chain in chains),
+        ceiling=ceiling,
         evidence=tuple(
             case.saw(
                 "collective",
@@ -122,18 +130,11 @@ def judge(case: Case) -> Outcome:
     )
 
 
-def _may_send_beside(case: Case, chain: Chain, resting: bool) -> bool:
-    """Whether another thread of a rank may make, or itself send, what the others wait for: it works, or (if that counts) rests."""
-    node = chain.end.node
-    return goes_on_within(case, node) or (resting and bool(other_threads(case.history, case.job, node)))
-
-
 def _called(chain: Chain) -> str:
     stack = chain.end.node.stack
     return (collective_name(stack) if stack is not None else None) or chain.awaited
 
 
 def _ranks(chains: list[Chain]) -> str:
-    if len(chains) == 1:
-        return f"rank {chains[0].start.rank} is"
-    return f"ranks {rank_ranges(chain.start.rank for chain in chains if chain.start.rank is not None)} are"
+    ranks = [chain.start.rank for chain in chains if chain.start.rank is not None]
+    return f"rank {ranks[0]} is" if len(ranks) == 1 else f"ranks {rank_ranges(ranks)} are"

@@ -5,10 +5,9 @@ from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import python_threads
 from perfwatch.triage.present import open_file
 from perfwatch.triage.roles.job import Job
+from perfwatch.triage.waits.heartbeats import parks
 from perfwatch.triage.waits.node import Node, node_of
-from perfwatch.triage.waits.polling import source_of
-from perfwatch.triage.waits.threads import HEARTBEAT_CALLS, LEADING_TAGS, other_threads, worked_for
-from perfwatch.triage.words.code import names
+from perfwatch.triage.waits.threads import LEADING_TAGS, other_threads, worked_for
 from perfwatch.triage.words.frames import any_tag
 
 
@@ -43,7 +42,7 @@ def owing(history: History, job: Job, reader: Node) -> tuple[Node, ...]:
         for other in other_threads(history, job, reader)
         if not any_tag(other.inner, *LEADING_TAGS) and (other.wait is None or other.wait.kind not in receives)
     ]
-    at_work = [other for other in others if "queue_get" not in other.inner and not _parks(history, other)]
+    at_work = [other for other in others if "queue_get" not in other.inner and not parks(history, other)]
     return tuple(worked_for(history, at_work or others))
 
 
@@ -60,10 +59,3 @@ def serving(history: History, job: Job, pids: tuple[int, ...]) -> tuple[Node, ..
                 continue  # without stacks nobody knows which of its threads has the visitor
         found += others or (main,)
     return tuple(found)
-
-
-def _parks(history: History, node: Node) -> bool:
-    """Whether a thread only keeps its process alive: it sleeps in a loop without end that does nothing else."""
-    source = source_of(history, node)
-    sleeps = node.wait is not None and node.wait.kind == "sleep"
-    return sleeps and source is not None and bool(source.loops) and names(source.loop_calls) <= HEARTBEAT_CALLS

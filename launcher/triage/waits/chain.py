@@ -13,6 +13,7 @@ from perfwatch.triage.verdict import Culprit, Link
 from perfwatch.triage.waits import threads
 from perfwatch.triage.waits.actors import REMOTE
 from perfwatch.triage.waits.edges import step
+from perfwatch.triage.waits.heartbeats import waits_forever
 from perfwatch.triage.waits.lock_owners import takes_again
 from perfwatch.triage.waits.node import End, Node, culprit, node_of, silence
 from perfwatch.triage.waits.workers import gone
@@ -140,7 +141,7 @@ def _guessed(history: History, job: Job, path: list[tuple[int, int]], locked: li
         return None
     last = node_of(history, job, *locked[-1])
     beside = tuple(tid for pid, tid in path if pid == last.pid and tid != last.tid)
-    return End("lock", last, silence(history, last), others=beside) if threads.waits_forever(last) else None
+    return End("lock", last, silence(history, last), others=beside) if waits_forever(last) else None
 
 
 def _all_wait_for(node: Node, ends: list[End]) -> bool:

@@ -5,9 +5,9 @@ gloo waits for a collective for as long as it takes, and for a send or receive u
 
 from perfwatch.triage.history import History
 from perfwatch.triage.roles.job import Job
+from perfwatch.triage.waits.heartbeats import has_timeout, waits_forever
 from perfwatch.triage.waits.node import ENDLESS_SECONDS, Node
 from perfwatch.triage.waits.polling import waits_for_work
-from perfwatch.triage.waits.threads import has_timeout, waits_forever
 
 REDUCTION, WORK, EXCHANGE = "backward", "work", "exchange"
 

@@ -8,6 +8,7 @@ from perfwatch.triage.hang import silent_seconds
 from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.verdict import Evidence
 from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.heartbeats import has_timeout
 from perfwatch.triage.waits.native_waits import carries, reduces
 from perfwatch.triage.waits.node import End, Node, node_of
 from perfwatch.triage.waits.threads import (
@@ -17,7 +18,6 @@ from perfwatch.triage.waits.threads import (
     MAY,
     OUTSIDE_HELD,
     awaited,
-    has_timeout,
     nearest,
     other_threads,
     releasers,

@@ -7,14 +7,13 @@ from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import dominant, python_threads
 from perfwatch.triage.present import open_file
 from perfwatch.triage.roles.job import Job
+from perfwatch.triage.waits.heartbeats import hands_over, has_timeout, may_act, ticks, waits_forever
 from perfwatch.triage.waits.lock_owners import may_own
 from perfwatch.triage.waits.native_waits import in_native_code, may_serve, nobody_left, reduces, unseen_share
 from perfwatch.triage.waits.node import NATIVE_WAIT, End, Node, node_of, silence
-from perfwatch.triage.waits.polling import source_of
 from perfwatch.triage.waits.sending import gives, is_typed_at
 from perfwatch.triage.waits.servants import asked_by_library, queue_feeders
 from perfwatch.triage.waits.workers import idle
-from perfwatch.triage.words.code import names
 from perfwatch.triage.words.frames import any_tag, inner_frames, short_name, tags, tags_of
 
 A_LOCK = "a lock"
@@ -43,13 +42,7 @@ ELSEWHERE_HELD = "another process may hold it"
 OUTSIDE_HELD = "a process outside of the job may hold it"  # it is shared, and nobody of the job has it besides
 LONG_SLEEP_SECONDS = 60.0  # a thread that sleeps longer than this does not come back to release a lock in time
 BEFORE_SECONDS = 30.0  # a thread that fell silent so much earlier than the one that waits was idle anyway
-HEARTBEATS_PER_SECOND = 0.5  # a heartbeat wakes at least so often: twice within one look of a few seconds
 UNSEEN_RUN_SHARE = 0.05  # of a core: threads that run and whose Python stacks could not be read, all together
-# All that a heartbeat calls; a loop that calls anything else may hand something over.
-HEARTBEAT_CALLS = frozenset(
-    "sleep wait is_set print write flush open close time monotonic perf_counter strftime now format str int round len"
-    " info debug log warning getpid".split()
-)
 LEADING_TAGS = (
     "loader_wait pool_wait futures_wait thread_join mp_join spawn_join child_wait collective rendezvous file_lock prompt"
     " rpc_wait"
@@ -170,7 +163,7 @@ def _who_may(history: History, job: Job, node: Node) -> tuple[int, ...]:
 
 def worked_for(history: History, others: list[Node]) -> list[Node]:
     """Of the threads of a process, those that somebody who joins or supervises them may wait for: not heartbeats, not idle ones."""
-    candidates = [other for other in others if not _ticks(other) and not _listens(history, other) and not idle(other)]
+    candidates = [other for other in others if not ticks(other) and not _listens(history, other) and not idle(other)]
     return [other for other in candidates if _leads_on(history, other) or other.motion.frozen is False] or candidates
 
 
@@ -227,7 +220,7 @@ def may_release(history: History, node: Node, others: list[Node]) -> bool:
 
 def _somebody_moves(history: History, node: Node, others: list[Node]) -> bool:
     """Whether a thread of the process runs, or rests for a while; a heartbeat that hands nothing over does not count."""
-    if any(not waits_forever(other) and (not _ticks(other) or _hands_over(history, other)) for other in others):
+    if any(may_act(history, other) for other in others):
         return True
     return unseen_share(history, node.pid, {node.tid, *(other.tid for other in others)}) > UNSEEN_RUN_SHARE
 
@@ -270,29 +263,7 @@ def releasers(history: History, job: Job, node: Node) -> list[Node]:
         if key != (node.pid, node.tid)
     ]
     resting = [n for n in nodes if n.wait is not None and n.wait.kind == "sleep" and n.wait.remaining_seconds]
-    return [n for n in resting if not _is_service(history, n) and (not _ticks(n) or _hands_over(history, n))]
-
-
-def has_timeout(node: Node) -> bool:
-    """Blocked in a futex with a timeout."""
-    return node.wait is not None and node.wait.kind == "futex" and not node.wait.forever
-
-
-def waits_forever(node: Node) -> bool:
-    """Blocked in a futex without a timeout."""
-    return node.wait is not None and node.wait.kind == "futex" and node.wait.forever
-
-
-def _ticks(node: Node) -> bool:
-    """A heartbeat: it rests for a moment, again and again, and was seen to come and go."""
-    resting = node.wait is not None and node.wait.kind in ("sleep", "poll", "futex") and not node.wait.forever
-    return resting and (node.motion.switches_per_second or 0.0) >= HEARTBEATS_PER_SECOND
-
-
-def _hands_over(history: History, node: Node) -> bool:
-    """Whether the loop that a thread turns in may give something to others now and then."""
-    source = source_of(history, node)
-    return source is None or not names(source.loop_calls) <= HEARTBEAT_CALLS
+    return [n for n in resting if not _is_service(history, n) and (not ticks(n) or hands_over(history, n))]
 
 
 def _is_service(history: History, node: Node) -> bool:

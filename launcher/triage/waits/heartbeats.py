@@ -1,0 +1,47 @@
+"""Threads that rest: which of them may yet do something for others when they wake, and which only look up now and then."""
+
+from perfwatch.triage.history import History
+from perfwatch.triage.waits.node import Node
+from perfwatch.triage.waits.polling import source_of
+from perfwatch.triage.words.code import names
+
+HEARTBEATS_PER_SECOND = 0.5  # a heartbeat wakes at least so often: twice within one look of a few seconds
+# All that a heartbeat calls; a loop that calls anything else may hand something over.
+HEARTBEAT_CALLS = frozenset(
+    "sleep wait is_set print write flush open close time monotonic perf_counter strftime now format str int round len"
+    " info debug log warning getpid".split()
+)
+
+
+def has_timeout(node: Node) -> bool:
+    """Blocked in a futex with a timeout."""
+    return node.wait is not None and node.wait.kind == "futex" and not node.wait.forever
+
+
+def waits_forever(node: Node) -> bool:
+    """Blocked in a futex without a timeout."""
+    return node.wait is not None and node.wait.kind == "futex" and node.wait.forever
+
+
+def ticks(node: Node) -> bool:
+    """A heartbeat: it rests for a moment, again and again, and was seen to come and go."""
+    resting = node.wait is not None and node.wait.kind in ("sleep", "poll", "futex") and not node.wait.forever
+    return resting and (node.motion.switches_per_second or 0.0) >= HEARTBEATS_PER_SECOND
+
+
+def hands_over(history: History, node: Node) -> bool:
+    """Whether the loop that a thread turns in may give something to others now and then."""
+    source = source_of(history, node)
+    return source is None or not names(source.loop_calls) <= HEARTBEAT_CALLS
+
+
+def may_act(history: History, node: Node) -> bool:
+    """Whether a thread runs or may wake by itself, and is no heartbeat that hands nothing over."""
+    return not waits_forever(node) and (not ticks(node) or hands_over(history, node))
+
+
+def parks(history: History, node: Node) -> bool:
+    """Whether a thread only keeps its process alive: it sleeps in a loop without end that does nothing else."""
+    source = source_of(history, node)
+    sleeps = node.wait is not None and node.wait.kind == "sleep"
+    return sleeps and source is not None and bool(source.loops) and not hands_over(history, node)
