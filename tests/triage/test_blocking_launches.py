@@ -4,7 +4,7 @@ import pytest
 
 from perfwatch.probes.readings import Process, ProcessUsage
 from perfwatch.triage.rules import debug_apis_on
-from perfwatch.triage.rules.debug_apis_on import UNWEIGHED
+from perfwatch.triage.shares.debugging_aids import UNWEIGHED
 from perfwatch.triage.slowness import NOTED
 from perfwatch.triage.verdict import Finding
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, Training

@@ -36,7 +36,8 @@ from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.gathering import gathering
 from perfwatch.triage.shares.preparing import called_in_training, prepares_natively
 from perfwatch.triage.shares.saving import SYNCS, comes_back
-from perfwatch.triage.verdict import Outcome
+from perfwatch.triage.verdict import Finding, Outcome
+from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.words.code import line_of, names
 from perfwatch.triage.words.frames import show
 
@@ -54,64 +55,56 @@ def judge(case: Case) -> Outcome:
     """Fires on a rank that computes in native code below one line, while no collective goes on."""
     if growing(case) or any(meets_again(case, rank, LATELY_SECONDS) for rank in case.ranks):
         return None  # the ranks meet in between: it is late, not long
-    left = any(leaves(chain) for chain in case.chains.values())
     for phase in phases(case):
-        chain = case.chains[phase.rank.pid]
-        loop = library_loop(case.history, chain.end.node)  # which may turn for ever
-        runs = chain.end.kind == "native" or (chain.end.kind == "python" and loop is not None)
-        if (
-            not (runs and chain.end.node.tid == chain.start.tid)
-            or phase.profile.seen("loader_wait", "collective")
-            or phase.profile.share("forward") > MODEL_SHARE
-            or drives_a_card(case, phase)
-            or comes_back(case, phase.rank, phase.profile)
-        ):
-            continue
-        cpu = case.history.rate(ProcessUsage, phase.rank.pid, of=lambda u: u.cpu_seconds, seconds=6.0) or 0.0
-        one_line = _one_line(phase)
-        if max(cpu, phase.runs) < RUNNING_SHARE or not (one_line or prepares_natively(case, phase.rank)):
-            continue
-        frame = phase.profile.top_line()
-        source = line_of(case.history, frame)
-        if source is not None and names(source.calls) & SYNCS:
-            continue  # the kernel writes to a disk
-        text = f": {source.text.strip()[:80]}" if source else ""
-        waits = exchange(case, chain) is not None
-        if waits and not all(rank.alive for rank in case.job.ranks):
-            continue
-        told = (
-            CERTAIN
-            if one_line
-            and loop is None
-            and _told(case, phase)
-            and not left
-            and not phase.profile.turns(partial(in_collective, case))
-            else UNSEEN
-            if one_line or not called_in_training(case, phase.rank)
-            else EACH_STEP
-        )
-        return phase.finding(
-            CAUSE,
-            f"an exchange of MPI runs, or waits for other ranks{text}" if waits else f"{_what(one_line, loop)}{text}",
-            ONE_SOURCE if waits else told,
-            (
-                case.saw(
-                    "thread",
-                    f"pid {phase.rank.pid}",
-                    "computes",
-                    f"{phase.runs:.0%} of a core in the thread, {cpu:.1f} cores in the process",
-                    "0 would mean a hang",
-                ),
-                case.saw(
-                    "gil",
-                    f"pid {phase.rank.pid}",
-                    "has released the GIL",
-                    "never seen to own it" if one_line else "seen without it most of the time",
-                    "an owner would block others",
-                ),
-            ),
-        )
+        if (found := _of_phase(case, phase)) is not None:
+            return found
     return gathering(case, CAUSE)
+
+
+def _of_phase(case: Case, phase: Phase) -> Finding | None:
+    chain = case.chains[phase.rank.pid]
+    loop = library_loop(case.history, chain.end.node)  # which may turn for ever
+    if not _runs_natively(case, phase, chain, loop):
+        return None
+    cpu = case.history.rate(ProcessUsage, phase.rank.pid, of=lambda u: u.cpu_seconds, seconds=6.0) or 0.0
+    one_line = _one_line(phase)
+    if max(cpu, phase.runs) < RUNNING_SHARE or not (one_line or prepares_natively(case, phase.rank)):
+        return None
+    source = line_of(case.history, phase.profile.top_line())
+    if source is not None and names(source.calls) & SYNCS:
+        return None  # the kernel writes to a disk
+    waits = exchange(case, chain) is not None
+    if waits and not all(rank.alive for rank in case.job.ranks):
+        return None
+    what = "an exchange of MPI runs, or waits for other ranks" if waits else _what(one_line, loop)
+    pid, owner = f"pid {phase.rank.pid}", "never seen to own it" if one_line else "seen without it most of the time"
+    runs = f"{phase.runs:.0%} of a core in the thread, {cpu:.1f} cores in the process"
+    return phase.finding(
+        CAUSE,
+        what + (f": {source.text.strip()[:80]}" if source else ""),
+        ONE_SOURCE if waits else _certain(case, phase, one_line, loop),
+        (
+            case.saw("thread", pid, "computes", runs, "0 would mean a hang"),
+            case.saw("gil", pid, "has released the GIL", owner, "an owner would block others"),
+        ),
+    )
+
+
+def _runs_natively(case: Case, phase: Phase, chain: Chain, loop: Frame | None) -> bool:
+    """Whether it is the training thread itself that runs, in native code or a library's loop, and for no batch, model or card."""
+    runs = chain.end.kind == "native" or (chain.end.kind == "python" and loop is not None)
+    if not runs or chain.end.node.tid != chain.start.tid or phase.profile.seen("loader_wait", "collective"):
+        return False
+    evaluates = phase.profile.share("forward") > MODEL_SHARE
+    return not (evaluates or drives_a_card(case, phase) or comes_back(case, phase.rank, phase.profile))
+
+
+def _certain(case: Case, phase: Phase, one_line: bool, loop: Frame | None) -> float:
+    if not one_line:
+        return EACH_STEP if called_in_training(case, phase.rank) else UNSEEN
+    left = any(leaves(chain) for chain in case.chains.values())
+    meets = left or phase.profile.turns(partial(in_collective, case))
+    return CERTAIN if loop is None and _told(case, phase) and not meets else UNSEEN
 
 
 def _told(case: Case, phase: Phase) -> bool:

@@ -6,8 +6,8 @@ What it means
 
 How it is recognised
     Every rank moves that is not there to serve the others (a parameter server), or has a part of its own beside those that train
-    on (an evaluator), most of the training thread's samples are in
-    training code or in the loader's own work, and it runs on a core (waiting for data is small).
+    on (an evaluator), most of the training thread's samples are in training code or in the loader's own work, and it runs on a
+    core (waiting for data is small).
 
 What it is mistaken for
     A slow run: every slow cause is asked first. A GPU job: it has devices, and is judged by their counters. A card that runs no
@@ -17,6 +17,8 @@ What to do next
     Nothing; ``perfwatch attach --watch`` stays beside it.
 """
 
+from collections.abc import Sequence
+
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.cards.gpu import Regime, regimes, unseen
 from perfwatch.triage.cards.links import traffic_mib_per_second
@@ -25,6 +27,7 @@ from perfwatch.triage.cards.whose import cards_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.ranks.lateness import who_train
+from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.plainly import doubt
 from perfwatch.triage.shares.profile import TRAINING_TAGS
@@ -55,30 +58,34 @@ def judge(case: Case) -> Outcome:
     trainers = who_train(case)
     if not trainers or any(case.progress[rank.pid].kind != "moving" for rank in trainers):
         return None
-    shares, runs = [], []
-    for rank in trainers:
-        seen = case.profile(rank, WINDOW_SECONDS)
-        if seen.samples < FEW_SAMPLES or not seen.seen(*TRAINING_TAGS) or seen.share_where(awaits_data) > SURE_SHARE:
-            return None
-        if (wait := gil_wait(case, rank)) is not None and wait.share >= GIL_SHARE:
-            return None  # a thread of its own process is in its way
-        shares.append(1.0 - seen.share(*ELSEWHERE))
-        runs.append(motion(case.history, rank.pid, case.progress[rank.pid].thread, WINDOW_SECONDS).run_share or 0.0)
+    shares = [_computes(case, rank) for rank in trainers]
+    runs = [
+        motion(case.history, rank.pid, case.progress[rank.pid].thread, WINDOW_SECONDS).run_share or 0.0
+        for rank in trainers
+    ]
     if min(shares) < COMPUTING_SHARE or min(runs) < RUNNING_SHARE:
         return None
     cards = [card for rank in trainers for card in regimes(case.history, rank.pid, WINDOW_SECONDS)]
     lately = [card for rank in trainers for card in regimes(case.history, rank.pid, LATELY_SECONDS)]
-    if any(
-        card.kind != "idle" or card.returns or _copies(case, card)
-        for card in (*cards, *lately)
-        if not _of_others(case, card)
-    ):
+    if any(_is_given_work(case, card) for card in (*cards, *lately)):
         return None  # judged by its cards
-    use_one = [rank for rank in trainers if cards_of(case.history, rank.pid).uuids or unseen(case.history, rank.pid)]
-    if use_one and not cards:
+    if not cards and any(_uses_a_card(case, rank) for rank in trainers):
         lacking = case.lacks("gpm") or case.lacks("gpu") or Missing(witness="gpu", reason="its GPU was not read lately")
         return Abstention(cause=CAUSE.name, missing=(lacking,))
-    held = [card for rank in trainers if cards_of(case.history, rank.pid).certain for card in cards]
+    return _goes_on(case, trainers, min(shares), min(runs), cards)
+
+
+def _computes(case: Case, rank: Member) -> float:
+    """Share of the time that a rank spends on training; 0 where it is not seen to train, or something is known to be in its way."""
+    seen = case.profile(rank, WINDOW_SECONDS)
+    if seen.samples < FEW_SAMPLES or not seen.seen(*TRAINING_TAGS) or seen.share_where(awaits_data) > SURE_SHARE:
+        return 0.0
+    wait = gil_wait(case, rank)  # for a thread of its own process
+    return 0.0 if wait is not None and wait.share >= GIL_SHARE else 1.0 - seen.share(*ELSEWHERE)
+
+
+def _goes_on(case: Case, trainers: Sequence[Member], share: float, runs: float, cards: list[Regime]) -> Finding:
+    held = cards if any(cards_of(case.history, rank.pid).certain for rank in trainers) else []
     steps = case.progress[trainers[0].pid].steps
     seconds = steps.newest_seconds if steps is not None and not steps.late else None
     apart = [rank for rank in case.trainers if rank not in trainers]
@@ -86,29 +93,31 @@ def judge(case: Case) -> Outcome:
         f"; rank {rank.rank} has another part: it {doing(case.chains[rank.pid].awaited)}" for rank in apart
     )
     pace = f", a step each {seconds:.3f} s" if seconds else ""
+    idle = (
+        f"; {name_of(case.history, held[0].uuid)}, which it holds, {_rests(held[0])}: is the model on the CPU?"
+        if held
+        else ""
+    )
+    pid = f"pid {trainers[0].pid}"
     return Finding(
         cause=CAUSE.name,
         state="healthy",
-        summary=f"training goes on: the training thread computes {min(shares):.0%} of the time{pace}"
-        + (
-            f"; {name_of(case.history, held[0].uuid)}, which it holds, {_rests(held[0])}: is the model on the CPU?"
-            if held
-            else ""
-        )
-        + unsure,
-        confidence=CARD_IDLES if held else SEEN if min(shares) >= PLAIN_SHARE and not unsure else UNSURE,
+        summary=f"training goes on: the training thread computes {share:.0%} of the time{pace}{idle}{unsure}",
+        confidence=CARD_IDLES if held else SEEN if share >= PLAIN_SHARE and not unsure else UNSURE,
         owner=CAUSE.owner,
         evidence=(
-            case.saw(
-                "stack",
-                f"pid {trainers[0].pid}",
-                "computes",
-                f"{min(shares):.0%} of samples in training code",
-                "above 50 %",
-            ),
-            case.saw("thread", f"pid {trainers[0].pid}", "runs", f"{min(runs):.0%} of a core", "above 40 %"),
+            case.saw("stack", pid, "computes", f"{share:.0%} of samples in training code", "above 50 %"),
+            case.saw("thread", pid, "runs", f"{runs:.0%} of a core", "above 40 %"),
         ),
     )
+
+
+def _uses_a_card(case: Case, rank: Member) -> bool:
+    return bool(cards_of(case.history, rank.pid).uuids) or unseen(case.history, rank.pid)
+
+
+def _is_given_work(case: Case, card: Regime) -> bool:
+    return (card.kind != "idle" or card.returns > 0 or _copies(case, card)) and not _of_others(case, card)
 
 
 def _copies(case: Case, card: Regime) -> bool:

@@ -17,108 +17,59 @@ What to do next
     Take ``set_detect_anomaly``, the profiler, the variable or the tool out.
 """
 
-from perfwatch.probes.readings import ProcessUsage, Stack
+from perfwatch.probes.readings import Stack
 from perfwatch.triage.case import Case
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.shares.debugging import (
-    anomaly_around,
-    anomaly_on,
-    formats_stacks,
-    mode_on,
-    profiles,
-    recorded_for_good,
-    tool_above,
-    waiting,
-    weighed,
-)
-from perfwatch.triage.slowness import FEW_SAMPLES, LOST_SHARE, NOTED, certainty, noted, slow, working
-from perfwatch.triage.verdict import Alternative, Evidence, Finding, Outcome
+from perfwatch.triage.shares.debugging import profiles, tool_above, waiting
+from perfwatch.triage.shares.debugging_aids import SEEN, Aid, aids
+from perfwatch.triage.shares.profile import Profile
+from perfwatch.triage.slowness import FEW_SAMPLES, LOST_SHARE, certainty, slow, working
+from perfwatch.triage.verdict import Alternative, Finding, Outcome
 from perfwatch.triage.words.frames import show, tags
 
 CAUSE = Cause("debug_apis_on", "slow", "user_code", (Stack,))
 
-STACKS_SHARE = 0.08  # of samples in the formatting of stacks: a healthy loop formats none
-FEWER_STACKS = 0.05  # where they are known to be anomaly detection's
-PROFILER_SHARE = 0.1
 RESIDUE = 0.6  # a cause that says what the host waits for is the better answer; that Python is slow is not
-SEEN, UNWEIGHED = 0.85, 0.75  # nobody can tell from outside what a profiler costs whose frames are never seen
-BLOCKING = "CUDA_LAUNCH_BLOCKING"
 
 
 def judge(case: Case) -> Outcome:
     """Fires on the traces that each debugging aid leaves."""
     for rank, seen in working(case):
-        pid, samples = f"pid {rank.pid}", f"{seen.samples} samples"
-        evidence: list[Evidence] = []
-        lost = explains = 0.0
-        around = None
-        formatting, profiling = formats_stacks(seen), seen.share_where(profiles)
-        known = anomaly_on(case, rank, seen)
-        held = min(waiting(case, rank), formatting + seen.share("backward")) if known else 0.0
-        if formatting >= (FEWER_STACKS if known else STACKS_SHARE):
-            lost, explains = formatting, held
-            around = anomaly_around(case, seen)
-            evidence.append(
-                case.saw(
-                    "stack",
-                    pid,
-                    "anomaly detection formats a stack for each operation",
-                    f"{formatting:.0%} of {samples}",
-                    "0 %",
-                )
-            )
-        elif held >= LOST_SHARE and mode_on(case, rank, "anomaly_detection"):
-            lost = held
-            around = anomaly_around(case, seen)
-            evidence.append(case.saw("agent", pid, "anomaly detection is on", "after the newest step", "off"))
-        if profiling >= PROFILER_SHARE:
-            lost = max(lost, profiling)
-            evidence.append(
-                case.saw("stack", pid, "a profiler runs in the loop", f"{profiling:.0%} of {samples}", "0 %")
-            )
-        sure = SEEN if evidence else NOTED
-        if case.job.members[rank.pid].process.environment.get(BLOCKING) == "1":
-            evidence.append(case.saw("environment", pid, f"{BLOCKING} is set", "1", "unset"))
-            lost = max(lost, waiting(case, rank))  # each launch waits for its kernel, and the card for the next
-            sure = max(sure, noted(lost if weighed(case, rank) else None, SEEN))
-        if always := recorded_for_good(case, seen):
-            sure = max(sure, UNWEIGHED)
-            evidence.append(
-                case.saw("source", show(always) or "", "the loop runs inside torch's profiler", "no schedule", "none")
-            )
-        usage = case.history.latest(ProcessUsage, rank.pid)
-        if usage is not None and usage.reading.tracer_pid:
-            tracer = f"TracerPid {usage.reading.tracer_pid}"
-            evidence.append(case.saw("usage", pid, "a tracer is attached", tracer, "0", usage.at))
         if seen.samples < FEW_SAMPLES:
             continue
-        if not evidence:
-            if (tool := tool_above(case, rank)) and waiting(case, rank) >= LOST_SHARE:
-                return _under(case, rank, tool)
-            continue
-        frame = seen.top_line(lambda stack: "format_stack" in tags(stack) or profiles(stack))
-        return slow(
-            case,
-            CAUSE,
-            rank,
-            lost=lost,
-            explains=max(lost, explains),
-            confidence=max(sure, certainty(lost)) if lost >= LOST_SHARE else sure,
-            frame=frame or always,
-            summary=f"a debugging aid is on: {evidence[0].claim} ({evidence[0].observed})"
-            + (f" at {show(frame)}" if frame else "")
-            + (f", switched on around {show(around)}" if around else ""),
-            evidence=tuple(evidence),
-            alternatives=(
-                Alternative(
-                    cause="host_bound_python",
-                    refuted_by="it takes the time" if lost else "it is on, whatever it costs",
-                ),
-            ),
-            next=("take torch.autograd.set_detect_anomaly, the profiler or the variable out",),
-        )
+        if found := aids(case, rank, seen):
+            return _on(case, rank, seen, found)
+        if (tool := tool_above(case, rank)) and waiting(case, rank) >= LOST_SHARE:
+            return _under(case, rank, tool)
     return None
+
+
+def _on(case: Case, rank: Member, seen: Profile, found: tuple[Aid, ...]) -> Finding:
+    """One or more aids are on, the first of which is the best seen."""
+    lost, sure = max(aid.lost for aid in found), max(aid.sure for aid in found)
+    frame = seen.top_line(lambda stack: "format_stack" in tags(stack) or profiles(stack))
+    around = found[0].around
+    return slow(
+        case,
+        CAUSE,
+        rank,
+        lost=lost,
+        explains=max(lost, *(aid.explains for aid in found)),
+        confidence=max(sure, certainty(lost)) if lost >= LOST_SHARE else sure,
+        frame=frame or next((aid.line for aid in found if aid.line), None),
+        summary=f"a debugging aid is on: {found[0].evidence.claim} ({found[0].evidence.observed})"
+        + (f" at {show(frame)}" if frame else "")
+        + (f", switched on around {show(around)}" if around else ""),
+        evidence=tuple(aid.evidence for aid in found),
+        alternatives=(
+            Alternative(
+                cause="host_bound_python",
+                refuted_by="it takes the time" if lost else "it is on, whatever it costs",
+            ),
+        ),
+        next=("take torch.autograd.set_detect_anomaly, the profiler or the variable out",),
+    )
 
 
 def _under(case: Case, rank: Member, tool: str) -> Finding:

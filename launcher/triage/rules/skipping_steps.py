@@ -38,11 +38,12 @@ from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.due_steps import FEW_STEPS, counted, sampled
 from perfwatch.triage.shares.leaving_early import WHAT_NEXT, leaves_early
 from perfwatch.triage.shares.no_gradients import makes_no_gradients
+from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.thrown_away import throws_away
 from perfwatch.triage.shares.updates_before import accumulates, due, updates_vanished
 from perfwatch.triage.shares.updating import updates
 from perfwatch.triage.slowness import NOTED, WINDOW_SECONDS, slow
-from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.triage.verdict import Alternative, Finding, Outcome
 from perfwatch.triage.words.frames import tags
 
 CAUSE = Cause("skipping_steps", "slow", "user_code", (Stack,))
@@ -73,50 +74,58 @@ def judge(case: Case) -> Outcome:
             return found
         if seen.samples < FEW_SAMPLES or seen.share("backward") < BACKWARD_SHARE:
             continue
-        turns = seen.turns(lambda stack: "backward" in tags(stack) and not updates(stack))
-        beside, awaited, vanished = due(case, rank, seen), 0.0, False
-        if not beside and accumulates(case.history, seen):
-            continue  # a round may be longer than those before, and only a step that is due clears gradients or clips them
-        if steps is not None:
-            skipped = rests and (beside > 0 or _silent(case, rank, steps) > _usual(steps, FAR_LONGER))
-        elif any(card.kind != "idle" for card in regimes(case.history, rank.pid)):
-            continue  # clipping and scaling wait for a card, an update only starts its kernels: it is not seen for that
-        else:
-            vanished = updates_vanished(case, rank)
-            enough = MANY_COMPANIONS if case.profile(rank).share_where(updates) else COMPANIONS
-            awaited = WINDOW_SECONDS - seen.seconds if 1 <= beside < enough and not vanished else 0.0
-            skipped = seen.share_where(updates) == 0.0 and (vanished or beside >= enough or awaited > 0)
-        if turns < BACKWARD_TURNS or not skipped:
-            continue
-        unseen = steps is None or (not steps.count and beside >= COMPANIONS)  # no step has ever told how long one takes
-        sure = sampled(case, rank, seen, beside) if unseen else counted(case, rank, seen, steps.count if steps else 0)
-        sure = min(sure, FEW_DUE) if steps is None and not vanished and beside < MANY_COMPANIONS else sure
-        if awaited and sure == NOTED:
-            continue
-        said = "the loop turns but the optimizer makes no step"
-        at = ", at lines where no step was made before" if sure == NOTED and steps is not None else ""
-        passes = f"{turns} passes, {beside:.1f} samples of a step due by what goes with it, 0 in one, of {seen.samples}"
-        return slow(
-            case,
-            CAUSE,
-            rank,
-            decides_in_seconds=awaited,
-            lost=1.0,
-            confidence=sure,
-            frame=seen.top_line(lambda stack: "backward" in tags(stack)),
-            summary=f"{said}: {turns} or more backward passes in {seen.seconds:.0f} s, no update{at}",
-            evidence=(
-                case.saw("stack", f"pid {rank.pid}", "backward without an optimizer step", passes, "one step per pass"),
-                *(
-                    [case.saw("steps", f"pid {rank.pid}", "the count stands still", f"{steps.count} steps", "grows")]
-                    if steps
-                    else []
-                ),
-            ),
-            alternatives=(Alternative(cause="evaluating", refuted_by="backward passes run"),),
-            next=WHAT_NEXT,
-        )
+        if seen.turns(_backward) >= BACKWARD_TURNS and (found := _without_update(case, rank, seen, steps, rests)):
+            return found
     return None
+
+
+def _backward(stack: Stack) -> bool:
+    return "backward" in tags(stack) and not updates(stack)
+
+
+def _without_update(case: Case, rank: Member, seen: Profile, steps: StepClock | None, rests: bool) -> Finding | None:
+    """Whether no step goes with the backward passes of a rank; ``rests``: none came for longer than is usual, or none is counted."""
+    beside, awaited, vanished = due(case, rank, seen), 0.0, False
+    if not beside and accumulates(case.history, seen):
+        return (
+            None  # a round may be longer than those before, and only a step that is due clears gradients or clips them
+        )
+    if steps is not None:
+        skipped = rests and (beside > 0 or _silent(case, rank, steps) > _usual(steps, FAR_LONGER))
+    elif any(card.kind != "idle" for card in regimes(case.history, rank.pid)):
+        return None  # clipping and scaling wait for a card, an update only starts its kernels: it is not seen for that
+    else:
+        vanished = updates_vanished(case, rank)
+        enough = MANY_COMPANIONS if case.profile(rank).share_where(updates) else COMPANIONS
+        awaited = WINDOW_SECONDS - seen.seconds if 1 <= beside < enough and not vanished else 0.0
+        skipped = seen.share_where(updates) == 0.0 and (vanished or beside >= enough or awaited > 0)
+    if not skipped:
+        return None
+    unseen = steps is None or (not steps.count and beside >= COMPANIONS)  # no step has ever told how long one takes
+    sure = sampled(case, rank, seen, beside) if unseen else counted(case, rank, seen, steps.count if steps else 0)
+    sure = min(sure, FEW_DUE) if steps is None and not vanished and beside < MANY_COMPANIONS else sure
+    if awaited and sure == NOTED:
+        return None
+    at = ", at lines where no step was made before" if sure == NOTED and steps is not None else ""
+    pid, turns = f"pid {rank.pid}", seen.turns(_backward)
+    passes = f"{turns} passes, {beside:.1f} samples of a step due by what goes with it, 0 in one, of {seen.samples}"
+    evidence = [case.saw("stack", pid, "backward without an optimizer step", passes, "one step per pass")]
+    if steps:
+        evidence.append(case.saw("steps", pid, "the count stands still", f"{steps.count} steps", "grows"))
+    return slow(
+        case,
+        CAUSE,
+        rank,
+        decides_in_seconds=awaited,
+        lost=1.0,
+        confidence=sure,
+        frame=seen.top_line(lambda stack: "backward" in tags(stack)),
+        summary="the loop turns but the optimizer makes no step: "
+        f"{turns} or more backward passes in {seen.seconds:.0f} s, no update{at}",
+        evidence=tuple(evidence),
+        alternatives=(Alternative(cause="evaluating", refuted_by="backward passes run"),),
+        next=WHAT_NEXT,
+    )
 
 
 def _silent(case: Case, rank: Member, steps: StepClock) -> float:
