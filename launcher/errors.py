@@ -5,7 +5,7 @@ PerfwatchError                    1  something inside perfwatch failed
 ├── NoSuchTarget                  3  no such process, or it ended or was replaced while we looked
 ├── NotATrainingJob               3  the process is alive, but nothing in its tree is Python
 ├── SessionUnreadable             2  a session folder that cannot be read (missing, torn, newer)
-├── SessionUnwritable             1  no local disk takes the recording
+├── SessionUnwritable             2  no local disk takes the recording
 ├── TraceUnreadable               2  a trace or report of a profiler that is cut, hostile, or of another kind
 ├── CaptureUnavailable           61  that profiler is not there, or the job was not started for it
 ├── CaptureRefused               62  a guard rail says no: it could harm the job or another profiler now
@@ -66,7 +66,9 @@ class SessionUnreadable(PerfwatchError):
 
 
 class SessionUnwritable(PerfwatchError):
-    """No local disk takes the recording; the diagnosis itself goes on."""
+    """No local disk takes the recording; a diagnosis goes on without one."""
+
+    exit_code = 2
 
 
 class TraceUnreadable(PerfwatchError):

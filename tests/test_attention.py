@@ -198,15 +198,17 @@ def test_a_countdown_brings_the_next_look_forward_and_never_puts_it_off(sooner: 
     assert schedule.due("judge", 1.0)
 
 
-@pytest.mark.parametrize(("kind", "access", "looked_at"), [("fifo", "r", [7]), ("fifo", "w", []), ("socket", "r", [])])
-def test_who_writes_from_outside_of_the_job_into_a_pipe_that_it_reads_is_looked_at(
+@pytest.mark.parametrize(("kind", "access", "looked_at"), [("fifo", "r", [7]), ("pipe", "w", [8]), ("socket", "r", [])])
+def test_who_is_at_the_other_end_of_a_pipe_and_outside_of_the_job_is_looked_at(
     kind: str, access: str, looked_at: list[int]
 ) -> None:
-    """Whether that process works tells whether data will come; a server works for others, too."""
+    """Whether that process works tells whether data will come, or be taken; a server works for others, too."""
     history = History()
     history.add(
         0.0,
-        Descriptor(pid=PID, fd=3, kind=kind, target="/data/examples", access=access, readers=(PID,), writers=(7, PID)),
+        Descriptor(
+            pid=PID, fd=3, kind=kind, target="/data/examples", access=access, readers=(8, PID), writers=(7, PID)
+        ),
     )
 
     assert feeding(history, [PID]) == looked_at

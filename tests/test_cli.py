@@ -83,6 +83,10 @@ def test_help_loads_nothing_heavy() -> None:
         (("doctor", "4194303"), 3, "no process 4194303", "perfwatch ps"),
         (("attach", "4194303"), 3, "no process 4194303", "perfwatch ps"),
         (("replay", "--at", "3", "--final"), 2, "two moments", "one of them"),
+        (("drill", "stuck_worker", "--repeat", "5"), 2, "--repeat is of the gauntlet", "perfwatch drill --all"),
+        (("drill", "--all", "--resume"), 2, "none is named", "add -o FOLDER"),
+        (("run", "--notify", "http://", "--", "true"), 2, "it names no host", "--notify @"),
+        (("daemon", "--directory", "/proc/x"), 2, "recordings have no place to go", "a local disk"),
         (("capture", "torch", "4194303", "--rank", "0,\u00b2"), 2, "--rank 0,\u00b2: numbers", "--rank 0,3"),
     ],
 )

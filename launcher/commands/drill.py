@@ -41,8 +41,16 @@ def drill(
       perfwatch drill --all --repeat 5 -o results    the whole gauntlet, its score
       perfwatch drill --all --repeat 5 -o results --resume
     """
+    from perfwatch.errors import UsageError
     from perfwatch.gauntlet import choice, show
 
+    of_all = {"--only": bool(only), "--repeat": repeat > 1, "--jobs": jobs > 1, "--resume": resume}
+    if not every and (given := [option for option, used in of_all.items() if used]):
+        raise UsageError(
+            f"{given[0]} is of the gauntlet", "perfwatch drill --all --help  # the options that go with --all"
+        )
+    if resume and output is None:
+        raise UsageError("--resume leaves out what a folder holds already, and none is named", "add -o FOLDER")
     if name is None and not every:
         show.catalogue(json)
         return

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 LOOPBACK = "127.0.0.1"
 HIGHEST_PORT = 65535
@@ -40,4 +41,6 @@ def parse_url(text: str) -> str:
             text = file.read(LARGEST_URL_FILE_BYTES).decode("utf-8", "replace").strip()
     if not text.startswith(("http://", "https://")) or any(letter.isspace() for letter in text):
         raise ValueError("it is no http or https URL")
+    if not urlsplit(text).hostname:
+        raise ValueError("it names no host")
     return text

@@ -4,7 +4,7 @@ import errno
 import os
 import resource
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NoReturn
 
 from perfwatch import linux
@@ -86,3 +86,15 @@ def last_words(status: int, seconds: float) -> str:
     how = f"ended by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit code {os.WEXITSTATUS(status)}"
     why = "too short to be watched" if seconds < SHORT_SECONDS else "the summary is late: perfwatch replay tells it"
     return f"{how} after {duration(seconds)}: {why}"
+
+
+def changed_children() -> Iterator[tuple[int, int]]:
+    """Children that have ended, stopped or gone on, with their wait status."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        yield pid, status

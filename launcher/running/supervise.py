@@ -16,7 +16,7 @@ from typing import NoReturn
 from perfwatch import linux
 from perfwatch.running.arming import equipped
 from perfwatch.running.channel import Channel, Message
-from perfwatch.running.child import end_as, last_words, start, wait_plainly
+from perfwatch.running.child import changed_children, end_as, last_words, start, wait_plainly
 from perfwatch.running.forwarding import catchers, decide
 from perfwatch.running.lock import Place, enter
 from perfwatch.running.printer import Printer
@@ -161,21 +161,19 @@ class Supervisor:
 
     def _reap(self) -> None:
         """Collect whoever has ended: the child, our own, and as PID 1 every orphan of the job."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        lost = []
+        for pid, status in changed_children():
             if pid != self._child:
-                self._lost(pid, status)
+                if not (os.WIFSTOPPED(status) or os.WIFCONTINUED(status)):
+                    lost.append((pid, status))
             elif os.WIFSTOPPED(status):
                 self._stopped()
             elif os.WIFCONTINUED(status):
                 self._tell({"suspended": False})
             else:
                 self.status = status
+        for pid, status in lost:  # what it means depends on whether the job goes on
+            self._lost(pid, status)
 
     def _stopped(self) -> None:
         """After a Ctrl-Z the shell must see the whole job stopped. Any other stop is for the watcher to report."""
@@ -188,7 +186,8 @@ class Supervisor:
         self._printer.ended(pid)
         if pid == self._watcher:
             self._watcher = 0
-            if not self._request.quiet and not self._done:
+            self._listen()  # its last word may be on the way
+            if not self._request.quiet and not self._done and self.status is None:
                 how = (
                     f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit code {os.WEXITSTATUS(status)}"
                 )
@@ -212,17 +211,16 @@ class Supervisor:
         """Let the watcher say how it went, but not for long."""
         if self._watcher:
             _send(self._watcher, FINISH_SIGNAL)
-        status = self.status or 0
-        if os.WIFSIGNALED(status):
-            self._tell({"ended": {"exit_code": None, "signal": os.WTERMSIG(status)}})
-        else:
-            self._tell({"ended": {"exit_code": os.WEXITSTATUS(status), "signal": None}})
+        status, elapsed = self.status or 0, time.monotonic() - self._began
+        killed = os.WIFSIGNALED(status)
+        code, number = (None, os.WTERMSIG(status)) if killed else (os.WEXITSTATUS(status), None)
+        self._tell({"ended": {"exit_code": code, "signal": number, "elapsed_seconds": elapsed}})
         while (remaining := ends - time.monotonic()) > 0 and (
             (self._channel is not None and not self._done) or self._printer.busy
         ):
             self._serve(remaining)
         if self._channel is not None and not self._done and not self._request.quiet:
-            self._printer.say(f"perfwatch: {last_words(status, time.monotonic() - self._began)}")
+            self._printer.say(f"perfwatch: {last_words(status, elapsed)}")
             while self._printer.busy and (remaining := ends + LINE_SECONDS - time.monotonic()) > 0:
                 self._serve(remaining)
         if self._place is None or (self._ready and not self._done and self._watcher):

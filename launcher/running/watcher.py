@@ -215,7 +215,7 @@ class Watcher:
         verdict = self._guarded(lambda: self._watch.ended(code, number), None)
         ending = f"exit code {code}" if number is None else f"ended by signal {number}"
         summary = Summary(
-            elapsed_seconds=self._clock() - self._began,
+            elapsed_seconds=ended["elapsed_seconds"],
             ending=ending,
             tally=self._tally,
             verdict=verdict,

@@ -1,22 +1,28 @@
 """What every rule about a hang shares: patience by the end of the chain, independent witnesses, and the finding itself."""
 
 from collections.abc import Iterable
+from itertools import pairwise
 
+from perfwatch.probes.readings import Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import how_it_ended
 from perfwatch.triage.independence import ONE_SOURCE, certainty_of_a_hang
-from perfwatch.triage.moving.motion import moves
+from perfwatch.triage.moving.motion import MOVED_SECONDS, moves
 from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Finding, Outcome
 from perfwatch.triage.waits import outside
 from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.heartbeats import MEANT_SECONDS
 from perfwatch.triage.waits.node import End, Node
 from perfwatch.triage.waits.sending import sends, untaken
+from perfwatch.triage.waits.unseen_helpers import DOUBTFUL, unseen_helper
 from perfwatch.triage.words.backing_off import next_try_seconds
 from perfwatch.triage.words.frames import show
 
 DECISIVE_SECONDS = 1.0  # two sightings, one second apart
 STRUCTURAL_SECONDS = 6.0
-MEANT_SECONDS = 600.0  # of sleep, at most: who stops a run by a sleep sleeps for hours, or for ever
+SETTLED_SECONDS = 2.5  # after a thread has run: two looks, of which the second shows what it does then
+RESTED_SECONDS = 2.0  # without a run, after which one run is news
+LATE_SECONDS = 1.0  # after its deadline a thread has run again
 LONGEST_RECOVERED = 3.0  # times the longest gap that this run has recovered from
 
 
@@ -36,15 +42,39 @@ def outlasts(case: Case, end: End) -> bool:
     wait = end.node.wait
     if next_try_seconds(case, end.node) is not None:
         return False
-    if wait is None or wait.kind != "sleep" or wait.remaining_seconds is None or end.node.motion.frozen is False:
+    if wait is None or not _rests(end) or wait.remaining_seconds is None or end.node.motion.frozen is False:
         return False  # of a thread that runs meanwhile the deadline may have been read half
     return wait.remaining_seconds > _meant_seconds(case)
+
+
+def _rests(end: End) -> bool:
+    """Whether the end is a sleep, or a pause that whoever writes into a pipe of its own process cuts short."""
+    wait = end.node.wait
+    pauses = end.kind == "pipe_empty" and not end.others and wait is not None and wait.kind == "poll"
+    return wait is not None and (
+        wait.kind == "sleep" or (pauses and _in_its_first_round(end.node, end.silent_seconds or 0.0))
+    )
+
+
+def _in_its_first_round(node: Node, silent: float) -> bool:
+    """Whether a wait with a deadline has not yet come to it since the thread stands there: a loop waits again, and again."""
+    if node.wait is None or node.wait.remaining_seconds is None or node.motion.ran_ago_seconds is None:
+        return False
+    return silent <= node.wait.remaining_seconds + node.motion.ran_ago_seconds + LATE_SECONDS
+
+
+def due_seconds(case: Case, node: Node, silent: float) -> float:
+    """Seconds until a thread's wait is over by its own deadline, if that comes before the patience is over; what then is not known."""
+    if node.wait is None or node.wait.kind not in ("poll", "futex") or node.wait.remaining_seconds is None:
+        return 0.0
+    left = node.wait.remaining_seconds - (case.at - node.thread_at) + LATE_SECONDS
+    return left if left <= temporal(case) and _in_its_first_round(node, silent) else 0.0
 
 
 def wakes_soon(case: Case, end: End) -> bool:
     """Whether the kernel says that the sleep, or that of who holds the lock, will end soon enough, or with the next try: no hang."""
     wait = end.node.wait
-    sleeps = wait is not None and wait.kind == "sleep" and wait.remaining_seconds is not None
+    sleeps = wait is not None and _rests(end) and wait.remaining_seconds is not None
     return holder_wakes(case, end) is not None or (sleeps and not outlasts(case, end))
 
 
@@ -181,10 +211,17 @@ def hung(
     """A hang with its chain, its witnesses and its countdown.
 
     The confidence follows from how many independent sources show that nothing moves; ``ceiling`` caps it where a rule infers
-    rather than sees. Who holds a lock from outside of the job is watched first, and is not known to stay. What stood for as long as
-    the looks at the hosts lie apart stood in all of them at once.
+    rather than sees. Who holds a lock from outside of the job is watched first, and is not known to stay. Where a helper that no
+    chain shows may let it go on, the whole patience is given, and it is less sure. What stood for as long as the looks at the hosts
+    lie apart stood in all of them at once.
     """
-    shown = evidence + witnesses(case, chain)
+    shown, helper = evidence + witnesses(case, chain), unseen_helper(case, chain)
+    if helper:
+        patience, ceiling, summary = (
+            max(patience, temporal(case)),
+            min(ceiling, DOUBTFUL),
+            f"{summary}, unless {helper}",
+        )
     confidence = certainty_of_a_hang(shown)
     waited = silent_seconds(case, chain) if silent is None else silent
     moved = moves(case.history, chain.start.pid, chain.start.tid).ago_seconds
@@ -204,9 +241,28 @@ def hung(
         next=next,
         silent_seconds=round(waited, 1),
         decides_in_seconds=round(
-            max(0.0, max(patience, case.apart_seconds) - waited, outside.unwatched_seconds(case, chain.end)), 1
+            max(
+                0.0,
+                max(patience, case.apart_seconds) - waited,
+                outside.unwatched_seconds(case, chain.end),
+                due_seconds(case, chain.end.node, waited) if chain.end.kind != "network" else 0.0,
+                _settles_in(case, chain),
+            ),
+            1,
         ),
     )
+
+
+def _settles_in(case: Case, chain: Chain) -> float:
+    """Seconds until it is known why the waiting thread, or the end, has run a moment ago after a long rest: it may be on its way."""
+    woken = [
+        after.at
+        for pid, tid in {(node.pid, node.tid) for node in (chain.start, chain.end.node)}
+        for before, after in pairwise(case.history.series(Thread, pid, tid, seconds=2 * SETTLED_SECONDS))
+        if before.reading.wait is not None and (before.reading.ran_ago_seconds or 0.0) >= RESTED_SECONDS
+        if (after.reading.run_seconds or 0.0) > (before.reading.run_seconds or 0.0) + MOVED_SECONDS
+    ]
+    return max(woken, default=0.0) + SETTLED_SECONDS - case.at if woken else 0.0
 
 
 def nearest(outcomes: Iterable[Outcome]) -> Outcome:

@@ -74,12 +74,13 @@ def nearest(case: Case, alive: Iterable[int], most: int) -> list[int]:
 def feeding(history: History, alive: Iterable[int]) -> list[int]:
     """Processes outside of the job for which one of it may wait: whether they work is worth a look.
 
-    They may write into a pipe that it reads, or hold a lock on a file of its, or were started by one who does.
+    They may be at the other end of a pipe of its, or hold a lock on a file of its, or were started by one who does.
     """
     job = set(alive)
     seen = (history.latest(Descriptor, *key) for pid in job for key in history.of(Descriptor, pid))
     files = [one.reading for one in seen if one is not None]
-    pipes = (file.writers for file in files if "r" in file.access and file.kind in ("pipe", "fifo"))
+    both = [file for file in files if file.kind in ("pipe", "fifo")]
+    pipes = (pids for file in both for mode, pids in (("r", file.writers), ("w", file.readers)) if mode in file.access)
     locks = (pids for file in files for pids in (file.lock_holders, file.holders_started))
     outside = (pid for pids in (*pipes, *locks) for pid in pids if pid not in job)
     return list(dict.fromkeys(outside))[:MOST_OUTSIDE]

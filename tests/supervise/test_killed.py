@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from perfwatch.control import find_watcher
@@ -102,6 +103,23 @@ def test_killed_watcher_is_told(launch: Launch) -> None:
 
     assert said == "perfwatch: the watcher ended early (signal 9); the job goes on unwatched\n"
     assert run.end() == 9
+
+
+def test_a_watcher_that_is_killed_after_the_job_has_ended_leaves_no_job_unwatched(launch: Launch) -> None:
+    """There is none that goes on."""
+    run = launch(*python("import os; print(os.getpid(), flush=True); input()"), stdin=subprocess.PIPE)
+    job = int(run.line())
+    watcher = psutil.Process(watcher_of(run.pid))
+    watcher.suspend()  # or it would have said how the job went, and left
+    assert run.process.stdin is not None
+    run.process.stdin.write("\n")
+    run.process.stdin.close()
+    await_end(job)
+    watcher.kill()
+
+    assert run.end() == 0
+    assert run.process.stderr is not None
+    assert "unwatched" not in run.process.stderr.read()
 
 
 def test_full_stderr_does_not_keep_the_launcher(tmp_path: Path) -> None:

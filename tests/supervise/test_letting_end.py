@@ -15,7 +15,7 @@ from perfwatch.running.request import Request
 from perfwatch.running.watcher import LET_END_SECONDS, Watcher
 
 STANDS = "print('ready', flush=True); input()"
-ENDED = {"ended": {"exit_code": 0, "signal": None}}
+ENDED = {"ended": {"exit_code": 0, "signal": None, "elapsed_seconds": 1.0}}
 JUST_BEFORE_SECONDS = LET_END_SECONDS - 0.5
 
 

@@ -83,9 +83,16 @@ def test_a_writer_outside_of_the_job_that_works_will_send_when_it_is_done(
     assert verdict.cause == ("waiting_on_work" if state == "busy" else "blocked_pipe")
 
 
-def test_a_stdin_whose_other_end_nobody_holds_is_sure() -> None:
-    """Nobody is left who could send anything."""
+def test_a_stdin_whose_other_end_nobody_is_seen_to_hold_may_be_written_to_from_where_nobody_can_look() -> None:
+    """From outside of a container, for one: the end of the file would have been met otherwise."""
     history = asks(("sys.stdin.readline",), ("while",), writers=())
+
+    assert judged(history, history.at + 8.0).state == "inconclusive"
+
+
+def test_a_stdin_whose_other_end_only_its_reader_holds_is_sure() -> None:
+    """Nobody is left who could send anything."""
+    history = asks(("sys.stdin.readline",), ("while",), writers=(FIRST,))
     verdict = judged(history, history.at + 8.0)
 
     assert (verdict.state, verdict.cause) == ("hung", "blocked_pipe")

@@ -1,5 +1,7 @@
 """Processes that have ended while somebody waits for what they would have brought: since when, which of them, and who replaced one."""
 
+from dataclasses import replace
+
 import msgspec
 
 from perfwatch.probes.readings import ProcessEnded, Traceback
@@ -12,10 +14,12 @@ from perfwatch.triage.roles.job import youngest_start_gap_seconds
 from perfwatch.triage.verdict import Culprit, Evidence, Finding
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import culprit, node_of
+from perfwatch.triage.waits.releasing import until_released
 from perfwatch.triage.waits.threads import A_BARRIER, A_CONDITION, BEFORE_SECONDS, OTHERS_MOVE, ROOM, awaited
 from perfwatch.triage.waits.workers import pool_members
 from perfwatch.triage.words.frames import show
 
+MAY_END_IT = 0.78  # confidence where somebody who shares what is waited for moves, or rests for a while
 SHOWN = 3  # processes that are gone
 SIGNALLED = 128  # a shell's exit code for a child that a signal ended is above this
 REPLACED_SECONDS = 0.5  # workers of one pool start within milliseconds of each other
@@ -68,6 +72,11 @@ def _failed(case: Case, pid: int) -> bool:
     return seen is not None and bool(seen.reading.exit_code or seen.reading.signal)
 
 
+def _as_it_should(case: Case, pid: int) -> bool:
+    seen = case.history.latest(ProcessEnded, pid)
+    return seen is not None and seen.reading.exit_code == 0 and not seen.reading.signal
+
+
 def left_waiting(case: Case, chain: Chain, dead: tuple[int, ...]) -> str:
     """Who waits between processes, at what, and which of them will not come any more."""
     several = len(dead) > 1
@@ -106,7 +115,9 @@ def lasting(case: Case, chain: Chain) -> tuple[Lull, float]:
     watched = silent_seconds(case, chain)
     if chain.end.detail != OTHERS_MOVE:
         return Lull(watched, (), 1.0), STRUCTURAL_SECONDS
-    return lull(case, case.job.members[chain.start.pid], watched, temporal(case)), temporal(case)
+    patience = max(temporal(case), until_released(case, chain))
+    found = lull(case, case.job.members[chain.start.pid], watched, temporal(case))
+    return replace(found, ceiling=min(found.ceiling, MAY_END_IT)), patience
 
 
 def way_out(chain: Chain) -> str:
@@ -145,8 +156,8 @@ def replaced(case: Case, chain: Chain) -> Evidence | None:
     members = pool_members(case.job, chain.end.node)
     gap = youngest_start_gap_seconds(m for m in members if m.alive)
     dead = [m for m in members if not m.alive]
-    if gap < REPLACED_SECONDS and not dead:
-        return None
+    if (gap < REPLACED_SECONDS and not dead) or (dead and all(_as_it_should(case, m.pid) for m in dead)):
+        return None  # a worker may be meant to end after so many tasks
     youngest = max(members, key=lambda m: m.process.start_ticks)
     return case.saw(
         "process",

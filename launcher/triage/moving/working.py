@@ -32,7 +32,7 @@ LOADING_BYTES = (
     2**20
 )  # per second; a shell that asks five times a second by grep and sleep reads 110 KiB/s, all of it their libraries
 AT_ONCE = 0.0  # seconds that somebody must be watched who is seen to use CPU time between two looks
-HELD_BY_OTHERS = ("file_lock", "network", "pipe_empty")  # ends whose ``others`` are processes
+HELD_BY_OTHERS = ("file_lock", "network", "pipe_empty", "pipe_full")  # ends whose ``others`` are processes
 SETTLED = ("dead", "stopped", "traced", "cycle")  # ends that nobody's work beside them heals
 
 

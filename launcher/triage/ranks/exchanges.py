@@ -24,8 +24,8 @@ def may_go_on(names: Collection[str]) -> bool:
     return set(names) <= POINT_TO_POINT and not one_sided(names)
 
 
-def may_send_beside(case: Case, node: Node) -> bool:
-    """Whether another thread of a rank that stands in such a call rests, and may send or receive when it wakes."""
+def may_join_beside(case: Case, node: Node) -> bool:
+    """Whether another thread of a rank that stands in a call rests, and may send, receive or join the others when it wakes."""
     return any(may_act(case.history, other) for other in other_threads(case.history, case.job, node))
 
 

@@ -8,13 +8,15 @@ How it is recognised
     The wait chain ends in a read or write on a pipe or FIFO, or passes a full one which a process of the job, that stands at something
     else, does not read; who holds the other end is known from every process' open files. Or it ends in a circle: the program writes
     into its full stdout or stderr, and its parent waits for it at another descriptor. A question on stdin, in the midst of training,
-    that a pipe does not answer is given less time than data that are late, unless it was answered before. A write to a terminal
-    that takes no more: Ctrl-S was typed there, or whoever shows it (tmux, screen, ssh) has stopped.
+    that a pipe does not answer is given less time than data that are late, unless it was answered before. So is a pipe of which
+    its own process alone holds both ends; to any other somebody may come. A write to a terminal that takes no more: Ctrl-S was
+    typed there, or whoever shows it (tmux, screen, ssh) has stopped.
 
 What it is mistaken for
     A slow reader: the writer runs now and then. A queue between the job's own processes: the chain goes on to the other end.
     ``waiting_for_input``: a terminal too, but it is read. A program that another one outside of the job drives over its stdin, or
-    a FIFO whose writer outside of the job works: ``waiting_on_work``.
+    a FIFO whose writer outside of the job works: ``waiting_on_work``. A reader outside of the job that works, or rests until a set
+    time. A pause until somebody writes or its time is over.
 
 What to do next
     Read the pipe (or kill the reader, if it is stuck), redirect the job's output to a file. At a terminal, Ctrl-Q.
@@ -26,7 +28,7 @@ import msgspec
 
 from perfwatch.probes.readings import Descriptor, Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal, who
+from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal, wakes_soon, who
 from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Finding, Outcome
@@ -35,6 +37,7 @@ from perfwatch.triage.waits.edges import STREAMS
 from perfwatch.triage.waits.full_pipe import not_read
 from perfwatch.triage.waits.held_terminal import held
 from perfwatch.triage.waits.node import culprit
+from perfwatch.triage.waits.pipe_ends import other_end
 from perfwatch.triage.waits.questions import asks_once
 from perfwatch.triage.waits.undrained import Undrained, undrained
 from perfwatch.triage.waits.workers import idle
@@ -42,55 +45,51 @@ from perfwatch.triage.words.frames import show
 
 CAUSE = Cause("blocked_pipe", "hung", "user_code", (Thread, Descriptor))
 
-ANY_TIME = 0.78  # confidence while somebody outside of the job holds the write end: that one may send at any time
+ANY_TIME = (
+    0.78  # confidence while somebody may come: who holds the write end, cannot be seen, or opens a FIFO by its name
+)
 
 
 def judge(case: Case) -> Outcome:
     """Fires on a chain that ends in a pipe."""
     for chain in case.still_chains:
-        end = chain.end
         if (found := undrained(case, chain)) is not None:
             return _undrained(case, chain, found)
         if (between := not_read(case, chain)) is not None:
             return between
+        end = chain.end
         if end.kind not in ("pipe_full", "pipe_empty") or not end.still or "child" in chain.through:
             continue
         if "pool" in chain.through and idle(end.node):
             continue  # a worker of a pool that waits for its next task
         asks = end.kind == "pipe_empty" and asks_once(case, chain)
-        if end.kind == "pipe_empty" and not asks and goes_on(case, chain):
+        if not asks and (goes_on(case, chain) or wakes_soon(case, end)):
             continue
-        if (terminal := held(case, chain)) is not None:
-            return terminal
-        holders = ", ".join(f"pid {pid}" for pid in end.others[:3])
-        wait = end.node.wait
-        opens = wait is not None and wait.kind == "open"
-        writes = end.kind == "pipe_full" or (wait is not None and wait.writes)
-        far = "read" if writes else "write"
-        inherited = end.descriptor is not None and set(end.descriptor.writers) - {end.node.pid}
-        missing = f"nobody else holds its {far} end"
-        if holders:
-            missing = f"the {'reader' if writes else 'writer'} is {holders}"
-        elif inherited and not writes:
-            missing = "those who hold its write end wait for this reader themselves"
-        name = end.descriptor.target if end.descriptor else end.detail
-        stream = STREAMS.get(end.descriptor.fd) if end.descriptor else None
-        which = f" ({stream})" if stream else ""
-        return hung(
-            case,
-            CAUSE.name,
-            chain,
-            owner=CAUSE.owner,
-            summary=f"{who(chain)} {'waits for an answer on' if asks else _does(opens, writes)} {name}{which}; {missing}",
-            patience=STRUCTURAL_SECONDS if not holders or writes or asks else temporal(case),
-            ceiling=ANY_TIME if holders and not writes else 1.0,
-            evidence=(
-                case.saw("pipe", name, "the other end", missing, "somebody reads" if writes else "somebody writes"),
-            ),
-            alternatives=(Alternative(cause="slow_output", refuted_by="not one write went through meanwhile"),),
-            next=(f"ls -l {quote(name)}" if name.startswith("/") else f"ls -l /proc/{end.node.pid}/fd",),
-        )
+        return held(case, chain) or _of_pipe(case, chain, asks)
     return None
+
+
+def _of_pipe(case: Case, chain: Chain, asks: bool) -> Finding:
+    """Of a pipe that stays as it is; ``asks``: the program put a question to whoever is at the other end."""
+    end, pipe, wait = chain.end, chain.end.descriptor, chain.end.node.wait
+    opens = wait is not None and wait.kind == "open"
+    writes = end.kind == "pipe_full" or (wait is not None and wait.writes)
+    missing, may_come = other_end(case, end, opens=opens, writes=writes)
+    name = pipe.target if pipe else end.detail
+    stream = STREAMS.get(pipe.fd) if pipe else None
+    which = f" ({stream})" if stream else ""
+    return hung(
+        case,
+        CAUSE.name,
+        chain,
+        owner=CAUSE.owner,
+        summary=f"{who(chain)} {'waits for an answer on' if asks else _does(opens, writes)} {name}{which}; {missing}",
+        patience=STRUCTURAL_SECONDS if asks or not may_come else temporal(case),
+        ceiling=ANY_TIME if may_come else 1.0,
+        evidence=(case.saw("pipe", name, "the other end", missing, "somebody reads" if writes else "somebody writes"),),
+        alternatives=(Alternative(cause="slow_output", refuted_by="not one write went through meanwhile"),),
+        next=(f"ls -l {quote(name)}" if name.startswith("/") else f"ls -l /proc/{end.node.pid}/fd",),
+    )
 
 
 def _undrained(case: Case, chain: Chain, found: Undrained) -> Finding:

@@ -52,13 +52,12 @@ from perfwatch.triage.waits.releasing import (
     waits_too,
     why_nobody_comes,
 )
-from perfwatch.triage.waits.signalled import may_signal
 from perfwatch.triage.waits.threads import A_TASK, OTHERS_MOVE, OUTSIDE_HELD, awaited
 from perfwatch.triage.waits.undrained import undrained
 
 CAUSE = Cause("deadlocked_locks", "hung", "user_code", (Thread, Stack))
 
-CEILING_DOUBTFUL = 0.78  # others move, a process outside or a signal may come, or it may be no lock
+CEILING_DOUBTFUL = 0.78  # others move, a process outside may come, or it may be no lock
 SILENT_TASKS = (
     "a task that ended with an error tells nobody before it is awaited: asyncio.TaskGroup, or add_done_callback"
 )
@@ -95,8 +94,7 @@ def _finding(case: Case, chain: Chain) -> Finding:
     moving = end.detail == OTHERS_MOVE
     elsewhere = bool(end.node.wait and end.node.wait.shared and end.others)
     guessed = elsewhere or REMOTE in chain.through
-    signals = may_signal(case, end.node)
-    doubtful = moving or signals or end.detail == OUTSIDE_HELD or may_ask(case.history, case.job, end.node)
+    doubtful = moving or end.detail == OUTSIDE_HELD or may_ask(case.history, case.job, end.node)
     ceiling = CEILING_DOUBTFUL if doubtful else CEILING_ELSEWHERE if guessed else 1.0
     beside = blocked_beside(case, chain) if moving else partners(case, chain)
     loops = idle_loops(case, chain) if moving and not beside else []
@@ -104,7 +102,6 @@ def _finding(case: Case, chain: Chain) -> Finding:
     ended = ended_beside(case, chain) if end.kind == "lock" else []
     lock = turn_of(chain) if end.kind == "cycle" else awaited(end.node)
     told = why_nobody_comes(end, lock, beside, loops, elsewhere=elsewhere, moving=moving)
-    told += f", unless its handler of {' or '.join(signals)} does" if signals else ""
     told += "".join(f"; {named(p, end.node.pid)} blocks its own event loop" for p in blocking[:1])
     told += "".join(f"; {one.told}" for one in ended[:3])
     found = hung(

@@ -23,7 +23,14 @@ import msgspec
 
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
+from perfwatch.triage.hang import (
+    STRUCTURAL_SECONDS,
+    hung,
+    outlasts,
+    temporal,
+    wakes_soon,
+    who,
+)
 from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.ranks.leaving import left_over, others_train
 from perfwatch.triage.rule import Cause
@@ -31,10 +38,13 @@ from perfwatch.triage.shares.profile import at_training
 from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import Node, culprit, node_of
+from perfwatch.triage.waits.releasing import until_released
+from perfwatch.triage.waits.threads import OTHERS_MOVE
 from perfwatch.triage.words.frames import any_tag, is_user, show, tags
 
 CAUSE = Cause("hung_at_exit", "hung", "user_code", (Thread, Stack))
 
+MAY_MOVE = 0.78  # other threads may let the last one go on
 INFERRED = 0.78  # only what is missing from the stack speaks for it
 STARTS = ("<module>", "_run_module_as_main", "_run_module_code")
 UNREADABLE = "\ufffd"  # in a command line: that file's name is not UTF-8, and py-spy 0.4 leaves its frames out
@@ -63,8 +73,8 @@ def judge(case: Case) -> Outcome:
             chain,
             owner=CAUSE.owner,
             summary=f"training is over, but the process does not end: {who(chain)} waits for {waits_for or chain.awaited}",
-            patience=_patience(case, chain),
-            ceiling=past,
+            patience=max(_patience(case, chain), until_released(case, chain)),
+            ceiling=min(past, MAY_MOVE) if chain.end.detail == OTHERS_MOVE else past,
             alternatives=(Alternative(cause="checkpointing", refuted_by="no save frame and no io on the chain"),),
             next=(
                 *((UNREAD,) if "feeder" in chain.end.node.tags else ()),
@@ -108,5 +118,6 @@ def _started(stack: Stack) -> bool:
 def _patience(case: Case, chain: Chain) -> float:
     # Only this process could read it, and it is over; or a terminal is held.
     unread = chain.end.kind == "pipe_full" and not chain.end.others
-    certain = chain.end.kind in ("lock", "cycle") or unread or outlasts(case, chain.end)
+    locked = chain.end.kind in ("lock", "cycle") and chain.end.detail != OTHERS_MOVE
+    certain = locked or unread or outlasts(case, chain.end)
     return STRUCTURAL_SECONDS if certain else temporal(case)

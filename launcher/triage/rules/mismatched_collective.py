@@ -19,8 +19,9 @@ What it is mistaken for
     A rank in no collective: ``stalled_collective``. A call whose data is still on its way over a slow network: who has got its
     part may be in the next one. So nothing may go over the ranks' connections; where those cannot be read, the whole patience is
     given. Pipeline stages that send and receive: those differ by design and are not called a mismatch, unless all of them receive
-    (or all send), some are in a collective, or (without cards) nothing goes over their connections, beyond the patience, and no
-    other thread of theirs works. Where one rests that may yet send, five times the patience is given, and it is less sure.
+    (or all send), some are in a collective, or (without cards) nothing goes over their connections, beyond the patience. A rank
+    of which another thread will make the call, or send: while one works nothing is said; where one rests that may do so, the
+    patience is given, for what is sent five times that, and it is less sure.
 
 What to do next
     Compare the named lines: which condition sends the ranks apart?
@@ -37,7 +38,7 @@ from perfwatch.triage.moving.working import goes_on_within
 from perfwatch.triage.ranks import mpi
 from perfwatch.triage.ranks.different_calls import by_counts
 from perfwatch.triage.ranks.disagreeing import by_records, in_a_ring
-from perfwatch.triage.ranks.exchanges import POINT_TO_POINT, at_odds, may_go_on, may_send_beside, one_sided
+from perfwatch.triage.ranks.exchanges import POINT_TO_POINT, at_odds, may_go_on, may_join_beside, one_sided
 from perfwatch.triage.ranks.leaving import left_early
 from perfwatch.triage.ranks.other_groups import in_other_groups
 from perfwatch.triage.ranks.polling_apart import polling_apart
@@ -52,7 +53,7 @@ CAUSE = Cause("mismatched_collective", "hung", "user_code", (Process, Thread, St
 
 SAME_NAME = 0.8  # the same collective from different lines: a mismatch of order or of size, seen less directly
 PATIENT = 5.0  # times the patience where another thread rests that may yet send
-RESTS_BESIDE = 0.7
+RESTS_BESIDE = 0.7  # or make the call itself, as one that writes a checkpoint does
 
 
 def judge(case: Case) -> Outcome:
@@ -81,18 +82,18 @@ def judge(case: Case) -> Outcome:
     moves = travels(case)
     if moves:
         return None  # one call's data is still on its way; who has got all of it may be in the next one
-    with_cards = any(cards_of(case.history, rank.pid).uuids for rank in case.ranks)
-    unseen = moves is None or with_cards  # NVLink has no sockets
-    if (may_go_on(names) and unseen) or (len(places) == 1 and not one_sided(names)):
+    with_cards = any(cards_of(case.history, rank.pid).uuids for rank in case.ranks)  # NVLink has no sockets
+    if (may_go_on(names) and (moves is None or with_cards)) or (len(places) == 1 and not one_sided(names)):
         return None
-    if not names & POINT_TO_POINT:
-        patience = temporal(case) if moves is None else STRUCTURAL_SECONDS
-        return _told(case, places, patience, 1.0 if len(names) > 1 else SAME_NAME)
     if any(goes_on_within(case, chain.end.node) for chain in chains):
         return None
-    if any(may_send_beside(case, chain.end.node) for chain in chains):
-        return _told(case, places, PATIENT * temporal(case), RESTS_BESIDE)
-    return _told(case, places, temporal(case), SAME_NAME)
+    exchanges = bool(names & POINT_TO_POINT)
+    if any(may_join_beside(case, chain.end.node) for chain in chains):
+        return _told(case, places, temporal(case) * (PATIENT if exchanges else 1.0), RESTS_BESIDE)
+    if exchanges:
+        return _told(case, places, temporal(case), SAME_NAME)
+    patience = temporal(case) if moves is None else STRUCTURAL_SECONDS
+    return _told(case, places, patience, 1.0 if len(names) > 1 else SAME_NAME)
 
 
 def _told(case: Case, places: dict[tuple[str, str | None], list[Chain]], patience: float, ceiling: float) -> Outcome:

@@ -30,7 +30,7 @@ from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import STRUCTURAL_SECONDS, holder_wakes, hung, nearest, silent_seconds, temporal, who
 from perfwatch.triage.moving.memory import has_come_back_from, kept, lull
-from perfwatch.triage.moving.working import busy_with, goes_on, works
+from perfwatch.triage.moving.working import busy_with, goes_on, started_by, works
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
@@ -78,7 +78,7 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
     )
     holders = ", ".join([*map(_holder, inside), *(outside.said(case, pid) for pid in outside.holders(case, end))][:3])
     blocked = own and end.node.wait is not None and end.node.wait.forever
-    twice = blocked and not sharers(case.job, end.node)
+    twice = blocked and not sharers(case.job, end.node) and not started_by(case, end.node.pid)
     if own:
         first = TAKEN_TWICE if twice else INHERITED if blocked else "another connection of its own process"
         holders = f"{first} ({holders})" if holders else first

@@ -6,7 +6,7 @@ What it means
 How it is recognised
     The wait chain leads to a child process; or, while no step is seen and the loop around the wait makes none, to a pool's worker
     that hands over results, or through a pipe or a socket to a process that the rank started; or it ends at a file lock that
-    somebody holds, or at an empty pipe into which somebody outside of the job writes, or it asks again and again for a file, or for
+    somebody holds, or at a pipe at whose other end somebody outside of the job is, or it asks again and again for a file, or for
     what only others can change (a flag in shared memory), while a child of its own, or another rank with something else to do than
     to ask as well, is there. And that process (or what it started) uses CPU time or reads and writes, in a thread that is not a
     mere heartbeat beside one that stands still. Or other threads of its own process, or in native code what it has started, may

@@ -26,7 +26,7 @@ PATIENT_SECONDS = (
 )
 DELIVERED_SECONDS = 15.0  # since a pool's worker handed over a result
 LOOKS_FOR_A_FILE = ("file_lock", "file_poll")
-HELD = ("file_lock", "pipe_empty")  # by those who are known by number, in the job or outside of it
+HELD = ("file_lock", "pipe_empty", "pipe_full")  # by those who are known by number, in the job or outside of it
 
 
 def asked(case: Case, chain: Chain) -> tuple[int, ...]:

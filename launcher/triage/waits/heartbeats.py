@@ -5,6 +5,7 @@ from perfwatch.triage.waits.node import Node
 from perfwatch.triage.waits.polling import source_of
 from perfwatch.triage.words.code import names
 
+MEANT_SECONDS = 600.0  # of sleep, at most: who stops a run by a sleep sleeps for hours, or for ever
 HEARTBEATS_PER_SECOND = 0.5  # a heartbeat wakes at least so often: twice within one look of a few seconds
 # All that a heartbeat calls; a loop that calls anything else may hand something over.
 HEARTBEAT_CALLS = frozenset(

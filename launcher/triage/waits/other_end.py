@@ -9,7 +9,9 @@ from perfwatch.triage import present
 from perfwatch.triage.history import History
 from perfwatch.triage.roles.job import Job, Member
 from perfwatch.triage.waits import workers
+from perfwatch.triage.waits.heartbeats import may_act
 from perfwatch.triage.waits.node import Node, node_of
+from perfwatch.triage.waits.threads import other_threads
 
 AT_ONCE_TICKS = 100  # a hundredth of a second each: forks of one loop
 
@@ -36,9 +38,14 @@ def user(history: History, job: Job, node: Node, socket: r.Socket) -> tuple[Node
 
 
 def lost(history: History, job: Job, node: Node, socket: r.Socket) -> tuple[Node, ...]:
-    """The child that is no more, where every living one that may hold the other end waits for this process itself."""
+    """The child that is no more, where every living one that may hold the other end waits for this process itself.
+
+    Where no other process holds it, a thread of its own that runs or may wake has it as likely as the child had.
+    """
     gone = workers.gone(job, node) if "mp_receive" in node.inner else ()
     inside = [node_of(history, job, m.pid) for m in _holders(job, node, socket)]
+    if not inside and any(may_act(history, one) for one in other_threads(history, job, node)):
+        return ()
     idle = all(_talks_to(history, one, node.pid) for one in inside)
     return (node_of(history, job, gone[-1]),) if gone and idle else ()
 

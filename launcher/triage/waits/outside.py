@@ -1,4 +1,4 @@
-"""Processes outside of the job that hold a lock which one of it waits for: do they rest, and for ever?
+"""Processes outside of the job that hold a lock which one of it waits for, or could empty its full pipe: do they rest, and for ever?
 
 Of them only numbers are known: what they have used, and what the kernel says of their threads. One that rests may wait for
 something that comes, so it is watched before its victim is called hung, and that is said with less confidence.
@@ -15,11 +15,12 @@ UNREADABLE_SECONDS = 10.0  # after these it is not looked at any more whether it
 NAP_SECONDS = 10.0  # a shorter sleep is one of many: who polls or backs off wakes, and sleeps again
 JUST_WOKEN_SECONDS = 2.0  # by then a later look has told what it does instead
 UNKNOWN = 0.78  # confidence where a holder outside of the job may wait for something that comes
+HELD = ("file_lock", "pipe_full")  # ends that others hold: a lock, or the only end from which a pipe could be emptied
 
 
 def holders(case: Case, end: End) -> tuple[int, ...]:
-    """Those who hold the lock at the end of a chain and are no members of the job."""
-    return tuple(pid for pid in end.others if pid not in case.job.members) if end.kind == "file_lock" else ()
+    """Those who hold the lock, or the other side of the full pipe, at the end of a chain and are no members of the job."""
+    return tuple(pid for pid in end.others if pid not in case.job.members) if end.kind in HELD else ()
 
 
 def workers(case: Case, end: End) -> tuple[int, ...]:
@@ -53,6 +54,16 @@ def ceiling(case: Case, end: End) -> float:
     """The most that a hang may be said with where it depends on a process outside of the job."""
     pids = (*holders(case, end), *workers(case, end))
     return 1.0 if all(_rests_for_ever(case, pid) for pid in pids) else UNKNOWN
+
+
+def asks_elsewhere(case: Case, end: End) -> bool:
+    """Whether each thread of theirs rests for ever, or in a read without a deadline: for a key, as a pager does."""
+    looks = [look for pid in holders(case, end) for look in _looks(case, pid)]
+    return bool(looks) and all(look is not None and _asks(case, look.reading) for look in looks)
+
+
+def _asks(case: Case, thread: Thread) -> bool:
+    return _for_ever(case, thread) or (thread.wait is not None and thread.wait.kind == "read")
 
 
 def wakes_in(case: Case, end: End) -> float | None:
@@ -123,5 +134,5 @@ def _named_for(case: Case, end: End) -> float:
     if end.descriptor is None:
         return 0.0
     looks = case.history.series(Descriptor, end.node.pid, end.descriptor.fd)
-    named = [look.at for look in looks if set(look.reading.lock_holders).intersection(end.others)]
+    named = [look.at for look in looks if {*look.reading.lock_holders, *look.reading.readers}.intersection(end.others)]
     return case.at - min(named, default=case.at)

@@ -10,6 +10,7 @@ from perfwatch.probes import readings as r
 from perfwatch.triage.history import History
 from perfwatch.triage.roles.job import Job
 from perfwatch.triage.waits import workers
+from perfwatch.triage.waits.heartbeats import may_act
 from perfwatch.triage.waits.node import End, Node, node_of
 from perfwatch.triage.waits.threads import OTHERS_MOVE, other_threads, worked_for
 from perfwatch.triage.waits.workers import Found
@@ -20,11 +21,11 @@ COMPUTES = 0.2  # of a core
 def writers(history: History, job: Job, node: Node, pipe: r.Descriptor, name: str) -> Found | None:
     """Who may write into a pipe that no other living process holds; None where that is nobody.
 
-    Of the threads of its own process one that moves is the end, as if it might release a lock. Else it was the last child that is
-    gone; without one, threads that stand are followed to what they wait for.
+    Of the threads of its own process one that moves, or rests until a moment, is the end, as if it might release a lock. Else it
+    was the last child that is gone; without one, threads that stand are followed to what they wait for.
     """
     others = _own(history, job, node, pipe)
-    moving = [other for other in others if other.motion.frozen is not True]
+    moving = [other for other in others if other.motion.frozen is not True or may_act(history, other)]
     gone = workers.gone(job, node)
     if gone and not moving:
         return f"pid {gone[-1]} to write to {name}", (node_of(history, job, gone[-1]),), None

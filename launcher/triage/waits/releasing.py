@@ -4,13 +4,13 @@ from collections.abc import Iterable
 
 from perfwatch.probes.readings import Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import silent_seconds
+from perfwatch.triage.hang import due_seconds, silent_seconds
 from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.verdict import Evidence
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.heartbeats import has_timeout
+from perfwatch.triage.waits.heartbeats import MEANT_SECONDS, has_timeout, may_act
 from perfwatch.triage.waits.native_waits import carries, reduces
-from perfwatch.triage.waits.node import End, Node, node_of
+from perfwatch.triage.waits.node import End, Node, node_of, silence
 from perfwatch.triage.waits.threads import (
     A_LOCK,
     A_TASK,
@@ -66,9 +66,12 @@ def until_released(case: Case, chain: Chain) -> float:
     for other in releasers(case.history, case.job, chain.end.node):
         left = other.wait.remaining_seconds if other.wait is not None else None
         grown = case.history.growth(Thread, other.pid, other.tid, of=lambda t: t.voluntary_switches, seconds=silent)
-        if left is not None and left <= LONG_SLEEP_SECONDS and (grown is None or grown[0] < ROUNDS):
+        longest = LONG_SLEEP_SECONDS if other.pid == chain.end.node.pid else MEANT_SECONDS
+        if left is not None and left <= longest and (grown is None or grown[0] < ROUNDS):
             waited = max(waited, silent + left + MARGIN_SECONDS)
-    return waited
+    others = (one for one in other_threads(case.history, case.job, chain.end.node) if may_act(case.history, one))
+    due = max((due_seconds(case, one, silence(case.history, one) or 0.0) for one in others), default=0.0)
+    return max(waited, silent + due) if due else waited
 
 
 def blocked_beside(case: Case, chain: Chain) -> list[Node]:

@@ -7,7 +7,7 @@ from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import dominant, python_threads
 from perfwatch.triage.present import open_file
 from perfwatch.triage.roles.job import Job
-from perfwatch.triage.waits.heartbeats import hands_over, has_timeout, may_act, ticks, waits_forever
+from perfwatch.triage.waits.heartbeats import MEANT_SECONDS, hands_over, has_timeout, may_act, ticks, waits_forever
 from perfwatch.triage.waits.lock_owners import may_own
 from perfwatch.triage.waits.native_waits import in_native_code, may_serve, nobody_left, reduces, unseen_share
 from perfwatch.triage.waits.node import NATIVE_WAIT, End, Node, node_of, silence
@@ -22,6 +22,7 @@ A_BARRIER = "the others at a barrier"
 ROOM = "room in a queue"
 A_REMOTE_CALL = "a remote call"
 AN_OWN_PIPE = "what another thread of its process is to write into a pipe"
+NEWS = "something on the files that it watches"
 A_TASK = "a task of its event loop that could run"  # asyncio asks its selector without a timeout when no timer is set
 # CPython 3.8 to 3.13: a plain lock is C and has no frame; what has one is written in Python.
 ENTERED = {
@@ -62,6 +63,9 @@ def waits(history: History, job: Job, node: Node) -> tuple[str, tuple[Node, ...]
         return f"thread {asked[0].name or asked[0].tid}", asked, None
     others = other_threads(history, job, node)
     polls = node.wait is not None and node.wait.kind == "poll" and not native
+    if polls and "asyncio" in node.inner and node.wait is not None and not node.wait.forever:
+        # with a timer it goes on by itself, and not by who waits for a future of its
+        others = [other for other in others if "futures_wait" not in other.inner]
     if any_tag(node.inner, "thread_join", "futures_wait") or polls:
         joined = worked_for(history, others)
         if joined:
@@ -77,7 +81,9 @@ def waits(history: History, job: Job, node: Node) -> tuple[str, tuple[Node, ...]
         others, unsure = may_own(history, node, others, rivals)
     leading = [other for other in others if _leads_on(history, other) and (not native or may_serve(node, other))]
     onward = nearest(history, node, leading)
-    if onward:
+    if onward and not (
+        all(map(_sleeps, onward)) and any(may_act(history, one) for one in others if one not in leading)
+    ):
         return f"thread {onward[0].name or onward[0].tid}", tuple(onward), None
     return _ends_here(history, job, node, others, unsure=unsure)
 
@@ -135,8 +141,8 @@ def awaited(node: Node) -> str:
         return A_REMOTE_CALL
     if node.wait is not None and node.wait.kind == "read":
         return AN_OWN_PIPE
-    if "asyncio" in node.inner and node.wait is not None and node.wait.kind == "poll":
-        return A_TASK
+    if node.wait is not None and node.wait.kind == "poll":
+        return A_TASK if "asyncio" in node.inner else NEWS
     frames = inner_frames(node.stack) if node.stack is not None else ()
     files = ("/threading.py", "/multiprocessing/synchronize.py", "/multiprocess/synchronize.py")
     entered = [short_name(frame.function) for frame in frames if frame.file.endswith(files)]
@@ -195,6 +201,11 @@ def _leads_on(history: History, node: Node) -> bool:
     return wait.kind != "sleep" or (wait.remaining_seconds or 0.0) > LONG_SLEEP_SECONDS
 
 
+def _sleeps(node: Node) -> bool:
+    """A thread that rests for long may be who is waited for, or a servant that nobody waits for: others that wake before may come."""
+    return node.wait is not None and node.wait.kind == "sleep"
+
+
 def _listens(history: History, node: Node) -> bool:
     """A thread that waits for visitors or for a key: it is idle, not stuck."""
     if node.wait is None or node.wait.fd is None:
@@ -250,7 +261,7 @@ def _comes_back(node: Node) -> bool:
     """Whether a thread runs, or waits for something that may end soon."""
     if node.wait is None:
         return node.motion.frozen is not True
-    return not node.wait.forever and (node.wait.remaining_seconds or 0.0) <= LONG_SLEEP_SECONDS
+    return not node.wait.forever and (node.wait.remaining_seconds or 0.0) <= MEANT_SECONDS
 
 
 def releasers(history: History, job: Job, node: Node) -> list[Node]:

@@ -11,6 +11,8 @@ def waits_for(case: Case, chain: Chain, node: Node) -> str:
     """The beginning of a sentence that ends with the process that works; whether for this wait, is told by some ends only."""
     end, pipe = chain.end, chain.end.descriptor
     what = f"data on {pipe.target} from " if end.kind == "pipe_empty" and pipe is not None else ""
+    if end.kind == "pipe_full" and pipe is not None:
+        what = f"room in the pipe {pipe.target}, whose reader is "
     if in_collective(case, chain):
         where = chain.awaited if end.kind == "collective" else "a collective"
         return f"the other ranks wait in {where} for rank {node.rank}, "

@@ -49,7 +49,10 @@ def pool(history: History, job: Job, node: Node) -> Found | None:
     inside = [node_of(history, job, node.pid, tid) for tid in python_threads(history, node.pid) if tid != node.tid]
     threads = tuple(n for n in inside if any_tag(n.tags, "futures_worker", "pool_worker") and not idle(n))
     threads = tuple(n for n in threads if not _serves_nobody(history, n)) or threads
-    service = [n for n in inside if any_tag(n.tags, *EXECUTOR_TAGS)]
+    kinds = (
+        EXECUTOR_TAGS if "pool_wait" in node.inner else EXECUTOR_TAGS[1:]
+    )  # a future is none of multiprocessing's pool
+    service = [n for n in inside if any_tag(n.tags, *kinds)]
     feeding = tuple(n for n in service if n.frame is not None and is_user(n.frame))
     if threads or feeding:
         chosen = threads or feeding
