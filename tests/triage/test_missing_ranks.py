@@ -10,8 +10,11 @@ from perfwatch.probes.readings import Process
 from perfwatch.recording import Record, load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.verdict import Verdict
+from tests.triage.retold import retold
 
-CASE = Path(__file__).parent / "recordings" / "blocked_rendezvous" / "fires" / "at_different_ports"
+RECORDINGS = Path(__file__).parent / "recordings" / "blocked_rendezvous" / "fires"
+CASE = RECORDINGS / "at_different_ports"
+LEFT = RECORDINGS / "rank_that_has_left"
 
 
 def of_five(record: Record, here: int | None) -> Record:
@@ -44,3 +47,11 @@ def test_of_a_job_on_two_machines_nobody_is_blamed_from_one_of_them() -> None:
     verdict = judged(2)
 
     assert (verdict.cause, verdict.culprits) == ("blocked_rendezvous", ())
+
+
+def test_a_rank_that_has_left_is_named_by_those_who_wait_for_its_key() -> None:
+    """It ended well, by its own account: nothing but the wait of the others tells that it was needed."""
+    verdict = retold(LEFT)
+
+    assert "has ended (exited with code 0)" in verdict.summary
+    assert [one.rank for one in verdict.culprits] == [2]

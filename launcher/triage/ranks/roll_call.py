@@ -1,7 +1,9 @@
 """Which ranks of a job have not come, by the numbers of those that have."""
 
 from perfwatch.triage.case import Case
+from perfwatch.triage.ends.gone import how_it_ended
 from perfwatch.triage.verdict import Culprit
+from perfwatch.triage.waits.node import culprit, node_of
 
 MOST_NAMED = 8
 
@@ -11,6 +13,14 @@ def blamed(case: Case, ranks: list[int]) -> tuple[Culprit, ...]:
     here = {rank.process.local_world_size for rank in case.ranks}
     elsewhere = any(size is not None and size < (case.job.world_size or 0) for size in here)
     return () if elsewhere else tuple(Culprit(pid=0, rank=rank) for rank in ranks[:MOST_NAMED])
+
+
+def departed(case: Case) -> tuple[tuple[Culprit, ...], str]:
+    """The ranks that have ended while others are here, and that in words: ``; rank 2 (pid 7) has ended (exited with code 0)``."""
+    ended = [rank for rank in case.job.ranks if not rank.alive][:MOST_NAMED]
+    told = ((rank, how_it_ended(case.history, rank.pid)) for rank in ended)
+    words = (f"; rank {rank.rank} (pid {rank.pid}) has ended{f' ({how})' if how else ''}" for rank, how in told)
+    return tuple(culprit(node_of(case.history, case.job, rank.pid)) for rank in ended), "".join(words)
 
 
 def missing(present: list[int], seen: int, size: int | None) -> list[int]:

@@ -6,7 +6,8 @@ What it means
 
 How it is recognised
     The training thread stands in torch's rendezvous or process-group setup, or in a store's wait; fewer ranks than WORLD_SIZE
-    are seen, or the store's peer does not answer. A rank that is there, and stands still elsewhere, is the one to blame.
+    are seen, or the store's peer does not answer. A rank that is there, and stands still elsewhere, is the one to blame, or else
+    one that has ended.
 
 What it is mistaken for
     A slow start: ranks still appear. A collective: that is after the rendezvous.
@@ -22,7 +23,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, silent_seconds, temporal, who
 from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.ranks.absence import listed, rank_of
-from perfwatch.triage.ranks.roll_call import MOST_NAMED, absent, blamed, missing
+from perfwatch.triage.ranks.roll_call import MOST_NAMED, absent, blamed, departed, missing
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Evidence, Finding, Outcome
 from perfwatch.triage.waits import rendezvous
@@ -47,6 +48,7 @@ def judge(case: Case) -> Outcome:
         open_for = None if chain.end.detail == "store" else rendezvous.open_seconds(case.history, case.job)
         present = sorted(r.rank for r in case.ranks if r.rank is not None)
         lacking = "" if size is None or seen >= size else f"; {absent(present, seen, size)}"
+        ended, has_ended = departed(case)
         gone = missing(present, seen, size)
         shown = f"{present or seen} of {size or 'an unknown number'}"
         found = hung(
@@ -54,7 +56,9 @@ def judge(case: Case) -> Outcome:
             CAUSE.name,
             chain,
             owner="user_code" if late else CAUSE.owner,
-            summary=_kept_away(case, late[0]) if late else f"{who(chain)} waits for {_awaited(case, chain)}{lacking}",
+            summary=_kept_away(case, late[0])
+            if late
+            else f"{who(chain)} waits for {_awaited(case, chain)}{lacking}{has_ended}",
             patience=temporal(case),
             silent=max(silent_seconds(case, chain), open_for or 0.0),
             ceiling=1.0 if lacking else INFERRED,
@@ -67,7 +71,9 @@ def judge(case: Case) -> Outcome:
         )
         if late:
             return _blaming(found, late)
-        return msgspec.structs.replace(found, culprits=blamed(case, gone)) if gone else found
+        if ended or gone:
+            return msgspec.structs.replace(found, culprits=ended or blamed(case, gone))
+        return found
     return None
 
 
