@@ -9,7 +9,8 @@ How it is recognised
     The training thread stands, for a good part of the time, at a line of its own that takes a lock or waits for a condition,
     asleep in a futex without a timeout, and goes on again and again; a single other Python thread of the process runs or rests
     (in a sleep, or for an answer from the network) within a ``with`` of a lock of that name, or in a loop that acquires it. Failing
-    that, the one that runs most, less surely where its own lines take none.
+    that, the one that runs most, less surely where its own lines take none. Or the workers of its loader wait for a file's lock,
+    which now one of them has and now another.
     Of the GIL: the training thread hardly runs, sleeps in a futex with a timeout of 5 ms many times a second, at whatever line,
     and other threads own the GIL in most of the dumps.
 
@@ -29,6 +30,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import motion, moves, python_threads
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.locked_in_turn import workers_in_turn
 from perfwatch.triage.shares.own_work import takes_a_lock
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.slowness import FEW_SAMPLES, LOST_SHARE, WINDOW_SECONDS, certainty, slow
@@ -45,14 +47,13 @@ ASLEEP_SHARE = 0.5  # of the looks at the thread, for each share of samples at t
 WORKING_SHARE = 0.2  # of a core: the one that holds it
 RESTED_SECONDS = 2.0  # longer than the waits within a healthy step
 TAKEN = 2  # times that it was seen to go on
-CEILING_RESTING = 0.77
 CEILING_ONE_OF_THEM = 0.7  # several run, and no text says which of them holds it; or the only one is within no ``with``
-CEILING = 0.88  # who holds the lock is inferred: it is the thread that runs meanwhile
+CEILING, CEILING_RESTING = 0.88, 0.77  # who holds the lock is inferred: it is the thread that runs, or rests, meanwhile
 
 
 def judge(case: Case) -> Outcome:
-    """Fires on a training thread that sleeps for a lock again and again while another thread runs: its own lock, or the GIL."""
-    own, gil = _kept_from_lock(case), kept_from_gil(case, CAUSE)
+    """Fires on a training thread that sleeps for a lock again and again while another thread runs, or whose workers wait for one."""
+    own, gil = _kept_from_lock(case) or workers_in_turn(case, CAUSE), kept_from_gil(case, CAUSE)
     found = [one for one in (own, gil) if isinstance(one, Finding)]
     return max(found, key=lambda one: one.lost_share or 0.0) if found else gil
 

@@ -23,6 +23,7 @@ from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.cpu import spare_cores
+from perfwatch.triage.shares.locked_in_turn import turns
 from perfwatch.triage.shares.producing import work
 from perfwatch.triage.shares.rollouts import in_environment
 from perfwatch.triage.shares.starving import Starving, awaits_data, starving
@@ -45,7 +46,7 @@ def judge(case: Case) -> Outcome:
     if does.mostly not in ("computing", "waiting"):
         return None
     computes = does.mostly == "computing"
-    if _makes_experience(case, found):
+    if _makes_experience(case, found) or (not computes and turns(case, found) is not None):
         return None
     uneven = computes and 0 < does.computing < found.workers
     return found.finding(
