@@ -11,10 +11,11 @@ from perfwatch.recording import Recording
 from perfwatch.triage.cards.efficiency import efficiency
 from perfwatch.triage.case import Case
 from perfwatch.triage.contradicted import uncontradicted
-from perfwatch.triage.hang import wakes_soon, who
+from perfwatch.triage.hang import who
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.measured import measured_by
 from perfwatch.triage.moving.motion import moves
+from perfwatch.triage.patience import wakes_soon
 from perfwatch.triage.ranks.lateness import who_train
 from perfwatch.triage.roles.restarts import unproven
 from perfwatch.triage.rule import Rule

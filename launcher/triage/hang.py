@@ -1,91 +1,19 @@
 """What every rule about a hang shares: patience by the end of the chain, independent witnesses, and the finding itself."""
 
 from collections.abc import Iterable
-from itertools import pairwise
 
-from perfwatch.probes.readings import Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import how_it_ended
 from perfwatch.triage.independence import ONE_SOURCE, certainty_of_a_hang
-from perfwatch.triage.moving.motion import MOVED_SECONDS, moves
+from perfwatch.triage.moving.motion import moves
+from perfwatch.triage.patience import DECISIVE_SECONDS, due_seconds, settles_in, temporal
 from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Finding, Outcome
 from perfwatch.triage.waits import outside
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.heartbeats import MEANT_SECONDS
-from perfwatch.triage.waits.node import End, Node
+from perfwatch.triage.waits.node import Node
 from perfwatch.triage.waits.sending import sends, untaken
 from perfwatch.triage.waits.unseen_helpers import DOUBTFUL, unseen_helper
-from perfwatch.triage.words.backing_off import next_try_seconds
 from perfwatch.triage.words.frames import show
-
-DECISIVE_SECONDS = 1.0  # two sightings, one second apart
-STRUCTURAL_SECONDS = 6.0
-SETTLED_SECONDS = 2.5  # after a thread has run: two looks, of which the second shows what it does then
-RESTED_SECONDS = 2.0  # without a run, after which one run is news
-LATE_SECONDS = 1.0  # after its deadline a thread has run again
-LONGEST_RECOVERED = 3.0  # times the longest gap that this run has recovered from
-
-
-def temporal(case: Case) -> float:
-    """Patience for an end that time may still heal: the session's, or three times what this run has recovered from."""
-    clocks = [clock for rank in case.ranks if (clock := case.steps(rank)) is not None]
-    longest = max((clock.longest_seconds or 0.0 for clock in clocks), default=0.0)
-    return max(case.patience_seconds, LONGEST_RECOVERED * longest)
-
-
-def outlasts(case: Case, end: End) -> bool:
-    """Whether the kernel says that a sleep will last longer than anybody means to wait, and it is no rest before another try.
-
-    Some minutes may be meant: until a window opens, until others have done their round.
-    Of any other wait the deadline says when it ends at the latest: what is waited for may come before.
-    """
-    wait = end.node.wait
-    if next_try_seconds(case, end.node) is not None:
-        return False
-    if wait is None or not _rests(end) or wait.remaining_seconds is None or end.node.motion.frozen is False:
-        return False  # of a thread that runs meanwhile the deadline may have been read half
-    return wait.remaining_seconds > _meant_seconds(case)
-
-
-def _rests(end: End) -> bool:
-    """Whether the end is a sleep, or a pause that whoever writes into a pipe of its own process cuts short."""
-    wait = end.node.wait
-    pauses = end.kind == "pipe_empty" and not end.others and wait is not None and wait.kind == "poll"
-    return wait is not None and (
-        wait.kind == "sleep" or (pauses and _in_its_first_round(end.node, end.silent_seconds or 0.0))
-    )
-
-
-def _in_its_first_round(node: Node, silent: float) -> bool:
-    """Whether a wait with a deadline has not yet come to it since the thread stands there: a loop waits again, and again."""
-    if node.wait is None or node.wait.remaining_seconds is None or node.motion.ran_ago_seconds is None:
-        return False
-    return silent <= node.wait.remaining_seconds + node.motion.ran_ago_seconds + LATE_SECONDS
-
-
-def due_seconds(case: Case, node: Node, silent: float) -> float:
-    """Seconds until a thread's wait is over by its own deadline, if that comes before the patience is over; what then is not known."""
-    if node.wait is None or node.wait.kind not in ("poll", "futex") or node.wait.remaining_seconds is None:
-        return 0.0
-    left = node.wait.remaining_seconds - (case.at - node.thread_at) + LATE_SECONDS
-    return left if left <= temporal(case) and _in_its_first_round(node, silent) else 0.0
-
-
-def wakes_soon(case: Case, end: End) -> bool:
-    """Whether the kernel says that the sleep, or that of who holds the lock, will end soon enough, or with the next try: no hang."""
-    wait = end.node.wait
-    sleeps = wait is not None and _rests(end) and wait.remaining_seconds is not None
-    return holder_wakes(case, end) is not None or (sleeps and not outlasts(case, end))
-
-
-def holder_wakes(case: Case, end: End) -> float | None:
-    """Seconds until a process outside of the job that holds the lock wakes from a sleep, if that is soon enough."""
-    left = outside.wakes_in(case, end)
-    return left if left is not None and left <= _meant_seconds(case) else None
-
-
-def _meant_seconds(case: Case) -> float:
-    return max(MEANT_SECONDS, case.patience_seconds)
 
 
 def witnesses(case: Case, chain: Chain) -> tuple[Evidence, ...]:
@@ -215,13 +143,10 @@ def hung(
     chain shows may let it go on, the whole patience is given, and it is less sure. What stood for as long as the looks at the hosts
     lie apart stood in all of them at once.
     """
-    shown, helper = evidence + witnesses(case, chain), unseen_helper(case, chain)
-    if helper:
-        patience, ceiling, summary = (
-            max(patience, temporal(case)),
-            min(ceiling, DOUBTFUL),
-            f"{summary}, unless {helper}",
-        )
+    if helper := unseen_helper(case, chain):
+        patience, ceiling = max(patience, temporal(case)), min(ceiling, DOUBTFUL)
+        summary = f"{summary}, unless {helper}"
+    shown = evidence + witnesses(case, chain)
     confidence = certainty_of_a_hang(shown)
     waited = silent_seconds(case, chain) if silent is None else silent
     moved = moves(case.history, chain.start.pid, chain.start.tid).ago_seconds
@@ -246,23 +171,11 @@ def hung(
                 max(patience, case.apart_seconds) - waited,
                 outside.unwatched_seconds(case, chain.end),
                 due_seconds(case, chain.end.node, waited) if chain.end.kind != "network" else 0.0,
-                _settles_in(case, chain),
+                settles_in(case, chain),
             ),
             1,
         ),
     )
-
-
-def _settles_in(case: Case, chain: Chain) -> float:
-    """Seconds until it is known why the waiting thread, or the end, has run a moment ago after a long rest: it may be on its way."""
-    woken = [
-        after.at
-        for pid, tid in {(node.pid, node.tid) for node in (chain.start, chain.end.node)}
-        for before, after in pairwise(case.history.series(Thread, pid, tid, seconds=2 * SETTLED_SECONDS))
-        if before.reading.wait is not None and (before.reading.ran_ago_seconds or 0.0) >= RESTED_SECONDS
-        if (after.reading.run_seconds or 0.0) > (before.reading.run_seconds or 0.0) + MOVED_SECONDS
-    ]
-    return max(woken, default=0.0) + SETTLED_SECONDS - case.at if woken else 0.0
 
 
 def nearest(outcomes: Iterable[Outcome]) -> Outcome:

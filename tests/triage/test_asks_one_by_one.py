@@ -3,8 +3,8 @@
 import pytest
 
 from perfwatch.probes.readings import Frame, Stack, Thread, Wait
-from perfwatch.triage.hang import LONGEST_RECOVERED
 from perfwatch.triage.history import History
+from perfwatch.triage.patience import LONGEST_RECOVERED
 from tests.triage.rank_looks import (
     BARRIER,
     FIRST,

@@ -9,9 +9,10 @@ from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.cards.spinning import acts
 from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import hung, temporal, who
+from perfwatch.triage.hang import hung, who
 from perfwatch.triage.moving.memory import engine_quiet
 from perfwatch.triage.moving.motion import dominant, motion
+from perfwatch.triage.patience import temporal
 from perfwatch.triage.verdict import Alternative, Finding
 from perfwatch.triage.waits.callbacks import SPINS, STAYS, nothing_to_do
 from perfwatch.triage.waits.chain import Chain

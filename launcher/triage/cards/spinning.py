@@ -4,9 +4,9 @@ from perfwatch.probes.readings import Thread
 from perfwatch.triage.cards.gpu import Regime, regime
 from perfwatch.triage.cards.kernels import Kernels, kernels
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import LONGEST_RECOVERED, STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.memory import engine_quiet, unfed
+from perfwatch.triage.patience import LONGEST_RECOVERED, STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.verdict import Evidence
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import Node

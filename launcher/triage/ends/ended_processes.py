@@ -8,8 +8,9 @@ from perfwatch.probes.readings import ProcessEnded, Traceback
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import how_it_ended
 from perfwatch.triage.ends.last_words import last_words
-from perfwatch.triage.hang import STRUCTURAL_SECONDS, silent_seconds, temporal, who
+from perfwatch.triage.hang import silent_seconds, who
 from perfwatch.triage.moving.memory import Lull, lull
+from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.roles.job import youngest_start_gap_seconds
 from perfwatch.triage.verdict import Culprit, Evidence, Finding
 from perfwatch.triage.waits.chain import Chain

@@ -24,8 +24,8 @@ from perfwatch.triage.fleet.compacting import OF_THE_MACHINE
 from perfwatch.triage.fleet.folding import Folded, Place, fold, newest, rank_ranges
 from perfwatch.triage.fleet.hosts import AS_OWNER, HostReport, listed
 from perfwatch.triage.fleet.merging import Merged, Part
-from perfwatch.triage.hang import STRUCTURAL_SECONDS
 from perfwatch.triage.history import History
+from perfwatch.triage.patience import STRUCTURAL_SECONDS
 from perfwatch.triage.ranks.absent_ranks import AbsentRanks
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.rules import RULES

@@ -4,7 +4,7 @@ import msgspec
 
 from perfwatch.triage.cards.gpu import regime
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import hung, temporal, who
+from perfwatch.triage.hang import hung, who
 from perfwatch.triage.independence import ONE_SOURCE
 from perfwatch.triage.moving.library_loops import library_loop
 from perfwatch.triage.moving.loops import (
@@ -22,6 +22,7 @@ from perfwatch.triage.moving.loops import (
 from perfwatch.triage.moving.memory import GUESSED, has_come_back, lull
 from perfwatch.triage.moving.unleft import Unleft
 from perfwatch.triage.moving.within import FETCH, UPDATE, Within
+from perfwatch.triage.patience import temporal
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.preparing import UNSURE, goes_through_rounds, prepares
 from perfwatch.triage.verdict import Alternative, Outcome

@@ -8,10 +8,10 @@ from itertools import pairwise
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import LONGEST_RECOVERED
 from perfwatch.triage.history import Seen
 from perfwatch.triage.moving.logs import unwritten
 from perfwatch.triage.moving.motion import motion, python_threads, tags_seen
+from perfwatch.triage.patience import LONGEST_RECOVERED
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.profile import at_training
 from perfwatch.triage.verdict import Evidence

@@ -12,11 +12,11 @@ from itertools import pairwise
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import temporal
 from perfwatch.triage.history import History, Seen
 from perfwatch.triage.moving.loops import COUNTED_LOOP, TRAINS, turning, turning_at
 from perfwatch.triage.moving.nearing import comes_nearer
 from perfwatch.triage.moving.within import begun_alike, inside_of, stays
+from perfwatch.triage.patience import temporal
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.words.code import line_of, names
 from perfwatch.triage.words.frames import any_tag, is_user, own_frames, tags

@@ -5,7 +5,8 @@ import msgspec
 from perfwatch.triage.cards.gpu import regime
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, silent_seconds, temporal
+from perfwatch.triage.hang import hung, silent_seconds
+from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.ranks.standing import UNHEARD, Seat
 from perfwatch.triage.ranks.waitgraph import WaitGraph
 from perfwatch.triage.verdict import Culprit, Finding, Link, Outcome

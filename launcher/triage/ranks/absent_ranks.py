@@ -12,8 +12,9 @@ import msgspec
 from perfwatch.triage.case import Case
 from perfwatch.triage.fleet.folding import rank_ranges
 from perfwatch.triage.fleet.hosts import AS_OWNER, HostReport, listed, names
-from perfwatch.triage.hang import hung, temporal
+from perfwatch.triage.hang import hung
 from perfwatch.triage.independence import ONE_SOURCE
+from perfwatch.triage.patience import temporal
 from perfwatch.triage.rules import stalled_collective
 from perfwatch.triage.verdict import Abstention, Alternative, Culprit, Missing, Outcome
 from perfwatch.triage.waits.chain import Chain

@@ -5,7 +5,7 @@ be at work: not while the job starts, makes steps, evaluates or saves, nor while
 """
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import wakes_soon
+from perfwatch.triage.patience import wakes_soon
 from perfwatch.triage.ranks.absence import in_collective
 from perfwatch.triage.ranks.collectives import growing
 from perfwatch.triage.ranks.different_calls import counted_apart

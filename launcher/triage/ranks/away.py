@@ -1,10 +1,11 @@
 """What keeps ranks away from a collective that others wait in: whether it may end by itself, and how it is told."""
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import temporal, wakes_soon, who
+from perfwatch.triage.hang import who
 from perfwatch.triage.moving.loops import counts, may_end
 from perfwatch.triage.moving.motion import moves
 from perfwatch.triage.moving.working import MOVING_BYTES, SETTLED, data_of, goes_on
+from perfwatch.triage.patience import temporal, wakes_soon
 from perfwatch.triage.ranks.absence import RUNS, SHOWN
 from perfwatch.triage.ranks.leaving import over
 from perfwatch.triage.shares.going_through import LASTS

@@ -9,7 +9,8 @@ from collections import Counter
 import msgspec
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung
+from perfwatch.triage.hang import hung
+from perfwatch.triage.patience import STRUCTURAL_SECONDS
 from perfwatch.triage.ranks.absence import rank_of, way
 from perfwatch.triage.ranks.collectives import standings
 from perfwatch.triage.ranks.standing import Seat, Standing

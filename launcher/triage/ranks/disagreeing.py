@@ -7,7 +7,8 @@ import msgspec
 
 from perfwatch.probes.readings import Operation
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung
+from perfwatch.triage.hang import hung
+from perfwatch.triage.patience import STRUCTURAL_SECONDS
 from perfwatch.triage.ranks.absence import rank_of, way
 from perfwatch.triage.ranks.agreement import Disagreement, disagreement
 from perfwatch.triage.ranks.collectives import shown

@@ -3,9 +3,11 @@
 from collections.abc import Collection
 
 from perfwatch.triage.case import Case
+from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.heartbeats import may_act
 from perfwatch.triage.waits.node import Node
 from perfwatch.triage.waits.threads import other_threads
+from perfwatch.triage.words.frames import collective_name
 
 BEGUN = "a send or receive"  # of which only the handle is seen
 RECEIVES = frozenset({"recv", "irecv"})
@@ -15,13 +17,19 @@ POINT_TO_POINT = RECEIVES | SENDS | {"batch_isend_irecv", BEGUN}
 
 def one_sided(names: Collection[str]) -> bool:
     """Whether nobody answers anybody: all receive, or all send. Of handles it is not told; where all wait, none answers."""
-    called = set(names)
-    return called <= RECEIVES or called <= SENDS or called == {BEGUN}
+    calls = set(names)
+    return calls <= RECEIVES or calls <= SENDS or calls == {BEGUN}
 
 
 def may_go_on(names: Collection[str]) -> bool:
     """Whether some send and others receive, and nobody is in another call: stages of a pipeline differ by design."""
     return set(names) <= POINT_TO_POINT and not one_sided(names)
+
+
+def called(chain: Chain) -> str:
+    """The call that the end of a chain stands in."""
+    stack = chain.end.node.stack
+    return (collective_name(stack) if stack is not None else None) or chain.awaited
 
 
 def may_join_beside(case: Case, node: Node) -> bool:
@@ -31,11 +39,11 @@ def may_join_beside(case: Case, node: Node) -> bool:
 
 def at_odds(names: Collection[str]) -> str:
     """What ranks in these calls do, in words."""
-    called = set(names)
-    if called == {BEGUN}:
+    calls = set(names)
+    if calls == {BEGUN}:
         return "every rank waits for a send or receive that it has begun, and none answers another's"
-    if called <= RECEIVES:
+    if calls <= RECEIVES:
         return "every rank waits to receive and none sends"
-    if called <= SENDS:
+    if calls <= SENDS:
         return "every rank sends and none receives"
-    return f"the ranks wait for each other in different {'calls' if called & POINT_TO_POINT else 'collectives'}"
+    return f"the ranks wait for each other in different {'calls' if calls & POINT_TO_POINT else 'collectives'}"

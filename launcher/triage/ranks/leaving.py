@@ -7,8 +7,9 @@ import msgspec
 
 from perfwatch.triage.cards.gpu import polls
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal
+from perfwatch.triage.hang import hung
 from perfwatch.triage.moving.motion import WINDOW_SECONDS
+from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.ranks.absence import in_collective, listed, rank_of, waits_as, way
 from perfwatch.triage.ranks.collectives import standings
 from perfwatch.triage.ranks.standing import Standing

@@ -9,8 +9,9 @@ import msgspec
 
 from perfwatch.probes.readings import SourceLine
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import hung, temporal
+from perfwatch.triage.hang import hung
 from perfwatch.triage.moving.memory import GUESSED
+from perfwatch.triage.patience import temporal
 from perfwatch.triage.ranks.absence import CAUSE, listed, rank_of
 from perfwatch.triage.ranks.mpi_calls import called
 from perfwatch.triage.roles.job import Member

@@ -12,9 +12,10 @@ import msgspec
 from perfwatch.triage.cards.gpu import regime
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung
+from perfwatch.triage.hang import hung
 from perfwatch.triage.moving.flows import SILENT_BYTES_PER_SECOND
 from perfwatch.triage.moving.motion import WINDOW_SECONDS
+from perfwatch.triage.patience import STRUCTURAL_SECONDS
 from perfwatch.triage.ranks.absence import in_collective, rank_of, way
 from perfwatch.triage.ranks.traffic import between_ranks
 from perfwatch.triage.ranks.waitgraph import WaitGraph, wait_graph

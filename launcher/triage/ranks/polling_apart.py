@@ -10,9 +10,10 @@ import msgspec
 from perfwatch.triage.cards.gpu import polls, regimes
 from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal
+from perfwatch.triage.hang import hung
 from perfwatch.triage.moving.flows import SILENT_BYTES_PER_SECOND
 from perfwatch.triage.moving.motion import WINDOW_SECONDS
+from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.ranks.traffic import between_ranks
 from perfwatch.triage.ranks.waitgraph import WaitGraph, wait_graph
 from perfwatch.triage.rule import Cause

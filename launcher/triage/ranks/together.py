@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from perfwatch.probes.readings import Network
 from perfwatch.triage.cards.gpu import POLLING_UNITS, polls, regimes
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import STRUCTURAL_SECONDS
 from perfwatch.triage.moving.flows import SILENT_BYTES_PER_SECOND, Flow
 from perfwatch.triage.moving.motion import WINDOW_SECONDS
+from perfwatch.triage.patience import STRUCTURAL_SECONDS
 from perfwatch.triage.ranks.absence import in_collective
 from perfwatch.triage.ranks.collectives import never_called
 from perfwatch.triage.ranks.footprint import alike

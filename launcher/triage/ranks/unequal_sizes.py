@@ -8,7 +8,8 @@ fails there; of its calls that wait for each other those of different groups are
 import msgspec
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal
+from perfwatch.triage.hang import hung
+from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.ranks.together import Together, together
 from perfwatch.triage.verdict import Alternative, Outcome
 

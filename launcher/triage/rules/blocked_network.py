@@ -1,8 +1,8 @@
 """A thread waits for bytes from a peer that sends nothing, or for a peer that takes nothing of what is sent to it.
 
 What it means
-    A download, an object store, a tracker or a parameter server does not answer, and the call has no timeout. Or a collector
-    of logs or metrics reads no more: what is sent fills the buffers of both ends, and the next send blocks.
+    A download, an object store, a tracker or a parameter server does not answer, and the call has no timeout. Or a collector of
+    logs or metrics reads no more: what is sent fills the buffers of both ends, and the next send blocks.
 
 How it is recognised
     The wait chain ends in recv, connect, accept or poll on a socket; the kernel says when the last byte came, and none came
@@ -10,9 +10,8 @@ How it is recognised
     works, though perhaps for others, are given five times the patience, and the verdict is less sure.
 
 What it is mistaken for
-    A slow download: bytes arrive. A retry with backoff: new connections come and go. A rendezvous: its frames say so. A server
-    that nobody visits, or a notebook that is asked nothing: an event loop of a library is at rest. A server of this machine
-    that computes the answer: ``waiting_on_work``.
+    A slow download: bytes arrive. A retry with backoff: new connections come and go. A rendezvous: its frames say so. A server of
+    this machine that computes: ``waiting_on_work``. One that nobody visits, or a notebook: a library's event loop is at rest.
 
 What to do next
     Ask the named peer; give the request a timeout.
@@ -24,10 +23,11 @@ import msgspec
 
 from perfwatch.probes.readings import Descriptor, Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import hung, temporal, wakes_soon, who
+from perfwatch.triage.hang import hung, who
 from perfwatch.triage.independence import ONE_SOURCE
 from perfwatch.triage.moving.arriving import passed
 from perfwatch.triage.moving.working import could_release, goes_on
+from perfwatch.triage.patience import temporal, wakes_soon
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.profile import TRAINING_TAGS
 from perfwatch.triage.verdict import Alternative, Outcome

@@ -28,8 +28,9 @@ import msgspec
 
 from perfwatch.probes.readings import Descriptor, Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal, wakes_soon, who
+from perfwatch.triage.hang import hung, who
 from perfwatch.triage.moving.working import goes_on
+from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal, wakes_soon
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Finding, Outcome
 from perfwatch.triage.waits.chain import Chain

@@ -20,8 +20,9 @@ import msgspec
 
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import hung, silent_seconds, temporal, who
+from perfwatch.triage.hang import hung, silent_seconds, who
 from perfwatch.triage.moving.working import goes_on
+from perfwatch.triage.patience import temporal
 from perfwatch.triage.ranks.absence import listed, rank_of
 from perfwatch.triage.ranks.roll_call import MOST_NAMED, absent, blamed, departed, missing
 from perfwatch.triage.rule import Cause

@@ -20,8 +20,9 @@ import re
 
 from perfwatch.probes.readings import Host, Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import hung, temporal, who
+from perfwatch.triage.hang import hung, who
 from perfwatch.triage.independence import ONE_SOURCE
+from perfwatch.triage.patience import temporal
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.waits.chain import Chain

@@ -23,7 +23,8 @@ from perfwatch.probes.readings import Process, Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends import ended_processes
 from perfwatch.triage.ends.gone import how_it_ended
-from perfwatch.triage.hang import DECISIVE_SECONDS, STRUCTURAL_SECONDS, hung, temporal
+from perfwatch.triage.hang import hung
+from perfwatch.triage.patience import DECISIVE_SECONDS, STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.waits.chain import Chain

@@ -26,8 +26,9 @@ import msgspec
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.ended_threads import ended_beside
-from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, nearest, temporal, who
+from perfwatch.triage.hang import hung, nearest, who
 from perfwatch.triage.moving.working import goes_on
+from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Abstention, Alternative, Finding, Missing, Outcome
 from perfwatch.triage.waits.actors import REMOTE

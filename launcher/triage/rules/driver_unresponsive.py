@@ -24,8 +24,9 @@ from perfwatch.triage.cards.spinning import BY_DEVICE
 from perfwatch.triage.cards.whose import Cards, cards_of, lost_cards, name_of, with_wholes
 from perfwatch.triage.cards.xids import HARDWARE, announced, of_job
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung
+from perfwatch.triage.hang import hung
 from perfwatch.triage.history import Seen
+from perfwatch.triage.patience import STRUCTURAL_SECONDS
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Evidence, Outcome
 from perfwatch.triage.waits.devices import in_driver

@@ -28,13 +28,14 @@ What to do next
 
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, nearest, outlasts, temporal, wakes_soon, who
+from perfwatch.triage.hang import hung, nearest, who
 from perfwatch.triage.moving.caught import at_work, caught, never_left, turns_for_ever
 from perfwatch.triage.moving.library_loops import library_loop
 from perfwatch.triage.moving.loops import SECONDS, turning
 from perfwatch.triage.moving.memory import since_training
 from perfwatch.triage.moving.unleft import unleft
 from perfwatch.triage.moving.within import turns_within
+from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
 from perfwatch.triage.ranks.absence import RUNS
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause

@@ -27,9 +27,9 @@ from perfwatch.triage.busy import WINDOW_SECONDS
 from perfwatch.triage.cards.accelerated import sync_share
 from perfwatch.triage.cards.gpu import polls
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import temporal
 from perfwatch.triage.moving.loops import COUNTED_LOOP, turning
 from perfwatch.triage.moving.within import turns_within
+from perfwatch.triage.patience import temporal
 from perfwatch.triage.ranks.lateness import only_receives, trains_without
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause

@@ -23,15 +23,9 @@ import msgspec
 
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import (
-    STRUCTURAL_SECONDS,
-    hung,
-    outlasts,
-    temporal,
-    wakes_soon,
-    who,
-)
+from perfwatch.triage.hang import hung, who
 from perfwatch.triage.moving.working import goes_on
+from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
 from perfwatch.triage.ranks.leaving import left_over, others_train
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.profile import at_training

@@ -33,12 +33,13 @@ from perfwatch.probes.readings import Process, Stack, Thread
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.fleet.folding import rank_ranges
-from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal
+from perfwatch.triage.hang import hung
 from perfwatch.triage.moving.working import goes_on_within
+from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.ranks import mpi
 from perfwatch.triage.ranks.different_calls import by_counts
 from perfwatch.triage.ranks.disagreeing import by_records, in_a_ring
-from perfwatch.triage.ranks.exchanges import POINT_TO_POINT, at_odds, may_go_on, may_join_beside, one_sided
+from perfwatch.triage.ranks.exchanges import POINT_TO_POINT, at_odds, called, may_go_on, may_join_beside, one_sided
 from perfwatch.triage.ranks.leaving import left_early
 from perfwatch.triage.ranks.other_groups import in_other_groups
 from perfwatch.triage.ranks.polling_apart import polling_apart
@@ -47,7 +48,7 @@ from perfwatch.triage.ranks.unequal_sizes import by_sizes
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.words.frames import collective_name, show
+from perfwatch.triage.words.frames import show
 
 CAUSE = Cause("mismatched_collective", "hung", "user_code", (Process, Thread, Stack))
 
@@ -77,7 +78,7 @@ def judge(case: Case) -> Outcome:
         return None
     places: dict[tuple[str, str | None], list[Chain]] = {}
     for chain in chains:
-        places.setdefault((_called(chain), show(chain.end.node.frame)), []).append(chain)
+        places.setdefault((called(chain), show(chain.end.node.frame)), []).append(chain)
     names = {name for name, _ in places}
     moves = travels(case)
     if moves:
@@ -129,11 +130,6 @@ def _told(case: Case, places: dict[tuple[str, str | None], list[Chain]], patienc
         culprits=tuple(one for chain in chains for one in chain.culprits()),
         wait_chain=tuple(link for chain in chains for link in chain.links),
     )
-
-
-def _called(chain: Chain) -> str:
-    stack = chain.end.node.stack
-    return (collective_name(stack) if stack is not None else None) or chain.awaited
 
 
 def _ranks(chains: list[Chain]) -> str:

@@ -24,9 +24,10 @@ import msgspec
 
 from perfwatch.probes.readings import Process, Stack, Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal
+from perfwatch.triage.hang import hung
 from perfwatch.triage.moving.loops import COUNTED_LOOP
 from perfwatch.triage.moving.memory import GUESSED
+from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal
 from perfwatch.triage.ranks import away
 from perfwatch.triage.ranks.absence import call, elsewhere, ended, in_collective, listed, rank_of, unread, waits_as, way
 from perfwatch.triage.ranks.collectives import unanswered

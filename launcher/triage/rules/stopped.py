@@ -19,8 +19,9 @@ from itertools import pairwise, takewhile
 
 from perfwatch.probes.readings import Cgroup, ProcessUsage, Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import DECISIVE_SECONDS, hung, who
+from perfwatch.triage.hang import hung, who
 from perfwatch.triage.history import Seen
+from perfwatch.triage.patience import DECISIVE_SECONDS
 from perfwatch.triage.ranks.collectives import unanswered
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Finding, Outcome

@@ -24,8 +24,8 @@ import msgspec
 
 from perfwatch.probes.readings import Process, Stack
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import wakes_soon
 from perfwatch.triage.moving.motion import motion, moves
+from perfwatch.triage.patience import wakes_soon
 from perfwatch.triage.ranks import lateness
 from perfwatch.triage.ranks.collectives import growing
 from perfwatch.triage.ranks.late_cards import Late, alike, late_by_cards

@@ -24,8 +24,9 @@ What to do next
 
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
+from perfwatch.triage.hang import hung, who
 from perfwatch.triage.moving.loops import blamed, goes_through_data, in_one_call, moves_data, turning
+from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Evidence, Outcome
 from perfwatch.triage.waits import batches

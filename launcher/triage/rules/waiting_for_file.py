@@ -28,9 +28,10 @@ import msgspec
 
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import STRUCTURAL_SECONDS, holder_wakes, hung, nearest, silent_seconds, temporal, who
+from perfwatch.triage.hang import hung, nearest, silent_seconds, who
 from perfwatch.triage.moving.memory import has_come_back_from, kept, lull
 from perfwatch.triage.moving.working import busy_with, goes_on, started_by, works
+from perfwatch.triage.patience import STRUCTURAL_SECONDS, holder_wakes, temporal
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome

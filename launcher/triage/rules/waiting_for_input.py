@@ -15,7 +15,8 @@ What to do next
 
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import DECISIVE_SECONDS, hung, who
+from perfwatch.triage.hang import hung, who
+from perfwatch.triage.patience import DECISIVE_SECONDS
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Outcome
 

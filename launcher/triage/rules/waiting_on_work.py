@@ -29,8 +29,9 @@ from collections.abc import Iterable, Iterator
 
 from perfwatch.probes.readings import Process, ProcessUsage, Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import nearest, silent_seconds, temporal
+from perfwatch.triage.hang import nearest, silent_seconds
 from perfwatch.triage.moving.working import MOVING_BYTES, busy_with, goes_on, moves, work_beside
+from perfwatch.triage.patience import temporal
 from perfwatch.triage.ranks.absence import in_collective
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.going_through import LASTS, through_data

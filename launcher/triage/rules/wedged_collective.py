@@ -21,7 +21,8 @@ import msgspec
 
 from perfwatch.probes.readings import Communicator, Network, Process, Stack, Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, temporal
+from perfwatch.triage.hang import hung
+from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.ranks.collectives import recorder_owes
 from perfwatch.triage.ranks.together import together
 from perfwatch.triage.rule import Cause

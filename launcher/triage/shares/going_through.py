@@ -7,10 +7,11 @@ run had stopped, a buffer that fills before the first batch.
 from collections.abc import Iterator
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import temporal, who
+from perfwatch.triage.hang import who
 from perfwatch.triage.moving.loops import counts, goes_through_data
 from perfwatch.triage.moving.memory import since_training
 from perfwatch.triage.moving.working import Work, data_of
+from perfwatch.triage.patience import temporal
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, at_training
 from perfwatch.triage.verdict import Finding

@@ -3,8 +3,8 @@
 import msgspec
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import temporal
 from perfwatch.triage.moving.unleft import unleft
+from perfwatch.triage.patience import temporal
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.slowness import NOTED
 from perfwatch.triage.verdict import Finding

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import temporal
 from perfwatch.triage.history import Seen
 from perfwatch.triage.moving.motion import python_threads, tags_seen
+from perfwatch.triage.patience import temporal
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.due_steps import FEW_STEPS

@@ -4,10 +4,11 @@ from itertools import pairwise
 
 from perfwatch.probes.readings import Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import outlasts, who
+from perfwatch.triage.hang import who
 from perfwatch.triage.moving.memory import unfed
 from perfwatch.triage.moving.motion import BURSTS, bursts
 from perfwatch.triage.moving.working import goes_on
+from perfwatch.triage.patience import outlasts
 from perfwatch.triage.shares.profile import profile
 from perfwatch.triage.shares.thrown_away import discarded
 from perfwatch.triage.verdict import Evidence

@@ -14,8 +14,9 @@ from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.cards.residency import IDLE
 from perfwatch.triage.cards.whose import cards_of, name_of
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, who
+from perfwatch.triage.hang import hung, who
 from perfwatch.triage.moving.motion import python_threads
+from perfwatch.triage.patience import STRUCTURAL_SECONDS
 from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.waits.chain import Chain, link
 from perfwatch.triage.waits.devices import in_sync

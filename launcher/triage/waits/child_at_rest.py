@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from perfwatch.probes.readings import Process, ProcessUsage
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import temporal
 from perfwatch.triage.history import Seen
 from perfwatch.triage.moving.working import busy_with
+from perfwatch.triage.patience import temporal
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.verdict import Evidence
 from perfwatch.triage.waits.chain import Chain

@@ -8,8 +8,9 @@ from itertools import pairwise
 import msgspec
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, wakes_soon, who
+from perfwatch.triage.hang import hung, who
 from perfwatch.triage.moving.working import goes_on
+from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
 from perfwatch.triage.verdict import Alternative, Finding
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import NATIVE_WAIT, culprit, node_of, silence

@@ -1,7 +1,8 @@
 """A terminal that takes no more: Ctrl-S was typed there, or whoever shows it has stopped reading, and the next write blocks."""
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, who
+from perfwatch.triage.hang import hung, who
+from perfwatch.triage.patience import STRUCTURAL_SECONDS
 from perfwatch.triage.verdict import Alternative, Finding
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.edges import STREAMS

@@ -1,9 +1,10 @@
 """A thread that sleeps a little and asks, at one and the same line, again and again: what it waits for does not come."""
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import hung, temporal, who
+from perfwatch.triage.hang import hung, who
 from perfwatch.triage.moving.memory import GUESSED, has_come_back, lull
 from perfwatch.triage.moving.motion import BURSTS, bursts, moves
+from perfwatch.triage.patience import temporal
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.profile import TRAINING_TAGS
 from perfwatch.triage.verdict import Alternative, Outcome

@@ -7,9 +7,10 @@ asks other machines for what they make (``ray.get``) may wait for hours, and nob
 
 from perfwatch.probes.readings import Descriptor
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import hung, temporal, who
+from perfwatch.triage.hang import hung, who
 from perfwatch.triage.independence import ONE_SOURCE
 from perfwatch.triage.moving.working import goes_on
+from perfwatch.triage.patience import temporal
 from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.waits.actors import ITS_NEXT_CALL
 from perfwatch.triage.waits.chain import Chain

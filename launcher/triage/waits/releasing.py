@@ -4,8 +4,9 @@ from collections.abc import Iterable
 
 from perfwatch.probes.readings import Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import due_seconds, silent_seconds
+from perfwatch.triage.hang import silent_seconds
 from perfwatch.triage.moving.motion import motion
+from perfwatch.triage.patience import due_seconds
 from perfwatch.triage.verdict import Evidence
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.heartbeats import MEANT_SECONDS, has_timeout, may_act

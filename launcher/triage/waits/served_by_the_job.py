@@ -3,8 +3,9 @@
 import msgspec
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import STRUCTURAL_SECONDS, hung, outlasts, temporal, who
+from perfwatch.triage.hang import hung, who
 from perfwatch.triage.moving.working import goes_on
+from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal
 from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.waits.answering import serving
 from perfwatch.triage.waits.chain import Chain

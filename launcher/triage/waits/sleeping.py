@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import holder_wakes, wakes_soon, who
+from perfwatch.triage.hang import who
+from perfwatch.triage.patience import holder_wakes, wakes_soon
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Culprit, Finding
 from perfwatch.triage.waits.chain import Chain
