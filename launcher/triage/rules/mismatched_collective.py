@@ -52,9 +52,9 @@ from perfwatch.triage.words.frames import show
 
 CAUSE = Cause("mismatched_collective", "hung", "user_code", (Process, Thread, Stack))
 
+Places = dict[tuple[str, str | None], list[Chain]]  # by the call and the program's line
 SAME_NAME = 0.8  # the same collective from different lines: a mismatch of order or of size, seen less directly
-PATIENT = 5.0  # times the patience where another thread rests that may yet send
-RESTS_BESIDE = 0.7  # or make the call itself, as one that writes a checkpoint does
+PATIENT, RESTS_BESIDE = 5.0, 0.7  # times the patience where another thread rests that may send; or make the call itself
 
 
 def judge(case: Case) -> Outcome:
@@ -76,7 +76,7 @@ def judge(case: Case) -> Outcome:
         return None
     if any(chain.end.kind != "collective" or chain.end.node.stack is None for chain in chains):
         return None
-    places: dict[tuple[str, str | None], list[Chain]] = {}
+    places: Places = {}
     for chain in chains:
         places.setdefault((called(chain), show(chain.end.node.frame)), []).append(chain)
     names = {name for name, _ in places}
@@ -89,25 +89,28 @@ def judge(case: Case) -> Outcome:
     if any(goes_on_within(case, chain.end.node) for chain in chains):
         return None
     exchanges = bool(names & POINT_TO_POINT)
-    if any(may_join_beside(case, chain.end.node) for chain in chains):
-        return _told(case, places, temporal(case) * (PATIENT if exchanges else 1.0), RESTS_BESIDE)
+    if beside := [chain for chain in chains if may_join_beside(case, chain.end.node)]:
+        unless = f", unless another thread of {_ranks(beside)} answers them"
+        return _told(case, places, temporal(case) * (PATIENT if exchanges else 1.0), RESTS_BESIDE, unless)
     if exchanges:
         return _told(case, places, temporal(case), SAME_NAME)
     patience = temporal(case) if moves is None else STRUCTURAL_SECONDS
     return _told(case, places, patience, 1.0 if len(names) > 1 else SAME_NAME)
 
 
-def _told(case: Case, places: dict[tuple[str, str | None], list[Chain]], patience: float, ceiling: float) -> Outcome:
+def _told(case: Case, places: Places, patience: float, ceiling: float, unless: str = "") -> Outcome:
     """The verdict on ranks that stand in different calls, as sure as ``ceiling`` once all stood for ``patience`` seconds."""
     parted = sorted(places.items(), key=lambda one: len(one[1]))  # whoever differs from most is looked at first
     chains = tuple(chain for _, there in parted for chain in there)
-    parts = "; ".join(f"{_ranks(there)} in {name} at {line}" for (name, line), there in parted)
+    parts = "; ".join(
+        f"{_ranks(there)} {'is' if len(there) == 1 else 'are'} in {name} at {line}" for (name, line), there in parted
+    )
     found = hung(
         case,
         CAUSE.name,
         chains[0],
         owner=CAUSE.owner,
-        summary=f"{at_odds({name for name, _ in places})}: {parts}",
+        summary=f"{at_odds({name for name, _ in places})}: {parts}{unless}",
         patience=patience,
         silent=min(chain.end.silent_seconds or 0.0 for chain in chains),
         ceiling=ceiling,
@@ -134,4 +137,4 @@ def _told(case: Case, places: dict[tuple[str, str | None], list[Chain]], patienc
 
 def _ranks(chains: list[Chain]) -> str:
     ranks = [chain.start.rank for chain in chains if chain.start.rank is not None]
-    return f"rank {ranks[0]} is" if len(ranks) == 1 else f"ranks {rank_ranges(ranks)} are"
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {rank_ranges(ranks)}"
