@@ -18,12 +18,15 @@ KNOWN = 0.65  # when it ends is known; whether training goes on then is not
 
 
 def sleeps_until(case: Case, cause: Cause) -> Iterator[Finding]:
-    """Ends of chains that sleep so for minutes, and neither ask for something again and again nor rest before another try."""
+    """Ends of chains that sleep for minutes, or pause at a pipe of their own.
+
+    Not those that ask for something again and again, or rest before another try.
+    """
     for chain in case.still_chains:
         end, node = chain.end, chain.end.node
         if (locked := holder_wakes(case, end)) is not None:
             yield _holder_sleeps(case, cause, chain, locked)
-        if end.kind != "sleep" or not end.still or not wakes_soon(case, end):
+        if end.kind not in ("sleep", "pipe_empty") or not end.still or not wakes_soon(case, end):
             continue
         left = (node.wait.remaining_seconds or 0.0) - (case.at - node.thread_at) if node.wait is not None else 0.0
         least = LEAST_SECONDS if node == chain.start else case.patience_seconds  # a worker's naps may be what is slow
@@ -31,11 +34,12 @@ def sleeps_until(case: Case, cause: Cause) -> Iterator[Finding]:
             continue
         if next_try_seconds(case, node) is not None or only_asks(case.history, node):
             continue
+        does = "sleeps" if end.kind == "sleep" else "waits at a pipe of its own"
         waits = "" if node == chain.start else ", and the training thread waits for it"
         yield Finding(
             cause=cause.name,
             state=cause.state,
-            summary=f"{who(chain)} sleeps, and wakes in {left:.0f} s{waits}",
+            summary=f"{who(chain)} {does}, and wakes in {left:.0f} s{waits}",
             confidence=KNOWN,
             owner=cause.owner,
             culprits=(culprit(node),),
@@ -52,10 +56,12 @@ def _holder_sleeps(case: Case, cause: Cause, chain: Chain, left: float) -> Findi
     """Who holds a lock that the chain ends at, or what that has started, rests until a moment that is known."""
     pids = holders(case, chain.end)
     named = f"pid {', '.join(map(str, pids[:3]))}"
+    lock = f"a lock on {chain.end.detail or 'a file'}, held by"
+    pipe = chain.end.descriptor.target if chain.end.kind == "pipe_full" and chain.end.descriptor else ""
     return Finding(
         cause=cause.name,
         state=cause.state,
-        summary=f"{who(chain)} waits for a lock on {chain.end.detail or 'a file'}, held by {named} outside of the job, "
+        summary=f"{who(chain)} waits for {f'room in the pipe {pipe}, read by' if pipe else lock} {named} outside of the job, "
         f"which sleeps, and wakes in {left:.0f} s",
         confidence=KNOWN,
         owner=cause.owner,
