@@ -16,7 +16,7 @@ from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.starving import WAITING_SHARE, awaits_data
 from perfwatch.triage.slowness import WINDOW_SECONDS
 from perfwatch.triage.verdict import Culprit, Evidence
-from perfwatch.triage.words.frames import collective_name, show, tags, user_frame
+from perfwatch.triage.words.frames import collective_name, is_user, own_frames, show, tags, tags_of, user_frame
 
 LOADER_SHARE = 0.3  # of the late rank's time spent waiting for its own workers
 DELAY_SHARE, DELAY_RATIO = 0.3, 2.0  # runnable and not running; so many times as much as the others
@@ -131,10 +131,24 @@ def training_seconds(case: Case, rank: Member) -> float:
 def waiting_share(case: Case, rank: Member, seen: Profile) -> float:
     """Share of the time that a rank waits in collectives, or asleep in the reduction below its backward pass."""
     explicit = seen.share("collective") + seen.share_where(partial(waits_for_ranks, case.history, case.job))
-    below = seen.share_where(lambda stack: "backward" in tags(stack) and "collective" not in tags(stack))
+    below = seen.share_where(_in_reduction)
     moved = motion(case.history, rank.pid, case.progress[rank.pid].thread, training_seconds(case, rank))
     asleep = 1.0 - (moved.run_share or 0.0) - (moved.delay_share or 0.0) if moved.run_share is not None else 0.0
     return explicit + max(0.0, min(below, asleep - explicit))
+
+
+def _in_reduction(stack: Stack) -> bool:
+    """Whether a thread is below its backward pass and in nothing of the program's own there, as a hook would be."""
+    if "backward" not in tags(stack) or "collective" in tags(stack):
+        return False
+    frames = own_frames(stack)
+    engine = next(i for i, frame in enumerate(frames) if "backward" in tags_of(frame.function, frame.file))
+    return not any(map(is_user, frames[:engine]))
+
+
+def all_wait_at_once(waits: list[float]) -> float:
+    """Share of the time in which all ranks wait, at least: no two of them need compute at the same time."""
+    return 1.0 - sum(1.0 - share for share in waits)
 
 
 def excused(case: Case, ranks: list[tuple[Member, Profile]]) -> bool:

@@ -18,14 +18,17 @@ What to do next
 
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.cards.accelerated import FEW_SECONDS, UNITS_UNSEEN
-from perfwatch.triage.cards.gpu import Regime, regimes
+from perfwatch.triage.cards.gpu import Regime, regimes, unseen
 from perfwatch.triage.cards.spinning import spins_on
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
+from perfwatch.triage.ranks.lateness import waiting_share
+from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.own_work import rests, takes_a_lock
-from perfwatch.triage.shares.profile import TRAINING_TAGS
+from perfwatch.triage.shares.profile import TRAINING_TAGS, Profile
 from perfwatch.triage.shares.starving import SURE_SHARE, awaits_data
+from perfwatch.triage.slowness import asleep_share
 from perfwatch.triage.verdict import Finding, Outcome
 from perfwatch.triage.waits.gil import GIL_SHARE, gil_wait
 from perfwatch.triage.words.frames import show
@@ -38,6 +41,7 @@ IDLE_SHARE = 0.5  # of the time without a kernel: something holds the card back,
 NO_BOTTLENECK = 0.75
 PACE_SECONDS, EVEN_STEPS, EVENLY = 120.0, 3, 1.1
 MOSTLY = 0.5
+SLEEPS, UNNAMED = 0.3, 0.6  # of the time; and how sure it is then that nothing holds it back
 AT_ITS_PACE = 0.7  # a sleep that somebody left in looks the same: its line is told
 
 
@@ -47,6 +51,7 @@ def judge(case: Case) -> Outcome:
         return None
     if (paced := _paced(case)) is not None:
         return paced
+    slept = 0.0
     for rank in case.trainers:
         seen = case.profile(rank, WINDOW_SECONDS)
         if seen.samples < FEW_SAMPLES or not seen.seen(*TRAINING_TAGS):
@@ -56,6 +61,7 @@ def judge(case: Case) -> Outcome:
             return None  # for whatever reason: nobody would call that healthy
         if (wait := gil_wait(case, rank)) is not None and wait.share >= GIL_SHARE:
             return None  # whoever owns it meanwhile
+        slept = max(slept, _sleeps_unexplained(case, rank, seen))
         cards = regimes(case.history, rank.pid, WINDOW_SECONDS)
         if cards_of(case.history, rank.pid).certain and _not_known_to_work(case, cards):
             return None
@@ -64,11 +70,24 @@ def judge(case: Case) -> Outcome:
     return Finding(
         cause=CAUSE.name,
         state="healthy",
-        summary=f"training goes on ({basis}) and nothing in particular holds it back",
-        confidence=UNITS_UNSEEN if "nvml" in sources else NO_BOTTLENECK,
+        summary=f"training goes on ({basis}) and nothing in particular holds it back"
+        + (
+            f", though its thread sleeps {slept:.0%} of the time for what nobody has a name for"
+            if slept >= SLEEPS
+            else ""
+        ),
+        confidence=min(UNNAMED if slept >= SLEEPS else NO_BOTTLENECK, UNITS_UNSEEN if "nvml" in sources else 1.0),
         owner=CAUSE.owner,
         evidence=(case.saw("progress", f"{len(case.trainers)} ranks", "moves", basis, "steps go on"),),
     )
+
+
+def _sleeps_unexplained(case: Case, rank: Member, seen: Profile) -> float:
+    """Share of the time that a training thread without a card sleeps, and waits for neither data nor other ranks."""
+    if cards_of(case.history, rank.pid).uuids or unseen(case.history, rank.pid):
+        return 0.0
+    explained = waiting_share(case, rank, seen) + seen.share_where(awaits_data)
+    return (asleep_share(case, rank) or 0.0) - explained
 
 
 def _paced(case: Case) -> Finding | None:

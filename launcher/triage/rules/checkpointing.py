@@ -20,6 +20,7 @@ from perfwatch.probes.readings import Host, Stack, Thread
 from perfwatch.triage.busy import MOVES_SHARE, Phase, phases
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.overlong import repeated
 from perfwatch.triage.shares.saving import comes_back, is_named_so, saves, writes_much
 from perfwatch.triage.verdict import Outcome
 from perfwatch.triage.words.backing_off import retries
@@ -56,7 +57,7 @@ def judge(case: Case) -> Outcome:
         return phase.finding(
             CAUSE,
             "a checkpoint is being written",
-            confidence,
+            repeated(case, phase.profile.top_line(), confidence),
             (
                 case.saw(
                     "stack",

@@ -44,7 +44,7 @@ from perfwatch.triage.words.frames import show
 CAUSE = Cause("computing_on_host", "busy", "user_code", (Thread, Stack))
 
 RUNNING_SHARE = 0.5  # of a core
-CERTAIN = 0.85
+CERTAIN = 0.79  # a call that spins for what others are to bring looks the same from outside
 UNSEEN = 0.7  # ranks that are not here, or have left, or a card may be waited for in that very call; or it comes back from it
 EACH_STEP = 0.65  # the loop around trains: it may be what each step waits for
 ONE_LINE_SHARE = 0.9

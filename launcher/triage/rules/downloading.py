@@ -20,6 +20,7 @@ from perfwatch.probes.readings import Descriptor, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.arriving import passed, waited_on
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.overlong import repeated
 from perfwatch.triage.verdict import Culprit, Finding, Outcome
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.native_waits import native_sockets
@@ -57,7 +58,7 @@ def judge(case: Case) -> Outcome:
             cause=CAUSE.name,
             state="busy",
             summary=f"something is being downloaded{' at ' + line if line else ''}: {arrived / 2**10:,.0f} KiB arrived meanwhile",
-            confidence=WAITED if own else UNNAMED,
+            confidence=repeated(case, recent.top_line(), WAITED if own else UNNAMED),
             owner=CAUSE.owner,
             culprits=(Culprit(pid=rank.pid, rank=rank.rank, frame=line),),
             evidence=(

@@ -28,7 +28,7 @@ from perfwatch.triage.cards.whose import cards_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.ranks.exposed import exposed, waiting
-from perfwatch.triage.ranks.lateness import waiting_share
+from perfwatch.triage.ranks.lateness import all_wait_at_once, waiting_share
 from perfwatch.triage.ranks.traffic import (
     MEBIBYTE,
     computes,
@@ -105,14 +105,14 @@ def _by_stacks(case: Case, ranks: tuple[Member, ...]) -> Outcome:
         return None
     if moved < BUSY_LINK_BYTES_PER_SECOND:
         return _by_calls(case, profiles, waits, moved)
-    evidence = (
-        *waiting(case, ranks, waits),
-        case.saw(
-            "network", "host", "gradients travel", f"{moved / MEBIBYTE:,.0f} MiB/s", "little beside the computing"
-        ),
-    )
-    how = f"every rank waits {min(waits):.0%} of the time or more for {moved / MEBIBYTE:,.0f} MiB/s of gradients"
-    sure = certainty(min(waits)) if min(waits) >= MOST_OF_IT else min(HALF_SURE, certainty(min(waits)))
+    travels = f"{moved / MEBIBYTE:,.0f} MiB/s"
+    network = case.saw("network", "host", "gradients travel", travels, "little beside the computing")
+    evidence = (*waiting(case, ranks, waits), network)
+    by_turns = all_wait_at_once(waits) <= 0.0  # now this one may compute alone, now that one
+    how = f"every rank waits {min(waits):.0%} of the time or more for {travels} of gradients"
+    how += ", or by turns for each other" if by_turns else ""
+    known = min(waits) >= MOST_OF_IT and not by_turns
+    sure = certainty(min(waits)) if known else min(HALF_SURE, certainty(min(waits)))
     counts = CROWDED if min(waits) < MOST_OF_IT or crowds_itself(case, ranks[0].pid) else 1.0
     if any(seen.share_where(partial(takes_a_lock, case.history)) >= LOST_SHARE for _, seen in profiles):
         counts = HELD_UP  # one is kept by a lock of its own, and the others wait for it
@@ -122,7 +122,7 @@ def _by_stacks(case: Case, ranks: tuple[Member, ...]) -> Outcome:
 
 def _by_calls(case: Case, profiles: list[tuple[Member, Profile]], waits: list[float], moved: float) -> Outcome:
     """Little travels, and the waits are short and many: what is lost is the latency of each call."""
-    nobody_computes = 1.0 - sum(1.0 - share for share in waits)  # at least: of the time, all wait at once
+    nobody_computes = all_wait_at_once(waits)
     looks = [motion(case.history, rank.pid, case.progress[rank.pid].thread, WINDOW_SECONDS) for rank, _ in profiles]
     wakes = [one.switches_per_second or 0.0 for one in looks]
     if nobody_computes < MOST_OF_IT or min(wakes) < SMALL_CALLS or any(_own(case, rank) for rank, _ in profiles):

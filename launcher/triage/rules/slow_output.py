@@ -21,6 +21,7 @@ from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.profile import Profile
+from perfwatch.triage.shares.rather_computes import rather_computes
 from perfwatch.triage.shares.saving import stores_rows, syncs_little
 from perfwatch.triage.slowness import WINDOW_SECONDS, slow, telling, worst
 from perfwatch.triage.verdict import Alternative, Outcome
@@ -83,14 +84,14 @@ def _prints(case: Case, stack: Stack) -> bool:
         return False  # who waits for its turn writes nothing
     if any_tag(found, "log", "tracker", "picture") or syncs_little(case, stack) or stores_rows(case, stack):
         return True
-    frame = user_frame(stack)
     if _for_device(case, stack):
         return False  # print(loss.item()): what takes the time is the wait for the value
+    frame = user_frame(stack)
     called = inner_tags(stack)  # print(model(x)) makes a pass; a hook that prints is within one
     if frame is None or any_tag(called, "save", "backward", "optimizer", "forward", "loader", "http", "compile"):
         return False
     line = line_of(case.history, frame)
-    return line is not None and any(_is_output(call) for call in line.calls)
+    return line is not None and any(map(_is_output, line.calls)) and not rather_computes(case, stack, line.calls)
 
 
 def _for_device(case: Case, stack: Stack) -> bool:

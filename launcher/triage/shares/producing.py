@@ -63,8 +63,9 @@ def work(case: Case, found: Starving) -> Work:
             sockets += kind == "socket"
         places.update(_places(case, pid))
     in_files, in_sockets = (files / looks, sockets / looks) if looks else (0.0, 0.0)
-    in_sockets = max(in_sockets, max((seen.share("http", "ssl") for _, _, seen in found.profiles(case)), default=0.0))
     wanted = median(wants) or 0.0
+    by_name = max((seen.share("http", "ssl") for _, _, seen in found.profiles(case)), default=0.0)
+    in_sockets = max(in_sockets, min(by_name, 1.0 - wanted))  # who runs in a client's code waits for no server
     if rate > BLOCK_READS:
         in_files = max(in_files, 1.0 - in_sockets - wanted)
     where = places.most_common(1)[0][0] if places else ""

@@ -11,6 +11,7 @@ from perfwatch.triage.moving.motion import was_at
 from perfwatch.triage.moving.periods import COMES_BACK, LONG_SECONDS, recurrent
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.profile import TRAINING_TAGS, Profile
+from perfwatch.triage.shares.rather_computes import rather_computes
 from perfwatch.triage.slowness import LOST_SHARE, WINDOW_SECONDS, working
 from perfwatch.triage.words.code import calling_line, line_of, names
 from perfwatch.triage.words.frames import any_tag, short_name, tags, user_frame, user_frames
@@ -91,10 +92,12 @@ def is_named_so(stack: Stack) -> bool:
 
 def saves(case: Case, stack: Stack) -> bool:
     """Whether a stack is in a save: library frames, or a line of the program that calls save or fsync."""
-    if "save" in tags(stack):
-        return True
+    if any_tag(found := tags(stack), "save", "restore"):
+        return "restore" not in found
     line = calling_line(case.history, stack)
     called = names(line.calls) if line is not None else frozenset()
+    if line is None or rather_computes(case, stack, line.calls):
+        return False
     return bool(called & SAVES) or (bool(called & SYNCS) and writes_much(case, stack) is True)
 
 

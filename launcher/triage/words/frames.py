@@ -51,9 +51,9 @@ def short_name(function: str) -> str:
 
 @lru_cache(maxsize=8192)
 def tags_of(function: str, file: str) -> frozenset[str]:
-    """The tags of one frame (empty for a program's own code)."""
+    """The tags of one frame (empty for a program's own code, whatever its files are called)."""
     name = short_name(function)
-    if name == "<module>":  # a module that is being imported does not do its work yet
+    if name == "<module>" or not _of_library(file):  # a module that is being imported does not do its work yet
         return frozenset()
     return frozenset(tag for tag, pattern, names in _TABLE if (names is None or name in names) and pattern.search(file))
 

@@ -115,6 +115,7 @@ VOCABULARY: tuple[tuple[str, str, str | None], ...] = (
     ),
     ("save", r"torch/serialization\.py", "save _save _legacy_save __exit__ write_record"),
     ("save", r"torch/distributed/checkpoint/.*\.py", None),
+    ("restore", r"torch/distributed/checkpoint/state_dict_loader\.py", None),  # and whatever of that it calls
     (
         "save",
         r"lightning(_fabric|/fabric)/(plugins/io/\w+|utilities/cloud_io)\.py",
