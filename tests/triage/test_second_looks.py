@@ -80,3 +80,11 @@ def test_a_save_in_a_loop_that_trains_nothing_may_be_tried_again_and_again(
 
     assert verdict.cause == "checkpointing"
     assert (verdict.confidence > 0.8) is surely
+
+
+def test_who_asks_hundreds_of_times_a_second_may_poll_and_backs_off_from_nothing() -> None:
+    """What a child puts into a ring in shared memory."""
+    verdict = retold(RECORDINGS / "retrying" / "fires" / "polls_a_shared_ring")
+
+    assert verdict.confidence <= 0.7
+    assert "it may poll" in verdict.summary

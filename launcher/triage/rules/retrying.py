@@ -20,11 +20,12 @@ What to do next
 
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
+from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.roles.restarts import restarts
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.starving import starving
 from perfwatch.triage.shares.tries import ONLY, only_tries, wakes
-from perfwatch.triage.slowness import slow, worst
+from perfwatch.triage.slowness import certainty, slow, worst
 from perfwatch.triage.verdict import Alternative, Culprit, Finding, Outcome
 from perfwatch.triage.words.backing_off import next_try_seconds, retries
 from perfwatch.triage.words.frames import show
@@ -34,6 +35,7 @@ CAUSE = Cause("retrying", "slow", "network", (Stack, Thread), also=(RESTARTED,))
 
 MOSTLY = 0.5  # of what the workers do
 TRIES = 2  # separate ones, at least
+POLLS_PER_SECOND, POLLED = 20.0, 0.7  # rests of milliseconds: who asks so often may poll for what another one makes
 LONG_REST_SECONDS = 4.0  # whose end is worth saying
 RESTARTS = 2  # generations of one rank
 LOOP, ONCE = 0.92, 0.55  # more than one restart; a single one may have been the last: a suspicion
@@ -80,6 +82,8 @@ def _backs_off(case: Case) -> Finding | None:
     if found is None:
         return None
     rank, seen, lost = found
+    wakes = motion(case.history, rank.pid, case.progress[rank.pid].thread).switches_per_second or 0.0
+    polls = wakes > POLLS_PER_SECOND
     if lost < ONLY and len(seen.runs(lambda stack: retries(case, stack))) < TRIES:
         return None
     frame = seen.top_line(lambda stack: retries(case, stack))
@@ -95,7 +99,9 @@ def _backs_off(case: Case) -> Finding | None:
         rank,
         lost=lost,
         frame=frame,
-        summary=f"the training thread backs off and retries {lost:.0%} of the time at {show(frame)}{again}",
+        confidence=min(POLLED if polls else 1.0, certainty(lost)),
+        summary=f"the training thread {'asks again' if polls else 'backs off and retries'} {lost:.0%} of the time at {show(frame)}"
+        + (f", {wakes:,.0f} times a second: it may poll for what another one makes" if polls else again),
         evidence=(case.saw("stack", f"pid {rank.pid}", "sleeps between tries", share, "0 %"),),
         alternatives=(Alternative(cause="blocked_network", refuted_by="each try returns"),),
         next=(f"look at what {show(frame)} calls",),
