@@ -26,6 +26,12 @@ def test_a_file_of_the_programs_own_is_not_taken_for_the_librarys_of_that_name(n
     functions = {one for _, _, names in VOCABULARY for one in (names or "forward").split()}
 
     assert not any(tags_of(function, f"/home/me/models/{name}.py") for function in functions)
+    assert not any(tags_of(function, "/home/me/logging/__init__.py") for function in functions)
+
+
+def test_a_package_is_known_wherever_it_lies() -> None:
+    """Its folder and its file tell it."""
+    assert tags_of("step", "/opt/layers/torch/optim/rmsprop.py") == {"optimizer"}
 
 
 def test_a_line_that_prints_and_computes_is_output_only_where_the_thread_is_in_the_kernel() -> None:

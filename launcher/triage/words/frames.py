@@ -5,6 +5,7 @@ what kind of work a thread is; a stack has the tags of all its frames.
 """
 
 import re
+import sys
 from collections.abc import Iterable
 from functools import lru_cache
 
@@ -51,11 +52,28 @@ def short_name(function: str) -> str:
 
 @lru_cache(maxsize=8192)
 def tags_of(function: str, file: str) -> frozenset[str]:
-    """The tags of one frame (empty for a program's own code, whatever its files are called)."""
+    """The tags of one frame.
+
+    A program's own file has none, even if it is called as one of the standard library. A package is known by its folder and file,
+    wherever it lies: ``pip install --target`` fills a folder of any name.
+    """
     name = short_name(function)
-    if name == "<module>" or not _of_library(file):  # a module that is being imported does not do its work yet
+    if name == "<module>":  # a module that is being imported does not do its work yet
         return frozenset()
-    return frozenset(tag for tag, pattern, names in _TABLE if (names is None or name in names) and pattern.search(file))
+    own = not _of_library(file)
+    return frozenset(
+        tag
+        for tag, pattern, names in _TABLE
+        if (names is None or name in names)
+        and (found := pattern.search(file)) is not None
+        and not (own and _named_as_standard(found[0]))
+    )
+
+
+def _named_as_standard(path: str) -> bool:
+    """Whether the end of a path is a mere file, or lies in a folder that is called as a package of the standard library."""
+    folder, _, file = path.strip("/").partition("/")
+    return not file or folder in sys.stdlib_module_names
 
 
 def own_frames(stack: Stack) -> tuple[Frame, ...]:
