@@ -5,9 +5,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfwatch.probes.readings import Reading, SourceLine, Stack, Thread
+from perfwatch.probes.readings import Frame, Reading, SourceLine, Stack, Thread
 from perfwatch.recording import load
-from perfwatch.triage.words.frames import tags_of
+from perfwatch.triage.words.frames import is_user, tags_of
 from perfwatch.triage.words.vocabulary import VOCABULARY
 from tests.triage.retold import retold
 
@@ -43,6 +43,18 @@ def test_a_line_that_prints_and_computes_is_output_only_where_the_thread_is_in_t
         return reading
 
     assert retold(PRINT).cause != "slow_output"
+    assert retold(PRINT, changed).cause == "slow_output"
+
+
+def test_a_library_that_lays_out_what_is_printed_is_output_however_much_it_computes() -> None:
+    """A table, or a picture in letters."""
+    lays_out = Frame("render", "/usr/lib/python3/dist-packages/rich/table.py", 700)
+
+    def changed(reading: Reading) -> Reading:
+        if not isinstance(reading, Stack) or not reading.frames or not is_user(reading.frames[0]):
+            return reading
+        return msgspec.structs.replace(reading, frames=(lays_out, *reading.frames))
+
     assert retold(PRINT, changed).cause == "slow_output"
 
 

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.words.code import names
+from perfwatch.triage.words.frames import inner_frames, of_torch
 
 WINDOW_SECONDS = 15.0
 RUNS = 0.5  # of the time
@@ -21,8 +22,11 @@ SAYS = frozenset(
 
 
 def rather_computes(case: Case, stack: Stack, calls: Collection[str]) -> bool:
-    """Whether a line calls something that may compute, and its thread runs nearly all of its time outside of the kernel."""
-    if names(tuple(calls)) <= SAYS:
+    """Whether a line calls something that may compute, and its thread runs nearly all of its time outside of the kernel.
+
+    Where frames of another library than torch lie below the line, they do it: a table that is laid out to be printed.
+    """
+    if names(calls) <= SAYS or not all(map(of_torch, inner_frames(stack))):
         return False
     ran = case.history.rate(Thread, stack.pid, stack.tid, of=lambda one: one.run_seconds, seconds=WINDOW_SECONDS)
     system = case.history.rate(Thread, stack.pid, stack.tid, of=lambda one: one.system_seconds, seconds=WINDOW_SECONDS)

@@ -5,12 +5,11 @@ what kind of work a thread is; a stack has the tags of all its frames.
 """
 
 import re
-import sys
 from collections.abc import Iterable
 from functools import lru_cache
 
 from perfwatch.probes.readings import Frame, Stack
-from perfwatch.triage.words.vocabulary import VOCABULARY
+from perfwatch.triage.words.vocabulary import STANDARD_PACKAGES, VOCABULARY
 
 BOOTSTRAPS = (
     "multiprocessing/process.py",
@@ -73,7 +72,7 @@ def tags_of(function: str, file: str) -> frozenset[str]:
 def _named_as_standard(path: str) -> bool:
     """Whether the end of a path is a mere file, or lies in a folder that is called as a package of the standard library."""
     folder, _, file = path.strip("/").partition("/")
-    return not file or folder in sys.stdlib_module_names
+    return not file or folder in STANDARD_PACKAGES
 
 
 def own_frames(stack: Stack) -> tuple[Frame, ...]:
