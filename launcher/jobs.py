@@ -99,10 +99,10 @@ class FoundJob:
         """What tells it from other jobs, here and on other machines."""
         return identity_of(self.job)
 
-    def among(self, hidden: Iterable[Process]) -> int:
-        """How many of the processes that we may not look into run this job's program: they may be ranks of it."""
+    def among(self, hidden: Iterable[Process]) -> tuple[Process, ...]:
+        """Those of the processes that we may not look into that run this job's program: they may be ranks of it."""
         programs = {program_of(rank.process.command) for rank in self.job.ranks}
-        return sum(program_of(process.command) in programs for process in hidden)
+        return tuple(process for process in hidden if program_of(process.command) in programs)
 
 
 def find_jobs(filesystem: Filesystem, child: Caller) -> tuple[list[FoundJob], list[Process]]:
@@ -149,13 +149,25 @@ def _joined(
     return found
 
 
-def kin(filesystem: Filesystem, child: Caller, top: int) -> list[int]:
-    """The other tops of the job that this one is a top of; empty for a job with one tree."""
-    for one in find_jobs(filesystem, child)[0]:
-        pids = [process.pid for process in one.tops]
-        if top in pids:
-            return [pid for pid in pids if pid != top]
-    return []
+def doubles(filesystem: Filesystem, one: FoundJob, other: FoundJob) -> list[tuple[int, int, int]]:
+    """Ranks that two trees both have, with the pid in each, where one user started both to meet at one master.
+
+    Two containers may have a master of one name each: only in one network it is the same.
+    """
+    if not (one.identity.told and one.identity.joins(other.identity) and one.tops[0].uid == other.tops[0].uid):
+        return []
+    network = _network(filesystem, one.tops[0])
+    if network is None or network != _network(filesystem, other.tops[0]):
+        return []
+    there = {rank.rank: rank.pid for rank in other.job.ranks if rank.rank is not None}
+    return [(rank.rank, rank.pid, there[rank.rank]) for rank in one.job.ranks if rank.rank in there]
+
+
+def _network(filesystem: Filesystem, process: Process) -> str | None:
+    try:
+        return filesystem.readlink(f"{filesystem.proc}/{process.pid}/ns/net")
+    except Unavailable:
+        return None
 
 
 def refuse_several(filesystem: Filesystem, child: Caller, target: Target) -> None:
@@ -171,10 +183,13 @@ def refuse_several(filesystem: Filesystem, child: Caller, target: Target) -> Non
     except Unavailable:
         return
     heads: dict[int, Process] = {}
+    below: list[FoundJob] = []
     for one in find_jobs(filesystem, child)[0]:
         top = one.tops[0]
         orphan = top.name.startswith(WORKER_NAME)  # its rank has ended, and it ends in seconds
-        if not orphan and any(process.pid in members for process in one.tops):
+        inside = not orphan and any(process.pid in members for process in one.tops)
+        if inside and not any(doubles(filesystem, other, one) for other in below):
+            below.append(one)
             head = starter(filesystem, root_of(filesystem, top, child), child)
             heads[head.pid] = head
     if len(heads) < 2 or target.root.pid in heads:

@@ -26,7 +26,10 @@ from perfwatch.probes.readings import ProbeCall, RecordedGroup
 MOST_DUMP_BYTES = 64 * 2**20  # 2,000 entries with stacks are 1 MiB
 DUMP_SECONDS = 4.0  # a rank looks at its pipe once a second, and writes within another
 LOOK_SECONDS = 0.05
-READ_SECONDS = 5.0  # for one dump: 59 MiB of plain pickle take 2.8 (measured)
+READ_SECONDS = 5.0  # for one dump at most: 59 MiB of plain pickle take 2.8 (measured), a usual one 0.02
+ANSWER_SECONDS = (
+    9.0  # for all; a dump gets half of what is left, so that those which never end leave something to the next
+)
 MEMORY_BYTES = 2**30  # that reading dumps may take: 64 MiB of pickle are ten times that as objects
 NOT_ARMED = "start it with perfwatch run, or with TORCH_NCCL_DEBUG_INFO_PIPE_FILE=/tmp/fr_pipe_ in its environment"
 SMALLER = "start the job with TORCH_FR_BUFFER_SIZE=2000, or read it with torchfrtrace"
@@ -49,6 +52,7 @@ class FlightRecorderProbe:
         filesystem: where /proc is.
         clock: unix time, seconds: files bear it.
         sleep: waits between two looks.
+        seconds: until all is read that will be.
     """
 
     NAME = "flight_recorder"
@@ -60,9 +64,11 @@ class FlightRecorderProbe:
         filesystem: Filesystem | None = None,
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
+        seconds: float = ANSWER_SECONDS,
     ) -> None:
         self._filesystem = filesystem or Filesystem()
         self._clock, self._sleep = clock, sleep
+        self._seconds, self._ends, self._reading = seconds, 0.0, 0.0
         self._reader = KillableChild()
 
     def look(self, ranks: Sequence[Rank], ask: bool = True) -> Iterator[RecordedGroup | ProbeCall]:
@@ -78,6 +84,7 @@ class FlightRecorderProbe:
 
     def _answers(self, ranks: Sequence[Rank], ask: bool) -> Iterator[RecordedGroup | ProbeCall]:
         began = self._clock()
+        self._ends, self._reading = began + self._seconds, 0.0
         waiting: dict[Rank, tuple[list[Path], dict[Path, tuple[int, int, int] | None]]] = {}
         refused: dict[Rank, Unavailable] = {}
         told = 0
@@ -94,7 +101,7 @@ class FlightRecorderProbe:
                     told += 1
             except Unavailable as unavailable:
                 refused[rank] = unavailable
-        while waiting and self._clock() - began < DUMP_SECONDS:
+        while waiting and self._clock() - began - self._reading < DUMP_SECONDS:
             for rank, (dumps, before) in list(waiting.items()):
                 try:
                     found = self._fresh(rank, dumps, before)
@@ -164,13 +171,16 @@ class FlightRecorderProbe:
     def _read(self, path: Path, rank: Rank, origin: str, written_ago_seconds: float = 0.0) -> list[RecordedGroup]:
         """What one dump says. Raises Unavailable, whatever reading it comes to."""
         told = (str(path), self._owners(rank), rank.pid, rank.rank, origin, written_ago_seconds)
+        now = self._clock()
         try:
-            return self._reader.call(recorded, *told, deadline_seconds=READ_SECONDS)
+            return self._reader.call(recorded, *told, deadline_seconds=min(READ_SECONDS, (self._ends - now) / 2))
         except Unavailable:
             raise
         except Exception as error:  # a state of a dump that was not foreseen: the other ranks' are read all the same
             self._reader.close()  # its memory may be full
             raise Unavailable(f"a flight-recorder dump cannot be read: {type(error).__name__}") from None
+        finally:
+            self._reading += self._clock() - now
 
     def _owners(self, rank: Rank) -> frozenset[int]:
         """Whose file a dump may be: anybody can put one into /tmp."""

@@ -170,6 +170,7 @@ class StackFailure(Reading, frozen=True, kw_only=True):
 
 APPEARS, GOES = "appears", "goes"  # a file that a loop tests for, until the loop ends
 FLAG, COUNT, FINITE, VALUE = "flag", "count", "finite", "value"  # what a loop tests before a call
+DROPPED, FILLED = "dropped", "filled"  # what a statement gets: nobody looks at it, or it is written to and handed on
 # Names of calls that look at a file without reading it: a loop that makes them polls, and names what it polls for.
 FILE_TESTS = frozenset(
     "exists isfile isdir is_file is_dir stat lstat access listdir glob iglob scandir getsize getmtime".split()
@@ -210,6 +211,7 @@ class SourceLine(Reading, frozen=True, kw_only=True):
     # What is tested (``FLAG`` ...) between it and the backward pass of the innermost loop, and its step.
     passes_if: tuple[str, ...] = ()
     steps_if: tuple[str, ...] = ()
+    result: str = ""  # what becomes in that loop of what the innermost statement on the line gets, where it is not used
 
 
 class NativeProfile(Reading, frozen=True, kw_only=True):

@@ -11,12 +11,13 @@ _Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
 _ORDERS = ast.Lt | ast.LtE | ast.Gt | ast.GtE
 _STEPS = ast.Add | ast.Sub
 _RESTS = frozenset("sleep sched_yield print debug info warning".split())
+_CLOCKS = frozenset("time time_ns monotonic monotonic_ns perf_counter perf_counter_ns now utcnow".split())
 _CUTS = ast.Continue | ast.Break | ast.Return | ast.Raise
 
 
 def comes_to_its_end(loop: Loop) -> bool:
-    """Whether a loop counts: a ``for``, but over something without an end, or a ``while`` whose body counts up what is tested."""
-    return _counts(loop) if isinstance(loop, ast.While) else not _counts_for_ever(loop)
+    """Whether a loop counts: a ``for``, but over something without an end, or a ``while`` that counts up, or goes by the clock."""
+    return (_counts(loop) or _goes_by_the_clock(loop)) if isinstance(loop, ast.While) else not _counts_for_ever(loop)
 
 
 def hands_out(loop: Loop) -> bool:
@@ -53,6 +54,20 @@ def _counts(loop: ast.While) -> bool:
         if any(isinstance(node, ast.Continue) for node in (statement, *_within(statement))):
             return False
     return False
+
+
+def _goes_by_the_clock(loop: ast.While) -> bool:
+    """Whether it goes on until a moment, and for nothing else: ``while time.time() - begun < seconds``.
+
+    One that waits for a condition as well, for so long at most, may wait in vain; one that sets what the clock is compared with
+    begins anew.
+    """
+    calls = (node for node in ast.walk(loop.test) if isinstance(node, ast.Call))
+    ordered = isinstance(loop.test, ast.Compare) and all(isinstance(one, _ORDERS) for one in loop.test.ops)
+    if not ordered or not any(dotted(call.func).rpartition(".")[2] in _CLOCKS for call in calls):
+        return False
+    named = {dotted(node) for node in ast.walk(loop.test) if isinstance(node, ast.Name | ast.Attribute)}
+    return named.isdisjoint(map(_set_by, _within(loop)))
 
 
 def nears_its_end(loop: Loop, line: int) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.file_waits import awaits, tested_names
 from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.line_results import result_of
 from perfwatch.probes.loop_kinds import (
     Loop,
     comes_to_its_end,
@@ -146,6 +147,7 @@ def describe(text: str, file: str, line: int) -> SourceLine:
         awaits=awaits(loop) if loop is not None else "",
         passes_if=tests_before(loop, "backward", line) if loop is not None else (),
         steps_if=tests_before(loop, "step", line) if loop is not None else (),
+        result=result_of(loop, line) if loop is not None else "",
     )
 
 

@@ -7,8 +7,9 @@ import pytest
 from rich.console import Console
 
 from perfwatch.errors import UsageError
-from perfwatch.jobs import ListedJob, ListedProcess, Listing, find_jobs, kin, list_jobs, refuse_several
+from perfwatch.jobs import ListedJob, ListedProcess, Listing, find_jobs, list_jobs, refuse_several
 from perfwatch.probes.deadline import Inline
+from perfwatch.relatives import Relatives, relatives
 from perfwatch.report.console import LIST_COLUMNS, console
 from perfwatch.report.jobs import JobsReport
 from perfwatch.target import find_job
@@ -119,7 +120,7 @@ def test_of_the_processes_that_may_not_be_looked_into_those_of_its_program_may_b
     (job,), hidden = find_jobs(machine.filesystem, Inline())
 
     assert [process.pid for process in hidden] == [101, 102]
-    assert job.among(hidden) == 1
+    assert [process.pid for process in job.among(hidden)] == [101]
 
 
 def test_secrets_on_a_command_line_are_not_listed(machine: FakeMachine) -> None:
@@ -188,15 +189,46 @@ def test_ranks_that_were_started_one_by_one_are_one_job(machine: FakeMachine) ->
         machine.process(200 + rank, 50, "python other.py", environ=environ.replace("29500", "29501"))
 
     assert [[rank.pid for rank in job.ranks] for job in listed(machine).jobs] == [[100, 101], [200, 201]]
-    assert kin(machine.filesystem, Inline(), 201) == [200]
+    assert related(machine, 201) == Relatives(tops=(200,))
+
+
+def related(machine: FakeMachine, pid: int) -> Relatives:
+    """What else belongs to the job of a process."""
+    return relatives(machine.filesystem, Inline(), find_job(machine.filesystem, pid, Inline()))
 
 
 def test_two_jobs_with_one_port_are_two_jobs(machine: FakeMachine) -> None:
     """In two containers of one machine: both have a rank 0, so they are not one job."""
     for pid in (100, 200):
         machine.process(pid, 50, environ="RANK=0 WORLD_SIZE=1 MASTER_ADDR=localhost MASTER_PORT=29500")
+    network = machine.proc / "200/ns/net"
+    network.unlink()
+    network.symlink_to("net:[2]")
 
     assert [job.pid for job in listed(machine).jobs] == [100, 200]
+    assert related(machine, 100) == Relatives()
+
+
+def test_a_number_that_two_ranks_have_is_told_with_both_pids(machine: FakeMachine) -> None:
+    """A script that was copied: where they meet one of them is turned away, or all wait. The shell above means the one job."""
+    for pid, rank in ((100, 0), (101, 1), (102, 1)):
+        environ = f"RANK={rank} WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500"
+        machine.process(pid, 50, environ=environ)
+
+    for asked_for in (100, 50):
+        (told,) = related(machine, asked_for).unseen
+        assert told.reason.endswith("that look for each other at 127.0.0.1:29500: rank 1: pid 101 and 102")
+    asked(machine, 50)
+
+
+def test_ranks_of_another_user_are_told_as_not_seen(machine: FakeMachine) -> None:
+    """Only while ranks are missing: the same program may run for somebody else."""
+    for size, told in ((2, True), (1, False)):
+        machine.process(100 + size, 50, environ=f"RANK=0 WORLD_SIZE={size} MASTER_ADDR=a MASTER_PORT={29500 + size}")
+        machine.process(200 + size, 50, torch=UNREADABLE, uid=1002)
+        unseen = related(machine, 100 + size).unseen
+        assert [one.advice for one in unseen] == [f"sudo $(command -v perfwatch) attach {100 + size}"] * told
+        assert all("may not be looked into: pid 202 of uid 1002" in one.reason for one in unseen)
 
 
 def test_the_steps_of_one_slurm_job_are_two_jobs(machine: FakeMachine) -> None:

@@ -46,7 +46,7 @@ def look(seconds: float, patience_seconds: float, wanted: str, leaving: Leaving,
     try:
         every, hidden = find_jobs(filesystem, child)
         found, unwanted = chosen(every, wanted, scheduler)
-        looks = [_Look(one, patience_seconds, child, one.among(hidden)) for one in found[:MOST_JOBS]]
+        looks = [_Look(one, patience_seconds, child, len(one.among(hidden))) for one in found[:MOST_JOBS]]
     finally:
         child.close()
     try:

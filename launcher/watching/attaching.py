@@ -14,13 +14,14 @@ from perfwatch.captures.scene import scene_of
 from perfwatch.captures.telling import headline
 from perfwatch.control import find_place
 from perfwatch.errors import CaptureFailed
-from perfwatch.jobs import kin, refuse_several
+from perfwatch.jobs import refuse_several
 from perfwatch.linux import volunteer_for_the_oom_killer
 from perfwatch.outlets.outlets import Open, Outlet, Outlets
 from perfwatch.probes import readings as r
 from perfwatch.probes.deadline import KillableChild
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.recording import BUDGET_BYTES
+from perfwatch.relatives import Relatives, relatives
 from perfwatch.running.lock import roots
 from perfwatch.session import Session, this_machine
 from perfwatch.target import find_job
@@ -80,10 +81,11 @@ class Attached:
             # One launcher per rank: each rank is a tree of its own. Under ``perfwatch run`` they share a place; otherwise
             # their environment tells; of those that it says nothing of, who talks to whom.
             others = [root.pid for root in started if len(started) > 1]
+            related = Relatives()
             numbered = target.root.rank is not None
             if not others and (not numbered or (target.asked.world_size or 1) > 1):
-                others = kin(filesystem, child, target.root.pid)
-            tops = list(dict.fromkeys([target.root.pid, *others]))
+                related = relatives(filesystem, child, target)
+            tops = list(dict.fromkeys([target.root.pid, *others, *related.tops]))
             described = Session(
                 version=__version__,
                 created=time.time(),
@@ -114,6 +116,7 @@ class Attached:
             on_news=lambda news: self._news(news),
         )
         self._watch.look.expect(target.root)
+        self._watch.take(related.unseen)
         self.roots = tuple(tops)
 
     def decide(self, stream: IO[str]) -> Verdict:

@@ -12,7 +12,15 @@ import pytest
 
 from perfwatch.probes.errand import Errand
 from perfwatch.probes.filesystem import Absent
-from perfwatch.probes.flight_recorder import MEMORY_BYTES, FlightRecorderProbe, Rank, dump_paths, pipe_path, ring
+from perfwatch.probes.flight_recorder import (
+    ANSWER_SECONDS,
+    MEMORY_BYTES,
+    FlightRecorderProbe,
+    Rank,
+    dump_paths,
+    pipe_path,
+    ring,
+)
 from perfwatch.probes.private import parse_environment
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import ProbeCall, Reading, RecordedGroup
@@ -62,9 +70,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
         process.communicate()
 
 
-def ask(ranks: list[Rank], by_pipe: bool = True) -> list[Reading]:
+def ask(ranks: list[Rank], by_pipe: bool = True, seconds: float = ANSWER_SECONDS) -> list[Reading]:
     """As the watcher does: in a process of its own with little memory."""
-    errand = Errand(lambda: FlightRecorderProbe().look(ranks, by_pipe), 20.0, MEMORY_BYTES)
+    errand = Errand(lambda: FlightRecorderProbe(seconds=seconds).look(ranks, by_pipe), 20.0, MEMORY_BYTES)
     while (found := errand.poll()) is None:
         time.sleep(0.01)
     return found
@@ -157,6 +165,18 @@ def test_what_one_rank_has_written_costs_no_other_rank_its_answer(tmp_path: Path
     found = ask(ranks, by_pipe=False)
 
     assert [one.rank for one in found if isinstance(one, RecordedGroup) and one.rank != 1] == [0, 2]
+
+
+def test_dumps_whose_reading_never_ends_leave_time_for_the_next(tmp_path: Path, start: Start) -> None:
+    """A key of sixty levels, each of them twice the one below, is hashed for longer than anybody waits."""
+    doubled = b"".join(b"q" + bytes([level]) + b"h" + bytes([level]) + b"\x86" for level in range(60))
+    ranks = [Rank(start(number, b""), number, age_seconds=60.0) for number in range(4)]
+    for number, content in enumerate([b"\x80\x02})" + doubled + b"K\x01s."] * 3 + [dump(1)]):
+        (tmp_path / f"fr_{number}").write_bytes(content)
+    found = ask(ranks, by_pipe=False, seconds=4.0)
+
+    assert {one.rank for one in found if isinstance(one, RecordedGroup)} == {3}
+    assert [one.outcome for one in found if isinstance(one, ProbeCall)] == ["unavailable"] * 3
 
 
 def test_a_job_that_was_not_armed_is_told_how(tmp_path: Path) -> None:

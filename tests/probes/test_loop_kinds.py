@@ -19,10 +19,12 @@ def kinds(text: str, line: int) -> tuple[str, ...]:
         "while len(out) < n:\n    x = f(x)\n    out.append(x)\n",
         "while self.step < self.most:\n    x = f(x)\n    self.step += 1\n",
         "for _ in range(3):\n    x = f(x)\n",
+        "while time.time() - begun < 200:\n    x = f(x)\n",
+        "while time.monotonic() < self.until:\n    x = f(x)\n",
     ],
 )
 def test_a_loop_that_counts_comes_to_its_end(loop: str) -> None:
-    """Each turn takes the tested counter on, whatever else it does."""
+    """Each turn takes the tested counter on, whatever else it does; the clock goes on by itself."""
     assert kinds(loop, 2) == ("for",)
 
 
@@ -38,6 +40,9 @@ def test_a_loop_that_counts_comes_to_its_end(loop: str) -> None:
         "while t < end:\n    x = f(x)\n    t += dt\n    if x: t = 0\n",
         "while not done and ready():\n    x = f(x)\n    i += 1\n",
         "for x in itertools.count():\n    x = f(x)\n",
+        "while time.time() - last < 200:\n    last = f(time.time())\n",
+        "while not done() and time.time() < until:\n    rest()\n",
+        "while clock.time != noon:\n    rest()\n",
     ],
 )
 def test_one_that_waits_for_a_condition_may_not(loop: str) -> None:

@@ -15,10 +15,15 @@ def waited_on(history: History, pid: int, tid: int, seconds: float) -> frozenset
 def passed(history: History, pid: int, fd: int, seconds: float, sent: bool = False) -> int:
     """Bytes that arrived on a connection over the last seconds, or that were taken of what was sent there; 0 where unknown."""
 
-    def count(file: Descriptor) -> float | None:
-        if file.socket is None:
-            return None
-        return file.socket.sent_bytes if sent else file.socket.received_bytes
-
-    grown = history.growth(Descriptor, pid, fd, of=count, seconds=seconds)
+    grown = history.growth(Descriptor, pid, fd, of=taken if sent else received, seconds=seconds)
     return int(grown[0]) if grown is not None else 0
+
+
+def received(file: Descriptor) -> float | None:
+    """Bytes that have arrived on a connection; None where that is not known."""
+    return None if file.socket is None else file.socket.received_bytes
+
+
+def taken(file: Descriptor) -> float | None:
+    """Bytes sent on a connection that its other end has taken; None where that is not known."""
+    return None if file.socket is None else file.socket.sent_bytes

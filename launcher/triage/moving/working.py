@@ -16,7 +16,7 @@ from perfwatch.triage.moving.flows import SILENT_BYTES_PER_SECOND
 from perfwatch.triage.moving.motion import has_ended, motion
 from perfwatch.triage.ranks.absence import in_collective
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.devices import engine_threads
+from perfwatch.triage.waits.devices import engine_threads, waiting_for_cards
 from perfwatch.triage.waits.native_waits import carries
 from perfwatch.triage.waits.node import NATIVE_WAIT, End, Node, node_of
 from perfwatch.triage.waits.outside import workers
@@ -179,12 +179,18 @@ def moves(case: Case, node: Node) -> bool:
 
 
 def _others(case: Case, node: Node) -> list[int]:
-    """The threads beside one that move: no heartbeats, and none that spins while ranks wait: a process group's, or torch's engine."""
+    """The threads beside one that move: no heartbeats, and none that spins for others: a process group's, or one that waits for a card."""
     tids = [tid for _, tid in case.history.of(Thread, node.pid) if tid != node.tid]
     moving = [tid for tid in tids if _moves_itself(case, node.pid, tid)]
-    spinning = engine_threads(case.history, node.pid) if polls(case.history, node.pid) else []
+    spinning = _spinning(case, node.pid) if polls(case.history, node.pid) else []
     moving = [tid for tid in moving if tid not in spinning]
     return [tid for tid in moving if not (carries(case.history, node.pid, tid) or _rests(case, node.pid, tid))]
+
+
+def _spinning(case: Case, pid: int) -> list[int]:
+    """The threads that wait for a card which only polls: of torch's engine, and those that stay at a synchronisation."""
+    waiting = (one.tid for one in waiting_for_cards(case.history, case.job, pid))
+    return [*engine_threads(case.history, pid), *waiting]
 
 
 def _moves_itself(case: Case, pid: int, tid: int) -> bool:

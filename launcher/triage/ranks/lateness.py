@@ -38,8 +38,8 @@ class OwnCause:
 
 
 def in_collective(case: Case, stack: Stack) -> bool:
-    """Whether a stack is where a rank waits for the others: a collective, backward, or an exchange of MPI."""
-    return not tags(stack).isdisjoint({"collective", "backward"}) or waits_for_ranks(case.history, case.job, stack)
+    """Whether a stack is where a rank waits for the others: a collective, the reduction below backward, or an exchange of MPI."""
+    return "collective" in tags(stack) or _in_reduction(stack) or waits_for_ranks(case.history, case.job, stack)
 
 
 def meets_again(case: Case, rank: Member, seconds: float) -> bool:

@@ -1,15 +1,16 @@
 """Ranks that wait for each other, each in a call of another group, where only one of the two groups shows who has come to it.
 
 NCCL counts who is behind in its groups; gloo's groups it does not know. So the rank that the others wait for is behind, and
-yet in a call: its stack names one that the others do not wait in, or its card holds a kernel that only polls while another
-group of the same ranks stands level. What it waits for are the ranks that wait for it: time does not heal that.
+yet in a call: its stack names one that the others do not wait in, or gloo carries one out while its card idles, or its card holds
+a kernel that only polls while another group of the same ranks stands level. What it waits for are the ranks that wait for it: time
+does not heal that.
 """
 
 from dataclasses import dataclass
 
 import msgspec
 
-from perfwatch.triage.cards.gpu import regime
+from perfwatch.triage.cards.gpu import regime, regimes
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung
@@ -22,6 +23,7 @@ from perfwatch.triage.ranks.waitgraph import WaitGraph, wait_graph
 from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Outcome
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.devices import in_sync
+from perfwatch.triage.waits.native_waits import reduces
 from perfwatch.triage.words.frames import collective_name, show
 
 CAUSE = "mismatched_collective"
@@ -97,15 +99,24 @@ def _behind(case: Case, graph: WaitGraph, chain: Chain, waiting: list[Chain]) ->
     if chain.end.kind == "collective" and chain.end.still and chain.end.node.stack is not None:
         name = collective_name(chain.end.node.stack)
         others = {_kind(graph.calls.get(rank_of(one), "")) for one in waiting}
-        if name is None or not _kind(name) or _kind(name) in others | {""}:
-            return None  # perhaps the very call, not counted yet
-        return _Behind(chain, f"in {name}", 1.0)
+        if name is None or not _kind(name):
+            return None
+        if _kind(name) not in others | {""}:
+            return _Behind(chain, f"in {name}", 1.0)
+        # Of the same kind: perhaps the very call, not counted yet, where it is not another library's.
+        return _Behind(chain, f"in {name} over gloo", 1.0) if _over_gloo(case, chain.start.pid) else None
     if chain.end.kind != "gpu" or not chain.end.detail or not in_sync(case.history, chain.end.node.stack):
         return None
     card, certain = regime(case.history, chain.end.detail), cards_of(case.history, chain.start.pid).certain
     if not card.polls or card.computes or not certain or not _level_elsewhere(graph, chain, waiting):
         return None
     return _Behind(chain, "in a call of another group, as far as its card tells, and waits for it", INFERRED)
+
+
+def _over_gloo(case: Case, pid: int) -> bool:
+    """Whether a collective of gloo's is under way in a rank, and its cards have nothing to do: one of NCCL's would hold a kernel."""
+    cards = regimes(case.history, pid)
+    return bool(cards) and all(card.kind == "idle" for card in cards) and reduces(case.history, pid)
 
 
 def _level_elsewhere(graph: WaitGraph, chain: Chain, waiting: list[Chain]) -> bool:

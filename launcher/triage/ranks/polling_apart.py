@@ -19,6 +19,7 @@ from perfwatch.triage.ranks.waitgraph import WaitGraph, wait_graph
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Finding
 from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.node import Node
 from perfwatch.triage.words.frames import show, user_frames
 
 CEILING = 0.7  # a kernel of the program's own in one rank, or a wedge behind two lines, look the same
@@ -91,6 +92,12 @@ def _reached(graph: WaitGraph) -> str:
 
 def _lines(chains: tuple[Chain, ...]) -> list[str | None]:
     """Where each rank stands; where all stand in the same helper, the innermost of its callers that are not the same."""
-    written = [user_frames(stack) if (stack := chain.start.stack) is not None else () for chain in chains]
+    standing = [_standing(chain) for chain in chains]
+    written = [user_frames(node.stack) if node.stack is not None else () for node in standing]
     apart = (frames for frames in zip(*written, strict=False) if len(set(frames)) > 1)
-    return list(map(show, next(apart, [chain.start.frame for chain in chains])))
+    return list(map(show, next(apart, [node.frame for node in standing])))
+
+
+def _standing(chain: Chain) -> Node:
+    """The thread that waits for the card, if it runs Python: of torch's engine the one that asked it."""
+    return chain.end.node if chain.end.node.frame is not None else chain.start

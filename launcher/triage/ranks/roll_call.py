@@ -1,18 +1,21 @@
 """Which ranks of a job have not come, by the numbers of those that have."""
 
+from perfwatch.probes.readings import Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import how_it_ended
 from perfwatch.triage.verdict import Culprit
+from perfwatch.triage.waits.native_waits import OF_GLOO
 from perfwatch.triage.waits.node import culprit, node_of
 
 MOST_NAMED = 8
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 def blamed(case: Case, ranks: list[int]) -> tuple[Culprit, ...]:
-    """The ranks that should be here; of a job on several machines nobody here knows which of the others it is. None waits."""
+    """The ranks that should be here; of a job on several machines, or one that is not seen whole, nobody knows. None waits."""
     here = {rank.process.local_world_size for rank in case.ranks}
     elsewhere = any(size is not None and size < (case.job.world_size or 0) for size in here)
-    return () if elsewhere else tuple(Culprit(pid=0, rank=rank) for rank in ranks[:MOST_NAMED])
+    return () if elsewhere or case.lacks("ranks") else tuple(Culprit(pid=0, rank=rank) for rank in ranks[:MOST_NAMED])
 
 
 def departed(case: Case) -> tuple[tuple[Culprit, ...], str]:
@@ -23,15 +26,31 @@ def departed(case: Case) -> tuple[tuple[Culprit, ...], str]:
     return tuple(culprit(node_of(case.history, case.job, rank.pid)) for rank in ended), "".join(words)
 
 
+def _all_here(case: Case) -> bool:
+    """Whether the ranks look for each other on this machine alone."""
+    addresses = {rank.process.environment.get("MASTER_ADDR", "") for rank in case.ranks}
+    return addresses <= LOOPBACK
+
+
 def missing(present: list[int], seen: int, size: int | None) -> list[int]:
     """The ranks that are not here, where all that are have their numbers; else none."""
     ranks = sorted(set(range(size or 0)) - set(present))
     return ranks if len(ranks) == (size or 0) - seen else []
 
 
-def absent(present: list[int], seen: int, size: int) -> str:
-    """That some have not come, in words."""
+def have_met(case: Case) -> bool:
+    """Whether all ranks were there once: torch makes gloo's workers as soon as each is connected to every other (ProcessGroupGloo.cpp)."""
+    threads = (case.history.latest(Thread, *key) for rank in case.ranks for key in case.history.of(Thread, rank.pid))
+    return any(one is not None and one.reading.name.startswith(OF_GLOO) for one in threads)
+
+
+def absent(case: Case, present: list[int], seen: int, size: int) -> str:
+    """That some are not there, in words: have not come, or were there and are gone."""
     where = "not on this machine or not there at all"
+    if unseen := case.lacks("ranks"):
+        where = f"not seen here: {unseen.reason}"
+    elif have_met(case):
+        where = "gone since they met" if _all_here(case) else "gone since they met, or on another machine"
     ranks = missing(present, seen, size)
     if not ranks or len(ranks) > MOST_NAMED:
         return f"{size - seen} of {size} ranks are {where}"

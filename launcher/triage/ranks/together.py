@@ -10,6 +10,7 @@ from perfwatch.triage.moving.motion import WINDOW_SECONDS
 from perfwatch.triage.patience import STRUCTURAL_SECONDS
 from perfwatch.triage.ranks.absence import in_collective
 from perfwatch.triage.ranks.collectives import never_called
+from perfwatch.triage.ranks.exchanges import POINT_TO_POINT, called
 from perfwatch.triage.ranks.footprint import alike
 from perfwatch.triage.ranks.point_to_point import exchanging
 from perfwatch.triage.ranks.traffic import carried, travelling
@@ -89,7 +90,7 @@ def _together(case: Case) -> Together | Missing | None:
     if not known and not all(in_collective(case, chain) for chain in chains):
         return None
     if (
-        any(chain.end.detail == EXCHANGE for chain in chains)
+        any(chain.end.detail == EXCHANGE or called(chain) in POINT_TO_POINT for chain in chains)
         or exchanging(case)
         or (not recorded and never_called(case))
     ):

@@ -24,9 +24,9 @@ from perfwatch.triage.hang import hung, silent_seconds, who
 from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.ranks.absence import listed, rank_of
-from perfwatch.triage.ranks.roll_call import MOST_NAMED, absent, blamed, departed, missing
+from perfwatch.triage.ranks.roll_call import MOST_NAMED, absent, blamed, departed, have_met, missing
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Alternative, Evidence, Finding, Outcome
+from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding, Outcome
 from perfwatch.triage.waits import rendezvous
 from perfwatch.triage.waits.chain import Chain
 
@@ -48,7 +48,7 @@ def judge(case: Case) -> Outcome:
         # a key that is awaited later says nothing of when the waiting began
         open_for = None if chain.end.detail == "store" else rendezvous.open_seconds(case.history, case.job)
         present = sorted(r.rank for r in case.ranks if r.rank is not None)
-        lacking = "" if size is None or seen >= size else f"; {absent(present, seen, size)}"
+        lacking = "" if size is None or seen >= size else f"; {absent(case, present, seen, size)}"
         ended, has_ended = departed(case)
         gone = missing(present, seen, size)
         shown = f"{present or seen} of {size or 'an unknown number'}"
@@ -72,9 +72,7 @@ def judge(case: Case) -> Outcome:
         )
         if late:
             return _blaming(found, late)
-        if ended or gone:
-            return msgspec.structs.replace(found, culprits=ended or blamed(case, gone))
-        return found
+        return _with_victims(case, found, (ended or blamed(case, gone)) if ended or gone else found.culprits)
     return None
 
 
@@ -116,6 +114,10 @@ def _whole(case: Case) -> bool:
 
 
 def _next(case: Case, chain: Chain) -> tuple[str, ...]:
+    if not _whole(case) and (unseen := case.lacks("ranks")) is not None and unseen.advice:
+        return (unseen.advice,)
+    if not _whole(case) and have_met(case):
+        return ("look into the log of the rank that is gone: how did it end?",)
     if chain.end.detail == "store":
         return ("find the rank that should have set the key: perfwatch capture stacks shows where each is",)
     compare = "compare MASTER_ADDR, MASTER_PORT and WORLD_SIZE of every rank"
@@ -126,6 +128,13 @@ def _blaming(found: Finding, late: list[Chain]) -> Finding:
     culprits = tuple(one for chain in late for one in chain.culprits())
     links = tuple(link for chain in late for link in chain.links)
     return msgspec.structs.replace(found, culprits=culprits, wait_chain=found.wait_chain + links)
+
+
+def _with_victims(case: Case, found: Finding, culprits: tuple[Culprit, ...]) -> Finding:
+    """All that wait at the rendezvous are shown."""
+    waiting = (one for one in case.chains.values() if one.end.kind == "rendezvous")
+    links = tuple(link for one in waiting for link in one.links)
+    return msgspec.structs.replace(found, wait_chain=links, culprits=culprits)
 
 
 def _since(case: Case, open_for: float | None) -> tuple[Evidence, ...]:

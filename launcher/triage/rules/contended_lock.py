@@ -9,8 +9,8 @@ How it is recognised
     The training thread stands, for a good part of the time, at a line of its own that takes a lock or waits for a condition,
     asleep in a futex without a timeout, and goes on again and again; a single other Python thread of the process runs or rests
     (in a sleep, or for an answer from the network) within a ``with`` of a lock of that name, or in a loop that acquires it. Failing
-    that, the one that runs most, less surely where its own lines take none. Or the workers of its loader wait for a file's lock,
-    which now one of them has and now another.
+    that, the one that runs most, less surely where its own lines take none. Or the workers of its loader wait for a lock, of a
+    file or between processes, which now one of them has and now another.
     Of the GIL: the training thread hardly runs, sleeps in a futex with a timeout of 5 ms many times a second, at whatever line,
     and other threads own the GIL in most of the dumps.
 

@@ -33,7 +33,7 @@ from perfwatch.triage.shares.cpu import spare_cores
 from perfwatch.triage.shares.gathering import STEPS, makes_batches
 from perfwatch.triage.shares.native import native_python_share
 from perfwatch.triage.shares.other_work import NATIVE_SHARE, OWN_SHARE, does_other_work, keeps_gil, shown
-from perfwatch.triage.shares.own_work import awaits_a_program, fetches, fetches_itself, own_python
+from perfwatch.triage.shares.own_work import awaits_a_program, fetches, fetches_itself, own_python, takes_a_lock
 from perfwatch.triage.shares.profile import in_own_sampler
 from perfwatch.triage.shares.rollouts import in_rollout
 from perfwatch.triage.slowness import FEW_SAMPLES, certainty, slow, working, worst
@@ -65,6 +65,8 @@ def judge(case: Case) -> Outcome:
     if found is None:
         return _own(case)
     rank, seen, lost = found
+    if seen.share_where(lambda stack: fetches(stack) and takes_a_lock(case.history, stack)) >= MOSTLY * lost:
+        return None  # it is kept from its data by who has that lock
     draws = seen.seen(*STEPS) and seen.share_where(in_own_sampler) >= MOSTLY * lost
     own = in_own_sampler if draws else fetches_itself
     frame = seen.top_line(own if seen.share_where(own) >= MOSTLY * lost else fetches)

@@ -10,7 +10,8 @@ How it is recognised
     between passes.
 
 What it is mistaken for
-    ``blocked_network``: nothing arrives at all. ``starved_by_storage``: files. ``bursty_loading``: waits come in a rhythm.
+    ``blocked_network``: nothing arrives at all. ``starved_by_storage``: files. ``starved_by_transforms``: who should
+    answer is a process of the job, and computes. ``bursty_loading``: waits come in a rhythm.
 
 What to do next
     More workers hide latency; a cache near the job removes it. A thread beside training can ask, or one request for many steps.
@@ -20,8 +21,9 @@ from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.gathering import STEPS
+from perfwatch.triage.shares.job_servers import server
 from perfwatch.triage.shares.producing import work
-from perfwatch.triage.shares.starving import starving
+from perfwatch.triage.shares.starving import Starving, starving
 from perfwatch.triage.slowness import certainty, slow, worst
 from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.words.frames import show, tags
@@ -29,7 +31,11 @@ from perfwatch.triage.words.frames import show, tags
 CAUSE = Cause("starved_by_network", "slow", "network", (Thread, Stack))
 
 OF_REQUESTS = frozenset({"http", "ssl", "selector", "retry"})
+CLIENTS = ("http", "ssl")
 AGAIN = 2  # it was seen to come from elsewhere so often: one request that takes long is no part of each step
+SURE = 0.97
+BY_THE_JOB = 0.75  # a server of the job's own may wait for anything
+UNSEEN_PEER = 0.75  # whose it is, nobody could look up
 ITSELF = 0.75  # what is asked for is not seen: a server that generates rollouts is meant to take its time
 
 
@@ -41,10 +47,16 @@ def judge(case: Case) -> Outcome:
     does = work(case, found)
     if does.mostly != "sockets":
         return None
+    served = server(case, found)
+    if served is not None and served.computes:
+        return None
     peer = f" ({does.where})" if does.where else ""
+    if served is not None:
+        peer = f", for pid {served.node.pid} of the job, which waits itself{served.at}"
     return found.finding(
         case,
         CAUSE,
+        ceiling=BY_THE_JOB if served is not None else SURE if does.where or _by_name(case, found) else UNSEEN_PEER,
         summary=found.summary(case, f"waiting for the network{peer}"),
         evidence=(
             case.saw(
@@ -60,6 +72,11 @@ def judge(case: Case) -> Outcome:
         ),
         next=("ss -tni", "raise num_workers, or cache the data near the job"),
     )
+
+
+def _by_name(case: Case, found: Starving) -> bool:
+    """Whether the workers were seen in a client's code: that asks over a network."""
+    return any(seen.share(*CLIENTS) for _, _, seen in found.profiles(case))
 
 
 def _asks_itself(case: Case) -> Outcome:

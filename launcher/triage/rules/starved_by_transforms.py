@@ -2,12 +2,12 @@
 
 What it means
     Steps go on, but a good part of each is spent waiting for the next batch, while the workers compute at full
-    speed: decoding, augmenting, tokenising.
+    speed: decoding, augmenting, tokenising. Or a process of the job does that, which all of them ask.
 
 How it is recognised
     The training thread's samples are in the loader's wait (or that of a queue, pool or future of the program's own); the
     workers run at a full core, or wait for one, with less waiting on files or sockets. Workers that wait for something
-    else (a sleep, a lock) are reported here too, less surely.
+    else (a sleep) are reported here too, less surely, and so are waits whose outcome no step uses (a free buffer, an upload's end).
 
 What it is mistaken for
     ``starved_by_storage`` and ``starved_by_network``: there the workers wait instead of running. ``contended_cpu``,
@@ -23,18 +23,20 @@ from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.cpu import spare_cores
-from perfwatch.triage.shares.locked_in_turn import turns
+from perfwatch.triage.shares.job_servers import by_server, server
+from perfwatch.triage.shares.locked_in_turn import at_lock, turns
 from perfwatch.triage.shares.producing import work
 from perfwatch.triage.shares.rollouts import in_environment
 from perfwatch.triage.shares.starving import Starving, awaits_data, starving
 from perfwatch.triage.shares.thrown_away import unfollowed
+from perfwatch.triage.shares.unused_results import hands_on
 from perfwatch.triage.verdict import Alternative, Outcome
 
 CAUSE = Cause("starved_by_transforms", "slow", "data", (Thread, Stack))
 
 UNEXPLAINED = 0.65  # confidence where the workers neither compute nor read
 SPARE_CORES = 0.25  # with less than that idle, more workers would take their time from those that are there
-UNFOLLOWED = 0.7  # batches come, and no step of them was seen: they may be thrown away
+DOUBTED = 0.7  # batches come, and no step of them was seen; or no step uses what comes: it is no data
 
 
 def judge(case: Case) -> Outcome:
@@ -43,16 +45,20 @@ def judge(case: Case) -> Outcome:
     if found is None:
         return None
     does = work(case, found)
+    served = server(case, found) if does.mostly in ("sockets", "waiting") else None
+    if served is not None and served.computes:
+        return by_server(case, CAUSE, found, served)
     if does.mostly not in ("computing", "waiting"):
         return None
     computes = does.mostly == "computing"
-    if _makes_experience(case, found) or (not computes and turns(case, found) is not None):
+    if _makes_experience(case, found) or (at_lock if computes else turns)(case, found) is not None:
         return None
     uneven = computes and 0 < does.computing < found.workers
+    doubted = unfollowed(case, found.rank) or hands_on(case, found)
     return found.finding(
         case,
         CAUSE,
-        ceiling=UNEXPLAINED if not computes else UNFOLLOWED if unfollowed(case, found.rank) else 0.95,
+        ceiling=UNEXPLAINED if not computes else DOUBTED if doubted else 0.95,
         summary=found.summary(
             case, "computing" if computes else "waiting in the program's own code", does.computing if uneven else None
         ),
@@ -81,6 +87,8 @@ def _next(case: Case, found: Starving, computes: bool, uneven: bool) -> str:
         return f"look at what they wait for{f' at {line}' if line else ''}: no more workers make that shorter"
     if uneven:
         return "give each worker as much to do as the others: one that has most of the work holds up the batches of all"
+    if hands_on(case, found):
+        return "make that cheaper, hand on less of it, or let more of it wait: no step uses what is waited for"
     spare = spare_cores(case, found.rank.pid)
     if spare is not None and spare < SPARE_CORES:
         return "make the transform cheaper, or do it ahead of training: no CPU is left for more workers"

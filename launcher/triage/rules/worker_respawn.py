@@ -9,7 +9,8 @@ How it is recognised
     for them before they take their first task.
 
 What it is mistaken for
-    An index built at each epoch's start: no new pids. Workers that die: they leave an exit code, and torch raises.
+    An index built at each epoch's start: no new pids. Batches that a sampler draws there: that is its time. Workers that die:
+    they leave an exit code, and torch raises.
     ``starved_by_transforms`` and the like from the second epoch on: the pids have changed there too, but the waiting goes on
     long after the workers are at work.
 
@@ -23,6 +24,7 @@ from perfwatch.triage.history import Seen
 from perfwatch.triage.moving.motion import tags_seen
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.profile import in_own_sampler
 from perfwatch.triage.slowness import WINDOW_SECONDS, certainty, slow, working
 from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.words.frames import any_tag, show, tags
@@ -110,8 +112,13 @@ def _at_task(stack: Stack) -> bool:
 
 
 def _changes(one: Seen[Stack], starts: list[tuple[float, float]]) -> bool:
-    """Whether the training thread starts or joins workers, or waits for such as come up: those at work make it wait otherwise."""
+    """Whether the training thread starts or joins workers, or waits for such as come up: those at work make it wait otherwise.
+
+    A sampler of the program's own draws the first batches below the start: that is its time.
+    """
     found = tags(one.reading)
+    if in_own_sampler(one.reading):
+        return False
     middle = one.at - one.reading.span_seconds / 2
     return any_tag(found, *CHANGING) or ("loader_wait" in found and any(a <= middle <= b for a, b in starts))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.history import History, Seen
-from perfwatch.triage.words.frames import any_tag, is_user, show, tags, tags_of, user_frame, user_frames
+from perfwatch.triage.words.frames import any_tag, is_user, short_name, show, tags, tags_of, user_frame, user_frames
 
 HOLD_SECONDS = 260.0  # a calm job is sampled once a minute, one of many processes every four
 UNWATCHED_SECONDS = 0.5  # between two samples: what happened then nobody knows
@@ -26,11 +26,17 @@ def at_training(stack: r.Stack) -> bool:
 
 
 def in_own_sampler(stack: r.Stack) -> bool:
-    """Whether a stack is in code of the program's own that a loader asks which samples come next."""
+    """Whether a stack is in code of the program's own that a loader asks which samples come next, at a batch or as an epoch begins."""
+    own: r.Frame | None = None
     for frame in stack.frames:
+        found = tags_of(frame.function, frame.file)
         if is_user(frame):
-            return "sampler" in tags(stack)
-        if "sampler" in tags_of(frame.function, frame.file):
+            if "sampler" in tags(stack):
+                return True
+            own = frame
+        elif own is not None:
+            return "loader_start" in found and short_name(own.function) == "__iter__"
+        elif "sampler" in found:
             return False
     return False
 

@@ -10,16 +10,17 @@ from collections.abc import Iterable
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.cards.activities import contradicted
-from perfwatch.triage.cards.gpu import Regime, regimes, unseen
+from perfwatch.triage.cards.gpu import Regime, polls, regimes, unseen
 from perfwatch.triage.cards.kernels import kernels
 from perfwatch.triage.cards.neighbours import shared
 from perfwatch.triage.cards.whose import cards_of, name_of
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.flows import newest_flow
-from perfwatch.triage.moving.motion import Motion, motion, stacks_of
+from perfwatch.triage.moving.motion import Motion, motion, python_threads, stacks_of
 from perfwatch.triage.present import open_file
 from perfwatch.triage.roles.job import Job
 from perfwatch.triage.verdict import Missing
+from perfwatch.triage.waits.native_waits import in_native_code
 from perfwatch.triage.waits.node import End, Node, node_of
 from perfwatch.triage.words.frames import any_tag, tags, user_frame
 
@@ -64,7 +65,7 @@ def edge(history: History, job: Job, node: Node) -> Found | None:
         )
     card = awaited(history, node, cards)
     if card is None:
-        return None
+        return _behind_another(history, job, node)
     does = (
         "whose kernel does not end"
         if card.kind == "spin"
@@ -73,6 +74,25 @@ def edge(history: History, job: Job, node: Node) -> Found | None:
         else "which is at work"
     )
     return f"{name_of(history, card.uuid)}, {does}", (), End("gpu", node, detail=card.uuid)
+
+
+def _behind_another(history: History, job: Job, node: Node) -> Found | None:
+    """A thread that asks something of the driver while another of its process waits for the card that both use.
+
+    The driver copies to pageable memory while it holds the context's lock (measured: a launch slept in a futex for as long as
+    another thread stood in ``.item()``). Of a card that works this lasts for a moment.
+    """
+    if not (_waits_for_ever(node) and polls(history, node.pid) and in_native_code(history, node)):
+        return None
+    first = [one for one in waiting_for_cards(history, job, node.pid) if one.tid != node.tid]
+    return (f"thread {first[0].name or first[0].tid}, which waits for the card", tuple(first), None) if first else None
+
+
+def waiting_for_cards(history: History, job: Job, pid: int) -> list[Node]:
+    """The Python threads of a process that wait for its cards."""
+    cards = regimes(history, pid)
+    nodes = (node_of(history, job, pid, tid) for tid in python_threads(history, pid)) if cards else ()
+    return [node for node in nodes if in_sync(history, node.stack) and awaited(history, node, cards) is not None]
 
 
 def _unseen(history: History, pid: int, node: Node) -> Found | None:

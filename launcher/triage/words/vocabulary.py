@@ -8,7 +8,7 @@ COLLECTIVES = frozenset(
     "gather gather_object scatter scatter_object_list reduce_scatter reduce_scatter_single reduce_scatter_tensor "
     "_reduce_scatter_base all_to_all all_to_all_single barrier monitored_barrier broadcast_object_list "
     "all_gather_coalesced all_reduce_coalesced send recv isend irecv batch_isend_irecv send_object_list recv_object_list "
-    "wait_tensor _verify_params_across_processes _sync_module_states _broadcast_coalesced".split()
+    "wait_tensor _verify_param_shape_across_processes _sync_params_and_buffers _sync_module_states _broadcast_tensors".split()
 )
 
 # Methods of mpi4py's communicators and requests, but for names that much else has as well.

@@ -1,0 +1,93 @@
+"""Who is behind, where the workers wait for somebody else of the job: a lock that they share, a server, whoever empties a buffer."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from perfwatch.probes.readings import Descriptor, Reading, SourceLine, Stack, Thread
+from perfwatch.recording import load
+from tests.triage.retold import retold
+
+RECORDINGS = Path(__file__).parent / "recordings"
+LOCK = RECORDINGS / "contended_lock" / "fires" / "workers_share_a_lock_in_memory"
+SERVER = RECORDINGS / "starved_by_transforms" / "fires" / "a_server_of_the_job"
+BUFFER = RECORDINGS / "starved_by_transforms" / "fires" / "waits_for_a_free_buffer"
+BACKWARD = RECORDINGS / "straggling_rank" / "fires" / "a_backward_of_its_own"
+THREAD = RECORDINGS / "mismatched_collective" / "fires" / "thread_of_another_order-nccl"
+
+
+SERVES = 22598  # its pid there
+
+
+def _server_rests(reading: Reading) -> Reading:
+    if not isinstance(reading, Thread) or reading.pid != SERVES:
+        return reading
+    return msgspec.structs.replace(reading, run_seconds=(reading.run_seconds or 0.0) / 10, run_delay_seconds=0.0)
+
+
+def _server_is_elsewhere(reading: Reading) -> Reading:
+    if not isinstance(reading, Descriptor) or reading.socket is None:
+        return reading
+    return msgspec.structs.replace(reading, socket=msgspec.structs.replace(reading.socket, peer_pids=()))
+
+
+def test_a_server_of_the_job_that_computes_is_named_instead_of_the_network() -> None:
+    """With its own line, and no advice to start more workers, which would all ask it."""
+    verdict = retold(SERVER)
+
+    assert (verdict.cause, verdict.culprits[0].frame) == ("starved_by_transforms", "serve (tokens.py:15)")
+    assert "num_workers" not in " ".join(verdict.next)
+
+
+@pytest.mark.parametrize(("changed", "surely"), [(_server_rests, False), (_server_is_elsewhere, True)])
+def test_one_that_rests_itself_or_is_elsewhere_leaves_the_network_to_blame(
+    changed: Callable[[Reading], Reading], surely: bool
+) -> None:
+    """What one of the job's own waits for nobody knows."""
+    verdict = retold(SERVER, changed)
+
+    assert verdict.cause == "starved_by_network"
+    assert (verdict.confidence > 0.9) is surely
+
+
+def test_workers_that_seldom_wait_for_their_lock_compute() -> None:
+    """A counter that they share costs them nothing."""
+
+    def changed(reading: Reading) -> Reading:
+        waits = isinstance(reading, Stack) and reading.frames and reading.frames[0].function == "SemLock.__enter__"
+        return msgspec.structs.replace(reading, frames=(decodes, *reading.frames[2:])) if waits else reading
+
+    stacks = (one.reading for one in load(LOCK).records if isinstance(one.reading, Stack))
+    decodes = next(one.frames[0] for one in stacks if one.frames and one.frames[0].function == "Locked.decode")
+
+    assert retold(LOCK).cause == "contended_lock"
+    assert retold(LOCK, changed).cause == "starved_by_transforms"
+
+
+def test_a_wait_whose_outcome_no_step_uses_is_no_sure_lack_of_data() -> None:
+    """And more workers are not advised."""
+
+    def used(reading: Reading) -> Reading:
+        return msgspec.structs.replace(reading, result="") if isinstance(reading, SourceLine) else reading
+
+    verdict = retold(BUFFER)
+
+    assert verdict.confidence <= 0.7
+    assert "num_workers" not in " ".join(verdict.next)
+    assert retold(BUFFER, used).confidence > 0.9
+
+
+def test_a_rank_that_computes_in_a_backward_of_its_own_is_named_by_that_line() -> None:
+    """Below ``backward`` only the reduction waits for the others."""
+    assert [one.frame for one in retold(BACKWARD).culprits] == ["backward (regularised.py:12)"]
+
+
+def test_a_thread_that_waits_for_the_card_is_whom_a_launch_waits_for() -> None:
+    """The driver copies under the lock of its context; the thread that spins meanwhile does no work for anybody."""
+    verdict = retold(THREAD)
+
+    assert verdict.state == "hung"
+    assert {one.frame for one in verdict.culprits} == {"run (score_beside.py:47)", "work (score_beside.py:81)"}
+    assert not {"downloading", "waiting_on_work"} & {one.cause for one in verdict.findings}
