@@ -209,7 +209,12 @@ def _as_seen(case: Case, verdict: Verdict) -> Verdict:
         summary=f"no cause can be named: {who(chain)} {doing(chain.awaited)} ({case.progress[rank].basis})",
         wait_chain=tuple(link for one in case.chains.values() for link in one.links)[:SHOWN_LINKS],
         next=_possible(
-            case, (f"py-spy dump --nonblocking --pid {chain.end.node.pid}", f"perfwatch attach {rank} --watch")
+            case,
+            (
+                *((unseen.advice,) if (unseen := case.lacks("ranks")) is not None and unseen.advice else ()),
+                f"py-spy dump --nonblocking --pid {chain.end.node.pid}",
+                f"perfwatch attach {rank} --watch",
+            ),
         ),
     )
 

@@ -106,7 +106,7 @@ def _steps(case: Case, chain: Chain) -> Evidence | None:
     if steps is None or steps.ago_seconds is None or not steps.late:
         return None
     observed = f"last step {steps.count} was {steps.ago_seconds:.1f} s ago"
-    each = f"a step each {steps.median_seconds or 0:.3f} s"
+    each = f"a step each {steps.median_seconds:.3f} s" if steps.median_seconds is not None else "steps are made"
     return case.saw("steps", f"pid {chain.start.pid}", "makes no step", observed, each)
 
 

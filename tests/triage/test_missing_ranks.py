@@ -6,15 +6,24 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfwatch.probes.readings import Process
+from perfwatch.probes.readings import ProbeCall, Process, Reading
 from perfwatch.recording import Record, load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.verdict import Verdict
-from tests.triage.retold import retold
+from tests.triage.retold import retold, same
 
 RECORDINGS = Path(__file__).parent / "recordings" / "blocked_rendezvous" / "fires"
 CASE = RECORDINGS / "at_different_ports"
 LEFT = RECORDINGS / "rank_that_has_left"
+GONE = RECORDINGS / "rank_gone_since_they_met"
+UNSEEN = ProbeCall(
+    probe="ranks",
+    entity="3",
+    duration_seconds=0.0,
+    outcome="unavailable",
+    reason="3 processes that run the job's program may not be looked into: pid 7, 8, 9 of uid 1002",
+    advice="sudo $(command -v perfwatch) attach 5",
+)
 
 
 def of_five(record: Record, here: int | None) -> Record:
@@ -55,3 +64,28 @@ def test_a_rank_that_has_left_is_named_by_those_who_wait_for_its_key() -> None:
 
     assert "has ended (exited with code 0)" in verdict.summary
     assert [one.rank for one in verdict.culprits] == [2]
+
+
+def test_a_rank_that_is_gone_since_all_met_is_not_looked_for_on_another_machine() -> None:
+    """The others have gloo's threads, which come when each is connected to every other; all that wait are shown."""
+
+    def elsewhere(reading: Reading) -> Reading:
+        if not isinstance(reading, Process) or "MASTER_ADDR" not in reading.environment:
+            return reading
+        return msgspec.structs.replace(reading, environment={**reading.environment, "MASTER_ADDR": "node-1"})
+
+    verdict = retold(GONE)
+
+    assert verdict.summary.endswith("rank 1 of 3 is gone since they met")
+    assert [one.rank for one in verdict.culprits] == [1]
+    assert {link.rank for link in verdict.wait_chain} == {0, 2}
+    assert retold(GONE, elsewhere).summary.endswith("rank 1 of 3 is gone since they met, or on another machine")
+
+
+def test_where_ranks_may_not_be_looked_into_none_is_said_to_be_gone() -> None:
+    """What to type is said first."""
+    verdict = retold(GONE, same, UNSEEN)
+
+    assert verdict.culprits == ()
+    assert "pid 7, 8, 9 of uid 1002" in verdict.summary
+    assert verdict.next[0] == UNSEEN.advice
