@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import how_it_ended
-from perfwatch.triage.independence import ONE_SOURCE, certainty_of_a_hang
+from perfwatch.triage.independence import MAY_COME, ONE_SOURCE, certainty_of_a_hang
 from perfwatch.triage.moving.motion import moves
 from perfwatch.triage.patience import DECISIVE_SECONDS, due_seconds, settles_in, temporal
 from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Finding, Outcome
@@ -12,7 +12,7 @@ from perfwatch.triage.waits import outside
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import Node
 from perfwatch.triage.waits.sending import sends, untaken
-from perfwatch.triage.waits.unseen_helpers import DOUBTFUL, unseen_helper
+from perfwatch.triage.waits.unseen_helpers import unseen_helper
 from perfwatch.triage.words.frames import show
 
 
@@ -144,7 +144,7 @@ def hung(
     lie apart stood in all of them at once.
     """
     if helper := unseen_helper(case, chain):
-        patience, ceiling = max(patience, temporal(case)), min(ceiling, DOUBTFUL)
+        patience, ceiling = max(patience, temporal(case)), min(ceiling, MAY_COME)
         summary = f"{summary}, unless {helper}"
     shown = evidence + witnesses(case, chain)
     confidence = certainty_of_a_hang(shown)

@@ -30,6 +30,10 @@ CONFIDENCE = (0.0, ONE_SOURCE, 0.94, 0.98, 0.985, 0.99)
 BOTH_OF_A_TASK = frozenset({"thread", "syscall"})
 TASK_ALONE, TASK_AND_ONE = 0.9, 0.96
 
+# At most, where somebody whom nothing rules out may yet let the one that waits go on: another thread or process that moves or rests,
+# a handler of a signal, whoever holds a lock, or opens a FIFO, from outside of the job. It has not come within the whole patience.
+MAY_COME = 0.78
+
 
 def certainty_of_a_hang(evidence: Iterable[Evidence]) -> float:
     """The confidence that these pieces together allow; fewer of them never allow more."""

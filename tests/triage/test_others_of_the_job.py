@@ -14,6 +14,9 @@ RECORDINGS = Path(__file__).parent / "recordings"
 LOCK = RECORDINGS / "contended_lock" / "fires" / "workers_share_a_lock_in_memory"
 SERVER = RECORDINGS / "starved_by_transforms" / "fires" / "a_server_of_the_job"
 BUFFER = RECORDINGS / "starved_by_transforms" / "fires" / "waits_for_a_free_buffer"
+UPLOAD = RECORDINGS / "starved_by_transforms" / "fires" / "waits_for_the_last_upload"
+THREADS = RECORDINGS / "oversubscribed_threads" / "fires" / "threads_of_its_own"
+FETCH = RECORDINGS / "contended_lock" / "fires" / "lock_in_its_own_fetch"
 BACKWARD = RECORDINGS / "straggling_rank" / "fires" / "a_backward_of_its_own"
 THREAD = RECORDINGS / "mismatched_collective" / "fires" / "thread_of_another_order-nccl"
 
@@ -66,17 +69,31 @@ def test_workers_that_seldom_wait_for_their_lock_compute() -> None:
     assert retold(LOCK, changed).cause == "starved_by_transforms"
 
 
-def test_a_wait_whose_outcome_no_step_uses_is_no_sure_lack_of_data() -> None:
+@pytest.mark.parametrize("case", [BUFFER, UPLOAD], ids=lambda case: case.name)
+def test_a_wait_whose_outcome_no_step_uses_is_no_sure_lack_of_data(case: Path) -> None:
     """And more workers are not advised."""
 
     def used(reading: Reading) -> Reading:
         return msgspec.structs.replace(reading, result="") if isinstance(reading, SourceLine) else reading
 
-    verdict = retold(BUFFER)
+    verdict = retold(case)
 
     assert verdict.confidence <= 0.7
     assert "num_workers" not in " ".join(verdict.next)
-    assert retold(BUFFER, used).confidence > 0.9
+    assert retold(case, used).confidence > 0.9
+
+
+def test_threads_that_the_program_has_started_are_named_where_they_crowd_its_cpus() -> None:
+    """Fewer threads of OpenMP, of which there is one, would not help."""
+    verdict = retold(THREADS)
+
+    assert {one.frame for one in verdict.culprits} == {"index (indexed.py:8)"}
+    assert "OMP_NUM_THREADS" not in " ".join(verdict.next)
+
+
+def test_a_fetch_that_waits_for_a_lock_is_no_loading() -> None:
+    """Whoever has the lock is named, not the lack of workers."""
+    assert {one.cause for one in retold(FETCH).findings} & {"serial_loading"} == set()
 
 
 def test_a_rank_that_computes_in_a_backward_of_its_own_is_named_by_that_line() -> None:

@@ -9,6 +9,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import how_it_ended
 from perfwatch.triage.ends.last_words import last_words
 from perfwatch.triage.hang import silent_seconds, who
+from perfwatch.triage.independence import MAY_COME
 from perfwatch.triage.moving.memory import Lull, lull
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.roles.job import youngest_start_gap_seconds
@@ -20,7 +21,6 @@ from perfwatch.triage.waits.threads import A_BARRIER, A_CONDITION, BEFORE_SECOND
 from perfwatch.triage.waits.workers import pool_members
 from perfwatch.triage.words.frames import show
 
-MAY_END_IT = 0.78  # confidence where somebody who shares what is waited for moves, or rests for a while
 SHOWN = 3  # processes that are gone
 SIGNALLED = 128  # a shell's exit code for a child that a signal ended is above this
 REPLACED_SECONDS = 0.5  # workers of one pool start within milliseconds of each other
@@ -118,7 +118,7 @@ def lasting(case: Case, chain: Chain) -> tuple[Lull, float]:
         return Lull(watched, (), 1.0), STRUCTURAL_SECONDS
     patience = max(temporal(case), until_released(case, chain))
     found = lull(case, case.job.members[chain.start.pid], watched, temporal(case))
-    return replace(found, ceiling=min(found.ceiling, MAY_END_IT)), patience
+    return replace(found, ceiling=min(found.ceiling, MAY_COME)), patience
 
 
 def way_out(chain: Chain) -> str:

@@ -29,6 +29,7 @@ import msgspec
 from perfwatch.probes.readings import Descriptor, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, who
+from perfwatch.triage.independence import MAY_COME
 from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal, wakes_soon
 from perfwatch.triage.rule import Cause
@@ -45,10 +46,6 @@ from perfwatch.triage.waits.workers import idle
 from perfwatch.triage.words.frames import show
 
 CAUSE = Cause("blocked_pipe", "hung", "user_code", (Thread, Descriptor))
-
-ANY_TIME = (
-    0.78  # confidence while somebody may come: who holds the write end, cannot be seen, or opens a FIFO by its name
-)
 
 
 def judge(case: Case) -> Outcome:
@@ -86,7 +83,7 @@ def _of_pipe(case: Case, chain: Chain, asks: bool) -> Finding:
         owner=CAUSE.owner,
         summary=f"{who(chain)} {'waits for an answer on' if asks else _does(opens, writes)} {name}{which}; {missing}",
         patience=STRUCTURAL_SECONDS if asks or not may_come else temporal(case),
-        ceiling=ANY_TIME if may_come else 1.0,
+        ceiling=MAY_COME if may_come else 1.0,
         evidence=(case.saw("pipe", name, "the other end", missing, "somebody reads" if writes else "somebody writes"),),
         alternatives=(Alternative(cause="slow_output", refuted_by="not one write went through meanwhile"),),
         next=(f"ls -l {quote(name)}" if name.startswith("/") else f"ls -l /proc/{end.node.pid}/fd",),

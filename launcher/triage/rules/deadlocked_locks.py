@@ -27,6 +27,7 @@ from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.ended_threads import ended_beside
 from perfwatch.triage.hang import hung, nearest, who
+from perfwatch.triage.independence import MAY_COME
 from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.rule import Cause
@@ -58,7 +59,6 @@ from perfwatch.triage.waits.undrained import undrained
 
 CAUSE = Cause("deadlocked_locks", "hung", "user_code", (Thread, Stack))
 
-CEILING_DOUBTFUL = 0.78  # others move, a process outside may come, or it may be no lock
 SILENT_TASKS = (
     "a task that ended with an error tells nobody before it is awaited: asyncio.TaskGroup, or add_done_callback"
 )
@@ -96,7 +96,7 @@ def _finding(case: Case, chain: Chain) -> Finding:
     elsewhere = bool(end.node.wait and end.node.wait.shared and end.others)
     guessed = elsewhere or REMOTE in chain.through
     doubtful = moving or end.detail == OUTSIDE_HELD or may_ask(case.history, case.job, end.node)
-    ceiling = CEILING_DOUBTFUL if doubtful else CEILING_ELSEWHERE if guessed else 1.0
+    ceiling = MAY_COME if doubtful else CEILING_ELSEWHERE if guessed else 1.0
     beside = blocked_beside(case, chain) if moving else partners(case, chain)
     loops = idle_loops(case, chain) if moving and not beside else []
     blocking = blocking_loops((end.node, *beside))

@@ -29,6 +29,7 @@ What to do next
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, nearest, who
+from perfwatch.triage.independence import MAY_COME
 from perfwatch.triage.moving.caught import at_work, caught, never_left, turns_for_ever
 from perfwatch.triage.moving.library_loops import library_loop
 from perfwatch.triage.moving.loops import SECONDS, turning
@@ -49,7 +50,7 @@ from perfwatch.triage.words.frames import show
 
 CAUSE = Cause("endless_python", "hung", "user_code", (Thread, Stack))
 
-DAY_SECONDS, MAY_BE_MEANT = 86400.0, 0.78  # who trains again and again may rest for hours in between
+DAY_SECONDS = 86400.0  # who trains again and again may rest for hours in between
 RECENT_SECONDS, FEW_RECENT = 6.0, 20
 REMOTE_CALL = "rpc"  # the edge from a rank that waits for an answer to the thread of another one that executes the call
 
@@ -113,5 +114,5 @@ def _sleeps(case: Case, chain: Chain) -> Outcome:
         summary=f"{who(chain)} waits in the program's own code for {chain.awaited}",
         patience=STRUCTURAL_SECONDS if outlasts(case, chain.end) else temporal(case),
         next=(f"look at {show(chain.end.node.frame)}",),
-        ceiling=MAY_BE_MEANT if rests else 1.0,
+        ceiling=MAY_COME if rests else 1.0,
     )

@@ -24,6 +24,7 @@ import msgspec
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, who
+from perfwatch.triage.independence import MAY_COME
 from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
 from perfwatch.triage.ranks.leaving import left_over, others_train
@@ -38,7 +39,6 @@ from perfwatch.triage.words.frames import any_tag, is_user, show, tags
 
 CAUSE = Cause("hung_at_exit", "hung", "user_code", (Thread, Stack))
 
-MAY_MOVE = 0.78  # other threads may let the last one go on
 INFERRED = 0.78  # only what is missing from the stack speaks for it
 STARTS = ("<module>", "_run_module_as_main", "_run_module_code")
 UNREADABLE = "\ufffd"  # in a command line: that file's name is not UTF-8, and py-spy 0.4 leaves its frames out
@@ -68,7 +68,7 @@ def judge(case: Case) -> Outcome:
             owner=CAUSE.owner,
             summary=f"training is over, but the process does not end: {who(chain)} waits for {waits_for or chain.awaited}",
             patience=max(_patience(case, chain), until_released(case, chain)),
-            ceiling=min(past, MAY_MOVE) if chain.end.detail == OTHERS_MOVE else past,
+            ceiling=min(past, MAY_COME) if chain.end.detail == OTHERS_MOVE else past,
             alternatives=(Alternative(cause="checkpointing", refuted_by="no save frame and no io on the chain"),),
             next=(
                 *((UNREAD,) if "feeder" in chain.end.node.tags else ()),

@@ -23,14 +23,12 @@ from functools import partial
 
 from perfwatch.probes.readings import Frame, Stack
 from perfwatch.triage.cards.accelerated import since_first_step
-from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.memory import computed
 from perfwatch.triage.moving.periods import is_apart, is_in, recurrent
-from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.shares.cpu import spare_cores
 from perfwatch.triage.shares.gathering import STEPS, makes_batches
+from perfwatch.triage.shares.loading_doubts import MOSTLY, loading_ceiling
 from perfwatch.triage.shares.native import native_python_share
 from perfwatch.triage.shares.other_work import NATIVE_SHARE, OWN_SHARE, does_other_work, keeps_gil, shown
 from perfwatch.triage.shares.own_work import awaits_a_program, fetches, fetches_itself, own_python, takes_a_lock
@@ -44,9 +42,6 @@ CAUSE = Cause("serial_loading", "slow", "data", (Stack,))
 
 PYTHON_SHARE = 0.15  # of samples that are plainly Python or a data library
 RESIDUE = 0.5  # own work is what no other rule knows: one that explains half as much is the better answer
-SPARE_CORES = 0.25  # with less than that idle, workers would take their time from training itself
-MOSTLY = 0.5  # of the time: beyond it loading is what the run does, whoever gets the CPUs
-NO_GAIN = 0.55
 # What it does, why nobody else does it, where it stands, what helps.
 FETCHES = (
     "prepares its own data", "no worker does it", "is inside the loader's fetch",
@@ -78,19 +73,12 @@ def judge(case: Case) -> Outcome:
         rank,
         lost=lost,
         frame=frame,
-        confidence=min(certainty(lost), _ceiling(case, rank, lost)),
+        confidence=min(certainty(lost), loading_ceiling(case, rank, lost)),
         summary=f"the training thread {does} {lost:.0%} of the time, mostly at {show(frame)}: {why}",
         evidence=(saw,),
         alternatives=(Alternative(cause="starved_by_transforms", refuted_by="the training thread does it itself"),),
         next=(advice,),
     )
-
-
-def _ceiling(case: Case, rank: Member, lost: float) -> float:
-    """What may be said where nothing is to be won: training runs on CPUs that are all taken, and loading takes the lesser part."""
-    spare = spare_cores(case, rank.pid) if not cards_of(case.history, rank.pid).uuids else None
-    taken = spare is not None and spare < SPARE_CORES
-    return NO_GAIN if taken and lost < MOSTLY else 1.0
 
 
 def _own(case: Case) -> Outcome:

@@ -31,11 +31,15 @@ class Turns:
 
 def turns(case: Case, found: Starving) -> Turns | None:
     """The lock that the workers of a rank were seen to take in turn; None where there is none."""
-    return at_lock(case, found) or _at_file(case, found)
+    return at_lock(case, found) or case.history.once(("turns at a file",), lambda: _at_file(case, found))
 
 
 def at_lock(case: Case, found: Starving) -> Turns | None:
     """A lock between processes, at one line of the program's."""
+    return case.history.once(("turns at a lock",), lambda: _at_lock(case, found))
+
+
+def _at_lock(case: Case, found: Starving) -> Turns | None:
     seen = {pid: busy for pid, tid, busy in found.profiles(case) if pid == tid}
     waits = {pid: busy.share_where(_waits) * busy.samples for pid, busy in seen.items()}
     both = tuple(sorted(pid for pid, busy in seen.items() if 0 < waits[pid] < busy.samples))

@@ -188,7 +188,10 @@ def _socket(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descri
     if node.pid in socket.peer_pids:
         # Both ends are its own: a wake-up pipe, a server in a thread of its own, or a Pipe of which it kept the child's end.
         far = other_end.user(history, job, node, socket) or other_end.lost(history, job, node, socket)
-        return Edge("socket", f"pid {far[0].pid} at the other end of a pipe", far) if far else None
+        if far:
+            return Edge("socket", f"pid {far[0].pid} at the other end of a pipe", far)
+        own = f"{wait.call} from a connection whose other end its own process holds (fd {file.fd})"
+        return ending("network", node, own) if wait.kind == "recv" else None
     inside = tuple(pid for pid in socket.peer_pids if pid in job.members)
     sending = gives(wait, file.fd) and socket.state not in OPENING
     if inside:

@@ -7,6 +7,7 @@ something that comes, so it is watched before its victim is called hung, and tha
 from perfwatch.probes.readings import Descriptor, ProcessUsage, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import Seen
+from perfwatch.triage.independence import MAY_COME
 from perfwatch.triage.moving.motion import has_ended, motion
 from perfwatch.triage.waits.node import End
 
@@ -14,7 +15,6 @@ WATCHED_SECONDS = 3.0
 UNREADABLE_SECONDS = 10.0  # after these it is not looked at any more whether it can be read: its file may be hidden
 NAP_SECONDS = 10.0  # a shorter sleep is one of many: who polls or backs off wakes, and sleeps again
 JUST_WOKEN_SECONDS = 2.0  # by then a later look has told what it does instead
-UNKNOWN = 0.78  # confidence where a holder outside of the job may wait for something that comes
 HELD = ("file_lock", "pipe_full")  # ends that others hold: a lock, or the only end from which a pipe could be emptied
 
 
@@ -53,7 +53,7 @@ def unwatched_seconds(case: Case, end: End) -> float:
 def ceiling(case: Case, end: End) -> float:
     """The most that a hang may be said with where it depends on a process outside of the job."""
     pids = (*holders(case, end), *workers(case, end))
-    return 1.0 if all(_rests_for_ever(case, pid) for pid in pids) else UNKNOWN
+    return 1.0 if all(_rests_for_ever(case, pid) for pid in pids) else MAY_COME
 
 
 def asks_elsewhere(case: Case, end: End) -> bool:

@@ -18,7 +18,6 @@ from perfwatch.triage.waits.other_end import waited_on
 from perfwatch.triage.waits.threads import A_BARRIER, A_LOCK, A_TASK, awaited
 from perfwatch.triage.words.frames import any_tag
 
-DOUBTFUL = 0.78  # confidence in a hang that one of them may end
 # By which programs tell each other something, and timers; others end a program, or are caught to say how it failed.
 TELLING = (
     signal.SIGUSR1,

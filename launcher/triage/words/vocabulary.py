@@ -79,7 +79,7 @@ VOCABULARY: tuple[tuple[str, str, str | None], ...] = (
     ),
     (
         "collective",
-        r"torch/distributed/(distributed_c10d|_functional_collectives|utils)\.py",
+        r"torch/distributed/(distributed_c10d|_functional_collectives|_state_dict_utils|utils)\.py",
         " ".join(sorted(COLLECTIVES)),
     ),
     ("collective", r"torch/nn/parallel/distributed\.py", "_sync_buffers _sync_module_states _sync_params"),
