@@ -59,8 +59,9 @@ def test_workers_that_seldom_wait_for_their_lock_compute() -> None:
     """A counter that they share costs them nothing."""
 
     def changed(reading: Reading) -> Reading:
-        waits = isinstance(reading, Stack) and reading.frames and reading.frames[0].function == "SemLock.__enter__"
-        return msgspec.structs.replace(reading, frames=(decodes, *reading.frames[2:])) if waits else reading
+        if not isinstance(reading, Stack) or not reading.frames or reading.frames[0].function != "SemLock.__enter__":
+            return reading
+        return msgspec.structs.replace(reading, frames=(decodes, *reading.frames[2:]))
 
     stacks = (one.reading for one in load(LOCK).records if isinstance(one.reading, Stack))
     decodes = next(one.frames[0] for one in stacks if one.frames and one.frames[0].function == "Locked.decode")

@@ -1,14 +1,16 @@
 """Which ranks of a job have not come, by the numbers of those that have."""
 
-from perfwatch.probes.readings import Thread
+from perfwatch.probes.readings import Descriptor, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import how_it_ended
+from perfwatch.triage.moving.arriving import waited_on
+from perfwatch.triage.moving.motion import WINDOW_SECONDS
 from perfwatch.triage.verdict import Culprit
 from perfwatch.triage.waits.native_waits import OF_GLOO
 from perfwatch.triage.waits.node import culprit, node_of
 
 MOST_NAMED = 8
-LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+GLOO_CONNECTIONS = "gloo_tcp"  # the thread that carries what goes over them (gloo, transport/tcp/loop.cc)
 
 
 def blamed(case: Case, ranks: list[int]) -> tuple[Culprit, ...]:
@@ -26,10 +28,21 @@ def departed(case: Case) -> tuple[tuple[Culprit, ...], str]:
     return tuple(culprit(node_of(case.history, case.job, rank.pid)) for rank in ended), "".join(words)
 
 
-def _all_here(case: Case) -> bool:
-    """Whether the ranks look for each other on this machine alone."""
-    addresses = {rank.process.environment.get("MASTER_ADDR", "") for rank in case.ranks}
-    return addresses <= LOOPBACK
+def _lead_nowhere_else(case: Case) -> bool:
+    """Whether every connection of gloo's that was seen leads to a rank that is here: it keeps one to each that lives."""
+    history = case.history
+    threads = (
+        seen.reading
+        for rank in case.ranks
+        for key in history.of(Thread, rank.pid)
+        if (seen := history.latest(Thread, *key))
+    )
+    loops = [(one.pid, one.tid) for one in threads if one.name.startswith(GLOO_CONNECTIONS)]
+    watched = {(pid, fd) for pid, tid in loops for fd in waited_on(history, pid, tid, WINDOW_SECONDS)}
+    files = [history.latest(Descriptor, *key) for key in watched]
+    sockets = [file.reading.socket for file in files if file is not None and file.reading.socket is not None]
+    established = [one for one in sockets if one.state == "ESTABLISHED"]
+    return bool(sockets) and all(case.job.members.keys() & one.peer_pids for one in established)
 
 
 def missing(present: list[int], seen: int, size: int | None) -> list[int]:
@@ -50,7 +63,7 @@ def absent(case: Case, present: list[int], seen: int, size: int) -> str:
     if unseen := case.lacks("ranks"):
         where = f"not seen here: {unseen.reason}"
     elif have_met(case):
-        where = "gone since they met" if _all_here(case) else "gone since they met, or on another machine"
+        where = "gone since they met" + ("" if _lead_nowhere_else(case) else ", or where it cannot be seen from here")
     ranks = missing(present, seen, size)
     if not ranks or len(ranks) > MOST_NAMED:
         return f"{size - seen} of {size} ranks are {where}"
