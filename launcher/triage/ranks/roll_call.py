@@ -1,4 +1,4 @@
-"""Which ranks of a job have not come, by the numbers of those that have."""
+"""Which ranks of a job have not come, by the numbers of those that have, and what these wait for."""
 
 from perfwatch.probes.readings import Descriptor, Thread
 from perfwatch.triage.case import Case
@@ -6,6 +6,7 @@ from perfwatch.triage.ends.gone import how_it_ended
 from perfwatch.triage.moving.arriving import waited_on
 from perfwatch.triage.moving.motion import WINDOW_SECONDS
 from perfwatch.triage.verdict import Culprit
+from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.native_waits import OF_GLOO
 from perfwatch.triage.waits.node import culprit, node_of
 
@@ -69,3 +70,23 @@ def absent(case: Case, present: list[int], seen: int, size: int) -> str:
         return f"{size - seen} of {size} ranks are {where}"
     named = ", ".join(map(str, ranks))
     return f"rank {named} of {size} is {where}" if len(ranks) == 1 else f"ranks {named} of {size} are {where}"
+
+
+def awaited(case: Case, chain: Chain) -> str:
+    """What a rank waits for, where none is seen to stand elsewhere."""
+    if chain.end.detail == "store":
+        return "a key in the store that nobody has set"
+    if not whole(case):
+        return "the other ranks to appear"
+    places: dict[str, int | None] = {}
+    for rank in case.ranks:
+        names = rank.process.environment
+        places.setdefault(f"{names.get('MASTER_ADDR', '?')}:{names.get('MASTER_PORT', '?')}", rank.rank)
+    apart = ", ".join(f"rank {rank} at {place}" for place, rank in list(places.items())[:MOST_NAMED])
+    told = f", and they look for each other at different places: {apart}" if len(places) > 1 else ""
+    return f"the others, though all {len(case.ranks)} ranks are here{told}"
+
+
+def whole(case: Case) -> bool:
+    """Whether all ranks that the job says it has are seen, and it says how many."""
+    return case.job.world_size is not None and len(case.ranks) >= case.job.world_size

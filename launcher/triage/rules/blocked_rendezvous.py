@@ -24,7 +24,7 @@ from perfwatch.triage.hang import hung, silent_seconds, who
 from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.ranks.absence import listed, rank_of
-from perfwatch.triage.ranks.roll_call import MOST_NAMED, absent, blamed, departed, have_met, missing
+from perfwatch.triage.ranks.roll_call import absent, awaited, blamed, departed, have_met, missing, whole
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding, Outcome
 from perfwatch.triage.waits import rendezvous
@@ -59,7 +59,7 @@ def judge(case: Case) -> Outcome:
             owner="user_code" if late else CAUSE.owner,
             summary=_kept_away(case, late[0])
             if late
-            else f"{who(chain)} waits for {_awaited(case, chain)}{lacking}{has_ended}",
+            else f"{who(chain)} waits for {awaited(case, chain)}{lacking}{has_ended}",
             patience=temporal(case),
             silent=max(silent_seconds(case, chain), open_for or 0.0),
             ceiling=1.0 if lacking else INFERRED,
@@ -94,34 +94,15 @@ def _kept_away(case: Case, late: Chain) -> str:
     )
 
 
-def _awaited(case: Case, chain: Chain) -> str:
-    """What a rank waits for, where none is seen to stand elsewhere."""
-    if chain.end.detail == "store":
-        return "a key in the store that nobody has set"
-    if not _whole(case):
-        return "the other ranks to appear"
-    places: dict[str, int | None] = {}
-    for rank in case.ranks:
-        names = rank.process.environment
-        places.setdefault(f"{names.get('MASTER_ADDR', '?')}:{names.get('MASTER_PORT', '?')}", rank.rank)
-    apart = ", ".join(f"rank {rank} at {place}" for place, rank in list(places.items())[:MOST_NAMED])
-    told = f", and they look for each other at different places: {apart}" if len(places) > 1 else ""
-    return f"the others, though all {len(case.ranks)} ranks are here{told}"
-
-
-def _whole(case: Case) -> bool:
-    return case.job.world_size is not None and len(case.ranks) >= case.job.world_size
-
-
 def _next(case: Case, chain: Chain) -> tuple[str, ...]:
-    if not _whole(case) and (unseen := case.lacks("ranks")) is not None and unseen.advice:
+    if not whole(case) and (unseen := case.lacks("ranks")) is not None and unseen.advice:
         return (unseen.advice,)
-    if not _whole(case) and have_met(case):
+    if not whole(case) and have_met(case):
         return ("look into the log of the rank that is gone: how did it end?",)
     if chain.end.detail == "store":
         return ("find the rank that should have set the key: perfwatch capture stacks shows where each is",)
     compare = "compare MASTER_ADDR, MASTER_PORT and WORLD_SIZE of every rank"
-    return (compare,) if _whole(case) else ("start the missing rank", compare)
+    return (compare,) if whole(case) else ("start the missing rank", compare)
 
 
 def _blaming(found: Finding, late: list[Chain]) -> Finding:

@@ -24,10 +24,10 @@ import msgspec
 
 from perfwatch.probes.readings import Process, Stack
 from perfwatch.triage.case import Case
-from perfwatch.triage.moving.motion import motion, moves
-from perfwatch.triage.patience import wakes_soon
+from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.ranks import lateness
 from perfwatch.triage.ranks.collectives import growing
+from perfwatch.triage.ranks.going_on import go_on, overdue
 from perfwatch.triage.ranks.late_cards import Late, alike, late_by_cards
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
@@ -43,13 +43,11 @@ RATIO = 3.0  # victims wait so many times as long as the straggler
 # Where ranks share CPUs the late one waits, too: for them, between two parts of a collective. It is the one that works then.
 CROWDED_RATIO, APART, WORKS, CROWDED_SURE = 2.0, 0.3, 2.0, 0.79
 SAVING = 0.5  # of what the late rank does besides waiting
-OVERDUE_SECONDS, OVERDUE = 3.0, 2.5  # times the longest step lately, not that of minutes ago
-WOKEN = 3  # that often: less may be what led up to a hang
 
 
 def judge(case: Case) -> Outcome:
     """Fires when one rank hardly waits and the others do."""
-    if lateness.apart(case) or not _go_on(case) or _overdue(case):
+    if lateness.apart(case) or not go_on(case) or overdue(case):
         return None
     ranks = [(rank, case.profile(rank, lateness.training_seconds(case, rank))) for rank in case.ranks]
     ranks = [(rank, seen) for rank, seen in ranks if not lateness.only_receives(case, rank, seen)]
@@ -111,32 +109,3 @@ def _late(case: Case, told: Late) -> Outcome:
         next=(f"perfwatch attach {late.pid} --watch",),
     )
     return msgspec.structs.replace(found, owner=why.owner)
-
-
-def _go_on(case: Case) -> bool:
-    """Whether steps are made: of ranks that meet in each step one goes on only if all do, however still one looks in between."""
-    go_on = [case.progress[rank.pid].kind != "still" or _comes_back(case, rank) for rank in case.ranks]
-    return any(go_on) and all(
-        goes or wakes_soon(case, case.chains[rank.pid].end) for rank, goes in zip(case.ranks, go_on, strict=True)
-    )
-
-
-def _overdue(case: Case) -> bool:
-    """Whether the count of steps stands still for far longer than steps take: late is not the word then."""
-    clocks = [clock for rank in case.ranks if (clock := case.steps(rank)) is not None and clock.usual]
-    return any((one.ago_seconds or 0.0) > max(OVERDUE_SECONDS, OVERDUE * max(one.usual)) for one in clocks)
-
-
-def _comes_back(case: Case, rank: Member) -> bool:
-    """Whether a rank that nearly always waits was seen to leave the wait and come back, or was let go on again and again.
-
-    The steps in between may take microseconds, which no look meets; the kernel counts each time that the thread was woken. One that
-    spins for its card is never woken, and runs all the same.
-    """
-    if lateness.meets_again(case, rank, WINDOW_SECONDS) or lateness.is_waited_for(case, rank, WINDOW_SECONDS):
-        return True
-    seen, thread = case.profile(rank, WINDOW_SECONDS), case.progress[rank.pid].thread
-    if motion(case.history, rank.pid, thread).switches_per_second == 0.0:
-        return False
-    moved = moves(case.history, rank.pid, thread)
-    return moved.recurrent and moved.times >= WOKEN and seen.share_where(partial(lateness.in_collective, case)) > 0
