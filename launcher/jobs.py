@@ -130,16 +130,16 @@ def _together(machine: Machine, tops: Collection[int], jobs: Sequence[FoundJob])
 def _joined(
     filesystem: Filesystem, child: Caller, machine: Machine, tops: Collection[int], found: list[FoundJob]
 ) -> list[FoundJob]:
-    """With those as one job of which nothing tells what they belong to, that one process has started, and that talk to each other.
+    """With those as one job that nothing numbers, that one process has started to meet at one master, if any, and that talk together.
 
     Ranks run one program: a training and the server that it asks are two jobs.
     """
-    nameless: dict[tuple[int | None, int, str], list[FoundJob]] = {}
+    unnumbered: dict[tuple[int | None, int, str, tuple[str, ...]], list[FoundJob]] = {}
     for one in found:
         top, program = one.tops[0], program_of(one.tops[0].command)
-        if not one.identity.told and program is not None:
-            nameless.setdefault((top.uid, top.parent_pid, program), []).append(one)
-    for siblings in nameless.values():
+        if program is not None and any(rank.rank is None for rank in one.job.ranks):
+            unnumbered.setdefault((top.uid, top.parent_pid, program, one.identity.key), []).append(one)
+    for siblings in unnumbered.values():
         by_pid = {one.tops[0].pid: one for one in siblings}
         for circle in circles(filesystem, child, list(by_pid)) if len(siblings) > 1 else ():
             first, *others = (by_pid[pid] for pid in circle)

@@ -69,15 +69,16 @@ def test_ranks_that_were_started_one_by_one_are_attached_to_together(job: StartJ
     assert [[rank["pid"] for rank in with_process(pid)["ranks"]] for pid in (pids[0], pids[3])] == [pids[:2], pids[2:]]
 
 
+@pytest.mark.parametrize("names", [(), ("env", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=29813")], ids=["none", "master"])
 def test_siblings_that_talk_to_each_other_are_one_job_though_nothing_numbers_them(
-    job: StartJob, attach: Attach
+    job: StartJob, attach: Attach, names: tuple[str, ...]
 ) -> None:
-    """A launcher of somebody's own gives its ranks what they need on the command line; a third one is another training."""
+    """A launcher of somebody's own gives its ranks their numbers on the command line, or by a name of its own; a third one is apart."""
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as here:
         there, _ = server.accept()
         with there:
-            talking = [job(pass_fds=(end.fileno(),)).pid for end in (here, there)]
-    alone = job().pid
+            talking = [job(*names, pass_fds=(end.fileno(),)).pid for end in (here, there)]
+    alone = job(*names).pid
     answer = attach(talking[1])
 
     assert answer.verdict["coverage"]["ranks_seen"] == 2
