@@ -6,8 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfwatch.probes.readings import Descriptor, Reading, SourceLine, Stack, Thread
+from perfwatch.probes.readings import Descriptor, Frame, Reading, SourceLine, Stack, Thread
 from perfwatch.recording import load
+from perfwatch.triage.shares.profile import at_training
 from tests.triage.retold import retold
 
 RECORDINGS = Path(__file__).parent / "recordings"
@@ -17,7 +18,10 @@ BUFFER = RECORDINGS / "starved_by_transforms" / "fires" / "waits_for_a_free_buff
 UPLOAD = RECORDINGS / "starved_by_transforms" / "fires" / "waits_for_the_last_upload"
 THREADS = RECORDINGS / "oversubscribed_threads" / "fires" / "threads_of_its_own"
 FETCH = RECORDINGS / "contended_lock" / "fires" / "lock_in_its_own_fetch"
+GROUP = RECORDINGS / "mismatched_collective" / "fires" / "new_group_by_some_ranks"
+HOLDER = RECORDINGS / "stalled_collective" / "fires" / "lock_of_one_who_waits"
 BACKWARD = RECORDINGS / "straggling_rank" / "fires" / "a_backward_of_its_own"
+SOMEBODY = 4  # no process of the job
 THREAD = RECORDINGS / "mismatched_collective" / "fires" / "thread_of_another_order-nccl"
 
 
@@ -109,3 +113,48 @@ def test_a_thread_that_waits_for_the_card_is_whom_a_launch_waits_for() -> None:
     assert verdict.state == "hung"
     assert {one.frame for one in verdict.culprits} == {"run (score_beside.py:47)", "work (score_beside.py:81)"}
     assert not {"downloading", "waiting_on_work"} & {one.cause for one in verdict.findings}
+
+
+def test_ranks_that_make_a_group_which_others_do_not_make_are_told_with_these() -> None:
+    """Neither side has failed to appear: they are in different calls, and both lines are named."""
+    verdict = retold(GROUP)
+
+    assert verdict.cause == "mismatched_collective"
+    assert {(one.rank, one.frame) for one in verdict.culprits} == {
+        *((rank, "build_metric_group (metrics.py:7)") for rank in (0, 1)),
+        *((rank, "main (metrics.py:18)") for rank in (2, 3)),
+    }
+
+
+def test_a_lock_whose_holder_waits_for_the_one_that_asks_for_it_is_a_cycle() -> None:
+    """No patience is needed, and both are to blame; where another process holds it that is not known."""
+
+    def by_another(reading: Reading) -> Reading:
+        if not isinstance(reading, Descriptor) or not reading.lock_holders:
+            return reading
+        return msgspec.structs.replace(reading, lock_holders=(SOMEBODY,))
+
+    verdict = retold(HOLDER)
+
+    assert verdict.state == "hung"
+    assert [one.rank for one in verdict.culprits] == [1, 0]
+    assert "that is rank 0, which waits at prepare (caches.py:19) itself" in verdict.summary
+    assert retold(HOLDER, by_another).state == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("inner", "trains"),
+    [
+        (Frame("rows", "/home/user/job/train.py", 10), False),
+        (Frame("_object_to_tensor", "/usr/lib/torch/distributed/distributed_c10d.py", 3405), False),
+        (Frame("all_gather", "/usr/lib/torch/distributed/distributed_c10d.py", 4287), True),
+    ],
+)
+def test_to_turn_ones_own_part_into_bytes_is_work_and_no_wait_for_the_others(inner: Frame, trains: bool) -> None:
+    """Though it happens in the call in which they wait."""
+    gathers = Frame("all_gather_object", "/usr/lib/torch/distributed/distributed_c10d.py", 3501)
+    stack = Stack(
+        pid=1, tid=1, frames=(inner, gathers, Frame("main", "/home/user/job/train.py", 24)), samples=1, span_seconds=0.0
+    )
+
+    assert at_training(stack) is trains

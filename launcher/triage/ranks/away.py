@@ -5,8 +5,9 @@ from perfwatch.triage.hang import who
 from perfwatch.triage.moving.loops import counts, may_end
 from perfwatch.triage.moving.motion import moves
 from perfwatch.triage.moving.working import MOVING_BYTES, SETTLED, data_of, goes_on
-from perfwatch.triage.patience import temporal, wakes_soon
+from perfwatch.triage.patience import outlasts, temporal, wakes_soon
 from perfwatch.triage.ranks.absence import RUNS, SHOWN
+from perfwatch.triage.ranks.exchanges import may_join_beside
 from perfwatch.triage.ranks.leaving import over
 from perfwatch.triage.shares.going_through import LASTS
 from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, Profile, at_training
@@ -14,10 +15,11 @@ from perfwatch.triage.verdict import Evidence
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import ENDLESS_SECONDS, Node, doing
 from perfwatch.triage.waits.releasing import named
-from perfwatch.triage.waits.threads import awaited
+from perfwatch.triage.waits.threads import OTHERS_MOVE, awaited
 from perfwatch.triage.words.backing_off import retries
 from perfwatch.triage.words.frames import show
 
+CERTAIN_ENDS = ("dead", "stopped", "lock", "cycle", "gil")
 OTHER_WORK = ("save", "load", "compile", "import", "http", "group_destroy", "exit")
 RECENT_SECONDS = 10.0
 SINCE = 0.9  # of the others' wait: as it began, this one may have been in the end of its step
@@ -31,9 +33,12 @@ def named_ranks(absent: list[Chain]) -> str:
     return f"rank{'s' if len(absent) > 1 else ''} {shown}{more}"
 
 
-def why_absent(case: Case, absent: Chain, left: list[Node], roots: list[Node]) -> str:
+def why_absent(case: Case, absent: Chain, left: list[Node], roots: list[Node], holder: Chain | None) -> str:
     """What keeps a rank away: a wait, of others too, or that it is done and its process only waits for threads of its own."""
     end = absent.end
+    if holder is not None:
+        has = f"rank {holder.start.rank}, which waits at {show(holder.start.frame)} itself"
+        return f"{who(absent)} {doing(absent.awaited)}: that is {has}"
     if end.kind == "sleep" and end.node.stack is not None and retries(case, end.node.stack):
         return f"{who(absent)} backs off and tries again and again"
     if not over(absent):
@@ -135,10 +140,24 @@ def brings_no_batch(case: Case, chain: Chain, others_waited: float) -> tuple[Evi
     return (case.saw("stack", f"pid {chain.start.pid}", claim, looked, "a batch, and then a step"),)
 
 
+def for_good(case: Case, absent: Chain) -> bool:
+    """Whether a rank stays away whatever time may bring: it is over, its end settles that, or it sleeps longer than anybody waits."""
+    ends = absent.end.kind in CERTAIN_ENDS and absent.end.detail != OTHERS_MOVE
+    return ends or over(absent) or outlasts(case, absent.end)
+
+
 def meets_nobody(case: Case, waiting: list[Chain], absent: list[Chain]) -> bool:
     """Whether ranks wait for others to appear (a key in the store, a new group) who all wait for them: no time heals that."""
     asks = all(chain.end.kind == "rendezvous" for chain in absent)
     return asks and case.job.covered and len(waiting) + len(absent) == len(case.job.ranks)
+
+
+def holder_waits(case: Case, waiting: list[Chain], absent: Chain) -> Chain | None:
+    """The rank that has the file's lock for which an absent one waits, and waits in the collective itself; no thread beside it acts."""
+    if absent.end.kind != "file_lock":
+        return None
+    held = (chain for chain in waiting if chain.start.pid in absent.end.others)
+    return next((chain for chain in held if not may_join_beside(case, chain.end.node)), None)
 
 
 def _around(absent: Chain) -> str:

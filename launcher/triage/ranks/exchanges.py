@@ -7,8 +7,9 @@ from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.heartbeats import may_act
 from perfwatch.triage.waits.node import Node
 from perfwatch.triage.waits.threads import other_threads
-from perfwatch.triage.words.frames import collective_name
+from perfwatch.triage.words.frames import collective_name, short_name, tags_of
 
+NEW_GROUP = "new_group"
 BEGUN = "a send or receive"  # of which only the handle is seen
 RECEIVES = frozenset({"recv", "irecv"})
 SENDS = frozenset({"send", "isend"})
@@ -26,8 +27,21 @@ def may_go_on(names: Collection[str]) -> bool:
     return set(names) <= POINT_TO_POINT and not one_sided(names)
 
 
+def makes_group(chain: Chain) -> bool:
+    """Whether a rank that waits for others to appear makes a group with them, of a job that has met: a call like any other."""
+    stack = chain.end.node.stack
+    if chain.end.kind != "rendezvous" or stack is None:
+        return False
+    functions = {
+        short_name(frame.function) for frame in stack.frames if "rendezvous" in tags_of(frame.function, frame.file)
+    }
+    return NEW_GROUP in functions and "init_process_group" not in functions
+
+
 def called(chain: Chain) -> str:
     """The call that the end of a chain stands in."""
+    if makes_group(chain):
+        return NEW_GROUP
     stack = chain.end.node.stack
     return (collective_name(stack) if stack is not None else None) or chain.awaited
 

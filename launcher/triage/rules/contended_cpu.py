@@ -35,7 +35,7 @@ OTHERS_THERE = 0.1
 
 def judge(case: Case) -> Outcome:
     """Fires when the training thread waits for a CPU that others burn."""
-    for rank, _ in working(case):
+    for rank, _ in sorted(working(case), key=lambda one: -(delay_share(case, one[0].pid) or 0.0)):
         if case.progress[rank.pid].kind != "moving":
             continue
         delay, others, steal = delay_share(case, rank.pid), burnt_by_others(case, rank.pid), steal_share(case)

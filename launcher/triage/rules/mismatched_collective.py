@@ -27,32 +27,34 @@ What to do next
     Compare the named lines: which condition sends the ranks apart?
 """
 
-import msgspec
-
 from perfwatch.probes.readings import Process, Stack, Thread
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
-from perfwatch.triage.fleet.folding import rank_ranges
-from perfwatch.triage.hang import hung
 from perfwatch.triage.moving.working import goes_on_within
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.ranks import mpi
 from perfwatch.triage.ranks.different_calls import by_counts
 from perfwatch.triage.ranks.disagreeing import by_records, in_a_ring
-from perfwatch.triage.ranks.exchanges import POINT_TO_POINT, at_odds, called, may_go_on, may_join_beside, one_sided
+from perfwatch.triage.ranks.exchanges import (
+    POINT_TO_POINT,
+    called,
+    makes_group,
+    may_go_on,
+    may_join_beside,
+    one_sided,
+)
 from perfwatch.triage.ranks.leaving import left_early
 from perfwatch.triage.ranks.other_groups import in_other_groups
+from perfwatch.triage.ranks.parted import Places, numbers, told_apart
 from perfwatch.triage.ranks.polling_apart import polling_apart
 from perfwatch.triage.ranks.traffic import travels
 from perfwatch.triage.ranks.unequal_sizes import by_sizes
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Alternative, Outcome
-from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.verdict import Outcome
 from perfwatch.triage.words.frames import show
 
 CAUSE = Cause("mismatched_collective", "hung", "user_code", (Process, Thread, Stack))
 
-Places = dict[tuple[str, str | None], list[Chain]]  # by the call and the program's line
 SAME_NAME = 0.8  # the same collective from different lines: a mismatch of order or of size, seen less directly
 PATIENT, RESTS_BESIDE = 5.0, 0.7  # times the patience where another thread rests that may send; or make the call itself
 
@@ -74,7 +76,9 @@ def judge(case: Case) -> Outcome:
     chains = case.still_chains
     if len(chains) < 2 or len(chains) < len(case.ranks) or not case.job.covered:
         return None
-    if any(chain.end.kind != "collective" or chain.end.node.stack is None for chain in chains):
+    if any(
+        chain.end.node.stack is None or not (chain.end.kind == "collective" or makes_group(chain)) for chain in chains
+    ):
         return None
     places: Places = {}
     for chain in chains:
@@ -90,51 +94,10 @@ def judge(case: Case) -> Outcome:
         return None
     exchanges = bool(names & POINT_TO_POINT)
     if beside := [chain for chain in chains if may_join_beside(case, chain.end.node)]:
-        unless = f", unless another thread of {_ranks(beside)} answers them"
-        return _told(case, places, temporal(case) * (PATIENT if exchanges else 1.0), RESTS_BESIDE, unless)
+        unless = f", unless another thread of {numbers(beside)} answers them"
+        return told_apart(case, CAUSE, places, temporal(case) * (PATIENT if exchanges else 1.0), RESTS_BESIDE, unless)
     if exchanges:
-        return _told(case, places, temporal(case), SAME_NAME)
-    patience = temporal(case) if moves is None else STRUCTURAL_SECONDS
-    return _told(case, places, patience, 1.0 if len(names) > 1 else SAME_NAME)
-
-
-def _told(case: Case, places: Places, patience: float, ceiling: float, unless: str = "") -> Outcome:
-    """The verdict on ranks that stand in different calls, as sure as ``ceiling`` once all stood for ``patience`` seconds."""
-    parted = sorted(places.items(), key=lambda one: len(one[1]))  # whoever differs from most is looked at first
-    chains = tuple(chain for _, there in parted for chain in there)
-    parts = "; ".join(
-        f"{_ranks(there)} {'is' if len(there) == 1 else 'are'} in {name} at {line}" for (name, line), there in parted
-    )
-    found = hung(
-        case,
-        CAUSE.name,
-        chains[0],
-        owner=CAUSE.owner,
-        summary=f"{at_odds({name for name, _ in places})}: {parts}{unless}",
-        patience=patience,
-        silent=min(chain.end.silent_seconds or 0.0 for chain in chains),
-        ceiling=ceiling,
-        evidence=tuple(
-            case.saw(
-                "collective",
-                f"rank {chain.start.rank}",
-                f"waits in {name}",
-                f"{line} for {chain.end.silent_seconds or 0:.1f} s",
-                "all ranks in the same call",
-            )
-            for (name, line), there in parted
-            for chain in there
-        ),
-        alternatives=(Alternative(cause="stalled_collective", refuted_by="every rank is in a collective"),),
-        next=("compare the named lines: which condition sends the ranks apart?",),
-    )
-    return msgspec.structs.replace(
-        found,
-        culprits=tuple(one for chain in chains for one in chain.culprits()),
-        wait_chain=tuple(link for chain in chains for link in chain.links),
-    )
-
-
-def _ranks(chains: list[Chain]) -> str:
-    ranks = [chain.start.rank for chain in chains if chain.start.rank is not None]
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {rank_ranges(ranks)}"
+        return told_apart(case, CAUSE, places, temporal(case), SAME_NAME)
+    certain = moves is not None or any(map(makes_group, chains))  # who makes a group has no data on its way
+    patience = STRUCTURAL_SECONDS if certain else temporal(case)
+    return told_apart(case, CAUSE, places, patience, 1.0 if len(names) > 1 else SAME_NAME)

@@ -27,11 +27,12 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung
 from perfwatch.triage.moving.loops import COUNTED_LOOP
 from perfwatch.triage.moving.memory import GUESSED
-from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal
+from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.ranks import away
 from perfwatch.triage.ranks.absence import call, elsewhere, ended, in_collective, listed, rank_of, unread, waits_as, way
 from perfwatch.triage.ranks.collectives import unanswered
 from perfwatch.triage.ranks.ended_ranks import blamed, missed
+from perfwatch.triage.ranks.exchanges import makes_group
 from perfwatch.triage.ranks.leaving import leaves, left_over, over
 from perfwatch.triage.ranks.mpi import left_behind
 from perfwatch.triage.ranks.waitgraph import WaitGraph, wait_graph
@@ -42,11 +43,9 @@ from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import culprit
 from perfwatch.triage.waits.releasing import held_up, partners
 from perfwatch.triage.waits.sending import ask
-from perfwatch.triage.waits.threads import OTHERS_MOVE
 
 CAUSE = Cause("stalled_collective", "hung", "user_code", (Process, Thread, Stack))
 
-CERTAIN_ENDS = ("dead", "stopped", "lock", "cycle", "gil")
 INFERRED = 0.9
 
 
@@ -81,6 +80,8 @@ def judge(case: Case) -> Outcome:
                 ),
             ),
         )
+    if absent and not gone and all(map(makes_group, absent)) and away.meets_nobody(case, waiting, absent):
+        return None  # those who have not come are in a call themselves
     at_work = any(
         leaves(one) or (not over(one) and (away.works(case, one, away.waited(waiting)) or may_be_answered(case, one)))
         for one in absent
@@ -96,8 +97,8 @@ def _absent(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitGr
     op, calls = call(case, graph, waiting), graph.calls if graph is not None else {}
     left = left_over(case, first)
     roots = held_up(first.end.node, partners(case, first)) if first.end.kind == "lock" and not left else []
-    ends = first.end.kind in CERTAIN_ENDS and first.end.detail != OTHERS_MOVE
-    certain = over(first) or ends or outlasts(case, first.end) or away.meets_nobody(case, waiting, absent)
+    holder = away.holder_waits(case, waiting, first)
+    certain = holder is not None or away.for_good(case, first) or away.meets_nobody(case, waiting, absent)
     waited, stood = away.waited(waiting), None if certain else away.stood(case, first)
     silent = waited if stood is None else min(waited, stood)
     loads = away.brings_no_batch(case, first, waited)
@@ -108,7 +109,7 @@ def _absent(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitGr
         CAUSE.name,
         first,
         owner=CAUSE.owner,
-        summary=f"{away.named_ranks(absent)} never joined {op}: {away.why_absent(case, first, left, roots)}; {victims} for it",
+        summary=f"{away.named_ranks(absent)} never joined {op}: {away.why_absent(case, first, left, roots, holder)}; {victims} for it",
         patience=STRUCTURAL_SECONDS if certain else patience,
         silent=max(silent, first.end.silent_seconds or 0.0) if certain else silent,
         ceiling=GUESSED if computes else 1.0 if first.end.still else INFERRED,
@@ -133,6 +134,6 @@ def _absent(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitGr
     )
     culprits = tuple(culprit(one) for one in left) or (
         *(culprit(one) for one in roots),
-        *(one for chain in absent for one in chain.culprits()),
+        *(one for chain in (*absent, holder) if chain is not None for one in chain.culprits()),
     )
     return msgspec.structs.replace(found, wait_chain=links, culprits=culprits)

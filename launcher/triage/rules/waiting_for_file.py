@@ -30,7 +30,7 @@ from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, nearest, silent_seconds, who
 from perfwatch.triage.moving.memory import has_come_back_from, kept, lull
-from perfwatch.triage.moving.working import busy_with, goes_on, started_by, works
+from perfwatch.triage.moving.working import AT_ONCE, busy_with, goes_on, started_by, works
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, holder_wakes, temporal
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
@@ -44,12 +44,11 @@ from perfwatch.triage.words.frames import show
 
 CAUSE = Cause("waiting_for_file", "hung", "user_code", (Thread, Stack))
 
-AT_ONCE = 0.0  # seconds that a lock's owner must be watched: it is not accused while it works, from the second look on
 UNASKED = 0.55  # of one who takes what another job brings: below what makes a verdict
 TAKEN_TWICE = "its own process, which has opened the file twice"
 INHERITED = "its own process, or one that was forked from it with the file open"
 ONE_OPENING = (
-    "take the lock once: flock belongs to the opening of a file, so a second opening waits for the first (flock(2))"
+    "take the lock once: flock belongs to an opening of a file, so a second opening waits for the first (flock(2))"
 )
 UNOWNED = 0.78  # confidence where the owner of a lock is not known: who waits may be a victim
 
@@ -118,8 +117,10 @@ def _next(end: End, near: tuple[str, ...]) -> str:
     path = next((text for text in near if "/" in text), "")
     if path:
         return f"ls -l {quote(path)}*"
-    file = quote(end.detail)
-    return f"ls -l {file}; fuser -v {file}" if end.detail else "cat /proc/locks"
+    if end.detail:
+        return f"ls -l {quote(end.detail)}; fuser -v {quote(end.detail)}"
+    # A file that is made and removed by name stands in no list of the kernel's; the path is in a variable.
+    return "cat /proc/locks" if end.kind == "file_lock" else f"py-spy dump --nonblocking --locals --pid {end.node.pid}"
 
 
 def _holder(node: Node) -> str:

@@ -247,9 +247,11 @@ def _by_call(history: History, job: Job, node: Node) -> Edge | None:
         return Edge("gil", f"the GIL, held by thread {holder}", (node_of(history, job, node.pid, holder),))
     if wait is not None and wait.kind in ("open", "stat", "sync"):
         file = polling.opened(history, node)
-        kind = "pipe_empty" if wait.kind == "open" and polling.is_fifo(node, file) else "storage"
-        what = f"{wait.call} of {wait.path or 'a file'}"
-        return ending(kind, node, what, descriptor=file, detail=wait.path or "")
+        path = wait.path or "a file"
+        if wait.kind == "open" and polling.is_fifo(node, file):
+            what = f"somebody to open the other end of {path}, a FIFO"
+            return ending("pipe_empty", node, what, descriptor=file, detail=wait.path or "")
+        return ending("storage", node, f"{wait.call} of {path}", descriptor=file, detail=wait.path or "")
     if wait is not None and wait.kind == "lock":
         return ending("file_lock", node, f"a file lock ({wait.path or 'unknown file'})", detail=wait.path or "")
     if (wait is not None and wait.kind == "page_fault") or node.state == "D":
