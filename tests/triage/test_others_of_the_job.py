@@ -9,6 +9,7 @@ import pytest
 from perfwatch.probes.readings import Descriptor, Frame, Reading, SourceLine, Stack, Thread
 from perfwatch.recording import load
 from perfwatch.triage.shares.profile import at_training
+from perfwatch.triage.words.frames import inner_tags, tags
 from tests.triage.retold import retold
 
 RECORDINGS = Path(__file__).parent / "recordings"
@@ -21,6 +22,7 @@ FETCH = RECORDINGS / "contended_lock" / "fires" / "lock_in_its_own_fetch"
 GROUP = RECORDINGS / "mismatched_collective" / "fires" / "new_group_by_some_ranks"
 HOLDER = RECORDINGS / "stalled_collective" / "fires" / "lock_of_one_who_waits"
 BACKWARD = RECORDINGS / "straggling_rank" / "fires" / "a_backward_of_its_own"
+PICKLES = Frame("_object_to_tensor", "/usr/lib/torch/distributed/distributed_c10d.py", 3405)
 SOMEBODY = 4  # no process of the job
 THREAD = RECORDINGS / "mismatched_collective" / "fires" / "thread_of_another_order-nccl"
 
@@ -143,18 +145,21 @@ def test_a_lock_whose_holder_waits_for_the_one_that_asks_for_it_is_a_cycle() -> 
 
 
 @pytest.mark.parametrize(
-    ("inner", "trains"),
+    ("inner", "waits"),
     [
-        (Frame("rows", "/home/user/job/train.py", 10), False),
-        (Frame("_object_to_tensor", "/usr/lib/torch/distributed/distributed_c10d.py", 3405), False),
-        (Frame("all_gather", "/usr/lib/torch/distributed/distributed_c10d.py", 4287), True),
+        ((Frame("rows", "/home/user/job/train.py", 10), PICKLES), False),
+        ((PICKLES,), False),
+        ((Frame("all_gather", PICKLES.file, 4287),), True),
     ],
+    ids=["its own rows", "pickle", "the others"],
 )
-def test_to_turn_ones_own_part_into_bytes_is_work_and_no_wait_for_the_others(inner: Frame, trains: bool) -> None:
+def test_to_turn_ones_own_part_into_bytes_is_work_and_no_wait_for_the_others(
+    inner: tuple[Frame, ...], waits: bool
+) -> None:
     """Though it happens in the call in which they wait."""
-    gathers = Frame("all_gather_object", "/usr/lib/torch/distributed/distributed_c10d.py", 3501)
-    stack = Stack(
-        pid=1, tid=1, frames=(inner, gathers, Frame("main", "/home/user/job/train.py", 24)), samples=1, span_seconds=0.0
-    )
+    gathers = Frame("all_gather_object", PICKLES.file, 3501)
+    stack = Stack(pid=1, tid=1, frames=(*inner, gathers, Frame("main", "/home/user/job/train.py", 24)))
 
-    assert at_training(stack) is trains
+    assert ("collective" in tags(stack)) is waits
+    assert ("collective" in inner_tags(stack)) is waits
+    assert at_training(stack) is waits

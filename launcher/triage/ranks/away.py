@@ -20,7 +20,7 @@ from perfwatch.triage.words.backing_off import retries
 from perfwatch.triage.words.frames import show
 
 CERTAIN_ENDS = ("dead", "stopped", "lock", "cycle", "gil")
-OTHER_WORK = ("save", "load", "compile", "import", "http", "group_destroy", "exit")
+OTHER_WORK = ("pickling", "save", "load", "compile", "import", "http", "group_destroy", "exit")
 RECENT_SECONDS = 10.0
 SINCE = 0.9  # of the others' wait: as it began, this one may have been in the end of its step
 MOSTLY = 0.9  # of the samples; a nonblocking dump tears about 3 %
@@ -93,7 +93,7 @@ def stood(case: Case, chain: Chain) -> float | None:
 def prepare(case: Case) -> tuple[int, ...]:
     """The ranks that are away from training, and run Python that is work: what they make is for all, perhaps.
 
-    It is work where they read or write meanwhile, or turn in a loop that comes to its end.
+    It is work where they read or write meanwhile, turn in a loop that comes to its end, or turn their part of a collective into bytes.
     """
     return case.history.once("prepare", lambda: _prepare(case))  # each rank that waits asks
 
@@ -101,7 +101,8 @@ def prepare(case: Case) -> tuple[int, ...]:
 def _prepare(case: Case) -> tuple[int, ...]:
     running = [chain for pid, chain in case.chains.items() if case.progress[pid].kind != "moving"]
     away = [one for one in running if one.end.kind == "python" and not _recent(case, one).share_where(at_training)]
-    return tuple(one.start.pid for one in away if _moves_data(case, one) or _counts(case, one))
+    pickle = [one for one in away if _recent(case, one).seen("pickling")]
+    return tuple(one.start.pid for one in away if one in pickle or _moves_data(case, one) or _counts(case, one))
 
 
 def _counts(case: Case, chain: Chain) -> bool:

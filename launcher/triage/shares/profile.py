@@ -16,29 +16,13 @@ HOLD_SECONDS = 260.0  # a calm job is sampled once a minute, one of many process
 UNWATCHED_SECONDS = 0.5  # between two samples: what happened then nobody knows
 ENOUGH_SAMPLES = 20  # to say that a thread is at none of some kind of work
 # Kinds of work that only a training (or evaluating) thread does.
-PICKLING = ("_object_to_tensor", "_tensor_to_object")  # of torch/distributed/distributed_c10d.py
 TRAINING_TAGS = ("backward", "optimizer", "forward", "loader", "scaler", "collective")
 
 
 def at_training(stack: r.Stack) -> bool:
-    """Whether a stack is in training code; a sampler of the program's own, which a loader asks for a batch, may never give one.
-
-    Nor is it to turn into bytes what is to be gathered: that is work of the rank's own, for which the others wait.
-    """
+    """Whether a stack is in training code; a sampler of the program's own, which a loader asks for a batch, may never give one."""
     found = tags(stack).intersection(TRAINING_TAGS)
-    if found == {"collective"}:
-        return not _makes_its_part(stack)
     return bool(found - {"loader"} if in_own_sampler(stack) else found)
-
-
-def _makes_its_part(stack: r.Stack) -> bool:
-    """Whether a stack is in what a collective of objects calls: torch's pickling, or code of the program's own below it."""
-    for frame in stack.frames:
-        if is_user(frame) or short_name(frame.function) in PICKLING:
-            return True
-        if "collective" in tags_of(frame.function, frame.file):
-            return False
-    return False
 
 
 def in_own_sampler(stack: r.Stack) -> bool:

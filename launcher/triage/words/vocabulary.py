@@ -82,6 +82,7 @@ VOCABULARY: tuple[tuple[str, str, str | None], ...] = (
         r"torch/distributed/(distributed_c10d|_functional_collectives|_state_dict_utils|utils)\.py",
         " ".join(sorted(COLLECTIVES)),
     ),
+    ("pickling", r"torch/distributed/distributed_c10d\.py", "_object_to_tensor _tensor_to_object"),
     ("collective", r"torch/nn/parallel/distributed\.py", "_sync_buffers _sync_module_states _sync_params"),
     ("rpc_shutdown", r"torch/distributed/rpc/api\.py", "shutdown"),  # serves the others until all have come to it
     ("rpc_call", r"torch/distributed/rpc/internal\.py", "_run_function"),  # of another rank, in a thread of torch's
