@@ -15,7 +15,7 @@ from rich.text import Text
 
 from perfwatch.report.plain import clean, duration
 from perfwatch.triage.verdict import Culprit, Link, Missing, Verdict
-from perfwatch.triage.waits.node import doing
+from perfwatch.triage.waits.node import IT_RUNS, doing
 
 _NUMBER = re.compile(r"\d+")
 STYLES = {
@@ -156,7 +156,10 @@ def not_seen(missing: Iterable[Missing]) -> list[str]:
 def culprit_text(one: Culprit) -> str:
     """Who is to blame, in words; not cleaned."""
     words = [] if one.rank is None else [f"rank {one.rank}"]
-    if one.worker_pid:
+    program = _program(one)
+    if program:
+        words.append(f"process {one.worker_pid} ({program}) of pid {one.pid}")
+    elif one.worker_pid:
         words.append(f"worker {one.worker_pid} of pid {one.pid}")
     elif one.pid:  # of a rank that was seen nowhere there is none
         words.append(f"pid {one.pid}")
@@ -164,9 +167,15 @@ def culprit_text(one: Culprit) -> str:
         words.append(f"gpu {one.gpu}")
     if one.host:
         words.append(f"on {one.host}")
-    if one.thread and one.thread != "MainThread":
+    if one.thread and one.thread != "MainThread" and not program:
         words.append(f"thread {one.thread}")
     return ", ".join(words) + (f" in {one.frame}" if one.frame else "")
+
+
+def _program(one: Culprit) -> str | None:
+    """The name of a child that runs no Python, as far as was seen: its first thread bears that of the program."""
+    first = one.worker_pid is not None and one.tid == one.worker_pid and one.frame is None
+    return one.thread if first and one.thread != "MainThread" else None
 
 
 def lived_text(verdict: Verdict) -> str:
@@ -181,5 +190,6 @@ def link_text(one: Link) -> str:
     who = f"pid {one.pid}" if one.rank is None else f"rank {one.rank} (pid {one.pid})"
     who += f" on {clean(one.host)}" if one.host else ""
     frame = f" in {clean(one.frame)}" if one.frame else ""
-    silent = "" if one.silent_seconds is None else f", silent for {duration(one.silent_seconds)}"
+    rests = one.silent_seconds is not None and one.waits_for != IT_RUNS
+    silent = f", silent for {duration(one.silent_seconds or 0.0)}" if rests else ""
     return f"{who}{frame} {doing(clean(one.waits_for))}{silent}"

@@ -15,6 +15,7 @@ from perfwatch.triage.verdict import (
     Suspect,
     Verdict,
 )
+from perfwatch.triage.waits.node import IT_RUNS
 from tests.sessions import verdict
 
 FULL = verdict(
@@ -25,11 +26,13 @@ FULL = verdict(
     culprits=(
         Culprit(rank=1, pid=734, worker_pid=758, thread="MainThread", frame="__getitem__ (train.py:9)"),
         Culprit(rank=1, pid=734, worker_pid=760, thread="loader", gpu=1, host="node-a"),
+        Culprit(rank=1, pid=734, worker_pid=761, tid=761, thread="bash"),
     ),
     wait_chain=(
         Link(pid=733, rank=0, waits_for="all_reduce with rank 1", frame="step (train.py:40)", silent_seconds=412.0),
         Link(pid=734, rank=1, waits_for="a batch from worker 758", depth=1),
         Link(pid=758, waits_for="a sleep that ends in 11 days", depth=2),
+        Link(pid=760, waits_for=IT_RUNS, depth=2, silent_seconds=6.9),
     ),
     evidence=(
         Evidence(witness="stack", entity="pid 758", claim="the same frame", observed="6 of 6 dumps", expected="moves"),
@@ -45,11 +48,13 @@ rank 1 never joined all_reduce #8998: its workers 758 and 760 have slept at
 train.py:9 for 412 s
 to blame     rank 1, worker 758 of pid 734 in __getitem__ (train.py:9)
              rank 1, worker 760 of pid 734, gpu 1, on node-a, thread loader
+             rank 1, process 761 (bash) of pid 734
 waits
   rank 0 (pid 733) in step (train.py:40) waits for all_reduce with rank 1,
   silent for 6 min 52 s
   └▸ rank 1 (pid 734) waits for a batch from worker 758
      └▸ pid 758 waits for a sleep that ends in 11 days
+     └▸ pid 760 runs
 evidence  of       shows
 stack     pid 758  the same frame: 6 of 6 dumps (healthy: moves)
 rather than  straggling_rank: counts unchanged

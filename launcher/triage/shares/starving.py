@@ -157,6 +157,10 @@ def awaits_data(stack: r.Stack) -> bool:
 
 def starving(case: Case) -> Starving | None:
     """The rank that waits for data most, if it waits more than a healthy one does."""
+    return case.history.once(("starving",), lambda: _starving(case))  # half a dozen rules ask
+
+
+def _starving(case: Case) -> Starving | None:
     worst: Starving | None = None
     for rank in case.ranks:
         seen = case.profile(rank, WINDOW_SECONDS)
