@@ -16,6 +16,7 @@ from perfwatch.triage.history import History
 from perfwatch.triage.moving.measured import measured_by
 from perfwatch.triage.moving.motion import moves
 from perfwatch.triage.patience import wakes_soon
+from perfwatch.triage.ranks.absence import in_collective
 from perfwatch.triage.ranks.lateness import who_train
 from perfwatch.triage.roles.restarts import unproven
 from perfwatch.triage.rule import Rule
@@ -201,7 +202,9 @@ def _as_seen(case: Case, verdict: Verdict) -> Verdict:
         names = ", ".join(f"{one.name} {one.pid}" for one in here[:SHOWN])
         nothing = f"no training is seen: no process of this tree ({names}) has torch loaded"
         return msgspec.structs.replace(verdict, summary=nothing, next=("perfwatch ps",))
-    rank, chain = next(iter(case.chains.items()), (0, None))
+    seen = (one for one in case.chains.items() if one[1].end.node.stack is not None)
+    absent = (one for one in seen if not in_collective(case, one[1]))  # those in it wait for these, whatever they do
+    rank, chain = next(absent, next(iter(case.chains.items()), (0, None)))
     if chain is None:
         return verdict
     return msgspec.structs.replace(
