@@ -10,7 +10,7 @@ from perfwatch.probes.readings import Descriptor, Frame, Reading, SourceLine, St
 from perfwatch.recording import load
 from perfwatch.triage.shares.profile import at_training
 from perfwatch.triage.words.frames import inner_tags, tags
-from tests.triage.retold import retold
+from tests.triage.retold import retold, same
 
 RECORDINGS = Path(__file__).parent / "recordings"
 LOCK = RECORDINGS / "contended_lock" / "fires" / "workers_share_a_lock_in_memory"
@@ -21,6 +21,7 @@ THREADS = RECORDINGS / "oversubscribed_threads" / "fires" / "threads_of_its_own"
 FETCH = RECORDINGS / "contended_lock" / "fires" / "lock_in_its_own_fetch"
 GROUP = RECORDINGS / "mismatched_collective" / "fires" / "new_group_by_some_ranks"
 HOLDER = RECORDINGS / "stalled_collective" / "fires" / "lock_of_one_who_waits"
+TWICE = RECORDINGS / "deadlocked_locks" / "fires" / "taken_twice_over_rpc"
 BACKWARD = RECORDINGS / "straggling_rank" / "fires" / "a_backward_of_its_own"
 PICKLES = Frame("_object_to_tensor", "/usr/lib/torch/distributed/distributed_c10d.py", 3405)
 SOMEBODY = 4  # no process of the job
@@ -142,6 +143,20 @@ def test_a_lock_whose_holder_waits_for_the_one_that_asks_for_it_is_a_cycle() -> 
     assert [one.rank for one in verdict.culprits] == [1, 0]
     assert "that is rank 0, which waits at prepare (caches.py:19) itself" in verdict.summary
     assert retold(HOLDER, by_another).state == "inconclusive"
+
+
+def test_a_lock_that_a_thread_takes_twice_is_told_so_and_those_who_wait_beside_it_are_victims() -> None:
+    """Unless one of them stands within a ``with`` of that name: then it may have it."""
+
+    stacks = (one.reading for one in load(TWICE).records if isinstance(one.reading, Stack))
+    main = next(frame for one in stacks for frame in one.frames if frame.function == "main")
+    within = SourceLine(file=main.file, line=main.line, text="rpc.shutdown()", within=("self.lock",))
+
+    verdict = retold(TWICE)
+
+    assert "a lock that it has taken itself at apply (parameters.py:16)" in verdict.summary
+    assert [one.frame for one in verdict.culprits] == ["snapshot (parameters.py:20)"]
+    assert "has taken itself" not in retold(TWICE, same, within).summary
 
 
 @pytest.mark.parametrize(

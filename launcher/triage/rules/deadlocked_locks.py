@@ -49,6 +49,7 @@ from perfwatch.triage.waits.releasing import (
     named,
     partners,
     somebody_works,
+    taken_by_itself,
     turn_of,
     until_released,
     waits_too,
@@ -56,6 +57,7 @@ from perfwatch.triage.waits.releasing import (
 )
 from perfwatch.triage.waits.threads import A_TASK, OTHERS_MOVE, OUTSIDE_HELD, awaited
 from perfwatch.triage.waits.undrained import undrained
+from perfwatch.triage.words.frames import show
 
 CAUSE = Cause("deadlocked_locks", "hung", "user_code", (Thread, Stack))
 
@@ -97,12 +99,15 @@ def _finding(case: Case, chain: Chain) -> Finding:
     guessed = elsewhere or REMOTE in chain.through
     doubtful = moving or end.detail == OUTSIDE_HELD or may_ask(case.history, case.job, end.node)
     ceiling = MAY_COME if doubtful else CEILING_ELSEWHERE if guessed else 1.0
-    beside = blocked_beside(case, chain) if moving else partners(case, chain)
+    own = taken_by_itself(case, chain)
+    beside = [] if own is not None else blocked_beside(case, chain) if moving else partners(case, chain)
     loops = idle_loops(case, chain) if moving and not beside else []
     blocking = blocking_loops((end.node, *beside))
     ended = ended_beside(case, chain) if end.kind == "lock" else []
     lock = turn_of(chain) if end.kind == "cycle" else awaited(end.node)
     told = why_nobody_comes(end, lock, beside, loops, elsewhere=elsewhere, moving=moving)
+    if own is not None:
+        lock, told = f"a lock that it has taken itself at {show(own)}", ""
     told += "".join(f"; {named(p, end.node.pid)} blocks its own event loop" for p in blocking[:1])
     told += "".join(f"; {one.told}" for one in ended[:3])
     found = hung(

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from perfwatch.probes.readings import Thread
+from perfwatch.probes.readings import Frame, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import silent_seconds
 from perfwatch.triage.moving.motion import motion
@@ -10,6 +10,7 @@ from perfwatch.triage.patience import due_seconds
 from perfwatch.triage.verdict import Evidence
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.heartbeats import MEANT_SECONDS, has_timeout, may_act
+from perfwatch.triage.waits.lock_owners import holds, takes_again
 from perfwatch.triage.waits.native_waits import carries, reduces
 from perfwatch.triage.waits.node import End, Node, node_of, silence
 from perfwatch.triage.waits.threads import (
@@ -25,6 +26,7 @@ from perfwatch.triage.waits.threads import (
     sharers,
 )
 from perfwatch.triage.waits.workers import idle
+from perfwatch.triage.words.code import line_of, lock_taken
 from perfwatch.triage.words.frames import any_tag, is_user, show
 
 ROUNDS = 3  # a thread that has rested and come back so often meanwhile does not release it the next time either
@@ -146,6 +148,18 @@ def turn_of(chain: Chain) -> str:
         return "what an actor is to return"
     told = [link.waits_for for link in chain.links if (link.pid, link.tid) == (node.pid, node.tid)]
     return told[-1] if told and node.wait is not None and node.wait.kind in CONNECTED else "its turn"
+
+
+def taken_by_itself(case: Case, chain: Chain) -> Frame | None:
+    """Where the end of a chain took the lock that it waits for, as its lines tell; None where another thread may have one of that name.
+
+    Whoever waits beside it for the same lock is a victim.
+    """
+    node = chain.end.node
+    frame = takes_again(case.history, node) if chain.end.kind == "lock" and not chain.end.detail else None
+    lock = lock_taken(line_of(case.history, node.frame))
+    others = other_threads(case.history, case.job, node) if frame is not None else []
+    return None if any(holds(case.history, one, lock) for one in others) else frame
 
 
 def why_nobody_comes(
