@@ -30,7 +30,7 @@ class Phase:
     @property
     def runs(self) -> float:
         """Share of a core, waiting for one included."""
-        return (self.motion.run_share or 0.0) + (self.motion.delay_share or 0.0)
+        return self.motion.wanted_share
 
     def written_bytes(self, case: Case) -> int:
         """Bytes that its thread itself wrote over the window."""

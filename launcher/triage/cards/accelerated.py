@@ -88,7 +88,7 @@ def _accelerated(case: Case) -> list[Accelerated]:
         if spins_on(case.history, cards[0].uuid):
             continue
         moved = motion(case.history, rank.pid, now.thread, seconds)
-        runs = (moved.run_share or 0.0) + (moved.delay_share or 0.0)
+        runs = moved.wanted_share
         runs += engine_share(case.history, rank.pid, seconds)
         certain = cards_of(case.history, rank.pid).certain
         found.append(Accelerated(rank, cards[0], case.profile(rank, seconds), runs, certain))

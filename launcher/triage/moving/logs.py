@@ -61,5 +61,5 @@ def _has_run(case: Case, thread: r.Thread, silent: float) -> float:
     More than there were: it did something else since, without a word. That it waits for a core now it need not have done before.
     """
     now = motion(case.history, thread.pid, thread.tid)
-    share = (now.run_share or 0.0) + (now.delay_share or 0.0)
+    share = now.wanted_share
     return (thread.run_seconds or 0.0) - share * silent - AT_ONCE_SECONDS

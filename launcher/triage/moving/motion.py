@@ -48,6 +48,11 @@ class Motion:
     woken: bool = False  # from a wait without a timeout: somebody let it go on
 
     @property
+    def wanted_share(self) -> float:
+        """Of a core: what it ran, and what it would have run had it been given one; 0 where neither was seen."""
+        return (self.run_share or 0.0) + (self.delay_share or 0.0)
+
+    @property
     def frozen(self) -> bool | None:
         """True: nothing of it moves. None: not looked at long enough."""
         if self.run_share is not None and self.run_share > FROZEN_RUN_SHARE:

@@ -239,7 +239,7 @@ def _crowded_out(case: Case, late: Member, seen: Profile) -> OwnCause | None:
 def _kept_waiting(case: Case, rank: Member) -> float:
     """Of the time that its training thread wanted to run, the share that it had to wait."""
     moved = motion(case.history, rank.pid, case.progress[rank.pid].thread, WINDOW_SECONDS)
-    wanted = (moved.run_share or 0.0) + (moved.delay_share or 0.0)
+    wanted = moved.wanted_share
     return (moved.delay_share or 0.0) / wanted if wanted > 0.0 else 0.0
 
 

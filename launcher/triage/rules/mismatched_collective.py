@@ -10,10 +10,10 @@ How it is recognised
     ranks wait for each other in a ring, for two groups are called in opposite order, one rank makes a call more, or all of
     them send (or receive) first. Or NCCL's own counts have crossed and stand: one rank is ahead in one kind of call, another
     in another. Or the rank that is behind in one group stands in a call of another one, to which those that wait for it have
-    not come. Or some ranks destroy their process group while the others wait in one more call. Or all are in one call over
-    connections on which all has arrived that was sent: then it is the sizes that differ. Or every card only polls, while the
-    ranks stand at different lines, beyond the patience or with counts that stand apart. Exchanges of mpi4py are told by their
-    lines, where steps were counted and come no more.
+    not come. Or some make a group, while the others wait in a collective without it. Or some ranks destroy their process group while
+    the others wait in one more call. Or all are in one call over connections on which all has arrived that was sent: then it is the
+    sizes that differ. Or every card only polls, while the ranks stand at different lines, beyond the patience or with counts that
+    stand apart. Exchanges of mpi4py are told by their lines, where steps were counted and come no more.
 
 What it is mistaken for
     A rank in no collective: ``stalled_collective``. A call whose data is still on its way over a slow network: who has got its

@@ -54,7 +54,8 @@ def judge(case: Case) -> Outcome:
     if _makes_experience(case, found) or (at_lock if computes else turns)(case, found) is not None:
         return None
     uneven = computes and 0 < does.computing < found.workers
-    doubted = unfollowed(case, found.rank) or hands_on(case, found)
+    unused = hands_on(case, found)
+    doubted = unused or unfollowed(case, found.rank)
     return found.finding(
         case,
         CAUSE,
@@ -77,17 +78,17 @@ def judge(case: Case) -> Outcome:
                 refuted_by=f"the workers read in {max(does.files, does.sockets):.0%} of looks and run {does.runs:.0%} of the time",
             ),
         ),
-        next=(_next(case, found, computes, uneven),),
+        next=(_next(case, found, computes, uneven, unused),),
     )
 
 
-def _next(case: Case, found: Starving, computes: bool, uneven: bool) -> str:
+def _next(case: Case, found: Starving, computes: bool, uneven: bool, unused: bool) -> str:
     if not computes:
         line = found.line(case)
         return f"look at what they wait for{f' at {line}' if line else ''}: no more workers make that shorter"
     if uneven:
         return "give each worker as much to do as the others: one that has most of the work holds up the batches of all"
-    if hands_on(case, found):
+    if unused:
         return "make that cheaper, hand on less of it, or let more of it wait: no step uses what is waited for"
     spare = spare_cores(case, found.rank.pid)
     if spare is not None and spare < SPARE_CORES:

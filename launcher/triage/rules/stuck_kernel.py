@@ -129,7 +129,7 @@ def _flat(case: Case, card: Regime) -> tuple[Evidence, ...]:
 
 def _spins(case: Case, chain: Chain) -> Evidence:
     node = chain.end.node
-    share = (node.motion.run_share or 0.0) + (node.motion.delay_share or 0.0)
+    share = node.motion.wanted_share
     return case.saw(
         "schedstat",
         f"pid {node.pid} thread {node.tid}",

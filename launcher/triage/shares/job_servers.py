@@ -8,7 +8,7 @@ import msgspec
 from perfwatch.probes.readings import Descriptor
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.arriving import waited_on
-from perfwatch.triage.moving.motion import Motion, motion, python_threads
+from perfwatch.triage.moving.motion import motion, python_threads
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.data_makers import WINDOW_SECONDS
 from perfwatch.triage.shares.profile import lasting
@@ -51,7 +51,7 @@ def server(case: Case, found: Starving) -> Server | None:
     if peer is None or 2 * asked[peer] <= len(found.producers):
         return None
     tids = python_threads(case.history, peer) or [peer]
-    shares = {tid: _wants(motion(case.history, peer, tid, WINDOW_SECONDS)) for tid in tids}
+    shares = {tid: motion(case.history, peer, tid, WINDOW_SECONDS).wanted_share for tid in tids}
     busiest = max(tids, key=lambda tid: shares[tid])
     node = node_of(case.history, case.job, peer, busiest)
     line = lasting(case.history, peer, busiest, WINDOW_SECONDS).top_line()
@@ -70,10 +70,6 @@ def by_server(case: Case, cause: Cause, found: Starving, served: Server) -> Find
         next=(f"run more than one such server, or make it cheaper{served.at}: more workers wait for it all the same",),
     )
     return msgspec.structs.replace(told, culprits=(msgspec.structs.replace(culprit(served.node), frame=served.line),))
-
-
-def _wants(moved: Motion) -> float:
-    return (moved.run_share or 0.0) + (moved.delay_share or 0.0)
 
 
 def _peers(case: Case, pid: int, fd: int) -> tuple[int, ...]:

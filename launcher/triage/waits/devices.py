@@ -177,7 +177,7 @@ def autograd_thread(history: History, job: Job, node: Node) -> Node | None:
 
 def engine_share(history: History, pid: int, seconds: float) -> float:
     """Of a core, what the threads of torch's engine use: the backward pass does not run in the thread that asks for it."""
-    return sum(_used(motion(history, pid, tid, seconds)) for tid in engine_threads(history, pid))
+    return sum(motion(history, pid, tid, seconds).wanted_share for tid in engine_threads(history, pid))
 
 
 def engine_threads(history: History, pid: int) -> list[int]:
@@ -192,10 +192,6 @@ def engine_threads(history: History, pid: int) -> list[int]:
         and seen.reading.name.startswith(AUTOGRAD_THREADS)
         and (seen.reading.run_seconds is None or seen.reading.run_seconds >= BEGUN_SECONDS)
     ]
-
-
-def _used(moved: Motion) -> float:
-    return (moved.run_share or 0.0) + (moved.delay_share or 0.0)
 
 
 def served(history: History, pid: int, tid: int, job: Job) -> tuple[bool, str] | None:
@@ -255,7 +251,7 @@ def _waits_for_ever(node: Node) -> bool:
 
 
 def _spins(state: str | None, moved: Motion) -> bool:
-    return _used(moved) > SPINS or (moved.run_share is None and state == "R")
+    return moved.wanted_share > SPINS or (moved.run_share is None and state == "R")
 
 
 def _stays(node: Node) -> bool:
