@@ -26,7 +26,7 @@ def test_every_command_is_in_the_readme(readme: str, name: str) -> None:
     assert re.search(rf"\bperfwatch {name}\b", readme)
 
 
-@pytest.mark.parametrize("cause", [rule.CAUSE.name for rule in RULES])
+@pytest.mark.parametrize("cause", [name for rule in RULES for name in (rule.CAUSE.name, *rule.CAUSE.also)])
 def test_every_cause_is_in_the_readme(readme: str, cause: str) -> None:
     """The word of the verdict can be searched for."""
     assert f"`{cause}`" in readme

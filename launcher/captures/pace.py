@@ -9,6 +9,7 @@ from pathlib import Path
 from perfwatch.captures.capture import Subject
 from perfwatch.probes.steps import PAGE_BYTES, count_steps, parse_page
 from perfwatch.probes.tail import tail
+from perfwatch.triage.words.short_times import short_time
 
 RECENT = 32  # intervals that make the pace of now
 FEW_STEPS = 5  # below it a mean says little
@@ -114,17 +115,13 @@ def cost(before: Pace, opened: Pace | None, closed: Pace | None, after: Pace) ->
     lost = (after.at - start.at) - _made(start, after) * usual
     inside = ""
     if opened is not None and closed is not None and (steps := _made(opened, closed)) > 0:
-        inside = f", {_time((closed.at - opened.at) / steps)} in the window"
-    back = _time(after.seconds) if after.seconds is not None else "unknown"
-    price = _time(lost) if lost >= max(usual, NOISE * (after.at - start.at)) else "nothing that shows"
+        inside = f", {short_time((closed.at - opened.at) / steps)} in the window"
+    back = short_time(after.seconds) if after.seconds is not None else "unknown"
+    price = short_time(lost) if lost >= max(usual, NOISE * (after.at - start.at)) else "nothing that shows"
     # Not "the window cost": whatever else slowed the machine meanwhile is in it.
-    return f"a step took {_time(usual)} before{inside} and {back} after: at its pace before, the job lost {price} meanwhile"
+    return f"a step took {short_time(usual)} before{inside} and {back} after: at its pace before, the job lost {price} meanwhile"
 
 
 def _made(first: Pace, last: Pace) -> float:
     """Steps between two looks, of the slowest rank."""
     return min((last.counts.get(pid, count) - count for pid, count in first.counts.items()), default=0)
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"

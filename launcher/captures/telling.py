@@ -3,6 +3,7 @@
 import os
 
 from perfwatch.captures.capture import Outcome
+from perfwatch.triage.words.short_times import short_time
 
 
 def told(outcome: Outcome) -> list[str]:
@@ -22,7 +23,7 @@ def headline(outcome: Outcome) -> str:
     """The same in a line."""
     if outcome.error:
         return f"{outcome.kind}: {outcome.error}"
-    window = f" of {outcome.window_seconds:.3g} s" if outcome.window_seconds is not None else ""
+    window = f" of {short_time(outcome.window_seconds)}" if outcome.window_seconds is not None else ""
     names = [os.path.basename(file.path) for file in outcome.files]
     what = names[0] if len(names) == 1 else f"{len(names)} files"
     size = sum(file.size_bytes for file in outcome.files)

@@ -15,6 +15,7 @@ from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
+from perfwatch.triage.words.short_times import short_time
 
 MEASURED_STEPS = 20
 LOOKED_SECONDS = 5.0  # of looks at the card; half of that is enough where the steps began late in it
@@ -63,11 +64,11 @@ def _resident(history: History, tally: Tally, seconds: float) -> float | None:
 
 
 def _sentence(step_seconds: float, steps: int, resident: float | None) -> str:
-    step = f"under ncu a step takes {step_seconds * 1000:.3g} ms (p50 of {steps:,} steps)"
+    step = f"under ncu a step takes {short_time(step_seconds)} (p50 of {steps:,} steps)"
     if resident is None:
         return f"{step}, until the job ends"
     least = step_seconds * min(1.0, resident)
     return (
-        f"{step}; kernels run for {resident:.0%} of the time, so a step without ncu takes {least * 1000:.3g} ms at least, "
-        f"and ncu costs at most {(step_seconds - least) * 1000:.3g} ms a step until the job ends"
+        f"{step}; kernels run for {resident:.0%} of the time, so a step without ncu takes {short_time(least)} at least, "
+        f"and ncu costs at most {short_time(step_seconds - least)} a step until the job ends"
     )

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from perfwatch.probes import readings as r
 from perfwatch.report.plain import clean, duration
 from perfwatch.triage.verdict import Verdict
+from perfwatch.triage.words.short_times import short_time
 
 # Compilation, autotuning, the first epoch of a cache: the first steps say nothing about the rest.
 WARM_UP_STEPS = 10
@@ -134,8 +135,4 @@ class Summary:
         p50, p95, p99 = (self.tally.quantile(share) for share in (0.50, 0.95, 0.99))
         if p50 is None or p95 is None or p99 is None:
             return f"{count}; too few for times (the first {WARM_UP_STEPS} are warm-up)"
-        return f"{count}; p50 {_time(p50)}, p95 {_time(p95)}, p99 {_time(p99)} (first {WARM_UP_STEPS} left out)"
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"
+        return f"{count}; p50 {short_time(p50)}, p95 {short_time(p95)}, p99 {short_time(p99)} (first {WARM_UP_STEPS} left out)"

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from perfwatch.probes.readings import HostShare, TorchTrace
+from perfwatch.triage.words.short_times import short_time
 
 WORTH_TELLING = 0.02  # of the window, or of the card's time
 MOST_TOLD = 5
@@ -44,14 +45,14 @@ def _one(trace: TorchTrace) -> list[str]:
 
 def _steps(trace: TorchTrace) -> str:
     if trace.step_seconds is None:
-        return f"{trace.steps} optimizer steps in {_time(trace.window_seconds)}"
+        return f"{trace.steps} optimizer steps in {short_time(trace.window_seconds)}"
     phases = _listed({name: seconds / trace.step_seconds for name, seconds in trace.phases.items()})
-    return f"{trace.steps} steps of {_time(trace.step_seconds)}: {phases}"
+    return f"{trace.steps} steps of {short_time(trace.step_seconds)}: {phases}"
 
 
 def _card(trace: TorchTrace) -> str:
     kernels = f"; {trace.kernels_in_step:,.0f} kernels a step" if trace.kernels_in_step else ""
-    size = f" of {_time(trace.kernel_seconds)}" if trace.kernel_seconds and kernels else ""
+    size = f" of {short_time(trace.kernel_seconds)}" if trace.kernel_seconds and kernels else ""
     return f"the GPU is busy {trace.gpu_busy_share:.0%} of the time: {_listed(trace.families)}{kernels}{size}"
 
 
@@ -99,7 +100,7 @@ def _findings(trace: TorchTrace) -> list[str]:
     syncs = [one for one in trace.syncs if one.seconds > WORTH_TELLING * trace.window_seconds]
     if syncs:
         places = ", ".join(
-            f"{one.where or one.call} ({one.count} times, {_time(one.seconds)})" for one in syncs[:MOST_TOLD]
+            f"{one.where or one.call} ({one.count} times, {short_time(one.seconds)})" for one in syncs[:MOST_TOLD]
         )
         lines.append(f"the host waits for the card at {places}")
     if (trace.full_precision_gemm_share or 0.0) > WORTH_TELLING:
@@ -118,7 +119,7 @@ def _beside(trace: TorchTrace, first: TorchTrace) -> str:
     """One more rank in a line."""
     parts = []
     if trace.step_seconds is not None:
-        parts.append(f"steps of {_time(trace.step_seconds)}")
+        parts.append(f"steps of {short_time(trace.step_seconds)}")
     if trace.gpu_busy_share is not None:
         parts.append(f"GPU busy {trace.gpu_busy_share:.0%}")
         parts.append(f"{trace.exposed_communication_share or 0.0:.0%} exposed communication")
@@ -135,11 +136,4 @@ def _listed(shares: Mapping[str, float]) -> str:
 
 
 def _hosts(entries: Sequence[HostShare]) -> str:
-    return ", ".join(f"{one.name} ({_time(one.seconds)})" for one in entries[:3])
-
-
-def _time(seconds: float) -> str:
-    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):  # noqa: B007
-        if seconds * scale >= 1:
-            break
-    return f"{seconds * scale:.3g} {unit}"
+    return ", ".join(f"{one.name} ({short_time(one.seconds)})" for one in entries[:3])

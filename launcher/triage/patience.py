@@ -21,6 +21,10 @@ LONGEST_RECOVERED = 3.0  # times the longest gap that this run has recovered fro
 
 def temporal(case: Case) -> float:
     """Patience for an end that time may still heal: the session's, or three times what this run has recovered from."""
+    return case.history.once("temporal", lambda: _temporal(case))  # asked for each rank, and made of all
+
+
+def _temporal(case: Case) -> float:
     clocks = [clock for rank in case.ranks if (clock := case.steps(rank)) is not None]
     longest = max((clock.longest_seconds or 0.0 for clock in clocks), default=0.0)
     return max(case.patience_seconds, LONGEST_RECOVERED * longest)

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable
 
-from perfwatch.probes.readings import Operation, ProbeCall, Process, RecordedGroup, Thread, Wait
+from perfwatch.probes.readings import Frame, Operation, ProbeCall, Process, RecordedGroup, Stack, Steps, Thread, Wait
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
@@ -13,6 +13,7 @@ from perfwatch.triage.verdict import ObserverCost
 from tests.sessions import session
 
 RANKS = 48
+TENSOR = "/usr/lib/python3/site-packages/torch/_tensor.py"
 LOCK = Wait(call="futex", number=202, kind="futex", forever=True)
 IN_PROPORTION = 2.5  # for twice as much; what is compared pair by pair costs four times
 
@@ -60,6 +61,39 @@ def test_who_waits_for_whom_is_found_in_proportion_to_the_ranks() -> None:
     graph = wait_graph(large)
     assert graph is not None
     assert graph.edges == {rank: (0,) for rank in range(1, 2 * RANKS)}
+    assert cost[1] < IN_PROPORTION * cost[0]
+
+
+def stepping(ranks: int) -> Case:
+    """All ranks compute, each on a CPU half of the time, and their agents count steps."""
+    history = History()
+    backward, forward = Frame("backward", TENSOR, 500), Frame("forward", "/home/u/model.py", 5)
+    for rank in range(ranks):
+        pid = 1000 + rank
+        history.add(0.0, Process(pid=pid, start_ticks=1, parent_pid=1, name="python", command=("python", "train.py"),
+                                 python=True, torch_loaded=True, rank=rank, world_size=ranks))  # fmt: skip
+        for second in range(8):
+            busy = 0.6 * second
+            frames = (backward if second % 2 else forward, Frame("main", "/home/u/train.py", 20))
+            history.add(
+                second, Steps(pid=pid, tid=pid, count=5 * second, step_ago_seconds=0.05, interval_seconds=(0.2,) * 5)
+            )
+            history.add(second, Thread(pid=pid, tid=pid, name="python", state="R", cpu_seconds=busy, run_seconds=busy,
+                                       run_delay_seconds=0.3 * second, voluntary_switches=20 * second))  # fmt: skip
+            history.add(
+                second, Stack(pid=pid, tid=pid, thread="MainThread", frames=frames, samples=8, span_seconds=0.4)
+            )
+    history.at = 7.5
+    return Case(history, session(root_pids=(1000,)))
+
+
+def test_a_job_that_goes_on_is_judged_in_proportion_to_its_ranks() -> None:
+    """By all rules: what holds for the job, how patient and what crowds its CPUs, is not made anew for each rank."""
+    small, large = stepping(2 * RANKS), stepping(4 * RANKS)
+
+    cost = [calls(lambda case=case: judge(case)) for case in (small, large)]  # type: ignore[misc]
+
+    assert judge(large).missing == judge(small).missing  # no rule failed on the way
     assert cost[1] < IN_PROPORTION * cost[0]
 
 

@@ -32,6 +32,7 @@ from perfwatch.triage.slowness import asleep_share
 from perfwatch.triage.verdict import Finding, Outcome
 from perfwatch.triage.waits.gil import GIL_SHARE, gil_wait
 from perfwatch.triage.words.frames import show
+from perfwatch.triage.words.short_times import short_time
 
 CAUSE = Cause("balanced", "healthy", "user_code", (Thread, Stack))
 
@@ -106,7 +107,7 @@ def _paced(case: Case) -> Finding | None:
     return Finding(
         cause=CAUSE.name,
         state="healthy",
-        summary=f"training goes on at a pace of its own, a step each {length:.3g} s: it sleeps {slept:.0%} of the time at {at}",
+        summary=f"training goes on at a pace of its own, a step each {short_time(length)}: it sleeps {slept:.0%} of the time at {at}",
         confidence=AT_ITS_PACE,
         owner=CAUSE.owner,
         evidence=(
@@ -114,7 +115,7 @@ def _paced(case: Case) -> Finding | None:
                 "steps",
                 f"pid {rank.pid}",
                 "come evenly",
-                f"p50 {length:.3g} s, p95 {steps.long_seconds or 0:.3g} s",
+                f"p50 {short_time(length)}, p95 {short_time(steps.long_seconds or 0.0)}",
                 "steps go on",
             ),
             case.saw(

@@ -55,8 +55,7 @@ def judge(case: Case) -> Outcome:
     for rank, _ in working(case):
         if case.progress[rank.pid].kind != "moving":
             continue
-        cpus = allowed_cpus(case, rank.pid)
-        wanted = demand(case, rank.pid)
+        cpus, wanted = allowed_cpus(case, rank.pid), demand(case, rank.pid)
         if cpus is None or wanted is None:
             continue
         late = starving(case)

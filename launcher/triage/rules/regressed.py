@@ -30,6 +30,7 @@ from perfwatch.triage.shares.kept_graph import kept_graph
 from perfwatch.triage.slowness import slow
 from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.words.frames import any_tag, inner_tags, short_name, show
+from perfwatch.triage.words.short_times import short_time
 
 CAUSE = Cause("regressed", "slow", "unknown", (Steps,))
 
@@ -110,7 +111,7 @@ def _grows(case: Case, rank: Member, first: float, last: float, count: int) -> O
     by_model = frame is not None and seen.share_where(lambda stack: _in_model(frame, stack)) >= MODEL_SHARE * share
     sure = SURE if last >= LITTLE_BY_LITTLE * first else _sure(case, rank, last / first)
     where = f", most of that at {show(frame)}, which takes {share:.0%} of the time now" if frame is not None else ""
-    shift = f"{first * 1e3:.3g} ms at first, {last * 1e3:.3g} ms now, mostly in order between, over {count} steps"
+    shift = f"{short_time(first)} at first, {short_time(last)} now, mostly in order between, over {count} steps"
     return slow(
         case,
         CAUSE,
@@ -120,7 +121,7 @@ def _grows(case: Case, rank: Member, first: float, last: float, count: int) -> O
         frame=frame,
         culprits=None if frame is not None else (),
         confidence=min(sure, BY_DESIGN) if by_model else sure,
-        summary=f"steps take longer and longer: {first * 1e3:.3g} ms at first, {last * 1e3:.3g} ms now{where}",
+        summary=f"steps take longer and longer: {short_time(first)} at first, {short_time(last)} now{where}",
         evidence=(case.saw("steps", f"pid {rank.pid}", "the median grows", shift, "one median"),),
         alternatives=(Alternative(cause="serial_loading", refuted_by="steps took less time before"),),
         next=(

@@ -29,6 +29,7 @@ from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.traced import WITNESS, trace_of
 from perfwatch.triage.verdict import Abstention, Alternative, Missing, Outcome
 from perfwatch.triage.words.frames import show, tags
+from perfwatch.triage.words.short_times import short_time
 
 CAUSE = Cause("slow_attention_fallback", "slow", "user_code", (GpuActivity, Stack))
 
@@ -101,7 +102,7 @@ def _traced(case: Case, one: Accelerated, trace: TorchTrace) -> Outcome:
                 WITNESS,
                 f"pid {one.rank.pid}",
                 "scaled_dot_product_attention runs its plain implementation",
-                f"{trace.math_attention_calls} times in {trace.window_seconds:.2g} s, {share:.0%} of the card's time",
+                f"{trace.math_attention_calls} times in {short_time(trace.window_seconds)}, {share:.0%} of the card's time",
                 "one fused kernel a layer",
             ),
         ),

@@ -48,7 +48,7 @@ def judge(case: Case) -> Outcome:
                 rank,
                 lost=lost or 0.0,
                 confidence=noted(lost, max(0.85, certainty(lost or 0.0))),
-                summary=f"the CPU quota{f' of {quota:.2g} CPUs' if quota else ''} stops the job in {share:.0%} of its periods",
+                summary=f"the CPU quota{f' of {quota:g} CPUs' if quota else ''} stops the job in {share:.0%} of its periods",
                 evidence=(
                     case.saw(
                         "cgroup",

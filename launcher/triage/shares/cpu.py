@@ -43,7 +43,12 @@ def demand(case: Case, rank_pid: int) -> Demand | None:
 
     Ranks that are bound to CPUs of their own do not crowd each other.
     """
-    own, runs, known = _cpus_of(case, rank_pid), {}, False
+    own = _cpus_of(case, rank_pid)
+    return case.history.once(("demand", own), lambda: _demand(case, own))  # the same for all ranks on these CPUs
+
+
+def _demand(case: Case, own: frozenset[int]) -> Demand | None:
+    runs, known = {}, False
     since = case.at - FAR_APART * WINDOW_SECONDS  # of others nothing is known; in a calm job those are nearly all
     for pid, tid in case.history.entities(r.Thread):
         seen = case.history.latest(r.Thread, pid, tid)

@@ -11,6 +11,7 @@ import msgspec
 from perfwatch.probes.readings import TorchTrace
 from perfwatch.triage.case import Case
 from perfwatch.triage.verdict import Evidence, Finding
+from perfwatch.triage.words.short_times import short_time
 
 WITNESS = "torch_trace"
 LONGEST_AGO_SECONDS = 900.0  # an older trace is of other training
@@ -154,7 +155,7 @@ def _waits_for_data(trace: TorchTrace) -> Said | None:
 
 
 def _window(trace: TorchTrace) -> str:
-    return f"a window of {trace.window_seconds:.2g} s"
+    return f"a window of {short_time(trace.window_seconds)}"
 
 
 SPEAKS: dict[str, Callable[[TorchTrace], Said | None]] = {
