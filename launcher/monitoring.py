@@ -14,7 +14,7 @@ from perfwatch.probes.deadline import Caller
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.nvml_thinning import thinned
 from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.process import identify
+from perfwatch.probes.process import identify, read_stat
 from perfwatch.probes.steps import StepCounter
 from perfwatch.storing.redaction import redact
 from perfwatch.triage.roles.placement import rank_of
@@ -113,7 +113,9 @@ class Monitor:
             elif isinstance(reading, r.GpuErrors):
                 self._errors[reading.uuid] = reading
             elif isinstance(reading, r.GpuProcess):
-                self._contexts[reading.uuid, reading.pid] = reading
+                self._contexts.pop((reading.uuid, reading.pid), None)
+                if not reading.gone:
+                    self._contexts[reading.uuid, reading.pid] = reading
             elif isinstance(reading, r.GpuSample):
                 self._rates[reading.uuid].count(at, reading)
                 if reading.pcie_replays is not None:
@@ -136,7 +138,7 @@ class Monitor:
         """One row per card for the time since the last call, by number."""
         fresh, self._fresh = self._fresh, []
         means = {(type(one), one.uuid): one for _, one in thinned(fresh)}
-        listed = [one for one in self._contexts.values() if not one.gone]
+        listed = list(self._contexts.values())
         occupants = self._people.describe(listed)
         rows = []
         parts: Counter[int] = Counter()
@@ -195,6 +197,7 @@ class _People:
         place_of: Callable[[int], Path | None],
     ) -> None:
         self._filesystem, self._child, self._clock, self._place_of = filesystem, child, clock, place_of
+        self._started: dict[int, int] = {}  # by pid, in ticks: another start is another process
         self._known: dict[int, r.Process | None] = {}
         self._places: dict[int, Path | None] = {}
         self._counters: dict[Path, StepCounter] = {}
@@ -203,7 +206,9 @@ class _People:
     def describe(self, contexts: Iterable[r.GpuProcess]) -> dict[tuple[str, int], Occupant]:
         found = {}
         contexts = list(contexts)
-        steps = self._steps({one.local_pid for one in contexts if one.local_pid is not None})
+        pids = {one.local_pid for one in contexts if one.local_pid is not None}
+        self._forget(pids)
+        steps = self._steps(pids)
         for one in contexts:
             process = None if one.local_pid is None else self._identify(one.local_pid)
             step, rate = steps.get(one.local_pid or 0, (None, None))
@@ -218,6 +223,22 @@ class _People:
                 steps_per_second=rate,
             )
         return found
+
+    def _forget(self, pids: set[int]) -> None:
+        """Let go of who is on no card any more, also where another process has the pid by now."""
+        now = {pid: start for pid in pids if (start := self._start_of(pid)) is not None}
+        same = {pid for pid in pids if now.get(pid) in (None, self._started.get(pid))}
+        self._started = {pid: start for pid, start in self._started.items() if pid in same} | now
+        for remembered in (self._known, self._places, self._before):
+            for pid in remembered.keys() - same:
+                del remembered[pid]
+        self._counters = {place: one for place, one in self._counters.items() if place in self._places.values()}
+
+    def _start_of(self, pid: int) -> int | None:
+        try:
+            return read_stat(self._filesystem, pid).start_ticks
+        except Unavailable:
+            return None
 
     def _identify(self, pid: int) -> r.Process | None:
         if pid not in self._known:

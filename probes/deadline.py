@@ -6,7 +6,9 @@ deadline: the late child is killed, and one that cannot be killed (state D) is l
 """
 
 import ctypes
+import errno
 import gc
+import itertools
 import os
 import pickle
 import select
@@ -114,16 +116,12 @@ class KillableChild:
                 f"{len(self._abandoned)} readers are stuck in the kernel (state D): pids {self._abandoned}",
                 "find the mount or driver that does not answer: cat /proc/PID/stack of those pids as root",
             )
-        request_out, request_in = os.pipe()
-        reply_out, reply_in = os.pipe()
         parent = os.getpid()
+        gc.freeze()  # a collector that walks all objects in the child would copy their pages: 9 MiB each
         try:
-            gc.freeze()  # a collector that walks all objects in the child would copy their pages: 9 MiB each
-            self._pid = os.fork()
-        except OSError as error:  # the limit of processes, or no memory
-            for descriptor in (request_out, request_in, reply_out, reply_in):
-                os.close(descriptor)
-            raise Unavailable(f"no reader can be started: {error.strerror}", "raise ulimit -u or pids.max") from None
+            self._pid, ((request_out, request_in), (reply_out, reply_in)) = fork_with_pipes(2)
+        except OSError as error:
+            raise not_started("reader", error) from None
         if self._pid == 0:
             _become_reader(parent, request_out, reply_in)
         os.close(request_out)
@@ -132,6 +130,29 @@ class KillableChild:
         self._requests, self._replies = request_in, reply_out
         os.set_blocking(request_in, False)
         os.set_blocking(reply_out, False)
+
+
+def fork_with_pipes(count: int) -> tuple[int, list[tuple[int, int]]]:
+    """Fork with so many pipes between the two: (the child's pid, in the child 0; the readable and the writable end of each).
+
+    Raises OSError at a limit of descriptors or processes, or without memory; none of the pipes stays open then.
+    """
+    pipes: list[tuple[int, int]] = []
+    try:
+        for _ in range(count):
+            pipes.append(os.pipe())
+        return os.fork(), pipes
+    except OSError:
+        for descriptor in itertools.chain(*pipes):
+            os.close(descriptor)
+        raise
+
+
+def not_started(what: str, error: OSError) -> Unavailable:
+    """Why ``fork_with_pipes`` failed, and which limit to raise. ``what``: that which the child would have been."""
+    full = error.errno in (errno.EMFILE, errno.ENFILE)
+    advice = "raise ulimit -n" if full else "raise ulimit -u or pids.max"
+    return Unavailable(f"no {what} can be started: {error.strerror}", advice)
 
 
 def still_there(children: Collection[int]) -> list[int]:

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import msgspec
 
-from perfwatch.probes.deadline import become_helper, hold_child, kill_child
+from perfwatch.probes.deadline import become_helper, fork_with_pipes, hold_child, kill_child, not_started
 from perfwatch.probes.filesystem import Absent
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import ANY_READING, Reading
@@ -66,14 +66,11 @@ class Errand:
         self.began = clock()
         self._answer = bytearray()
         _late.difference_update([pid for pid in _late if _reaped(pid) is not None])
-        readable, writable = os.pipe()
         parent = os.getpid()
         try:
-            self._pid = os.fork()
+            self._pid, ((readable, writable),) = fork_with_pipes(1)
         except OSError as error:
-            os.close(readable)
-            os.close(writable)
-            raise Unavailable(f"no process can be started: {error.strerror}", "raise ulimit -u or pids.max") from None
+            raise not_started("process", error) from None
         if self._pid == 0:
             _run(parent, writable, ask, memory_bytes)
         os.close(writable)

@@ -124,6 +124,8 @@ def run_together(commands: Sequence[Sequence[str]], deadline_seconds: float) -> 
                     running[index] = _Running(index, start(commands[index]), selector, now)
                 except Unavailable as unavailable:
                     results[index] = Finished(127, b"", unavailable.reason, 0.0)
+            if not running:  # none could be started: to select from nothing is to wait for the whole deadline
+                break
             for key, _ in selector.select(until - now):
                 one: _Running = key.data
                 one.read(key.fileobj)  # type: ignore[arg-type]

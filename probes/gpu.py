@@ -12,7 +12,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from perfwatch.probes.deadline import hold_child, kill_child, still_there
+from perfwatch.probes.deadline import fork_with_pipes, hold_child, kill_child, not_started, still_there
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.gpu_files import local_pid
 from perfwatch.probes.nvml_driver import DriverNvml
@@ -139,17 +139,13 @@ class GpuProbe:
     def _start(self) -> None:
         if not self.present:
             raise Unavailable(ABSENT)
-        commands_out, self._commands = os.pipe()
-        self._frames, frames_in = os.pipe()
         self._page.clear()
         self._buffer.clear()
         parent = os.getpid()
         try:
-            self._pid = os.fork()
+            self._pid, ((commands_out, self._commands), (self._frames, frames_in)) = fork_with_pipes(2)
         except OSError as error:
-            for descriptor in (commands_out, self._commands, self._frames, frames_in):
-                os.close(descriptor)
-            raise Unavailable(f"no GPU sampler can be started: {error.strerror}", "raise ulimit -u") from None
+            raise not_started("GPU sampler", error) from None
         if self._pid == 0:
             to_local = partial(local_pid, self._filesystem)
             become_sampler(

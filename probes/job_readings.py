@@ -62,7 +62,6 @@ class ProcessUsage(Reading, frozen=True, kw_only=True):
     pid: int
     state: str  # state of the main thread: R S D T t Z I
     threads: int
-    runnable_threads: int | None = None  # threads in R at this instant (swept processes only)
     cpu_seconds: float  # utime + stime
     children_cpu_seconds: float | None = None  # of reaped children
     major_faults: int

@@ -18,6 +18,8 @@ from perfwatch.probes.readings import FileGrowth, ProbeCall
 STAT_DEADLINE_SECONDS = 0.25
 SILENT_SECONDS = 30.0  # without a write: a log that is written now needs no looking into
 MOST_FILES = 32  # per process; the lowest descriptors, among them stdout and stderr
+# Of each process, the lowest: without its limit raised (ulimit -n) none has more. They take 37 ms at most, 36 us each.
+MOST_LOOKED_AT = 1024
 MOST_LATE = 2  # per look: after two stats that did not come back the storage is sick, and the rest would hang too
 _NOT_OUTPUT = ("/dev/", "/proc/", "/sys/", "/memfd:", "/anon_hugepage")
 
@@ -87,7 +89,9 @@ class OutputProbe:
     def _open_for_writing(self, pid: int) -> list[tuple[int, str]]:
         folder = self._filesystem.proc / str(pid)
         found: dict[str, int] = {}  # one descriptor per file: stdout and stderr are often the same
-        for fd in sorted(int(name) for name in self._filesystem.listdir(folder / "fd")):
+        for fd in sorted(int(name) for name in self._filesystem.listdir(folder / "fd"))[:MOST_LOOKED_AT]:
+            if len(found) == MOST_FILES:
+                break
             try:
                 target = self._filesystem.readlink(folder / "fd" / str(fd))
                 if not target.startswith("/") or target.startswith(_NOT_OUTPUT):
@@ -95,7 +99,7 @@ class OutputProbe:
                 flags = self._filesystem.read_text(folder / "fdinfo" / str(fd))
             except Unavailable:
                 continue
-            if is_writable(flags) and len(found) < MOST_FILES:
+            if is_writable(flags):
                 found.setdefault(target, fd)
         return [(fd, path) for path, fd in found.items()]
 

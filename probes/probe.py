@@ -2,12 +2,9 @@
 
 A probe returns readings or raises ``Unavailable``. Missing is not zero: there is no third way.
 The watcher records, for every probe and every time, how long the look took and how it ended (``ProbeCall``).
+``NAME`` is a probe's word in the recording, ``NEEDS`` the privilege or kernel feature that it takes, ``COST`` what one look
+costs, measured.
 """
-
-from collections.abc import Iterable
-from typing import Protocol
-
-from perfwatch.probes.readings import Reading
 
 
 class Unavailable(Exception):
@@ -22,15 +19,3 @@ class Unavailable(Exception):
         super().__init__(reason)
         self.reason = reason
         self.advice = advice
-
-
-class Probe(Protocol):
-    """One source of truth. ``NAME`` is the word used in the recording, in ``doctor`` and in the README."""
-
-    NAME: str
-    NEEDS: str  # privilege or kernel feature, in words, for ``doctor``
-    COST: str  # what one look costs, measured, in words
-
-    def look(self) -> Iterable[Reading]:
-        """Read the source once. Raises Unavailable; never anything else for a state of the world."""
-        ...

@@ -142,7 +142,7 @@ def redact_words(words: Sequence[str], redact: Redact) -> tuple[str, ...]:
     return tuple(clean)
 
 
-def usage(filesystem: Filesystem, pid: int, runnable_threads: int | None = None) -> ProcessUsage:
+def usage(filesystem: Filesystem, pid: int) -> ProcessUsage:
     """What a process has used so far. Raises Unavailable when it is gone; io and open files are None where denied."""
     folder = f"{filesystem.proc}/{pid}"
     stat = read_stat(filesystem, pid)
@@ -155,7 +155,6 @@ def usage(filesystem: Filesystem, pid: int, runnable_threads: int | None = None)
         pid=pid,
         state=stat.state,
         threads=stat.threads,
-        runnable_threads=runnable_threads,
         cpu_seconds=stat.cpu_seconds,
         children_cpu_seconds=stat.children_cpu_seconds,
         major_faults=stat.major_faults,

@@ -13,6 +13,7 @@ import struct
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.filesystem import Filesystem
@@ -34,6 +35,7 @@ OTHER_NAMESPACE_ADVICE = (
 # /proc/net/tcp walks a whole hash table of the kernel, 4 ms a time: read only where the diagnostics are refused.
 _WITHOUT_DIAGNOSTICS = ("udp", "udp6")
 _TABLES = ("tcp", "tcp6", *_WITHOUT_DIAGNOSTICS, "unix")
+_EVERYWHERE = ("0.0.0.0", "[::]")  # where one listens on every address
 _CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -44,6 +46,32 @@ class Table:
 
     connections: tuple[Connection, ...]
     gap: str = ""
+
+    @cached_property
+    def by_inode(self) -> dict[int, Connection]:
+        """Each socket that a process can hold."""
+        return {one.inode: one for one in self.connections if one.inode}
+
+    def peers(self, one: Connection) -> list[Connection]:
+        """The other end of a connection, and who listens there."""
+        if one.family == "unix":
+            other = self.by_inode.get(one.peer_inode or 0)
+            return [other] if other is not None and other.family == "unix" else []
+        if one.state == "LISTEN" or not one.family.startswith("tcp"):
+            return []
+        ends = [(one.peer, one.local), (one.peer, "")]
+        if _is_local(one):
+            ends += [(f"{host}:{one.peer.rpartition(':')[2]}", "") for host in _EVERYWHERE]
+        return [other for end in ends for other in self._tcp.get(end, ())]
+
+    @cached_property
+    def _tcp(self) -> dict[tuple[str, str], list[Connection]]:
+        """By (local, peer); those who listen by (local, nobody)."""
+        found: dict[tuple[str, str], list[Connection]] = {}
+        for one in self.connections:
+            if one.family.startswith("tcp"):
+                found.setdefault((one.local, "" if one.state == "LISTEN" else one.peer), []).append(one)
+        return found
 
 
 class Sockets:
@@ -68,17 +96,16 @@ class Sockets:
 
     def look(self, pid: int, inodes: Iterable[int], holders: Holders) -> dict[int, Socket]:
         """Sockets by inode; one in no table (unconnected, another protocol) is left out. Never raises Unavailable."""
-        wanted = set(inodes)
-        connections = self._table(pid).connections
-        return {one.inode: reading(one, connections, holders) for one in connections if one.inode in wanted}
+        table = self._table(pid)
+        return {one.inode: reading(one, table, holders) for one in _held(table, set(inodes))}
 
     def traffic(self, pid: int) -> list[Traffic]:
         """What the TCP connections of a process have carried. Raises Unavailable: no such process, no right, no counters."""
         table = self._table(pid)
         if table.gap:
             raise Unavailable(table.gap, OTHER_NAMESPACE_ADVICE)
-        held = socket_inodes(self._filesystem, pid)
-        mine = [one for one in table.connections if one.inode in held and one.received_bytes is not None]
+        held = _held(table, socket_inodes(self._filesystem, pid))
+        mine = [one for one in held if one.received_bytes is not None]
         return [
             Traffic(
                 pid=pid,
@@ -101,13 +128,20 @@ class Sockets:
                 table = self._child.call(read_table, self._filesystem, pid, deadline_seconds=LOOK_DEADLINE_SECONDS)
             except Unavailable as late:
                 table = Table((), late.reason)
-            self._tables[namespace] = (self._now(), table)
+            now = self._now()
+            # A table that is not fresh serves nobody, and a namespace or process that is gone would leave it for ever.
+            self._tables = {name: kept for name, kept in self._tables.items() if now - kept[0] <= FRESH_SECONDS}
+            self._tables[namespace] = (now, table)
         return table
 
 
-def reading(one: Connection, connections: Iterable[Connection], holders: Holders) -> Socket:
+def _held(table: Table, inodes: set[int]) -> list[Connection]:
+    return [table.by_inode[inode] for inode in inodes if inode in table.by_inode]
+
+
+def reading(one: Connection, table: Table, holders: Holders) -> Socket:
     """A connection with the processes at its other end, as far as they are on this machine and may be seen."""
-    others = [other for other in connections if _is_peer(one, other)]
+    others = table.peers(one)
     established = [other for other in others if other.state != "LISTEN" and other.inode]
     # A connection that nobody has accepted yet has no owner: then whoever listens there is the peer.
     pids = {pid for other in established or others for pid in holders.pids(f"socket:[{other.inode}]")}
@@ -127,18 +161,6 @@ def reading(one: Connection, connections: Iterable[Connection], holders: Holders
         send_queue_bytes=one.send_queue_bytes,
         retransmits=one.retransmits,
     )
-
-
-def _is_peer(one: Connection, other: Connection) -> bool:
-    if one.family == "unix":
-        return other.family == "unix" and one.peer_inode is not None and other.inode == one.peer_inode
-    if one.state == "LISTEN" or not one.family.startswith("tcp") or not other.family.startswith("tcp"):
-        return False
-    if other.state == "LISTEN":
-        host, _, port = other.local.rpartition(":")
-        everywhere = host in ("0.0.0.0", "[::]") and one.peer.rpartition(":")[2] == port
-        return one.peer == other.local or (everywhere and _is_local(one))
-    return other.local == one.peer and other.peer == one.local
 
 
 def _is_local(one: Connection) -> bool:

@@ -6,6 +6,7 @@ through /proc/PID/root when the process has its own mount namespace: it is the j
 """
 
 import ast
+import io
 import os
 import re
 import stat
@@ -112,7 +113,7 @@ def describe(text: str, file: str, line: int) -> SourceLine:
 
     Raises ValueError when there is no such line or the text is not Python.
     """
-    lines = text.splitlines()
+    lines = io.StringIO(text, newline=None).readlines()  # not splitlines: to Python a form feed ends no line
     if not 1 <= line <= len(lines):
         raise ValueError(f"it has no line {line} (changed since it was loaded?)")
     try:

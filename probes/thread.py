@@ -98,11 +98,6 @@ def one_thread(filesystem: Filesystem, pid: int, tid: int, child: Caller, clocks
     return found[0]
 
 
-def runnable(found: Iterable[Thread]) -> int:
-    """How many of them were running or waiting for a CPU."""
-    return sum(thread.state == "R" for thread in found)
-
-
 def sweep(filesystem: Filesystem, pid: int, tids: list[int]) -> list[Raw]:
     """All files of these threads; those that ended meanwhile are left out."""
     found = []

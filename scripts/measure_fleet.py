@@ -2,6 +2,7 @@
 
     scripts/measure_fleet                    # 512, 1,024, 2,048 and 4,096 ranks
     scripts/measure_fleet --ranks 4096 --stuck 3001
+    scripts/measure_fleet --ranks 4096 --going          nobody is stuck
 
 Each size runs in a process of its own; the memory is the most that it ever had (ru_maxrss), interpreter and imports included.
 """
@@ -14,7 +15,7 @@ import sys
 import time
 
 
-def measure(ranks: int, stuck: int) -> dict[str, float | str]:
+def measure(ranks: int, stuck: int | None) -> dict[str, float | str]:
     """Merge and judge one job; the snapshots are made and packed before the clock starts."""
     from simulated_fleet import RANKS_A_HOST, snapshots
 
@@ -24,7 +25,9 @@ def measure(ranks: int, stuck: int) -> dict[str, float | str]:
     from perfwatch.triage.fleet.merging import Part, merge
 
     nonce = "0123456789abcdef"
-    answers = [(one.host, wire.lines(one, nonce)) for one in snapshots(ranks // RANKS_A_HOST, stuck)]
+    answers = [
+        (one.host, wire.lines(one, nonce)) for one in snapshots(ranks // RANKS_A_HOST, stuck, going=stuck is None)
+    ]
     sent = sum(len(line) + 1 for _, lines in answers for line in lines)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began, used = time.perf_counter(), time.process_time()
@@ -45,7 +48,7 @@ def measure(ranks: int, stuck: int) -> dict[str, float | str]:
         "seconds": judged - began,
         "cpu_seconds": time.process_time() - used,
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10,
-        "cause": verdict.cause or "",
+        "cause": verdict.cause or verdict.state,
         "culprit": f"rank {verdict.culprits[0].rank} on {verdict.culprits[0].host}" if verdict.culprits else "",
         "groups": len(folded.groups),
     }
@@ -56,14 +59,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="*", default=[512, 1024, 2048, 4096])
     parser.add_argument("--stuck", type=int, default=301, help="the rank whose worker sleeps")
+    parser.add_argument("--going", action="store_true", help="none is: all ranks compute")
     parser.add_argument("--one", action="store_true", help="measure here and print JSON")
     options = parser.parse_args()
     if options.one:
-        print(json.dumps(measure(options.ranks[0], options.stuck)))
+        print(json.dumps(measure(options.ranks[0], None if options.going else options.stuck)))
         return
     print("ranks  sent MiB  read s merge s judge s total s   CPU s  peak MiB  verdict")
     for ranks in options.ranks:
         command = [sys.executable, __file__, "--one", "--ranks", str(ranks), "--stuck", str(options.stuck)]
+        command += ["--going"] if options.going else []
         one = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
         seconds = (one["read_seconds"], one["merge_seconds"], one["judge_seconds"], one["seconds"], one["cpu_seconds"])
         print(f"{one['ranks']:5}  {one['sent_mib']:8.2f}", *(f"{value:7.2f}" for value in seconds), end="  ")

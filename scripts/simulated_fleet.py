@@ -1,4 +1,4 @@
-"""Snapshots of a job on many hosts that nobody has: 8 ranks a host in one all_reduce, and one of them with a stuck worker.
+"""Snapshots of a job on many hosts that nobody has: 8 ranks a host in one all_reduce, and one of them with a stuck worker; or all go on.
 
 Made of the same records as real ones; ``scripts/measure_fleet.py`` times their merge, and tests count its work.
 """
@@ -35,6 +35,16 @@ WAITS_FOR_DATA = (
     Frame("train", "/app/train.py", 99),
     Frame("<module>", "/app/train.py", 130),
 )
+FORWARD = (
+    Frame("forward", "/app/model.py", 41),
+    Frame("train", "/app/train.py", 101),
+    Frame("<module>", "/app/train.py", 130),
+)
+BACKWARD = (
+    Frame("backward", "/env/lib/python3.12/site-packages/torch/_tensor.py", 625),
+    Frame("train", "/app/train.py", 102),
+    Frame("<module>", "/app/train.py", 130),
+)
 ASLEEP = (
     Frame("__getitem__", "/app/train.py", 31),
     Frame("fetch", "/env/lib/python3.12/site-packages/torch/utils/data/_utils/fetch.py", 54),
@@ -42,12 +52,17 @@ ASLEEP = (
 )
 
 
-def snapshots(hosts: int, stuck_rank: int | None = None, ranks_a_host: int = RANKS_A_HOST) -> list[Snapshot]:
-    """One for each host. ``stuck_rank``: the rank whose worker sleeps; all others wait for it. None: all wait for nobody."""
-    return [_snapshot(host, hosts * ranks_a_host, stuck_rank, ranks_a_host) for host in range(hosts)]
+def snapshots(
+    hosts: int, stuck_rank: int | None = None, ranks_a_host: int = RANKS_A_HOST, *, going: bool = False
+) -> list[Snapshot]:
+    """One for each host. ``stuck_rank``: the rank whose worker sleeps; all others wait for it. None: all wait for nobody.
+
+    ``going``: none waits, all compute.
+    """
+    return [_snapshot(host, hosts * ranks_a_host, stuck_rank, ranks_a_host, going) for host in range(hosts)]
 
 
-def _snapshot(host: int, world_size: int, stuck_rank: int | None, ranks_a_host: int) -> Snapshot:
+def _snapshot(host: int, world_size: int, stuck_rank: int | None, ranks_a_host: int, going: bool) -> Snapshot:
     session = Session(
         version="0.1.0",
         created=1_795_175_484.0 + host,
@@ -61,6 +76,9 @@ def _snapshot(host: int, world_size: int, stuck_rank: int | None, ranks_a_host: 
     for local in range(ranks_a_host):
         rank, pid = host * ranks_a_host + local, 1000 + local
         records.append(Record(0.0, 0.0, _process(pid, 100, rank, world_size)))
+        if going:
+            records += _going(pid)
+            continue
         stuck = rank == stuck_rank
         records += _still(
             pid, WAITS_FOR_DATA if stuck else ALL_REDUCE, Wait(call="futex", number=202, kind="futex", forever=True)
@@ -133,4 +151,27 @@ def _still(pid: int, frames: tuple[Frame, ...], wait: Wait) -> list[Record]:
         if second % 2 == 0:
             looks.append(Stack(pid=pid, tid=pid, thread="MainThread", frames=frames, samples=20, span_seconds=1.0))
         found += [Record(float(second), 0.0, look) for look in looks]
+    return found
+
+
+def _going(pid: int) -> list[Record]:
+    """Looks at a thread that computes all the time: one a second, and a stack, now in the forward pass and now in backward."""
+    found: list[Record] = []
+    for second in range(LOOK_SECONDS):
+        busy = 812.4 + 0.97 * second
+        thread = Thread(
+            pid=pid,
+            tid=pid,
+            name="python",
+            state="R",
+            cpu_seconds=busy,
+            run_seconds=busy,
+            run_delay_seconds=0.2,
+            voluntary_switches=4711 + 40 * second,
+            involuntary_switches=11,
+            ran_ago_seconds=0.0,
+        )
+        frames = BACKWARD if second % 2 else FORWARD
+        stack = Stack(pid=pid, tid=pid, thread="MainThread", frames=frames, samples=20, span_seconds=1.0)
+        found += [Record(float(second), 0.0, look) for look in (thread, stack)]
     return found

@@ -8,8 +8,9 @@ import pytest
 
 from perfwatch.errors import SessionUnreadable
 from perfwatch.probes.readings import Steps
-from perfwatch.recording import Recorder
+from perfwatch.recording import Event, Recorder
 from perfwatch.storing.follow import STALE_SECONDS, Follower
+from perfwatch.storing.segments import EVENTS, Segments
 from tests.sessions import CREATED, PATIENCE_SECONDS, readings, session, verdict
 
 
@@ -77,6 +78,23 @@ def test_a_segment_that_was_thinned_is_not_read_again(folder: Path) -> None:
     follower.read()
 
     assert counts(follower) == [0, 1, 2, 3, 4, 5]
+
+
+def test_the_event_for_which_older_ones_were_thinned_is_read_once(folder: Path) -> None:
+    """It stands in the new file already, behind those that have been given and have lost their verdicts by now."""
+    thinned: list[str] = []
+    segments = Segments(folder, 8 * 40_000, thinned.append)
+    follower = Follower(folder)
+    told = [f"stuck for the time {number}" for number in range(60)]
+    for number, text in enumerate(told):
+        event = Event(float(number // 2), CREATED, "verdict", text, verdict(summary="x" * 2000))
+        segments.append(EVENTS, msgspec.json.encode(event) + b"\n")
+        follower.read()
+    segments.close()
+
+    assert any("older ones keep no verdicts" in sentence for sentence in thinned)
+    assert [event.text for event in follower.events] == told
+    assert not follower.read()
 
 
 def test_a_file_that_is_gone_and_one_that_is_none_are_passed_over(folder: Path, tmp_path: Path) -> None:

@@ -98,3 +98,23 @@ def test_a_card_that_was_lost_first_counts_once_when_it_is_found(tmp_path: Path)
     found.remember(Gpu(uuid="GPU-a", index=0, name="NVIDIA H200"))
 
     assert [[one.uuids for one in bound] for bound in (before, found.bind([7], job))] == [[()], [("GPU-b",)]]
+
+
+class Broken(GpuProbe):
+    """A sampler whose frames are not as thought."""
+
+    def look(self, full: bool = False) -> list[tuple[float, Reading]]:
+        """What has come."""
+        raise RuntimeError("not as thought")
+
+
+def test_whatever_the_sampler_raises_is_said_once_and_ends_no_round(tmp_path: Path) -> None:
+    """The watch goes on without cards."""
+    taken = Taken()
+    filesystem = Filesystem(proc=tmp_path, dev=tmp_path)
+    found = Gpus(Broken(lambda: machine(1), filesystem), GpuBindingProbe(filesystem), taken, time.monotonic)
+
+    assert [found.look(True), found.look(True)] == [[], []]
+    (call,) = taken.readings
+    assert isinstance(call, ProbeCall)
+    assert (call.outcome, call.reason) == ("unavailable", "RuntimeError: not as thought")

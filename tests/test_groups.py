@@ -5,11 +5,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from perfwatch.probes.errand import Errand
 from perfwatch.probes.group_variables import PIPE_VARIABLE, free_port
 from perfwatch.probes.readings import (
     Communicator,
@@ -213,3 +214,32 @@ def test_the_last_look_waits_for_nothing_where_nobody_aborted(tmp_path: Path) ->
     watched.groups.last_look(watched.case)
 
     assert time.monotonic() - began < LAST_SECONDS
+
+
+class Broken(Errand):
+    """A question whose answer is not as thought."""
+
+    def poll(self) -> list[Reading] | None:
+        """Whether it is there."""
+        raise RuntimeError("not as thought")
+
+
+def cannot_be_asked(*arguments: object) -> Errand:
+    """There is no question."""
+    raise RuntimeError("not as thought")
+
+
+@pytest.mark.parametrize("errand", [Broken, cannot_be_asked])
+def test_whatever_a_question_raises_is_recorded_and_ends_no_round(errand: Callable[..., Errand]) -> None:
+    """The watch goes on, and asks again when it is time."""
+    watched = Watched([os.getpid()], errand=errand)
+    said: list[Reading] = []
+    for _ in range(4):
+        watched.groups.look(watched.case, suspicious=True, certain=False)
+        said += watched.said
+        watched.said.clear()
+        watched.clock.now += RAS_SECONDS
+    watched.groups.close()
+
+    assert [one.reason for one in said if isinstance(one, ProbeCall)][:1] == ["RuntimeError: not as thought"]
+    assert asked(said)[:1] == ["unavailable"]

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.readings import Reading
+from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.probe import Unavailable
+from perfwatch.probes.readings import ProbeCall, Process, Reading
 from perfwatch.triage.history import History
 from perfwatch.watching.look import MOST_THREADS, Look
+from tests.limits import open_files
 
 PROGRAM = f"""
 import ctypes, sys, threading
@@ -70,3 +73,86 @@ def test_only_stacks_that_were_looked_at_are_counted(
         program.communicate(b"\n")
 
     assert history.spent.stack_dumps == dumps
+
+
+def test_a_look_that_is_over_has_let_go_of_the_kernels_log() -> None:
+    """A daemon looks at one job after the other."""
+    before = open_files()
+    look = Look(sink=lambda _: None)
+    look.kernel_log()
+    opened = open_files()
+    look.close()
+
+    if "/dev/kmsg" not in opened.values():
+        pytest.skip("the kernel's log may not be read here")
+    assert open_files() == before
+
+
+def raises(kind: type[Exception]) -> list[Reading]:
+    """A probe."""
+    raise kind("not as thought")
+
+
+@pytest.mark.parametrize(
+    ("kind", "outcome", "reason"),
+    [
+        (Unavailable, "unavailable", "not as thought"),
+        (ValueError, "failed", "ValueError: not as thought"),
+        (RuntimeError, "failed", "RuntimeError: not as thought"),
+        (KeyError, "failed", "KeyError: 'not as thought'"),
+    ],
+)
+def test_whatever_a_probe_raises_is_a_look_that_brought_nothing(
+    kind: type[Exception], outcome: str, reason: str
+) -> None:
+    """It is recorded when it is new, and the round goes on to the next probe."""
+    said: list[Reading] = []
+    look = Look(said.extend)
+    found = [look.take("host", "host", lambda: raises(kind)) for _ in range(2)]
+    look.close()
+
+    assert found == [[], []]
+    assert [(one.outcome, one.reason) for one in said if isinstance(one, ProbeCall)] == [(outcome, reason)]
+
+
+class Broken:
+    """A sample of stacks that cannot be read."""
+
+    pid, cpu_seconds = 7, 0.0
+
+    def poll(self) -> list[tuple[float, Reading]] | None:
+        """Whether it is there."""
+        raise RuntimeError("not as thought")
+
+
+def test_a_sample_that_cannot_be_read_is_a_look_that_brought_nothing() -> None:
+    """The round goes on, and the next one does not ask for it again."""
+    said: list[Reading] = []
+    look = Look(said.extend)
+    look.records.append(Broken())  # type: ignore[arg-type]
+    found = look.collect()
+    look.close()
+
+    assert (found, look.records) == ([], [])
+    assert [one.reason for one in said if isinstance(one, ProbeCall)] == ["RuntimeError: not as thought"]
+
+
+class Surprising(Filesystem):
+    """A /proc that cannot be read as thought."""
+
+    def read_text(self, path: str | Path) -> str:
+        """Never."""
+        raise RuntimeError("not as thought")
+
+
+def test_whoever_may_have_ended_is_looked_at_again_where_that_look_fails() -> None:
+    """It is recorded once, and nobody is taken for gone."""
+    said: list[Reading] = []
+    look = Look(said.extend, filesystem=Surprising())
+    look.known[7] = Process(pid=7, start_ticks=1, parent_pid=1, name="python", command=(), environment={})
+    for _ in range(2):
+        look.ended()
+    look.close()
+
+    assert list(look.known) == [7]
+    assert [one.reason for one in said if isinstance(one, ProbeCall)] == ["RuntimeError: not as thought"]

@@ -194,3 +194,22 @@ def test_a_driver_that_refuses_is_an_error_and_one_that_falls_silent_is_said(tmp
     empty.trouble = Unavailable("NVML: Driver Not Loaded", "modprobe nvidia")
     with pytest.raises(Unavailable):
         empty.monitor.gather()
+
+
+def test_another_process_with_the_pid_of_one_that_has_left_is_told_as_itself(tmp_path: Path) -> None:
+    """Its name and rank are its own, and its steps are not counted on from the other one's."""
+    scene = Scene(machine(1, processes={"compute": [Listed(RANK, 1)]}), tmp_path)
+    scene.steps(40)
+    scene.pass_time()
+    scene.monitor.rows()
+    (scene.machine.proc / str(RANK) / "exe").unlink()
+    scene.machine.process(RANK, 1, "jupyter", name="jupyter")
+    stat = scene.machine.proc / str(RANK) / "stat"
+    stat.write_text(stat.read_text().replace(f" 1 0 {RANK} ", f" 1 0 {RANK + 1} "))
+    scene.steps(20)
+    scene.pass_time(2.0)
+
+    (occupant,) = scene.monitor.rows()[0].occupants
+
+    assert (occupant.name, occupant.rank) == ("jupyter", None)
+    assert (occupant.step, occupant.steps_per_second) == (20, None)

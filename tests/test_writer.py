@@ -1,5 +1,6 @@
 """Whatever the disk does, the watcher goes on and knows what was lost."""
 
+import errno
 import os
 import resource
 import select
@@ -13,6 +14,7 @@ import pytest
 from perfwatch.storing.segments import EVENTS, READINGS, Segments
 from perfwatch.storing.writer import MOST_RESTARTS, QUEUE_BYTES, STALLED_SECONDS, Writer
 from perfwatch.storing.writer_process import Files
+from tests.limits import open_files, room_for
 
 PATIENCE_SECONDS = 20.0  # a loaded machine; passing tests wait milliseconds
 BUDGET = 2**22
@@ -199,6 +201,45 @@ def test_a_writer_that_dies_again_and_again_is_given_up(tmp_path: Path, writers:
     assert writer.pid == 0
     assert writer.reason == "the writing process died repeatedly"
     assert writer.lost == MOST_RESTARTS + 2
+
+
+def killed(folder: Path) -> Writer:
+    """A writer whose process was killed while the watcher goes on."""
+    writer = Writer(folder, BUDGET)
+    os.kill(writer.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, writer.pid, os.WEXITED | os.WNOWAIT)
+    return writer
+
+
+def test_a_writer_that_cannot_be_replaced_for_want_of_a_process_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No call raises, no file of ours stays open, and all that follows is counted as lost."""
+
+    def refuse() -> int:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    before = open_files()
+    writer = killed(tmp_path)
+    monkeypatch.setattr(os, "fork", refuse)
+    for _ in range(3):
+        put(writer, EVENTS)
+
+    assert writer.lost == 3
+    assert writer.reason == "the writing process died and none can be started: Resource temporarily unavailable"
+    assert open_files() == before
+
+
+def test_a_writer_that_cannot_be_replaced_for_want_of_files_is_given_up(tmp_path: Path) -> None:
+    """Its own two are free again, and one more: that is a pipe and a half."""
+    before = open_files()
+    writer = killed(tmp_path)
+    with room_for(1):
+        put(writer, EVENTS)
+
+    assert writer.lost == 1
+    assert writer.reason == "the writing process died and none can be started: Too many open files"
+    assert open_files() == before
 
 
 def test_what_the_watcher_handed_over_is_stored_after_its_death(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """Questions to process groups with a clock that is moved, for tests."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from perfwatch.probes.errand import Errand
 from perfwatch.probes.readings import Process, Reading, RecordedGroup
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
@@ -24,10 +25,10 @@ class Clock:
 class Watched:
     """Groups, with what they have said."""
 
-    def __init__(self, pids: Sequence[int], world_size: int = 2) -> None:
+    def __init__(self, pids: Sequence[int], world_size: int = 2, errand: Callable[..., Errand] = Errand) -> None:
         self.said: list[Reading] = []
         self.clock = Clock()
-        self.groups = Groups(self.said.extend, clock=self.clock)
+        self.groups = Groups(self.said.extend, clock=self.clock, errand=errand)
         history = History()
         for rank, pid in enumerate(pids):
             who = Process(pid=pid, start_ticks=1, parent_pid=1, name="python", command=("python",), python=True,

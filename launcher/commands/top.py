@@ -33,10 +33,11 @@ def top(
     import os
     from pathlib import Path
 
-    from perfwatch.control import ask, find_watcher, watching
+    from perfwatch.control import find_watcher, watching
     from perfwatch.probes.deadline import KillableChild
     from perfwatch.report.console import console
-    from perfwatch.screen.errands import ANSWER_SECONDS, Errands, mine
+    from perfwatch.screen.asking import session_of
+    from perfwatch.screen.errands import Errands, mine
     from perfwatch.screen.keyboard import Keyboard
     from perfwatch.screen.started_watch import StartedWatch
     from perfwatch.screen.viewing import Viewer
@@ -48,7 +49,7 @@ def top(
         begun = False
         if target is not None and target.isdecimal() and not Path(target).exists():
             control = find_watcher(int(target))
-            session = None if control is None else ask(control, {"command": "status"}, ANSWER_SECONDS).get("session")
+            session = None if control is None else session_of(control)
             begun = session is None
             folder = Path(session) if session else stack.enter_context(StartedWatch(int(target))).folder
         else:

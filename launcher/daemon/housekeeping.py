@@ -6,7 +6,7 @@ Everything here looks at a disk and runs in a killable child.
 
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,14 +41,24 @@ class Kept:
     calm: bool
 
 
+@dataclass(frozen=True)
+class Tidied:
+    """What a round has done. bytes_left: of all sessions. removed, stuck: what went, and what could not, in sentences."""
+
+    bytes_left: int
+    removed: tuple[str, ...]
+    stuck: tuple[str, ...]
+
+
 def tidy(
     home: str,
     living: Iterable[str],
     budget_bytes: int,
     most: int = MOST_SESSIONS,
     least_free_bytes: int = LEAST_FREE_BYTES,
-) -> tuple[int, list[str]]:
-    """Remove finished sessions until all together fit; the bytes that are left, and what was removed, in sentences.
+    remove: Callable[[Path], None] = shutil.rmtree,
+) -> Tidied:
+    """Remove finished sessions until all together fit. One that cannot be removed stays, and others go in its stead.
 
     Args:
         home: the folder of sessions.
@@ -56,6 +66,7 @@ def tidy(
         budget_bytes: for everything.
         most: sessions to keep.
         least_free_bytes: what is to stay free on the disk.
+        remove: removes a folder with all that is in it, or raises OSError.
     """
     busy = set(living)
     total, finished = 0, []
@@ -68,20 +79,26 @@ def tidy(
         elif (kept := _finished(Path(entry.path), size)) is not None:
             total += size
             finished.append(kept)
-    said = []
+    removed, stuck = [], []
     count = len(finished)
     disk = os.statvfs(home)
     allowed = min(budget_bytes, total + disk.f_bavail * disk.f_frsize - least_free_bytes)
-    why = "the budget of all sessions is used" if allowed == budget_bytes else "the disk is nearly full"
+    too_large = "the budget of all sessions is used" if allowed == budget_bytes else "the disk is nearly full"
     for one in sorted(finished, key=lambda one: (not one.calm, one.created)):
         if total <= allowed and count <= most:
             break
-        shutil.rmtree(one.folder)
+        why = too_large if total > allowed else f"more than {most} sessions are kept"
+        try:
+            remove(one.folder)
+        except OSError as error:
+            stuck.append(f"{one.folder} cannot be removed: {error.strerror or error}")
+            total += size_of(one.folder) - one.size_bytes  # a part of it may have gone
+            continue
         total -= one.size_bytes
         count -= 1
         kind = "calm" if one.calm else "with an incident"
-        said.append(f"removed {one.folder.name} ({kind}, {one.size_bytes / 2**20:.1f} MiB): {why}")
-    return total, said
+        removed.append(f"removed {one.folder.name} ({kind}, {one.size_bytes / 2**20:.1f} MiB): {why}")
+    return Tidied(total, tuple(removed), tuple(stuck))
 
 
 def _finished(folder: Path, size: int) -> Kept | None:

@@ -196,14 +196,15 @@ class Node:
         living = [ward.session for ward in self.wards.values() if ward.session]
         try:
             home = str(self._terms.home)
-            self._bytes, said = self._child.call(
-                tidy, home, living, self._budget, deadline_seconds=TIDY_DEADLINE_SECONDS
-            )
+            done = self._child.call(tidy, home, living, self._budget, deadline_seconds=TIDY_DEADLINE_SECONDS)
         except (Unavailable, OSError) as why:
             self._once(f"old sessions cannot be removed: {why}")
             return
-        for sentence in said:
+        self._bytes = done.bytes_left
+        for sentence in done.removed:
             self._say(sentence)
+        for sentence in done.stuck:
+            self._once(sentence)  # each round tries it again
 
     def _outlets(self, now: float) -> None:
         for outlet in (self._metrics, self._notifier):

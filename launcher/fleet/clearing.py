@@ -5,6 +5,7 @@ Nobody asked for these sessions by name. Those that somebody made on purpose, an
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from perfwatch.daemon.housekeeping import size_of
@@ -27,18 +28,19 @@ def tidy(made: Snapshot) -> None:
     try:
         for home in {os.path.dirname(view.folder) for view in made.jobs if view.folder}:
             child.call(clear, home, made.made, deadline_seconds=DEADLINE_SECONDS)
-    except Unavailable:
-        pass  # a sick disk
+    except (Unavailable, OSError):
+        pass  # a sick disk, or a folder that is gone
     finally:
         child.close()
 
 
-def clear(home: str, now: float) -> list[str]:
-    """Remove the oldest of such sessions; runs in a killable child, and gives the names of those removed.
+def clear(home: str, now: float, remove: Callable[[str], None] = shutil.rmtree) -> list[str]:
+    """Remove the oldest of such sessions, as far as they can be; runs in a killable child, and gives the names of those removed.
 
     Args:
         home: the folder of sessions.
         now: unix time.
+        remove: removes a folder with all that is in it, or raises OSError.
     """
     found = []
     for entry in os.scandir(home):
@@ -53,6 +55,9 @@ def clear(home: str, now: float) -> list[str]:
     for number, (created, path) in enumerate(sorted(found, reverse=True)):
         total += size_of(Path(path))
         if (number >= MOST_SESSIONS or total > BUDGET_BYTES) and now - created > YOUNG_SECONDS:
-            shutil.rmtree(path)
+            try:
+                remove(path)
+            except OSError:
+                continue  # another look clears too, or it is not ours to remove
             removed.append(os.path.basename(path))
     return removed

@@ -46,7 +46,7 @@ def look(seconds: float, patience_seconds: float, wanted: str, leaving: Leaving,
     try:
         every, hidden = find_jobs(filesystem, child)
         found, unwanted = chosen(every, wanted, scheduler)
-        looks = [_Look(one, patience_seconds, child, len(one.among(hidden))) for one in found[:MOST_JOBS]]
+        looks = [JobLook(one, patience_seconds, child, len(one.among(hidden))) for one in found[:MOST_JOBS]]
     finally:
         child.close()
     try:
@@ -75,10 +75,17 @@ def chosen(found: Iterable[FoundJob], wanted: str, scheduler: str) -> tuple[list
     return fitting, len(possible) - len(fitting)
 
 
-class _Look:
-    """One job while it is looked at."""
+class JobLook:
+    """One job while it is looked at. ``watch`` makes its watch, of what ``Watch`` takes."""
 
-    def __init__(self, found: FoundJob, patience_seconds: float, child: KillableChild, hidden: int) -> None:
+    def __init__(
+        self,
+        found: FoundJob,
+        patience_seconds: float,
+        child: KillableChild,
+        hidden: int,
+        watch: Callable[..., Watch] = Watch,
+    ) -> None:
         pids = [process.pid for process in found.tops]
         self._found = found
         self._hidden = hidden
@@ -93,7 +100,7 @@ class _Look:
         )
         self._recorder, self._folder, _ = open_recorder(None, self._session, child)
         place = find_place(pids[0])
-        self._watch = Watch(pids, self._session, recorder=self._recorder, agent_folder=place, eager=True)
+        self._watch = watch(pids, self._session, recorder=self._recorder, agent_folder=place, eager=True)
         for process in found.tops:
             self._watch.look.expect(process)
 
@@ -102,12 +109,22 @@ class _Look:
         try:
             return self._watch.tick()
         except Exception as error:
-            if self._recorder is not None:
-                self._recorder.event(self._watch.at, "note", f"internal error: {type(error).__name__}: {error}")
+            self._failed(error)
             return AFTER_FAILURE_SECONDS
 
     def view(self) -> JobView | None:
-        """What others need; None of a job of which nothing is left to tell."""
+        """What others need; None of a job of which nothing is left to tell, or that cannot be told: others still are."""
+        try:
+            return self._seen()
+        except Exception as error:
+            self._failed(error)
+            return None
+
+    def _failed(self, error: Exception) -> None:
+        if self._recorder is not None:
+            self._recorder.event(self._watch.at, "note", f"internal error: {type(error).__name__}: {error}")
+
+    def _seen(self) -> JobView | None:
         verdict = self._watch.verdict()
         if self._recorder is not None:
             self._recorder.event(self._watch.judged_at, "verdict", verdict.summary, verdict)
@@ -136,7 +153,7 @@ class _Look:
             self._recorder.close()
 
 
-def _watch(looks: list[_Look], seconds: float, leaving: Leaving, clock: Callable[[], float] = time.monotonic) -> None:
+def _watch(looks: list[JobLook], seconds: float, leaving: Leaving, clock: Callable[[], float] = time.monotonic) -> None:
     ends = clock() + seconds
     due = dict.fromkeys(looks, clock())
     while due and clock() < ends and not leaving.wait(max(0.0, min(ends, *due.values()) - clock())):

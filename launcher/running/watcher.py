@@ -84,7 +84,7 @@ class Watcher:
         )
         self._tally = Tally(self._outlets.sink)
         self._failures = Failures()
-        self._suspended, self._ending_until = False, 0.0
+        self._suspended, self._ending_until, self._due = False, 0.0, 0.0
         self._ended: Message | None = None
         self._watch = Watch(
             [child],
@@ -113,18 +113,22 @@ class Watcher:
         self._watch.close()
 
     def round(self) -> None:
-        """Look at the job, if it is time, and then hear what comes, until it is time again."""
+        """Look at the job, if it is time or a process of it has ended, and then hear what comes, until it is time again."""
         pause = PAUSE_SECONDS
         sooner: tuple[int, ...] = ()
         if not self._suspended and self._clock() >= self._ending_until:
-            pause, sooner = self._guarded(self._look, PAUSE_SECONDS), self._watch.sooner()
+            if self._clock() >= self._due:
+                pause = self._guarded(self._look, PAUSE_SECONDS)
+                self._due = self._clock() + pause
+            pause, sooner = max(0.0, self._due - self._clock()), self._watch.sooner()
         self._say(self._guarded(lambda: self._first_steps.told(self._tally, self._watch.case), ""))
         self._guarded(self._leftovers.tidy, None)
         self._guarded(lambda: self._outlets.tick(self._recorder.lost if self._recorder else 0), None)
         poll = select.poll()
         for descriptor in (self._channel.fileno(), *self._server.filenos(), *self._capturing.filenos(), *sooner):
             poll.register(descriptor, select.POLLIN)
-        poll.poll(pause * 1000)
+        if any(descriptor in sooner for descriptor, _ in poll.poll(pause * 1000)):
+            self._due = 0.0
         self._guarded(self._server.serve, None)
         self._say(self._guarded(self._capturing.serve, ""))
         for message in self._channel.receive():
@@ -134,6 +138,12 @@ class Watcher:
         for root in roots(self._place.folder):
             self._watch.add_root(root.pid)
         return self._watch.tick()
+
+    def _attend(self) -> None:
+        """Look closely, and at once where we did not."""
+        if not self._watch.suspicious:
+            self._watch.attend()
+            self._due = 0.0
 
     def _handle(self, message: Message) -> None:
         if "suspended" in message:
@@ -174,7 +184,7 @@ class Watcher:
             }
         if command == "verdict":
             if request.get("attend"):
-                self._watch.attend()
+                self._attend()
             verdict = self._guarded(self._watch.verdict, None)
             if verdict is None:
                 return {"ok": False, "error": "no verdict can be made now"}
@@ -203,7 +213,7 @@ class Watcher:
         ended = r.CaptureWindow(kind=request.kind, at_work=False)
         self._watch.take([ended, *(msgspec.convert(one, r.ANY_READING) for one in outcome.readings)])
         if outcome.readings:
-            self._watch.attend()  # a calm job would be judged by it in a minute
+            self._attend()  # a calm job would be judged by it in a minute
         facts = msgspec.to_builtins(msgspec.structs.replace(outcome, readings=()))
         self._tally.event(self._watch.at, "capture", headline(outcome), facts=facts)
         if request.asked_by != "command":

@@ -22,7 +22,7 @@ def find(pid: int | None, session: str | None) -> Path | None:
     """
     if pid is not None:
         return find_watcher(pid)
-    found = {control: _session(control) for control in watchers()}
+    found = {control: session_of(control) for control in watchers()}
     meant = [control for control, folder in found.items() if session is None or _same(folder, session)]
     if len(meant) == 1:
         return meant[0]
@@ -34,10 +34,16 @@ def find(pid: int | None, session: str | None) -> Path | None:
     raise UsageError(f"{len(meant)} jobs are watched on this machine: say which", sessions)
 
 
-def capture_watched(control: Path, request: Request, tell: Callable[[str], None]) -> Outcome:
+def capture_watched(
+    control: Path,
+    request: Request,
+    tell: Callable[[str], None],
+    clock: Callable[[], float] = time.monotonic,
+    wait: Callable[[float], object] = time.sleep,
+) -> Outcome:
     """Have the watcher make the capture, and wait for its outcome.
 
-    Raises CaptureRefused (the watcher says why) and CaptureFailed (it has gone).
+    Raises CaptureRefused (the watcher says why) and CaptureFailed (it has gone, or knows nothing of the capture any more).
     """
     try:
         begun = ask(control, {"command": "capture", "request": msgspec.to_builtins(request)}, ANSWER_SECONDS)
@@ -45,15 +51,17 @@ def capture_watched(control: Path, request: Request, tell: Callable[[str], None]
             refused = CaptureRefused(begun["error"], begun.get("advice", ""))
             refused.exit_code = begun.get("exit_code", CaptureRefused.exit_code)
             raise refused
-        said, ends = "", time.monotonic() + DEADLINE_SECONDS + ANSWER_SECONDS
-        while time.monotonic() < ends:
+        said, ends = "", clock() + DEADLINE_SECONDS + ANSWER_SECONDS
+        while clock() < ends:
             answer = ask(control, {"command": "captured", "number": begun["number"]}, ANSWER_SECONDS)
             if "outcome" in answer:
                 return msgspec.convert(answer["outcome"], Outcome)
+            if not answer["ok"]:
+                raise CaptureFailed(answer["error"], "perfwatch capture KIND PID asks again")
             if answer.get("said", said) != said:
                 said = answer["said"]
                 tell(said)
-            time.sleep(EVERY_SECONDS)
+            wait(EVERY_SECONDS)
     except (OSError, LookupError, ValueError) as error:
         raise CaptureFailed(
             f"the watcher has gone in the middle of it ({error})", "perfwatch replay says how the job ended"
@@ -61,7 +69,8 @@ def capture_watched(control: Path, request: Request, tell: Callable[[str], None]
     raise CaptureFailed("the watcher did not finish the capture in time", "perfwatch attach PID says how the job does")
 
 
-def _session(control: Path) -> str | None:
+def session_of(control: Path) -> str | None:
+    """Where the watcher records; None where it records nothing, or does not answer: its job may have ended just now."""
     try:
         session = ask(control, {"command": "status"}, ANSWER_SECONDS).get("session")
     except (OSError, ValueError):

@@ -5,12 +5,11 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from perfwatch.control import ask
+from perfwatch.captures.capture import Request
+from perfwatch.errors import CaptureFailed, CaptureRefused
+from perfwatch.screen.asking import capture_watched
 
-ANSWER_SECONDS = 10.0
-EVERY_SECONDS = 0.5
 USUAL_SECONDS = 20.0  # of a capture: what its bar counts towards, and then waits
 LONGEST_SECONDS = 300.0
 SAID_SECONDS = 20.0
@@ -50,29 +49,15 @@ class Errands:
 
     def _captured(self, control: Path) -> None:
         try:
-            self._say(self._result(control))
-        except (OSError, ValueError, LookupError) as error:
-            self._say(f"the watcher does not answer: {error}")
+            outcome = capture_watched(control, Request(kind="torch"), self._told)
+            self._say(f"captured: {outcome.error or outcome.summary or 'see perfwatch report'}")
+        except (CaptureRefused, CaptureFailed) as error:
+            self._say(f"no capture: {error.message}")
         finally:
             self._began = None
 
-    def _result(self, control: Path) -> str:
-        begun = ask(
-            control, {"command": "capture", "request": {"kind": "torch", "asked_by": "command"}}, ANSWER_SECONDS
-        )
-        if not begun.get("ok"):
-            return f"no capture: {begun.get('error')}"
-        ends = self._clock() + LONGEST_SECONDS
-        while self._clock() < ends:
-            answer: dict[str, Any] = ask(control, {"command": "captured", "number": begun["number"]}, ANSWER_SECONDS)
-            outcome = answer.get("outcome")
-            if outcome is not None:
-                return f"captured: {outcome.get('error') or outcome.get('summary') or 'see perfwatch report'}"
-            if not answer.get("ok"):
-                return f"no capture: {answer.get('error')}"
-            self._doing = str(answer.get("said") or self._doing)
-            time.sleep(EVERY_SECONDS)
-        return "the capture did not end in time"
+    def _told(self, what: str) -> None:
+        self._doing = what
 
     def _say(self, text: str) -> None:
         self._said, self._said_at = text.splitlines()[0] if text else "", self._clock()

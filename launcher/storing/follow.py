@@ -48,6 +48,7 @@ class Follower:
         self.events: list[Event] = []
         self.skipped = 0
         self._files: dict[str, _Read] = {}
+        self._given: set[tuple[float, str, str]] = set()  # what tells an event, also one that has lost its verdict
         self._newest = 0.0
         self._written = 0.0  # unix time of the newest line, by the clock of its file
         self._job: Job | None = None
@@ -60,8 +61,7 @@ class Follower:
             written, lines = self._new_lines(name)
             before = self._newest
             for line in lines:
-                found = True
-                self._take(name, line)
+                found = self._take(name, line) or found
             if lines and (self._newest > before or not self._written):
                 self._written = written
         if found:
@@ -116,9 +116,8 @@ class Follower:
                     return state.st_mtime, []
                 before = self._files.get(name)
                 if before is not None and (before.inode != state.st_ino or state.st_size < before.offset):
-                    # Thinned to keep within the budget: nothing in it is new.
-                    self._files[name] = _Read(state.st_ino, state.st_size)
-                    return state.st_mtime, []
+                    # Thinned to keep within the budget. No reading in it is new; an event is, for which room was made.
+                    self._files[name] = _Read(state.st_ino, 0 if name.startswith(EVENTS) else state.st_size)
                 reached = self._files.setdefault(name, _Read(state.st_ino))
                 file.seek(reached.offset)
                 data = reached.rest + file.read(state.st_size - reached.offset)
@@ -132,10 +131,14 @@ class Follower:
         except OSError:
             return 0.0, []
 
-    def _take(self, name: str, line: bytes) -> None:
+    def _take(self, name: str, line: bytes) -> bool:
+        """Whether a line brings anything new."""
         try:
             if name.startswith(EVENTS):
                 event = _EVENT.decode(line)
+                if (told := (event.at, event.kind, event.text)) in self._given:
+                    return False
+                self._given.add(told)
                 self.events.append(event)
                 self._newest = max(self._newest, event.at)
             else:
@@ -144,3 +147,5 @@ class Follower:
                 self._newest = max(self._newest, record.at)
         except (msgspec.MsgspecError, RecursionError):  # torn, or of a newer version
             self.skipped += 1
+            return False
+        return True

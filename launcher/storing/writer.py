@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from perfwatch.probes.deadline import fork_with_pipes
 from perfwatch.storing.segments import EVENTS, Segments
 from perfwatch.storing.writer_process import END, LETTERS, PIN, PIPE_BYTES, SESSION, News, OpenFiles, become_writer
 
@@ -52,7 +53,7 @@ class Writer:
         self._owing_since = clock()
         self.dropped = 0  # lines that never reached the pipe
         self.pid = 0
-        self._gave_up = False
+        self._gave_up = ""  # why there is no writer any more
         self._start()
 
     def put(self, stream: str, line: bytes) -> None:
@@ -98,7 +99,7 @@ class Writer:
     def reason(self) -> str:
         """Why lines were lost, in words; empty when none were."""
         if self._gave_up:
-            return "the writing process died repeatedly"
+            return self._gave_up
         if self.stalled_seconds >= STALLED_SECONDS:
             return f"the disk has not answered for {self.stalled_seconds:.0f} s"
         return self._news.reason or ("the writing process was killed" if self._lost_before else "the disk was too slow")
@@ -157,20 +158,18 @@ class Writer:
         self.flush()
 
     def _start(self) -> None:
-        source, self._pipe = os.pipe()
-        self._news_pipe, news = os.pipe()
+        parent = os.getpid()
+        gc.freeze()  # a collector that walks all objects in the child would copy their pages: 9 MiB each
+        self.pid, ((source, self._pipe), (self._news_pipe, news)) = fork_with_pipes(2)
+        if self.pid == 0:
+            become_writer(parent, source, news, *self._arguments)
+        os.close(source)
+        os.close(news)
         os.set_blocking(self._pipe, False)
         os.set_blocking(self._news_pipe, False)
         with contextlib.suppress(OSError):  # the user's pipe quota is used up: the default of 64 KiB works too
             fcntl.fcntl(self._pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._ended = False
-        parent = os.getpid()
-        gc.freeze()  # a collector that walks all objects in the child would copy their pages: 9 MiB each
-        self.pid = os.fork()
-        if self.pid == 0:
-            become_writer(parent, source, news, *self._arguments)
-        os.close(source)
-        os.close(news)
 
     def _listen(self) -> None:
         while self.pid and not self._ended:
@@ -197,10 +196,14 @@ class Writer:
         self._news, self._half_news = News(), b""
         self._owing_since = self._clock()
         if self._restarts >= MOST_RESTARTS:
-            self._gave_up = True
+            self._gave_up = "the writing process died repeatedly"
             return
         self._restarts += 1
-        self._start()
+        try:
+            self._start()
+        except OSError as error:
+            self._gave_up = f"the writing process died and none can be started: {error.strerror}"
+            return
         self._queue += self._described + b"".join(self._pins)
 
     def _bury(self) -> None:

@@ -31,7 +31,7 @@ from perfwatch.watching.capturing import Capturing
 from perfwatch.watching.failures import Failures
 from perfwatch.watching.leaving import Leaving
 from perfwatch.watching.news import News
-from perfwatch.watching.oneshot import UNCLEAR_SECONDS, OneShot, countdown, say
+from perfwatch.watching.oneshot import UNCLEAR_SECONDS, OneShot, countdown, say, unjudged
 from perfwatch.watching.opening import open_recorder
 
 AFTER_FAILURE_SECONDS = 1.0
@@ -51,6 +51,7 @@ class Attached:
         mode: how the session calls itself: attach, or daemon.
         budget_bytes: what the recording may take.
         outlets: opens what else is told to other programs while we stay; nothing by default.
+        watch: makes the watch, of what ``Watch`` takes.
 
     Attributes:
         folder: where the recording lies; None when no disk takes it.
@@ -68,6 +69,7 @@ class Attached:
         outlets: Open | None = None,
         mode: str = "attach",
         budget_bytes: int = BUDGET_BYTES,
+        watch: Callable[..., Watch] = Watch,
     ) -> None:
         volunteer_for_the_oom_killer()
         self._leaving = leaving
@@ -105,9 +107,9 @@ class Attached:
         finally:
             child.close()
         self._news: Callable[[News], None] = lambda _: None
-        self._failures = Failures()
+        self._failures, self._failure = Failures(), ""
         self._outlets: Outlet = (outlets or Outlets)(described, self.folder, self._recorder)
-        self._watch = Watch(
+        self._watch = watch(
             tops,
             described,
             recorder=self._outlets.sink,
@@ -133,8 +135,10 @@ class Attached:
                 if shot.done(verdict, self._watch.at):
                     return self._final(verdict)  # at once: after a hang was told the next round is seconds away
                 countdown(shot, verdict, self._watch.at, stream)
+            elif self._failure and self._watch.at - self._watch.judged_at >= UNCLEAR_SECONDS:
+                return self._final(unjudged(self._failure, time.time()))
             if self._leaving.wait(pause, *self._watch.sooner()):
-                return self._final(self._watch.verdict())
+                return self._final(self._known(stream))
 
     def stay(self, stream: IO[str]) -> Verdict:
         """Report every change on ``stream`` until the job ends or the user leaves; returns the last verdict."""
@@ -147,14 +151,14 @@ class Attached:
                 return self._final(self._watch.last)
             self._outlets.tick(0 if self._recorder is None else self._recorder.lost)
         self._outlets.ended(None)
-        return self._final(self._watch.verdict())
+        return self._final(self._known(stream))
 
     def capture(self, request: Request, stream: IO[str]) -> Outcome:
         """Make a capture of this job; who leaves ends it. A terminal ``stream`` shows what goes on."""
         ends = self._watch.at + LOOK_SECONDS
         while self._watch.at < ends and not self._leaving.wait(min(self._tick(stream), 0.2)):
             pass  # who the ranks are, and whether they move
-        scene = scene_of(self._watch.case(), self._watch.verdict(), self._place, os.environ)
+        scene = scene_of(self._watch.case(), self._known(stream), self._place, os.environ)
         done: list[Outcome] = []
         captures = Capturing(self.folder, lambda: scene, lambda _, outcome: done.append(outcome))
         captures.begin(request)
@@ -185,12 +189,24 @@ class Attached:
         try:
             return self._watch.tick()
         except Exception as error:
-            text = self._failures.new(error)
-            if text:
-                say(stream, text)
-                if self._recorder is not None:
-                    self._recorder.event(self._watch.at, "note", text)
+            self._failed(error, stream)
             return AFTER_FAILURE_SECONDS
+
+    def _known(self, stream: IO[str]) -> Verdict:
+        """The verdict from memory, which may be what fails."""
+        try:
+            return self._watch.verdict()
+        except Exception as error:
+            self._failed(error, stream)
+            return unjudged(self._failure, time.time())
+
+    def _failed(self, error: Exception, stream: IO[str]) -> None:
+        self._failure = f"{type(error).__name__}: {error}"
+        text = self._failures.new(error)
+        if text:
+            say(stream, text)
+            if self._recorder is not None:
+                self._recorder.event(self._watch.at, "note", text)
 
     def _tell(self, stream: IO[str], news: News) -> None:
         self._outlets.news(news)
@@ -199,5 +215,6 @@ class Attached:
 
     def _final(self, verdict: Verdict) -> Verdict:
         if self._recorder is not None:
-            self._recorder.event(self._watch.judged_at, "verdict", verdict.summary, verdict)
+            at = self._watch.judged_at if verdict is self._watch.last else self._watch.at
+            self._recorder.event(at, "verdict", verdict.summary, verdict)
         return verdict

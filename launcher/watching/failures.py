@@ -2,6 +2,8 @@
 
 import traceback
 
+from perfwatch.probes.probe import Unavailable
+
 MOST_TOLD = 64  # places that fail: behind so many there is one reason
 
 
@@ -19,3 +21,8 @@ class Failures:
             return ""
         self._told.add(place)
         return f"internal error: {type(error).__name__}: {error}"
+
+
+def as_unavailable(error: Exception) -> Unavailable:
+    """What a probe raised, as every probe should have said it."""
+    return error if isinstance(error, Unavailable) else Unavailable(f"{type(error).__name__}: {error}")

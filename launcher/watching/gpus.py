@@ -6,6 +6,7 @@ from perfwatch.probes import readings as r
 from perfwatch.probes.gpu import NONE_HERE, GpuProbe
 from perfwatch.probes.gpu_binding import GpuBindingProbe
 from perfwatch.probes.probe import Unavailable
+from perfwatch.watching.failures import as_unavailable
 
 COST_SECONDS = 2.0  # how often the sampler's own cost is recorded
 
@@ -45,8 +46,8 @@ class Gpus:
             return []
         try:
             found, trouble = self._probe.look(full), self._probe.trouble
-        except Unavailable as unavailable:
-            found, trouble = [], unavailable
+        except Exception as error:
+            found, trouble = [], as_unavailable(error)
         now = self._clock()
         self._absent = trouble is not None and trouble.reason in NONE_HERE
         if (trouble.reason if trouble else "") != self._trouble or (now >= self._cost_due and not trouble):

@@ -18,6 +18,7 @@ from perfwatch.triage.ends.last_calls import was_aborted
 from perfwatch.triage.ranks.at_rest import at_rest
 from perfwatch.triage.ranks.collectives import standings
 from perfwatch.triage.roles.job import Member
+from perfwatch.watching.failures import as_unavailable
 from perfwatch.watching.recorder_turns import RecorderTurns
 
 RAS, RECORDER, WRITTEN = "nccl_ras", "flight_recorder", "flight_recorder files"
@@ -40,6 +41,7 @@ class Groups:
         sink: takes the readings, and how each question went.
         filesystem: where /proc is.
         clock: monotonic seconds.
+        errand: sends a question off, of what ``Errand`` takes.
     """
 
     def __init__(
@@ -47,8 +49,9 @@ class Groups:
         sink: Callable[[Sequence[r.Reading]], None],
         filesystem: Filesystem | None = None,
         clock: Callable[[], float] = time.monotonic,
+        errand: Callable[..., Errand] = Errand,
     ) -> None:
-        self._sink, self._clock = sink, clock
+        self._sink, self._clock, self._errand = sink, clock, errand
         self._filesystem = filesystem or Filesystem()
         self._under_way: dict[str, Errand] = {}
         self._due: dict[str, float] = {}
@@ -60,7 +63,7 @@ class Groups:
         self._aborted: tuple[int, ...] = ()  # ranks whose last dumps were asked for
 
     def look(self, case: Case, suspicious: bool, certain: bool) -> bool:
-        """Take what has been answered, ask what is due; whether an answer is awaited. Never waits, never raises.
+        """Take what has been answered, ask what is due; whether an answer is awaited. Never waits, nor raises what a probe does.
 
         certain: a hang was told already.
         """
@@ -144,9 +147,9 @@ class Groups:
             return False
         self._due[name] = now + every_seconds
         try:
-            self._under_way[name] = Errand(ask, deadline_seconds, memory_bytes, self._clock)
-        except Unavailable as unavailable:
-            self._say(name, 0.0, 0.0, unavailable)
+            self._under_way[name] = self._errand(ask, deadline_seconds, memory_bytes, self._clock)
+        except Exception as error:
+            self._say(name, 0.0, 0.0, as_unavailable(error))
             return False
         return True
 
@@ -156,8 +159,8 @@ class Groups:
         found: list[r.Reading] | None = []
         try:
             found = errand.poll()
-        except Unavailable as unavailable:
-            trouble = unavailable
+        except Exception as error:
+            trouble = as_unavailable(error)
         if found is None:
             return
         del self._under_way[name]

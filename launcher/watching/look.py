@@ -7,6 +7,7 @@ import re
 import resource
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import UnionType
 
@@ -105,7 +106,7 @@ class Look:
             found = list(read())
         except Unavailable as why:
             outcome, reason, advice = "unavailable", why.reason, why.advice
-        except (OSError, ValueError) as error:  # a state of the world that the probe did not foresee
+        except Exception as error:  # a state of the world that the probe did not foresee, or a bug of it
             outcome, reason = "failed", f"{type(error).__name__}: {error}"
         if outcome == "ok" and wanted and not any(isinstance(one, wanted) for one in found):
             outcome = "absent"
@@ -135,9 +136,13 @@ class Look:
 
     def ended(self) -> None:
         """Notice processes that ended since the last look: one read per known process."""
-        gone = self._family.ended()
-        if gone:
-            self._sink(gone)
+        try:
+            gone = self._family.ended()
+        except Exception as error:
+            self.take("process", "job", partial(_raise, error))
+        else:
+            if gone:
+                self._sink(gone)
 
     def usage(self, pids: Iterable[int]) -> None:
         """One aggregate per process."""
@@ -209,10 +214,9 @@ class Look:
         for one in list(self.records):
             try:
                 done = one.poll()
-            except Unavailable as why:
+            except Exception as error:
                 self.records.remove(one)
-                reason, advice = why.reason, why.advice
-                self.take("stack_record", f"pid {one.pid}", lambda reason=reason, advice=advice: _raise(reason, advice))  # type: ignore[misc]
+                self.take("stack_record", f"pid {one.pid}", partial(_raise, error))
                 continue
             if done is None:
                 continue
@@ -274,25 +278,21 @@ class Look:
         self.stacks.thread_ids.forget(self.known)
 
     def close(self) -> None:
-        """End our own children."""
+        """End our own children, and let go of the kernel's log."""
         for one in self.records:
             one.kill()
         self.gpus.close()
+        self._kernel_log.close()
         self.endings.close()
         self.child.close()
 
     def _charge(self, probe: str, cpu_seconds: float) -> None:
-        self._sink(
-            [
-                r.ProbeCall(
-                    probe=probe, entity="py-spy", duration_seconds=0.0, cpu_seconds=round(cpu_seconds, 6), outcome="ok"
-                )
-            ]
-        )
+        spent = round(cpu_seconds, 6)
+        self._sink([r.ProbeCall(probe=probe, entity="py-spy", duration_seconds=0.0, cpu_seconds=spent, outcome="ok")])
 
 
-def _raise(reason: str, advice: str) -> list[r.Reading]:
-    raise Unavailable(reason, advice)
+def _raise(error: Exception) -> list[r.Reading]:
+    raise error
 
 
 def _cpu_seconds() -> float:

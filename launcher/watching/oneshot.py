@@ -1,11 +1,12 @@
 """When a one-shot look is over: as soon as the verdict is clear, and not before it is."""
 
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from typing import IO
 
 from perfwatch.report.plain import clean
 from perfwatch.triage.diagnose import DOUBTFUL
-from perfwatch.triage.verdict import Suspect, Verdict
+from perfwatch.triage.verdict import Coverage, ObserverCost, Suspect, Timeline, Verdict
 
 STEADY_JUDGEMENTS = 2  # a slow or healthy verdict must come out the same twice ...
 STEADY_SECONDS = 3.0  # ... and rest on so many seconds of samples,
@@ -74,6 +75,21 @@ def countdown(shot: OneShot, verdict: Verdict, at: float, stream: IO[str]) -> No
     else:
         left = "more must be seen"
     say(stream, f"{verdict.summary}; {left}")
+
+
+def unjudged(failure: str, wall: float) -> Verdict:
+    """What is told where looking or judging itself fails; ``wall`` is unix time."""
+    return Verdict(
+        state="inconclusive",
+        cause=None,
+        confidence=0.0,
+        summary=f"no verdict can be made, for perfwatch itself fails: {failure}",
+        owner="unknown",
+        at=datetime.fromtimestamp(wall, tz=timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        coverage=Coverage(ranks_seen=0, world_size=None),
+        timeline=Timeline(),
+        observer_cost=ObserverCost(),
+    )
 
 
 def say(stream: IO[str], text: str) -> None:

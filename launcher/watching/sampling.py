@@ -35,7 +35,7 @@ class Sampling:
         self._began = 0.0  # this suspicion
         self._dumps = 0  # in it
         self._turns = Turns()
-        self._read_texts: set[int] = set()
+        self._read_texts: set[tuple[int, int]] = set()  # pid and start: pids are used again
 
     def begin(self) -> None:
         """A suspicion begins: dumps come first again."""
@@ -97,6 +97,9 @@ class Sampling:
             chain.end.node.pid: chain.end.detail for chain in case.chains.values() if chain.end.kind == "file_poll"
         }
         self._look.behind((), {pid: path for pid, path in list(polls.items())[: cadence.MOST_SAMPLED] if "/" in path})
-        for pid in [pid for pid, path in polls.items() if not path and pid not in self._read_texts]:
-            self._read_texts.add(pid)
-            self._look.dump([pid], texts=True)
+        living = {pid: (pid, process.start_ticks) for pid, process in self._look.known.items()}
+        self._read_texts.intersection_update(living.values())
+        for pid in [pid for pid, path in polls.items() if not path and pid in living]:
+            if living[pid] not in self._read_texts:
+                self._read_texts.add(living[pid])
+                self._look.dump([pid], texts=True)

@@ -1,11 +1,19 @@
 """All recordings of the daemon stay within their budget, and what tells of an incident stays longest."""
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from perfwatch.daemon.housekeeping import tidy
+from perfwatch.daemon.housekeeping import Tidied, tidy
+from perfwatch.daemon.node import TIDY_SECONDS, Node
+from perfwatch.daemon.scanner import Scanner
+from perfwatch.daemon.ward import Terms
+from perfwatch.probes.deadline import Inline
 from perfwatch.recording import Recorder
+from tests.machines import FakeMachine
 from tests.sessions import PATIENCE_SECONDS, readings, session, verdict
 
 HEALTHY = verdict(state="healthy", cause="balanced")
@@ -55,12 +63,12 @@ def left(home: Path) -> set[str]:
 def test_the_oldest_calm_ones_go_first_and_that_is_said(home: Path, megabytes: float, gone: set[str]) -> None:
     """What somebody made by hand is never touched, nor counted."""
     before = left(home)
-    total, said = tidy(str(home), [], round(megabytes * 1_100_000), least_free_bytes=0)
+    done = tidy(str(home), [], round(megabytes * 1_100_000), least_free_bytes=0)
 
     assert before - left(home) == gone
-    assert len(said) == len(gone)
-    assert total <= max(megabytes * 1_100_000, 0)
-    assert all("the budget of all sessions is used" in sentence for sentence in said)
+    assert len(done.removed) == len(gone)
+    assert done.bytes_left <= max(megabytes * 1_100_000, 0)
+    assert all("the budget of all sessions is used" in sentence for sentence in done.removed)
 
 
 def test_what_is_being_written_counts_and_stays(home: Path) -> None:
@@ -72,14 +80,52 @@ def test_what_is_being_written_counts_and_stays(home: Path) -> None:
 
 def test_a_disk_that_others_fill_is_given_room(home: Path) -> None:
     """Far below the budget, and said for what it is."""
-    _, said = tidy(str(home), [], 2**40, least_free_bytes=2**60)
+    done = tidy(str(home), [], 2**40, least_free_bytes=2**60)
 
     assert left(home) == {"by-hand", "something-else"}
-    assert all("the disk is nearly full" in sentence for sentence in said)
+    assert all("the disk is nearly full" in sentence for sentence in done.removed)
 
 
 def test_many_small_ones_are_too_many_too(home: Path) -> None:
     """A folder of ten thousand sessions is no use to anybody."""
-    tidy(str(home), [], 2**40, most=2, least_free_bytes=0)
+    done = tidy(str(home), [], 2**40, most=2, least_free_bytes=0)
 
     assert left(home) == {"hung", "slow", "by-hand", "something-else"}
+    assert [sentence.partition(": ")[2] for sentence in done.removed] == 2 * ["more than 2 sessions are kept"]
+
+
+def test_one_that_cannot_be_removed_is_said_and_others_go_in_its_stead(home: Path) -> None:
+    """It comes first in every round: housekeeping would have ended with it for good."""
+
+    def remove(folder: Path) -> None:
+        if folder.name == "calm-old":
+            raise PermissionError(1, "Operation not permitted", str(folder))
+        shutil.rmtree(folder)
+
+    done = tidy(str(home), [], 2_750_000, least_free_bytes=0, remove=remove)
+
+    assert left(home) == {"calm-old", "slow", "by-hand", "something-else"}
+    assert done.stuck == (f"{home}/calm-old cannot be removed: Operation not permitted",)
+    assert [sentence.split()[1] for sentence in done.removed] == ["calm-new", "hung"]
+    assert 2_000_000 < done.bytes_left <= 2_750_000
+
+
+class Tidies(Inline):
+    """Housekeeping that finds, round after round, one folder that it cannot remove."""
+
+    def call(self, function: Callable[..., Any], *arguments: object, deadline_seconds: float) -> Any:
+        """How each round went."""
+        return Tidied(5, (), ("calm-old cannot be removed",))
+
+
+def test_what_cannot_be_removed_is_said_once(tmp_path: Path) -> None:
+    """Each minute tries it again, and the log of a node is read by people."""
+    times, said = [0.0], list[str]()
+    scanner = Scanner(FakeMachine(tmp_path).filesystem, Inline(), lambda: times[-1])
+    terms = Terms(tmp_path, 2**30, 60.0, metrics=False, notify=False)
+    node = Node(scanner, terms, 2**30, Tidies(), said.append, clock=lambda: times[-1])
+    for _ in range(3):
+        node.turn()
+        times.append(times[-1] + TIDY_SECONDS)
+
+    assert said == ["calm-old cannot be removed"]

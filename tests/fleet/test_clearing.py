@@ -1,11 +1,16 @@
 """Looks that other hosts ask for leave a bounded number of sessions, and touch none of another kind."""
 
 import os
+import shutil
 from pathlib import Path
 
-from perfwatch.fleet.clearing import BUDGET_BYTES, MOST_SESSIONS, YOUNG_SECONDS, clear
+import msgspec
+
+from perfwatch.fleet.clearing import BUDGET_BYTES, MOST_SESSIONS, YOUNG_SECONDS, clear, tidy
 from perfwatch.recording import Recorder
 from perfwatch.session import SNAPSHOT
+from perfwatch.triage.fleet.snapshot import Snapshot
+from tests.fleet.parts import simulated
 from tests.sessions import PATIENCE_SECONDS, session
 
 NOW = 1_795_175_484.0
@@ -39,6 +44,27 @@ def test_large_ones_are_fewer(tmp_path: Path) -> None:
             os.posix_fallocate(file.fileno(), 0, BUDGET_BYTES // 2 - 2**20)
 
     assert clear(str(tmp_path), NOW) == ["look-0"]
+
+
+def test_one_that_cannot_be_removed_keeps_no_other(tmp_path: Path) -> None:
+    """As where two looks clear at once, and each finds folders gone."""
+    for number in range(MOST_SESSIONS + 2):
+        made(tmp_path, f"look-{number}", OLD + number)
+
+    def remove(path: str) -> None:
+        if path.endswith("look-1"):
+            raise FileNotFoundError(2, "No such file or directory", path)
+        shutil.rmtree(path)
+
+    assert clear(str(tmp_path), NOW, remove) == ["look-0"]
+    assert not (tmp_path / "look-0").exists()
+
+
+def test_a_home_that_is_gone_is_no_error(tmp_path: Path) -> None:
+    """The answer has been given: what is wrong with the folders now changes nothing of it."""
+    view = msgspec.structs.replace(simulated(1)[0].view, folder=str(tmp_path / "gone" / "look-0"))
+
+    tidy(Snapshot(version="0.1.0", host="node-0", place="", made=NOW, jobs=(view,)))
 
 
 def test_what_may_be_written_now_stays(tmp_path: Path) -> None:

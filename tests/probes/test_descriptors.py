@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from perfwatch.probes.deadline import Inline, KillableChild
-from perfwatch.probes.descriptors import Contested, describe, kind_of, parse_watched
+from perfwatch.probes.descriptors import WATCHED_LIMIT, Contested, describe, kind_of, parse_watched
 from perfwatch.probes.filesystem import Absent, Filesystem
 from perfwatch.probes.holders import Holders
 from perfwatch.probes.probe import Unavailable
@@ -217,6 +217,13 @@ def test_living_pseudo_terminal_of_another_process(child: KillableChild, later: 
 
     assert (here.kind, here.controlling, here.other_side) == ("tty", False, (other.pid,))
     assert (there.kind, there.other_side) == ("tty", (os.getpid(),))
+
+
+def test_of_what_a_server_watches_the_lowest_are_looked_at() -> None:
+    """Thousands of visitors tell no more than a few; what it listens on was opened before them."""
+    lines = [f"tfd: {fd:8} events:       19 data: {fd:16x}  pos:0 ino:1 sdev:8\n" for fd in range(3000, 4, -1)]
+
+    assert parse_watched("pos:\t0\n" + "".join(lines)) == tuple(range(5, 5 + WATCHED_LIMIT))
 
 
 def test_living_epoll_terminal_and_socket(child: KillableChild, later: ExitStack) -> None:

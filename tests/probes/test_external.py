@@ -61,6 +61,16 @@ def test_one_that_cannot_be_started_does_not_spoil_the_others() -> None:
     assert there.returncode == 0
 
 
+def test_where_none_can_be_started_the_deadline_is_not_waited_for() -> None:
+    """Nothing will ever answer."""
+    began = time.monotonic()
+
+    finished = run_together([["/nowhere/py-spy"]] * (MOST_AT_ONCE + 1), GENEROUS_SECONDS)
+
+    assert time.monotonic() - began < GENEROUS_SECONDS / 2
+    assert [one.returncode for one in finished] == [127] * (MOST_AT_ONCE + 1)
+
+
 def test_starting_a_missing_program_is_unavailable() -> None:
     """It is a state of the world, not an error of ours."""
     with pytest.raises(Unavailable, match="could not be started"):

@@ -4,13 +4,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
-from perfwatch.probes.deadline import KillableChild
-from perfwatch.probes.output import OutputProbe, is_writable
+from perfwatch.probes.deadline import Inline, KillableChild
+from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.output import MOST_FILES, MOST_LOOKED_AT, OutputProbe, is_writable
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import FileGrowth, ProbeCall
 
@@ -86,6 +88,53 @@ def test_a_dead_mount_costs_two_deadlines_and_is_evidence(writer: "subprocess.Po
     assert all(isinstance(one, ProbeCall) for one in found)
     assert "train.log" in found[0].reason  # type: ignore[union-attr]
     writer.communicate("x")
+
+
+@dataclass(frozen=True)
+class Noting(Filesystem):
+    """A file system that notes the links it reads."""
+
+    links: list[str] = field(default_factory=list)
+
+    def readlink(self, path: str | Path) -> str:
+        """As ever, and noted."""
+        self.links.append(str(path))
+        return super().readlink(path)
+
+
+def opened(proc: Path, fds: range, folder: Path) -> None:
+    """Files that process 10 writes, one a descriptor."""
+    for fd in fds:
+        (proc / "10/fd").mkdir(parents=True, exist_ok=True)
+        (proc / "10/fdinfo").mkdir(exist_ok=True)
+        (folder / f"{fd}.log").touch()
+        (proc / f"10/fd/{fd}").symlink_to(folder / f"{fd}.log")
+        (proc / f"10/fdinfo/{fd}").write_text("flags:\t0100001\n")
+
+
+def found_by(filesystem: Filesystem) -> list[int]:
+    """The descriptors of process 10 that are told."""
+    return [one.fd for one in OutputProbe(Inline(), filesystem).look([10]) if isinstance(one, FileGrowth)]
+
+
+def test_what_lies_beyond_the_files_that_are_wanted_is_not_looked_at(tmp_path: Path) -> None:
+    """A process with thousands of open files costs no more than one with a few."""
+    filesystem = Noting(proc=tmp_path)
+    opened(tmp_path, range(3 * MOST_FILES), tmp_path)
+
+    assert found_by(filesystem) == list(range(MOST_FILES))
+    assert len(filesystem.links) == MOST_FILES
+
+
+def test_a_process_that_writes_few_of_very_many_files_is_not_searched_for_them(tmp_path: Path) -> None:
+    """Connections, mostly: its log is among the lowest."""
+    filesystem = Noting(proc=tmp_path)
+    opened(tmp_path, range(1, 2), tmp_path)
+    for fd in range(2, MOST_LOOKED_AT + 50):
+        (tmp_path / f"10/fd/{fd}").symlink_to(f"socket:[{fd}]")
+
+    assert found_by(filesystem) == [1]
+    assert len(filesystem.links) == MOST_LOOKED_AT
 
 
 def test_when_no_process_can_be_listed_the_probe_is_unavailable(child: KillableChild) -> None:

@@ -4,7 +4,7 @@ import contextlib
 import os
 import socket
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from perfwatch.probes.holders import Holders
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import Socket
 from perfwatch.probes.sock_diag import Connection
-from perfwatch.probes.sockets import Sockets, parse_inet_table, parse_unix_table, read_table, reading
+from perfwatch.probes.sockets import Sockets, Table, parse_inet_table, parse_unix_table, read_table, reading
 
 LIVE = Filesystem()
 TCP = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
@@ -70,19 +70,21 @@ def test_peer_is_found_by_its_reversed_addresses(tmp_path: Path) -> None:
     """The process that holds the other end of a local connection, across the two IP families."""
     own(tmp_path, 10, 1234)
     own(tmp_path, 11, 1235)
-    table = [*parse_inet_table(TCP, "tcp"), *parse_inet_table(TCP6, "tcp6")]
+    table = Table((*parse_inet_table(TCP, "tcp"), *parse_inet_table(TCP6, "tcp6")))
+    _, one, other = table.connections
 
-    assert reading(table[1], table, Holders(Filesystem(proc=tmp_path))).peer_pids == (11,)
-    assert reading(table[2], table, Holders(Filesystem(proc=tmp_path))).peer_pids == (10,)
+    assert reading(one, table, Holders(Filesystem(proc=tmp_path))).peer_pids == (11,)
+    assert reading(other, table, Holders(Filesystem(proc=tmp_path))).peer_pids == (10,)
 
 
 def test_peer_that_does_not_accept_is_the_listener(tmp_path: Path) -> None:
     """A connection that nobody has accepted leads to the process that listens there."""
     own(tmp_path, 12, 1218)
-    table = parse_inet_table(TCP, "tcp")
+    table = Table(tuple(parse_inet_table(TCP, "tcp")))
+    listener, one = table.connections
 
-    assert reading(table[1], table, Holders(Filesystem(proc=tmp_path))).peer_pids == (12,)
-    assert reading(table[0], table, Holders(Filesystem(proc=tmp_path))).peer_pids == ()
+    assert reading(one, table, Holders(Filesystem(proc=tmp_path))).peer_pids == (12,)
+    assert reading(listener, table, Holders(Filesystem(proc=tmp_path))).peer_pids == ()
 
 
 @pytest.mark.parametrize(("peer", "pids"), [("127.0.0.1:80", (12,)), ("10.0.0.7:80", (12,)), ("10.0.0.8:80", ())])
@@ -94,7 +96,7 @@ def test_listener_on_every_address_is_a_peer_only_on_this_machine(
     one = Connection(inode=4, family="tcp", state="ESTABLISHED", local="10.0.0.7:4000", peer=peer)
     listener = Connection(inode=5, family="tcp6", state="LISTEN", local="[::]:80", peer="[::]:0")
 
-    assert reading(one, [one, listener], Holders(Filesystem(proc=tmp_path))).peer_pids == pids
+    assert reading(one, Table((one, listener)), Holders(Filesystem(proc=tmp_path))).peer_pids == pids
 
 
 def test_unix_peer_lends_its_path(tmp_path: Path) -> None:
@@ -103,7 +105,7 @@ def test_unix_peer_lends_its_path(tmp_path: Path) -> None:
     one = Connection(inode=55, family="unix", state="ESTABLISHED", peer_inode=56)
     server = Connection(inode=56, family="unix", state="ESTABLISHED", local="/run/x.sock", peer_inode=55)
 
-    assert reading(one, [one, server], Holders(Filesystem(proc=tmp_path))) == Socket(
+    assert reading(one, Table((one, server)), Holders(Filesystem(proc=tmp_path))) == Socket(
         family="unix", state="ESTABLISHED", peer="/run/x.sock", peer_inode=56, peer_pids=(12,)
     )
 
@@ -150,6 +152,61 @@ def test_one_table_serves_one_look(tmp_path: Path) -> None:
         sockets.look(os.getpid(), [1], Holders(LIVE))
 
     assert len(reads) == 2
+
+
+class Counted(tuple[Connection, ...]):
+    """Connections that count how often somebody goes through all of them."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[Connection]:
+        """Once more."""
+        self.passes += 1
+        return super().__iter__()
+
+
+class Tables(Inline):
+    """Gives a table as it is, and counts how often."""
+
+    def __init__(self, table: Table) -> None:
+        self.table, self.reads = table, 0
+
+    def call(self, function: Callable[..., Any], *arguments: object, deadline_seconds: float) -> Any:
+        """The table."""
+        self.reads += 1
+        return self.table
+
+
+def test_a_process_with_many_connections_costs_no_pass_over_all_for_each(tmp_path: Path) -> None:
+    """They are gone through once by inode and once by their ends, however many are asked for, and asked for again."""
+    count = 500
+    own(tmp_path, 11, count)
+    here, there = [f"10.0.0.1:{1000 + n}" for n in range(count)], [f"10.0.0.2:{1000 + n}" for n in range(count)]
+    connections = Counted(
+        Connection(inode=2 * n + side, family="tcp", state="ESTABLISHED", local=ends[side], peer=ends[1 - side])
+        for n, ends in enumerate(zip(here, there, strict=True))
+        for side in (0, 1)
+    )
+    sockets = Sockets(Filesystem(proc=tmp_path), Tables(Table(connections)), lambda: 0.0)
+    for _ in range(2):
+        found = sockets.look(11, range(1, 2 * count), Holders(Filesystem(proc=tmp_path)))
+
+    assert len(found) == 2 * count - 1
+    assert found[count + 1].peer_pids == (11,)
+    assert connections.passes == 2
+
+
+def test_the_tables_of_processes_that_have_ended_are_let_go(tmp_path: Path) -> None:
+    """Each is in a namespace of its own, whose name is hidden, and serves for a moment."""
+    now = [0.0]
+    tables = Tables(Table((), "no right"))
+    sockets = Sockets(Filesystem(proc=tmp_path), tables, lambda: now[0])
+    for pid in range(100, 200):
+        now[0] += 1.0
+        sockets.look(pid, [1], Holders(Filesystem(proc=tmp_path)))
+
+    assert tables.reads == 100
+    assert len(sockets.gaps) == 1
 
 
 def test_living_connection_and_its_peer(child: KillableChild) -> None:

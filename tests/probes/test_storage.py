@@ -30,4 +30,7 @@ def test_whole_used_disks_are_read_in_bytes_and_seconds() -> None:
 
 def test_the_real_machine_can_be_read() -> None:
     """The formats of this kernel parse."""
-    assert all(disk.read_bytes >= 0 for disk in StorageProbe().look() if isinstance(disk, Disk))
+    found = StorageProbe().look()
+
+    assert found
+    assert all(disk.read_bytes >= 0 for disk in found if isinstance(disk, Disk))

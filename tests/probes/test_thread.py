@@ -13,7 +13,7 @@ from perfwatch.probes.deadline import Inline, KillableChild
 from perfwatch.probes.filesystem import Absent, Filesystem
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import Thread
-from perfwatch.probes.thread import one_thread, runnable, sweep, threads
+from perfwatch.probes.thread import one_thread, sweep, threads
 from perfwatch.probes.waits import decode_all
 
 LIVE = Filesystem()
@@ -88,13 +88,12 @@ def test_last_run_is_measured_on_its_own_cpu(recorded: Filesystem) -> None:
 
 
 def test_runnable_thread_runs_now(copied: Filesystem) -> None:
-    """A thread in state R ran zero seconds ago, waits for nothing, and is counted as runnable."""
+    """A thread in state R ran zero seconds ago and waits for nothing."""
     stat = copied.proc / "4100" / "task" / "4101" / "stat"
     stat.write_text(stat.read_text().replace(") S ", ") R "))
     found = threads(copied, 4100, full=True, child=Inline())
 
     assert (found[1].ran_ago_seconds, found[1].wait) == (0.0, None)
-    assert runnable(found) == 1
 
 
 @pytest.mark.parametrize("wchan", ["futex_wait_queue", "futex_do_wait", "futex_wait_queue_me"])
