@@ -18,6 +18,7 @@ import msgspec
 from perfwatch.errors import SessionUnreadable
 from perfwatch.probes import readings as r
 from perfwatch.session import LONGEST_SESSION_BYTES, SCHEMA, Session
+from perfwatch.storing.damage import DAMAGED
 from perfwatch.storing.redaction import redact_tree
 from perfwatch.storing.segments import EVENTS, READINGS, STACKS
 from perfwatch.storing.writer import STALLED_SECONDS, Writer
@@ -266,7 +267,7 @@ class _Leftovers:
                         entries.append(decoder.decode(line))
                 except msgspec.ValidationError:  # well-formed JSON of a kind that we do not know
                     self.unknown.append(line)
-                except (msgspec.DecodeError, RecursionError):
+                except DAMAGED:
                     self.skipped += 1
         except PermissionError:
             raise

@@ -17,6 +17,7 @@ from perfwatch.probes.pressure import RESOURCES, parse_pressure
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import Cgroup, Pressure
 
+MOUNT_ADVICE = "sudo mount -t cgroup2 none /sys/fs/cgroup (in a container: run it with --cgroupns=private)"
 _V1_UNLIMITED_BYTES = 2**62  # version 1 says "no limit" with a page-aligned 2**63
 
 
@@ -63,7 +64,7 @@ class CgroupProbe:
         if not levels:
             raise Unavailable(
                 "no cgroup file system is in sight here: CPU quota, memory limit and freezer cannot be seen",
-                "start the container with -v /sys/fs/cgroup:/sys/fs/cgroup:ro",
+                MOUNT_ADVICE,
             )
         return [
             Cgroup(

@@ -163,7 +163,10 @@ class Stacks:
         if "os error 2" in text or "os error 3" in text or "No such process" in text:
             return Unavailable(f"pid {pid} is no more")
         if "Failed to find python version" in text:
-            return Unavailable(f"pid {pid} is not a Python process, or its CPython is newer than this py-spy knows")
+            return Unavailable(
+                f"pid {pid} is not a Python process, or its CPython is newer than this py-spy knows",
+                "pip install --upgrade py-spy",
+            )
         if "Failed to find a python interpreter" in text or "interpreter address" in text:
             return Unavailable(f"the interpreter of pid {pid} is starting or ending")
         message = " ".join(text.partition("Stack backtrace:")[0].split())[:_LONGEST_TEXT]

@@ -64,6 +64,15 @@ def test_a_missing_py_spy_is_denied_with_the_command_that_installs_it() -> None:
     assert (found.status, found.fix) == ("denied", "pip install 'py-spy>=0.4'")
 
 
+def test_a_py_spy_that_does_not_answer_is_told_as_that(tmp_path: Path) -> None:
+    """It lies on a mount that has gone, or is a script around one that waits."""
+    silent = tmp_path / "py-spy"
+    silent.write_text("#!/bin/sh\nexec sleep 1000\n")
+    silent.chmod(0o755)
+
+    assert "gave no answer within" in checkup.py_spy(str(silent)).finding
+
+
 def test_a_py_spy_that_is_too_old_is_denied(tmp_path: Path) -> None:
     """Before 0.4 it did not tell the thread ids."""
     old = tmp_path / "py-spy"

@@ -210,6 +210,16 @@ def test_shells_can_complete(shell: str) -> None:
     assert "_PERFWATCH_COMPLETE" in result.stdout
 
 
+@pytest.mark.parametrize("name", ["explain", "drill"])
+def test_names_of_causes_and_drills_are_completed(name: str) -> None:
+    """What a shell asks when the user presses the tab key."""
+    words = {"COMP_WORDS": f"perfwatch {name} stuck_w", "COMP_CWORD": "2", "_PERFWATCH_COMPLETE": "complete_bash"}
+    program = Path(sys.executable).with_name("perfwatch")
+    done = subprocess.run([program], capture_output=True, text=True, timeout=60, env={**os.environ, **words})
+
+    assert "stuck_worker" in done.stdout.split()
+
+
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
 @pytest.mark.parametrize("arguments", [("replay",), ("replay", "--json"), ("top", "--once")], ids=" ".join)
 def test_letters_that_stdout_has_not_cost_neither_the_verdict_nor_its_exit_code(

@@ -9,6 +9,7 @@ import pytest
 
 from perfwatch.commands import COMMANDS
 from perfwatch.errors import EXIT_CODES
+from perfwatch.triage.rule import Rule
 from perfwatch.triage.rules import RULES
 
 NAMES = [command.__name__.rpartition(".")[2] for command in COMMANDS]
@@ -30,6 +31,14 @@ def test_every_command_is_in_the_readme(readme: str, name: str) -> None:
 def test_every_cause_is_in_the_readme(readme: str, cause: str) -> None:
     """The word of the verdict can be searched for."""
     assert f"`{cause}`" in readme
+
+
+@pytest.mark.parametrize("rule", RULES, ids=[rule.CAUSE.name for rule in RULES])
+def test_the_readme_says_of_a_cause_what_explain_says(readme: str, rule: Rule) -> None:
+    """Its first sentence, but for the state, under whose heading it stands."""
+    sentence = (rule.__doc__ or "").partition("\n\n")[0].removeprefix("Busy: ").removeprefix("Healthy: ")
+
+    assert f"| `{rule.CAUSE.name}` | {sentence} |" in readme
 
 
 @pytest.mark.parametrize("state", sorted(EXIT_CODES))

@@ -1,4 +1,4 @@
-"""What is told when a verdict follows another: news once, and a retraction only where a job goes on as it should."""
+"""What is told when a verdict follows another: news once, and a retraction only where a job goes on."""
 
 import pytest
 
@@ -7,6 +7,7 @@ from perfwatch.watching.news import News, Teller
 from tests.sessions import session, verdict
 
 SUSPECTED = Suspect(state="hung", cause="stalled_collective", silent_seconds=30.0, decides_in_seconds=30.0)
+CRAWLS = Suspect(state="slow", cause="retrying", silent_seconds=30.0, decides_in_seconds=30.0)
 
 
 def said(state: str, cause: str | None, suspect: Suspect | None = None, frame: str | None = None) -> Verdict:
@@ -18,7 +19,13 @@ def said(state: str, cause: str | None, suspect: Suspect | None = None, frame: s
 @pytest.mark.parametrize(
     ("before", "after", "kind", "text"),
     [
-        (said("inconclusive", None, SUSPECTED), said("slow", "straggling_rank"), "verdict", "it is slow"),
+        (said("inconclusive", None, CRAWLS), said("slow", "retrying"), "verdict", "it is slow"),
+        (
+            said("inconclusive", None, SUSPECTED),
+            said("slow", "straggling_rank"),
+            "retraction",
+            "moves again: it is slow",
+        ),
         (
             said("inconclusive", None, SUSPECTED),
             said("healthy", "balanced"),
@@ -37,10 +44,10 @@ def said(state: str, cause: str | None, suspect: Suspect | None = None, frame: s
         ),
     ],
 )
-def test_what_was_suspected_is_taken_back_by_a_job_that_is_well(
+def test_what_was_suspected_is_taken_back_by_a_job_that_goes_on(
     before: Verdict, after: Verdict, kind: str, text: str
 ) -> None:
-    """One that is slow confirms that something was wrong; one that hung and goes on has moved, however slowly."""
+    """One that seemed slow and is has not; one that hung, or seemed to, and goes on has moved, however slowly."""
     told: list[News] = []
     teller = Teller(session(), None, told.append)
     teller.tell(before, 10.0)

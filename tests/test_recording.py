@@ -71,6 +71,21 @@ def test_a_torn_last_line_is_left_out_and_counted(folder: Path) -> None:
     assert torn.skipped == 1
 
 
+def test_a_line_with_a_byte_that_is_no_letter_is_left_out_and_counted(folder: Path) -> None:
+    """The disk has turned one bit; the decoder has an error of another kind for what is no UTF-8."""
+    whole = load(folder)
+    file = folder / "readings-0001.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    place = lines[1].index(b'"type":"') + len(b'"type":"')
+    lines[1] = lines[1][:place] + b"\xff" + lines[1][place + 1 :]
+    file.write_bytes(b"".join(lines))
+
+    turned = load(folder)
+
+    assert len(turned.records) == len(whole.records) - 1
+    assert turned.skipped == 1
+
+
 def test_every_prefix_can_be_loaded(folder: Path) -> None:
     """Several readers may follow while one writer writes, and they see it at any byte."""
     file = folder / "readings-0001.jsonl"

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from perfwatch.errors import SessionUnwritable
+from perfwatch.probes.cgroup import MOUNT_ADVICE
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.external import run_together
 from perfwatch.probes.filesystem import Filesystem
@@ -90,6 +91,8 @@ def py_spy(command: str | None = None) -> Ability:
         return denied("stacks", "py-spy is not installed", MISSING_ADVICE)
     (ended,) = run_together([[command, "--version"]], DEADLINE_SECONDS)
     version = re.search(r"(\d+)\.(\d+)[.\d]*", ended.output.decode(errors="replace"))
+    if ended.returncode is None:
+        return denied("stacks", f"{command} gave no answer within {DEADLINE_SECONDS:g} s", MISSING_ADVICE)
     if ended.returncode != 0 or version is None:
         return denied("stacks", f"{command} does not run: {ended.errors[:100]}", MISSING_ADVICE)
     if (int(version[1]), int(version[2])) < PY_SPY_MINIMUM:
@@ -170,7 +173,7 @@ def cgroup(filesystem: Filesystem) -> Ability:
         return denied(
             "cgroup",
             "no cgroup file system is in sight: CPU throttling and OOM kills stay unseen",
-            "sudo mount -t cgroup2 none /sys/fs/cgroup (in a container: run it with --cgroupns=private)",
+            MOUNT_ADVICE,
         )
     versions = " and ".join({"cgroup2": "version 2", "cgroup": "version 1"}[kind] for kind in kinds)
     return possible("cgroup", f"{versions} mounted")

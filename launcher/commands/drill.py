@@ -7,8 +7,16 @@ from typing import Annotated
 import typer
 
 
+def _drills(incomplete: str) -> list[str]:
+    from perfwatch.drills import DRILLS
+
+    return [one.name for one in DRILLS if one.name.startswith(incomplete)]
+
+
 def drill(
-    name: Annotated[str | None, typer.Argument(help="A drill or a cause; without it, list them all.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="A drill or a cause; without it, list them all.", autocompletion=_drills)
+    ] = None,
     every: Annotated[bool, typer.Option("--all", help="Run the gauntlet: every drill, at every strength.")] = False,
     only: Annotated[str, typer.Option(help="With --all: these drills or causes, separated by commas.")] = "",
     strength: Annotated[str, typer.Option(help="loud, quiet or masked; several separated by commas with --all.")] = "",

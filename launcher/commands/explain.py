@@ -5,9 +5,18 @@ from typing import Annotated
 import typer
 
 
+def _causes(incomplete: str) -> list[str]:
+    from perfwatch.triage.rules import RULES
+
+    return [name for rule in RULES for name in (rule.CAUSE.name, *rule.CAUSE.also) if name.startswith(incomplete)]
+
+
 def explain(
     cause: Annotated[
-        str | None, typer.Argument(help="The cause that a verdict names, or a state; without it, list them all.")
+        str | None,
+        typer.Argument(
+            help="The cause that a verdict names, or a state; without it, list them all.", autocompletion=_causes
+        ),
     ] = None,
 ) -> None:
     """Say what a cause means.

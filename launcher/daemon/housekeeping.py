@@ -14,6 +14,7 @@ import msgspec
 
 from perfwatch.errors import SessionUnreadable
 from perfwatch.recording import load_session
+from perfwatch.storing.damage import DAMAGED
 
 MOST_SESSIONS = 1000
 LEAST_FREE_BYTES = 256 * 2**20  # on a disk that others fill up: our old recordings are the first to make room
@@ -119,7 +120,7 @@ def _calm(events: Path) -> bool:
     for line in lines:
         try:
             told = msgspec.json.decode(line, type=_Event).verdict
-        except msgspec.MsgspecError:
+        except DAMAGED:
             continue
         if told is not None and told.state in REMARKABLE and told.cause not in HARMLESS_ENDS:
             return False

@@ -11,6 +11,7 @@ import msgspec
 from perfwatch.errors import NoSuchTarget, UsageError
 from perfwatch.fleet import pool
 from perfwatch.fleet.engine import Answer, Heard, found
+from perfwatch.storing.damage import DAMAGED
 
 SERVER_SECONDS = 20.0
 ENDED = ("Failed", "Succeeded")  # phases in which no container runs any more, as of a try that was given up
@@ -153,5 +154,5 @@ def _pods(command: list[str]) -> list[_Pod]:
         raise UsageError(f"kubectl failed: {pool.last_line(done.stderr.decode(errors='replace'))}", by_hand)
     try:
         return msgspec.json.decode(done.stdout, type=_Pods).items
-    except msgspec.DecodeError as error:
+    except DAMAGED as error:
         raise UsageError(f"kubectl answered what cannot be read: {error}", by_hand) from None

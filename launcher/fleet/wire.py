@@ -16,6 +16,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from perfwatch.storing.damage import DAMAGED
 from perfwatch.triage.fleet.snapshot import SCHEMA, Snapshot
 
 MARK = "perfwatch-snapshot"
@@ -79,7 +80,7 @@ def _unpacked(text: str, check: str) -> Snapshot:
         raise Garbled(f"its answer unpacks to more than {LONGEST_SNAPSHOT_BYTES // 2**20} MiB")
     try:
         snapshot = _DECODER.decode(data)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except DAMAGED as error:
         raise Garbled(f"its answer is not what a snapshot is: {error}") from None
     _check(snapshot)
     return snapshot

@@ -22,6 +22,7 @@ import msgspec
 
 from perfwatch.errors import SessionUnreadable
 from perfwatch.recording import LONGEST_LINE_BYTES, load_session
+from perfwatch.storing.damage import DAMAGED
 from perfwatch.storing.redaction import redact_tree
 
 _OURS = re.compile(r"session\.json|events\.jsonl|(?:readings|stacks)(?:-\d+)?\.jsonl")
@@ -72,7 +73,7 @@ def bundle(folder: Path, output: IO[bytes], progress: Callable[[int, int], None]
                     read += len(line)
                     try:
                         redacted.write(msgspec.json.encode(redact_tree(msgspec.json.decode(line))) + b"\n")
-                    except (msgspec.MsgspecError, UnicodeDecodeError):
+                    except DAMAGED:
                         dropped += 1
                     progress(read, total)
                 archive.addfile(_header(f"{folder.name}/{name}", redacted.tell(), created), _rewound(redacted))

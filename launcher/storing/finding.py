@@ -13,6 +13,7 @@ from perfwatch.errors import SessionUnreadable
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.probe import Unavailable
 from perfwatch.session import DEADLINE_SECONDS, LONGEST_SESSION_BYTES, SNAPSHOT, homes_of_sessions
+from perfwatch.storing.damage import DAMAGED
 
 NEWEST = 5  # that are offered where none of a name is found
 
@@ -105,7 +106,7 @@ def _meant(found: list[Dated]) -> str:
         try:
             with open(os.path.join(folder, "session.json"), "rb") as file:
                 mode = msgspec.json.decode(file.readline(LONGEST_SESSION_BYTES), type=_Mode).mode
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, *DAMAGED):
             mode = ""  # whoever opens it says what is wrong with it
         if mode != SNAPSHOT:
             return folder

@@ -9,6 +9,7 @@ import msgspec
 
 from perfwatch.probes import readings as r
 from perfwatch.recording import LONGEST_LINE_BYTES, Event, Record, load_session
+from perfwatch.storing.damage import DAMAGED
 from perfwatch.storing.segments import EVENTS, READINGS, STACKS
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
@@ -145,7 +146,7 @@ class Follower:
                 record = _RECORD.decode(line)
                 self.history.add(record.at, record.reading)
                 self._newest = max(self._newest, record.at)
-        except (msgspec.MsgspecError, RecursionError):  # torn, or of a newer version
+        except DAMAGED:  # torn, or of a newer version
             self.skipped += 1
             return False
         return True

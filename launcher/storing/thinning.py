@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from perfwatch.storing.damage import DAMAGED
+
 FULL, THINNED, STRIPPED = 0, 1, 2
 THINNED_SECONDS = 10.0
 # Readings that stay true after they were made: without them the rest cannot be read.
@@ -43,7 +45,7 @@ def kept(lines: Iterable[bytes], level: int) -> Iterator[bytes]:
     for line in lines:
         try:
             decoded = _LINE.decode(line)
-        except msgspec.MsgspecError:
+        except DAMAGED:
             continue
         if decoded.at >= window_ends:
             yield from window.values()
@@ -61,7 +63,7 @@ def at_of(line: bytes) -> float:
     """When a reading was made, in seconds since the session began; 0.0 for a damaged line."""
     try:
         return _LINE.decode(line).at
-    except msgspec.MsgspecError:
+    except DAMAGED:
         return 0.0
 
 
@@ -71,7 +73,7 @@ def without_verdict(line: bytes) -> bytes:
         event = msgspec.json.decode(line)
         event.pop("verdict", None)
         return msgspec.json.encode(event) + b"\n"
-    except (msgspec.MsgspecError, AttributeError):
+    except (*DAMAGED, AttributeError):
         return b""
 
 

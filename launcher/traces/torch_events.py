@@ -16,6 +16,7 @@ from typing import IO
 import msgspec
 
 from perfwatch.errors import TraceUnreadable
+from perfwatch.storing.damage import DAMAGED
 
 CHUNK_BYTES = 2**20
 LARGEST_BYTES = 4 * 2**30  # unpacked: a gzip bomb ends here
@@ -114,7 +115,7 @@ def _body(pending: bytes, path: Path) -> tuple[bytes, bool]:
 def _decoded(decoder: "msgspec.json.Decoder[Event]", piece: bytes, path: Path) -> Event:
     try:
         return decoder.decode(piece.lstrip(_BETWEEN) + b"}")
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except DAMAGED as error:
         raise TraceUnreadable(f"{path}: an event cannot be read: {error}") from None
 
 

@@ -11,11 +11,12 @@ from perfwatch.recording import Recording
 from perfwatch.triage.cards.efficiency import efficiency
 from perfwatch.triage.case import Case
 from perfwatch.triage.contradicted import uncontradicted
-from perfwatch.triage.hang import who
+from perfwatch.triage.hang import silent_seconds, who
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.measured import measured_by
 from perfwatch.triage.moving.motion import moves
-from perfwatch.triage.patience import wakes_soon
+from perfwatch.triage.moving.working import goes_on
+from perfwatch.triage.patience import temporal, wakes_soon
 from perfwatch.triage.ranks.absence import in_collective
 from perfwatch.triage.ranks.lateness import who_train
 from perfwatch.triage.roles.restarts import unproven
@@ -44,6 +45,8 @@ SHOWN = 4
 SHOWN_LINKS = 12
 RANK = re.compile(r"\branks?\b(?!\.)")  # the word, and not the name of a file
 DUMP = re.compile(r"py-spy dump .*--pid (\d+)$")
+UNNAMED = "unknown"  # in place of a cause, where none can be told
+UNEXPLAINED = 0.3  # confidence of a hang without a name: half of what the least sure verdict needs
 STANDS_SECONDS = 2.0  # longer than the waits within a healthy step, shorter than any patience
 MOVING = ("slow", "healthy")  # states that a job which may be hung cannot be called yet
 
@@ -207,8 +210,12 @@ def _as_seen(case: Case, verdict: Verdict) -> Verdict:
     rank, chain = next(absent, next(iter(case.chains.items()), (0, None)))
     if chain is None:
         return verdict
+    suspect = _stuck_somehow(case)
     return msgspec.structs.replace(
         verdict,
+        confidence=0.0 if suspect is None else UNEXPLAINED,
+        suspect=suspect,
+        silent_seconds=None if suspect is None else suspect.silent_seconds,
         summary=f"no cause can be named: {who(chain)} {doing(chain.awaited)} ({case.progress[rank].basis})",
         wait_chain=tuple(link for one in case.chains.values() for link in one.links)[:SHOWN_LINKS],
         next=_possible(
@@ -220,6 +227,18 @@ def _as_seen(case: Case, verdict: Verdict) -> Verdict:
             ),
         ),
     )
+
+
+def _stuck_somehow(case: Case) -> Suspect | None:
+    """A hang without a name: no stack can be read, and the kernel remembers that no training thread ran for the whole patience."""
+    if case.lacks("stacks") is None or len(case.still_chains) < len(case.chains):
+        return None
+    if any(wakes_soon(case, chain.end) or goes_on(case, chain) for chain in case.still_chains):
+        return None
+    silent = min((silent_seconds(case, chain) for chain in case.still_chains), default=0.0)
+    if silent < temporal(case):
+        return None
+    return Suspect(state="hung", cause=UNNAMED, silent_seconds=round(silent, 1), decides_in_seconds=0.0)
 
 
 def _resting_on(case: Case, finding: Finding | None, missing: tuple[Missing, ...]) -> Verdict:

@@ -19,7 +19,7 @@ MOST_EVENTS = 64  # in memory
 INCIDENTS = ("hung", "slow", "gone")  # how it came to that is worth keeping
 MOVING = ("healthy", "slow", "busy")
 STEPPING = ("healthy", "slow")  # states of a job that makes steps
-WELL = ("healthy", "busy")  # what was suspected of a job that is slow was not for nothing
+WELL = ("healthy", "busy")
 
 
 class Sink(Protocol):
@@ -55,6 +55,7 @@ class Teller:
         self._cause: str | None = None
         self._told_of: tuple[int, str] | None = None
         self._told_at = 0.0
+        self._feared = False  # whether a hang was told, or suspected: then a job that is slow moves again, too
         self._slow = ToldSlow()
         self._session = session
         self._sink = sink
@@ -88,9 +89,7 @@ class Teller:
                 return  # a hang that was told stands until the job moves: it is looked at less often now
             kind, text = "suspicion", verdict.summary.removeprefix("suspected: ")
             text = text if verdict.suspect is not None else _since(late_seconds) + text
-        elif (self.state == "hung" and verdict.state in MOVING) or (
-            self.state == "inconclusive" and verdict.state in WELL
-        ):
+        elif verdict.state in (MOVING if self._feared else WELL) and self.state in ("hung", "inconclusive"):
             kind, text = "retraction", f"moves again: {verdict.summary}"
         elif self.state == "slow" and verdict.state in WELL:
             over = "no longer slow" if verdict.state == "healthy" else f"{self._cause} is not seen any more"
@@ -101,6 +100,7 @@ class Teller:
         elif verdict.state != "inconclusive":
             self._slow.clear()
         self._told_at = at
+        self._feared = "hung" in (verdict.state, verdict.suspect.state if verdict.suspect is not None else "")
         self.state, self._cause, self._told_of = verdict.state, verdict.cause, _blamed(verdict)
         self.events.append(Event(at, self._session.created + at, kind, text, verdict))
         del self.events[1:-MOST_EVENTS]  # the first one says when it began

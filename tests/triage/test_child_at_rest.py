@@ -71,3 +71,21 @@ def test_a_script_whose_brief_programs_work_is_waited_for(used: dict[str, float]
 def test_a_script_that_is_not_seen_to_sleep_is_not_said_to_hang() -> None:
     """What it starts uses little, but nobody knows what that is about."""
     assert judged(waits("rsync", "ssh", "sleep"), STOPPED + 130.0).state == "inconclusive"
+
+
+def test_a_program_that_sleeps_until_a_time_that_is_known_is_no_hang() -> None:
+    """``subprocess.run(["sleep", "200"])``, whatever the patience: a cool-down, a window, a round of others."""
+    history = job(1)
+    history.add(STOPPED, process(SCRIPT, FIRST, "sleep 200"))
+    stands(history, FIRST, WAITS, Wait(call="wait4", number=61, kind="child", forever=True, child_pid=SCRIPT), UNTIL)
+    rest = Wait(call="clock_nanosleep", number=230, kind="sleep", remaining_seconds=200.0)
+    stands(history, SCRIPT, (), rest, UNTIL)
+    for at in looks(STOPPED, UNTIL):
+        history.add(at, ProcessUsage(pid=SCRIPT, state="S", threads=1, cpu_seconds=0.001, children_cpu_seconds=0.0,
+                                     major_faults=0, minor_faults=0, resident_bytes=2**20, read_chars=0, written_chars=0))  # fmt: skip
+
+    for seconds in (30.0, 130.0):
+        said = judged(history, STOPPED + seconds)
+
+        assert (said.state, said.cause) == ("busy", "waiting_on_work")
+        assert "wakes in" in said.summary

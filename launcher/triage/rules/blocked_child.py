@@ -32,6 +32,7 @@ from perfwatch.triage.waits.child_at_rest import Rest, at_rest
 from perfwatch.triage.waits.forked import forked_with_a_lock
 from perfwatch.triage.waits.full_pipe import of_its_pipe
 from perfwatch.triage.waits.node import NATIVE_WAIT, node_of, silence
+from perfwatch.triage.waits.sleeping import asleep_for
 from perfwatch.triage.waits.threads import OTHERS_MOVE
 
 CAUSE = Cause("blocked_child", "hung", "user_code", (Process, Thread))
@@ -48,6 +49,8 @@ def judge(case: Case) -> Outcome:
     for chain in case.still_chains:
         end = chain.end
         child = _child(case, chain)
+        if asleep_for(case, chain) is not None:
+            continue  # when it comes back is known
         if "child" in chain.through and child is not None and (rests := at_rest(case, chain, child)) is not None:
             return _finding(case, chain, child, DOZING * temporal(case), rests)
         if end.kind in ("dead", "stopped", "traced") or not end.still or wakes_soon(case, end) or goes_on(case, chain):

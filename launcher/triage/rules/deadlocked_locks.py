@@ -53,6 +53,7 @@ from perfwatch.triage.waits.releasing import (
     turn_of,
     until_released,
     waits_too,
+    who_wakes,
     why_nobody_comes,
 )
 from perfwatch.triage.waits.threads import A_TASK, OTHERS_MOVE, OUTSIDE_HELD, awaited
@@ -108,6 +109,7 @@ def _finding(case: Case, chain: Chain) -> Finding:
     told = why_nobody_comes(end, lock, beside, loops, elsewhere=elsewhere, moving=moving)
     if own is not None:
         lock, told = f"a lock that it has taken itself at {show(own)}", ""
+    told += who_wakes(case, chain) if moving else ""
     told += "".join(f"; {named(p, end.node.pid)} blocks its own event loop" for p in blocking[:1])
     told += "".join(f"; {one.told}" for one in ended[:3])
     found = hung(

@@ -1,6 +1,6 @@
 """Who may still release a lock: threads that work, and threads that rest for a while and come back; and what each waits for."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from perfwatch.probes.readings import Frame, Thread
 from perfwatch.triage.case import Case
@@ -63,18 +63,28 @@ def another_rank_may(case: Case, chain: Chain) -> bool:
 def until_released(case: Case, chain: Chain) -> float:
     """The silence after which the threads that rest now, and may release it when they come back, have done so."""
     silent = silent_seconds(case, chain)
-    waited = 0.0
     if silent > ROUNDS * LONG_SLEEP_SECONDS:
-        return waited
+        return 0.0
+    waited = max((silent + left + MARGIN_SECONDS for _, left in _at_rest(case, chain, silent)), default=0.0)
+    others = (one for one in other_threads(case.history, case.job, chain.end.node) if may_act(case.history, one))
+    due = max((due_seconds(case, one, silence(case.history, one) or 0.0) for one in others), default=0.0)
+    return max(waited, silent + due) if due else waited
+
+
+def _at_rest(case: Case, chain: Chain, silent: float) -> Iterator[tuple[Node, float]]:
+    """Threads that rest, and may release it when they wake, with the seconds until then; none that has come and gone meanwhile."""
     for other in releasers(case.history, case.job, chain.end.node):
         left = other.wait.remaining_seconds if other.wait is not None else None
         grown = case.history.growth(Thread, other.pid, other.tid, of=lambda t: t.voluntary_switches, seconds=silent)
         longest = LONG_SLEEP_SECONDS if other.pid == chain.end.node.pid else MEANT_SECONDS
         if left is not None and left <= longest and (grown is None or grown[0] < ROUNDS):
-            waited = max(waited, silent + left + MARGIN_SECONDS)
-    others = (one for one in other_threads(case.history, case.job, chain.end.node) if may_act(case.history, one))
-    due = max((due_seconds(case, one, silence(case.history, one) or 0.0) for one in others), default=0.0)
-    return max(waited, silent + due) if due else waited
+            yield other, left
+
+
+def who_wakes(case: Case, chain: Chain) -> str:
+    """The first of those, in words that follow on what is waited for; empty where nobody rests."""
+    found = min(_at_rest(case, chain, silent_seconds(case, chain)), key=lambda one: one[1], default=None)
+    return f"; {named(found[0], chain.end.node.pid)}, which wakes in {found[1]:.0f} s, may" if found is not None else ""
 
 
 def blocked_beside(case: Case, chain: Chain) -> list[Node]:

@@ -26,13 +26,7 @@ def sleeps_until(case: Case, cause: Cause) -> Iterator[Finding]:
         end, node = chain.end, chain.end.node
         if (locked := holder_wakes(case, end)) is not None:
             yield _holder_sleeps(case, cause, chain, locked)
-        if end.kind not in ("sleep", "pipe_empty") or not end.still or not wakes_soon(case, end):
-            continue
-        left = (node.wait.remaining_seconds or 0.0) - (case.at - node.thread_at) if node.wait is not None else 0.0
-        least = LEAST_SECONDS if node == chain.start else case.patience_seconds  # a worker's naps may be what is slow
-        if left <= 0.0 or max(left, end.silent_seconds or 0.0) < least or node.stack is None:
-            continue
-        if next_try_seconds(case, node) is not None or only_asks(case.history, node):
+        if (left := asleep_for(case, chain)) is None:
             continue
         does = "sleeps" if end.kind == "sleep" else "waits at a pipe of its own"
         waits = "" if node == chain.start else ", and the training thread waits for it"
@@ -50,6 +44,25 @@ def sleeps_until(case: Case, cause: Cause) -> Iterator[Finding]:
             next=(f"perfwatch attach {chain.start.pid} --watch",),
             silent_seconds=round(end.silent_seconds or 0.0, 1),
         )
+
+
+def asleep_for(case: Case, chain: Chain) -> float | None:
+    """Seconds until the end of a chain wakes from one long sleep, soon enough to be meant; None where it does not sleep, naps, or asks."""
+    end, node = chain.end, chain.end.node
+    if end.kind not in ("sleep", "pipe_empty") or not end.still or not wakes_soon(case, end):
+        return None
+    left = (node.wait.remaining_seconds or 0.0) - (case.at - node.thread_at) if node.wait is not None else 0.0
+    least = LEAST_SECONDS if node == chain.start else case.patience_seconds  # a worker's naps may be what is slow
+    if left <= 0.0 or max(left, end.silent_seconds or 0.0) < least:
+        return None
+    asks = next_try_seconds(case, node) is not None or only_asks(case.history, node)
+    return None if asks or (node.stack is None and not _is_a_program_of_its_own(case, chain)) else left
+
+
+def _is_a_program_of_its_own(case: Case, chain: Chain) -> bool:
+    """Whether the training thread waits for just this process, which runs no Python: of a script that it were a part of it may be a nap."""
+    member = case.job.members.get(chain.end.node.pid)
+    return member is not None and not member.process.python and case.job.branch(member.pid, chain.start.pid) == member
 
 
 def _holder_sleeps(case: Case, cause: Cause, chain: Chain, left: float) -> Finding:

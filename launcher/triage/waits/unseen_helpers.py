@@ -86,7 +86,11 @@ def _native(case: Case, chain: Chain) -> str:
     if not known or any(one.name.startswith(OF_NCCL) for one in looks):
         return ""
     found = next((one for one in looks if one.tid not in known and _listens(case, one)), None)
-    return f"thread {found.name or found.tid} of native code does" if found is not None else ""
+    if found is None:
+        return ""
+    program = case.job.members[node.pid].process.name if node.pid in case.job.members else ""
+    named = f" {found.name}" if found.name and found.name != program else ""  # else it bears the program's, as all do
+    return f"a thread{named} of native code (tid {found.tid}) does"
 
 
 def _listens(case: Case, thread: Thread) -> bool:
