@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from perfwatch.probes.stat import stat_fields
 from perfwatch.running.channel import Message
 from perfwatch.running.lock import HOMES, places, roots
 
@@ -194,7 +195,7 @@ def _places(pid: int, homes: tuple[Path, ...], proc: Path) -> Iterator[Path]:
 def _ancestors(pid: int, proc: Path) -> Iterator[int]:
     while pid > 1:
         try:
-            pid = int((proc / str(pid) / "stat").read_bytes().rsplit(b")", 1)[1].split()[1])
+            pid = int(stat_fields(proc / str(pid))[1])
         except (OSError, IndexError):
             return
         if pid > 1:  # init is everybody's ancestor

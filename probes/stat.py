@@ -6,6 +6,7 @@ raise ``Absent``, as if the file were gone.
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from perfwatch.probes.filesystem import Absent
 
@@ -32,6 +33,14 @@ class Stat:
     processor: int  # on which it last ran
     block_delay_seconds: float
     wait_status: int  # of a zombie, as wait(2) encodes it; 0 where we may not ptrace it
+
+
+def stat_fields(entry: Path) -> list[bytes]:
+    """Those of stat(5) that follow the name, which may hold spaces and parentheses; ``[0]`` is the state, field 3.
+
+    For whoever needs one of them of a process or thread, ``entry`` below /proc. Raises OSError or IndexError: it has ended.
+    """
+    return (entry / "stat").read_bytes().rsplit(b")", 1)[1].split()
 
 
 def parse_stat(text: str) -> Stat:

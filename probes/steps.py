@@ -39,6 +39,7 @@ from pathlib import Path
 
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import Reading, Steps, ThreadError, Traceback
+from perfwatch.probes.stat import stat_fields
 from perfwatch.probes.tail import tail
 
 MAGIC = b"PWSTEPS2"
@@ -161,7 +162,7 @@ class StepCounter:
 
     def _started(self, pid: int) -> int | None:
         try:
-            return int((self._proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[19])
+            return int(stat_fields(self._proc / str(pid))[19])
         except (OSError, ValueError, IndexError):
             return None
 

@@ -18,6 +18,7 @@ from perfwatch.probes.external import Finished
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import Frame, ProbeCall, Reading, Stack, StackFailure
 from perfwatch.probes.stacks import MISSING_ADVICE, Stacks, find_py_spy, left_traced, parse_dump
+from perfwatch.probes.stat import stat_fields
 from perfwatch.report.folding import MOST_IN_FULL, as_text, heading
 from perfwatch.triage.fleet.folding import Folded, Place, fold
 from perfwatch.triage.words.frames import show
@@ -249,6 +250,6 @@ def _threads(pid: int, proc: Path) -> list[int]:
 
 def _state(pid: int, tid: int, proc: Path) -> str:
     try:
-        return (proc / str(pid) / "task" / str(tid) / "stat").read_text().rpartition(")")[2].split()[0]
+        return stat_fields(proc / str(pid) / "task" / str(tid))[0].decode()
     except (OSError, IndexError):
         return ""

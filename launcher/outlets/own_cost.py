@@ -4,6 +4,8 @@ import os
 import resource
 from pathlib import Path
 
+from perfwatch.probes.stat import stat_fields
+
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -23,7 +25,7 @@ def own_cost(proc: Path = Path("/proc")) -> tuple[float, int]:
     seconds, resident = ended.ru_utime + ended.ru_stime, 0
     for pid in (os.getpid(), *_children(proc)):
         try:
-            fields = (proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+            fields = stat_fields(proc / str(pid))
             resident += int((proc / str(pid) / "statm").read_bytes().split()[1]) * PAGE_BYTES
         except (OSError, IndexError):
             continue  # it ended just now

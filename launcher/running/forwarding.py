@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfwatch.linux import REALTIME_MINIMUM, Arrival
+from perfwatch.probes.stat import stat_fields
 
 VERDICT_SIGNAL = REALTIME_MINIMUM + 8
 TRIGGERS = {
@@ -82,7 +83,7 @@ def catchers(root: int, number: int, proc: Path = Path("/proc")) -> tuple[int, .
 
 def _parent(entry: Path) -> int | None:
     try:
-        return int((entry / "stat").read_bytes().rsplit(b")", 1)[1].split()[1])
+        return int(stat_fields(entry)[1])
     except (OSError, IndexError):
         return None  # it ended while we looked
 

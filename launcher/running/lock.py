@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
+from perfwatch.probes.stat import stat_fields
 from perfwatch.probes.tail import tail
 from perfwatch.running.job_key import job_key, rank_in
 
@@ -173,7 +174,7 @@ def _may_name(folder: Path, pid: int) -> bool:
 def start_ticks(pid: int, proc: Path = Path("/proc")) -> int | None:
     """Field 22 of stat: with the pid, the identity of a process. None when there is no such process."""
     try:
-        return int((proc / str(pid) / "stat").read_bytes().rsplit(b")", 1)[1].split()[19])
+        return int(stat_fields(proc / str(pid))[19])
     except (OSError, IndexError):
         return None
 

@@ -20,6 +20,7 @@ from perfwatch.triage.moving.motion import Motion, motion, python_threads, stack
 from perfwatch.triage.present import open_file
 from perfwatch.triage.roles.job import Job
 from perfwatch.triage.verdict import Missing
+from perfwatch.triage.waits.heartbeats import waits_forever
 from perfwatch.triage.waits.native_waits import in_native_code
 from perfwatch.triage.waits.node import End, Node, node_of
 from perfwatch.triage.words.frames import any_tag, tags, user_frame
@@ -82,7 +83,7 @@ def _behind_another(history: History, job: Job, node: Node) -> Found | None:
     The driver copies to pageable memory while it holds the context's lock (measured: a launch slept in a futex for as long as
     another thread stood in ``.item()``). Of a card that works this lasts for a moment.
     """
-    if not (_waits_for_ever(node) and polls(history, node.pid) and in_native_code(history, node)):
+    if not (waits_forever(node) and polls(history, node.pid) and in_native_code(history, node)):
         return None
     first = [one for one in waiting_for_cards(history, job, node.pid) if one.tid != node.tid]
     return (f"thread {first[0].name or first[0].tid}, which waits for the card", tuple(first), None) if first else None
@@ -97,7 +98,7 @@ def waiting_for_cards(history: History, job: Job, pid: int) -> list[Node]:
 
 def _unseen(history: History, pid: int, node: Node) -> Found | None:
     """A thread that stays at a synchronisation of a card which cannot be read."""
-    asleep = _waits_for_ever(node)
+    asleep = waits_forever(node)  # an event that was made to block does not spin
     if not asleep and not (_spins(node.state, node.motion) and _stays(node)):
         return None
     named = "device_sync" in node.inner  # torch's own function for it: there is a card, whether we see it or not
@@ -122,7 +123,7 @@ def _ran_lately(motion: Motion) -> bool:
 def awaited(history: History, node: Node, cards: Iterable[Regime]) -> Regime | None:
     """The card that a thread waits for, or None where it is not known to wait for one."""
     syncs = in_sync(history, node.stack)
-    asleep = _sleeps_on_device(history, node) or (syncs and _waits_for_ever(node))
+    asleep = _sleeps_on_device(history, node) or (syncs and waits_forever(node))
     if not asleep and not _spins(node.state, node.motion):
         return None
     engine = _is_autograd(node)
@@ -243,11 +244,6 @@ def unmonitored(history: History, pids: Iterable[int]) -> tuple[Missing, ...]:
 
 def _is_autograd(node: Node) -> bool:
     return node.thread is not None and node.thread.name.startswith(AUTOGRAD_THREADS)
-
-
-def _waits_for_ever(node: Node) -> bool:
-    """Asleep without a timeout: an event that was made to block does not spin."""
-    return node.wait is not None and node.wait.kind == "futex" and node.wait.forever
 
 
 def _spins(state: str | None, moved: Motion) -> bool:
