@@ -154,7 +154,8 @@ def _only_loads(case: Case, pid: int, data: float) -> bool:
     The kernel adds to a process what its reaped children have read and written (``do_io_accounting`` in fs/proc/base.c). Where
     these compute next to nothing, write nothing and read from no disk, all of it may be their libraries.
     """
-    reaped = _rate(case, pid, lambda usage: usage.children_cpu_seconds, AT_ONCE)
+    seen = case.history.latest(ProcessUsage, pid)
+    reaped = seen.reading.children_cpu_seconds if seen is not None else None  # ever: one a minute shows in no rate
     computed = _rate(case, pid, lambda usage: usage.cpu_seconds + (usage.children_cpu_seconds or 0.0), AT_ONCE)
     written = _rate(case, pid, lambda usage: usage.written_chars, AT_ONCE)
     fetched = _rate(case, pid, lambda usage: usage.read_bytes, AT_ONCE)

@@ -98,7 +98,9 @@ def _by_library(history: History, job: Job, node: Node) -> Edge | None:
     if node.wait is not None and node.wait.call in workers.FORKS and (young := workers.begun(history, job, node)):
         return _found(young, "child")
     if "child_wait" in inner or (node.wait is not None and node.wait.kind == "child"):
-        return _found(workers.child(history, job, node), "child")
+        # communicate() reads on where a child has ended and what it left behind still holds its output: the pipe tells more
+        outlived = other_end.outlived(history, job, node)
+        return None if outlived else _found(workers.child(history, job, node), "child")
     if "loader_stop" in inner and "mp_join" in inner:
         return ending("other", node, "workers that torch ends, with a time limit for each")
     if any_tag(inner, "mp_join", "spawn_join"):

@@ -15,6 +15,8 @@ def other_end(case: Case, end: End, *, opens: bool, writes: bool) -> tuple[str, 
     pipe, far = end.descriptor, "read" if writes else "write"
     if end.others:
         told = f"the {'reader' if writes else 'writer'} is {', '.join(f'pid {pid}' for pid in end.others[:3])}"
+        left = [m.pid for m in case.job.children(end.node.pid) if not m.alive] if not writes else []
+        told += f", and child {left[-1]}, which may have started it, has ended" if left else ""
         return told, not (writes and outside.asks_elsewhere(case, end))
     known = set(pipe.readers if writes else pipe.writers) if pipe is not None else set()
     if known - {end.node.pid} and not writes:
