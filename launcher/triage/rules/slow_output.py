@@ -5,7 +5,8 @@ What it means
 
 How it is recognised
     The training thread's samples are in logging or progress-bar frames, in a library that encodes a picture for a file, at a
-    line that prints or changes a database (be it of a hook), or blocked in writes to its stdout or stderr, and the loop goes on.
+    line that prints or changes a database (be it of a hook), or blocked in writes to its stdout, its stderr, or a pipe to a program
+    that collects what it is told, and the loop goes on.
 
 What it is mistaken for
     ``blocked_pipe``: nobody reads, and nothing moves any more. ``slow_checkpoint``: writes in save frames.
@@ -20,10 +21,11 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.held_back import held_back
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.rather_computes import rather_computes
 from perfwatch.triage.shares.saving import stores_rows, syncs_little
-from perfwatch.triage.slowness import WINDOW_SECONDS, slow, telling, worst
+from perfwatch.triage.slowness import slow, telling, worst
 from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.waits.devices import in_sync
 from perfwatch.triage.words.code import line_of
@@ -41,14 +43,13 @@ ADVICE = {
     PICTURES: "hand pictures to a thread or a process that encodes them",
     ROWS: "put the rows of many steps into one transaction (executemany)",
 }
-STANDARD_OUTPUTS = (1, 2)
 HALF = 0.5
 STANDS_SECONDS, LONGER = 2.0, 3.0  # times the longest write before
 
 
 def judge(case: Case) -> Outcome:
     """Fires when a working rank spends its time in output, and writes."""
-    found = worst(case, lambda rank, seen: max(_writing(case, rank, seen), _blocked(case, rank)) * _writes(case, rank))
+    found = worst(case, lambda rank, seen: max(_writing(case, rank, seen), held_back(case, rank)) * _writes(case, rank))
     if found is None:
         return None
     rank, seen, lost = found
@@ -65,7 +66,7 @@ def judge(case: Case) -> Outcome:
             case,
             f"pid {rank.pid}",
             ("stack", "prints or logs", _writing(case, rank, seen), f"{seen.samples} samples", "below 2 %"),
-            ("syscall", "blocked in write to stdout or stderr", _blocked(case, rank), "looks", "0 %"),
+            ("syscall", "blocked in a write that has to wait", held_back(case, rank), "looks", "0 %"),
         ),
         alternatives=(Alternative(cause="blocked_pipe", refuted_by="the writes go through, slowly"),),
         next=("write every hundredth step", ADVICE[what]),
@@ -128,13 +129,3 @@ def _writing(case: Case, rank: Member, seen: Profile) -> float:
     takes = max(last[1] - last[0], rests)
     lasts = last[1] >= seen.sights[-1].at and takes > max(STANDS_SECONDS, LONGER * usual)
     return seen.share_where(prints) if before and not lasts else 0.0
-
-
-def _blocked(case: Case, rank: Member) -> float:
-    looks = case.history.series(Thread, rank.pid, case.progress[rank.pid].thread, seconds=WINDOW_SECONDS)
-    inside = [
-        one
-        for one in looks
-        if one.reading.wait is not None and one.reading.wait.kind == "write" and one.reading.wait.fd in STANDARD_OUTPUTS
-    ]
-    return len(inside) / len(looks) if looks else 0.0
