@@ -99,8 +99,10 @@ def _by_library(history: History, job: Job, node: Node) -> Edge | None:
         return _found(young, "child")
     if "child_wait" in inner or (node.wait is not None and node.wait.kind == "child"):
         # communicate() reads on where a child has ended and what it left behind still holds its output: the pipe tells more
-        outlived = other_end.outlived(history, job, node)
-        return None if outlived else _found(workers.child(history, job, node), "child")
+        if not other_end.outlived(history, job, node):
+            return _found(workers.child(history, job, node), "child")
+        known = node.wait is not None and other_end.waited_on(history, node, node.wait)
+        return None if known else ending("unknown", node, "whoever still holds the pipe of a child that has ended")
     if "loader_stop" in inner and "mp_join" in inner:
         return ending("other", node, "workers that torch ends, with a time limit for each")
     if any_tag(inner, "mp_join", "spawn_join"):

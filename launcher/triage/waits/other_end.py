@@ -28,11 +28,15 @@ def waited_on(history: History, node: Node, wait: r.Wait) -> list[r.Descriptor]:
 
 
 def outlived(history: History, job: Job, node: Node) -> bool:
-    """Whether all its children have ended, and it reads on from pipes that others hold, whom those have started and left behind."""
-    if node.wait is None or node.wait.kind not in ("read", "poll") or any(m.alive for m in job.children(node.pid)):
-        return False
-    pipes = [file for file in waited_on(history, node, node.wait) if file.kind == "pipe"]
-    return any(set(pipe.writers) - {node.pid} for pipe in pipes)
+    """Whether all its children have ended, and it reads on: others hold the pipe, whom those have started and left behind.
+
+    Else the read had met the end of the file (pipe(7)).
+    """
+    return (
+        node.wait is not None
+        and node.wait.kind in ("read", "poll")
+        and not any(m.alive for m in job.children(node.pid))
+    )
 
 
 def user(history: History, job: Job, node: Node, socket: r.Socket) -> tuple[Node, ...]:
