@@ -50,3 +50,17 @@ def test_making_batches_that_nearly_costs_a_verdict_is_told_beside_a_healthy_one
 
     assert (verdict.state, verdict.cause, verdict.confidence) == ("healthy", "cpu_training", confidence)
     assert ("makes batches in the training thread" in verdict.summary) is (confidence == 0.75)
+
+
+@pytest.mark.parametrize(("hooks", "confidence"), [(7, 0.75), (1, 0.94)])
+def test_a_training_that_is_mostly_in_hooks_is_healthy_less_surely(hooks: int, confidence: float) -> None:
+    """They compute with tensors, as a training does, and look at it only; with every validation there may be more of them."""
+    inner = Frame("Module._call_impl.<locals>.inner", f"{TORCH}/nn/modules/module.py", 1845)
+    hook = (Frame("Report.make_hook.<locals>.hook", TRAIN, 51), inner, Frame("train", TRAIN, 12))
+
+    verdict = (
+        Training(card=False).goes_on(22.0, [*[hook] * hooks, FORWARD, FORWARD, BACKWARD, BACKWARD, OPTIMIZER]).verdict()
+    )
+
+    assert (verdict.state, verdict.cause, verdict.confidence) == ("healthy", "cpu_training", confidence)
+    assert ("hooks, mostly at" in verdict.summary) is (confidence < 0.9)

@@ -152,6 +152,12 @@ def called_back(stack: Stack) -> Frame | None:
     return path[-1] if (path := _path(stack)) else None
 
 
+def hook_of(stack: Stack) -> Frame | None:
+    """The hook of the program's own that a stack is in, or below, whatever runs there; None where it is in none."""
+    pairs = zip(stack.frames, stack.frames[1:], strict=False)
+    return next((frame for frame, caller in pairs if is_user(frame) and _calls_back(caller, frame, _HOOKS)), None)
+
+
 def python_called_back(case: Case, rank: Member) -> CalledBack | None:
     """How much of a training thread's time goes into such loops of Python, and where most of it; None without any."""
     return case.history.once(("called_back", rank.pid), lambda: _python(case, rank))

@@ -7,7 +7,7 @@ from perfwatch.probes.readings import Frame, Stack
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.shares.called_back import CalledBack, python_called_back
+from perfwatch.triage.shares.called_back import CalledBack, hook_of, python_called_back
 from perfwatch.triage.shares.kept_graph import keeps_most
 from perfwatch.triage.shares.native import native_python_share
 from perfwatch.triage.shares.no_gradients import unfollowed
@@ -20,6 +20,7 @@ from perfwatch.triage.words.frames import of_tensors, show, tags, tags_of
 WINDOW_SECONDS = 15.0
 MANY_PASSES = 8
 MOSTLY_PLAIN = 0.5  # of the samples
+MOSTLY_HOOKS = 0.5  # likewise
 MUCH = 0.2  # of the time: a look at some held-out batches takes less
 NEARLY = 0.08  # of the time: a cause of its own from 0.15 on, and what is lost less than that is not nothing
 
@@ -34,6 +35,9 @@ def doubt(case: Case, ranks: Sequence[Member]) -> str:
         return f"; most of it is plain Python, at {show(plain)}: is that the model?"
     if back := next((one for rank in ranks if (one := _perhaps_python(case, rank)) is not None), None):
         return f"; {back.share:.0%} of it is in {show(back.frame)}, which torch calls back: is that plain Python?"
+    if hooks := [found for rank in ranks if (found := _in_hooks(case, rank)) is not None]:
+        share, line = max(hooks, key=lambda found: found[0])
+        return f"; {share:.0%} of it is in hooks, mostly at {show(line)}: is that meant in each step, and does it grow?"
     if others := [found for rank in ranks if (found := _elsewhere(case, rank)) is not None]:
         share, line = max(others, key=lambda found: found[0])
         return f"; {share:.0%} of it at {show(line)}, outside of modules, backward passes and optimizers: is that the model?"
@@ -74,6 +78,17 @@ def _perhaps_python(case: Case, rank: Member) -> CalledBack | None:
     """What torch calls back for a good part of the time, where too few dumps tell whether Python computes there."""
     found = python_called_back(case, rank)
     return found if found is not None and found.is_python else None
+
+
+def _in_hooks(case: Case, rank: Member) -> tuple[float, Frame | None] | None:
+    """The share of the time that hooks take, and where, if that is most of it: they look at a training, and are none."""
+    seen = case.profile(rank, WINDOW_SECONDS)
+    share = seen.share_where(_hooked)
+    return (share, seen.top_line(_hooked)) if share >= MOSTLY_HOOKS else None
+
+
+def _hooked(stack: Stack) -> bool:
+    return hook_of(stack) is not None
 
 
 def _elsewhere(case: Case, rank: Member) -> tuple[float, Frame | None] | None:
