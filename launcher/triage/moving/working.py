@@ -13,6 +13,7 @@ from perfwatch.triage.cards.gpu import polls
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.arriving import passed, waited_on
 from perfwatch.triage.moving.flows import SILENT_BYTES_PER_SECOND
+from perfwatch.triage.moving.giving import giving
 from perfwatch.triage.moving.motion import has_ended, motion
 from perfwatch.triage.ranks.absence import in_collective
 from perfwatch.triage.waits.chain import Chain
@@ -101,7 +102,11 @@ def could_release(case: Case, chain: Chain) -> tuple[int, ...]:
 def goes_on(case: Case, chain: Chain) -> bool:
     """Whether somebody works for the one that waits, although the thread at the end of the chain stands."""
     end = chain.end
-    if at_work_in_pool(case, chain) or any(may_work(case, pid) for pid in could_release(case, chain)):
+    if (
+        giving(case, chain)
+        or at_work_in_pool(case, chain)
+        or any(may_work(case, pid) for pid in could_release(case, chain))
+    ):
         return True
     beside = end.kind == NATIVE_WAIT or (end.kind == "lock" and end.detail == OTHERS_MOVE)
     return beside and end.node.pid == chain.start.pid and _may_work_beside(case, end.node)

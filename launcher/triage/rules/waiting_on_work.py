@@ -30,7 +30,8 @@ from collections.abc import Iterable, Iterator
 from perfwatch.probes.readings import Process, ProcessUsage, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import nearest, silent_seconds
-from perfwatch.triage.moving.working import MOVING_BYTES, busy_with, goes_on, moves, work_beside
+from perfwatch.triage.moving.giving import giving
+from perfwatch.triage.moving.working import MOVING_BYTES, Work, busy_with, goes_on, moves, work_beside
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.ranks.absence import in_collective
 from perfwatch.triage.rule import Cause
@@ -67,6 +68,8 @@ def _of(case: Case, chain: Chain) -> Iterator[Outcome]:
 def _finding(case: Case, chain: Chain, pid: int) -> Finding | None:
     node = node_of(case.history, case.job, pid)
     used = busy_with(case, pid) if moves(case, chain.end.node if chain.end.node.pid == pid else node) else None
+    if rate := giving(case, chain).get(pid):
+        used = Work(0.0 if used is None else used.cores, rate)
     if used is None:
         return None
     member, all_wait = case.job.members.get(pid), in_collective(case, chain)

@@ -5,6 +5,7 @@ from itertools import zip_longest
 from perfwatch.probes.readings import Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import Seen
+from perfwatch.triage.moving.giving import giving
 from perfwatch.triage.moving.working import at_work_in_pool, could_release, may_work, started_by, turns_a_loop
 from perfwatch.triage.ranks.absence import in_collective
 from perfwatch.triage.ranks.away import prepare
@@ -31,6 +32,8 @@ HELD = ("file_lock", "pipe_empty", "pipe_full")  # by those who are known by num
 
 def asked(case: Case, chain: Chain) -> tuple[int, ...]:
     """The processes for whose work it waits."""
+    if gives := giving(case, chain):
+        return tuple(gives)
     if fellows := dict.fromkeys(one.pid for one in at_work_in_pool(case, chain) if one.pid != chain.start.pid):
         return tuple(fellows)
     if chain.end.kind in HELD:
