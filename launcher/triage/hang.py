@@ -6,7 +6,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import how_it_ended
 from perfwatch.triage.independence import MAY_COME, ONE_SOURCE, certainty_of_a_hang
 from perfwatch.triage.moving.motion import moves
-from perfwatch.triage.patience import DECISIVE_SECONDS, due_seconds, settles_in, temporal
+from perfwatch.triage.patience import DECISIVE_SECONDS, due_seconds, settles_in, temporal, timer_seconds
 from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Finding, Outcome
 from perfwatch.triage.waits import outside
 from perfwatch.triage.waits.chain import Chain
@@ -149,6 +149,8 @@ def hung(
     shown = evidence + witnesses(case, chain)
     confidence = certainty_of_a_hang(shown)
     waited = silent_seconds(case, chain) if silent is None else silent
+    timer = timer_seconds(case, chain, waited)
+    summary += f", unless what its event loop does in {timer:.0f} s lets it go on" if timer else ""
     moved = moves(case.history, chain.start.pid, chain.start.tid).ago_seconds
     apart = (chain.start.pid, chain.start.tid) != (chain.end.node.pid, chain.end.node.tid)
     if moved is not None and apart and chain.start.wait is not None:
@@ -172,6 +174,7 @@ def hung(
                 outside.unwatched_seconds(case, chain.end),
                 due_seconds(case, chain.end.node, waited) if chain.end.kind != "network" else 0.0,
                 settles_in(case, chain),
+                timer,
             ),
             1,
         ),

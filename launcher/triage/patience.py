@@ -15,6 +15,7 @@ DECISIVE_SECONDS = 1.0  # two sightings, one second apart
 STRUCTURAL_SECONDS = 6.0
 SETTLED_SECONDS = 2.5  # after a thread has run: two looks, of which the second shows what it does then
 RESTED_SECONDS = 2.0  # without a run, after which one run is news
+EVENT_LOOP = "asyncio"  # tag of its frames
 LATE_SECONDS = 1.0  # after its deadline a thread has run again
 LONGEST_RECOVERED = 3.0  # times the longest gap that this run has recovered from
 
@@ -66,6 +67,23 @@ def due_seconds(case: Case, node: Node, silent: float) -> float:
         return 0.0
     left = node.wait.remaining_seconds - (case.at - node.thread_at) + LATE_SECONDS
     return left if left <= temporal(case) and _in_its_first_round(node, silent) else 0.0
+
+
+def timer_seconds(case: Case, chain: Chain, silent: float) -> float:
+    """Seconds until an event loop at either end of a chain wakes by a timer of its own, if that is soon enough to be meant; else 0.
+
+    A coroutine that sleeps, for a cool-down or before another try, shows as nothing else: beside it the loop listens on connections
+    that are merely kept open.
+    """
+    return max(_timer_of(case, node, silent) for node in (chain.start, chain.end.node))
+
+
+def _timer_of(case: Case, node: Node, silent: float) -> float:
+    turns = node.wait is not None and node.wait.kind == "poll" and EVENT_LOOP in node.inner
+    if not turns or node.wait is None or node.wait.remaining_seconds is None or not _in_its_first_round(node, silent):
+        return 0.0
+    left = node.wait.remaining_seconds - (case.at - node.thread_at) + LATE_SECONDS
+    return left if left <= _meant_seconds(case) else 0.0
 
 
 def wakes_soon(case: Case, end: End) -> bool:

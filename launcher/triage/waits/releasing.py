@@ -6,7 +6,7 @@ from perfwatch.probes.readings import Frame, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import silent_seconds
 from perfwatch.triage.moving.motion import motion
-from perfwatch.triage.patience import due_seconds
+from perfwatch.triage.patience import EVENT_LOOP, due_seconds
 from perfwatch.triage.verdict import Evidence
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.heartbeats import MEANT_SECONDS, has_timeout, may_act
@@ -36,7 +36,6 @@ ELSEWHERE = frozenset({"loader", "pool", "gil"})  # chains that have a rule of t
 ASKED = frozenset({"child", "join_process", "supervised"})  # so has any other end in a child: ``blocked_child``
 CONNECTION = "connection"  # an edge over a network's socket; those over pipes and sockets of one host bear other names
 CONNECTED = frozenset("read write recv send poll accept connect".split())  # calls on a pipe or a connection
-EVENT_LOOP = "asyncio"  # tag of its frames
 HELD_UP = (A_LOCK, "a semaphore", "room in a queue")  # who waits for an item or an event may have nothing to do
 
 
