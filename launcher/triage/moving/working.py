@@ -91,12 +91,17 @@ def could_release(case: Case, chain: Chain) -> tuple[int, ...]:
     if end.kind == "lock" and end.detail != OTHERS_MOVE:
         return started_by(case, end.node.pid)
     asked = [end.node.pid] if end.node.pid != chain.start.pid else []
-    asked += end.others if end.kind in HELD_BY_OTHERS else ()
+    asked += end.others if end.kind in HELD_BY_OTHERS or is_shared(end) else ()
     found = [pid for one in asked for pid in (one, *_below(case, chain, one))]
     found += workers(case, end)
     if end.node.pid == chain.start.pid and (loop or end.kind == NATIVE_WAIT):
         found += started_by(case, end.node.pid)
     return tuple(dict.fromkeys(pid for pid in found if pid != chain.start.pid))
+
+
+def is_shared(end: End) -> bool:
+    """Whether an end is a lock of ``multiprocessing``, which processes beside it may hold."""
+    return end.kind == "lock" and end.node.wait is not None and end.node.wait.shared
 
 
 def goes_on(case: Case, chain: Chain) -> bool:

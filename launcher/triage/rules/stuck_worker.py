@@ -25,7 +25,6 @@ What to do next
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, who
-from perfwatch.triage.moving.giving import giving
 from perfwatch.triage.moving.loops import blamed, goes_through_data, in_one_call, moves_data, turning
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
 from perfwatch.triage.rule import Cause
@@ -53,7 +52,7 @@ CEILING_RUNNING = 0.88  # an endless loop and a very long computation look the s
 
 def judge(case: Case) -> Outcome:
     """Fires on a chain that went through a queue of workers and ends in one that does not move."""
-    for chain in (one for one in case.still_chains if not giving(case, one)):
+    for chain in (one for one in case.still_chains if not batches.brought_on(case, one)):
         end = chain.end
         if batches.through_a_queue(case, chain) and batches.all_nap(case, chain):
             return _napping(case, chain)

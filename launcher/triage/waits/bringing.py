@@ -6,7 +6,14 @@ from perfwatch.probes.readings import Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import Seen
 from perfwatch.triage.moving.giving import giving
-from perfwatch.triage.moving.working import at_work_in_pool, could_release, may_work, started_by, turns_a_loop
+from perfwatch.triage.moving.working import (
+    at_work_in_pool,
+    could_release,
+    is_shared,
+    may_work,
+    started_by,
+    turns_a_loop,
+)
 from perfwatch.triage.ranks.absence import in_collective
 from perfwatch.triage.ranks.away import prepare
 from perfwatch.triage.roles.job import Member
@@ -36,6 +43,8 @@ def asked(case: Case, chain: Chain) -> tuple[int, ...]:
         return tuple(gives)
     if fellows := dict.fromkeys(one.pid for one in at_work_in_pool(case, chain) if one.pid != chain.start.pid):
         return tuple(fellows)
+    if is_shared(chain.end):
+        return chain.end.others
     if chain.end.kind in HELD:
         waiting = {chain.end.node.pid}.difference(chain.end.others)
         return tuple(pid for pid in could_release(case, chain) if pid not in waiting)
