@@ -63,6 +63,10 @@ class Job:
         workers = [member for member in self.members.values() if member.role == "worker"]
         return _gathered(workers, lambda member: member.rank_pid or 0)
 
+    @cached_property
+    def _of_ranks(self) -> dict[int, list[Member]]:
+        return _gathered(self.members.values(), lambda member: member.rank_pid or 0)
+
     def children(self, pid: int) -> list[Member]:
         """Direct children, the dead ones included."""
         return list(self._below.get(pid, ()))
@@ -84,6 +88,10 @@ class Job:
     def workers(self, rank_pid: int) -> list[Member]:
         """DataLoader workers of a rank, the dead ones included."""
         return list(self._workers.get(rank_pid, ()))
+
+    def of_rank(self, rank_pid: int) -> list[Member]:
+        """A rank and all that belongs to it, the dead ones included."""
+        return list(self._of_ranks.get(rank_pid, ()))
 
     def rank_of(self, pid: int) -> int | None:
         """The rank that a process is or belongs to."""

@@ -88,7 +88,8 @@ def _goes_on(case: Case, trainers: Sequence[Member], share: float, runs: float, 
     held = cards if any(cards_of(case.history, rank.pid).certain for rank in trainers) else []
     steps = case.progress[trainers[0].pid].steps
     seconds = steps.newest_seconds if steps is not None and not steps.late else None
-    apart = [rank for rank in case.trainers if rank not in trainers]
+    trained = {rank.pid for rank in trainers}
+    apart = [rank for rank in case.trainers if rank.pid not in trained]
     unsure = doubt(case, trainers) + "".join(
         f"; rank {rank.rank} has another part: it {doing(case.chains[rank.pid].awaited)}" for rank in apart
     )

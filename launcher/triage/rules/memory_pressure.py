@@ -37,7 +37,7 @@ WINDOW_SECONDS = 15.0
 def judge(case: Case) -> Outcome:
     """Fires on many major faults together with a sign of scarce memory."""
     for rank, _ in working(case):
-        pids = [m.pid for m in case.job.members.values() if m.alive and m.rank_pid == rank.pid]
+        pids = [member.pid for member in case.job.of_rank(rank.pid) if member.alive]
         faults = sum(
             case.history.rate(ProcessUsage, pid, of=lambda u: float(u.major_faults), seconds=WINDOW_SECONDS) or 0.0
             for pid in pids
