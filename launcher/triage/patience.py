@@ -2,8 +2,10 @@
 
 from itertools import pairwise
 
-from perfwatch.probes.readings import Thread
+from perfwatch.probes.readings import Descriptor, Thread
 from perfwatch.triage.case import Case
+from perfwatch.triage.history import Seen
+from perfwatch.triage.moving.arriving import waited_on
 from perfwatch.triage.moving.motion import MOVED_SECONDS
 from perfwatch.triage.waits import outside
 from perfwatch.triage.waits.chain import Chain
@@ -16,6 +18,7 @@ STRUCTURAL_SECONDS = 6.0
 SETTLED_SECONDS = 2.5  # after a thread has run: two looks, of which the second shows what it does then
 RESTED_SECONDS = 2.0  # without a run, after which one run is news
 EVENT_LOOP = "asyncio"  # tag of its frames
+LONG_REST_SECONDS = 10.0  # what rests for less looks up now and then
 LATE_SECONDS = 1.0  # after its deadline a thread has run again
 LONGEST_RECOVERED = 3.0  # times the longest gap that this run has recovered from
 
@@ -76,6 +79,36 @@ def timer_seconds(case: Case, chain: Chain, silent: float) -> float:
     that are merely kept open.
     """
     return max(_timer_of(case, node, silent) for node in (chain.start, chain.end.node))
+
+
+def holder_rests(case: Case, chain: Chain) -> tuple[float, int] | None:
+    """Seconds until a thread wakes from a long rest in a process that holds the other end of what a chain's end waits on, and its pid.
+
+    A socket that forked processes have inherited does not tell which of them is to answer.
+    """
+    node = chain.end.node
+    fds = waited_on(case.history, node.pid, node.tid, LONG_REST_SECONDS)
+    files = [seen.reading for fd in fds if (seen := case.history.latest(Descriptor, node.pid, fd)) is not None]
+    holders = {pid for file in files if file.socket is not None for pid in file.socket.peer_pids} - {node.pid}
+    looks = [
+        look for pid in holders for key in case.history.of(Thread, pid) if (look := case.history.latest(Thread, *key))
+    ]
+    rests = [(left, look.reading.pid) for look in looks if (left := _rests_for(case, look)) is not None]
+    return min(rests, default=None)
+
+
+def _rests_for(case: Case, look: Seen[Thread]) -> float | None:
+    """Seconds that a thread will rest yet, of a rest that is longer than a heartbeat's and soon enough over; None of any other."""
+    wait, rested = look.reading.wait, look.reading.ran_ago_seconds
+    if (
+        wait is None
+        or wait.remaining_seconds is None
+        or rested is None
+        or rested + wait.remaining_seconds < LONG_REST_SECONDS
+    ):
+        return None
+    left = wait.remaining_seconds - (case.at - look.at) + LATE_SECONDS
+    return left if 0.0 < left <= _meant_seconds(case) else None
 
 
 def _timer_of(case: Case, node: Node, silent: float) -> float:
