@@ -84,12 +84,14 @@ def timer_seconds(case: Case, chain: Chain, silent: float) -> float:
 def holder_rests(case: Case, chain: Chain) -> tuple[float, int] | None:
     """Seconds until a thread wakes from a long rest in a process that holds the other end of what a chain's end waits on, and its pid.
 
-    A socket that forked processes have inherited does not tell which of them is to answer.
+    A pair of sockets that forked processes have inherited does not tell which of them is to answer. Between hosts' ends others rest for
+    reasons of their own: a library's heartbeat, a watchdog.
     """
     node = chain.end.node
     fds = waited_on(case.history, node.pid, node.tid, LONG_REST_SECONDS)
     files = [seen.reading for fd in fds if (seen := case.history.latest(Descriptor, node.pid, fd)) is not None]
-    holders = {pid for file in files if file.socket is not None for pid in file.socket.peer_pids} - {node.pid}
+    pairs = [file.socket for file in files if file.socket is not None and file.socket.family == "unix"]
+    holders = {pid for pair in pairs for pid in pair.peer_pids} - {node.pid}
     looks = [
         look for pid in holders for key in case.history.of(Thread, pid) if (look := case.history.latest(Thread, *key))
     ]
