@@ -10,14 +10,13 @@ from perfwatch.triage.moving.motion import MOVED_SECONDS
 from perfwatch.triage.waits import outside
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.heartbeats import MEANT_SECONDS
-from perfwatch.triage.waits.node import End, Node
+from perfwatch.triage.waits.node import End, Node, in_event_loop
 from perfwatch.triage.words.backing_off import next_try_seconds
 
 DECISIVE_SECONDS = 1.0  # two sightings, one second apart
 STRUCTURAL_SECONDS = 6.0
 SETTLED_SECONDS = 2.5  # after a thread has run: two looks, of which the second shows what it does then
 RESTED_SECONDS = 2.0  # without a run, after which one run is news
-EVENT_LOOP = "asyncio"  # tag of its frames
 LONG_REST_SECONDS = 10.0  # what rests for less looks up now and then
 LATE_SECONDS = 1.0  # after its deadline a thread has run again
 LONGEST_RECOVERED = 3.0  # times the longest gap that this run has recovered from
@@ -114,8 +113,12 @@ def _rests_for(case: Case, look: Seen[Thread]) -> float | None:
 
 
 def _timer_of(case: Case, node: Node, silent: float) -> float:
-    turns = node.wait is not None and node.wait.kind == "poll" and EVENT_LOOP in node.inner
-    if not turns or node.wait is None or node.wait.remaining_seconds is None or not _in_its_first_round(node, silent):
+    if (
+        not in_event_loop(node)
+        or node.wait is None
+        or node.wait.remaining_seconds is None
+        or not _in_its_first_round(node, silent)
+    ):
         return 0.0
     left = node.wait.remaining_seconds - (case.at - node.thread_at) + LATE_SECONDS
     return left if left <= _meant_seconds(case) else 0.0

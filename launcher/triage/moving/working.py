@@ -19,7 +19,7 @@ from perfwatch.triage.ranks.absence import in_collective
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.devices import engine_threads, waiting_for_cards
 from perfwatch.triage.waits.native_waits import carries
-from perfwatch.triage.waits.node import NATIVE_WAIT, End, Node, node_of
+from perfwatch.triage.waits.node import NATIVE_WAIT, End, Node, in_event_loop, node_of
 from perfwatch.triage.waits.outside import workers
 from perfwatch.triage.waits.threads import OTHERS_MOVE
 
@@ -138,7 +138,7 @@ def _may_work_beside(case: Case, node: Node) -> bool:
 
 def turns_a_loop(end: End) -> bool:
     """Whether the end of a chain is an event loop that has nothing to do: any child that ends wakes it, by a signal at the least."""
-    return end.node.wait is not None and end.node.wait.kind == "poll" and "asyncio" in end.node.inner
+    return in_event_loop(end.node)
 
 
 def _below(case: Case, chain: Chain, pid: int) -> tuple[int, ...]:

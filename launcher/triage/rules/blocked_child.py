@@ -11,9 +11,9 @@ How it is recognised
 
 What it is mistaken for
     A child that works (it burns CPU or does io, in whatever thread, or what it started does): busy. What brief programs are
-    loaded from is no such io, but what they write is. A dead child:
-    ``dead_worker``. A child blocked on a file or a peer is still a blocked child: the chain says on what. ``blocked_pipe``: it
-    waits for a reader of its output, or does not read what it is sent, and nobody waits for its end.
+    loaded from is no such io, but what they write is. One that sleeps until a time that is known: ``waiting_on_work``. A dead
+    child: ``dead_worker``. A child blocked on a file or a peer is still a blocked child: the chain says on what.
+    ``blocked_pipe``: it waits for a reader of its output, or does not read what it is sent, and nobody waits for its end.
 
 What to do next
     Look at the child; give ``subprocess.run`` a timeout.

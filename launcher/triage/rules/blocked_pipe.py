@@ -10,7 +10,8 @@ How it is recognised
     into its full stdout or stderr, and its parent waits for it at another descriptor. A question on stdin, in the midst of training,
     that a pipe does not answer is given less time than data that are late, unless it was answered before. So is a pipe of which
     its own process alone holds both ends; to any other somebody may come. A write to a terminal that takes no more: Ctrl-S was
-    typed there, or whoever shows it (tmux, screen, ssh) has stopped.
+    typed there, or whoever shows it (tmux, screen, ssh) has stopped. A child that has ended is not waited for where what it left
+    behind still holds its output.
 
 What it is mistaken for
     A slow reader: the writer runs now and then. A queue between the job's own processes: the chain goes on to the other end.

@@ -12,7 +12,8 @@ How it is recognised
     twice that; one in a ``for`` loop, or in a ``while`` that reads or writes data itself, five times.
 
 What it is mistaken for
-    A worker that goes through data in Python: ``waiting_on_work``. A slow worker: its stack or io moves, or its wait ends soon
+    A worker that goes through data in Python, one that receives what a process of the job goes on sending, or one whose lock another
+    one may hold that works: ``waiting_on_work``. A slow worker: its stack or io moves, or its wait ends soon
     ("wakes in 13 s"). A worker that waits for a disk, a peer or a file: that is named instead, for it is the end of the chain.
     A dead worker: see ``dead_worker``.
 

@@ -63,6 +63,14 @@ class Node:
         )
 
 
+EVENT_LOOP = "asyncio"  # tag of its frames
+
+
+def in_event_loop(node: Node) -> bool:
+    """Whether a thread rests in an event loop: what that listens on is silent, and no timer of its own is due."""
+    return node.wait is not None and node.wait.kind == "poll" and EVENT_LOOP in node.inner
+
+
 @dataclass(frozen=True)
 class End:
     """Where a chain ends.

@@ -6,13 +6,13 @@ from perfwatch.probes.readings import Frame, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import silent_seconds
 from perfwatch.triage.moving.motion import motion
-from perfwatch.triage.patience import EVENT_LOOP, due_seconds
+from perfwatch.triage.patience import due_seconds
 from perfwatch.triage.verdict import Evidence
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.heartbeats import MEANT_SECONDS, has_timeout, may_act
 from perfwatch.triage.waits.lock_owners import holds, takes_again
 from perfwatch.triage.waits.native_waits import carries, reduces
-from perfwatch.triage.waits.node import End, Node, node_of, silence
+from perfwatch.triage.waits.node import EVENT_LOOP, End, Node, node_of, silence
 from perfwatch.triage.waits.threads import (
     A_LOCK,
     A_TASK,

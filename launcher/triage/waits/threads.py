@@ -10,7 +10,7 @@ from perfwatch.triage.roles.job import Job
 from perfwatch.triage.waits.heartbeats import MEANT_SECONDS, hands_over, has_timeout, may_act, ticks, waits_forever
 from perfwatch.triage.waits.lock_owners import may_own
 from perfwatch.triage.waits.native_waits import in_native_code, may_serve, nobody_left, reduces, unseen_share
-from perfwatch.triage.waits.node import NATIVE_WAIT, End, Node, node_of, silence
+from perfwatch.triage.waits.node import NATIVE_WAIT, End, Node, in_event_loop, node_of, silence
 from perfwatch.triage.waits.sending import gives, is_typed_at
 from perfwatch.triage.waits.servants import asked_by_library, queue_feeders
 from perfwatch.triage.waits.workers import idle
@@ -142,7 +142,7 @@ def awaited(node: Node) -> str:
     if node.wait is not None and node.wait.kind == "read":
         return AN_OWN_PIPE
     if node.wait is not None and node.wait.kind == "poll":
-        return A_TASK if "asyncio" in node.inner else NEWS
+        return A_TASK if in_event_loop(node) else NEWS
     frames = inner_frames(node.stack) if node.stack is not None else ()
     files = ("/threading.py", "/multiprocessing/synchronize.py", "/multiprocess/synchronize.py")
     entered = [short_name(frame.function) for frame in frames if frame.file.endswith(files)]
