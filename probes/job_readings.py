@@ -104,6 +104,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     child_pid: int | None = None  # wait4/waitid: the awaited pid (0 or negative: any)
     writes: bool = False  # open: for writing alone, which a FIFO without a reader does not let through
     shared: bool = False  # futex: between processes (multiprocessing's locks), not only between threads
+    joined_tid: int | None = None  # futex: the thread of its own process whose end is waited for (pthread_join)
 
 
 class Thread(Reading, frozen=True, kw_only=True):

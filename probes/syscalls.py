@@ -27,6 +27,7 @@ _IN, _OUT, _PRIORITY = 1, 4, 2  # poll(2)
 _TIMER_ABSTIME = 1
 _LONGEST_SECONDS = 100 * 365 * 86400.0  # a moment or a duration beyond is no timespec (any more)
 _FUTEX_WAIT, _FUTEX_ABSOLUTE = 0, (6, 9, 11, 13)  # LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2
+_FUTEX_JOINS = (0, 9)  # WAIT, WAIT_BITSET
 _FUTEX_LOCK_PI, _FUTEX_CLOCK_REALTIME, _FUTEX_PRIVATE, _FUTEX_COMMAND = 6, 256, 128, 127
 _P_PID, _P_PIDFD = 1, 3
 _FCNTL_WAITS = (7, 38)  # F_SETLKW, F_OFD_SETLKW
@@ -84,6 +85,8 @@ def decode(
         blocked_seconds: since the thread last ran; subtracted from relative timeouts.
         machine: the architecture, as in uname(2); ours where not given.
         now: seconds on a clock of clock_gettime(2).
+
+    ``joined_tid`` is what a futex shared with the kernel holds: a thread's number only where the process has such a thread.
     """
     words = text.split()
     if not words or words[0] == "running" or state not in "SDI":
@@ -155,7 +158,9 @@ def _futex(call: Blocked, kind: str) -> Wait:
         realtime = call.arguments[4 if call.name == "futex_waitv" else 5] == time.CLOCK_REALTIME
         command = _FUTEX_ABSOLUTE[1]
     if not timeout:
-        return _wait(call, kind, shared=shared, forever=True)
+        # The kernel clears this word when the thread ends (man 2 set_tid_address), and pthread_join waits for that.
+        joined = call.arguments[2] or None if shared and command in _FUTEX_JOINS else None
+        return _wait(call, kind, shared=shared, forever=True, joined_tid=joined)
     moment = call.timespec(timeout)
     if command == _FUTEX_WAIT:
         return _wait(call, kind, shared=shared, remaining_seconds=call.remaining(moment))

@@ -33,8 +33,23 @@ def decode_all(filesystem: Filesystem, pid: int, calls: Calls, memory: bool) -> 
     for tid, (text, state, wchan, blocked) in calls.items():
         read = reader.read if reader else _no_memory
         if wait := decode(text, read, state=state, wchan=wchan, blocked_seconds=blocked):
-            waits[tid] = msgspec.structs.replace(wait, path=absolute(filesystem, pid, wait)) if wait.path else wait
+            waits[tid] = _joining(filesystem, pid, tid, wait) if wait.joined_tid is not None else wait
+            if wait.path:
+                waits[tid] = msgspec.structs.replace(wait, path=absolute(filesystem, pid, wait))
     return waits
+
+
+def _joining(filesystem: Filesystem, pid: int, tid: int, wait: Wait) -> Wait:
+    """A wait for the end of another thread of the process (``pthread_join``) is none between processes; any other is no join.
+
+    A semaphore of ``multiprocessing`` waits for ever as well, while its word is 0. Seen from another PID namespace the number
+    is that of no thread, and the wait stays one between processes.
+    """
+    try:
+        joins = wait.joined_tid != tid and wait.joined_tid in filesystem.tasks(pid)
+    except Unavailable:
+        joins = False
+    return msgspec.structs.replace(wait, shared=False) if joins else msgspec.structs.replace(wait, joined_tid=None)
 
 
 def absolute(filesystem: Filesystem, pid: int, wait: Wait) -> str | None:

@@ -57,3 +57,22 @@ def test_memory_that_may_not_be_read(tmp_path: Path) -> None:
     assert set(decode_all(Filesystem(proc=tmp_path), 10, calls, True)) == {7, 8}
     with pytest.raises(Unavailable):
         Memory(Filesystem(proc=tmp_path), 10).read(0, 1)
+
+
+def test_joined_thread_is_told_from_a_lock_between_processes(tmp_path: Path) -> None:
+    """pthread_join waits at the number of a living thread of the same process; a semaphore, or a number that is no thread's, is shared."""
+    for tid in (7, 18392):
+        (tmp_path / "7" / "task" / str(tid)).mkdir(parents=True)
+    calls = {
+        7: ("202 0x7f5bc0728990 0x109 0x47d8 0x0 0x0 0xffffffff 0x7ffe174be240 0x7f5bc07b1f16", "S", None, None),
+        8: ("202 0x7f5bc0728990 0x109 0x9999 0x0 0x0 0xffffffff 0x7ffe174be240 0x7f5bc07b1f16", "S", None, None),
+        9: ("202 0x7f5bc0728990 0x109 0x0 0x0 0x0 0xffffffff 0x7ffe174be240 0x7f5bc07b1f16", "S", None, None),
+    }
+
+    waits = decode_all(Filesystem(proc=tmp_path), 7, calls, False)
+
+    assert {tid: (wait.shared, wait.joined_tid) for tid, wait in waits.items()} == {
+        7: (False, 18392),
+        8: (True, None),
+        9: (True, None),
+    }

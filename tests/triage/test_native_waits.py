@@ -81,6 +81,16 @@ def test_one_that_outlasts_the_patience_is_told_but_not_as_sure() -> None:
     assert "native code of pyarrow" in verdict.summary
 
 
+def test_thread_whose_end_is_waited_for_is_named() -> None:
+    """A pthread_join in native code is told as such."""
+    joins = Wait(call="futex", number=202, kind="futex", forever=True, joined_tid=NATIVE)
+
+    verdict = judged(job(IN_LIBRARY, joins), patience_seconds=20.0)
+
+    assert (verdict.state, verdict.cause) == ("hung", "deadlocked_locks")
+    assert f"the end of its thread {NATIVE}" in verdict.wait_chain[0].waits_for
+
+
 def test_native_threads_that_work_a_little_each_work_together() -> None:
     """Each of eight uses 3 % of a core: what they use in all counts, and not the busiest of them."""
     together = judged(job(IN_LIBRARY, share=0.03, threads=8), patience_seconds=20.0)

@@ -33,13 +33,14 @@ from perfwatch.triage.hang import nearest, silent_seconds
 from perfwatch.triage.moving.giving import giving
 from perfwatch.triage.moving.working import MOVING_BYTES, Work, busy_with, goes_on, moves, work_beside
 from perfwatch.triage.patience import temporal
-from perfwatch.triage.ranks.absence import in_collective
+from perfwatch.triage.ranks.absence import RUNS, in_collective
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.going_through import LASTS, through_data
 from perfwatch.triage.verdict import Culprit, Evidence, Finding, Outcome
 from perfwatch.triage.waits.asking import asks
-from perfwatch.triage.waits.bringing import asked, asking, preparing
+from perfwatch.triage.waits.bringing import asked, asking, helper_at_work, preparing
 from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.devices import may_wait_unseen
 from perfwatch.triage.waits.node import NATIVE_WAIT, culprit, node_of
 from perfwatch.triage.waits.sleeping import sleeps_until
 from perfwatch.triage.waits.told_as_waiting import waits_for
@@ -61,8 +62,14 @@ def _of(case: Case, chain: Chain) -> Iterator[Outcome]:
     """Who works for one that waits: those whom it is known to wait for, or else threads of its own process."""
     found = [one for pid in asked(case, chain) if (one := _finding(case, chain, pid)) is not None]
     yield from found
-    if not found and chain.end.node.pid == chain.start.pid and goes_on(case, chain):
-        yield _by_threads(case, chain)
+    if found or chain.end.node.pid != chain.start.pid:
+        return
+    if used := helper_at_work(case, chain):
+        yield _by_threads(
+            case, chain, used, "for another one of its process", chain.start.motion.ran_ago_seconds or 0.0
+        )
+    elif goes_on(case, chain) and (used := work_beside(case, chain.end.node)):
+        yield _by_threads(case, chain, used, "while others of its process work", silent_seconds(case, chain))
 
 
 def _finding(case: Case, chain: Chain, pid: int) -> Finding | None:
@@ -70,7 +77,7 @@ def _finding(case: Case, chain: Chain, pid: int) -> Finding | None:
     used = busy_with(case, pid) if moves(case, chain.end.node if chain.end.node.pid == pid else node) else None
     if rate := giving(case, chain).get(pid):
         used = Work(0.0 if used is None else used.cores, rate)
-    if used is None:
+    if used is None or (used.data < MOVING_BYTES and may_wait_unseen(case.history, node)):
         return None
     member, all_wait = case.job.members.get(pid), in_collective(case, chain)
     name = f" ({_command(member.process.command)})" if member is not None and not all_wait else ""
@@ -93,20 +100,17 @@ def _finding(case: Case, chain: Chain, pid: int) -> Finding | None:
     )
 
 
-def _by_threads(case: Case, chain: Chain) -> Finding | None:
-    """An upload, a decoder or a copy in threads of the process whose training thread waits."""
-    used = work_beside(case, chain.end.node)
-    if used is None:
-        return None
-    pid, doing, silent = chain.end.node.pid, used.said, silent_seconds(case, chain)
-    doubtful = LASTS * temporal(case) - silent if chain.end.kind == "lock" else 0.0
+def _by_threads(case: Case, chain: Chain, used: Work, waits: str, silent: float) -> Finding:
+    """An upload, a decoder or a copy in threads of the process whose training thread waits, in words, for so long."""
+    pid, doing = chain.end.node.pid, used.said
+    doubtful = LASTS * temporal(case) - silent if chain.end.kind in ("lock", *RUNS) else 0.0
     nodes = [node_of(case.history, case.job, pid, tid) for tid in used.tids]
     at = f" at {show(nodes[0].frame)}" if nodes[0].frame else ""
     name = f"thread {nodes[0].name or nodes[0].tid}" + (f" and {len(nodes) - 1} more" if len(nodes) > 1 else "")
     return Finding(
         cause=CAUSE.name,
         state=CAUSE.state,
-        summary=f"the training thread waits while others of its process work: {name}{at}: {doing}",
+        summary=f"the training thread waits {waits}: {name}{at}: {doing}",
         confidence=BESIDE,
         owner=CAUSE.owner,
         culprits=tuple(map(culprit, nodes[:1])),

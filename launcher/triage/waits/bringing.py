@@ -3,18 +3,23 @@
 from itertools import zip_longest
 
 from perfwatch.probes.readings import Thread
+from perfwatch.triage.cards.gpu import unseen
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import Seen
 from perfwatch.triage.moving.giving import giving
+from perfwatch.triage.moving.loops import may_end
 from perfwatch.triage.moving.working import (
+    BESIDE_SHARE,
+    Work,
     at_work_in_pool,
     could_release,
+    data_of,
     is_shared,
     may_work,
     started_by,
     turns_a_loop,
 )
-from perfwatch.triage.ranks.absence import in_collective
+from perfwatch.triage.ranks.absence import RUNS, in_collective
 from perfwatch.triage.ranks.away import prepare
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.data_makers import WINDOW_SECONDS
@@ -25,6 +30,7 @@ from perfwatch.triage.waits.answered_by import answered_by
 from perfwatch.triage.waits.asking import asks, only_waits
 from perfwatch.triage.waits.batches import since_output
 from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.devices import may_wait_unseen
 
 ASKED = frozenset({"child", "join_process", "supervised"})
 HANDED_OVER = frozenset({"pipe", "socket"})  # by a queue, a manager or a connection of multiprocessing
@@ -67,6 +73,20 @@ def asked(case: Case, chain: Chain) -> tuple[int, ...]:
     if child is None or case.job.members[child.pid].role == "worker":
         return ()
     return (child.pid, *started_by(case, child.pid))
+
+
+def helper_at_work(case: Case, chain: Chain) -> Work | None:
+    """What another thread of its process computes that it is known to wait for (a join, a future), in no loop that waits for a condition.
+
+    One that spins for a card looks the same where the card does not tell.
+    """
+    node = chain.end.node
+    if node.pid != chain.start.pid or node.tid == chain.start.tid or chain.end.kind not in RUNS:
+        return None
+    if unseen(case.history, node.pid) or may_wait_unseen(case.history, node) or not may_end(case.history, node):
+        return None
+    used = Work(node.motion.run_share or 0.0, data_of(case, node.pid, [node.tid]), (node.tid,))
+    return used if used.cores >= BESIDE_SHARE else None
 
 
 def _prepares(case: Case, chain: Chain) -> bool:

@@ -137,6 +137,12 @@ def awaited(history: History, node: Node, cards: Iterable[Regime]) -> Regime | N
     return None
 
 
+def may_wait_unseen(history: History, node: Node) -> bool:
+    """Whether a thread that spins at one line may wait for its card, although that works: for others, who use it as well."""
+    spins = _spins(node.state, node.motion) and _stays(node)
+    return spins and any(shared(history, card.uuid) for card in regimes(history, node.rank_pid or node.pid))
+
+
 def _mostly_waits(history: History, node: Node) -> bool:
     """Whether a thread is nearly always at a call that waits for the device, or for room in its queue."""
     looks = [one.reading for one in stacks_of(history, node.pid, node.tid)]

@@ -104,7 +104,9 @@ def _ends_here(
         return "an event", (), End("other", node)
     locked = tuple(other.tid for other in others if waits_forever(other))
     if native and not nobody_left(history, node):
-        return "something in native code", (), End(NATIVE_WAIT, node, others=locked)
+        joined = node.wait.joined_tid if node.wait is not None else None
+        what = "something in native code" if joined is None else f"the end of its thread {joined}, in native code"
+        return what, (), End(NATIVE_WAIT, node, others=locked)
     if node.wait is not None and node.wait.shared and (relatives := _who_may(history, job, node)):
         moving = tuple(pid for pid in relatives if stirs(history, job, pid))
         detail = OTHERS_MOVE if moving else ELSEWHERE_HELD
