@@ -2,7 +2,9 @@
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import who
+from perfwatch.triage.independence import MAY_COME
 from perfwatch.triage.moving.loops import counts, may_end
+from perfwatch.triage.moving.memory import GUESSED
 from perfwatch.triage.moving.motion import moves
 from perfwatch.triage.moving.working import MOVING_BYTES, SETTLED, data_of, goes_on
 from perfwatch.triage.patience import outlasts, temporal, wakes_soon
@@ -24,6 +26,7 @@ OTHER_WORK = ("pickling", "save", "load", "compile", "import", "http", "group_de
 RECENT_SECONDS = 10.0
 SINCE = 0.9  # of the others' wait: as it began, this one may have been in the end of its step
 MOSTLY = 0.9  # of the samples; a nonblocking dump tears about 3 %
+INFERRED = 0.9  # not all of the one who is away stands still
 
 
 def named_ranks(absent: list[Chain]) -> str:
@@ -170,3 +173,12 @@ def _around(absent: Chain) -> str:
     beyond = (link for link in absent.links[own + 1 :] if link.pid != at[0] and link.depth > absent.links[own].depth)
     other = next(beyond, None)
     return "" if other is None else f", which waits at {other.frame or '?'} for {other.waits_for}"
+
+
+def ceiling(absent: Chain, computes: bool) -> float:
+    """How sure it may be at most that a rank does not come: less where it runs, or looks for a file that somebody may yet bring."""
+    if computes:
+        return GUESSED
+    if absent.end.kind == "file_poll":
+        return MAY_COME
+    return 1.0 if absent.end.still else INFERRED

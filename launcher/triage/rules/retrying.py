@@ -7,8 +7,8 @@ What it means
 How it is recognised
     The training thread is often in a retry loop: a sleep that follows on a ``try`` that failed, or on a test of an answer that
     did not end the loop, or retry libraries' frames; of one long rest the kernel knows the end. What waits in a try of that very
-    loop, and does not compute, counts as well where it does nothing else. Or the workers that it waits
-    for are in one. Or ranks end and new ones of the same number take their places.
+    loop, and does not compute, counts as well where it does nothing else. Or the workers that it waits for are in one, or a thread of
+    its own that is to fill its queue or to signal its event. Or ranks end and new ones of the same number take their places.
 
 What it is mistaken for
     ``blocked_network``: one call that never returns. A worker that rests after each answer, on purpose: it uses them.
@@ -20,13 +20,15 @@ What to do next
 
 from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
+from perfwatch.triage.hang import who
 from perfwatch.triage.moving.motion import motion
-from perfwatch.triage.roles.restarts import restarts
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.restarting import restarting
 from perfwatch.triage.shares.starving import starving
 from perfwatch.triage.shares.tries import ONLY, only_tries, wakes
 from perfwatch.triage.slowness import certainty, slow, worst
-from perfwatch.triage.verdict import Alternative, Culprit, Finding, Outcome
+from perfwatch.triage.verdict import Alternative, Finding, Outcome
+from perfwatch.triage.waits.node import culprit
 from perfwatch.triage.words.backing_off import next_try_seconds, retries
 from perfwatch.triage.words.frames import show
 
@@ -37,44 +39,13 @@ MOSTLY = 0.5  # of what the workers do
 TRIES = 2  # separate ones, at least
 POLLS_PER_SECOND, POLLED = 20.0, 0.7  # rests of milliseconds: who asks so often may poll for what another one makes
 LONG_REST_SECONDS = 4.0  # whose end is worth saying
-RESTARTS = 2  # generations of one rank
-LOOP, ONCE = 0.92, 0.55  # more than one restart; a single one may have been the last: a suspicion
+WAITED_SECONDS, RESTS = 10.0, 0.75  # by the training thread; whether the next try succeeds nobody knows
+LOOP = 0.92
 
 
 def judge(case: Case) -> Outcome:
     """Fires on ranks that are restarted, or where a training thread, or those who make its data, back off again and again."""
-    return _restarts(case) or _backs_off(case) or _workers_back_off(case)
-
-
-def _restarts(case: Case) -> Finding | None:
-    found = restarts(case)
-    if found is None:
-        return None
-    return Finding(
-        cause=RESTARTED,
-        state="slow",
-        summary=(
-            f"the launcher restarts the ranks again and again: {found.processes} processes of rank {found.rank} "
-            if found.processes > RESTARTS
-            else f"the launcher has restarted the ranks once: a second process of rank {found.rank} "
-        )
-        + f"in {found.seconds:.0f} s",
-        confidence=LOOP if found.processes > RESTARTS else ONCE,
-        lost_share=1.0,
-        owner="user_code",
-        culprits=tuple(Culprit(pid=m.pid, rank=m.rank) for m in case.job.ranks[:2]),
-        evidence=(
-            case.saw(
-                "process",
-                f"rank {found.rank}",
-                "replaced",
-                f"{found.processes} processes, one after the other, in {found.seconds:.0f} s",
-                "one",
-            ),
-        ),
-        alternatives=(Alternative(cause="crashed", refuted_by="a new process takes the place of each one that ends"),),
-        next=("read the first traceback in the ranks' own output",),
-    )
+    return restarting(case, RESTARTED) or _backs_off(case) or _workers_back_off(case) or _thread_backs_off(case)
 
 
 def _backs_off(case: Case) -> Finding | None:
@@ -128,3 +99,26 @@ def _workers_back_off(case: Case) -> Finding | None:
         next=(f"look at what {found.line(case)} calls: who refuses, and why?",),
         ceiling=LOOP,
     )
+
+
+def _thread_backs_off(case: Case) -> Finding | None:
+    """A thread of the rank's own that is to bring what the training thread waits for, and rests before its next try."""
+    for chain in case.still_chains:
+        node, waited = chain.end.node, chain.start.motion.ran_ago_seconds or 0.0
+        left = next_try_seconds(case, node)
+        if left is None or node.pid != chain.start.pid or node.tid == chain.start.tid or waited < WAITED_SECONDS:
+            continue
+        return slow(
+            case,
+            CAUSE,
+            case.job.members[chain.start.pid],
+            lost=1.0,
+            confidence=RESTS,
+            summary=f"{who(chain)} backs off, tries again in {left:.0f} s, and the training thread waits for it",
+            culprits=(culprit(node),),
+            evidence=(
+                case.saw("stack", f"pid {node.pid} thread {node.tid}", "rests before another try", f"{left:.0f} s"),
+            ),
+            next=(f"look at what {show(node.frame)} rests for",),
+        )
+    return None

@@ -26,7 +26,6 @@ from perfwatch.probes.readings import Process, Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung
 from perfwatch.triage.moving.loops import COUNTED_LOOP
-from perfwatch.triage.moving.memory import GUESSED
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.ranks import away
 from perfwatch.triage.ranks.absence import call, elsewhere, ended, in_collective, listed, rank_of, unread, waits_as, way
@@ -45,8 +44,6 @@ from perfwatch.triage.waits.releasing import held_up, partners
 from perfwatch.triage.waits.sending import ask
 
 CAUSE = Cause("stalled_collective", "hung", "user_code", (Process, Thread, Stack))
-
-INFERRED = 0.9
 
 
 def judge(case: Case) -> Outcome:
@@ -112,7 +109,7 @@ def _absent(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitGr
         summary=f"{away.named_ranks(absent)} never joined {op}: {away.why_absent(case, first, left, roots, holder)}; {victims} for it",
         patience=STRUCTURAL_SECONDS if certain else patience,
         silent=max(silent, first.end.silent_seconds or 0.0) if certain else silent,
-        ceiling=GUESSED if computes else 1.0 if first.end.still else INFERRED,
+        ceiling=away.ceiling(first, computes),
         evidence=(graph.evidence(case) if graph is not None else ())
         + tuple(
             case.saw(

@@ -1,12 +1,13 @@
 """Threads that rest: which of them may yet do something for others when they wake, and which only look up now and then."""
 
 from perfwatch.triage.history import History
-from perfwatch.triage.waits.node import Node
+from perfwatch.triage.waits.node import Node, in_event_loop
 from perfwatch.triage.waits.polling import source_of
 from perfwatch.triage.words.code import names
 
 MEANT_SECONDS = 600.0  # of sleep, at most: who stops a run by a sleep sleeps for hours, or for ever
 HEARTBEATS_PER_SECOND = 0.5  # a heartbeat wakes at least so often: twice within one look of a few seconds
+LONGEST_BEAT_SECONDS = 2.0 / HEARTBEATS_PER_SECOND
 # All that a heartbeat calls; a loop that calls anything else may hand something over.
 HEARTBEAT_CALLS = frozenset(
     "sleep wait is_set print write flush open close time monotonic perf_counter strftime now format str int round len"
@@ -26,12 +27,18 @@ def waits_forever(node: Node) -> bool:
 
 def ticks(node: Node) -> bool:
     """A heartbeat: it rests for a moment, again and again, and was seen to come and go."""
-    resting = node.wait is not None and node.wait.kind in ("sleep", "poll", "futex") and not node.wait.forever
-    return resting and (node.motion.switches_per_second or 0.0) >= HEARTBEATS_PER_SECOND
+    wait = node.wait
+    if wait is None or wait.kind not in ("sleep", "poll", "futex") or wait.forever:
+        return False
+    if (wait.remaining_seconds or 0.0) > LONGEST_BEAT_SECONDS:
+        return False  # it has just come and gone, and rests for long now: before another try, say
+    return (node.motion.switches_per_second or 0.0) >= HEARTBEATS_PER_SECOND
 
 
 def hands_over(history: History, node: Node) -> bool:
-    """Whether the loop that a thread turns in may give something to others now and then."""
+    """Whether the loop that a thread turns in may give something to others now and then, as any coroutine of an event loop may."""
+    if in_event_loop(node):
+        return True
     source = source_of(history, node)
     return source is None or not names(source.loop_calls) <= HEARTBEAT_CALLS
 

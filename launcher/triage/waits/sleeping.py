@@ -53,7 +53,8 @@ def asleep_for(case: Case, chain: Chain) -> float | None:
         return None
     left = (node.wait.remaining_seconds or 0.0) - (case.at - node.thread_at) if node.wait is not None else 0.0
     least = LEAST_SECONDS if node == chain.start else case.patience_seconds  # a worker's naps may be what is slow
-    if left <= 0.0 or max(left, end.silent_seconds or 0.0) < least:
+    rested, waited = end.silent_seconds or 0.0, chain.start.motion.ran_ago_seconds or 0.0
+    if left <= 0.0 or left + rested < LEAST_SECONDS or max(left, rested, waited) < least:
         return None
     asks = next_try_seconds(case, node) is not None or only_asks(case.history, node)
     return None if asks or (node.stack is None and not _is_a_program_of_its_own(case, chain)) else left

@@ -7,6 +7,7 @@ from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import dominant, python_threads
 from perfwatch.triage.present import open_file
 from perfwatch.triage.roles.job import Job
+from perfwatch.triage.waits.bringers import bringers
 from perfwatch.triage.waits.heartbeats import MEANT_SECONDS, hands_over, has_timeout, may_act, ticks, waits_forever
 from perfwatch.triage.waits.lock_owners import may_own
 from perfwatch.triage.waits.native_waits import in_native_code, may_serve, nobody_left, reduces, unseen_share
@@ -70,6 +71,10 @@ def waits(history: History, job: Job, node: Node) -> tuple[str, tuple[Node, ...]
         joined = worked_for(history, others)
         if joined:
             return f"thread {joined[0].name or joined[0].tid}", tuple(joined), None
+    if not native and awaited(node) != A_LOCK:
+        known = [one for one in bringers(history, node, others) if _is_on_its_way(history, one)]
+        if known:
+            return f"{awaited(node)}, from thread {known[0].name or known[0].tid}", tuple(known), None
     asks = any_tag(node.inner, "thread_wait", "queue_get", "queue_put")
     if node.motion.frozen is False and not asks:
         return "something that lets it move now and then", (), End("other", node)
@@ -201,6 +206,13 @@ def _leads_on(history: History, node: Node) -> bool:
     if wait is None or wait.kind in ("futex", "poll", "other"):
         return False
     return wait.kind != "sleep" or (wait.remaining_seconds or 0.0) > LONG_SLEEP_SECONDS
+
+
+def _is_on_its_way(history: History, node: Node) -> bool:
+    """Whether a thread that brings something runs, rests, or waits for what leads on: no heartbeat, and none that has nothing to do."""
+    if idle(node) or ticks(node):
+        return False
+    return node.motion.frozen is False or _sleeps(node) or _leads_on(history, node)
 
 
 def _sleeps(node: Node) -> bool:
