@@ -29,7 +29,7 @@ from collections.abc import Iterable, Iterator
 
 from perfwatch.probes.readings import Process, ProcessUsage, Thread
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import nearest, silent_seconds
+from perfwatch.triage.hang import nearest, silent_seconds, who
 from perfwatch.triage.moving.giving import giving
 from perfwatch.triage.moving.working import MOVING_BYTES, Work, busy_with, goes_on, moves, work_beside
 from perfwatch.triage.patience import temporal
@@ -38,10 +38,11 @@ from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.going_through import LASTS, through_data
 from perfwatch.triage.verdict import Culprit, Evidence, Finding, Outcome
 from perfwatch.triage.waits.asking import asks
-from perfwatch.triage.waits.bringing import asked, asking, helper_at_work, preparing
+from perfwatch.triage.waits.bringing import asked, asking, helper_at_work, preparing, waited_seconds
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.devices import may_wait_unseen
 from perfwatch.triage.waits.node import NATIVE_WAIT, culprit, node_of
+from perfwatch.triage.waits.releasing import named
 from perfwatch.triage.waits.sleeping import sleeps_until
 from perfwatch.triage.waits.told_as_waiting import waits_for
 from perfwatch.triage.words.frames import show
@@ -62,14 +63,22 @@ def _of(case: Case, chain: Chain) -> Iterator[Outcome]:
     """Who works for one that waits: those whom it is known to wait for, or else threads of its own process."""
     found = [one for pid in asked(case, chain) if (one := _finding(case, chain, pid)) is not None]
     yield from found
-    if found or chain.end.node.pid != chain.start.pid:
-        return
-    if used := helper_at_work(case, chain):
-        yield _by_threads(
-            case, chain, used, "for another one of its process", chain.start.motion.ran_ago_seconds or 0.0
-        )
-    elif goes_on(case, chain) and (used := work_beside(case, chain.end.node)):
-        yield _by_threads(case, chain, used, "while others of its process work", silent_seconds(case, chain))
+    if not found and (used := helper_at_work(case, chain)):
+        waited = waited_seconds(case, chain)
+        if chain.end.node.pid == chain.start.pid or waited >= LASTS * temporal(case):  # a worker may only be slow
+            yield _by_threads(case, chain, used, f"for {who(chain)}, which works", waited)
+    elif not found and chain.end.node.pid == chain.start.pid and goes_on(case, chain):
+        yield _beside(case, chain)
+
+
+def _beside(case: Case, chain: Chain) -> Finding | None:
+    used = work_beside(case, chain.end.node)
+    if used is None:
+        return None
+    first = node_of(case.history, case.job, chain.end.node.pid, used.tids[0])
+    name = named(first, first.pid) + (f" and {len(used.tids) - 1} more" if len(used.tids) > 1 else "")
+    said = f"while others of its process work: {name}"
+    return _by_threads(case, chain, used, said, silent_seconds(case, chain))
 
 
 def _finding(case: Case, chain: Chain, pid: int) -> Finding | None:
@@ -101,19 +110,16 @@ def _finding(case: Case, chain: Chain, pid: int) -> Finding | None:
 
 
 def _by_threads(case: Case, chain: Chain, used: Work, waits: str, silent: float) -> Finding:
-    """An upload, a decoder or a copy in threads of the process whose training thread waits, in words, for so long."""
+    """An upload, a decoder or a copy in threads that the training thread waits for or beside, in words, and for how long."""
     pid, doing = chain.end.node.pid, used.said
     doubtful = LASTS * temporal(case) - silent if chain.end.kind in ("lock", *RUNS) else 0.0
-    nodes = [node_of(case.history, case.job, pid, tid) for tid in used.tids]
-    at = f" at {show(nodes[0].frame)}" if nodes[0].frame else ""
-    name = f"thread {nodes[0].name or nodes[0].tid}" + (f" and {len(nodes) - 1} more" if len(nodes) > 1 else "")
     return Finding(
         cause=CAUSE.name,
         state=CAUSE.state,
-        summary=f"the training thread waits {waits}: {name}{at}: {doing}",
+        summary=f"the training thread waits {waits}: {doing}",
         confidence=BESIDE,
         owner=CAUSE.owner,
-        culprits=tuple(map(culprit, nodes[:1])),
+        culprits=(culprit(node_of(case.history, case.job, pid, used.tids[0])),),
         wait_chain=chain.links,
         evidence=(case.saw("threads", f"pid {pid}", "work", doing, "nothing would mean a hang"), _waits(case, chain)),
         next=(f"perfwatch attach {chain.start.pid} --watch",),

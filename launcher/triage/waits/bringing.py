@@ -7,7 +7,7 @@ from perfwatch.triage.cards.gpu import unseen
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import Seen
 from perfwatch.triage.moving.giving import giving
-from perfwatch.triage.moving.loops import may_end
+from perfwatch.triage.moving.loops import in_one_call, may_end
 from perfwatch.triage.moving.working import (
     BESIDE_SHARE,
     Work,
@@ -28,7 +28,7 @@ from perfwatch.triage.slowness import asleep_share
 from perfwatch.triage.waits.actors import REMOTE
 from perfwatch.triage.waits.answered_by import answered_by
 from perfwatch.triage.waits.asking import asks, only_waits
-from perfwatch.triage.waits.batches import since_output
+from perfwatch.triage.waits.batches import since_output, through_a_queue, without_a_batch
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.devices import may_wait_unseen
 
@@ -76,17 +76,26 @@ def asked(case: Case, chain: Chain) -> tuple[int, ...]:
 
 
 def helper_at_work(case: Case, chain: Chain) -> Work | None:
-    """What another thread of its process computes that it is known to wait for (a join, a future), in no loop that waits for a condition.
+    """What a thread of its process, or a worker, computes that it is known to wait for, in no loop that waits for a condition.
 
-    One that spins for a card looks the same where the card does not tell.
+    By a join, a future or a queue. One that spins for a card looks the same where the card does not tell.
     """
     node = chain.end.node
-    if node.pid != chain.start.pid or node.tid == chain.start.tid or chain.end.kind not in RUNS:
+    own = node.pid == chain.start.pid and node.tid != chain.start.tid
+    if chain.end.kind not in RUNS or not (own or (node.role == "worker" and through_a_queue(case, chain))):
         return None
-    if unseen(case.history, node.pid) or may_wait_unseen(case.history, node) or not may_end(case.history, node):
+    if unseen(case.history, node.pid) or may_wait_unseen(case.history, node):
+        return None
+    if not may_end(case.history, node) or in_one_call(case.history, node):
         return None
     used = Work(node.motion.run_share or 0.0, data_of(case, node.pid, [node.tid]), (node.tid,))
     return used if used.cores >= BESIDE_SHARE else None
+
+
+def waited_seconds(case: Case, chain: Chain) -> float:
+    """For how long the training thread has been waiting for the end of its chain, which runs."""
+    own = chain.end.node.pid == chain.start.pid
+    return chain.start.motion.ran_ago_seconds or 0.0 if own else without_a_batch(case, chain)[0]
 
 
 def _prepares(case: Case, chain: Chain) -> bool:
