@@ -176,9 +176,10 @@ def _around(absent: Chain) -> str:
 
 
 def ceiling(absent: Chain, computes: bool) -> float:
-    """How sure it may be at most that a rank does not come: less where it runs, or looks for a file that somebody may yet bring."""
+    """How sure it may be at most that a rank does not come: less where it runs, or naps, and looks what somebody may yet bring."""
     if computes:
         return GUESSED
-    if absent.end.kind == "file_poll":
+    end = absent.end
+    if end.kind == "file_poll" or (end.kind == "sleep" and not end.still):
         return MAY_COME
-    return 1.0 if absent.end.still else INFERRED
+    return 1.0 if end.still else INFERRED

@@ -95,10 +95,11 @@ def saves(case: Case, stack: Stack) -> bool:
     if any_tag(found := tags(stack), "save", "restore"):
         return "restore" not in found
     line = calling_line(case.history, stack)
-    called = names(line.calls) if line is not None else frozenset()
-    if line is None or rather_computes(case, stack, line.calls):
+    if line is None or not (called := names(line.calls)) & (SAVES | SYNCS):
         return False
-    return bool(called & SAVES) or (bool(called & SYNCS) and writes_much(case, stack) is True)
+    if rather_computes(case, stack, line.calls) or not called & SAVES:  # to pickle many objects takes arithmetic, too
+        return writes_much(case, stack) is True
+    return True
 
 
 def writes_much(case: Case, stack: Stack) -> bool | None:
