@@ -33,7 +33,7 @@ from perfwatch.triage.hang import nearest, silent_seconds, who
 from perfwatch.triage.moving.giving import giving
 from perfwatch.triage.moving.working import MOVING_BYTES, Work, busy_with, goes_on, moves, work_beside
 from perfwatch.triage.patience import temporal
-from perfwatch.triage.ranks.absence import RUNS, in_collective
+from perfwatch.triage.ranks.absence import in_collective
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.going_through import LASTS, through_data
 from perfwatch.triage.verdict import Culprit, Evidence, Finding, Outcome
@@ -65,7 +65,7 @@ def _of(case: Case, chain: Chain) -> Iterator[Outcome]:
     yield from found
     if not found and (used := helper_at_work(case, chain)):
         waited = waited_seconds(case, chain)
-        if chain.end.node.pid == chain.start.pid or waited >= LASTS * temporal(case):  # a worker may only be slow
+        if waited >= LASTS * temporal(case):  # until then it may only be slow
             yield _by_threads(case, chain, used, f"for {who(chain)}, which works", waited)
     elif not found and chain.end.node.pid == chain.start.pid and goes_on(case, chain):
         yield _beside(case, chain)
@@ -112,7 +112,7 @@ def _finding(case: Case, chain: Chain, pid: int) -> Finding | None:
 def _by_threads(case: Case, chain: Chain, used: Work, waits: str, silent: float) -> Finding:
     """An upload, a decoder or a copy in threads that the training thread waits for or beside, in words, and for how long."""
     pid, doing = chain.end.node.pid, used.said
-    doubtful = LASTS * temporal(case) - silent if chain.end.kind in ("lock", *RUNS) else 0.0
+    doubtful = LASTS * temporal(case) - silent if chain.end.kind == "lock" else 0.0
     return Finding(
         cause=CAUSE.name,
         state=CAUSE.state,
