@@ -38,7 +38,7 @@ from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.going_through import LASTS, through_data
 from perfwatch.triage.verdict import Culprit, Evidence, Finding, Outcome
 from perfwatch.triage.waits.asking import asks
-from perfwatch.triage.waits.bringing import asked, asking, helper_at_work, preparing, waited_seconds
+from perfwatch.triage.waits.bringing import asked, asking, helper_at_work, preparing, waited_seconds, writes_go_through
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.devices import may_wait_unseen
 from perfwatch.triage.waits.node import NATIVE_WAIT, culprit, node_of
@@ -61,6 +61,8 @@ def judge(case: Case) -> Outcome:
 
 def _of(case: Case, chain: Chain) -> Iterator[Outcome]:
     """Who works for one that waits: those whom it is known to wait for, or else threads of its own process."""
+    if writes_go_through(chain):
+        return
     found = [one for pid in asked(case, chain) if (one := _finding(case, chain, pid)) is not None]
     yield from found
     if not found and (used := helper_at_work(case, chain)):

@@ -92,6 +92,12 @@ def helper_at_work(case: Case, chain: Chain) -> Work | None:
     return used if used.cores >= BESIDE_SHARE else None
 
 
+def writes_go_through(chain: Chain) -> bool:
+    """Whether the training thread waits in writes that go through, one by one: who reads them is slow, and what it waits for is output."""
+    wait = chain.start.wait
+    return wait is not None and wait.kind == "write" and bool(chain.start.motion.io_calls)
+
+
 def waited_seconds(case: Case, chain: Chain) -> float:
     """For how long the training thread has been waiting for the end of its chain, which runs."""
     own = chain.end.node.pid == chain.start.pid
