@@ -177,6 +177,10 @@ FILE_TESTS = frozenset(
 )
 
 
+# Methods that let a thread go on which waits at the same object (CPython: queue, threading).
+GIVING = frozenset("put put_nowait get get_nowait task_done set notify notify_all release".split())
+
+
 class SourceLine(Reading, frozen=True, kw_only=True):
     """Text of a hot or blocked user frame, so that a rule can see which builtin it calls. Read in a killable child.
 
@@ -189,6 +193,9 @@ class SourceLine(Reading, frozen=True, kw_only=True):
     text: str
     calls: tuple[str, ...] = ()
     loop_calls: tuple[str, ...] = ()
+    gives: tuple[
+        str, ...
+    ] = ()  # what its function calls anywhere that lets others go on (``GIVING``): ``self.done.put``
     calls_unnamed: bool = False  # that loop calls what has no name as well: an element of a table, what a call returns
     loop_lines: tuple[int, int] | None = None  # the first and the last of that loop
     # Kinds of the enclosing loops in its function, innermost first: "for", which a ``while`` that counts is, too, or "while", which a

@@ -29,7 +29,7 @@ from perfwatch.probes.loop_kinds import (
 )
 from perfwatch.probes.loop_tests import tests_before
 from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.readings import FILE_TESTS, SourceLine
+from perfwatch.probes.readings import FILE_TESTS, GIVING, SourceLine
 
 LARGEST_SOURCE_BYTES = 2 * 2**20
 READ_DEADLINE_SECONDS = 0.5
@@ -41,6 +41,7 @@ _ABSENCES = frozenset("IndexError KeyError LookupError StopIteration Empty Full 
 _TELLING = frozenset("print log debug info warning error exception".split())
 
 _With = ast.With | ast.AsyncWith
+MOST_NAMES = 32
 _Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
@@ -131,6 +132,7 @@ def describe(text: str, file: str, line: int) -> SourceLine:
         text=lines[line - 1].strip()[:LONGEST_TEXT],
         calls=_called(scope, line),
         loop_calls=_with_helpers(tree, _called(loop)) if loop else (),
+        gives=_giving(tree, scope),
         loop_lines=(loop.lineno, loop.end_lineno or loop.lineno) if loop else None,
         calls_unnamed=loop is not None
         and any(isinstance(one, ast.Call) and not dotted(one.func) for one in ast.walk(loop)),
@@ -194,6 +196,12 @@ def _called(node: ast.AST, line: int | None = None) -> tuple[str, ...]:
         if touches:
             waiting[:0] = [child for child in ast.iter_child_nodes(here) if not isinstance(child, _Scope)]
     return tuple(name for name in found if name)
+
+
+def _giving(tree: ast.AST, scope: ast.AST) -> tuple[str, ...]:
+    """What a function calls that lets others go on; a module's own lines are too many to say something of one of them."""
+    calls = _with_helpers(tree, _called(scope)) if scope is not tree else ()
+    return tuple(name for name in calls if name.rpartition(".")[2] in GIVING and "." in name)[:MOST_NAMES]
 
 
 def _files(loop: "Loop") -> tuple[str, ...]:

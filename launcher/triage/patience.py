@@ -18,6 +18,7 @@ STRUCTURAL_SECONDS = 6.0
 SETTLED_SECONDS = 2.5  # after a thread has run: two looks, of which the second shows what it does then
 RESTED_SECONDS = 2.0  # without a run, after which one run is news
 LONG_REST_SECONDS = 10.0  # what rests for less looks up now and then
+TOGETHER_SECONDS = 2.0  # who falls asleep so soon after a question was sent was asked
 LATE_SECONDS = 1.0  # after its deadline a thread has run again
 LONGEST_RECOVERED = 3.0  # times the longest gap that this run has recovered from
 
@@ -83,10 +84,15 @@ def timer_seconds(case: Case, chain: Chain, silent: float) -> float:
 def holder_rests(case: Case, chain: Chain) -> tuple[float, int] | None:
     """Seconds until a thread wakes from a long rest in a process that holds the other end of what a chain's end waits on, and its pid.
 
-    A pair of sockets that forked processes have inherited does not tell which of them is to answer. Between hosts' ends others rest for
-    reasons of their own: a library's heartbeat, a watchdog.
+    A pair of sockets that forked processes have inherited does not tell which of them is to answer. Of a server of the job's own only
+    who fell asleep as the wait began: others rest for reasons of their own, a library's heartbeat, a watchdog.
     """
     node = chain.end.node
+    if chain.end.kind == "network":
+        asked = [look for look in _of_the_peer(case, chain.end) if _with_it(node, look)]
+        return min(
+            ((left, look.reading.pid) for look in asked if (left := _rests_for(case, look)) is not None), default=None
+        )
     fds = waited_on(case.history, node.pid, node.tid, LONG_REST_SECONDS)
     files = [seen.reading for fd in fds if (seen := case.history.latest(Descriptor, node.pid, fd)) is not None]
     pairs = [file.socket for file in files if file.socket is not None and file.socket.family == "unix"]
@@ -96,6 +102,21 @@ def holder_rests(case: Case, chain: Chain) -> tuple[float, int] | None:
     ]
     rests = [(left, look.reading.pid) for look in looks if (left := _rests_for(case, look)) is not None]
     return min(rests, default=None)
+
+
+def _of_the_peer(case: Case, end: End) -> list[Seen[Thread]]:
+    """The threads of the job's processes that may be asked over a connection: the rank's own, where nobody knows who is at its far end."""
+    known = end.descriptor is not None and end.descriptor.socket is not None
+    own = [member.pid for member in case.job.of_rank(end.node.rank_pid or end.node.pid) if member.pid != end.node.pid]
+    pids = [pid for pid in end.others if pid in case.job.members] if known else own
+    looks = [case.history.latest(Thread, *key) for pid in pids for key in case.history.of(Thread, pid)]
+    return [look for look in looks if look is not None]
+
+
+def _with_it(node: Node, look: Seen[Thread]) -> bool:
+    """Whether a thread last ran when another one did."""
+    ago, own = look.reading.ran_ago_seconds, node.thread.ran_ago_seconds if node.thread is not None else None
+    return ago is not None and own is not None and abs(look.at - ago - (node.thread_at - own)) <= TOGETHER_SECONDS
 
 
 def _rests_for(case: Case, look: Seen[Thread]) -> float | None:

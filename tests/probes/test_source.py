@@ -325,3 +325,23 @@ while not os.path.exists("/data/best.pt") and not Path("DONE.txt").is_file():
 def test_a_call_of_what_has_no_name_is_not_taken_for_none(call: str, unnamed: bool) -> None:
     """An element of a table, or what a call returns, may be anything."""
     assert describe(f"for batch in loader:\n    {call}\n", "train.py", 1).calls_unnamed is unnamed
+
+
+def test_what_a_function_gives_to_others_is_told_for_each_of_its_lines() -> None:
+    """Outside of the innermost loop as well, and through the functions of the same file; a module's own lines say nothing of each other."""
+    text = """
+class Miner:
+    def run(self):
+        while True:
+            jobs = self.wanted.get()
+            for job in as_completed(jobs):
+                pairs.extend(job.result())
+            self.tell(pairs)
+
+    def tell(self, pairs):
+        self.done.put(pairs)
+
+ready.set()
+"""
+    assert describe(text, "/home/user/train.py", 6).gives == ("self.wanted.get", "self.done.put")
+    assert describe(text, "/home/user/train.py", 13).gives == ()

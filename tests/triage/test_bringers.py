@@ -7,10 +7,11 @@ import msgspec
 import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.probes.readings import SourceLine
+from perfwatch.probes.readings import GIVING, SourceLine
 from perfwatch.recording import load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.verdict import Verdict
+from perfwatch.triage.waits.bringers import LET_GO_ON
 
 RECORDINGS = Path(__file__).parent / "recordings"
 RESTS = RECORDINGS / "waiting_on_work" / "fires" / "shards_of_a_thread_that_rests"
@@ -67,3 +68,8 @@ def test_an_event_loop_in_another_thread_may_bring_what_is_awaited() -> None:
     assert verdict.state == "inconclusive"
     assert verdict.suspect is not None
     assert verdict.suspect.cause == "deadlocked_locks"
+
+
+def test_all_that_lets_go_on_is_read_from_the_source() -> None:
+    """What the probe leaves out no rule can find."""
+    assert {call for calls in LET_GO_ON.values() for call in calls} == GIVING

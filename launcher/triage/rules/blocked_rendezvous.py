@@ -77,7 +77,7 @@ def judge(case: Case) -> Outcome:
 
 
 def _comes(case: Case, chain: Chain) -> bool:
-    stands = chain.start.motion.frozen is True and chain.end.still is not False
+    stands = chain.start.motion.frozen is True and all(end.still for end in chain.ends)
     return not stands or goes_on(case, chain)
 
 

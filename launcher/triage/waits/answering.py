@@ -53,9 +53,15 @@ def serving(history: History, job: Job, pids: tuple[int, ...]) -> tuple[Node, ..
         others: tuple[Node, ...] = ()
         if any_tag(main.inner, *LEADING_TAGS):
             others = tuple(worked_for(history, other_threads(history, job, main)))
-        elif main.wait is not None and main.wait.kind == "accept":
+        elif main.wait is not None and (main.wait.kind == "accept" or _keeps_the_door(main)):
             others = owing(history, job, main)
             if not python_threads(history, main.pid):
                 continue  # without stacks nobody knows which of its threads has the visitor
         found += others or (main,)
     return tuple(found)
+
+
+def _keeps_the_door(main: Node) -> bool:
+    """Whether a thread polls for visitors in a server of the standard library's: most hand each of them to a thread."""
+    polls = main.wait is not None and main.wait.kind == "poll"
+    return polls and main.stack is not None and any(one.file.endswith("/socketserver.py") for one in main.stack.frames)

@@ -20,7 +20,7 @@ LET_GO_ON = {
 
 
 def bringers(history: History, node: Node, others: Iterable[Node]) -> list[Node]:
-    """Of the threads beside one that waits, those in a loop that lets it go on: what they call bears the name of what it asks.
+    """Of the threads beside one that waits, those in a function that lets it go on: what that calls bears the name of what it asks.
 
     ``feed.out.get()`` of one and ``self.out.put(fetch())`` of the other. Whoever asks for the same thing waits as well.
     """
@@ -39,7 +39,7 @@ def _asked(history: History, node: Node) -> Iterator[tuple[str, str]]:
 
 def _called(history: History, node: Node) -> set[tuple[str, str]]:
     lines = (line_of(history, frame) for frame in user_frames(node.stack)) if node.stack is not None else ()
-    return {call for line in lines if line is not None for call in _split((*line.calls, *line.loop_calls))}
+    return {call for line in lines if line is not None for call in _split((*line.calls, *line.loop_calls, *line.gives))}
 
 
 def _split(calls: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -8,6 +8,7 @@ from perfwatch.triage.words.code import names
 MEANT_SECONDS = 600.0  # of sleep, at most: who stops a run by a sleep sleeps for hours, or for ever
 HEARTBEATS_PER_SECOND = 0.5  # a heartbeat wakes at least so often: twice within one look of a few seconds
 LONGEST_BEAT_SECONDS = 2.0 / HEARTBEATS_PER_SECOND
+JUST_NOW_SECONDS = 2.0
 # All that a heartbeat calls; a loop that calls anything else may hand something over.
 HEARTBEAT_CALLS = frozenset(
     "sleep wait is_set print write flush open close time monotonic perf_counter strftime now format str int round len"
@@ -44,8 +45,11 @@ def hands_over(history: History, node: Node) -> bool:
 
 
 def may_act(history: History, node: Node) -> bool:
-    """Whether a thread runs or may wake by itself, and is no heartbeat that hands nothing over."""
-    return not waits_forever(node) and (not ticks(node) or hands_over(history, node))
+    """Whether a thread runs, did so a moment ago in the midst of its work, or may wake by itself: no heartbeat that hands nothing over."""
+    if waits_forever(node):
+        ran = node.motion.ran_ago_seconds
+        return ran is not None and ran < JUST_NOW_SECONDS and "queue_get" not in node.inner
+    return not ticks(node) or hands_over(history, node)
 
 
 def parks(history: History, node: Node) -> bool:

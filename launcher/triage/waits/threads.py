@@ -84,7 +84,9 @@ def waits(history: History, job: Job, node: Node) -> tuple[str, tuple[Node, ...]
             history, node, [other for other in others if waits_forever(other) and awaited(other) == A_LOCK]
         )
         others, unsure = may_own(history, node, others, rivals)
-    leading = [other for other in others if _leads_on(history, other) and (not native or may_serve(node, other))]
+    ends_itself = has_timeout(node) and not native  # and looks again: whoever joins it is no way on
+    leading = [one for one in others if _leads_on(history, one) and (not native or may_serve(node, one))]
+    leading = [one for one in leading if not (ends_itself and "thread_join" in one.inner)]
     onward = nearest(history, node, leading)
     if onward and not (
         all(map(_sleeps, onward)) and any(may_act(history, one) for one in others if one not in leading)
@@ -212,7 +214,7 @@ def _is_on_its_way(history: History, node: Node) -> bool:
     """Whether a thread that brings something runs, rests, or waits for what leads on: no heartbeat, and none that has nothing to do."""
     if idle(node) or ticks(node):
         return False
-    return node.motion.frozen is False or _sleeps(node) or _leads_on(history, node)
+    return node.motion.frozen is not True or _sleeps(node) or _leads_on(history, node)
 
 
 def _sleeps(node: Node) -> bool:
