@@ -247,7 +247,7 @@ def may_release(history: History, node: Node, others: list[Node]) -> bool:
 
 def _somebody_moves(history: History, node: Node, others: list[Node]) -> bool:
     """Whether a thread of the process runs, or rests for a while; a heartbeat that hands nothing over does not count."""
-    if any(may_act(history, other) for other in others):
+    if any(may_act(history, other) for other in others if not (waits_forever(other) and idle(other))):
         return True
     return unseen_share(history, node.pid, {node.tid, *(other.tid for other in others)}) > UNSEEN_RUN_SHARE
 
