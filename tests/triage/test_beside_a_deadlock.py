@@ -9,7 +9,7 @@ from perfwatch.triage.history import History
 from perfwatch.triage.verdict import Verdict
 from tests.sessions import session
 
-PID, FLUSHER, LISTENER, CONNECTION = 700, 701, 702, 7
+PID, FLUSHER, LISTENER, HELPER, CONNECTION = 700, 701, 702, 703, 7
 TRAIN, CONTROL, THREADS = "/app/train.py", "/app/control.py", "/usr/lib/python3.11/threading.py"
 BOOTSTRAP = Frame("_bootstrap", THREADS, 1002)
 TAKES = (Frame("log_metrics", TRAIN, 20), Frame("<module>", TRAIN, 60))
@@ -30,8 +30,23 @@ BARE = SourceLine(file=CONTROL, line=9, text="for message in channel.listen():",
 HOLDS = SourceLine(file=CONTROL, line=9, text="reply = channel.read()", calls=("channel.read",), within=("job.lock",))
 
 
-def judged(*lines: SourceLine, flusher: bool = True) -> Verdict:
-    """A training thread that asks for a lock, a flusher that does, and a listener that waits for its next message."""
+FUTURES = "/usr/lib/python3.11/concurrent/futures"
+IN_POOL = (Frame("_worker", f"{FUTURES}/thread.py", 81), BOOTSTRAP)
+COLLECTS = (
+    Frame("wait", THREADS, 320),
+    Frame("wait", THREADS, 622),
+    Frame("as_completed", f"{FUTURES}/_base.py", 243),
+    Frame("collect", TRAIN, 71),
+    BOOTSTRAP,
+)
+JUST_NOW_SECONDS = 0.4
+
+
+def judged(*lines: SourceLine, flusher: bool = True, beside: tuple[Frame, ...] = ()) -> Verdict:
+    """A training thread that asks for a lock, a flusher that does, and a listener that waits for its next message.
+
+    And one that ran a moment ago, where it is given.
+    """
     history = History()
     history.add(0.0, Process(pid=PID, start_ticks=9, parent_pid=1, name="python", command=("python", "train.py"),
                              python=True, torch_loaded=True))  # fmt: skip
@@ -45,6 +60,11 @@ def judged(*lines: SourceLine, flusher: bool = True) -> Verdict:
             history.add(at, Thread(pid=PID, tid=tid, name=f"thread-{tid}", state="S", cpu_seconds=5.0, run_seconds=5.0,
                                    voluntary_switches=50, ran_ago_seconds=float(ago + second), wait=wait))  # fmt: skip
             history.add(at, Stack(pid=PID, tid=tid, frames=frames, samples=20, span_seconds=1.0))
+        if beside:
+            history.add(at, Thread(pid=PID, tid=HELPER, name="helper", state="S", cpu_seconds=1.0 + 0.001 * second,
+                                   run_seconds=1.0 + 0.001 * second, voluntary_switches=50 + second, wait=LOCK,
+                                   ran_ago_seconds=JUST_NOW_SECONDS))  # fmt: skip
+            history.add(at, Stack(pid=PID, tid=HELPER, frames=beside, samples=20, span_seconds=1.0))
         socket = Socket(family="tcp", state="ESTABLISHED", peer="10.0.0.9:6379", received_bytes=1000,
                         received_ago_seconds=float(SILENT_SECONDS + second))  # fmt: skip
         history.add(at, Descriptor(pid=PID, fd=CONNECTION, kind="socket", target="socket:[1]", socket=socket))
@@ -59,6 +79,21 @@ def test_two_threads_that_stop_at_two_locks_explain_each_other() -> None:
     assert (verdict.state, verdict.cause) == ("hung", "deadlocked_locks")
     assert verdict.confidence > 0.9
     assert {one.tid for one in verdict.culprits} == {PID, FLUSHER}
+
+
+def test_an_idle_worker_of_a_pool_that_just_ran_changes_nothing() -> None:
+    """It has done what it was given, and waits for more."""
+    verdict = judged(MAIN, OTHER, BARE, beside=IN_POOL)
+
+    assert verdict.confidence > 0.9
+    assert {one.tid for one in verdict.culprits} == {PID, FLUSHER}
+
+
+def test_a_thread_that_went_on_in_the_midst_of_its_work_may_release_one_of_them() -> None:
+    """It takes result after result from a pool: then it is no sure deadlock."""
+    verdict = judged(MAIN, OTHER, BARE, beside=COLLECTS)
+
+    assert verdict.confidence <= 0.78
 
 
 def test_a_listener_of_which_no_line_was_read_may_hold_one_of_them() -> None:
