@@ -11,7 +11,7 @@ How it is recognised
 
 What it is mistaken for
     A slow download: bytes arrive. A retry with backoff: new connections come and go. A rendezvous: its frames say so. A server of
-    this machine that computes: ``waiting_on_work``. One that nobody visits, or a notebook: a library's event loop is at rest.
+    this machine that computes, or sleeps before it answers: ``waiting_on_work``. One that nobody visits, or a notebook: its loop rests.
 
 What to do next
     Ask the named peer; give the request a timeout.

@@ -10,7 +10,8 @@ How it is recognised
     one that has ended.
 
 What it is mistaken for
-    A slow start: ranks still appear. A collective: that is after the rendezvous.
+    A slow start: ranks still appear. A collective: that is after the rendezvous. A rank that waits for a thread of its own which
+    still looks up now and then: it may come.
 
 What to do next
     Start the missing rank; compare MASTER_ADDR, MASTER_PORT and WORLD_SIZE on every node.

@@ -13,9 +13,9 @@ How it is recognised
     an idle card, while a callback of CUDA waits for that lock.
 
 What it is mistaken for
-    A wait for a worker, child or peer that itself moves: the chain is followed first. A lock whose owner works: that thread
-    moves, and the chain leads to it. A wait for what the callback of a collective brings that is under way: the other ranks are
-    waited for. ``held_gil``: waiters for the GIL wake 200 times a second.
+    A wait for a worker, child or peer that itself moves, or for a thread that sleeps before it fills the queue: the chain is
+    followed first. A lock whose owner works: that thread moves, and the chain leads to it. A wait for what the callback of a
+    collective brings that is under way: the other ranks are waited for. ``held_gil``: waiters for the GIL wake 200 times a second.
 
 What to do next
     The frames of both threads name the two locks: take them in one order, or give ``acquire`` a timeout.
