@@ -66,6 +66,12 @@ def works(case: Case, chain: Chain, others_waited: float) -> bool:
         return True
     if brings_no_batch(case, chain, others_waited):
         return False
+    if (
+        end.kind == "sleep"
+        and wakes_soon(case, end)
+        and (end.node.motion.ran_ago_seconds or 0.0) >= SINCE * others_waited
+    ):
+        return True  # one rest that is over soon, and no try since the others wait
     if end.still and not wakes_soon(case, end) and end.node.stack is not None:
         return end.kind not in SETTLED and moves(case.history, end.node.pid, end.node.tid).recurrent
     recent = _recent(case, chain)

@@ -30,6 +30,7 @@ from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding, Outcome
 from perfwatch.triage.waits import rendezvous
 from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.node import ENDLESS_SECONDS, End
 
 CAUSE = Cause("blocked_rendezvous", "hung", "scheduler", (Thread, Stack))
 
@@ -78,8 +79,19 @@ def judge(case: Case) -> Outcome:
 
 
 def _comes(case: Case, chain: Chain) -> bool:
-    stands = chain.start.motion.frozen is True and all(end.still for end in chain.ends)
+    stands = chain.start.motion.frozen is True and all(end.still and not _looks_up(end) for end in chain.ends)
     return not stands or goes_on(case, chain)
+
+
+def _looks_up(end: End) -> bool:
+    """Whether a thread waits for others of its process for a moment only, and then looks again."""
+    wait = end.node.wait
+    return (
+        end.kind == "lock"
+        and wait is not None
+        and wait.remaining_seconds is not None
+        and wait.remaining_seconds <= ENDLESS_SECONDS
+    )
 
 
 def _has_met(case: Case, chain: Chain) -> bool:
