@@ -193,9 +193,7 @@ class SourceLine(Reading, frozen=True, kw_only=True):
     text: str
     calls: tuple[str, ...] = ()
     loop_calls: tuple[str, ...] = ()
-    gives: tuple[
-        str, ...
-    ] = ()  # what its function calls anywhere that lets others go on (``GIVING``): ``self.done.put``
+    gives: tuple[str, ...] = ()  # what its function calls anywhere that lets others go on (``GIVING``)
     calls_unnamed: bool = False  # that loop calls what has no name as well: an element of a table, what a call returns
     loop_lines: tuple[int, int] | None = None  # the first and the last of that loop
     # Kinds of the enclosing loops in its function, innermost first: "for", which a ``while`` that counts is, too, or "while", which a

@@ -33,6 +33,7 @@ from perfwatch.probes.readings import FILE_TESTS, GIVING, SourceLine
 
 LARGEST_SOURCE_BYTES = 2 * 2**20
 READ_DEADLINE_SECONDS = 0.5
+MOST_NAMES = 32  # of one kind, of one function
 LONGEST_TEXT = 200
 LONGEST_FILE, MOST_FILES = 120, 4
 _FILE_NAME = re.compile(r"(?!.*//)[^\s:?&=%{}]*(/[^\s:?&=%{}]+|\w\.[A-Za-z]\w{0,7})")
@@ -41,7 +42,6 @@ _ABSENCES = frozenset("IndexError KeyError LookupError StopIteration Empty Full 
 _TELLING = frozenset("print log debug info warning error exception".split())
 
 _With = ast.With | ast.AsyncWith
-MOST_NAMES = 32
 _Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 

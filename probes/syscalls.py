@@ -159,7 +159,7 @@ def _futex(call: Blocked, kind: str) -> Wait:
         command = _FUTEX_ABSOLUTE[1]
     if not timeout:
         # The kernel clears this word when the thread ends (man 2 set_tid_address), and pthread_join waits for that.
-        joined = call.arguments[2] or None if shared and command in _FUTEX_JOINS else None
+        joined = call.arguments[2] & 0xFFFFFFFF or None if shared and command in _FUTEX_JOINS else None
         return _wait(call, kind, shared=shared, forever=True, joined_tid=joined)
     moment = call.timespec(timeout)
     if command == _FUTEX_WAIT:

@@ -153,7 +153,7 @@ def hung(
     summary += f", unless what its event loop does in {timer:.0f} s lets it go on" if timer else ""
     if chain.end.kind in (NATIVE_WAIT, "unknown", "network") and (rests := holder_rests(case, chain)) is not None:
         timer = max(timer, rests[0])
-        summary += f", unless pid {rests[1]}, which holds the other end and rests for another {rests[0]:.0f} s, answers"
+        summary += f", unless pid {rests[1]}, which rests for another {rests[0]:.0f} s, answers"
     moved = moves(case.history, chain.start.pid, chain.start.tid).ago_seconds
     apart = (chain.start.pid, chain.start.tid) != (chain.end.node.pid, chain.end.node.tid)
     if moved is not None and apart and chain.start.wait is not None:

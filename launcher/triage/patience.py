@@ -1,5 +1,6 @@
 """How long a wait is given before it is called a hang: by what may end it, by its own deadline, and by who has just moved."""
 
+from collections.abc import Iterable
 from itertools import pairwise
 
 from perfwatch.probes.readings import Descriptor, Thread
@@ -89,28 +90,32 @@ def holder_rests(case: Case, chain: Chain) -> tuple[float, int] | None:
     """
     node = chain.end.node
     if chain.end.kind == "network":
-        asked = [look for look in _of_the_peer(case, chain.end) if _with_it(node, look)]
-        return min(
-            ((left, look.reading.pid) for look in asked if (left := _rests_for(case, look)) is not None), default=None
-        )
-    fds = waited_on(case.history, node.pid, node.tid, LONG_REST_SECONDS)
-    files = [seen.reading for fd in fds if (seen := case.history.latest(Descriptor, node.pid, fd)) is not None]
-    pairs = [file.socket for file in files if file.socket is not None and file.socket.family == "unix"]
-    holders = {pid for pair in pairs for pid in pair.peer_pids} - {node.pid}
-    looks = [
-        look for pid in holders for key in case.history.of(Thread, pid) if (look := case.history.latest(Thread, *key))
-    ]
+        looks = [look for look in _looks_at(case, _asked_over(case, chain.end)) if _with_it(node, look)]
+    else:
+        looks = _looks_at(case, _holders_of_pairs(case, node))
     rests = [(left, look.reading.pid) for look in looks if (left := _rests_for(case, look)) is not None]
     return min(rests, default=None)
 
 
-def _of_the_peer(case: Case, end: End) -> list[Seen[Thread]]:
-    """The threads of the job's processes that may be asked over a connection: the rank's own, where nobody knows who is at its far end."""
-    known = end.descriptor is not None and end.descriptor.socket is not None
-    own = [member.pid for member in case.job.of_rank(end.node.rank_pid or end.node.pid) if member.pid != end.node.pid]
-    pids = [pid for pid in end.others if pid in case.job.members] if known else own
+def _looks_at(case: Case, pids: Iterable[int]) -> list[Seen[Thread]]:
     looks = [case.history.latest(Thread, *key) for pid in pids for key in case.history.of(Thread, pid)]
     return [look for look in looks if look is not None]
+
+
+def _holders_of_pairs(case: Case, node: Node) -> set[int]:
+    """Who else holds the other end of a pair of sockets that a thread waits on."""
+    fds = waited_on(case.history, node.pid, node.tid, LONG_REST_SECONDS)
+    files = [seen.reading for fd in fds if (seen := case.history.latest(Descriptor, node.pid, fd)) is not None]
+    pairs = [file.socket for file in files if file.socket is not None and file.socket.family == "unix"]
+    return {pid for pair in pairs for pid in pair.peer_pids} - {node.pid}
+
+
+def _asked_over(case: Case, end: End) -> list[int]:
+    """The job's processes that may be asked over a connection: the rank's own, where nobody knows who is at its far end."""
+    if end.descriptor is not None and end.descriptor.socket is not None:
+        return [pid for pid in end.others if pid in case.job.members]
+    rank = case.job.of_rank(end.node.rank_pid or end.node.pid)
+    return [member.pid for member in rank if member.pid != end.node.pid]
 
 
 def _with_it(node: Node, look: Seen[Thread]) -> bool:
