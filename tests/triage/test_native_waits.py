@@ -100,6 +100,14 @@ def test_native_threads_that_work_a_little_each_work_together() -> None:
     assert alone.state == "hung"
 
 
+def test_a_thread_without_a_line_is_told_without_one() -> None:
+    """Of a native thread that works no stack is known."""
+    verdict = judged(job(IN_LIBRARY, share=0.8), patience_seconds=20.0)
+
+    assert (verdict.state, verdict.cause) == ("busy", "waiting_on_work")
+    assert "None" not in verdict.summary
+
+
 @pytest.mark.parametrize(("package", "follows"), [("redis", False), ("pyarrow", True)])
 def test_a_thread_of_python_that_listens_is_followed_only_within_the_same_library(package: str, follows: bool) -> None:
     """What a program has started beside has nothing to do with the call of a library."""

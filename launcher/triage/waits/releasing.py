@@ -119,7 +119,7 @@ def named(node: Node, pid: int) -> str:
     """A thread with its line, as seen from process ``pid``: ``thread reader at read (data.py:7)``."""
     where = "" if node.pid == pid else f" of pid {node.pid}"
     thread = f"thread {node.name or node.tid}" if node.tid != node.pid else "the main thread"
-    return f"{thread}{where} at {show(node.frame)}"
+    return f"{thread}{where}" + (f" at {show(node.frame)}" if node.frame is not None else "")
 
 
 def idle_loops(case: Case, chain: Chain) -> list[Node]:
