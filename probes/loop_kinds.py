@@ -4,7 +4,7 @@ And of a ``while`` that need not: by what would a turn bring it nearer to its en
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 Loop = ast.For | ast.AsyncFor | ast.While
 _Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
@@ -12,12 +12,31 @@ _ORDERS = ast.Lt | ast.LtE | ast.Gt | ast.GtE
 _STEPS = ast.Add | ast.Sub
 _RESTS = frozenset("sleep sched_yield print debug info warning".split())
 _CLOCKS = frozenset("time time_ns monotonic monotonic_ns perf_counter perf_counter_ns now utcnow".split())
+MOST_OF_A_CLOCK = 2  # statements, the docstring with them
 _CUTS = ast.Continue | ast.Break | ast.Return | ast.Raise
 
 
-def comes_to_its_end(loop: Loop) -> bool:
-    """Whether a loop counts: a ``for``, but over something without an end, or a ``while`` that counts up, or goes by the clock."""
-    return (_counts(loop) or _goes_by_the_clock(loop)) if isinstance(loop, ast.While) else not _counts_for_ever(loop)
+def comes_to_its_end(loop: Loop, clocks: Collection[str] = ()) -> bool:
+    """Whether a loop counts: a ``for``, but over something without an end, or a ``while`` that counts up, or goes by the clock.
+
+    clocks: names of the program's own functions that tell the time.
+    """
+    if not isinstance(loop, ast.While):
+        return not _counts_for_ever(loop)
+    return _counts(loop) or _goes_by_the_clock(loop, _CLOCKS.union(clocks))
+
+
+def clocks(tree: ast.AST) -> frozenset[str]:
+    """The functions of a file that only tell the time: ``def uptime(): return time.monotonic() - START``."""
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+    return frozenset(
+        one.name for one in functions if _tells_the_time(one.body[-1]) and len(one.body) <= MOST_OF_A_CLOCK
+    )
+
+
+def _tells_the_time(statement: ast.stmt) -> bool:
+    calls = (node for node in ast.walk(statement) if isinstance(node, ast.Call))
+    return isinstance(statement, ast.Return) and any(dotted(one.func).rpartition(".")[2] in _CLOCKS for one in calls)
 
 
 def hands_out(loop: Loop) -> bool:
@@ -56,17 +75,23 @@ def _counts(loop: ast.While) -> bool:
     return False
 
 
-def _goes_by_the_clock(loop: ast.While) -> bool:
-    """Whether it goes on until a moment, and for nothing else: ``while time.time() - begun < seconds``.
+def _goes_by_the_clock(loop: ast.While, clocks: Collection[str]) -> bool:
+    """Whether it goes on until a moment at most: ``while time.time() - begun < seconds``, and as long as what it computes says so.
 
-    One that waits for a condition as well, for so long at most, may wait in vain; one that sets what the clock is compared with
-    begins anew.
+    One that asks somebody as well, for so long at most, may ask in vain; one that sets what the clock is compared with begins anew.
     """
-    calls = (node for node in ast.walk(loop.test) if isinstance(node, ast.Call))
-    ordered = isinstance(loop.test, ast.Compare) and all(isinstance(one, _ORDERS) for one in loop.test.ops)
-    if not ordered or not any(dotted(call.func).rpartition(".")[2] in _CLOCKS for call in calls):
+    both = loop.test.values if isinstance(loop.test, ast.BoolOp) and isinstance(loop.test.op, ast.And) else [loop.test]
+    timed = [one for one in both if _until_a_moment(loop, one, clocks)]
+    asked = (node for one in both if one not in timed for node in ast.walk(one))
+    return bool(timed) and not any(isinstance(node, ast.Call) for node in asked)
+
+
+def _until_a_moment(loop: ast.While, test: ast.expr, clocks: Collection[str]) -> bool:
+    calls = (node for node in ast.walk(test) if isinstance(node, ast.Call))
+    ordered = isinstance(test, ast.Compare) and all(isinstance(one, _ORDERS) for one in test.ops)
+    if not ordered or not any(dotted(call.func).rpartition(".")[2] in clocks for call in calls):
         return False
-    named = {dotted(node) for node in ast.walk(loop.test) if isinstance(node, ast.Name | ast.Attribute)}
+    named = {dotted(node) for node in ast.walk(test) if isinstance(node, ast.Name | ast.Attribute)}
     return named.isdisjoint(map(_set_by, _within(loop)))
 
 

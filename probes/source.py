@@ -19,6 +19,7 @@ from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.line_results import result_of
 from perfwatch.probes.loop_kinds import (
     Loop,
+    clocks,
     comes_to_its_end,
     dotted,
     fills,
@@ -125,7 +126,7 @@ def describe(text: str, file: str, line: int) -> SourceLine:
     scope = next((one for one in around if isinstance(one, _Scope)), tree)
     here = around[: around.index(scope)] if scope in around else around
     loops = [one for one in here if isinstance(one, Loop)]
-    loop = loops[0] if loops else None
+    loop, known = loops[0] if loops else None, clocks(tree)
     return SourceLine(
         file=file,
         line=line,
@@ -136,7 +137,7 @@ def describe(text: str, file: str, line: int) -> SourceLine:
         loop_lines=(loop.lineno, loop.end_lineno or loop.lineno) if loop else None,
         calls_unnamed=loop is not None
         and any(isinstance(one, ast.Call) and not dotted(one.func) for one in ast.walk(loop)),
-        loops=tuple("for" if comes_to_its_end(one) else "while" for one in loops),
+        loops=tuple("for" if comes_to_its_end(one, known) else "while" for one in loops),
         hands_out=any(map(hands_out, loops)),
         endless=any(map(is_endless, loops)),
         nears_its_end=loop is not None and nears_its_end(loop, line),

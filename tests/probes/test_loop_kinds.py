@@ -21,6 +21,8 @@ def kinds(text: str, line: int) -> tuple[str, ...]:
         "for _ in range(3):\n    x = f(x)\n",
         "while time.time() - begun < 200:\n    x = f(x)\n",
         "while time.monotonic() < self.until:\n    x = f(x)\n",
+        "while time.monotonic() < until and error > bound:\n    error = f(x)\n",
+        "while now() < until:\n    x = f(x)\n\ndef now():\n    return time.monotonic() - START\n",
     ],
 )
 def test_a_loop_that_counts_comes_to_its_end(loop: str) -> None:
@@ -43,6 +45,8 @@ def test_a_loop_that_counts_comes_to_its_end(loop: str) -> None:
         "while time.time() - last < 200:\n    last = f(time.time())\n",
         "while not done() and time.time() < until:\n    rest()\n",
         "while clock.time != noon:\n    rest()\n",
+        "while due() < until:\n    x = f(x)\n\ndef due():\n    log(time.monotonic())\n    return queue.head()\n",
+        "while time.time() < until or error > bound:\n    error = f(x)\n",
     ],
 )
 def test_one_that_waits_for_a_condition_may_not(loop: str) -> None:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.probes.readings import Descriptor, Frame, ProcessUsage, Reading, Thread, Wait
+from perfwatch.probes.readings import Descriptor, Frame, Process, ProcessUsage, Reading, Thread, Wait
 from perfwatch.recording import load
 from perfwatch.triage.diagnose import diagnose
 from tests.triage.rank_looks import FIRST, LIB, MODULE, STOPPED, TRAIN, Frames, job, judged, looks, runs, stands
@@ -78,6 +78,18 @@ def test_a_handler_may_put_something_into_a_queue_and_gives_no_lock_back(case: P
     usage = msgspec.structs.replace(used(main_of(case), 1.0), signals_caught=caught(signal.SIGUSR1))
 
     assert (retold(case, same, usage).state == "hung") is hung
+
+
+@pytest.mark.parametrize(("command", "hung"), [(("sort", "-u"), False), ((), True)])
+def test_a_child_that_ends_may_bring_what_a_queue_lacks_to_who_catches_its_signal(
+    command: tuple[str, ...], hung: bool
+) -> None:
+    """SIGCHLD tells nothing to who has no child."""
+    pid = main_of(QUEUE)
+    usage = msgspec.structs.replace(used(pid, 1.0), signals_caught=caught(signal.SIGCHLD))
+    child = Process(pid=pid + 7000, start_ticks=10**9, parent_pid=pid, name="sort", command=command)
+
+    assert (retold(QUEUE, same, usage, *([child] if command else [])).state == "hung") is hung
 
 
 def test_an_event_loop_that_watches_nothing_of_the_kernels_has_nobody_to_wake_it() -> None:

@@ -27,6 +27,7 @@ STAYS_SHARE = 0.9  # of the samples; a nonblocking sample tears in about 3 %
 GENERATOR_SHARE = 0.5  # of the samples: else the loop's body takes the time, and what it is given is another matter
 SECONDS = 30.0
 OWNED_LOOKS, MANY_SAMPLES, ALIKE_SHARE = 3, 100, 0.95  # a nonblocking sample tears in about 3 %
+MANY_OF_A_LOOP, ALIKE_IN_A_LOOP = 300, 0.99  # where it stands in a loop that does other things as well
 TRAINS = frozenset({"backward", "step"})
 # A parameter that is taken down its gradient by the program itself: ``w -= rate * gradient``; a counter goes down by one number.
 DESCENDS = re.compile(r"^[\w.\[\]]+ -= .*\*|\.sub_\(.*(?:\*|\balpha=)|\.add_\(.*\balpha=-")
@@ -95,16 +96,20 @@ def goes_through_data(history: History, node: Node) -> bool:
 def in_one_call(history: History, node: Node) -> bool:
     """Whether a running thread stands in one call of a regular expression: every sample at that line, every dump saw it own the GIL.
 
-    Such a call may go wild and never return. A loop shows several lines; other calls that keep the GIL may take their time.
+    Such a call may go wild and never return. A loop shows several of its lines, be it seldom; other calls that keep the GIL may
+    take their time.
     """
     source = source_of(history, node)
-    if source is None or source.loops or not matches_expressions(source.calls):
+    if source is None or not matches_expressions(source.calls):
         return False
     stacks = [seen.reading for seen in stacks_of(history, node.pid, node.tid, SECONDS)]
     known = [stack.owns_gil for stack in stacks if stack.owns_gil is not None]
     samples = sum(stack.samples for stack in stacks)
     alike = Counter(stack.frames for stack in stacks for _ in range(stack.samples)).most_common(1)
-    return len(known) >= OWNED_LOOKS and all(known) and samples >= MANY_SAMPLES and alike[0][1] >= ALIKE_SHARE * samples
+    many, share = (MANY_SAMPLES, ALIKE_SHARE) if not source.loops else (MANY_OF_A_LOOP, ALIKE_IN_A_LOOP)
+    if source.loops and (source.loop_lines is None or set(source.loop_calls) <= set(source.calls)):
+        return False  # nothing else is in that loop that could be seen
+    return len(known) >= OWNED_LOOKS and all(known) and samples >= many and alike[0][1] >= share * samples
 
 
 def may_end(history: History, node: Node) -> bool:

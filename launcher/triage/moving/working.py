@@ -113,8 +113,16 @@ def goes_on(case: Case, chain: Chain) -> bool:
         or any(may_work(case, pid) for pid in could_release(case, chain))
     ):
         return True
+    if end.kind == "rendezvous":
+        return any(goes_on_within(case, node) for node in may_set(case, chain))
     beside = end.kind == NATIVE_WAIT or (end.kind == "lock" and end.detail == OTHERS_MOVE)
     return beside and end.node.pid == chain.start.pid and _may_work_beside(case, end.node)
+
+
+def may_set(case: Case, chain: Chain) -> tuple[Node, ...]:
+    """In whose processes a thread may let the end of a chain go on: its own, and all ranks' where it waits for a key in their store."""
+    others = [one.start for one in case.chains.values()] if chain.end.kind == "rendezvous" else []
+    return tuple({node.pid: node for node in (chain.end.node, *others)}.values())
 
 
 def at_work_in_pool(case: Case, chain: Chain) -> tuple[Node, ...]:

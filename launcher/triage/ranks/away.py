@@ -14,10 +14,11 @@ from perfwatch.triage.ranks.leaving import over
 from perfwatch.triage.shares.going_through import LASTS
 from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, Profile, at_training
 from perfwatch.triage.verdict import Evidence
+from perfwatch.triage.waits.asked_for import awaited
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import ENDLESS_SECONDS, Node, doing
 from perfwatch.triage.waits.releasing import named
-from perfwatch.triage.waits.threads import OTHERS_MOVE, awaited
+from perfwatch.triage.waits.threads import OTHERS_MOVE
 from perfwatch.triage.words.backing_off import retries
 from perfwatch.triage.words.frames import show
 
@@ -157,9 +158,15 @@ def for_good(case: Case, absent: Chain) -> bool:
 
 
 def meets_nobody(case: Case, waiting: list[Chain], absent: list[Chain]) -> bool:
-    """Whether ranks wait for others to appear (a key in the store, a new group) who all wait for them: no time heals that."""
+    """Whether ranks wait for others to appear (a key in the store, a new group) who all wait for them: no time heals that.
+
+    A thread beside one of them that rests may set the key yet.
+    """
+    everybody = [*waiting, *absent]
     asks = all(chain.end.kind == "rendezvous" for chain in absent)
-    return asks and case.job.covered and len(waiting) + len(absent) == len(case.job.ranks)
+    if not asks or not case.job.covered or len(everybody) < len(case.job.ranks):
+        return False
+    return not any(may_join_beside(case, chain.start) for chain in everybody)
 
 
 def holder_waits(case: Case, waiting: list[Chain], absent: Chain) -> Chain | None:
@@ -182,10 +189,11 @@ def _around(absent: Chain) -> str:
 
 
 def ceiling(absent: Chain, computes: bool) -> float:
-    """How sure it may be at most that a rank does not come: less where it runs, or naps, and looks what somebody may yet bring."""
+    """How sure it may be at most that a rank does not come: less where somebody may yet bring what it waits for."""
     if computes:
         return GUESSED
     end = absent.end
-    if end.kind == "file_poll" or (end.kind == "sleep" and not end.still):
+    rests, beside = end.kind == "sleep" and not end.still, end.kind == "lock" and end.detail == OTHERS_MOVE
+    if rests or beside or end.kind in ("file_poll", "rendezvous"):
         return MAY_COME
     return 1.0 if end.still else INFERRED

@@ -15,7 +15,8 @@ How it is recognised
 What it is mistaken for
     A wait for a worker, child or peer that itself moves, or for a thread that sleeps before it fills the queue: the chain is
     followed first. A lock whose owner works: that thread moves, and the chain leads to it. A wait for what the callback of a
-    collective brings that is under way: the other ranks are waited for. ``held_gil``: waiters for the GIL wake 200 times a second.
+    collective brings that is under way: the other ranks are waited for; or that of a pool, whose workers are at a task.
+    ``held_gil``: waiters for the GIL wake 200 times a second.
 
 What to do next
     The frames of both threads name the two locks: take them in one order, or give ``acquire`` a timeout.
@@ -33,6 +34,7 @@ from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Abstention, Alternative, Finding, Missing, Outcome
 from perfwatch.triage.waits.actors import REMOTE
+from perfwatch.triage.waits.asked_for import A_TASK, awaited
 from perfwatch.triage.waits.callbacks import by_callback
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.dismissal import may_ask
@@ -56,7 +58,7 @@ from perfwatch.triage.waits.releasing import (
     who_wakes,
     why_nobody_comes,
 )
-from perfwatch.triage.waits.threads import A_TASK, OTHERS_MOVE, OUTSIDE_HELD, awaited
+from perfwatch.triage.waits.threads import OTHERS_MOVE, OUTSIDE_HELD
 from perfwatch.triage.waits.undrained import undrained
 from perfwatch.triage.words.frames import show
 

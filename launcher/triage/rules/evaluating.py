@@ -30,6 +30,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.moving.loops import COUNTED_LOOP, turning
 from perfwatch.triage.moving.within import turns_within
 from perfwatch.triage.patience import temporal
+from perfwatch.triage.ranks.absence import in_collective
 from perfwatch.triage.ranks.lateness import only_receives, trains_without
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
@@ -73,8 +74,9 @@ def judge(case: Case) -> Outcome:
             case.history, rank.pid
         ):
             continue  # one forward pass, which may never end; or its card only waits for another rank
-        if case.progress[rank.pid].kind == "still" and len(case.chains[rank.pid].links) > 1:
-            continue  # it does not run: another one holds what it needs to go on in its forward pass
+        chain = case.chains[rank.pid]
+        if case.progress[rank.pid].kind == "still" and (len(chain.links) > 1 or in_collective(case, chain)):
+            continue  # it does not run: another one holds what it needs to go on in its forward pass, or has not come to it
         if found := _evaluates(case, rank, seen) or collects(case, CAUSE, rank):
             return in_time(case, rank, found)
     return None

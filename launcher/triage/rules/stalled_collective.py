@@ -13,8 +13,8 @@ How it is recognised
 What it is mistaken for
     A slow rank: its own chain moves, be it now and then, and the collectives go on. A checkpoint of one rank while the others
     wait: that one writes. A computation of one rank: it reads or writes; if it does not, and no loop is known that waits for a
-    condition, only time tells, five times the patience; of a batch that it loads itself, too. All ranks in the same or in
-    different collectives: ``mismatched_collective``.
+    condition, only time tells, five times the patience; of a batch that it loads itself, too. A key or a file that a thread or
+    a child of any rank prepares: that one works. All ranks in the same or in different collectives: ``mismatched_collective``.
 
 What to do next
     Look at the culprit's own chain, not at the ranks that wait.
@@ -109,7 +109,7 @@ def _absent(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitGr
         summary=f"{away.named_ranks(absent)} never joined {op}: {away.why_absent(case, first, left, roots, holder)}; {victims} for it",
         patience=STRUCTURAL_SECONDS if certain else patience,
         silent=max(silent, first.end.silent_seconds or 0.0) if certain else silent,
-        ceiling=away.ceiling(first, computes),
+        ceiling=1.0 if certain else away.ceiling(first, computes),
         evidence=(graph.evidence(case) if graph is not None else ())
         + tuple(
             case.saw(

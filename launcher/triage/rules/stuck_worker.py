@@ -95,7 +95,8 @@ def _finding(case: Case, chain: Chain) -> Outcome:
     silent = end.silent_seconds or 0.0
     evidence: tuple[Evidence, ...] = ()
     patience = STRUCTURAL_SECONDS if certain and end.node.stack is not None else temporal(case)
-    told = 1.0 if end.node.stack is not None else CEILING_GUESSED
+    doubtful = end.node.stack is None or (end.kind == "lock" and end.detail == OTHERS_MOVE)
+    told = CEILING_GUESSED if doubtful else 1.0
     ceiling, wild = {"unknown": CEILING_UNSEEN, NATIVE_WAIT: CEILING_GUESSED}.get(end.kind, told), False
     if running:
         silent, evidence = batches.without_a_batch(case, chain)

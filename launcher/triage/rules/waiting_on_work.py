@@ -6,15 +6,15 @@ What it means
 How it is recognised
     The wait chain leads to a child process; or, while no step is seen and the loop around the wait makes none, to a pool's worker
     that hands over results, or through a pipe or a socket to a process that the rank started; or it ends at a file lock that
-    somebody holds, or at a pipe at whose other end somebody outside of the job is, or it asks again and again for a file, or for
-    what only others can change (a flag in shared memory), while a child of its own, or another rank with something else to do than
-    to ask as well, is there. And that process (or what it started) uses CPU time or reads and writes, in a thread that is not a
-    mere heartbeat beside one that stands still. Or other threads of its own process, or in native code what it has started, may
-    bring what it waits for, and those work; or it is an actor between two calls, and its driver or another actor works; or it
-    waits in a collective, for a rank that runs Python, and reads or writes meanwhile or turns in a ``for`` loop. Or the
-    training thread itself, or a worker that owes it a batch, goes through data: it reads or writes all the time, in no
-    ``while`` loop. Or it sleeps until a moment that the kernel knows, ten minutes off at most; or somebody outside of the job
-    does, or what that has started, and holds the lock that it waits for.
+    somebody holds, or at a pipe at whose other end somebody outside of the job is, or it asks again and again for a file, or
+    for what only others can change (a flag in shared memory), while a child of its own, or another rank with something else to
+    do than to ask as well, is there. And that process (or what it started) uses CPU time or reads and writes, in a thread that
+    is not a mere heartbeat beside one that stands still. Or other threads of its own process, in native code what it has
+    started, or for a key in the store any rank, may bring what it waits for, and those work; or it is an actor between two
+    calls, and its driver or another actor works; or it waits in a collective, for a rank that runs Python, and reads or writes
+    meanwhile or turns in a ``for`` loop. Or the training thread itself, or a worker that owes it a batch, goes through data:
+    it reads or writes all the time, in no ``while`` loop. Or it sleeps until a moment that the kernel knows, ten minutes off
+    at most; or somebody outside of the job does, or what that has started, and holds the lock that it waits for.
 
 What it is mistaken for
     ``blocked_child`` and ``waiting_for_file``: there nobody at the end of the chain does anything. ``starved_by_transforms``:
@@ -31,7 +31,7 @@ from perfwatch.probes.readings import Process, ProcessUsage, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import nearest, silent_seconds, who
 from perfwatch.triage.moving.giving import giving
-from perfwatch.triage.moving.working import MOVING_BYTES, Work, busy_with, goes_on, moves, work_beside
+from perfwatch.triage.moving.working import MOVING_BYTES, Work, busy_with, goes_on, may_set, moves, work_beside
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.ranks.absence import in_collective
 from perfwatch.triage.rule import Cause
@@ -68,19 +68,20 @@ def _of(case: Case, chain: Chain) -> Iterator[Outcome]:
     if not found and (used := helper_at_work(case, chain)):
         waited = waited_seconds(case, chain)
         if waited >= LASTS * temporal(case):  # until then it may only be slow
-            yield _by_threads(case, chain, used, f"for {who(chain)}, which works", waited)
+            yield _by_threads(case, chain, used, f"for {who(chain)}, which works", waited, chain.end.node.pid)
     elif not found and chain.end.node.pid == chain.start.pid and goes_on(case, chain):
-        yield _beside(case, chain)
+        yield from _beside(case, chain)
 
 
-def _beside(case: Case, chain: Chain) -> Finding | None:
-    used = work_beside(case, chain.end.node)
-    if used is None:
-        return None
-    first = node_of(case.history, case.job, chain.end.node.pid, used.tids[0])
-    name = named(first, first.pid) + (f" and {len(used.tids) - 1} more" if len(used.tids) > 1 else "")
-    said = f"while others of its process work: {name}"
-    return _by_threads(case, chain, used, said, silent_seconds(case, chain))
+def _beside(case: Case, chain: Chain) -> Iterator[Finding]:
+    for node in may_set(case, chain):
+        if (used := work_beside(case, node)) is not None:
+            first = node_of(case.history, case.job, node.pid, used.tids[0])
+            name = named(first, chain.end.node.pid) + (f" and {len(used.tids) - 1} more" if len(used.tids) > 1 else "")
+            where = "its process" if node.pid == chain.end.node.pid else f"rank {node.rank}"
+            yield _by_threads(
+                case, chain, used, f"while others of {where} work: {name}", silent_seconds(case, chain), node.pid
+            )
 
 
 def _finding(case: Case, chain: Chain, pid: int) -> Finding | None:
@@ -111,9 +112,9 @@ def _finding(case: Case, chain: Chain, pid: int) -> Finding | None:
     )
 
 
-def _by_threads(case: Case, chain: Chain, used: Work, waits: str, silent: float) -> Finding:
+def _by_threads(case: Case, chain: Chain, used: Work, waits: str, silent: float, pid: int) -> Finding:
     """An upload, a decoder or a copy in threads that the training thread waits for or beside, in words, and for how long."""
-    pid, doing = chain.end.node.pid, used.said
+    doing = used.said
     doubtful = LASTS * temporal(case) - silent if chain.end.kind == "lock" else 0.0
     return Finding(
         cause=CAUSE.name,

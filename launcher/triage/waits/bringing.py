@@ -63,6 +63,8 @@ def asked(case: Case, chain: Chain) -> tuple[int, ...]:
         return could_release(case, chain)
     if in_collective(case, chain):
         return prepare(case)
+    if chain.end.kind == "rendezvous":
+        return _started(case)
     if REMOTE in chain.through:
         return tuple(dict.fromkeys(end.node.pid for end in chain.ends if not end.still))
     if "pool" in chain.through and since_output(case, chain) < DELIVERED_SECONDS:
@@ -128,12 +130,16 @@ def _rests(case: Case, rank: Member) -> bool:
 
 
 def may_bring(case: Case, chain: Chain) -> tuple[int, ...]:
-    """What the rank itself has started, and the other ranks that are at something of their own, with what those have started."""
+    """What the rank itself has started, the other ranks that are at something of their own, and what any of the others has started."""
     others = [case.chains[pid] for pid in case.chains if pid != chain.start.pid]
     pids = [one.start.pid for one in others if _is_at_its_own(case, one)]
-    branches = [started_by(case, pid) for pid in (chain.start.pid, *pids)]
-    found = dict.fromkeys((*branches[0], *pids, *(pid for branch in branches[1:] for pid in branch)))
-    return tuple(pid for pid in found if not only_waits(case, pid))
+    found = dict.fromkeys((*started_by(case, chain.start.pid), *pids, *_started(case)))
+    return tuple(pid for pid in found if pid != chain.start.pid and not only_waits(case, pid))
+
+
+def _started(case: Case) -> tuple[int, ...]:
+    """What the ranks have started, all together."""
+    return case.history.once("started", lambda: tuple(pid for rank in case.chains for pid in started_by(case, rank)))
 
 
 def asking(case: Case) -> list[Chain]:
@@ -143,8 +149,9 @@ def asking(case: Case) -> list[Chain]:
 
 
 def may_be_answered(case: Case, chain: Chain) -> bool:
-    """Whether somebody works who may change what a rank asks for again and again."""
-    return asks(case, chain) and any(may_work(case, pid) for pid in may_bring(case, chain))
+    """Whether somebody works who may change what a rank asks for again and again, or write the file that it looks for."""
+    looks = chain.end.kind == "file_poll" or asks(case, chain)
+    return looks and any(may_work(case, pid) for pid in may_bring(case, chain))
 
 
 def others_may_hold_it(case: Case, chain: Chain) -> bool:

@@ -23,6 +23,7 @@ from perfwatch.triage.waits import (
     threads,
     workers,
 )
+from perfwatch.triage.waits.asked_for import HELD, awaited
 from perfwatch.triage.waits.dismissal import not_yet_done, remote_calls
 from perfwatch.triage.waits.node import IT_RUNS, End, Node, node_of
 from perfwatch.triage.waits.sending import OPENING, gives, is_typed_at, takes
@@ -284,6 +285,9 @@ def _by_call(history: History, job: Job, node: Node) -> Edge | None:
         return ending("network", node, f"{wait.call} on fd {wait.fd}")
     if wait is None or wait.kind in ("futex", "poll", "other"):
         waits_for, targets, end = threads.waits(history, job, node)
+        brought = end is not None and end.kind == "lock" and awaited(node) not in HELD
+        if brought and (found := workers.calling_back(history, job, node)) is not None:
+            return _found(found, "pool")
         return Edge("lock", waits_for, targets, end)
     return None
 

@@ -2,9 +2,10 @@
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import python_threads
+from perfwatch.triage.waits.asked_for import A_LOCK, awaited
 from perfwatch.triage.waits.heartbeats import waits_forever
 from perfwatch.triage.waits.node import End
-from perfwatch.triage.waits.threads import A_LOCK, awaited, other_threads
+from perfwatch.triage.waits.threads import other_threads
 
 MADE_OTHERWISE = "multiprocess"  # in the command of what spawn and the fork server of multiprocess(ing) make
 

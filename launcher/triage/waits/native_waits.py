@@ -20,6 +20,8 @@ WAITS = ("futex", "poll", "other")  # any other call says itself what it waits f
 # How torch names the threads that carry remote calls; those for shared memory spin while they wait (measured: at a whole core).
 OF_TENSORPIPE = "TP_"
 OF_GLOO = "pt_gloo_runloop"  # each carries out one collective after the other
+# The thread that moves gloo's bytes bears the program's name, and waits for them so long at a time (gloo, transport/tcp/loop.cc).
+LOOP_SECONDS = 0.01
 
 
 def in_native_code(history: History, node: Node) -> bool:
@@ -78,6 +80,20 @@ def reduces(history: History, pid: int) -> bool:
     known = (history.latest(r.Thread, *key) for key in history.of(r.Thread, pid))
     loops = (one.reading for one in known if one is not None and one.reading.name.startswith(OF_GLOO))
     return any(one.state not in ("X", "Z") and not _parked(one) for one in loops)
+
+
+def of_gloo(history: History, thread: r.Thread) -> bool:
+    """Whether a native thread moves the bytes of gloo's collectives, and brings nothing else about."""
+    wait = thread.wait
+    if (
+        wait is None
+        or not wait.call.startswith("epoll")
+        or wait.forever
+        or (wait.remaining_seconds or 0.0) > LOOP_SECONDS
+    ):
+        return False
+    known = (history.latest(r.Thread, *key) for key in history.of(r.Thread, thread.pid))
+    return any(one is not None and one.reading.name.startswith(OF_GLOO) for one in known)
 
 
 def native_sockets(history: History, pid: int, seconds: float) -> frozenset[int]:

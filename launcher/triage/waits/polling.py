@@ -11,7 +11,9 @@ from perfwatch.triage.words.frames import any_tag, user_frame
 
 SUPERVISION = frozenset("is_alive done poll running ready exitcode returncode alive active_children".split())
 MOST_ASKED = 6  # different calls in a loop that only asks and sleeps
-WORK_CALLS = frozenset("backward step zero_grad next forward fit train train_step training_step put send write".split())
+WORK_CALLS = frozenset(
+    "backward step zero_grad next forward fit train train_step training_step put send write append extend".split()
+)
 WORK_WAITS = frozenset({"wait", "synchronize"})
 LONGEST_PAUSE_SECONDS = 60.0  # nobody who polls sleeps longer in between
 FILE_NAME = re.compile(r"\w\.[A-Za-z]\w{0,7}$")  # a name with an ending, in a folder that is not told

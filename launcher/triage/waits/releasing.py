@@ -8,23 +8,13 @@ from perfwatch.triage.hang import silent_seconds
 from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.patience import due_seconds
 from perfwatch.triage.verdict import Evidence
+from perfwatch.triage.waits.asked_for import A_LOCK, A_TASK, MAY, awaited
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.heartbeats import MEANT_SECONDS, has_timeout, may_act
 from perfwatch.triage.waits.lock_owners import holds, takes_again
 from perfwatch.triage.waits.native_waits import carries, reduces
 from perfwatch.triage.waits.node import EVENT_LOOP, End, Node, node_of, silence
-from perfwatch.triage.waits.threads import (
-    A_LOCK,
-    A_TASK,
-    LONG_SLEEP_SECONDS,
-    MAY,
-    OUTSIDE_HELD,
-    awaited,
-    nearest,
-    other_threads,
-    releasers,
-    sharers,
-)
+from perfwatch.triage.waits.threads import LONG_SLEEP_SECONDS, OUTSIDE_HELD, nearest, other_threads, releasers, sharers
 from perfwatch.triage.waits.workers import idle
 from perfwatch.triage.words.code import line_of, lock_taken
 from perfwatch.triage.words.frames import any_tag, is_user, show

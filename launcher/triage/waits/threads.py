@@ -1,49 +1,31 @@
 """Edges inside one process: locks, conditions and joins."""
 
 from collections.abc import Container
+from itertools import islice
 
 from perfwatch.probes import readings as r
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import dominant, python_threads
 from perfwatch.triage.present import open_file
 from perfwatch.triage.roles.job import Job
+from perfwatch.triage.waits.asked_for import A_BARRIER, A_LOCK, MAY, ROOM, awaited
 from perfwatch.triage.waits.bringers import bringers
 from perfwatch.triage.waits.heartbeats import MEANT_SECONDS, hands_over, has_timeout, may_act, ticks, waits_forever
 from perfwatch.triage.waits.lock_owners import may_own
 from perfwatch.triage.waits.native_waits import in_native_code, may_serve, nobody_left, reduces, unseen_share
-from perfwatch.triage.waits.node import NATIVE_WAIT, End, Node, in_event_loop, node_of, silence
+from perfwatch.triage.waits.node import NATIVE_WAIT, End, Node, node_of, silence
 from perfwatch.triage.waits.sending import gives, is_typed_at
 from perfwatch.triage.waits.servants import asked_by_library, queue_feeders
 from perfwatch.triage.waits.workers import idle
-from perfwatch.triage.words.frames import any_tag, inner_frames, short_name, tags, tags_of
+from perfwatch.triage.words.frames import any_tag, tags
 
-A_LOCK = "a lock"
-A_CONDITION = "a condition or an event"
-A_BARRIER = "the others at a barrier"
-ROOM = "room in a queue"
-A_REMOTE_CALL = "a remote call"
-AN_OWN_PIPE = "what another thread of its process is to write into a pipe"
-NEWS = "something on the files that it watches"
-A_TASK = "a task of its event loop that could run"  # asyncio asks its selector without a timeout when no timer is set
-# CPython 3.8 to 3.13: a plain lock is C and has no frame; what has one is written in Python.
-ENTERED = {
-    "wait": A_CONDITION,
-    "wait_for": A_CONDITION,
-    "acquire": "a semaphore",
-    "join": "a thread to end",
-    "_shutdown": "its threads to end",
-}
-# CPython 3.8 to 3.13: Queue.put and JoinableQueue.put wait for room up to line 331, SimpleQueue.put from 360 on for its turn.
-PUTS_BEFORE_LINE = 345
-BARRIER_WAIT = "_wait"  # of threading.Barrier, from which multiprocessing's is made; no other class there has one
-# What another process may do with it; a lock it may hold.
-MAY = {A_CONDITION: "may signal", A_BARRIER: "may share", ROOM: "may make"}
 OTHERS_MOVE = "other threads move"
 CALLBACK = "callback"  # of a collective: how far that has come is up to the other ranks
 ELSEWHERE_HELD = "another process may hold it"
 OUTSIDE_HELD = "a process outside of the job may hold it"  # it is shared, and nobody of the job has it besides
 LONG_SLEEP_SECONDS = 60.0  # a thread that sleeps longer than this does not come back to release a lock in time
 BEFORE_SECONDS = 30.0  # a thread that fell silent so much earlier than the one that waits was idle anyway
+MOST_HOPS = 16  # threads that are asked one after the other who brings what they wait for
 UNSEEN_RUN_SHARE = 0.05  # of a core: threads that run and whose Python stacks could not be read, all together
 LEADING_TAGS = (
     "loader_wait pool_wait futures_wait thread_join mp_join spawn_join child_wait collective rendezvous file_lock prompt"
@@ -72,7 +54,7 @@ def waits(history: History, job: Job, node: Node) -> tuple[str, tuple[Node, ...]
         if joined:
             return f"thread {joined[0].name or joined[0].tid}", tuple(joined), None
     if not native and awaited(node) != A_LOCK:
-        known = [one for one in bringers(history, node, others) if _is_on_its_way(history, one)]
+        known = [one for one in bringers(history, node, others) if _is_on_its_way(history, one, others)]
         if known:
             return f"{awaited(node)}, from thread {known[0].name or known[0].tid}", tuple(known), None
     asks = any_tag(node.inner, "thread_wait", "queue_get", "queue_put")
@@ -138,36 +120,6 @@ def _ends_here(
     return f"{what} {who}", (), End("lock", node, others=locked)
 
 
-def awaited(node: Node) -> str:
-    """What a thread asks for in a futex or an event loop, by the function of CPython's library that it entered."""
-    if node.stack is None and node.wait is None:
-        return "what nobody could look at"
-    if "queue_get" in node.inner:
-        return "an item in a queue"
-    if "queue_put" in node.inner or _puts_between_processes(node):
-        return ROOM
-    if "rpc_wait" in node.inner:
-        return A_REMOTE_CALL
-    if node.wait is not None and node.wait.kind == "read":
-        return AN_OWN_PIPE
-    if node.wait is not None and node.wait.kind == "poll":
-        return A_TASK if in_event_loop(node) else NEWS
-    frames = inner_frames(node.stack) if node.stack is not None else ()
-    files = ("/threading.py", "/multiprocessing/synchronize.py", "/multiprocess/synchronize.py")
-    entered = [short_name(frame.function) for frame in frames if frame.file.endswith(files)]
-    if BARRIER_WAIT in entered:
-        return A_BARRIER
-    return ENTERED.get(entered[-1], A_LOCK) if entered else A_LOCK
-
-
-def _puts_between_processes(node: Node) -> bool:
-    frames = inner_frames(node.stack) if node.stack is not None else ()
-    shared = node.wait is not None and node.wait.shared
-    return shared and any(
-        "mp_queue_put" in tags_of(one.function, one.file) and one.line < PUTS_BEFORE_LINE for one in frames[:1]
-    )
-
-
 def _who_may(history: History, job: Job, node: Node) -> tuple[int, ...]:
     """Those who share what a thread waits for: who fills the same queue makes no room in it."""
     found = sharers(job, node)
@@ -210,11 +162,18 @@ def _leads_on(history: History, node: Node) -> bool:
     return wait.kind != "sleep" or (wait.remaining_seconds or 0.0) > LONG_SLEEP_SECONDS
 
 
-def _is_on_its_way(history: History, node: Node) -> bool:
-    """Whether a thread that brings something runs, rests, or waits for what leads on: no heartbeat, and none that has nothing to do."""
-    if idle(node) or ticks(node):
-        return False
-    return node.motion.frozen is not True or _sleeps(node) or _leads_on(history, node)
+def _is_on_its_way(history: History, node: Node, others: list[Node]) -> bool:
+    """Whether a thread that brings something runs, rests, or waits for what leads on; or one of those does that bring what it waits for."""
+    asked = {node.tid: node}
+    for at in range(MOST_HOPS):
+        one = next(islice(asked.values(), at, None), None)
+        if one is None:
+            return False
+        if not idle(one) and (one.motion.frozen is not True or _sleeps(one) or _leads_on(history, one)):
+            return True
+        for more in bringers(history, one, others):
+            asked.setdefault(more.tid, more)
+    return False
 
 
 def _sleeps(node: Node) -> bool:

@@ -11,11 +11,11 @@ from perfwatch.probes.readings import Descriptor, ProcessUsage, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import has_ended, python_threads
 from perfwatch.triage.roles.sights import GROUP_THREADS
+from perfwatch.triage.waits.asked_for import A_TASK, HELD, awaited
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.native_waits import OF_TENSORPIPE, in_native_code
+from perfwatch.triage.waits.native_waits import OF_TENSORPIPE, in_native_code, of_gloo
 from perfwatch.triage.waits.node import Node, node_of
 from perfwatch.triage.waits.other_end import waited_on
-from perfwatch.triage.waits.threads import A_BARRIER, A_LOCK, A_TASK, awaited
 from perfwatch.triage.words.frames import any_tag
 
 # By which programs tell each other something, and timers; others end a program, or are caught to say how it failed.
@@ -28,12 +28,12 @@ TELLING = (
     signal.SIGIO,
     signal.SIGHUP,
 )
+NO_NEWS = ("worker", "service")  # children whose end is a failure: torch catches SIGCHLD for its loader's
 WAKING = ("timerfd", "inotify", "signalfd", "eventfd")  # files of the kernel's that wake whoever watches them
 # Native threads that bring nothing about in the program: torch's own, CUDA's, NCCL's and those of allocators and compilers.
 OF_LIBRARIES = (*GROUP_THREADS, OF_TENSORPIPE, "pt_", "cuda", "NCCL", "nccl", "gloo", "jemalloc", "kineto", "iou-")
 OF_NCCL = "pt_nccl"  # who has such a thread has some of NCCL's own, which bear the name of the program
 LISTENS = ("read", "recv", "poll")  # waits in which a native thread may hear of something
-HELD = (A_LOCK, A_BARRIER)  # given back by whoever took them, or shared with those who are yet to come
 
 
 def unseen_helper(case: Case, chain: Chain) -> str:
@@ -58,7 +58,9 @@ def _handler(case: Case, chain: Chain) -> str:
         return ""
     usage = case.history.latest(ProcessUsage, pid)
     caught = usage.reading.signals_caught if usage is not None else None
-    known = [one.name for one in TELLING if caught is not None and caught >> (one - 1) & 1]
+    ends = any(child.alive and child.role not in NO_NEWS for child in case.job.children(pid))
+    telling = (*TELLING, signal.SIGCHLD) if ends else TELLING
+    known = [one.name for one in telling if caught is not None and caught >> (one - 1) & 1]
     return f"its handler of {' or '.join(known)} does" if known else ""
 
 
@@ -95,5 +97,7 @@ def _native(case: Case, chain: Chain) -> str:
 
 def _listens(case: Case, thread: Thread) -> bool:
     if thread.name.startswith(OF_LIBRARIES) or thread.wait is None or has_ended(case.history, thread.pid, thread.tid):
+        return False
+    if of_gloo(case.history, thread):
         return False
     return thread.wait.kind in LISTENS or (thread.wait.kind == "futex" and not thread.wait.forever)

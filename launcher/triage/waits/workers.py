@@ -66,6 +66,19 @@ def pool(history: History, job: Job, node: Node) -> Found | None:
     return _among(history, job, node, alive, "pool worker")
 
 
+def calling_back(history: History, job: Job, node: Node) -> Found | None:
+    """The workers of a pool of processes that are at a task: its library's thread calls back with what they return.
+
+    For a thread that waits for what such a callback may bring. None where no worker is at one.
+    """
+    inside = [node_of(history, job, node.pid, tid) for tid in python_threads(history, node.pid) if tid != node.tid]
+    if not any(any_tag(one.tags, *EXECUTOR_TAGS) for one in inside):
+        return None
+    known = [m for m in pool_members(job, node) if m.alive]
+    busy = [m for m in known if (one := node_of(history, job, m.pid)).stack is not None and not idle(one)]
+    return _among(history, job, node, busy, "pool worker") if busy else None
+
+
 def _serves_nobody(history: History, node: Node) -> bool:
     """Whether a thread of a pool rests in an endless loop of its task that only looks at something now and then: it gives no result.
 
