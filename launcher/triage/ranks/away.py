@@ -17,6 +17,7 @@ from perfwatch.triage.verdict import Evidence
 from perfwatch.triage.waits.asked_for import awaited
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import ENDLESS_SECONDS, Node, doing
+from perfwatch.triage.waits.polling import only_asks
 from perfwatch.triage.waits.releasing import named
 from perfwatch.triage.waits.threads import OTHERS_MOVE
 from perfwatch.triage.words.backing_off import retries
@@ -60,7 +61,8 @@ def waited(waiting: list[Chain]) -> float:
 def works(case: Case, chain: Chain, others_waited: float) -> bool:
     """Whether a rank that is elsewhere does something that may end: it moves, is at other work, wakes soon, or others work for it.
 
-    A loop that only sleeps and asks again is no work; whether it lasts, the patience of the ranks that wait tells.
+    A loop that only sleeps and asks again is no work; whether it lasts, the patience of the ranks that wait tells. One of a thread
+    or process that it waits for, which does more than that between its naps, is work at a pace of its own.
     """
     end = chain.end
     if goes_on(case, chain):
@@ -79,7 +81,10 @@ def works(case: Case, chain: Chain, others_waited: float) -> bool:
     if recent.samples < ENOUGH_SAMPLES or recent.share_where(at_training) or recent.seen(*OTHER_WORK):
         return True
     if end.kind in ("sleep", "file_poll"):
-        return end.node.motion.distinct > 1 or moves(case.history, end.node.pid, end.node.tid).recurrent
+        beside = (end.node.pid, end.node.tid) != (chain.start.pid, chain.start.tid) and not only_asks(
+            case.history, end.node
+        )
+        return beside or end.node.motion.distinct > 1 or moves(case.history, end.node.pid, end.node.tid).recurrent
     return end.kind != "python" or _moves_data(case, chain)
 
 

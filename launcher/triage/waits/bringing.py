@@ -8,6 +8,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.history import Seen
 from perfwatch.triage.moving.giving import giving
 from perfwatch.triage.moving.loops import in_one_call, may_end
+from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.moving.working import (
     BESIDE_SHARE,
     Work,
@@ -38,6 +39,7 @@ ASLEEP = 0.6  # of the time: what is handed over may take some work to put toget
 PATIENT_SECONDS = (
     5.0  # of sleep between two looks for a file: for a lock or a flag of its own job one looks far more often
 )
+STAYS = 0.95  # of the samples: a nonblocking one tears in about 3 %
 DELIVERED_SECONDS = 15.0  # since a pool's worker handed over a result
 LOOKS_FOR_A_FILE = ("file_lock", "file_poll")
 HELD = ("file_lock", "pipe_empty", "pipe_full")  # by those who are known by number, in the job or outside of it
@@ -78,13 +80,13 @@ def asked(case: Case, chain: Chain) -> tuple[int, ...]:
 
 
 def helper_at_work(case: Case, chain: Chain) -> Work | None:
-    """What a thread of its process, or a worker, computes that it is known to wait for, in no loop that waits for a condition.
+    """What a thread of its process, or another process, computes that it is known to wait for, in no loop that waits for a condition.
 
-    By a join, a future or a queue. One that spins for a card looks the same where the card does not tell.
+    By a join, a future, a queue or a pipe. One that spins for a card looks the same where the card does not tell.
     """
     node = chain.end.node
     own = node.pid == chain.start.pid and node.tid != chain.start.tid
-    if chain.end.kind not in RUNS or not (own or (node.role == "worker" and through_a_queue(case, chain))):
+    if chain.end.kind not in RUNS or not (own or through_a_queue(case, chain)):
         return None
     if unseen(case.history, node.pid) or may_wait_unseen(case.history, node):
         return None
@@ -101,9 +103,11 @@ def writes_go_through(chain: Chain) -> bool:
 
 
 def waited_seconds(case: Case, chain: Chain) -> float:
-    """For how long the training thread has been waiting for the end of its chain, which runs."""
-    own = chain.end.node.pid == chain.start.pid
-    return chain.start.motion.ran_ago_seconds or 0.0 if own else without_a_batch(case, chain)[0]
+    """For how long the training thread has been waiting for the end of its chain, which runs: an event loop looks up now and then."""
+    if chain.end.node.pid != chain.start.pid:
+        return without_a_batch(case, chain)[0]
+    seen = motion(case.history, chain.start.pid, chain.start.tid, case.patience_seconds)
+    return max(seen.ran_ago_seconds or 0.0, seen.seconds if seen.steady_share >= STAYS else 0.0)
 
 
 def _prepares(case: Case, chain: Chain) -> bool:

@@ -83,12 +83,14 @@ def follow(history: History, job: Job, pid: int, tid: int | None = None) -> Chai
     seen: set[tuple[int, int]] = set()
 
     left_by: dict[tuple[int, int], str] = {}  # by which kind of edge the way goes on from a thread
+    circles: list[list[tuple[int, int]]] = []
 
     def walk(node: Node) -> None:
         key = (node.pid, node.tid)
         if key in path:
             around = path[path.index(key) :]
             locked = [one for one in around if left_by[one] == "lock"]
+            circles.append(around)
             ends.append(_guessed(history, job, around, locked) or _cycle(history, job, node, around))
             return
         if key in seen:
@@ -106,14 +108,17 @@ def follow(history: History, job: Job, pid: int, tid: int | None = None) -> Chai
             return
         path.append(key)
         left_by[key] = edge.kind
-        before = len(ends)
+        before, known = len(ends), len(circles)
         for target in edge.targets:
             walk(target)
         path.pop()
         if edge.kind == REMOTE:  # any of them may be the one: only where all wait for each other nobody is left
             ends[before:] = [end for end in ends[before:] if end.kind != "cycle"] or ends[before:]
         if edge.kind == "pipe" and ends[before:] and all(end.kind == "cycle" for end in ends[before:]):
-            ends[before:] = [_feeder_gone(history, job, node)] if gone(job, node) else ends[before:]
+            its_own = any(
+                key in circle for circle in circles[known:]
+            )  # others may wait for each other without this one
+            ends[before:] = [_feeder_gone(history, job, node)] if its_own and gone(job, node) else ends[before:]
         elif edge.otherwise is not None and _all_wait_for(node, ends[before:]):
             ends[before:] = [replace(edge.otherwise, silent_seconds=silence(history, node))]
 
