@@ -97,6 +97,37 @@ def test_a_job_that_goes_on_is_judged_in_proportion_to_its_ranks() -> None:
     assert cost[1] < IN_PROPORTION * cost[0]
 
 
+def awaiting_a_key(ranks: int) -> Case:
+    """Every rank waits for a key of the store, each with a child; beside rank 0 a thread computes, which may set it."""
+    history = History()
+    store = Frame("rendezvous", "/usr/lib/python3/site-packages/torch/distributed/rendezvous.py", 200)
+    for rank in range(ranks):
+        pid = 1000 + rank
+        for one, parent in ((pid, 1), (10_000 + rank, pid)):
+            history.add(0.0, Process(pid=one, start_ticks=1 + (one > 9_999), parent_pid=parent, name="python",
+                                     command=("python", "train.py"), python=True, torch_loaded=one == pid,
+                                     rank=rank if one == pid else None, world_size=ranks))  # fmt: skip
+        for second in range(8):
+            history.add(second, Thread(pid=pid, tid=pid, name="python", state="S", cpu_seconds=1.0, run_seconds=1.0,
+                                       voluntary_switches=3, ran_ago_seconds=50.0 + second, wait=LOCK))  # fmt: skip
+            history.add(second, Stack(pid=pid, tid=pid, thread="MainThread", frames=(store, Frame("main", "/home/u/t.py", 9)),
+                                      samples=8, span_seconds=0.4))  # fmt: skip
+            if rank == 0:
+                history.add(second, Thread(pid=pid, tid=77, name="python", state="R", cpu_seconds=second, run_seconds=second))  # fmt: skip
+    history.at = 7.5
+    return Case(history, session(root_pids=(1000,)))
+
+
+def test_ranks_that_all_wait_for_a_key_are_judged_in_proportion_to_their_number() -> None:
+    """Who works in any of them, and may set it, is found once for all."""
+    small, large = awaiting_a_key(2 * RANKS), awaiting_a_key(4 * RANKS)
+
+    cost = [calls(lambda case=case: judge(case)) for case in (small, large)]  # type: ignore[misc]
+
+    assert judge(large).cause == "waiting_on_work"
+    assert cost[1] < IN_PROPORTION * cost[0]
+
+
 def watched(seconds: int) -> Case:
     """So many seconds of looks at a job of two processes."""
     history = History()

@@ -54,8 +54,8 @@ class Work:
 
 def started_by(case: Case, pid: int) -> tuple[int, ...]:
     """The living processes below one, without the library's own servants and the workers of its loader."""
-    members = (m for m in case.job.members.values() if m.alive and m.role not in ("service", "worker"))
-    return tuple(m.pid for m in members if case.job.branch(m.pid, pid) is not None)
+    found = case.job.descendants(pid)
+    return tuple(m.pid for m in found if m.alive and m.role not in ("service", "worker"))
 
 
 def called_beside(case: Case, chain: Chain) -> tuple[int, ...]:
@@ -114,15 +114,20 @@ def goes_on(case: Case, chain: Chain) -> bool:
     ):
         return True
     if end.kind == "rendezvous":
-        return any(goes_on_within(case, node) for node in may_set(case, chain))
+        return bool(_ranks_at_work(case))
     beside = end.kind == NATIVE_WAIT or (end.kind == "lock" and end.detail == OTHERS_MOVE)
     return beside and end.node.pid == chain.start.pid and _may_work_beside(case, end.node)
 
 
-def may_set(case: Case, chain: Chain) -> tuple[Node, ...]:
-    """In whose processes a thread may let the end of a chain go on: its own, and all ranks' where it waits for a key in their store."""
-    others = [one.start for one in case.chains.values()] if chain.end.kind == "rendezvous" else []
-    return tuple({node.pid: node for node in (chain.end.node, *others)}.values())
+def beside(case: Case, chain: Chain) -> tuple[Node, ...]:
+    """Beside whom another thread may let the end of a chain go on: beside itself, or any rank where it waits for a key in their store."""
+    return _ranks_at_work(case) if chain.end.kind == "rendezvous" else (chain.end.node,)
+
+
+def _ranks_at_work(case: Case) -> tuple[Node, ...]:
+    """The ranks beside whose waiting thread others of their process, or what they have started, work."""
+    starts = (chain.start for chain in case.chains.values())
+    return case.history.once("ranks_at_work", lambda: tuple(node for node in starts if goes_on_within(case, node)))
 
 
 def at_work_in_pool(case: Case, chain: Chain) -> tuple[Node, ...]:

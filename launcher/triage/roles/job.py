@@ -71,6 +71,16 @@ class Job:
         """Direct children, the dead ones included."""
         return list(self._below.get(pid, ()))
 
+    def descendants(self, pid: int) -> list[Member]:
+        """All below a process, the dead ones included: its children first."""
+        found = {member.pid: member for member in self.children(pid)}
+        waiting = list(found)
+        for here in waiting:
+            young = {member.pid: member for member in self.children(here) if member.pid not in found}
+            found |= young
+            waiting += young
+        return list(found.values())
+
     def branch(self, pid: int, root: int) -> Member | None:
         """The child of ``root`` that a process is, or descends from."""
         here = self.members.get(pid)

@@ -31,7 +31,7 @@ from perfwatch.probes.readings import Process, ProcessUsage, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import nearest, silent_seconds, who
 from perfwatch.triage.moving.giving import giving
-from perfwatch.triage.moving.working import MOVING_BYTES, Work, busy_with, goes_on, may_set, moves, work_beside
+from perfwatch.triage.moving.working import MOVING_BYTES, Work, beside, busy_with, goes_on, moves, work_beside
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.ranks.absence import in_collective
 from perfwatch.triage.rule import Cause
@@ -74,7 +74,7 @@ def _of(case: Case, chain: Chain) -> Iterator[Outcome]:
 
 
 def _beside(case: Case, chain: Chain) -> Iterator[Finding]:
-    for node in may_set(case, chain):
+    for node in beside(case, chain):
         if (used := work_beside(case, node)) is not None:
             first = node_of(case.history, case.job, node.pid, used.tids[0])
             name = named(first, chain.end.node.pid) + (f" and {len(used.tids) - 1} more" if len(used.tids) > 1 else "")

@@ -66,7 +66,7 @@ def asked(case: Case, chain: Chain) -> tuple[int, ...]:
     if in_collective(case, chain):
         return prepare(case)
     if chain.end.kind == "rendezvous":
-        return _started(case)
+        return _started_at_work(case)
     if REMOTE in chain.through:
         return tuple(dict.fromkeys(end.node.pid for end in chain.ends if not end.still))
     if "pool" in chain.through and since_output(case, chain) < DELIVERED_SECONDS:
@@ -134,16 +134,17 @@ def _rests(case: Case, rank: Member) -> bool:
 
 
 def may_bring(case: Case, chain: Chain) -> tuple[int, ...]:
-    """What the rank itself has started, the other ranks that are at something of their own, and what any of the others has started."""
+    """What the rank itself has started, the other ranks that are at something of their own, and who works of what ranks have started."""
     others = [case.chains[pid] for pid in case.chains if pid != chain.start.pid]
     pids = [one.start.pid for one in others if _is_at_its_own(case, one)]
-    found = dict.fromkeys((*started_by(case, chain.start.pid), *pids, *_started(case)))
+    found = dict.fromkeys((*started_by(case, chain.start.pid), *pids, *_started_at_work(case)))
     return tuple(pid for pid in found if pid != chain.start.pid and not only_waits(case, pid))
 
 
-def _started(case: Case) -> tuple[int, ...]:
-    """What the ranks have started, all together."""
-    return case.history.once("started", lambda: tuple(pid for rank in case.chains for pid in started_by(case, rank)))
+def _started_at_work(case: Case) -> tuple[int, ...]:
+    """What any of the ranks has started and that works."""
+    started = (pid for rank in case.chains for pid in started_by(case, rank))
+    return case.history.once("started_at_work", lambda: tuple(pid for pid in started if may_work(case, pid)))
 
 
 def asking(case: Case) -> list[Chain]:

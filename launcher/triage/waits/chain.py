@@ -115,9 +115,7 @@ def follow(history: History, job: Job, pid: int, tid: int | None = None) -> Chai
         if edge.kind == REMOTE:  # any of them may be the one: only where all wait for each other nobody is left
             ends[before:] = [end for end in ends[before:] if end.kind != "cycle"] or ends[before:]
         if edge.kind == "pipe" and ends[before:] and all(end.kind == "cycle" for end in ends[before:]):
-            its_own = any(
-                key in circle for circle in circles[known:]
-            )  # others may wait for each other without this one
+            its_own = any(key in circle for circle in circles[known:])  # else others wait for each other
             ends[before:] = [_feeder_gone(history, job, node)] if its_own and gone(job, node) else ends[before:]
         elif edge.otherwise is not None and _all_wait_for(node, ends[before:]):
             ends[before:] = [replace(edge.otherwise, silent_seconds=silence(history, node))]
