@@ -148,9 +148,10 @@ def _started_at_work(case: Case) -> tuple[int, ...]:
 
 
 def asking(case: Case) -> list[Chain]:
-    """Chains of ranks that spin, and ask for what only others can change."""
-    running = [case.chains[rank.pid] for rank in case.ranks if case.progress[rank.pid].kind == "busy"]
-    return [chain for chain in running if asks(case, chain)]
+    """Chains of ranks that spin, or nap for a moment all the while, and ask for what only others can change."""
+    still = {chain.start.pid for chain in case.still_chains}
+    others = [chain for pid, chain in case.chains.items() if case.progress[pid].kind != "moving" and pid not in still]
+    return [chain for chain in others if asks(case, chain)]
 
 
 def may_be_answered(case: Case, chain: Chain) -> bool:

@@ -6,6 +6,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.hang import who
 from perfwatch.triage.patience import holder_wakes, wakes_soon
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.going_through import LASTS
 from perfwatch.triage.verdict import Culprit, Finding
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import culprit
@@ -52,10 +53,10 @@ def asleep_for(case: Case, chain: Chain) -> float | None:
     if end.kind not in ("sleep", "pipe_empty") or not end.still or not wakes_soon(case, end):
         return None
     left = (node.wait.remaining_seconds or 0.0) - (case.at - node.thread_at) if node.wait is not None else 0.0
-    least = LEAST_SECONDS if node == chain.start else case.patience_seconds  # a worker's naps may be what is slow
     rested, waited = end.silent_seconds or 0.0, chain.start.motion.ran_ago_seconds or 0.0
-    if left <= 0.0 or left + rested < LEAST_SECONDS or max(left, rested, waited) < least:
-        return None
+    long = max(left, rested) >= case.patience_seconds or waited >= LASTS * case.patience_seconds
+    if left <= 0.0 or left + rested < LEAST_SECONDS or not (long or node == chain.start):
+        return None  # a worker's naps may be what is slow
     asks = next_try_seconds(case, node) is not None or only_asks(case.history, node)
     return None if asks or (node.stack is None and not _is_a_program_of_its_own(case, chain)) else left
 
