@@ -71,6 +71,20 @@ def test_native_code_that_listens_may_bring_what_a_queue_lacks(name: str, wait: 
     assert (retold(QUEUE, same, thread).state == "hung") is hung
 
 
+@pytest.mark.parametrize(("left", "hung"), [((0.009, 0.002), True), ((0.08, 0.002), False)])
+def test_the_thread_that_moves_gloos_bytes_brings_nothing_into_a_queue(left: tuple[float, float], hung: bool) -> None:
+    """It waits 10 ms at a time at each look; another one that listens may have as little left at one."""
+    pid = main_of(QUEUE)
+    group = Thread(pid=pid, tid=pid + 5001, name="pt_gloo_runloop", state="S", cpu_seconds=0.1, wait=PARKED)
+    looks = [
+        Thread(pid=pid, tid=pid + 5000, name="python", state="S", cpu_seconds=0.1,
+               wait=Wait(call="epoll_wait", number=232, kind="poll", fd=6, remaining_seconds=one))
+        for one in left
+    ]  # fmt: skip
+
+    assert (retold(QUEUE, same, group, *looks).state == "hung") is hung
+
+
 @pytest.mark.parametrize(("case", "hung"), [(QUEUE, False), (LOCK, True)])
 def test_a_handler_may_put_something_into_a_queue_and_gives_no_lock_back(case: Path, hung: bool) -> None:
     """SIGUSR1 is caught."""

@@ -7,7 +7,7 @@ from perfwatch.triage.cards.gpu import unseen
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import Seen
 from perfwatch.triage.moving.giving import giving
-from perfwatch.triage.moving.loops import in_one_call, may_end
+from perfwatch.triage.moving.loops import ALIKE_SHARE, in_one_call, may_end
 from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.moving.working import (
     BESIDE_SHARE,
@@ -39,7 +39,6 @@ ASLEEP = 0.6  # of the time: what is handed over may take some work to put toget
 PATIENT_SECONDS = (
     5.0  # of sleep between two looks for a file: for a lock or a flag of its own job one looks far more often
 )
-STAYS = 0.95  # of the samples: a nonblocking one tears in about 3 %
 DELIVERED_SECONDS = 15.0  # since a pool's worker handed over a result
 LOOKS_FOR_A_FILE = ("file_lock", "file_poll")
 HELD = ("file_lock", "pipe_empty", "pipe_full")  # by those who are known by number, in the job or outside of it
@@ -107,7 +106,7 @@ def waited_seconds(case: Case, chain: Chain) -> float:
     if chain.end.node.pid != chain.start.pid:
         return without_a_batch(case, chain)[0]
     seen = motion(case.history, chain.start.pid, chain.start.tid, case.patience_seconds)
-    return max(seen.ran_ago_seconds or 0.0, seen.seconds if seen.steady_share >= STAYS else 0.0)
+    return max(seen.ran_ago_seconds or 0.0, seen.seconds if seen.steady_share >= ALIKE_SHARE else 0.0)
 
 
 def _prepares(case: Case, chain: Chain) -> bool:

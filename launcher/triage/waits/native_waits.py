@@ -21,7 +21,7 @@ WAITS = ("futex", "poll", "other")  # any other call says itself what it waits f
 OF_TENSORPIPE = "TP_"
 OF_GLOO = "pt_gloo_runloop"  # each carries out one collective after the other
 # The thread that moves gloo's bytes bears the program's name, and waits for them so long at a time (gloo, transport/tcp/loop.cc).
-LOOP_SECONDS = 0.01
+LOOP_SECONDS, LOOP_WATCHED_SECONDS = 0.01, 30.0
 
 
 def in_native_code(history: History, node: Node) -> bool:
@@ -82,18 +82,22 @@ def reduces(history: History, pid: int) -> bool:
     return any(one.state not in ("X", "Z") and not _parked(one) for one in loops)
 
 
-def of_gloo(history: History, thread: r.Thread) -> bool:
-    """Whether a native thread moves the bytes of gloo's collectives, and brings nothing else about."""
-    wait = thread.wait
-    if (
-        wait is None
-        or not wait.call.startswith("epoll")
-        or wait.forever
-        or (wait.remaining_seconds or 0.0) > LOOP_SECONDS
-    ):
+def of_gloo(history: History, pid: int, tid: int) -> bool:
+    """Whether a native thread moves the bytes of gloo's collectives, and brings nothing else about.
+
+    One that waits for longer at a time is somebody else's, however little of that is left at one look.
+    """
+    looks = [one.reading.wait for one in history.series(r.Thread, pid, tid, seconds=LOOP_WATCHED_SECONDS)]
+    waits = [wait for wait in looks if wait is not None]
+    if not waits or any(_waits_longer(wait) for wait in waits):
         return False
-    known = (history.latest(r.Thread, *key) for key in history.of(r.Thread, thread.pid))
+    known = (history.latest(r.Thread, *key) for key in history.of(r.Thread, pid))
     return any(one is not None and one.reading.name.startswith(OF_GLOO) for one in known)
+
+
+def _waits_longer(wait: r.Wait) -> bool:
+    loops = wait.call.startswith("epoll") and not wait.forever
+    return not loops or (wait.remaining_seconds or 0.0) > LOOP_SECONDS
 
 
 def native_sockets(history: History, pid: int, seconds: float) -> frozenset[int]:

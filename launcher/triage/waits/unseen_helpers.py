@@ -98,6 +98,6 @@ def _native(case: Case, chain: Chain) -> str:
 def _listens(case: Case, thread: Thread) -> bool:
     if thread.name.startswith(OF_LIBRARIES) or thread.wait is None or has_ended(case.history, thread.pid, thread.tid):
         return False
-    if of_gloo(case.history, thread):
+    if of_gloo(case.history, thread.pid, thread.tid):
         return False
     return thread.wait.kind in LISTENS or (thread.wait.kind == "futex" and not thread.wait.forever)
