@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from perfwatch.daemon.slurm_job import SlurmJob
 from perfwatch.jobs import Machine
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.filesystem import Filesystem
@@ -50,15 +51,22 @@ class Scanner:
         child: where reads that may block are made.
         clock: monotonic seconds.
         uid: only jobs of this user; None: of everybody.
+        slurm_job: only what belongs to this job of Slurm; None: everything.
 
     Attributes:
         hidden: Python processes of others that we may not look into.
     """
 
     def __init__(
-        self, filesystem: Filesystem, child: Caller, clock: Callable[[], float], uid: int | None = None
+        self,
+        filesystem: Filesystem,
+        child: Caller,
+        clock: Callable[[], float],
+        uid: int | None = None,
+        slurm_job: SlurmJob | None = None,
     ) -> None:
         self._filesystem, self._child, self._clock, self._uid = filesystem, child, clock, uid
+        self._slurm_job = slurm_job
         self._seen: dict[int, _Seen] = {}
         self._kernel: set[int] = set()
         self.hidden = 0
@@ -76,22 +84,31 @@ class Scanner:
         machine = Machine({pid: seen.process for pid, seen in self._seen.items()})
         trainers: dict[int, list[int]] = {}
         for process in machine.processes.values():
-            if process.python and process.torch_loaded and not _aside(process):
+            if process.python and process.torch_loaded and not _aside(process) and self._asked_for(process):
                 trainers.setdefault(machine.top(process), []).append(process.pid)
         self.hidden = sum(
             one.python and one.torch_loaded is None and bool(one.command) for one in machine.processes.values()
         )
         found = [Found(machine.processes[top], tuple(sorted(pids))) for top, pids in trainers.items()]
-        mine = (one for one in found if self._uid in (None, one.root.uid) and not _aside(one.root))
-        return sorted(mine, key=lambda one: one.root.start_ticks)
+        return sorted((one for one in found if not _aside(one.root)), key=lambda one: one.root.start_ticks)
 
     def ancestors(self, pid: int) -> set[int]:
         """A process and those above it, as far as they are known."""
-        found: set[int] = set()
-        while pid in self._seen and pid not in found:
-            found.add(pid)
-            pid = self._seen[pid].process.parent_pid
-        return found
+        return {one.pid for one in self._lineage(self._seen[pid].process)} if pid in self._seen else set()
+
+    def _asked_for(self, process: Process) -> bool:
+        """True if a rank is of the user and of the Slurm job that were named. The process at the top may be root's slurmstepd."""
+        if self._uid not in (None, process.uid):
+            return False
+        if self._slurm_job is None:
+            return True
+        return self._slurm_job.contains(self._filesystem, self._lineage(process))
+
+    def _lineage(self, process: Process) -> list[Process]:
+        lineage = [process]
+        while (above := self._seen.get(lineage[-1].parent_pid)) is not None and above.process not in lineage:
+            lineage.append(above.process)
+        return lineage
 
     def _look(self, pid: int) -> None:
         now, seen = self._clock(), self._seen.get(pid)

@@ -108,7 +108,7 @@ def slurm(deploy: Path, which: str, state: Path, **changes: str) -> "subprocess.
 
 
 def test_the_prolog_starts_a_watch_and_the_epilog_ends_it(deploy: Path, tmp_path: Path) -> None:
-    """At once, with nothing on its streams; what is left belongs to the user; old folders go."""
+    """At once, with nothing on its streams; what is left belongs to root; old folders go."""
     state = tmp_path / "state"
     (state / "17").mkdir(parents=True)
     os.utime(state / "17", (0, 0))
@@ -117,17 +117,18 @@ def test_the_prolog_starts_a_watch_and_the_epilog_ends_it(deploy: Path, tmp_path
     began = time.monotonic()
     prolog = slurm(deploy, "prolog", state)
     took = time.monotonic() - began
-    pid = int((state / "4711" / ".pid").read_text())
-    until(lambda: "watching this machine" in (state / "4711" / "log").read_text())
+    pid = int((state / "4711" / ".pid").read_text().split()[0])
+    until(lambda: "watching Slurm job 4711" in (state / "4711" / "log").read_text())
     epilog = slurm(deploy, "epilog", state)
+    until(lambda: not Path(f"/proc/{pid}").exists())
 
     assert (prolog.returncode, prolog.stdout, prolog.stderr) == (0, "", "")
     assert took < 5.0
     assert (epilog.returncode, epilog.stdout, epilog.stderr) == (0, "", "")
-    assert not Path(f"/proc/{pid}").exists()
     assert "the recordings are complete" in (state / "4711" / "log").read_text()
     assert {path.name for path in state.iterdir()} == {"4711", "notes"}
-    assert (state / "4711").stat().st_mode & 0o777 == 0o700
+    assert (state / "4711").stat().st_mode & 0o707 == 0o700
+    assert not (state / "4711" / ".pid").exists()
 
 
 @pytest.mark.parametrize(
@@ -143,7 +144,8 @@ def test_an_epilog_ends_nobody_else(deploy: Path, tmp_path: Path) -> None:
     """The pid was used again meanwhile."""
     (tmp_path / "4711").mkdir()
     with subprocess.Popen(("sleep", "60")) as other:
-        (tmp_path / "4711" / ".pid").write_text(str(other.pid))
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+        (tmp_path / "4711" / ".pid").write_text(f"{other.pid} 1 {boot}")
         done = slurm(deploy, "epilog", tmp_path)
         alive = other.poll() is None
         other.kill()
