@@ -176,11 +176,11 @@ def test_nothing_in_the_state_folder_is_ever_a_users(
     job = start_job(mallory, environment={"SLURM_JOB_ID": JOB})
     folder = node.prolog(mallory, PERFWATCH_OPTIONS=BRISK)
     until(lambda: "recorded in" in text_of(folder / "log"))
-    during = touchable(node, mallory)
+    during = touchable(folder, mallory)
     node.epilog(mallory)
 
     assert job.poll() is None
-    assert (during, touchable(node, mallory)) == ("", "")
+    assert (during, touchable(folder, mallory)) == ([], [])
 
 
 def test_a_state_folder_that_a_user_made_is_not_used(node: Node, mallory: User, tmp_path: Path) -> None:
@@ -314,8 +314,7 @@ def test_the_control_group_decides_against_the_environment(
         jobs = {}
         for number, claimed in ((JOB, OTHER_JOB), (OTHER_JOB, JOB)):
             process = start_job(mallory, environment={"SLURM_JOB_ID": claimed})
-            stack.callback(lambda process=process: (process.kill(), process.wait()))  # type: ignore[misc]
-            enter(stack, kind, form.format(job=number), process.pid)
+            enter(stack, kind, form.format(job=number), process)
             jobs[number] = process
         folders = {number: node.prolog(mallory, number, PERFWATCH_OPTIONS=BRISK) for number in jobs}
         for number, folder in folders.items():
@@ -323,16 +322,13 @@ def test_the_control_group_decides_against_the_environment(
 
         assert [adopted(folder) for folder in folders.values()] == [{job.pid} for job in jobs.values()]
 
-        for number in jobs:
-            node.epilog(mallory, number)
-        for process in jobs.values():
-            process.kill()
-            process.wait(DEADLINE_SECONDS)
 
-
-def touchable(node: Node, user: User) -> str:
-    """What a user owns or may write to in the state folder, as the user sees it."""
-    return user.run("find", str(node.state), "-writable", "-o", "-user", str(user.uid), check=False).stdout
+def touchable(folder: Path, user: User) -> list[Path]:
+    """What a user owns or may write to in a folder and its parents up to the state folder."""
+    everything = [folder.parent, folder, *folder.rglob("*")]
+    owned = [path for path in everything if path.lstat().st_uid != os.geteuid()]
+    writable = user.run("sh", "-c", 'for one; do [ -w "$one" ] && echo "$one"; done; true', "sh", *map(str, everything))
+    return owned + [Path(name) for name in writable.stdout.splitlines()]
 
 
 def adopted(folder: Path) -> set[int]:
@@ -340,8 +336,8 @@ def adopted(folder: Path) -> set[int]:
     return {int(pid) for pid in re.findall(r"pid (\d+): adopted", text_of(folder / "log"))}
 
 
-def enter(stack: ExitStack, kind: str, path: str, pid: int) -> None:
-    """Put a process into a control group of this path; skips the test where none can be made."""
+def enter(stack: ExitStack, kind: str, path: str, process: Popen) -> None:
+    """Put a process into a control group of this path until the stack ends it; skips the test where none can be made."""
     lines = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     mounts = [words[4] for words in lines if words[words.index("-") + 1] == kind and words[3] == "/"]
     chosen = [mount for mount in mounts if kind == "cgroup2" or mount.endswith("freezer")]
@@ -354,6 +350,8 @@ def enter(stack: ExitStack, kind: str, path: str, pid: int) -> None:
             if not folder.exists():
                 folder.mkdir()
                 stack.callback(folder.rmdir)
-        (folder / "cgroup.procs").write_text(str(pid))
+        stack.callback(process.wait, DEADLINE_SECONDS)
+        stack.callback(process.kill)
+        (folder / "cgroup.procs").write_text(str(process.pid))
     except OSError as error:
         pytest.skip(f"no control group can be made in {chosen[0]}: {error.strerror}")
