@@ -84,7 +84,7 @@ def node(repository: Path) -> Iterator[Node]:
     yield Node(repository / "scripts" / "deploy", state)
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            if str(state) in process.read_text():
+            if str(state).encode() in process.read_bytes():
                 os.kill(int(process.parent.name), signal.SIGKILL)
         except OSError:
             continue  # it ended
