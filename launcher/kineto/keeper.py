@@ -64,9 +64,9 @@ def arm(environment: Mapping[str, str], place: Path, later: bool = False) -> dic
     }
 
 
-def trace_folder(place: Path) -> Path:
-    """Where the job's own processes write their traces, before these are packed into the session. Not in memory."""
-    return Path(f"/var/tmp/perfwatch-{os.getuid()}") / f"traces-{place.name}"
+def trace_folder(place: Path, uid: int | None = None) -> Path:
+    """Where the job's own processes (of this user) write their traces, before these are packed into the session. Not in memory."""
+    return Path(f"/var/tmp/perfwatch-{os.getuid() if uid is None else uid}") / f"traces-{place.name}"
 
 
 def _start(folder: Path, traces: Path) -> bool:

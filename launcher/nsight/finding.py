@@ -56,14 +56,16 @@ class Tool:
         return ".".join(map(str, self.version[:3]))
 
 
-def find(name: str, environment: Mapping[str, str], run: Run, root: Path = Path("/")) -> Tool:
+def find(name: str, environment: Mapping[str, str], run: Run, root: Path = Path("/"), preferred: str = "") -> Tool:
     """The first nsys or ncu that answers when it is asked for its version.
+
+    preferred: a path to try first if it is one of those that would be tried anyway. A job may name one: it is no reason to run it.
 
     ``PERFWATCH_NSYS`` and ``PERFWATCH_NCU`` name one and leave no choice. Raises CaptureUnavailable: none is there, or
     none of those that are there runs.
     """
     broken = []
-    for path in _candidates(name, environment, root):
+    for path in sorted(_candidates(name, environment, root), key=lambda path: str(path) != preferred):
         try:
             finished = run((str(path), "--version"), ASKING_SECONDS, None)
         except CaptureUnavailable as error:

@@ -8,11 +8,11 @@ import resource
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from types import UnionType
 
 from perfwatch.probes import readings as r
 from perfwatch.probes.affinity import AffinityProbe
+from perfwatch.probes.agent_folder import AgentFolder
 from perfwatch.probes.cgroup import CgroupProbe
 from perfwatch.probes.cpu_clock import CpuClocks
 from perfwatch.probes.deadline import KillableChild
@@ -20,6 +20,7 @@ from perfwatch.probes.endings import Endings
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.gpu import GpuProbe
 from perfwatch.probes.gpu_binding import GpuBindingProbe
+from perfwatch.probes.guest import Guests
 from perfwatch.probes.host import HostProbe
 from perfwatch.probes.kernel_log import KernelLogProbe
 from perfwatch.probes.native import NativeProbe, NativeRecord
@@ -60,16 +61,19 @@ class Look:
     def __init__(
         self,
         sink: Callable[[Sequence[r.Reading]], None],
-        agent_folder: Path | None = None,
+        agent_folder: AgentFolder | None = None,
         filesystem: Filesystem | None = None,
         clock: Callable[[], float] = time.monotonic,
         gpus: GpuProbe | None = None,
     ) -> None:
         self.filesystem = filesystem or Filesystem()
         self.child = KillableChild()
+        self.guests = Guests(self.filesystem.proc)
         self.stacks = Stacks(redact=redact)
         self.endings = Endings()
-        self._family = Family(self.filesystem, self.child, clock, self.endings if filesystem is None else None)
+        self._family = Family(
+            self.filesystem, self.child, self.guests, clock, self.endings if filesystem is None else None
+        )
         self.known = self._family.known
         self.records: list[Recorded | NativeRecord] = []
         self._sink = sink
@@ -82,10 +86,10 @@ class Look:
         self._storage = StorageProbe(self.filesystem)
         self._affinity = AffinityProbe()
         self._kernel_log = KernelLogProbe()
-        self._output = OutputProbe(self.child, self.filesystem)
-        self._source = SourceProbe(self.child, self.filesystem)
+        self._output = OutputProbe(self.child, self.guests, self.filesystem)
+        self._source = SourceProbe(self.guests)
         self._native = NativeProbe()
-        self._behind = Behind(self.filesystem, self.child, self.take)
+        self._behind = Behind(self.filesystem, self.child, self.guests, self.take)
         bindings = GpuBindingProbe(self.filesystem)
         self.gpus = Gpus(gpus or GpuProbe(filesystem=self.filesystem, clock=clock), bindings, sink, clock)
         self._novelty = Novelty(clock)
@@ -275,6 +279,7 @@ class Look:
             if (named := gone.match(key[1])) is None or int(named[1]) in self.known
         }
         self._behind.forget(self.known)
+        self.guests.forget(self.known)
         self.stacks.thread_ids.forget(self.known)
 
     def close(self) -> None:
@@ -284,6 +289,7 @@ class Look:
         self.gpus.close()
         self._kernel_log.close()
         self.endings.close()
+        self.guests.close()
         self.child.close()
 
     def _charge(self, probe: str, cpu_seconds: float) -> None:
