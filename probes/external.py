@@ -46,11 +46,16 @@ def start(
     pass_fds: Sequence[int] = (),
     stdin: int = subprocess.DEVNULL,
     stdout: int = subprocess.PIPE,
+    settle: Callable[[], None] = lambda: None,
 ) -> "subprocess.Popen[bytes]":
-    """Start an observer that dies with us. Raises Unavailable when it cannot be started."""
+    """Start an observer that dies with us. Raises Unavailable when it cannot be started.
+
+    settle: runs in the new process before the program does: ``Arrival.settle`` of ``perfwatch.probes.guest``.
+    """
     parent = os.getpid()
 
     def die_with_parent() -> None:
+        settle()
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # we died between fork and prctl
             os._exit(1)

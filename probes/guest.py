@@ -37,7 +37,7 @@ from perfwatch.probes.stat import parse_pairs
 MOST_GUESTS = 4  # children at a time; a job has one user, and ranks in containers a root each
 MEMORY_BYTES = 2 * 2**30  # a guest may map so much more than it has at its start: parsing 2 MiB of source takes 300 MiB
 LARGEST_FILE_BYTES = 8 * 2**30  # a guest may write: a raw trace
-MOST_FILES = 256
+MOST_FILES = 1024
 ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "CUDA_HOME", "CUDA_PATH", "PERFWATCH_NSYS", "PERFWATCH_NCU")  # what it keeps
 
 CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_SETGID, CAP_SETUID = 1, 2, 6, 7  # linux/capability.h
@@ -250,11 +250,13 @@ class Arrival:
         identity: whose.
         pid: the process in whose root paths resolve; None for our own.
         proc: root of /proc.
+        memory_bytes: how much more it may map.
     """
 
     identity: Identity
     pid: int | None = None
     proc: Path = Path("/proc")
+    memory_bytes: int = MEMORY_BYTES
 
     def settle(self) -> None:
         """Become it, for good, in this process. Raises Unavailable where we may not, or the process has changed."""
@@ -265,10 +267,10 @@ class Arrival:
                 raise Unavailable(f"process {self.pid} has changed its user")
             _root = os.open("root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
             os.close(folder)
-        become(self.identity)
+        become(self.identity, self.memory_bytes)
 
 
-def become(identity: Identity) -> None:
+def become(identity: Identity, memory_bytes: int = MEMORY_BYTES) -> None:
     """Take on an identity, for good: nothing that this process does or starts later can take it back.
 
     Raises Unavailable where we are not allowed to. The process must be one that is thrown away afterwards.
@@ -296,7 +298,7 @@ def become(identity: Identity) -> None:
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_NOFILE, MOST_FILES)
     _limit(resource.RLIMIT_FSIZE, LARGEST_FILE_BYTES)
-    _limit(resource.RLIMIT_AS, _mapped_bytes() + MEMORY_BYTES)
+    _limit(resource.RLIMIT_AS, _mapped_bytes() + memory_bytes)
     os.umask(0o077)
     os.chdir("/")
     _leave_environment(identity.uid)
@@ -455,16 +457,20 @@ def read(path: str, most_bytes: int) -> bytes:
         return b"".join(chunks)
 
 
-def size_of(path: str) -> int:
-    """Of a file of any kind, in bytes."""
-    return state_of(path).st_size
-
-
 def state_of(path: str) -> os.stat_result:
     """What stat(2) says of a path of the job, links followed; nothing is opened."""
     found = _find(path)
     try:
         return os.fstat(found)
+    finally:
+        os.close(found)
+
+
+def file_system(path: str) -> os.statvfs_result:
+    """What statvfs(2) says of the file system at a path of the job."""
+    found = _find(path)
+    try:
+        return os.fstatvfs(found)
     finally:
         os.close(found)
 

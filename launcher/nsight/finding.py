@@ -3,6 +3,7 @@
 They come with CUDA, with the Nsight packages, with Debian, and nsys also inside Nsight Compute; often none is on PATH.
 """
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -127,7 +128,7 @@ def _candidates(name: str, environment: Mapping[str, str], root: Path) -> Iterat
         return
     seen = set()
     for path in _everywhere(name, environment, root):
-        if path.is_file() and path.resolve() not in seen:
+        if os.path.isfile(path) and path.resolve() not in seen:  # a folder of PATH may be closed to us
             seen.add(path.resolve())
             yield path.absolute()
 

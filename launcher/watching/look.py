@@ -80,7 +80,7 @@ class Look:
         self._clock = clock
         self._clocks = CpuClocks(self.child)
         self._steps = StepCounter(agent_folder, redact) if agent_folder else None
-        self._host = HostProbe(self.filesystem, self.child)
+        self._host = HostProbe(self.filesystem, self.guests)
         self._cgroup = CgroupProbe(self.filesystem)
         self._network = NetworkProbe(self.filesystem)
         self._storage = StorageProbe(self.filesystem)
@@ -88,7 +88,7 @@ class Look:
         self._kernel_log = KernelLogProbe()
         self._output = OutputProbe(self.child, self.guests, self.filesystem)
         self._source = SourceProbe(self.guests)
-        self._native = NativeProbe()
+        self._native = NativeProbe(guests=self.guests)
         self._behind = Behind(self.filesystem, self.child, self.guests, self.take)
         bindings = GpuBindingProbe(self.filesystem)
         self.gpus = Gpus(gpus or GpuProbe(filesystem=self.filesystem, clock=clock), bindings, sink, clock)

@@ -1,5 +1,6 @@
 """Root over another user's job: what that user wrote is data about the job, and lends nobody root's rights."""
 
+import ctypes
 import json
 import os
 import socket
@@ -15,6 +16,7 @@ from tests.security.conftest import DEADLINE_SECONDS, MALLORY, PERFWATCH, Popen,
 
 StartJob = Callable[..., Popen]
 RootTypes = Callable[..., subprocess.CompletedProcess[str]]
+IN_OPEN = 0x20  # linux/inotify.h
 
 
 @pytest.fixture
@@ -127,7 +129,7 @@ def test_a_source_line_of_roots_file_is_not_read(
     body = f"exec(compile('ready(); time.sleep(1e6)', {str(roots_folder / 'secret.py')!r}, 'exec'))"
     job = start_job(mallory, body)
 
-    answer = root_types("attach", str(job.pid), "--json")
+    answer = root_types("attach", str(job.pid), "--json", "--patience", "1")
 
     recorded = b"".join(one.read_bytes() for one in (tmp_path / "sessions").rglob("*") if one.is_file())
     assert json.loads(answer.stdout)["wait_chain"][0]["pid"] == job.pid
@@ -153,7 +155,7 @@ sys.addaudithook(_note)
 
 @pytest.mark.parametrize(
     "words",
-    [("attach", "{pid}", "--json"), ("capture", "torch", "{pid}", "--seconds", "0.2"), ("capture", "nsys", "{pid}"),
+    [("attach", "{pid}", "--json", "--patience", "1"), ("capture", "torch", "{pid}", "--seconds", "0.2"), ("capture", "nsys", "{pid}"),
      ("capture", "ncu", "{pid}"), ("capture", "stacks", "{pid}"), ("doctor", "{pid}"), ("ps",), ("top", "{pid}", "--once"),
      ("snapshot",)],
     ids=lambda words: "-".join(one for one in words if one[0] not in "{-0"),
@@ -209,25 +211,20 @@ def test_the_hook_of_that_proof_notes_what_root_opens(mallory: User, tmp_path: P
 def test_a_device_of_roots_is_not_even_opened(
     mallory: User, start_job: StartJob, root_types: RootTypes, roots_folder: Path
 ) -> None:
-    """S6: to open a watchdog arms it; strace of nothing is needed, for the driver of this pipe counts its readers."""
-    pipe = roots_folder / "device"
-    os.mkfifo(pipe, 0o600)
-    body = f"exec(compile('ready(); time.sleep(1e6)', {str(pipe)!r}, 'exec'))"
+    """S6: to open a watchdog device arms it, so a file that the job's user may not read is not opened to find out what it is."""
+    device = roots_folder / "device"
+    os.mknod(device, stat.S_IFCHR | 0o600, os.makedev(1, 3))
+    libc = ctypes.CDLL(None, use_errno=True)
+    watching = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    assert libc.inotify_add_watch(watching, bytes(device), IN_OPEN) >= 0
+    body = f"exec(compile('ready(); time.sleep(1e6)', {str(device)!r}, 'exec'))"
     job = start_job(mallory, body)
-    # Whoever opens a FIFO to read lets this writer in: it is refused (ENXIO) as long as none does.
-    watch = (
-        "import os, sys, time\n"
-        "while True:\n"
-        "    try: os.open(sys.argv[1], os.O_WRONLY | os.O_NONBLOCK); print('opened', flush=True); break\n"
-        "    except OSError: pass\n"
-    )
-    with subprocess.Popen((sys.executable, "-c", watch, str(pipe)), stdout=subprocess.PIPE, text=True) as watching:
-        root_types("attach", str(job.pid), "--json")
-        watching.kill()
-        assert watching.stdout is not None
-        said = watching.stdout.read()
 
-    assert said == ""
+    root_types("attach", str(job.pid), "--json", "--patience", "1")
+
+    with pytest.raises(BlockingIOError):  # there is no event to read
+        os.read(watching, 4096)
+    os.close(watching)
 
 
 def test_another_users_verdict_is_not_told_as_ours(mallory: User, start_job: StartJob, root_types: RootTypes) -> None:
@@ -246,14 +243,15 @@ def test_another_users_verdict_is_not_told_as_ours(mallory: User, start_job: Sta
         "print('listening', flush=True)\n"
         "while True:\n"
         "    one, _ = listener.accept(); asked = json.loads(one.makefile().readline()); print(asked, flush=True)\n"
-        f"    said = {{'ok': True, 'patience_seconds': 60.0, 'session': '/etc', 'verdict': {verdict!r}}}\n"
+        f"    said = {{'ok': True, 'patience_seconds': 1.0, 'session': '/etc', 'verdict': {verdict!r}}}\n"
         "    one.sendall(json.dumps(said).encode() + b'\\n'); one.close()\n",
     )
     command = (*as_user(MALLORY), sys.executable, str(watcher), str(place / "control"))
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as listening:
         assert listening.stdout is not None
         assert listening.stdout.readline() == "listening\n"
-        answers = [root_types("attach", str(job.pid)), root_types("attach", str(job.pid), "--json")]
+        words = ("attach", str(job.pid), "--patience", "1")
+        answers = [root_types(*words), root_types(*words, "--json")]
         listening.kill()
         asked = listening.stdout.read()
 
