@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfwatch.probes.agent_folder import AgentFolder
-from perfwatch.probes.guest import Guests
+from perfwatch.probes.guest import Guests, identity_of, is_ours
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.stat import stat_fields
 from perfwatch.running.channel import Message
@@ -26,7 +26,7 @@ from perfwatch.running.lock import HOMES, Root, places, rooted, roots
 LONGEST_REQUEST_BYTES = 64 * 1024
 LONGEST_ANSWER_BYTES = 4 * 2**20  # a verdict with all its findings is a few tens of KiB
 REQUEST_DEADLINE_SECONDS = 2.0
-MOST_CLIENTS = 16
+MOST_CLIENTS = 64
 PLACE_SECONDS = 1.0  # for the places of one user; 64 of them with 1,024 roots each take 0.5 s
 
 Answer = Callable[[Message], Message]
@@ -68,7 +68,8 @@ class ControlServer:
         self._listener.close()
 
     def _accept(self) -> None:
-        while len(self._clients) < MOST_CLIENTS:
+        """Let new clients in; where there are too many, the one that has said nothing for longest goes."""
+        for _ in range(MOST_CLIENTS):
             try:
                 connection, _ = self._listener.accept()
             except OSError:
@@ -76,6 +77,8 @@ class ControlServer:
             if _peer_uid(connection) not in (0, os.getuid()):
                 connection.close()
                 continue
+            if len(self._clients) >= MOST_CLIENTS:
+                self._clients.pop(next(iter(self._clients))).close()
             self._clients[connection.fileno()] = _Client(connection, self._clock() + REQUEST_DEADLINE_SECONDS)
 
     def _answered(self, line: bytes) -> Message:
@@ -192,20 +195,22 @@ def find_place(
 
     guests: look at the place of the process' user, where that is another one.
     """
-    for folder, found in _meant(pid, _own(homes), proc):
-        return ArmedJob(AgentFolder(folder), tuple(found))
-    if guests is None:
+    try:
+        owner = guests.identity(pid) if guests is not None else None
+    except Unavailable:
+        return None
+    if owner is None or owner.uid != os.getuid() or is_ours(owner):
+        for folder, found in _meant(pid, _own(homes), proc):
+            return ArmedJob(AgentFolder(folder), tuple(found))
+    if guests is None or owner is None or is_ours(owner):
         return None
     try:
-        uid = guests.identity(pid).uid
-        if uid == os.getuid():
-            return None
-        told = guests.of_user(uid).call(rooted, [str(home) for home in homes], deadline_seconds=PLACE_SECONDS)
+        told = guests.child(owner).call(rooted, [str(home) for home in homes], deadline_seconds=PLACE_SECONDS)
     except (Unavailable, OSError):
         return None
-    theirs = ((Path(folder), [root for root in there if _owner(root.pid, proc) == uid]) for folder, there in told)
+    theirs = ((Path(folder), [one for one in there if _owner(one.pid, proc) == owner.uid]) for folder, there in told)
     for folder, found in _meant(pid, theirs, proc):
-        return ArmedJob(AgentFolder(folder, uid, guests), tuple(found))
+        return ArmedJob(AgentFolder(folder, owner, guests), tuple(found))
     return None
 
 
@@ -267,14 +272,26 @@ def _listens(control: Path) -> bool:
 
 
 def _connect(connection: socket.socket, control: Path) -> None:
-    """Raises PermissionError where another than the owner of the place listens: a link may lead root anywhere."""
+    """Raises PermissionError where a process listens that could do less than we: a container's root may share our uid and memory."""
     connection.connect(str(control))
-    if _peer_uid(connection) != control.parent.stat().st_uid:
-        raise PermissionError(1, "the owner of the place does not listen there", str(control))
+    pid, uid = _peer(connection)
+    if uid != os.getuid() or (os.geteuid() == 0 and not _could_do_all_that_we_can(pid)):
+        raise PermissionError(1, "no watcher of ours listens there", str(control))
+
+
+def _could_do_all_that_we_can(pid: int) -> bool:
+    try:
+        return is_ours(identity_of(pid))
+    except Unavailable:
+        return False
 
 
 def _peer_uid(connection: socket.socket) -> int:
-    """Whose process is at the other end: of a listener, who began to listen."""
+    return _peer(connection)[1]
+
+
+def _peer(connection: socket.socket) -> tuple[int, int]:
+    """Pid and uid of the process at the other end: of a listener, the one that began to listen. 0 for a pid that we do not see."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    _, uid, _ = struct.unpack("3i", credentials)
-    return int(uid)
+    pid, uid, _ = struct.unpack("3i", credentials)
+    return int(pid), int(uid)

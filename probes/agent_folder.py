@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from perfwatch.probes.deadline import Caller, Inline
-from perfwatch.probes.guest import Guests
+from perfwatch.probes.guest import Guests, Identity
 from perfwatch.probes.probe import Unavailable
 
 MOST_NAMES = 16_384  # of one folder; a sweep of many trials leaves some thousands
@@ -26,13 +26,18 @@ class AgentFolder:
 
     Args:
         path: in our own root.
-        uid: whose it is.
-        guests: read it where it is not ours.
+        owner: as whom it is read; None where it is our own.
+        guests: read it then; None in a process that has become the owner.
     """
 
     path: Path
-    uid: int = field(default_factory=os.geteuid)
+    owner: Identity | None = None
     guests: Guests | None = field(default=None, compare=False)
+
+    @property
+    def uid(self) -> int:
+        """Whose it is."""
+        return os.getuid() if self.owner is None else self.owner.uid
 
     def names(self) -> list[str]:
         """What is in it, sorted. Raises OSError, or Unavailable where no guest can look."""
@@ -61,11 +66,7 @@ class AgentFolder:
         return self if self.guests is None else replace(self, guests=self.guests.fresh())
 
     def _caller(self) -> Caller:
-        if self.uid == os.geteuid():
-            return Inline()
-        if self.guests is None:
-            raise Unavailable(f"{self.path} belongs to uid {self.uid}")
-        return self.guests.of_user(self.uid)
+        return Inline() if self.owner is None or self.guests is None else self.guests.child(self.owner)
 
 
 def names(folder: str) -> list[str]:
