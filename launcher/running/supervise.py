@@ -312,7 +312,7 @@ def _become_watcher(launcher: int, channel: Channel, place: Place, request: Requ
         )  # first: however low the limit is, there is a descriptor for /dev/null then
         linux.detach_from_streams(0, 1, 2)
         place.disown_root()
-        signal.signal(FINISH_SIGNAL, _outlive)
+        signal.signal(FINISH_SIGNAL, lambda *_: _outlive(place))
         kept = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGCONT, FINISH_SIGNAL}
         for number in signal.valid_signals() - kept:
             signal.signal(number, signal.SIG_IGN)  # what the terminal and the scheduler send is for the job
@@ -331,11 +331,20 @@ def _become_watcher(launcher: int, channel: Channel, place: Place, request: Requ
         os._exit(status)
 
 
-def _outlive(*_: object) -> None:
+def _outlive(place: Place) -> None:
     """The child has ended and the launcher ends now: complete the recording without it, in bounded time."""
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.signal(signal.SIGALRM, lambda *_: _give_up(place))
     signal.alarm(LAST_WORDS_SECONDS)
     linux.outlive_parent()
+
+
+def _give_up(place: Place) -> NoReturn:
+    """The recording is not complete in time: leave no place behind, or die at the next alarm."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(1)
+    with contextlib.suppress(Exception):
+        _leave(place)
+    os._exit(1)
 
 
 def _enter(environment: Mapping[str, str]) -> tuple[Place | None, str]:
