@@ -5,6 +5,7 @@ Every value is from the kernel's own headers, named beside it. Nothing here keep
 
 import ctypes
 import os
+import resource
 import signal
 import struct
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PR_SET_DUMPABLE = 4
 PR_SET_NAME = 15
 SFD_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC  # sys/signalfd.h: SFD_NONBLOCK | SFD_CLOEXEC have these very values
+MOST_DESCRIPTORS = 2**20  # fs.nr_open of most machines; a limit may be "infinite"
 SIGSET_BYTES = 128  # sigset_t of glibc and musl
 SIGNALFD_RECORD_BYTES = 128  # struct signalfd_siginfo
 SI_KERNEL = 0x80  # asm-generic/siginfo.h: sent by the kernel, for example by the terminal
@@ -36,6 +38,16 @@ def outlive_parent() -> None:
 def forbid_core_dump() -> None:
     """No core of this process, also where core_pattern is a pipe (which RLIMIT_CORE 0 does not stop)."""
     _libc.prctl(PR_SET_DUMPABLE, ctypes.c_ulong(0), 0, 0, 0)
+
+
+def signal_mask() -> set[int]:
+    """The signals that this thread blocks."""
+    return set(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+
+
+def leads_session() -> bool:
+    """True if this process is the leader of its session: a terminal that hangs up tells it alone."""
+    return os.getsid(0) == os.getpid()
 
 
 def set_name(name: str) -> None:
@@ -68,7 +80,8 @@ def _open_descriptors() -> list[int]:
     try:
         return [int(name) for name in os.listdir("/proc/self/fd")]
     except OSError:
-        return list(range(1024))  # /proc is not mounted
+        # /proc is not mounted, or there is no descriptor left to list it with.
+        return list(range(max(1024, min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], MOST_DESCRIPTORS))))
 
 
 def detach_from_streams(*descriptors: int) -> None:
@@ -115,7 +128,10 @@ class Arrival:
 
 
 class SignalFile:
-    """Every signal of this process as a readable file (signalfd): no handler, no race, and the sender is known."""
+    """Every signal of this process as a readable file (signalfd): no handler, no race, and the sender is known.
+
+    Raises OSError, with no signal blocked, when there is no descriptor left.
+    """
 
     def __init__(self) -> None:
         self.original_mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -123,6 +139,7 @@ class SignalFile:
         self._descriptor = _libc.signalfd(-1, everything, SFD_FLAGS)
         if self._descriptor < 0:
             error = ctypes.get_errno()
+            signal.pthread_sigmask(signal.SIG_SETMASK, self.original_mask)
             raise OSError(error, os.strerror(error))
 
     def fileno(self) -> int:
