@@ -13,20 +13,14 @@ import typer
 
 from perfwatch import __version__
 from perfwatch.commands import COMMANDS
-from perfwatch.errors import INTERRUPTED, OutputUnwritable, PerfwatchError, PermissionDenied, UsageError
-from perfwatch.linux import POLITE_NICE, lower_priority
+from perfwatch.errors import INTERRUPTED, OutputUnwritable, PerfwatchError, PermissionDenied
 from perfwatch.report.plain import clean
 
 BROKEN_PIPE = 141  # 128 + SIGPIPE: whoever read our output has closed it, as ``| head`` does
-LOWEST_NICE = 19
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 OWNER_ADVICE = (
     "run perfwatch as the user whom that belongs to, or with sudo, or ask for a bundle: perfwatch bundle SESSION"
 )
-
-# These start the user's program, which keeps the caller's priority, or are a service, whose unit sets it (Nice=5). The watcher
-# of ``run`` keeps it as well: a SIGTERM reaches the job only after the watcher's last sample, or 0.25 s without one.
-KEEP_PRIORITY = frozenset({"run", "ncu", "drill", "daemon"})
 
 app = typer.Typer(
     name="perfwatch",
@@ -43,7 +37,6 @@ app = typer.Typer(
     "  perfwatch attach PID                say why it is stuck"
 )
 def perfwatch(
-    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option("--version", is_eager=True, help="Show the version and exit.", callback=lambda on: _version(on)),
@@ -53,18 +46,6 @@ def perfwatch(
 
     Starts a run or looks at one that runs already; the training code is not changed and the job is never stopped.
     """
-    if context.invoked_subcommand not in KEEP_PRIORITY:
-        _give_way(os.environ.get("PERFWATCH_NICE") or str(POLITE_NICE))
-
-
-def _give_way(nice: str) -> None:
-    """Lower our priority below the job's. PERFWATCH_NICE=0 keeps it, for a machine without an idle core."""
-    if not nice.isdecimal() or int(nice) > LOWEST_NICE:
-        raise UsageError(
-            f"PERFWATCH_NICE={nice}: a number from 0 (keep the priority) to {LOWEST_NICE}", "unset PERFWATCH_NICE"
-        )
-    if int(nice) > 0:
-        lower_priority(int(nice))
 
 
 def _version(wanted: bool) -> None:

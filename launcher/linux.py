@@ -1,9 +1,8 @@
-"""The few calls of Linux that Python does not offer: prctl, signalfd, closing what others left open to us, giving way to the job.
+"""The few calls of Linux that Python does not offer: prctl, signalfd, and closing what others left open to us.
 
 Every value is from the kernel's own headers, named beside it. Nothing here keeps state.
 """
 
-import contextlib
 import ctypes
 import os
 import signal
@@ -17,7 +16,6 @@ SFD_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC  # sys/signalfd.h: SFD_NONBLOCK | SFD_C
 SIGSET_BYTES = 128  # sigset_t of glibc and musl
 SIGNALFD_RECORD_BYTES = 128  # struct signalfd_siginfo
 SI_KERNEL = 0x80  # asm-generic/siginfo.h: sent by the kernel, for example by the terminal
-POLITE_NICE = 10  # a tenth of the weight of nice 0 (sched_prio_to_weight in kernel/sched/core.c)
 REALTIME_MINIMUM = 34  # SIGRTMIN as glibc shows it; the C library keeps 32 and 33 for itself
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -52,21 +50,6 @@ def volunteer_for_the_oom_killer() -> None:
             file.write("1000")
     except OSError:
         pass  # a read-only /proc: then we are as likely as any other
-
-
-def lower_priority(nice: int = POLITE_NICE) -> None:
-    """Give way to the job: nice 10 and SCHED_BATCH for this process and all that it starts. Never raises a priority.
-
-    A process that is nicer or SCHED_IDLE already stays so. The kernel compares nice values within one cgroup, and with autogroup
-    within one session, see ``perfwatch.probes.sessions``.
-    """
-    with contextlib.suppress(OSError):  # refused by a seccomp filter: the command works as well without it
-        if os.getpriority(os.PRIO_PROCESS, 0) < nice:
-            os.setpriority(os.PRIO_PROCESS, 0, nice)
-        current = os.sched_getscheduler(0)
-        reset_on_fork = current & os.SCHED_RESET_ON_FORK  # may not be taken back without a privilege
-        if current & ~os.SCHED_RESET_ON_FORK != os.SCHED_IDLE:
-            os.sched_setscheduler(0, os.SCHED_BATCH | reset_on_fork, os.sched_param(0))
 
 
 def inherited_descriptors() -> list[int]:
