@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from perfwatch.probes.probe import Unavailable
+from perfwatch.probes.sessions import keep_nice_value
 
 MOST_AT_ONCE = 4
 OUTPUT_LIMIT_BYTES = 32 * 2**20  # 2,000 threads of 40 frames are about 20 MB of py-spy's JSON
@@ -59,6 +60,7 @@ def start(
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # we died between fork and prctl
             os._exit(1)
+        keep_nice_value()
 
     # RUST_BACKTRACE=0: py-spy otherwise spends its time on resolving the symbols of its own failure.
     environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "RUST_BACKTRACE": "0"}
