@@ -13,7 +13,7 @@ from pathlib import Path
 
 from perfwatch import linux
 from perfwatch.errors import INTERRUPTED
-from perfwatch.outlets.wanted import Wanted, parse_metrics, parse_url
+from perfwatch.outlets.wanted import NOTIFY_VARIABLE, MetricsWanted, Wanted, parse_metrics, parse_url
 from perfwatch.running.request import ARMS, Request
 
 _SWITCHES = {
@@ -38,7 +38,7 @@ def _main() -> None:
     linux.occupy_standard_descriptors(inherited=arguments[:1] != ["run"])
     sys.stdout = sys.stdout or open(os.devnull, "w")  # closed from the start: python has none then
     sys.stderr = sys.stderr or open(os.devnull, "w")
-    request = plain_run(arguments)
+    request = plain_run(arguments) if NOTIFY_VARIABLE not in os.environ else None
     if request is not None:
         from perfwatch.running.supervise import run  # the other commands do without
 
@@ -68,12 +68,12 @@ def plain_run(arguments: Sequence[str]) -> Request | None:
             fields["session"] = Path(value).absolute()
         elif name == "--patience" and value.isdecimal() and int(value) >= 1:
             fields["patience_seconds"] = float(value)
-        elif name in ("--metrics-port", "--notify") and value:
+        elif (name == "--metrics-port" and value) or (name == "--notify" and value.startswith("@")):
             try:
                 outlets = (
                     replace(outlets, url=parse_url(value))
                     if name == "--notify"
-                    else replace(outlets, metrics=parse_metrics(value))
+                    else replace(outlets, metrics=MetricsWanted(*parse_metrics(value)))
                 )
             except (ValueError, OSError):
                 return None
