@@ -14,7 +14,7 @@ import pytest
 
 from tests.security.conftest import DEADLINE_SECONDS, PERFWATCH, Popen, User, as_user
 
-SECRET = "hunter2hunter2"
+SECRET = f"hunter2-{os.urandom(6).hex()}"  # of this run: other runs on the machine have theirs
 URL = f"http://127.0.0.1:9/services/T0/{SECRET}"
 SERVED = "metrics are served on "
 JOB = "echo ready ${PERFWATCH_NOTIFY-none}; read line"
@@ -156,7 +156,7 @@ def test_another_user_cannot_open_the_metrics_socket(mallory: User, victim: User
         ["sh", "-c", f"read line # {SECRET}"],
         ["sh", "-c", "read line", "curl", "-d", f"pin {SECRET}"],
     ],
-    ids=" ".join,
+    ids=["password", "script", "data"],
 )
 def test_no_argument_of_another_program_is_recorded(
     child: list[str], victim: User, start_job: Callable[..., Popen],
