@@ -36,9 +36,7 @@ def main() -> None:
 
 
 def _main() -> None:
-    from perfwatch import (
-        linux,
-    )  # what is imported takes most of a short command's CPU: all of it comes after ``give_way``
+    from perfwatch import linux  # imports take most of a short command's CPU, so they come after ``give_way``
 
     arguments = sys.argv[1:]
     # What ``run`` starts has its streams as we got them; any other program of ours finds each of them open.
@@ -62,8 +60,11 @@ def plain_run(arguments: Sequence[str]) -> "Request | None":
     from dataclasses import replace
     from pathlib import Path
 
-    from perfwatch.outlets.wanted import Wanted, parse_metrics, parse_url
+    from perfwatch.outlets.wanted import NOTIFY_VARIABLE, MetricsWanted, Wanted, parse_metrics, parse_url
     from perfwatch.running.request import ARMS, Request
+
+    if NOTIFY_VARIABLE in os.environ:
+        return None
 
     end = arguments.index("--")
     fields: dict[str, object] = {"command": tuple(arguments[end + 1 :])}
@@ -81,12 +82,12 @@ def plain_run(arguments: Sequence[str]) -> "Request | None":
             fields["session"] = Path(value).absolute()
         elif name == "--patience" and value.isdecimal() and int(value) >= 1:
             fields["patience_seconds"] = float(value)
-        elif name in ("--metrics-port", "--notify") and value:
+        elif (name == "--metrics-port" and value) or (name == "--notify" and value.startswith("@")):
             try:
                 outlets = (
                     replace(outlets, url=parse_url(value))
                     if name == "--notify"
-                    else replace(outlets, metrics=parse_metrics(value))
+                    else replace(outlets, metrics=MetricsWanted(*parse_metrics(value)))
                 )
             except (ValueError, OSError):
                 return None

@@ -19,7 +19,7 @@ from perfwatch.probes.process import identify, read_stat, tree
 from perfwatch.probes.readings import Process
 from perfwatch.probes.thread import one_thread
 from perfwatch.recording import Record
-from perfwatch.storing.redaction import redact
+from perfwatch.storing.redaction import redact_command
 from perfwatch.talking import circles
 from perfwatch.target import LAUNCHERS, WORKER_NAME, Target, root_of, starter
 from perfwatch.triage.history import History
@@ -98,6 +98,12 @@ class FoundJob:
     def identity(self) -> Identity:
         """What tells it from other jobs, here and on other machines."""
         return identity_of(self.job)
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The command line of its top, or of its first rank where the top is mpirun or a shell."""
+        top = self.tops[0]
+        return top.command if top.python or not self.job.ranks else self.job.ranks[0].process.command
 
     def among(self, hidden: Iterable[Process]) -> tuple[Process, ...]:
         """Those of the processes that we may not look into that run this job's program: they may be ranks of it."""
@@ -226,7 +232,7 @@ def list_jobs(filesystem: Filesystem, child: Caller, clocks: CpuClocks | None = 
     jobs = tuple(
         ListedJob(
             pid=one.tops[0].pid,
-            command=one.tops[0].command,
+            command=one.command,
             uid=one.tops[0].uid,
             age_seconds=one.tops[0].age_seconds,
             world_size=one.job.world_size,
@@ -252,7 +258,7 @@ def _user_processes(filesystem: Filesystem, child: Caller) -> dict[int, Process]
             if pid == 2 and stat.name == "kthreadd":
                 kernel_parent = pid
             if not kernel_parent or kernel_parent not in (pid, stat.parent_pid):
-                found[pid] = identify(filesystem, pid, child, redact)
+                found[pid] = identify(filesystem, pid, child, redact_command)
         except Unavailable:
             continue
     return adopted(found)

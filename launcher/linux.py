@@ -55,6 +55,33 @@ def set_name(name: str) -> None:
     _libc.prctl(PR_SET_NAME, ctypes.c_char_p(name.encode()[:15]), 0, 0, 0)
 
 
+def hide_argument(text: str) -> bool:
+    """Overwrite a text in our own command line, as every user reads it in /proc; True if it is gone.
+
+    The kernel shows the memory that it filled at exec (proc(5): arg_start). Processes forked from us have a copy of it. What
+    started us, and whoever read it before, still know it.
+    """
+    secret = os.fsencode(text)
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            start = int(file.read().rpartition(b")")[2].split()[45])
+        shown = _own_command_line()
+        if start == 0 or ctypes.string_at(start, len(shown)) != shown:
+            return False
+        at = shown.find(secret)
+        while at >= 0:
+            ctypes.memset(start + at, ord("x"), len(secret))
+            at = shown.find(secret, at + len(secret))
+        return secret not in _own_command_line()
+    except (OSError, ValueError, IndexError):
+        return False
+
+
+def _own_command_line() -> bytes:
+    with open("/proc/self/cmdline", "rb") as file:
+        return file.read()
+
+
 def volunteer_for_the_oom_killer() -> None:
     """If memory runs out, this process goes first, never the job."""
     try:

@@ -17,7 +17,7 @@ from perfwatch.probes.nvml_thinning import thinned
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.process import identify, read_stat
 from perfwatch.probes.steps import StepCounter
-from perfwatch.storing.redaction import redact
+from perfwatch.storing.redaction import redact, redact_command
 from perfwatch.triage.roles.placement import rank_of
 
 COUNTERS = tuple(
@@ -254,7 +254,7 @@ class _People:
     def _identify(self, pid: int) -> r.Process | None:
         if pid not in self._known:
             try:
-                self._known[pid] = identify(self._filesystem, pid, self._child, redact)
+                self._known[pid] = identify(self._filesystem, pid, self._child, redact_command)
             except Unavailable:
                 self._known[pid] = None
         return self._known[pid]

@@ -15,7 +15,7 @@ from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.process import ended, identify
 from perfwatch.probes.ptrace_access import access, explain
 from perfwatch.probes.readings import Process
-from perfwatch.storing.redaction import redact
+from perfwatch.storing.redaction import redact_command
 
 DEADLINE_SECONDS = 1.0
 NAMESPACES = ("pid", "mnt", "net", "user", "cgroup")
@@ -39,7 +39,7 @@ def examine_job(filesystem: Filesystem, pid: int, child: Caller, gpus: GpuChecku
         NoSuchTarget: there is no such process, or it is a zombie.
     """
     try:
-        process = identify(filesystem, pid, child, redact)
+        process = identify(filesystem, pid, child, redact_command)
         gone = ended(filesystem, process)
     except Unavailable as unavailable:
         raise NoSuchTarget(f"no process {pid}: {unavailable.reason}", "perfwatch ps lists the training jobs") from None

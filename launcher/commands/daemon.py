@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from perfwatch.outlets.options import MetricsPort, Notify, wanted
+from perfwatch.outlets.options import MetricsCommand, MetricsPort, MetricsSocket, MetricsToken, Notify, wanted
 
 
 def daemon(
@@ -27,6 +27,9 @@ def daemon(
     ] = 60.0,
     every: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="How often new jobs are looked for.")] = 5.0,
     metrics_port: MetricsPort = None,
+    metrics_socket: MetricsSocket = None,
+    metrics_token: MetricsToken = None,
+    metrics_command: MetricsCommand = False,
     notify: Notify = None,
 ) -> None:
     """Watch every training job of this machine, as it appears.
@@ -39,8 +42,14 @@ def daemon(
     Examples:
       perfwatch daemon
       sudo perfwatch daemon --metrics-port 9123 --notify @/etc/perfwatch/webhook
+      sudo perfwatch daemon --metrics-port 0.0.0.0:9123 --metrics-token @token
+      curl -H "Authorization: Bearer $(cat token)" http://NODE:9123/metrics
       systemctl start perfwatch          with scripts/deploy/perfwatch.service
     """
     from perfwatch.daemon.serving import Wishes, serve, uid_of
 
-    serve(Wishes(directory, disk_budget, patience, every, uid_of(user)), wanted(metrics_port, notify), sys.stderr)
+    serve(
+        Wishes(directory, disk_budget, patience, every, uid_of(user)),
+        wanted(metrics_port, metrics_socket, metrics_token, metrics_command, notify),
+        sys.stderr,
+    )

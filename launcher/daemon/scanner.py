@@ -14,7 +14,7 @@ from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.process import identify, read_stat
 from perfwatch.probes.readings import Process
-from perfwatch.storing.redaction import redact
+from perfwatch.storing.redaction import redact_command
 from perfwatch.target import WORKER_NAME
 
 AGAIN_SECONDS, LONGEST_AGAIN_SECONDS = 5.0, 300.0
@@ -104,7 +104,7 @@ class Scanner:
             ) or stat.parent_pid in self._kernel:  # its children have higher pids
                 self._kernel.add(pid)
                 return
-            process = identify(self._filesystem, pid, self._child, redact)
+            process = identify(self._filesystem, pid, self._child, redact_command)
         except (Unavailable, ValueError):
             self._seen.pop(pid, None)  # it ended just now
             return

@@ -95,7 +95,7 @@ class JobLook:
             created=time.time(),
             mode=SNAPSHOT,
             machine=this_machine(),
-            command=found.tops[0].command,
+            command=found.command,
             root_pids=tuple(pids),
             conditions={"patience_seconds": patience_seconds, "world_size": found.job.world_size},
         )

@@ -95,7 +95,7 @@ class Attached:
                 created=time.time(),
                 mode=mode,
                 machine=this_machine(),
-                command=target.root.command,
+                command=target.program.command,
                 root_pids=tuple(tops),
                 conditions={
                     "patience_seconds": patience_seconds,

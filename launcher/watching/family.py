@@ -15,7 +15,7 @@ from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.process import children_of, ended, identify, read_stat, scan, told, tree
 from perfwatch.probes.software import software
 from perfwatch.probes.stat import Stat
-from perfwatch.storing.redaction import redact
+from perfwatch.storing.redaction import redact_command
 
 SETTLED_SECONDS = 30.0  # after its start: exec done, torch imported (measured: 2 to 8 s on a busy machine)
 
@@ -126,7 +126,7 @@ class Family:
             return []
         self._guests.meet(pid)
         try:
-            process = identify(self._filesystem, pid, self._child, redact)
+            process = identify(self._filesystem, pid, self._child, redact_command)
             if self._endings is not None:
                 self._endings.hold(pid)
             gone = ended(self._filesystem, process)
