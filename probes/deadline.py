@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection
 from typing import NoReturn, Protocol, TypeVar
 
 from perfwatch.probes.probe import Unavailable
+from perfwatch.probes.sessions import start_session
 
 MOST_ABANDONED = 4  # stuck in the kernel at once: a few MB each, and a fifth would be stuck for the same reason
 
@@ -305,7 +306,7 @@ def become_helper(parent: int, kept: Collection[int], name: bytes) -> None:
         name: at most 15 bytes, as ps shows it.
     """
     die_with(parent)
-    os.setsid()  # Ctrl-C and Ctrl-\ go to the terminal's foreground group: not to us
+    start_session()
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
