@@ -26,6 +26,7 @@ from perfwatch.triage.history import History
 from perfwatch.triage.roles.forkserver import adopted
 from perfwatch.triage.roles.identity import Identity, identity_of
 from perfwatch.triage.roles.job import Job, Member, read_job
+from perfwatch.triage.roles.lineage import lineage
 from perfwatch.triage.roles.placement import program_of
 
 SCHEMA = "perfwatch.ps/1"
@@ -70,10 +71,13 @@ class Machine:
 
     def top(self, process: Process) -> int:
         """The pid of the job that a process belongs to."""
+        *_, top = lineage(process, self._parent)
+        return top.pid
+
+    def _parent(self, process: Process) -> Process | None:
+        """The parent, where it is of the same job."""
         above = self.processes.get(process.parent_pid)
-        while above and (above.name in LAUNCHERS or (above.python and above.torch_loaded)):
-            process, above = above, self.processes.get(above.parent_pid)
-        return process.pid
+        return above if above and (above.name in LAUNCHERS or (above.python and above.torch_loaded)) else None
 
     def below(self, top: int, tops: Collection[int]) -> list[Process]:
         """A process and its descendants, but for those that are the top of another job (a sweep that starts trainings)."""

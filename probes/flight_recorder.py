@@ -20,6 +20,7 @@ from perfwatch.probes.deadline import KillableChild
 from perfwatch.probes.filesystem import Absent, Filesystem
 from perfwatch.probes.flight_record import parse
 from perfwatch.probes.group_variables import AGENT_VARIABLE, DUMP_PREFIX, DUMP_VARIABLES, PIPE_PREFIX, PIPE_VARIABLE
+from perfwatch.probes.private import parse_environment, read_environment
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import ProbeCall, RecordedGroup
 
@@ -132,10 +133,9 @@ class FlightRecorderProbe:
         """Its environment, and how a path of its own is reached from here."""
         folder = f"{self._filesystem.proc}/{rank.pid}"
         try:
-            entries = self._filesystem.read_bytes(f"{folder}/environ").split(b"\0")
+            environment = parse_environment(read_environment(self._filesystem, rank.pid))
         except Absent:  # it has ended: its files are looked for where a process on this host would have put them
             return dict(rank.environment), Path
-        environment = dict(one.decode("utf-8", "replace").split("=", 1) for one in entries if b"=" in one)
 
         def reach(path: str) -> Path:
             return Path(f"{folder}/root{path}") if path.startswith("/") else Path(f"{folder}/cwd/{path}")
