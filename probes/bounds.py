@@ -36,7 +36,7 @@ MOST_FILES = 4096  # of a session: 256 MiB in segments of 8 MiB, or of 4 KiB whe
 
 # Archives: what tarfile reads into memory before it returns a member.
 ARCHIVE_HEADER_BYTES = 64 * 2**10  # path names have at most 4 KiB
-MOST_MEMBERS = 65_536
+MOST_MEMBERS = 8192  # twice the files of a session
 
 # Threads of one process that are read in full, and those whose state alone is asked. A training has 100 to 2,000.
 MOST_STATES = 4096
@@ -52,6 +52,6 @@ def count(text: str | None, most: int = MOST_RANKS) -> int | None:
     return number if number <= most else None
 
 
-def rank(number: int | None) -> bool:
+def is_rank(number: int | None) -> bool:
     """True if a process may have this rank or world size; None is a process without one."""
     return number is None or 0 <= number <= MOST_RANKS
