@@ -6,7 +6,7 @@ memory.
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -68,11 +68,18 @@ class Machine:
     """Every user process, by pid."""
 
     processes: dict[int, Process]
+    _tops: dict[int, int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def top(self, process: Process) -> int:
         """The pid of the job that a process belongs to."""
-        *_, top = lineage(process, self._parent)
-        return top.pid
+        passed, top = [], process.pid
+        for one in lineage(process, self._parent):
+            passed.append(one.pid)
+            top = self._tops.get(one.pid, one.pid)
+            if one.pid in self._tops:
+                break
+        self._tops.update(dict.fromkeys(passed, top))
+        return top
 
     def _parent(self, process: Process) -> Process | None:
         """The parent, where it is of the same job."""

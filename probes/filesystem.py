@@ -77,6 +77,10 @@ class Filesystem:
         """Names in a folder, in no order; no more than ``MOST_NAMES``."""
         return _guarded(_names, path)
 
+    def owner(self, pid: int) -> int:
+        """The uid that owns the files of a process: its own, and root's where the process may not be dumped."""
+        return _guarded(os.stat, f"{self.proc}/{pid}").st_uid
+
     def processes(self) -> list[int]:
         """Every PID that /proc shows (hidepid may hide those of other users), ascending."""
         return sorted(int(name) for name in self.listdir(self.proc) if name.isdigit())

@@ -115,7 +115,10 @@ def test_an_archive_of_endless_zeros_is_given_up(folder: Path, tmp_path: Path, n
         bomb.addfile(member, io.BytesIO(bytes(member.size)))
         bomb.add(folder / "session.json", "session.json")
 
-    with pytest.raises(SessionUnreadable, match="more than 1048576 bytes unpacked|a header of 2000001 bytes"), archive.opened(path, 2**20):
+    with (
+        pytest.raises(SessionUnreadable, match=r"more than 1048576 bytes unpacked|a header of 2000001 bytes"),
+        archive.opened(path, 2**20),
+    ):
         pass
     with archive.opened(path, 2**23) as unpacked:
         assert (unpacked / "session.json").exists()
