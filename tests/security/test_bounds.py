@@ -30,7 +30,7 @@ class Map(ctypes.Structure):
         "start_code end_code start_data end_data start_brk brk start_stack arg_start arg_end env_start env_end auxv").split()
     ] + [("auxv_size", ctypes.c_uint32), ("exe_fd", ctypes.c_uint32)]
 def grow(size):
-    words = mmap.mmap(-1, size)
+    words = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     words.write(b"a\\0" * (size // 2))
     start = ctypes.addressof(ctypes.c_char.from_buffer(words))
     stat = [int(one) for one in open("/proc/self/stat").read().rpartition(")")[2].split()[1:]]
@@ -43,16 +43,10 @@ def grow(size):
 HUGE = GROW + "kept = grow({size})\nprint('ready' if kept else 'refused', flush=True)\nimport time\ntime.sleep(1e6)\n"
 # The first process of a PID namespace: orphans become its children.
 INIT = """
-import os, signal
-for _ in range({copies}):
-    if os.fork() == 0:
-        break
-else:
+import os
+if os.fork():
     while True:
-        try:
-            os.wait()
-        except ChildProcessError:
-            signal.pause()
+        os.wait()
 """
 # Orphans, each of which is a job of its own to perfwatch; beside them processes that live for a moment.
 NEIGHBOURS = """
@@ -80,12 +74,12 @@ while True:
 
 
 @pytest.fixture
-def hostile(mallory: User) -> Iterator[Callable[[str, int], Popen]]:
+def hostile(mallory: User) -> Iterator[Callable[[str], Popen]]:
     """Runs a program of the attacker's in a PID namespace of its own, whose processes all end with the test."""
     started: list[Popen] = []
 
-    def start(program: str, copies: int = 1) -> Popen:
-        path = mallory.write(f"hostile-{len(started)}.py", INIT.format(copies=copies) + program)
+    def start(program: str) -> Popen:
+        path = mallory.write(f"hostile-{len(started)}.py", INIT + program)
         process = subprocess.Popen(
             ("unshare", "--pid", "--fork", *as_user(mallory.uid), sys.executable, str(path)), text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=mallory.home,
@@ -130,22 +124,33 @@ class Daemon:
 
 
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    """Root's daemon."""
-    one = Daemon(tmp_path / "sessions")
-    assert one.hears("watching this machine") is not None
-    yield one
-    one.process.send_signal(signal.SIGTERM)
-    one.process.wait(DEADLINE_SECONDS)
+def start_daemon(tmp_path: Path) -> Iterator[Callable[[], Daemon]]:
+    """Starts root's daemon."""
+    started: list[Daemon] = []
+
+    def start() -> Daemon:
+        started.append(Daemon(tmp_path / "sessions"))
+        assert started[0].hears("watching this machine") is not None
+        return started[0]
+
+    yield start
+    for one in started:
+        one.process.send_signal(signal.SIGTERM)
+        one.process.wait(DEADLINE_SECONDS)
 
 
 def test_many_jobs_of_one_user_do_not_delay_anothers(
-    daemon: Daemon, hostile: Callable[..., Popen], victim: User, start_job: Callable[..., Popen], mallory: User
+    start_daemon: Callable[[], Daemon],
+    hostile: Callable[..., Popen],
+    victim: User,
+    start_job: Callable[..., Popen],
+    mallory: User,
 ) -> None:
     """The new job of another user is adopted within seconds, and the daemon says whose further jobs it leaves out."""
     library = mallory.write("libtorch_cpu.so", "not a library\n")
     neighbours = hostile(JOB.format(library=str(library), body=NEIGHBOURS.format(jobs=FAKE_JOBS)))
     assert line(neighbours) == "ready"
+    daemon = start_daemon()
     assert daemon.hears("jobs are watched; more are not") is not None
 
     job = start_job(victim)
@@ -156,21 +161,20 @@ def test_many_jobs_of_one_user_do_not_delay_anothers(
 
 
 def test_huge_command_lines_cost_the_daemon_nothing(
-    daemon: Daemon, hostile: Callable[..., Popen], victim: User, start_job: Callable[..., Popen]
+    start_daemon: Callable[[], Daemon], hostile: Callable[..., Popen], victim: User, start_job: Callable[..., Popen]
 ) -> None:
     """Three processes with 20 million words each: the daemon stays small, and adopts another user's job within seconds."""
-    before = daemon.peak_bytes()
-    huge = hostile(HUGE.format(size=HUGE_BYTES), 3)
-    said = [line(huge) for _ in range(3)]
+    said = [line(hostile(HUGE.format(size=HUGE_BYTES))) for _ in range(3)]
     if "refused" in said:
         pytest.skip("this kernel does not let a process say where its command line is")
 
+    daemon = start_daemon()
     job = start_job(victim)
     took = daemon.hears(f"pid {job.pid}: adopted", ADOPTED_SECONDS + SLACK_SECONDS)
 
     assert took is not None
     print(f"adopted after {took:.1f} s")
-    assert daemon.peak_bytes() - before < 16 * 2**20
+    assert daemon.peak_bytes() < 96 * 2**20
 
 
 def _limited() -> None:
