@@ -89,6 +89,14 @@ class Filesystem:
         """Thread ids of a process, ascending."""
         return sorted(int(name) for name in self.listdir(f"{self.proc}/{pid}/task"))
 
+    def has_task(self, pid: int, tid: int) -> bool:
+        """True if a process has this thread; the list of all of them is not read."""
+        try:
+            _guarded(os.stat, f"{self.proc}/{pid}/task/{tid}")
+        except Absent:
+            return False
+        return True
+
 
 def _guarded(read: Callable[[str], T], path: str | Path) -> T:
     name = str(path)
