@@ -199,3 +199,36 @@ def test_a_world_of_a_billion_ranks_costs_a_report_nothing(
     assert done.returncode == 0, done.stderr
     assert f"pid {job.pid}" in done.stdout
     assert json.loads((session / "session.json").read_text())["conditions"].get("world_size") is None
+
+
+PYTHON_THREADS = """
+import threading
+threading.stack_size(65536)
+event = threading.Event()
+for _ in range(10_000):
+    threading.Thread(target=event.wait, daemon=True).start()
+ready(); time.sleep(1e6)
+"""
+NATIVE_THREADS = """
+import ctypes
+libc = ctypes.CDLL(None)
+attributes = ctypes.create_string_buffer(64)
+libc.pthread_attr_init(attributes)
+libc.pthread_attr_setstacksize(attributes, ctypes.c_size_t(65536))
+for _ in range(10_000):
+    libc.pthread_create(ctypes.byref(ctypes.c_ulong()), attributes, libc.pause, None)
+ready(); time.sleep(1e6)
+"""
+
+
+@pytest.mark.parametrize("body", [PYTHON_THREADS, NATIVE_THREADS], ids=["python", "native"])
+def test_a_process_of_ten_thousand_threads_gets_a_verdict(
+    mallory: User, start_job: Callable[..., Popen], root_types: Callable[..., subprocess.CompletedProcess[str]], body: str
+) -> None:  # fmt: skip
+    """Its main thread sleeps for days, which is a hang; and how many threads were left out is said."""
+    job = start_job(mallory, body)
+
+    verdict = json.loads(root_types("attach", str(job.pid), "--json").stdout)
+
+    assert verdict["state"] == "hung"
+    assert any("threads of pid" in one["reason"] and "were not sampled" in one["reason"] for one in verdict["missing"])
