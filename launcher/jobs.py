@@ -6,7 +6,7 @@ memory.
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -26,6 +26,7 @@ from perfwatch.triage.history import History
 from perfwatch.triage.roles.forkserver import adopted
 from perfwatch.triage.roles.identity import Identity, identity_of
 from perfwatch.triage.roles.job import Job, Member, read_job
+from perfwatch.triage.roles.lineage import lineage
 from perfwatch.triage.roles.placement import program_of
 
 SCHEMA = "perfwatch.ps/1"
@@ -67,13 +68,23 @@ class Machine:
     """Every user process, by pid."""
 
     processes: dict[int, Process]
+    _tops: dict[int, int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def top(self, process: Process) -> int:
         """The pid of the job that a process belongs to."""
+        passed, top = [], process.pid
+        for one in lineage(process, self._parent):
+            passed.append(one.pid)
+            top = self._tops.get(one.pid, one.pid)
+            if one.pid in self._tops:
+                break
+        self._tops.update(dict.fromkeys(passed, top))
+        return top
+
+    def _parent(self, process: Process) -> Process | None:
+        """The parent, where it is of the same job."""
         above = self.processes.get(process.parent_pid)
-        while above and (above.name in LAUNCHERS or (above.python and above.torch_loaded)):
-            process, above = above, self.processes.get(above.parent_pid)
-        return process.pid
+        return above if above and (above.name in LAUNCHERS or (above.python and above.torch_loaded)) else None
 
     def below(self, top: int, tops: Collection[int]) -> list[Process]:
         """A process and its descendants, but for those that are the top of another job (a sweep that starts trainings)."""

@@ -13,6 +13,7 @@ from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.process import children_of, ended, identify, scan, tree
 from perfwatch.probes.stat import parse_pairs
 from perfwatch.storing.redaction import redact_command
+from perfwatch.triage.roles.lineage import lineage
 from perfwatch.triage.roles.placement import launches
 
 # Launchers that are not Python: all ranks of this node are their children.
@@ -90,9 +91,8 @@ def find_job(
 
 def root_of(filesystem: Filesystem, process: r.Process, child: Caller) -> r.Process:
     """The process at the top of the job that this one is of."""
-    while (above := _above(filesystem, process, child)) is not None:
-        process = above
-    return process
+    *_, top = lineage(process, lambda one: _above(filesystem, one, child))
+    return top
 
 
 def starter(filesystem: Filesystem, process: r.Process, child: Caller) -> r.Process:

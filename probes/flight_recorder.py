@@ -21,13 +21,13 @@ from perfwatch.probes.filesystem import Absent, Filesystem
 from perfwatch.probes.flight_record import parse
 from perfwatch.probes.group_variables import AGENT_VARIABLE, DUMP_PREFIX, DUMP_VARIABLES, PIPE_PREFIX, PIPE_VARIABLE
 from perfwatch.probes.guest import Guests
+from perfwatch.probes.private import parse_environment, read_environment
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import ProbeCall, RecordedGroup
 
 MOST_DUMP_BYTES = 64 * 2**20  # 2,000 entries with stacks are 1 MiB
 DUMP_SECONDS = 4.0  # a rank looks at its pipe once a second, and writes within another
 LOOK_SECONDS = 0.05
-MOST_ENVIRONMENT_BYTES = 2**20
 TOUCH_SECONDS = 1.0  # for a look at a rank's files, or a byte into its pipe
 READ_SECONDS = 5.0  # for one dump at most: 59 MiB of plain pickle take 2.8 (measured), a usual one 0.02
 ANSWER_SECONDS = (
@@ -144,13 +144,12 @@ class FlightRecorderProbe:
         """Its environment, who touches its files, and the folder from which its relative paths start."""
         folder = f"{self._filesystem.proc}/{rank.pid}"
         try:
-            entries = self._filesystem.read_bytes(f"{folder}/environ", MOST_ENVIRONMENT_BYTES).split(b"\0")
+            environment = parse_environment(read_environment(self._filesystem, rank.pid))
             inside, working = self._guests.inside(rank.pid), self._filesystem.readlink(f"{folder}/cwd")
         except Absent:  # it has ended: its files are looked for where a process on this host would have put them
             if rank.uid is None:
                 raise
             return dict(rank.environment), self._guests.of_user(rank.uid), "/"
-        environment = dict(one.decode("utf-8", "replace").split("=", 1) for one in entries if b"=" in one)
         return environment, inside, working
 
     def _marks(self, caller: Caller, paths: Sequence[str]) -> Marks:

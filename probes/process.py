@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from perfwatch.probes import bounds
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.filesystem import Absent, Filesystem
 from perfwatch.probes.private import Private, optional, parse_command, parse_environment, read_private
@@ -115,10 +116,10 @@ def identify(filesystem: Filesystem, pid: int, child: Caller, redact: Redact, no
         torch_loaded=private.torch_library,
         uid=int(status["Uid"].split()[0]) if "Uid" in status else None,
         age_seconds=max(0.0, now() - stat.start_ticks / TICKS_PER_SECOND),
-        rank=_integer(environment.get("RANK")),
-        local_rank=_integer(environment.get("LOCAL_RANK")),
-        world_size=_integer(environment.get("WORLD_SIZE")),
-        local_world_size=_integer(environment.get("LOCAL_WORLD_SIZE")),
+        rank=bounds.count(environment.get("RANK")),
+        local_rank=bounds.count(environment.get("LOCAL_RANK")),
+        world_size=bounds.count(environment.get("WORLD_SIZE")),
+        local_world_size=bounds.count(environment.get("LOCAL_WORLD_SIZE")),
         namespace_pid=innermost if innermost != pid else None,
         environment={name: redact((value,))[0] for name, value in sorted(environment.items())},
     )
@@ -199,10 +200,3 @@ def told(end: ProcessEnded, wait_status: int) -> ProcessEnded:
     if os.WIFSIGNALED(wait_status):
         return msgspec.structs.replace(end, signal=os.WTERMSIG(wait_status))
     return msgspec.structs.replace(end, exit_code=os.WEXITSTATUS(wait_status))
-
-
-def _integer(text: str | None) -> int | None:
-    try:
-        return None if text is None else int(text)
-    except ValueError:
-        return None

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from perfwatch.checkups.checkup import Ability, armed, denied, possible
 from perfwatch.checkups.checkup_gpu import GpuCheckup, examine_binding
 from perfwatch.errors import NoSuchTarget
+from perfwatch.probes.bounds import ENVIRONMENT_BYTES
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.filesystem import Absent, Filesystem
 from perfwatch.probes.flight_recorder import NOT_ARMED
@@ -89,7 +90,10 @@ def open_memory(path: str) -> None:
 def _armed(filesystem: Filesystem, pid: int, child: Caller) -> Iterator[Ability]:
     try:
         environ = child.call(
-            filesystem.read_bytes, f"{filesystem.proc}/{pid}/environ", deadline_seconds=DEADLINE_SECONDS
+            filesystem.read_bytes,
+            f"{filesystem.proc}/{pid}/environ",
+            ENVIRONMENT_BYTES,
+            deadline_seconds=DEADLINE_SECONDS,
         )
     except Unavailable as unavailable:
         yield denied("steps", unavailable.reason, unavailable.advice)

@@ -39,12 +39,10 @@ from perfwatch.watching.behind import Behind
 from perfwatch.watching.family import Family
 from perfwatch.watching.gpus import Gpus
 from perfwatch.watching.novelty import Novelty
+from perfwatch.watching.thread_choice import ThreadChoice
 
 RECORD_HZ = 20
 STACKS = r.Stack | r.StackFailure
-# Of one process in a full sweep: the main one, those with a Python stack, then the rest, oldest first.
-MOST_THREADS = 64
-MOST_PYTHON_THREADS = 256  # of those with a Python stack, where they alone are more than that
 
 
 class Look:
@@ -93,6 +91,7 @@ class Look:
         bindings = GpuBindingProbe(self.filesystem)
         self.gpus = Gpus(gpus or GpuProbe(filesystem=self.filesystem, clock=clock), bindings, sink, clock)
         self._novelty = Novelty(clock)
+        self._choice = ThreadChoice(self.filesystem, clock, sink)
         self._failed: dict[tuple[str, str], str] = {}
         self._python: dict[int, set[int]] = {}  # by pid: threads of which a Python stack was read
 
@@ -180,8 +179,7 @@ class Look:
         except Unavailable:
             return [pid]
         self._python[pid] = self._python.get(pid, set()).intersection(tids)
-        python = sorted(self._python[pid])[:MOST_PYTHON_THREADS]
-        return list(dict.fromkeys([pid, *python, *tids]))[: max(MOST_THREADS, 1 + len(python))]
+        return self._choice.choose(pid, tids, self._python[pid])
 
     def _remember(self, found: Iterable[r.Reading]) -> None:
         for one in found:
@@ -280,6 +278,7 @@ class Look:
         }
         self._behind.forget(self.known)
         self.guests.forget(self.known)
+        self._choice.forget(self.known)
         self.stacks.thread_ids.forget(self.known)
 
     def close(self) -> None:
