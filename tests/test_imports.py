@@ -16,6 +16,7 @@ ALLOWED_IN_TRIAGE = {
 ALLOWED_FROM_PERFWATCH_IN_TRIAGE = (
     "perfwatch.triage.",
     "perfwatch.probes.readings",
+    "perfwatch.probes.bounds.",
     "perfwatch.recording.",
     "perfwatch.session.Session",
 )
