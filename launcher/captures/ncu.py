@@ -16,7 +16,7 @@ from perfwatch.captures.ncu_files import brought, last_error, log_text, measured
 from perfwatch.captures.pace import Pacer
 from perfwatch.captures.running import run_program
 from perfwatch.errors import CaptureFailed, CaptureRefused, CaptureUnavailable, PerfwatchError
-from perfwatch.nsight.finding import Tool, find, options
+from perfwatch.nsight.finding import Tool, armed_tool, find, options
 from perfwatch.nsight.ncu_command import WARNING, can_attach
 from perfwatch.nsight.permission import refused
 
@@ -65,7 +65,7 @@ def command(request: Request, scene: Scene, folder: Path) -> tuple[tuple[str, ..
 def collect(request: Request, scene: Scene, window: Window) -> Collected:
     """Ask the agent to open the window, wait for the steps, have it closed, and bring the report if ncu has written it."""
     facts = scene.armed[NAME]
-    tool = find(NAME, scene.environment, window.run, preferred=facts.get("ncu", ""))
+    tool = armed_tool(NAME, facts, scene.environment, window.run)
     subject = _subject(request, scene)
     assert scene.place is not None
     door = scene.place.path / f"kernels-{subject.pid}"

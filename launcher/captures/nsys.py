@@ -16,7 +16,7 @@ import msgspec
 from perfwatch.captures.capture import CUPTI, Collected, File, Request, Scene, Subject, Window
 from perfwatch.captures.running import run_program
 from perfwatch.errors import CaptureFailed, CaptureRefused, CaptureUnavailable, TraceUnreadable
-from perfwatch.nsight.finding import Tool, find, options
+from perfwatch.nsight.finding import Tool, armed_tool, find, options
 from perfwatch.nsight.importer import advice_for_raw
 from perfwatch.nsight.nsys_report import exported
 from perfwatch.nsight.permission import check_counters, refused
@@ -99,7 +99,7 @@ def collect(request: Request, scene: Scene, window: Window) -> Collected:
     if NAME not in scene.armed:
         return _of_the_machine(request, scene, window)
     session = _session(scene)
-    tool = find(NAME, scene.environment, window.run, preferred=scene.armed[NAME].get("nsys", ""))
+    tool = armed_tool(NAME, scene.armed[NAME], scene.environment, window.run)
     environment = {**scene.environment, "TMPDIR": scene.armed[NAME].get("tmpdir", "/tmp")}
     started = window.run(start_command(tool, session, window.folder), START_SECONDS, environment)
     if started.returncode != 0:

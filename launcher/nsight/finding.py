@@ -57,16 +57,14 @@ class Tool:
         return ".".join(map(str, self.version[:3]))
 
 
-def find(name: str, environment: Mapping[str, str], run: Run, root: Path = Path("/"), preferred: str = "") -> Tool:
+def find(name: str, environment: Mapping[str, str], run: Run, root: Path = Path("/")) -> Tool:
     """The first nsys or ncu that answers when it is asked for its version.
-
-    preferred: a path to try first if it is one of those that would be tried anyway. A job may name one: it is no reason to run it.
 
     ``PERFWATCH_NSYS`` and ``PERFWATCH_NCU`` name one and leave no choice. Raises CaptureUnavailable: none is there, or
     none of those that are there runs.
     """
     broken = []
-    for path in sorted(_candidates(name, environment, root), key=lambda path: str(path) != preferred):
+    for path in _candidates(name, environment, root):
         try:
             finished = run((str(path), "--version"), ASKING_SECONDS, None)
         except CaptureUnavailable as error:
@@ -86,6 +84,19 @@ def find(name: str, environment: Mapping[str, str], run: Run, root: Path = Path(
         f"{name} ({product}) is not on PATH, nor in a CUDA or Nsight install",
         f"install it: apt-get install {package}, from NVIDIA's repository, or name it: PERFWATCH_{name.upper()}=PATH",
     )
+
+
+def armed_tool(
+    name: str, facts: Mapping[str, str], environment: Mapping[str, str], run: Run, root: Path = Path("/")
+) -> Tool:
+    """The nsys or ncu that a job says it was started with, where we would find that very one ourselves; otherwise ours.
+
+    That a job names a program is no reason to run it.
+    """
+    told = facts.get(name, "")
+    if any(str(path) == told for path in _candidates(name, environment, root)):
+        return Tool(name, told, tuple(int(part) for part in re.findall(r"\d{1,9}", facts.get("version", ""))[:4]))
+    return find(name, environment, run, root)
 
 
 def options(tool: Tool, run: Run, verb: str = "") -> frozenset[str]:
