@@ -34,7 +34,7 @@ def daemon(
 ) -> None:
     """Watch every training job of this machine, as it appears.
 
-    Each job gets a watch and a recording of its own; one that a perfwatch run watches is left to it. When all recordings
+    Each job gets a watch and a recording of its own; one that a perfwatch run of your own watches is left to it. When all recordings
     together exceed the budget the oldest calm ones are removed first. Notebooks are left alone. Root sees the jobs of
     everybody, others see their own. SIGTERM completes the recordings and ends it; the jobs are never touched.
 

@@ -1,4 +1,4 @@
-"""What looks at a job gives way to it: nice 10 and SCHED_BATCH. The program that a user starts with perfwatch keeps its priority."""
+"""What looks at a job gives way to it: nice 5 and SCHED_BATCH. The program that a user starts with perfwatch keeps its priority."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ KEEP_PRIORITY = {"run", "ncu", "drill", "daemon"}
 SAY = "import os; print(os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0), flush=True)"
 # The real command line, in a process that says at its end which priority it has.
 COMMAND = f"import atexit, sys; from perfwatch.__main__ import main; atexit.register(lambda: exec({SAY!r})); main()"
-ITS_OWN, POLITE = f"0 {os.SCHED_OTHER}", f"10 {os.SCHED_BATCH}"
+ITS_OWN, POLITE = f"0 {os.SCHED_OTHER}", f"5 {os.SCHED_BATCH}"
 
 
 def last_line(*command: str, **environment: str) -> str:
@@ -51,7 +51,7 @@ def test_a_command_gives_way_before_it_does_anything(name: str) -> None:
     ("before", "expected"),
     [
         (("nice", "-n", "15"), f"15 {os.SCHED_BATCH}"),
-        (("chrt", "--idle", "0"), f"10 {os.SCHED_IDLE}"),
+        (("chrt", "--idle", "0"), f"5 {os.SCHED_IDLE}"),
         (("nice", "-n", "15", "chrt", "--idle", "0"), f"15 {os.SCHED_IDLE}"),
     ],
 )
@@ -110,12 +110,12 @@ def test_all_that_an_attach_starts_is_polite(victim: User, start_job: Callable[.
         try:
             until(lambda: (tmp_path / "session" / "session.json").exists())
             seen = processes_below(watch.pid)
-            assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in seen} == {10}
+            assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in seen} == {5}
             assert {os.sched_getscheduler(pid) for pid in seen} == {os.SCHED_BATCH}
             writer = next(pid for pid, name in seen.items() if name == "perfwatch-write")
             group = Path(f"/proc/{writer}/autogroup")
             if group.exists() and group.read_text().startswith("/autogroup"):
-                assert group.read_text().endswith("nice 10\n")
+                assert group.read_text().endswith("nice 5\n")
         finally:
             watch.send_signal(signal.SIGINT)
             watch.wait(DEADLINE_SECONDS)
