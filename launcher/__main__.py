@@ -8,13 +8,12 @@ job 0.15 s at start and every process of ours 10 MB for as long as the job runs.
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from perfwatch import linux
-from perfwatch.errors import INTERRUPTED
-from perfwatch.outlets.wanted import Wanted, parse_metrics, parse_url
-from perfwatch.running.request import ARMS, Request
+from perfwatch.priority import KEEP_PRIORITY, give_way
+
+if TYPE_CHECKING:
+    from perfwatch.running.request import Request
 
 _SWITCHES = {
     "--agent": ("agent", True),
@@ -27,12 +26,18 @@ _SWITCHES = {
 def main() -> None:
     """Do what the command line of this process says; does not return."""
     try:
+        if not KEEP_PRIORITY.intersection(sys.argv[1:2]):
+            give_way(os.environ)
         _main()
     except KeyboardInterrupt:  # before ``perfwatch.cli`` could take it: its libraries take 0.1 s
+        from perfwatch.errors import INTERRUPTED
+
         sys.exit(INTERRUPTED)
 
 
 def _main() -> None:
+    from perfwatch import linux  # imports take most of a short command's CPU, so they come after ``give_way``
+
     arguments = sys.argv[1:]
     # What ``run`` starts has its streams as we got them; any other program of ours finds each of them open.
     linux.occupy_standard_descriptors(inherited=arguments[:1] != ["run"])
@@ -48,10 +53,19 @@ def _main() -> None:
     command_line()
 
 
-def plain_run(arguments: Sequence[str]) -> Request | None:
+def plain_run(arguments: Sequence[str]) -> "Request | None":
     """The request, if this is a ``run`` line without anything unusual; otherwise None."""
     if arguments[:1] != ["run"] or "--" not in arguments:
         return None
+    from dataclasses import replace
+    from pathlib import Path
+
+    from perfwatch.outlets.wanted import NOTIFY_VARIABLE, MetricsWanted, Wanted, parse_metrics, parse_url
+    from perfwatch.running.request import ARMS, Request
+
+    if NOTIFY_VARIABLE in os.environ:
+        return None
+
     end = arguments.index("--")
     fields: dict[str, object] = {"command": tuple(arguments[end + 1 :])}
     outlets = Wanted()
@@ -68,12 +82,12 @@ def plain_run(arguments: Sequence[str]) -> Request | None:
             fields["session"] = Path(value).absolute()
         elif name == "--patience" and value.isdecimal() and int(value) >= 1:
             fields["patience_seconds"] = float(value)
-        elif name in ("--metrics-port", "--notify") and value:
+        elif (name == "--metrics-port" and value) or (name == "--notify" and value.startswith("@")):
             try:
                 outlets = (
                     replace(outlets, url=parse_url(value))
                     if name == "--notify"
-                    else replace(outlets, metrics=parse_metrics(value))
+                    else replace(outlets, metrics=MetricsWanted(*parse_metrics(value)))
                 )
             except (ValueError, OSError):
                 return None

@@ -12,17 +12,22 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+from perfwatch.probes.agent_folder import AgentFolder
+from perfwatch.probes.guest import Guests, identity_of, is_ours
+from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.stat import stat_fields
 from perfwatch.running.channel import Message
-from perfwatch.running.lock import HOMES, places, roots
+from perfwatch.running.lock import HOMES, Root, places, rooted, roots
 
 LONGEST_REQUEST_BYTES = 64 * 1024
 LONGEST_ANSWER_BYTES = 4 * 2**20  # a verdict with all its findings is a few tens of KiB
 REQUEST_DEADLINE_SECONDS = 2.0
-MOST_CLIENTS = 16
+MOST_CLIENTS = 64
+PLACE_SECONDS = 1.0  # for the places of one user; 64 of them with 1,024 roots each take 0.5 s
 
 Answer = Callable[[Message], Message]
 
@@ -36,8 +41,7 @@ class ControlServer:
         self._clients: dict[int, _Client] = {}
         path.unlink(missing_ok=True)  # of a watcher that is gone: we hold its lock
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        self._listener.bind(str(path))
-        path.chmod(0o600)
+        bind_privately(self._listener, str(path))
         self._listener.listen(MOST_CLIENTS)
 
     def filenos(self) -> list[int]:
@@ -64,7 +68,8 @@ class ControlServer:
         self._listener.close()
 
     def _accept(self) -> None:
-        while len(self._clients) < MOST_CLIENTS:
+        """Let new clients in; where there are too many, the one that has said nothing for longest goes."""
+        for _ in range(MOST_CLIENTS):
             try:
                 connection, _ = self._listener.accept()
             except OSError:
@@ -72,6 +77,8 @@ class ControlServer:
             if _peer_uid(connection) not in (0, os.getuid()):
                 connection.close()
                 continue
+            if len(self._clients) >= MOST_CLIENTS:
+                self._clients.pop(next(iter(self._clients))).close()
             self._clients[connection.fileno()] = _Client(connection, self._clock() + REQUEST_DEADLINE_SECONDS)
 
     def _answered(self, line: bytes) -> Message:
@@ -123,6 +130,15 @@ class _Client:
         self._connection.close()
 
 
+def bind_privately(listener: socket.socket, address: str | bytes) -> None:
+    """Bind a Unix socket whose file, if it has one, is 0600 from its first moment on: a chmod could be led elsewhere by a link."""
+    before = os.umask(0o177)
+    try:
+        listener.bind(address)
+    finally:
+        os.umask(before)
+
+
 def ask(control: Path, request: Message, deadline_seconds: float) -> Message:
     """Send one request to a watcher and return its answer.
 
@@ -151,26 +167,68 @@ def ask(control: Path, request: Message, deadline_seconds: float) -> Message:
 
 
 def find_watcher(pid: int, homes: tuple[Path, ...] = HOMES, proc: Path = Path("/proc")) -> Path | None:
-    """The control socket of the watcher whose job has this process (or is started by it), if there is one."""
-    return next((folder / "control" for folder in _places(pid, homes, proc) if _listens(folder / "control")), None)
+    """The control socket of our own watcher whose job has this process (or is started by it), if there is one.
+
+    Another user's watcher is not asked: what it says is that user's word, and root judges for itself.
+    """
+    controls = (folder / "control" for folder, _ in _meant(pid, _own(homes), proc))
+    return next((control for control in controls if _listens(control)), None)
 
 
 def watchers(homes: tuple[Path, ...] = HOMES) -> list[Path]:
-    """The control sockets of every watcher on this machine that hears us."""
+    """The control sockets of every watcher of ours on this machine."""
     return [folder / "control" for folder in places(homes) if _listens(folder / "control")]
 
 
-def find_place(pid: int, homes: tuple[Path, ...] = HOMES, proc: Path = Path("/proc")) -> Path | None:
-    """The folder where the agent of this process' job writes, if it was started armed; its watcher may be gone."""
-    return next(_places(pid, homes, proc), None)
+@dataclass(frozen=True)
+class ArmedJob:
+    """A job that was started armed. roots: the live processes that its launchers started."""
+
+    folder: AgentFolder
+    roots: tuple[Root, ...]
+
+
+def find_place(
+    pid: int, homes: tuple[Path, ...] = HOMES, proc: Path = Path("/proc"), guests: Guests | None = None
+) -> ArmedJob | None:
+    """Where the agent of this process' job writes, if it was started armed; its watcher may be gone.
+
+    guests: look at the place of the process' user, where that is another one.
+    """
+    try:
+        owner = guests.identity(pid) if guests is not None else None
+    except Unavailable:
+        return None
+    if owner is None or owner.uid != os.getuid() or is_ours(owner):
+        for folder, found in _meant(pid, _own(homes), proc):
+            return ArmedJob(AgentFolder(folder), tuple(found))
+    if guests is None or owner is None or is_ours(owner):
+        return None
+    try:
+        told = guests.child(owner).call(rooted, [str(home) for home in homes], deadline_seconds=PLACE_SECONDS)
+    except (Unavailable, OSError):
+        return None
+    theirs = ((Path(folder), [one for one in there if _owner(one.pid, proc) == owner.uid]) for folder, there in told)
+    for folder, found in _meant(pid, theirs, proc):
+        return ArmedJob(AgentFolder(folder, owner, guests), tuple(found))
+    return None
+
+
+def _own(homes: tuple[Path, ...]) -> Iterator[tuple[Path, list[Root]]]:
+    return ((folder, list(roots(folder))) for folder in places(homes))
+
+
+def _owner(pid: int, proc: Path) -> int | None:
+    try:
+        return os.stat(proc / str(pid)).st_uid
+    except OSError:
+        return None
 
 
 def watching(folder: Path, homes: tuple[Path, ...] = HOMES) -> Path | None:
-    """The control socket of the watcher that writes this session now, if there is one: its owner's, nobody else's word."""
+    """The control socket of the watcher of ours that writes this session now, if there is one."""
     for control in watchers(homes):
         try:
-            if control.parent.stat().st_uid != folder.stat().st_uid:
-                continue
             session = ask(control, {"command": "status"}, REQUEST_DEADLINE_SECONDS).get("session")
         except (OSError, ValueError):
             continue
@@ -179,15 +237,16 @@ def watching(folder: Path, homes: tuple[Path, ...] = HOMES) -> Path | None:
     return None
 
 
-def _places(pid: int, homes: tuple[Path, ...], proc: Path) -> Iterator[Path]:
+def _meant(pid: int, candidates: Iterable[tuple[Path, list[Root]]], proc: Path) -> Iterator[tuple[Path, list[Root]]]:
+    """The places whose job has this process, or is started by it."""
     family = {pid, *_ancestors(pid, proc)}
     below = []
-    for folder in places(homes):
-        found = [root.pid for root in roots(folder)]
-        if family.intersection(found):
-            yield folder
-        elif any(pid in _ancestors(root, proc) for root in found):
-            below.append(folder)
+    for folder, found in candidates:
+        pids = [root.pid for root in found]
+        if family.intersection(pids):
+            yield folder, found
+        elif any(pid in _ancestors(one, proc) for one in pids):
+            below.append((folder, found))
     if len(below) == 1:  # a shell above several runs means none of them
         yield from below
 
@@ -213,14 +272,26 @@ def _listens(control: Path) -> bool:
 
 
 def _connect(connection: socket.socket, control: Path) -> None:
-    """Raises PermissionError where another than the owner of the place listens: a link may lead root anywhere."""
+    """Raises PermissionError where a process listens that could do less than we: a container's root may share our uid and memory."""
     connection.connect(str(control))
-    if _peer_uid(connection) != control.parent.stat().st_uid:
-        raise PermissionError(1, "the owner of the place does not listen there", str(control))
+    pid, uid = _peer(connection)
+    if uid != os.getuid() or (os.geteuid() == 0 and not _could_do_all_that_we_can(pid)):
+        raise PermissionError(1, "no watcher of ours listens there", str(control))
+
+
+def _could_do_all_that_we_can(pid: int) -> bool:
+    try:
+        return is_ours(identity_of(pid))
+    except Unavailable:
+        return False
 
 
 def _peer_uid(connection: socket.socket) -> int:
-    """Whose process is at the other end: of a listener, who began to listen."""
+    return _peer(connection)[1]
+
+
+def _peer(connection: socket.socket) -> tuple[int, int]:
+    """Pid and uid of the process at the other end: of a listener, the one that began to listen. 0 for a pid that we do not see."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    _, uid, _ = struct.unpack("3i", credentials)
-    return int(uid)
+    pid, uid, _ = struct.unpack("3i", credentials)
+    return int(pid), int(uid)

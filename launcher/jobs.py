@@ -6,7 +6,7 @@ memory.
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -19,13 +19,14 @@ from perfwatch.probes.process import identify, read_stat, tree
 from perfwatch.probes.readings import Process
 from perfwatch.probes.thread import one_thread
 from perfwatch.recording import Record
-from perfwatch.storing.redaction import redact
+from perfwatch.storing.redaction import redact_command
 from perfwatch.talking import circles
 from perfwatch.target import LAUNCHERS, WORKER_NAME, Target, root_of, starter
 from perfwatch.triage.history import History
 from perfwatch.triage.roles.forkserver import adopted
 from perfwatch.triage.roles.identity import Identity, identity_of
 from perfwatch.triage.roles.job import Job, Member, read_job
+from perfwatch.triage.roles.lineage import lineage
 from perfwatch.triage.roles.placement import program_of
 
 SCHEMA = "perfwatch.ps/1"
@@ -67,13 +68,23 @@ class Machine:
     """Every user process, by pid."""
 
     processes: dict[int, Process]
+    _tops: dict[int, int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def top(self, process: Process) -> int:
         """The pid of the job that a process belongs to."""
+        passed, top = [], process.pid
+        for one in lineage(process, self._parent):
+            passed.append(one.pid)
+            top = self._tops.get(one.pid, one.pid)
+            if one.pid in self._tops:
+                break
+        self._tops.update(dict.fromkeys(passed, top))
+        return top
+
+    def _parent(self, process: Process) -> Process | None:
+        """The parent, where it is of the same job."""
         above = self.processes.get(process.parent_pid)
-        while above and (above.name in LAUNCHERS or (above.python and above.torch_loaded)):
-            process, above = above, self.processes.get(above.parent_pid)
-        return process.pid
+        return above if above and (above.name in LAUNCHERS or (above.python and above.torch_loaded)) else None
 
     def below(self, top: int, tops: Collection[int]) -> list[Process]:
         """A process and its descendants, but for those that are the top of another job (a sweep that starts trainings)."""
@@ -98,6 +109,12 @@ class FoundJob:
     def identity(self) -> Identity:
         """What tells it from other jobs, here and on other machines."""
         return identity_of(self.job)
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The command line of its top, or of its first rank where the top is mpirun or a shell."""
+        top = self.tops[0]
+        return top.command if top.python or not self.job.ranks else self.job.ranks[0].process.command
 
     def among(self, hidden: Iterable[Process]) -> tuple[Process, ...]:
         """Those of the processes that we may not look into that run this job's program: they may be ranks of it."""
@@ -226,7 +243,7 @@ def list_jobs(filesystem: Filesystem, child: Caller, clocks: CpuClocks | None = 
     jobs = tuple(
         ListedJob(
             pid=one.tops[0].pid,
-            command=one.tops[0].command,
+            command=one.command,
             uid=one.tops[0].uid,
             age_seconds=one.tops[0].age_seconds,
             world_size=one.job.world_size,
@@ -252,7 +269,7 @@ def _user_processes(filesystem: Filesystem, child: Caller) -> dict[int, Process]
             if pid == 2 and stat.name == "kthreadd":
                 kernel_parent = pid
             if not kernel_parent or kernel_parent not in (pid, stat.parent_pid):
-                found[pid] = identify(filesystem, pid, child, redact)
+                found[pid] = identify(filesystem, pid, child, redact_command)
         except Unavailable:
             continue
     return adopted(found)

@@ -5,6 +5,7 @@ Every value is from the kernel's own headers, named beside it. Nothing here keep
 
 import ctypes
 import os
+import resource
 import signal
 import struct
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PR_SET_DUMPABLE = 4
 PR_SET_NAME = 15
 SFD_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC  # sys/signalfd.h: SFD_NONBLOCK | SFD_CLOEXEC have these very values
+MOST_DESCRIPTORS = 2**20  # fs.nr_open of most machines; a limit may be "infinite"
 SIGSET_BYTES = 128  # sigset_t of glibc and musl
 SIGNALFD_RECORD_BYTES = 128  # struct signalfd_siginfo
 SI_KERNEL = 0x80  # asm-generic/siginfo.h: sent by the kernel, for example by the terminal
@@ -38,9 +40,46 @@ def forbid_core_dump() -> None:
     _libc.prctl(PR_SET_DUMPABLE, ctypes.c_ulong(0), 0, 0, 0)
 
 
+def signal_mask() -> set[int]:
+    """The signals that this thread blocks."""
+    return set(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+
+
+def leads_session() -> bool:
+    """True if this process is the leader of its session: a terminal that hangs up tells it alone."""
+    return os.getsid(0) == os.getpid()
+
+
 def set_name(name: str) -> None:
     """What ``ps`` shows as the command of this process (15 characters)."""
     _libc.prctl(PR_SET_NAME, ctypes.c_char_p(name.encode()[:15]), 0, 0, 0)
+
+
+def hide_argument(text: str) -> bool:
+    """Overwrite a text in our own command line, as every user reads it in /proc; True if it is gone.
+
+    The kernel shows the memory that it filled at exec (proc(5): arg_start). Processes forked from us have a copy of it. What
+    started us, and whoever read it before, still know it.
+    """
+    secret = os.fsencode(text)
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            start = int(file.read().rpartition(b")")[2].split()[45])
+        shown = _own_command_line()
+        if start == 0 or ctypes.string_at(start, len(shown)) != shown:
+            return False
+        at = shown.find(secret)
+        while at >= 0:
+            ctypes.memset(start + at, ord("x"), len(secret))
+            at = shown.find(secret, at + len(secret))
+        return secret not in _own_command_line()
+    except (OSError, ValueError, IndexError):
+        return False
+
+
+def _own_command_line() -> bytes:
+    with open("/proc/self/cmdline", "rb") as file:
+        return file.read()
 
 
 def volunteer_for_the_oom_killer() -> None:
@@ -68,7 +107,8 @@ def _open_descriptors() -> list[int]:
     try:
         return [int(name) for name in os.listdir("/proc/self/fd")]
     except OSError:
-        return list(range(1024))  # /proc is not mounted
+        # /proc is not mounted, or there is no descriptor left to list it with.
+        return list(range(max(1024, min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], MOST_DESCRIPTORS))))
 
 
 def detach_from_streams(*descriptors: int) -> None:
@@ -115,7 +155,10 @@ class Arrival:
 
 
 class SignalFile:
-    """Every signal of this process as a readable file (signalfd): no handler, no race, and the sender is known."""
+    """Every signal of this process as a readable file (signalfd): no handler, no race, and the sender is known.
+
+    Raises OSError, with no signal blocked, when there is no descriptor left.
+    """
 
     def __init__(self) -> None:
         self.original_mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -123,6 +166,7 @@ class SignalFile:
         self._descriptor = _libc.signalfd(-1, everything, SFD_FLAGS)
         if self._descriptor < 0:
             error = ctypes.get_errno()
+            signal.pthread_sigmask(signal.SIG_SETMASK, self.original_mask)
             raise OSError(error, os.strerror(error))
 
     def fileno(self) -> int:

@@ -3,20 +3,21 @@
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from perfwatch.control import find_place
 from perfwatch.probes import readings as r
+from perfwatch.probes.agent_folder import AgentFolder
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.guest import Guests
 from perfwatch.probes.nvml_thinning import thinned
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.process import identify, read_stat
 from perfwatch.probes.steps import StepCounter
-from perfwatch.storing.redaction import redact
+from perfwatch.storing.redaction import redact, redact_command
 from perfwatch.triage.roles.placement import rank_of
 
 COUNTERS = tuple(
@@ -88,11 +89,11 @@ class Monitor:
         *,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
-        place_of: Callable[[int], Path | None] = find_place,
+        place_of: Callable[[int], AgentFolder | None] | None = None,
         full: bool = False,
     ) -> None:
         self._probe, self._wall, self._full = probe, wall, full
-        self._people = _People(filesystem, child, clock, place_of)
+        self._people = _People(filesystem, child, clock, place_of or _places(Guests(filesystem.proc)))
         self._gpus: dict[str, r.Gpu] = {}
         self._errors: dict[str, r.GpuErrors] = {}
         self._contexts: dict[tuple[str, int], r.GpuProcess] = {}
@@ -186,6 +187,16 @@ class _Rates:
             self._last[name] = (at, value)
 
 
+def _places(guests: Guests) -> Callable[[int], AgentFolder | None]:
+    """Where the agent of a process' job counts steps; another user's folder is looked for and read by guests."""
+
+    def place_of(pid: int) -> AgentFolder | None:
+        armed = find_place(pid, guests=guests)
+        return armed.folder if armed is not None else None
+
+    return place_of
+
+
 class _People:
     """Who the processes on the cards are; each is identified once, its steps are read each time."""
 
@@ -194,13 +205,13 @@ class _People:
         filesystem: Filesystem,
         child: Caller,
         clock: Callable[[], float],
-        place_of: Callable[[int], Path | None],
+        place_of: Callable[[int], AgentFolder | None],
     ) -> None:
         self._filesystem, self._child, self._clock, self._place_of = filesystem, child, clock, place_of
         self._started: dict[int, int] = {}  # by pid, in ticks: another start is another process
         self._known: dict[int, r.Process | None] = {}
-        self._places: dict[int, Path | None] = {}
-        self._counters: dict[Path, StepCounter] = {}
+        self._places: dict[int, AgentFolder | None] = {}
+        self._counters: dict[AgentFolder, StepCounter] = {}
         self._before: dict[int, tuple[float, int]] = {}
 
     def describe(self, contexts: Iterable[r.GpuProcess]) -> dict[tuple[str, int], Occupant]:
@@ -243,7 +254,7 @@ class _People:
     def _identify(self, pid: int) -> r.Process | None:
         if pid not in self._known:
             try:
-                self._known[pid] = identify(self._filesystem, pid, self._child, redact)
+                self._known[pid] = identify(self._filesystem, pid, self._child, redact_command)
             except Unavailable:
                 self._known[pid] = None
         return self._known[pid]

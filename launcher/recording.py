@@ -7,18 +7,20 @@ through a process that may block (``perfwatch.storing.writer``).
 import bisect
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from perfwatch.errors import SessionUnreadable
+from perfwatch.probes import bounds
 from perfwatch.probes import readings as r
 from perfwatch.session import LONGEST_SESSION_BYTES, SCHEMA, Session
-from perfwatch.storing.damage import DAMAGED
+from perfwatch.storing.damage import DAMAGED, Implausible, check_numbers
 from perfwatch.storing.redaction import redact_tree
 from perfwatch.storing.segments import EVENTS, READINGS, STACKS
 from perfwatch.storing.writer import STALLED_SECONDS, Writer
@@ -105,12 +107,12 @@ def load(path: Path) -> Recording:
         PermissionError: a file of it may not be read; the others alone could tell something else.
     """
     session = load_session(path)
-    leftovers = _Leftovers()
+    leftovers = _Leftovers(path)
     records: list[Record] = []
     for stream in (READINGS, STACKS):
-        for file in sorted(path.glob(f"{stream}*.jsonl")):
-            records += leftovers.decoded(file, _RECORD)
-    events = leftovers.decoded(path / "events.jsonl", _EVENT)
+        for file in sorted(islice(path.glob(f"{stream}*.jsonl"), bounds.MOST_FILES)):
+            records += leftovers.decoded(file, parse_record)
+    events = leftovers.decoded(path / "events.jsonl", parse_event)
     return Recording(
         session,
         _in_order(records),
@@ -139,8 +141,12 @@ def load_session(path: Path) -> Session:
                 f"{path} was written by a newer perfwatch ({schema}; this one reads {SCHEMA})",
                 "pip install --upgrade perfwatch",
             )
-        return msgspec.json.decode(line, type=Session)
-    except (msgspec.MsgspecError, ValueError) as error:
+        session = msgspec.json.decode(line, type=Session)
+        check_numbers(line, nested=True)
+        if not 0.0 <= session.created < bounds.LATEST_CREATED:
+            raise Implausible(f"it was created at {session.created:g}, which is no time")
+        return session
+    except (*DAMAGED, ValueError) as error:
         raise SessionUnreadable(
             f"{path}/session.json is damaged: {error}", "its other files can still be read by eye"
         ) from None
@@ -236,6 +242,37 @@ _RECORD = msgspec.json.Decoder(Record)
 _EVENT = msgspec.json.Decoder(Event)
 
 
+def parse_record(line: bytes) -> Record:
+    """One line of ``readings`` or ``stacks``. Raises what ``DAMAGED`` names."""
+    record = _RECORD.decode(line)
+    _check_times(record.at, record.wall, record.known_at)
+    check_numbers(line)
+    check_ranks(record.reading)
+    return record
+
+
+def parse_event(line: bytes) -> Event:
+    """One line of ``events.jsonl``. Raises what ``DAMAGED`` names."""
+    event = _EVENT.decode(line)
+    _check_times(event.at, event.wall)
+    check_numbers(line, nested=True)
+    return event
+
+
+def check_ranks(reading: r.Reading) -> None:
+    """Raise Implausible where a process has a rank, or a world size, that no job has."""
+    if isinstance(reading, r.Process):
+        numbers = (reading.rank, reading.local_rank, reading.world_size, reading.local_world_size)
+        if not all(map(bounds.is_rank, numbers)):
+            raise Implausible(f"process {reading.pid} has a rank or a world size beyond {bounds.MOST_RANKS}")
+
+
+def _check_times(at: float, wall: float, known_at: float = 0.0) -> None:
+    longest = bounds.LONGEST_SESSION_SECONDS
+    if not (abs(at) < longest and abs(known_at) < longest and abs(wall) < bounds.LATEST_CREATED + longest):
+        raise Implausible(f"at {at:g} s: no session is that long")
+
+
 def _in_order(records: Iterable[Record]) -> tuple[Record, ...]:
     """By time, stacks after the readings of the same moment: the order of the folder, whatever it was live."""
     return tuple(sorted(records, key=lambda record: (record.at, isinstance(record.reading, _STACK_READINGS))))
@@ -250,21 +287,31 @@ def redacted(reading: r.Reading) -> r.Reading:
 
 @dataclass
 class _Leftovers:
-    """What could not be read, gathered over the files of a session."""
+    """What could not be read, gathered over the files of a session; and how much of it was read."""
 
+    path: Path
     unknown: list[bytes] = field(default_factory=list)
     skipped: int = 0
+    read_bytes: int = 0
+    read_lines: int = 0
 
-    def decoded(self, file: Path, decoder: "msgspec.json.Decoder[T]") -> list[T]:
-        """Lines of one file; a file that has just been given up, or is none, has none."""
+    def decoded(self, file: Path, parse: Callable[[bytes], T]) -> list[T]:
+        """Lines of one file; a file that has just been given up, or is none, has none.
+
+        A line with a time, rank or number that no job can have is skipped as a torn one is.
+
+        Raises:
+            SessionUnreadable: the session is larger than any that perfwatch writes.
+        """
         entries = []
         try:
             for line in _lines(file):
+                self._count(line)
                 try:
                     if len(line) >= LONGEST_LINE_BYTES:
                         self.skipped += 1
                     else:
-                        entries.append(decoder.decode(line))
+                        entries.append(parse(line))
                 except msgspec.ValidationError:  # well-formed JSON of a kind that we do not know
                     self.unknown.append(line)
                 except DAMAGED:
@@ -274,6 +321,16 @@ class _Leftovers:
         except OSError:
             pass
         return entries
+
+    def _count(self, line: bytes) -> None:
+        self.read_bytes += len(line)
+        self.read_lines += 1
+        if self.read_bytes > bounds.SESSION_BYTES or self.read_lines > bounds.MOST_RECORDS:
+            raise SessionUnreadable(
+                f"{self.path} is damaged: it holds more than {bounds.SESSION_BYTES >> 20} MiB"
+                f" or {bounds.MOST_RECORDS} lines, which no session has",
+                "perfwatch bundle SESSION, on the machine where it was recorded, makes a copy to read elsewhere",
+            )
 
 
 class _Schema(msgspec.Struct):

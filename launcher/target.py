@@ -12,7 +12,8 @@ from perfwatch.probes.filesystem import Absent, Denied, Filesystem
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.process import children_of, ended, identify, scan, tree
 from perfwatch.probes.stat import parse_pairs
-from perfwatch.storing.redaction import redact
+from perfwatch.storing.redaction import redact_command
+from perfwatch.triage.roles.lineage import lineage
 from perfwatch.triage.roles.placement import launches
 
 # Launchers that are not Python: all ranks of this node are their children.
@@ -29,10 +30,17 @@ LIST_ADVICE = "perfwatch ps lists the training jobs of this machine"
 
 @dataclass(frozen=True)
 class Target:
-    """A job on this machine: the process at its top, and the one that the user named."""
+    """A job on this machine.
+
+    Attributes:
+        root: the process at its top.
+        asked: the one that the user named.
+        program: the first Python among them. Its command line names the job: of a shell or of mpirun only the name is known.
+    """
 
     root: r.Process
     asked: r.Process
+    program: r.Process
 
 
 def exists(pid: int) -> bool:
@@ -72,24 +80,25 @@ def find_job(
         members = [one for one in tree(filesystem, root.pid, children | {own_pid(): []}) if one != own_pid()]
     except Unavailable:
         members = []
-    if not any(_is_python(filesystem, one, child) for one in members):
+    processes = (_identified(filesystem, one, child) for one in members)
+    program = next((process for process in processes if process is not None and process.python), None)
+    if program is None:
         if _gone(filesystem, asked):
             raise NoSuchTarget(f"process {pid} ({asked.name}) ended while we looked", LIST_ADVICE)
         raise NotATrainingJob(f"nothing in the process tree of {pid} ({asked.name}) is Python", LIST_ADVICE)
-    return Target(root, asked)
+    return Target(root, asked, program)
 
 
 def root_of(filesystem: Filesystem, process: r.Process, child: Caller) -> r.Process:
     """The process at the top of the job that this one is of."""
-    while (above := _above(filesystem, process, child)) is not None:
-        process = above
-    return process
+    *_, top = lineage(process, lambda one: _above(filesystem, one, child))
+    return top
 
 
 def starter(filesystem: Filesystem, process: r.Process, child: Caller) -> r.Process:
     """Who started what is at the top of a job through multiprocessing, torch or not; the process itself where nobody did."""
     try:
-        parent = identify(filesystem, process.parent_pid, child, redact)
+        parent = identify(filesystem, process.parent_pid, child, redact_command)
     except (Unavailable, ValueError):
         return process
     return parent if parent.python and _kin(process, parent) else process
@@ -97,7 +106,7 @@ def starter(filesystem: Filesystem, process: r.Process, child: Caller) -> r.Proc
 
 def _asked(filesystem: Filesystem, pid: int, child: Caller, exists: Callable[[int], bool]) -> r.Process:
     try:
-        process = identify(filesystem, _leader(filesystem, pid), child, redact)
+        process = identify(filesystem, _leader(filesystem, pid), child, redact_command)
         gone = ended(filesystem, process)
     except Denied as why:
         raise PermissionDenied(f"process {pid} is hidden from us: {why.reason}", why.advice) from None
@@ -148,7 +157,7 @@ def _above(filesystem: Filesystem, process: r.Process, child: Caller) -> r.Proce
     if process.parent_pid == 0:  # pid 1 is init on a host, but torchrun or the rank itself in a container
         return None
     try:
-        parent = identify(filesystem, process.parent_pid, child, redact)
+        parent = identify(filesystem, process.parent_pid, child, redact_command)
     except (Unavailable, ValueError):
         return None
     if parent.name in LAUNCHERS:
@@ -177,11 +186,12 @@ def _kin(process: r.Process, parent: r.Process) -> bool:
 
 def _has_a_driver(filesystem: Filesystem, raylet: r.Process, child: Caller) -> bool:
     """Whether a program started a Ray of its own; the raylet of a cluster has the actors of many programs."""
-    return raylet.parent_pid > 0 and _is_python(filesystem, raylet.parent_pid, child)
+    driver = _identified(filesystem, raylet.parent_pid, child) if raylet.parent_pid > 0 else None
+    return driver is not None and driver.python
 
 
-def _is_python(filesystem: Filesystem, pid: int, child: Caller) -> bool:
+def _identified(filesystem: Filesystem, pid: int, child: Caller) -> r.Process | None:
     try:
-        return identify(filesystem, pid, child, redact).python
+        return identify(filesystem, pid, child, redact_command)
     except (Unavailable, ValueError):
-        return False
+        return None

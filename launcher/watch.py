@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from operator import itemgetter
-from pathlib import Path
 
 from perfwatch.probes import readings as r
+from perfwatch.probes.agent_folder import AgentFolder
 from perfwatch.probes.gpu import GpuProbe
 from perfwatch.recording import AT_DECIMALS, redacted
 from perfwatch.session import Session
@@ -56,7 +56,7 @@ class Watch:
         session: Session,
         *,
         recorder: Sink | None = None,
-        agent_folder: Path | None = None,
+        agent_folder: AgentFolder | None = None,
         on_news: Callable[[News], None] = lambda _: None,
         eager: bool = False,
         clock: Callable[[], float] = time.monotonic,
@@ -81,7 +81,7 @@ class Watch:
         self._revision = -1
         self._settled_at: float | None = None
         self._sources, self._interest = Sources(self.look), Interest()
-        self._groups = Groups(self._append, self.look.filesystem, clock)
+        self._groups = Groups(self._append, self.look.filesystem, clock, guests=self.look.guests)
         self._sampling = Sampling(self.look, self._sources, self._history, self._schedule, lambda: self.at)
 
     @property

@@ -19,12 +19,17 @@ from collections.abc import Callable, Collection
 from typing import NoReturn, Protocol, TypeVar
 
 from perfwatch.probes.probe import Unavailable
+from perfwatch.probes.sessions import start_session
 
 MOST_ABANDONED = 4  # stuck in the kernel at once: a few MB each, and a fifth would be stuck for the same reason
+
+MOST_REPLY_BYTES = 256 * 2**20  # more is no answer of ours: a flight recorder of 64 MiB is the largest
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15  # linux/prctl.h
 _LENGTH = struct.Struct("=I")
 _PIPE_CHUNK_BYTES = 65536
+_RESULT, _SAID = b"r", b"s"  # what a frame from the child is
+_ears = -1  # in a child: where ``tell`` says things
 _libc = ctypes.CDLL(None, use_errno=True)  # opened here: not between fork and the first request
 
 T = TypeVar("T")
@@ -46,6 +51,36 @@ class Inline:
         return function(*arguments)
 
 
+class Replies(Protocol):
+    """How results travel back from the child: ``pack`` runs there, ``unpack`` here."""
+
+    def pack(self, succeeded: bool, result: object) -> bytes:
+        """A result, or the exception that was raised instead."""
+        ...
+
+    def unpack(self, function: Callable[..., T], payload: bytes) -> T:
+        """The result; raises the exception."""
+        ...
+
+
+class Pickled:
+    """Any object, for a child that is as trusted as we are."""
+
+    def pack(self, succeeded: bool, result: object) -> bytes:  # noqa: D102
+        try:
+            return pickle.dumps((succeeded, result))
+        except Exception as error:
+            if succeeded:
+                return self.pack(False, error)
+            return pickle.dumps((False, RuntimeError(repr(result))))  # an exception may hold anything
+
+    def unpack(self, function: Callable[..., T], payload: bytes) -> T:  # noqa: D102
+        succeeded, result = pickle.loads(payload)
+        if not succeeded:
+            raise result
+        return result  # type: ignore[no-any-return]  # pickled by our own child from the function's own result
+
+
 class KillableChild:
     """One forked helper process, started at the first call and replaced when it is late.
 
@@ -55,25 +90,40 @@ class KillableChild:
 
     Args:
         most_abandoned: how many late children may be stuck in the kernel before calls are refused.
+        settle: runs once in a new child, before the first request; if it raises, each request is answered with that.
+        replies: how results travel back.
 
     Cost, median of 3,000 calls on two busy cores: 35 us a round trip; a fork takes 2 to 7 ms.
     """
 
-    def __init__(self, most_abandoned: int = MOST_ABANDONED) -> None:
-        self._most_abandoned = most_abandoned
+    def __init__(
+        self,
+        most_abandoned: int = MOST_ABANDONED,
+        settle: Callable[[], None] | None = None,
+        replies: Replies | None = None,
+    ) -> None:
+        self._most_abandoned, self._settle = most_abandoned, settle
+        self._replies_as: Replies = replies or Pickled()
         self._pid = 0
         self._handle: int | None = None  # pidfd: the pid may have been reaped by somebody else and reused
         self._requests = -1
         self._replies = -1
         self._abandoned: list[int] = []
 
-    def call(self, function: Callable[..., T], *arguments: object, deadline_seconds: float) -> T:
+    def call(
+        self,
+        function: Callable[..., T],
+        *arguments: object,
+        deadline_seconds: float,
+        heard: Callable[[str], None] = lambda text: None,
+    ) -> T:
         """Run ``function(*arguments)`` in the child.
 
         Args:
             function: a module-level function; it travels by name.
             arguments: picklable data.
             deadline_seconds: from now to the complete answer, the start of a new child included.
+            heard: takes what the function says meanwhile through ``tell``.
 
         Raises Unavailable when no answer came in time or the child died; whatever the function raises otherwise.
         """
@@ -83,7 +133,8 @@ class KillableChild:
             self._start()
         try:
             _send(self._requests, pickle.dumps((function, arguments)), ends)
-            succeeded, result = pickle.loads(_receive(self._replies, ends))
+            while (payload := _receive(self._replies, ends))[:1] == _SAID:
+                heard(payload[1:].decode("utf-8", "replace"))
         except TimeoutError:
             self.close()
             raise Unavailable(f"{name} did not answer within {deadline_seconds:g} s") from None
@@ -93,9 +144,7 @@ class KillableChild:
         except BaseException:  # Ctrl-C between question and answer: the next call must not get this one's answer
             self.close()
             raise
-        if not succeeded:
-            raise result
-        return result  # type: ignore[no-any-return]  # pickled by our own child from the function's own result
+        return self._replies_as.unpack(function, payload[1:])
 
     def close(self) -> None:
         """Kill the child, without waiting for one that cannot be killed."""
@@ -123,7 +172,7 @@ class KillableChild:
         except OSError as error:
             raise not_started("reader", error) from None
         if self._pid == 0:
-            _become_reader(parent, request_out, reply_in)
+            _become_reader(parent, request_out, reply_in, self._settle, self._replies_as)
         os.close(request_out)
         os.close(reply_in)
         self._handle = hold_child(self._pid)
@@ -184,6 +233,8 @@ def kill_child(pid: int, handle: int | None) -> None:
             signal.pidfd_send_signal(handle, signal.SIGKILL)
     except ProcessLookupError:
         pass
+    except PermissionError:
+        pass  # it has become another user and we lack CAP_KILL: it ends with its request pipe
 
 
 def _send(descriptor: int, payload: bytes, ends: float) -> None:
@@ -195,6 +246,8 @@ def _send(descriptor: int, payload: bytes, ends: float) -> None:
 
 def _receive(descriptor: int, ends: float) -> bytes:
     (length,) = _LENGTH.unpack(_take(descriptor, _LENGTH.size, ends))
+    if length > MOST_REPLY_BYTES:
+        raise EOFError
     return _take(descriptor, length, ends)
 
 
@@ -216,14 +269,32 @@ def _await(descriptor: int, event: int, ends: float) -> None:
         raise TimeoutError
 
 
-def _become_reader(parent: int, requests: int, replies: int) -> NoReturn:
-    """The child: leave everything of the parent's behind, then answer until the request pipe closes."""
+def _become_reader(
+    parent: int, requests: int, replies: int, settle: Callable[[], None] | None, replies_as: Replies
+) -> NoReturn:
+    """The child: leave everything of the parent's behind, settle, then answer until the request pipe closes."""
     try:
+        global _ears
         become_helper(parent, (requests, replies), b"perfwatch-read")
+        _ears = replies
+        refused: Exception | None = None
+        try:
+            if settle is not None:
+                settle()
+                die_with(parent)  # the kernel forgets it when a process changes its user
+        except Exception as error:
+            refused = error
         while True:
-            _answer(requests, replies)
+            _answer(requests, replies, refused, replies_as)
     except BaseException:  # nothing may escape into the parent's code above the fork
         os._exit(1)
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel end this process with the thread that forked it; end now if that has ended already."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it died before prctl took effect
+        os._exit(0)
 
 
 def become_helper(parent: int, kept: Collection[int], name: bytes) -> None:
@@ -234,10 +305,8 @@ def become_helper(parent: int, kept: Collection[int], name: bytes) -> None:
         kept: descriptors that stay open. Standard input and output become /dev/null.
         name: at most 15 bytes, as ps shows it.
     """
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it died before prctl took effect
-        os._exit(0)
-    os.setsid()  # Ctrl-C and Ctrl-\ go to the terminal's foreground group: not to us
+    die_with(parent)
+    start_session()
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
@@ -259,22 +328,27 @@ def become_helper(parent: int, kept: Collection[int], name: bytes) -> None:
         pass  # a hardened container may mount it read-only
 
 
-def _answer(requests: int, replies: int) -> None:
+def _answer(requests: int, replies: int, refused: Exception | None, replies_as: Replies) -> None:
     function, arguments = pickle.loads(_read_frame(requests))
     try:
-        payload = pickle.dumps((True, function(*arguments)))
+        if refused is not None:
+            raise refused
+        payload = replies_as.pack(True, function(*arguments))
     except Exception as error:
-        payload = _pack_error(error)
+        payload = replies_as.pack(False, error)
+    _reply(replies, _RESULT + payload)
+
+
+def tell(text: str) -> None:
+    """In the child: say something to whoever waits for the result."""
+    if _ears >= 0:
+        _reply(_ears, _SAID + text.encode("utf-8", "replace"))
+
+
+def _reply(replies: int, payload: bytes) -> None:
     rest = memoryview(_LENGTH.pack(len(payload)) + payload)
     while rest:
         rest = rest[os.write(replies, rest) :]
-
-
-def _pack_error(error: Exception) -> bytes:
-    try:
-        return pickle.dumps((False, error))
-    except Exception:  # an exception may hold anything
-        return pickle.dumps((False, RuntimeError(repr(error))))
 
 
 def _read_frame(descriptor: int) -> bytes:

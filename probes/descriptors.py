@@ -2,8 +2,8 @@
 other end.
 
 Source: /proc/PID/{fd,fdinfo,mountinfo} and /proc/locks. The file itself is never opened. A named FIFO or a folder
-cannot be told from a file by its link, so one stat per path is made, in a killable child, and its lateness is
-tolerated.
+cannot be told from a file by its link, so one stat per open file is made, in a killable child, and its lateness is
+tolerated. A path that is not open yet is asked for by a guest (``perfwatch.probes.guest``).
 """
 
 import os
@@ -13,9 +13,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 
+from perfwatch.probes import guest
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.file_locks import lock_holders, started_by
 from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.guest import Hosts
 from perfwatch.probes.holders import Holders, access_of, read_fdinfo
 from perfwatch.probes.mounts import REMOTE, Mount, parse_mountinfo
 from perfwatch.probes.probe import Unavailable
@@ -174,7 +176,7 @@ def _inode(filesystem: Filesystem, pid: int, fd: int) -> int | None:
 OPENING = -1  # the number of a path that has no descriptor yet
 
 
-def opening(filesystem: Filesystem, pid: int, path: str, child: Caller) -> Descriptor:
+def opening(filesystem: Filesystem, pid: int, path: str, hosts: Hosts) -> Descriptor:
     """What a thread opens or asks about by its path: the mount that it lies on and, where that is a local one, its kind.
 
     A path on a mount that another machine or process answers is not touched: that mount may be what does not answer.
@@ -191,8 +193,7 @@ def opening(filesystem: Filesystem, pid: int, path: str, child: Caller) -> Descr
     kind = "file"
     if mount is not None and not REMOTE.fullmatch(mount.filesystem):
         try:
-            there = f"{filesystem.proc}/{pid}/root{path}"
-            kind = child.call(stat_kind, there, deadline_seconds=STAT_DEADLINE_SECONDS)
+            kind, _ = hosts.inside(pid).call(kind_and_change, path, deadline_seconds=STAT_DEADLINE_SECONDS)
         except (Unavailable, OSError):
             pass  # it is not there yet, or does not answer
     return Descriptor(
@@ -210,18 +211,16 @@ AWAITED = -2  # the number of a path that a loop looks for
 
 
 def awaited(
-    filesystem: Filesystem, pid: int, path: str, child: Caller, clock: Callable[[], float] = time.time
+    filesystem: Filesystem, pid: int, path: str, hosts: Hosts, clock: Callable[[], float] = time.time
 ) -> Descriptor:
     """A path that a process looks for again and again, as the process sees it: whether it is there, and since when unchanged.
 
-    The process itself asks and is answered, so the mount does answer; asked in a killable child all the same.
+    The process itself asks and is answered, so the mount does answer; a guest asks all the same.
     Raises Unavailable when it is not known whether it is there.
     """
-    seen_from = filesystem.proc / str(pid) / ("root" if path.startswith("/") else "cwd")
-    filesystem.readlink(seen_from)  # of a process that has ended nothing is missing
-    there = f"{seen_from}/{path.lstrip('/')}"
+    there = os.path.join(filesystem.readlink(filesystem.proc / str(pid) / "cwd"), path)
     try:
-        kind, changed = child.call(kind_and_change, there, deadline_seconds=STAT_DEADLINE_SECONDS)
+        kind, changed = hosts.inside(pid).call(kind_and_change, there, deadline_seconds=STAT_DEADLINE_SECONDS)
     except (FileNotFoundError, NotADirectoryError):
         return Descriptor(pid=pid, fd=AWAITED, kind="missing", target=path)
     except OSError as error:
@@ -249,14 +248,14 @@ def parse_watched(fdinfo: str) -> tuple[int, ...]:
     return tuple(sorted(int(words[1]) for words in lines)[:WATCHED_LIMIT])
 
 
-def stat_kind(path: str) -> str:
-    """What kind of file a path leads to. Runs in a killable child: the mount may be dead."""
-    return _kind(os.stat(path).st_mode)
+def stat_kind(link: str) -> str:
+    """What kind of file is open behind a link in /proc. Runs in a killable child: the mount may be dead."""
+    return _kind(os.stat(link).st_mode)
 
 
 def kind_and_change(path: str) -> tuple[str, float]:
-    """The same, and the wall time when its text, name or rights last changed. Runs in a killable child."""
-    status = os.stat(path)
+    """What kind of file a path leads to, and the wall time when its text, name or rights last changed. Runs in a guest."""
+    status = guest.state_of(path)
     return _kind(status.st_mode), max(status.st_mtime, status.st_ctime)
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from perfwatch.probes.probe import Unavailable
+from perfwatch.probes.sessions import keep_nice_value
 
 MOST_AT_ONCE = 4
 OUTPUT_LIMIT_BYTES = 32 * 2**20  # 2,000 threads of 40 frames are about 20 MB of py-spy's JSON
@@ -46,14 +47,20 @@ def start(
     pass_fds: Sequence[int] = (),
     stdin: int = subprocess.DEVNULL,
     stdout: int = subprocess.PIPE,
+    settle: Callable[[], None] = lambda: None,
 ) -> "subprocess.Popen[bytes]":
-    """Start an observer that dies with us. Raises Unavailable when it cannot be started."""
+    """Start an observer that dies with us. Raises Unavailable when it cannot be started.
+
+    settle: runs in the new process before the program does: ``Arrival.settle`` of ``perfwatch.probes.guest``.
+    """
     parent = os.getpid()
 
     def die_with_parent() -> None:
+        settle()
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # we died between fork and prctl
             os._exit(1)
+        keep_nice_value()
 
     # RUST_BACKTRACE=0: py-spy otherwise spends its time on resolving the symbols of its own failure.
     environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "RUST_BACKTRACE": "0"}

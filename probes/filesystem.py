@@ -6,12 +6,14 @@ from this module: see ``deadline``.
 """
 
 import errno
+import itertools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from perfwatch.probes.bounds import KERNEL_FILE_BYTES, MOST_NAMES
 from perfwatch.probes.probe import Unavailable
 
 PERMISSION_ADVICE = (
@@ -60,11 +62,11 @@ class Filesystem:
     dev: Path = Path("/dev")
 
     def read_bytes(self, path: str | Path, most_bytes: int | None = None) -> bytes:
-        """The whole file; with ``most_bytes``, no more than the first so many."""
-        return _guarded(lambda name: _read(name, most_bytes), path)
+        """The first ``most_bytes`` of a file, ``KERNEL_FILE_BYTES`` by default: a job may make its files in /proc any size."""
+        return _guarded(lambda name: _read(name, KERNEL_FILE_BYTES if most_bytes is None else most_bytes), path)
 
     def read_text(self, path: str | Path) -> str:
-        """The whole file; bytes that are not UTF-8 become U+FFFD, for no recording could hold them."""
+        """As ``read_bytes``; bytes that are not UTF-8 become U+FFFD, for no recording could hold them."""
         return self.read_bytes(path).decode("utf-8", "replace")
 
     def readlink(self, path: str | Path) -> str:
@@ -72,8 +74,12 @@ class Filesystem:
         return os.fsencode(_guarded(os.readlink, path)).decode("utf-8", "replace")
 
     def listdir(self, path: str | Path) -> list[str]:
-        """Names in a folder, in no order."""
-        return _guarded(os.listdir, path)
+        """Names in a folder, in no order; no more than ``MOST_NAMES``."""
+        return _guarded(_names, path)
+
+    def owner(self, pid: int) -> int:
+        """The uid that owns the files of a process: its own, and root's where the process may not be dumped."""
+        return _guarded(os.stat, f"{self.proc}/{pid}").st_uid
 
     def processes(self) -> list[int]:
         """Every PID that /proc shows (hidepid may hide those of other users), ascending."""
@@ -82,6 +88,14 @@ class Filesystem:
     def tasks(self, pid: int) -> list[int]:
         """Thread ids of a process, ascending."""
         return sorted(int(name) for name in self.listdir(f"{self.proc}/{pid}/task"))
+
+    def has_task(self, pid: int, tid: int) -> bool:
+        """True if a process has this thread; the list of all of them is not read."""
+        try:
+            _guarded(os.stat, f"{self.proc}/{pid}/task/{tid}")
+        except Absent:
+            return False
+        return True
 
 
 def _guarded(read: Callable[[str], T], path: str | Path) -> T:
@@ -92,14 +106,19 @@ def _guarded(read: Callable[[str], T], path: str | Path) -> T:
         raise unavailable(error, name) from None
 
 
-def _read(path: str, most_bytes: int | None) -> bytes:
+def _names(path: str) -> list[str]:
+    with os.scandir(path) as entries:
+        return [entry.name for entry in itertools.islice(entries, MOST_NAMES)]
+
+
+def _read(path: str, most_bytes: int) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        chunks = [os.read(descriptor, _CHUNK_BYTES)]
-        read = len(chunks[0])
-        while chunks[-1] and (most_bytes is None or read < most_bytes):
-            chunks.append(os.read(descriptor, _CHUNK_BYTES))
-            read += len(chunks[-1])
-        return b"".join(chunks)[:most_bytes]
+        chunks = [os.read(descriptor, min(_CHUNK_BYTES, most_bytes))]
+        left = most_bytes - len(chunks[0])
+        while chunks[-1] and left:
+            chunks.append(os.read(descriptor, min(_CHUNK_BYTES, left)))
+            left -= len(chunks[-1])
+        return b"".join(chunks)
     finally:
         os.close(descriptor)

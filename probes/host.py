@@ -4,16 +4,17 @@ Everything is cumulative or instantaneous, as the kernel keeps it; differences a
 """
 
 import os
-from pathlib import Path
 
 import psutil
 
-from perfwatch.probes.deadline import Caller, Inline
+from perfwatch.probes import guest
 from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.guest import Guests, Hosts
 from perfwatch.probes.pressure import RESOURCES, parse_pressure
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import Host, Pressure
 
+SHM = "/dev/shm"
 SHM_DEADLINE_SECONDS = 0.25
 
 
@@ -22,16 +23,16 @@ class HostProbe:
 
     Args:
         filesystem: where /proc is.
-        caller: does the statvfs of /dev/shm, which is a path of the job's.
+        hosts: where /dev/shm is looked at, which is a path of the job's.
     """
 
     NAME = "host"
     NEEDS = "nothing; pressure needs Linux 4.20 with PSI (on RHEL: psi=1 on the kernel command line)"
     COST = "0.5 ms"
 
-    def __init__(self, filesystem: Filesystem | None = None, caller: Caller | None = None) -> None:
+    def __init__(self, filesystem: Filesystem | None = None, hosts: Hosts | None = None) -> None:
         self._filesystem = filesystem or Filesystem()
-        self._caller = caller or Inline()
+        self._hosts = hosts or Guests(self._filesystem.proc)
 
     def look(self, pid: int | None = None) -> list[Host]:
         """One reading; with ``pid``, /dev/shm is the one that this process sees (a container has its own)."""
@@ -77,20 +78,19 @@ class HostProbe:
         return found
 
     def _shm(self, pid: int | None) -> tuple[int | None, int | None]:
-        places = [Path("/dev/shm")]
-        if pid is not None:
-            places.insert(0, self._filesystem.proc / str(pid) / "root/dev/shm")
-        for place in places:
+        """Of the job's own /dev/shm, which may be a container's; of ours where that cannot be asked."""
+        for where in (pid, os.getpid()):
             try:
-                return self._caller.call(space, str(place), deadline_seconds=SHM_DEADLINE_SECONDS)
+                if where is not None:
+                    return self._hosts.inside(where).call(space, SHM, deadline_seconds=SHM_DEADLINE_SECONDS)
             except (OSError, Unavailable):
                 continue
         return None, None
 
 
 def space(path: str) -> tuple[int, int]:
-    """(total, used) bytes of the file system at a path. Raises OSError; can block on a dead mount."""
-    status = os.statvfs(path)
+    """(total, used) bytes of the file system at a path of the job. Runs in a guest; raises OSError."""
+    status = guest.file_system(path)
     return status.f_blocks * status.f_frsize, (status.f_blocks - status.f_bfree) * status.f_frsize
 
 

@@ -5,8 +5,9 @@ Of the text nothing is kept but how many lines the file has that are like its la
 
 import os
 import re
-import stat as modes
 from collections import Counter
+
+from perfwatch.probes import guest
 
 TAIL_BYTES = 16384
 LAST_LINES = 3  # an epoch's summary may follow the lines of its steps
@@ -18,21 +19,30 @@ _END = re.compile(rb"[\r\n]+")  # a progress bar writes its next state over the 
 Shape = tuple[bytes, ...]
 
 
-def alike_lines(path: str) -> int | None:
+def alike_lines(path: str, identity: tuple[int, int]) -> int | None:
     """About how many lines of a file are like its last ones, numbers apart; None where these have no numbers, or it is no text.
 
-    Runs in a killable child: the mount may be dead. The file's time of last access stays as it is. Raises OSError.
+    Runs in a guest. The file's time of last access stays as it is where the guest owns it.
+
+    Args:
+        path: as the process sees it.
+        identity: device and inode of the file that the process has open.
+
+    Raises OSError; ValueError where another file has that path by now.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOATIME)
+    try:
+        descriptor = guest.opened(path, flags=os.O_RDONLY | os.O_NOATIME)
+    except PermissionError:  # O_NOATIME is for the owner
+        descriptor = guest.opened(path)
     try:
         status = os.fstat(descriptor)
-        if not modes.S_ISREG(status.st_mode):
-            return None
+        if (status.st_dev, status.st_ino) != identity:
+            raise ValueError("another file has that path")
         end = os.pread(descriptor, TAIL_BYTES, max(0, status.st_size - TAIL_BYTES))
     finally:
         os.close(descriptor)
     count = count_alike(end)
-    return None if count is None else round(count * status.st_size / len(end))
+    return None if count is None or not end else round(count * status.st_size / len(end))
 
 
 def count_alike(end: bytes) -> int | None:

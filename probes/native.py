@@ -3,6 +3,7 @@
 Python stacks name the line; this tells whether the time below it goes to the interpreter's loop, the garbage collector,
 BLAS, a regular expression or a spinning driver call. The thread is sampled by a timer of the kernel (cpu-clock, user
 space only, 199 Hz so as not to beat with anything) and is never stopped. Nothing is written to disk.
+Symbols are read from the files that the job has mapped, by their paths, so as the job's user (``perfwatch.probes.guest``).
 
 Measured with perf 6.1 on a PyTorch process: record 0.2 CPU s; reading the symbols of libtorch 0.9 CPU s at the lowest
 priority, with C++ names left mangled (2 s more for perf's own demangling): for one suspect, once. So ``readable`` makes
@@ -15,8 +16,10 @@ import re
 import shutil
 import time
 from collections import Counter
+from collections.abc import Callable
 
 from perfwatch.probes.external import kill, reap, start
+from perfwatch.probes.guest import Arrival, Guests
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import NativeProfile
 
@@ -25,6 +28,7 @@ SECONDS = 1.0
 DEADLINE_SECONDS = 8.0  # for both stages; a second of samples took up to 2.4 s to collect and 2.9 s to resolve
 MOST_SYMBOLS = 20
 OUTPUT_LIMIT_BYTES = 16 * 2**20
+SYMBOL_BYTES = 16 * 2**30  # perf maps the libraries whose symbols it reads: those of torch with CUDA are 3 GiB
 INSTALL_ADVICE = "apt install linux-perf (Debian), linux-tools-$(uname -r) (Ubuntu) or dnf install perf"
 # "     7f8558939638 _PyObject_HasLen (/usr/lib/libpython3.11.so.1.0)"
 _SAMPLE = re.compile(r"^\s*[0-9a-f]+ (?:(?P<symbol>\S.*?) )?\((?P<object>[^()]*)\)$", re.M)
@@ -35,20 +39,23 @@ class NativeProbe:
 
     Args:
         command: path of perf; the one on PATH when None.
+        guests: know as whom a process acts.
     """
 
     NAME = "native"
     NEEDS = "perf; kernel.perf_event_paranoid at most 2 for our own processes, else root or CAP_PERFMON"
     COST = "about 1.1 s of CPU per profile, most of it reading symbols at the lowest priority; the thread is not paused"
 
-    def __init__(self, command: str | None = None) -> None:
+    def __init__(self, command: str | None = None, guests: Guests | None = None) -> None:
         self.command = command or shutil.which("perf")
+        self._guests = guests or Guests()
 
     def start(self, pid: int, tid: int, seconds: float = SECONDS) -> "NativeRecord":
         """Start sampling a thread. Raises Unavailable without a perf that starts."""
         if self.command is None:
             raise Unavailable("perf is not installed: native time of a thread cannot be told apart", INSTALL_ADVICE)
-        return NativeRecord(self.command, pid, tid, seconds)
+        identity = self._guests.identity(pid)
+        return NativeRecord(self.command, pid, tid, seconds, Arrival(identity, memory_bytes=SYMBOL_BYTES).settle)
 
     def look(self, pid: int, tid: int, seconds: float = SECONDS) -> list[NativeProfile]:
         """One profile, waiting for it. Raises Unavailable."""
@@ -68,8 +75,8 @@ class NativeRecord:
         cpu_seconds: what perf has used so far.
     """
 
-    def __init__(self, command: str, pid: int, tid: int, seconds: float) -> None:
-        self._command, self.pid, self.tid = command, pid, tid
+    def __init__(self, command: str, pid: int, tid: int, seconds: float, settle: Callable[[], None]) -> None:
+        self._command, self.pid, self.tid, self._settle = command, pid, tid, settle
         self._until = time.monotonic() + seconds + DEADLINE_SECONDS
         self.cpu_seconds = 0.0
         self._samples = os.memfd_create("perfwatch-perf")
@@ -122,7 +129,9 @@ class NativeRecord:
         self._resolving = True
         os.lseek(self._samples, 0, os.SEEK_SET)
         options = ["script", "--no-demangle", "-i", "-", "-F", "ip,sym,dso"]
-        self._child = start(["nice", "-n", "19", self._command, *options], stdin=self._samples, stdout=self._text)
+        self._child = start(
+            ["nice", "-n", "19", self._command, *options], stdin=self._samples, stdout=self._text, settle=self._settle
+        )
 
     def _errors(self) -> str:
         return self._child.stderr.read(1 << 16).decode(errors="replace") if self._child.stderr is not None else ""

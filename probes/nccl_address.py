@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from perfwatch.probes.filesystem import Absent, Filesystem
 from perfwatch.probes.holders import socket_inodes
+from perfwatch.probes.private import parse_environment, read_environment
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.sock_diag import Connection
 from perfwatch.probes.sockets import listening
@@ -45,10 +46,9 @@ def _named(filesystem: Filesystem, pids: Iterable[int]) -> Iterable[str]:
     """What the environment of the job says; the default where it says nothing."""
     for pid in list(pids)[:MOST_ASKED]:
         try:
-            entries = filesystem.read_bytes(f"{filesystem.proc}/{pid}/environ").split(b"\0")
+            variables = parse_environment(read_environment(filesystem, pid))
         except Unavailable:
             continue
-        variables = dict(entry.decode("utf-8", "replace").split("=", 1) for entry in entries if b"=" in entry)
         if variables.get("NCCL_RAS_ENABLE") == "0":
             raise Absent("NCCL's RAS service is switched off in the job (NCCL_RAS_ENABLE=0)", DISABLED_ADVICE)
         if named := variables.get("NCCL_RAS_ADDR"):

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.guest import Guests, become
 from perfwatch.probes.nccl_acceptor import Acceptors
 from perfwatch.probes.nccl_address import OWN_PORT_ADVICE, addresses
 from perfwatch.probes.nccl_client import LINE_SECONDS, Refused, Silent, greeted
@@ -60,6 +61,7 @@ class NcclRasProbe:
         filesystem: where /proc is.
         attempts: how many reports to ask for, where another job answers on the same port and nobody sees that before.
         connecting_seconds: for how long to connect anew, where others accept or nobody greets.
+        guests: know as whom to connect; this process becomes that user, for good.
     """
 
     NAME = "nccl_ras"
@@ -71,10 +73,11 @@ class NcclRasProbe:
         filesystem: Filesystem | None = None,
         attempts: int = ATTEMPTS,
         connecting_seconds: float = CONNECTING_SECONDS,
+        guests: Guests | None = None,
     ) -> None:
         self._filesystem = filesystem or Filesystem()
         self._attempts = attempts
-        self._connecting_seconds = connecting_seconds
+        self._connecting_seconds, self._guests = connecting_seconds, guests
 
     def look(self, job: Job) -> list[Communicator]:
         """One reading per communicator. Runs in a process of its own: it may enter the job's network namespace.
@@ -84,7 +87,10 @@ class NcclRasProbe:
         enter_network_of(self._filesystem, job.pids[0])
         trouble = Unavailable("NCCL's RAS service was not asked")
         ends = time.monotonic() + self._connecting_seconds
-        for address, whole in addresses(self._filesystem, job.pids):
+        found = addresses(self._filesystem, job.pids)
+        if self._guests is not None:
+            become(self._guests.identity(job.pids[0]))
+        for address, whole in found:
             try:
                 return self._ask(address, whole, job, ends)
             except Unavailable as unavailable:

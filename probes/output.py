@@ -2,15 +2,18 @@
 
 A log that grows is progress where no step counter is; a checkpoint that grows is a benign pause. The list comes from
 /proc/PID/fd and fdinfo, which cannot block; the stat goes through /proc/PID/fd/N in a killable child, because the file
-may be on a mount that does not answer. Of a log that has fallen silent the last lines tell how regularly it was written.
+may be on a mount that does not answer. Of a log that has fallen silent the last lines tell how regularly it was written: a guest
+(``perfwatch.probes.guest``) opens it by its path.
 """
 
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.guest import Hosts
 from perfwatch.probes.log_lines import alike_lines
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import FileGrowth, ProbeCall
@@ -24,11 +27,21 @@ MOST_LATE = 2  # per look: after two stats that did not come back the storage is
 _NOT_OUTPUT = ("/dev/", "/proc/", "/sys/", "/memfd:", "/anon_hugepage")
 
 
+@dataclass(frozen=True)
+class OpenFile:
+    """A file that a process has open. modified: wall time of its last change. identity: device and inode."""
+
+    size_bytes: int
+    modified: float
+    identity: tuple[int, int]
+
+
 class OutputProbe:
     """Looks at the files that processes write.
 
     Args:
         caller: does each stat under a deadline.
+        hosts: where a log is read.
         filesystem: where /proc is.
         clock: wall time in seconds, as the modification times are.
     """
@@ -38,9 +51,14 @@ class OutputProbe:
     COST = "0.1 ms per process and 50 us per open file; 0.5 ms for one that was not written for half a minute"
 
     def __init__(
-        self, caller: Caller, filesystem: Filesystem | None = None, clock: Callable[[], float] = time.time
+        self,
+        caller: Caller,
+        hosts: Hosts,
+        filesystem: Filesystem | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        self._caller, self._filesystem, self._clock = caller, filesystem or Filesystem(), clock
+        self._caller, self._hosts = caller, hosts
+        self._filesystem, self._clock = filesystem or Filesystem(), clock
 
     def look(self, pids: Sequence[int] = ()) -> Iterator[FileGrowth | ProbeCall]:
         """One reading per file, and a ProbeCall for each stat that did not come back (which is evidence by itself).
@@ -67,9 +85,7 @@ class OutputProbe:
                 began = time.monotonic()
                 link = self._filesystem.proc / str(pid) / "fd" / str(fd)
                 try:
-                    size_bytes, modified, alike = self._caller.call(
-                        looked_into, str(link), self._clock() - SILENT_SECONDS, deadline_seconds=STAT_DEADLINE_SECONDS
-                    )
+                    file = self._caller.call(open_file, str(link), deadline_seconds=STAT_DEADLINE_SECONDS)
                 except OSError:
                     continue  # closed in the meantime
                 except Unavailable as unavailable:
@@ -81,10 +97,21 @@ class OutputProbe:
                     pid=pid,
                     fd=fd,
                     path=path,
-                    size_bytes=size_bytes,
-                    modified_ago_seconds=max(0.0, self._clock() - modified),
-                    alike_lines=alike,
+                    size_bytes=file.size_bytes,
+                    modified_ago_seconds=max(0.0, self._clock() - file.modified),
+                    alike_lines=self._alike(pid, path, file),
                 )
+
+    def _alike(self, pid: int, path: str, file: OpenFile) -> int | None:
+        """``alike_lines`` of a log that is not written just now; None where its user cannot read it by its path any more."""
+        if self._clock() - file.modified < SILENT_SECONDS:
+            return None
+        try:
+            return self._hosts.inside(pid).call(
+                alike_lines, path, file.identity, deadline_seconds=STAT_DEADLINE_SECONDS
+            )
+        except (Unavailable, OSError, ValueError):
+            return None
 
     def _open_for_writing(self, pid: int) -> list[tuple[int, str]]:
         folder = self._filesystem.proc / str(pid)
@@ -113,18 +140,10 @@ def is_writable(fdinfo: str) -> bool:
     return False
 
 
-def looked_into(path: str, silent_since: float) -> tuple[int, float, int | None]:
-    """(size in bytes, wall time of the last change, ``alike_lines`` of one that has not changed since a moment).
-
-    Raises OSError; can block on a dead mount.
-    """
-    status = os.stat(path)
-    if status.st_mtime > silent_since:
-        return status.st_size, status.st_mtime, None
-    try:
-        return status.st_size, status.st_mtime, alike_lines(path)
-    except OSError:
-        return status.st_size, status.st_mtime, None  # not ours to read
+def open_file(link: str) -> OpenFile:
+    """What stat(2) says of an open file, by its link in /proc. Raises OSError; can block on a dead mount."""
+    status = os.stat(link)
+    return OpenFile(status.st_size, status.st_mtime, (status.st_dev, status.st_ino))
 
 
 def _late(pid: int, duration_seconds: float, reason: str) -> ProbeCall:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from perfwatch.probes.bounds import ARGUMENTS_BYTES, ENVIRONMENT_BYTES, MAPS_BYTES, MOST_ARGUMENTS, VARIABLE_BYTES
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.probe import Unavailable
 
@@ -28,9 +29,9 @@ ENVIRONMENT_NAMES = frozenset(
     NCCL_DEBUG NCCL_SOCKET_IFNAME NCCL_IB_HCA NCCL_IB_DISABLE NCCL_P2P_DISABLE NCCL_RAS_ADDR NCCL_RAS_ENABLE
     GLOO_SOCKET_IFNAME KINETO_USE_DAEMON KINETO_IPC_SOCKET_DIR KINETO_CONFIG""".split()
 )
-_MOST_MAPS_BYTES = (
-    16 * 2**20
-)  # the 65,530 mappings that the kernel allows by default take 10 MiB, torch with 2,000 threads 1 MiB
+_ALLOWED = re.compile(
+    rb"(?:^|\0)((?:%b)=[^\0]{0,%d})(?=\0|\Z)" % ("|".join(sorted(ENVIRONMENT_NAMES)).encode(), VARIABLE_BYTES)
+)
 _PYTHON_LIBRARY = re.compile(rb"/libpython[\d.]*[a-z]*\.so")
 _TORCH_LIBRARY = re.compile(rb"/libtorch(?:_\w+)?\.so")
 
@@ -59,22 +60,31 @@ class Private:
 def read_private(filesystem: Filesystem, pid: int) -> Private:
     """The files that wait for the memory lock of the process. Runs in a killable child."""
     folder = f"{filesystem.proc}/{pid}"
-    maps = optional(lambda: filesystem.read_bytes(f"{folder}/maps", _MOST_MAPS_BYTES))
+    maps = optional(lambda: filesystem.read_bytes(f"{folder}/maps", MAPS_BYTES))
     torch = bool(maps and _TORCH_LIBRARY.search(maps))
-    cut = maps is not None and len(maps) >= _MOST_MAPS_BYTES
+    cut = maps is not None and len(maps) >= MAPS_BYTES
     return Private(
-        cmdline=optional(lambda: filesystem.read_bytes(f"{folder}/cmdline")) or b"",
-        environ=optional(lambda: filesystem.read_bytes(f"{folder}/environ")) or b"",
+        cmdline=optional(lambda: filesystem.read_bytes(f"{folder}/cmdline", ARGUMENTS_BYTES)) or b"",
+        environ=optional(lambda: read_environment(filesystem, pid)) or b"",
         executable=optional(lambda: filesystem.readlink(f"{folder}/exe")),
         python_library=bool(maps and _PYTHON_LIBRARY.search(maps)),
         torch_library=None if not maps or (cut and not torch) else torch,
     )
 
 
+def read_environment(filesystem: Filesystem, pid: int) -> bytes:
+    """The allow-listed variables, in the kernel's own form. A value beyond ``VARIABLE_BYTES`` is left out.
+
+    They are picked here, in the child, so that what else a job has in its environment costs nothing further on.
+    """
+    environ = filesystem.read_bytes(f"{filesystem.proc}/{pid}/environ", ENVIRONMENT_BYTES)
+    return b"\0".join(_ALLOWED.findall(environ))
+
+
 def parse_command(cmdline: bytes) -> tuple[str, ...]:
-    """The words of a command line; empty for a zombie or a kernel thread."""
-    words = cmdline.rstrip(b"\0").decode("utf-8", "replace")
-    return tuple(words.split("\0")) if words else ()
+    """The first words of a command line; empty for a zombie or a kernel thread."""
+    words = cmdline[:ARGUMENTS_BYTES].rstrip(b"\0").decode("utf-8", "replace")
+    return tuple(words.split("\0", MOST_ARGUMENTS)[:MOST_ARGUMENTS]) if words else ()
 
 
 def parse_environment(environ: bytes) -> dict[str, str]:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from perfwatch.probes import bounds
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.filesystem import Absent, Filesystem
 from perfwatch.probes.private import Private, optional, parse_command, parse_environment, read_private
@@ -30,7 +31,7 @@ COST = "17 us per process of the machine and 75 us per process of the job"
 # Measured: 1 ms. A process that holds its memory lock for longer is sick, and that costs us its command line only.
 IDENTITY_DEADLINE_SECONDS = 1.0
 _PYTHON_NAME = re.compile(r"(?:python|pypy)[\d.]*[a-z]*(?:-\w+)?(?: \(deleted\))?")
-Redact = Callable[[str], str]  # a text without its secrets
+Redact = Callable[[Sequence[str]], tuple[str, ...]]  # the words of a command line without its secrets
 Clock = Callable[[], float]  # seconds since boot, suspended time included: what start_ticks counts
 
 
@@ -88,7 +89,7 @@ def identify(filesystem: Filesystem, pid: int, child: Caller, redact: Redact, no
         pid: the process.
         child: where the reads that may block are made; when they are late, command, environment and executable stay
             unknown.
-        redact: takes secrets out of a text; applied to the command line and the environment.
+        redact: takes secrets out of a command line; applied to the environment too.
         now: seconds since boot.
 
     Raises Unavailable when there is no such process.
@@ -102,24 +103,25 @@ def identify(filesystem: Filesystem, pid: int, child: Caller, redact: Redact, no
     environment = parse_environment(private.environ)
     command = parse_command(private.cmdline)
     executable = os.path.basename(private.executable) if private.executable else None
+    python = _is_python(executable, stat.name, command)
     innermost = int(status.get("NSpid", str(pid)).split()[-1])
     return Process(
         pid=pid,
         start_ticks=stat.start_ticks,
         parent_pid=stat.parent_pid,
         name=stat.name,
-        command=redact_words(command, redact),
+        command=redact(command if python or private.torch_library else _name_alone(command)),
         executable=executable,
-        python=private.python_library or _is_python(executable, stat.name, command),
+        python=private.python_library or python,
         torch_loaded=private.torch_library,
         uid=int(status["Uid"].split()[0]) if "Uid" in status else None,
         age_seconds=max(0.0, now() - stat.start_ticks / TICKS_PER_SECOND),
-        rank=_integer(environment.get("RANK")),
-        local_rank=_integer(environment.get("LOCAL_RANK")),
-        world_size=_integer(environment.get("WORLD_SIZE")),
-        local_world_size=_integer(environment.get("LOCAL_WORLD_SIZE")),
+        rank=bounds.count(environment.get("RANK")),
+        local_rank=bounds.count(environment.get("LOCAL_RANK")),
+        world_size=bounds.count(environment.get("WORLD_SIZE")),
+        local_world_size=bounds.count(environment.get("LOCAL_WORLD_SIZE")),
         namespace_pid=innermost if innermost != pid else None,
-        environment={name: redact(value) for name, value in sorted(environment.items())},
+        environment={name: redact((value,))[0] for name, value in sorted(environment.items())},
     )
 
 
@@ -129,17 +131,13 @@ def _is_python(executable: str | None, name: str, command: Sequence[str]) -> boo
     return any(_PYTHON_NAME.fullmatch(one) for one in names)
 
 
-def redact_words(words: Sequence[str], redact: Redact) -> tuple[str, ...]:
-    """A command line without its secrets. The word after an option is judged together with it: ``--token abc``."""
-    clean = []
-    for before, word in zip(("", *words), words, strict=False):
-        assignment = f"{before}="
-        if before.startswith("-") and not word.startswith("--"):
-            pair = redact(assignment + word)
-            clean.append(pair.removeprefix(assignment) if pair.startswith(assignment) else redact(word))
-        else:
-            clean.append(redact(word))
-    return tuple(clean)
+def _name_alone(command: Sequence[str]) -> tuple[str, ...]:
+    """The name of a program without its arguments.
+
+    Shells, sudo, curl and database clients take passwords in more forms than anybody can list, and no verdict needs their
+    arguments. A program that loads torch is the job itself.
+    """
+    return tuple(word.partition(" ")[0] for word in command[:1])
 
 
 def usage(filesystem: Filesystem, pid: int) -> ProcessUsage:
@@ -202,10 +200,3 @@ def told(end: ProcessEnded, wait_status: int) -> ProcessEnded:
     if os.WIFSIGNALED(wait_status):
         return msgspec.structs.replace(end, signal=os.WTERMSIG(wait_status))
     return msgspec.structs.replace(end, exit_code=os.WEXITSTATUS(wait_status))
-
-
-def _integer(text: str | None) -> int | None:
-    try:
-        return None if text is None else int(text)
-    except ValueError:
-        return None

@@ -1,21 +1,19 @@
 """The text of a hot or blocked source line, and what it and the loop around it call.
 
 A stack says where a thread is; the line says what it waits for (``queue.get``, ``dist.barrier``, ``time.sleep``) and
-the loop whether it will ever leave. ``describe`` is a pure function of the text. The file is read in a killable child,
-through /proc/PID/root when the process has its own mount namespace: it is the job's and may be on a mount that hangs.
+the loop whether it will ever leave. ``describe`` is a pure function of the text. The file is the job's, and may be on a mount
+that hangs: a guest reads it (``perfwatch.probes.guest``).
 """
 
 import ast
 import io
-import os
 import re
-import stat
 import sys
 from collections.abc import Sequence
 
-from perfwatch.probes.deadline import Caller
+from perfwatch.probes import guest
 from perfwatch.probes.file_waits import awaits, tested_names
-from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.guest import Hosts
 from perfwatch.probes.line_results import result_of
 from perfwatch.probes.loop_kinds import (
     Loop,
@@ -50,16 +48,15 @@ class SourceProbe:
     """Reads source lines of a process.
 
     Args:
-        caller: reads and parses the file under a deadline.
-        filesystem: where /proc is.
+        hosts: where files of the job are read and parsed, under a deadline.
     """
 
     NAME = "source"
     NEEDS = "read access to the job's source files"
     COST = "a few ms per file (parsed in the child), once per line"
 
-    def __init__(self, caller: Caller, filesystem: Filesystem | None = None) -> None:
-        self._caller, self._filesystem = caller, filesystem or Filesystem()
+    def __init__(self, hosts: Hosts) -> None:
+        self._hosts = hosts
 
     def look(self, pid: int, file: str, line: int) -> list[SourceLine]:
         """One reading for a frame of this process.
@@ -68,39 +65,21 @@ class SourceProbe:
         """
         if not file.startswith("/"):
             raise Unavailable(f"{file} is not a file that can be opened: no source of that frame")
-        path = self._seen_by(pid) + file
         try:
-            return [self._caller.call(read_line, path, file, line, deadline_seconds=READ_DEADLINE_SECONDS)]
+            return [self._hosts.inside(pid).call(read_line, file, line, deadline_seconds=READ_DEADLINE_SECONDS)]
         except OSError as error:
             raise Unavailable(f"source {file} cannot be read: {error.strerror}") from error
         except ValueError as error:
             raise Unavailable(f"source {file} cannot be used: {error}") from error
 
-    def _seen_by(self, pid: int) -> str:
-        """Prefix that makes a path of the process one of ours: empty in the same mount namespace."""
-        proc = self._filesystem.proc
-        try:
-            theirs = self._filesystem.readlink(proc / str(pid) / "ns/mnt")
-            ours = self._filesystem.readlink(proc / "self/ns/mnt")
-        except Unavailable:
-            return ""
-        return "" if theirs == ours else str(proc / str(pid) / "root")
 
-
-def read_line(path: str, file: str, line: int) -> SourceLine:
-    """Read and describe; runs in the killable child. Raises OSError or ValueError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO of that name must not hold us
+def read_line(file: str, line: int) -> SourceLine:
+    """Read and describe; runs in a guest. Raises OSError or ValueError."""
+    text = guest.read(file, LARGEST_SOURCE_BYTES + 1)
+    if len(text) > LARGEST_SOURCE_BYTES:
+        raise ValueError("not a regular file of at most 2 MiB")
     try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST_SOURCE_BYTES:
-            raise ValueError("not a regular file of at most 2 MiB")
-        chunks = []
-        while chunk := os.read(descriptor, 1 << 20):
-            chunks.append(chunk)
-    finally:
-        os.close(descriptor)
-    try:
-        return describe(b"".join(chunks).decode("utf-8", "replace"), file, line)
+        return describe(text.decode("utf-8", "replace"), file, line)
     except (RecursionError, MemoryError) as error:  # generated code can nest deeper than the parser can go
         raise ValueError(f"too deep to parse: {error}") from error
 

@@ -58,6 +58,7 @@ class Recorded:
     ) -> None:
         if stacks.command is None:
             raise Unavailable("py-spy is not installed", MISSING_ADVICE)
+        stacks.refuse_crowds(pid)
         self.pid, self._seconds, self._rate_hz, self._stacks, self._clock = pid, seconds, rate_hz, stacks, clock
         self.cpu_seconds: float | None = None
         self._interrupted = False

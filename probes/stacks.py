@@ -21,10 +21,12 @@ from typing import Any
 
 import msgspec
 
+from perfwatch.probes.bounds import MOST_STACKED_THREADS
 from perfwatch.probes.external import Finished, Runner, run_together
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.ptrace_access import access, explain
 from perfwatch.probes.readings import Frame, ProbeCall, Reading, Stack, StackFailure
+from perfwatch.probes.stat import stat_fields
 from perfwatch.probes.thread_ids import ThreadIds
 
 MISSING_ADVICE = "pip install 'py-spy>=0.4'"
@@ -38,6 +40,9 @@ _PATH_LIKE = re.compile(r"/|\.[A-Za-z][A-Za-z0-9]{0,7}$")
 _LONGEST_TEXT = 200
 _LONGEST_WORD = 64
 _MOST_TEXTS = 8
+# Beside other work on two cores: 4,000 threads 5.5 s, of which 2.7 s are CPU time; it grows with their square.
+_SECONDS_PER_THREAD, _LONGEST_MORE_SECONDS = 0.001, 8.0
+_THREADS_INDEX = 17  # of ``stat_fields``: num_threads
 _MOST_CALLERS = 3  # frames of the program whose variables are looked at, the innermost included
 
 
@@ -92,13 +97,18 @@ class Stacks:
 
         Args:
             pids: processes, as we see them.
-            deadline_seconds: for all of them together; what is late is killed and recorded as unavailable.
+            deadline_seconds: for all of them together, and more where threads are many; what is late is killed and recorded
+                as unavailable.
             texts: also collect path-like and short string locals of the innermost user frame, redacted.
 
         Returns: Stack, StackFailure and ProbeCall(outcome="unavailable", entity="pid N") readings; never raises.
         """
         began = time.monotonic()
-        readings: list[Reading] = []
+        counts = {pid: self._threads(pid) for pid in pids}
+        deadline_seconds += min(_LONGEST_MORE_SECONDS, _SECONDS_PER_THREAD * sum(counts.values()))
+        crowded = {pid: count for pid, count in counts.items() if count > MOST_STACKED_THREADS}
+        readings: list[Reading] = [_unavailable(pid, 0.0, _crowd(pid, count)) for pid, count in crowded.items()]
+        pids = [pid for pid in pids if pid not in crowded]
         again: list[int] = []
         for pid, finished in self._dumps(pids, deadline_seconds, texts):
             answer = self._interpret(pid, finished, texts)
@@ -111,6 +121,17 @@ class Stacks:
             answer = self._interpret(pid, finished, texts)
             readings += [answer] if isinstance(answer, StackFailure) else answer
         return readings
+
+    def refuse_crowds(self, pid: int) -> None:
+        """Raise Unavailable for a process with more threads than py-spy reads."""
+        if (count := self._threads(pid)) > MOST_STACKED_THREADS:
+            raise _crowd(pid, count)
+
+    def _threads(self, pid: int) -> int:
+        try:
+            return int(stat_fields(self._proc / str(pid))[_THREADS_INDEX])
+        except (OSError, IndexError, ValueError):
+            return 0
 
     def _dumps(
         self, pids: Sequence[int], deadline_seconds: float, texts: bool
@@ -233,6 +254,13 @@ def left_traced(pid: int, proc: Path = Path("/proc")) -> list[str]:
         if tracer or state[0] in "tT":
             marks.append(f"thread {task.name}: state {state}, tracer {tracer}")
     return marks
+
+
+def _crowd(pid: int, threads: int) -> Unavailable:
+    return Unavailable(
+        f"py-spy reads no process with more than {MOST_STACKED_THREADS:,} threads, and pid {pid} has {threads:,}",
+        "start fewer threads in it: what its main thread waits for is seen without py-spy",
+    )
 
 
 def _unavailable(pid: int, duration_seconds: float, why: Unavailable) -> ProbeCall:

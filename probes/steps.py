@@ -29,7 +29,6 @@ that take turns the one that steps most often leads: its steps tell how many bel
 """
 
 import itertools
-import os
 import re
 import struct
 import time
@@ -37,10 +36,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from perfwatch.probes.agent_folder import AgentFolder
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import Reading, Steps, ThreadError, Traceback
 from perfwatch.probes.stat import stat_fields
-from perfwatch.probes.tail import tail
 
 MAGIC = b"PWSTEPS2"
 HEADER = struct.Struct("<8sIIQQI28x")
@@ -80,7 +79,7 @@ class StepCounter:
     """Reads the pages of every rank that the agent has armed.
 
     Args:
-        folder: the agent's folder (our own, 0700, on a local file system).
+        folder: the agent's folder (0700, on a local file system).
         redact: takes secrets out of a traceback.
         clock_ns: CLOCK_MONOTONIC, the agent's own clock.
         proc: root of /proc, to tell the page of a living process from one that a dead process left.
@@ -92,7 +91,7 @@ class StepCounter:
 
     def __init__(
         self,
-        folder: Path,
+        folder: AgentFolder,
         redact: Callable[[str], str],
         clock_ns: Callable[[], int] = time.monotonic_ns,
         proc: Path = Path("/proc"),
@@ -109,7 +108,7 @@ class StepCounter:
         Raises Unavailable when no process has left anything.
         """
         try:
-            names = sorted(os.listdir(self._folder))
+            names = self._folder.names()
         except OSError as error:
             raise Unavailable(
                 f"the agent's folder cannot be read: {error.strerror}", "start the job with perfwatch run"
@@ -122,10 +121,10 @@ class StepCounter:
 
     def _steps(self, names: list[str]) -> Iterator[Steps]:
         self._told = {name: self._told[name] for name in names if name in self._told}
-        for name in self._due(names):
+        for name, (_, content) in self._folder.tails(self._due(names), PAGE_BYTES).items():
             try:
-                page = parse_page(tail(self._folder / name, PAGE_BYTES))
-            except (OSError, ValueError):
+                page = parse_page(content)
+            except ValueError:
                 continue  # being created
             identity = (page.pid, page.start_ticks)
             told = self._told.get(name)
@@ -148,15 +147,13 @@ class StepCounter:
 
     def _crashes(self, names: list[str]) -> Iterator[Traceback | ThreadError]:
         self._crashes_told = {name: self._crashes_told[name] for name in names if name in self._crashes_told}
-        for name in names:
+        for name, (written, content) in self._folder.tails(names, LONGEST_TRACEBACK_BYTES).items():
+            if self._crashes_told.get(name) == written:
+                continue
+            ago = max(0.0, (time.time_ns() - written) / 1e9)
             try:
-                path = self._folder / name
-                written = path.stat().st_mtime_ns
-                if self._crashes_told.get(name) == written:
-                    continue
-                ago = max(0.0, (time.time_ns() - written) / 1e9)
-                yield parse_crash(name, tail(path, LONGEST_TRACEBACK_BYTES), self._redact, round(ago, 3))
-            except (OSError, ValueError):
+                yield parse_crash(name, content, self._redact, round(ago, 3))
+            except ValueError:
                 continue  # being written
             self._crashes_told[name] = written
 

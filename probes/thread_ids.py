@@ -40,20 +40,22 @@ class ThreadIds:
         """
         tasks = self._tasks(pid)
         found: dict[int, int] = {}
+        outside: dict[int, int] | None = None  # read once, and only where it is needed: a file for each thread
         for name in names:
             if name in tasks or not tasks:
                 found[name] = name if name <= LARGEST_TID else 0
                 continue
-            tid = self._from_handle(pid, name, tasks) if name > LARGEST_TID else name
-            found[name] = tid if tid in tasks else self._outside(pid, tasks).get(tid, 0)
+            if outside is None:
+                outside = self._outside(pid, tasks)
+            tid = self._from_handle(pid, name, tasks, outside) if name > LARGEST_TID else name
+            found[name] = tid if tid in tasks else outside.get(tid, 0)
         return found
 
-    def _from_handle(self, pid: int, handle: int, tasks: set[int]) -> int:
+    def _from_handle(self, pid: int, handle: int, tasks: set[int], outside: dict[int, int]) -> int:
         """The id in the C library's record; a record is reused for a new thread, hence the check of the remembered."""
         remembered = self._handles.get((pid, handle))
         if remembered in tasks:
             return remembered
-        known = tasks | self._outside(pid, tasks).keys()
         try:
             descriptor = os.open(self._proc / str(pid) / "mem", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -65,7 +67,9 @@ class ThreadIds:
         finally:
             os.close(descriptor)
         for offset in _TID_OFFSETS:
-            if offset + _TID.size <= len(head) and (tid := _TID.unpack_from(head, offset)[0]) in known:
+            if offset + _TID.size <= len(head) and (
+                (tid := _TID.unpack_from(head, offset)[0]) in tasks or tid in outside
+            ):
                 self._handles[pid, handle] = tid
                 return int(tid)
         return 0

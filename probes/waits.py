@@ -46,7 +46,7 @@ def _joining(filesystem: Filesystem, pid: int, tid: int, wait: Wait) -> Wait:
     is that of no thread, and the wait stays one between processes.
     """
     try:
-        joins = wait.joined_tid != tid and wait.joined_tid in filesystem.tasks(pid)
+        joins = wait.joined_tid != tid and filesystem.has_task(pid, wait.joined_tid or 0)
     except Unavailable:
         joins = False
     return msgspec.structs.replace(wait, shared=False) if joins else msgspec.structs.replace(wait, joined_tid=None)

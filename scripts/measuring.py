@@ -83,7 +83,7 @@ class Usage:
 class Job:
     """A command that prints the lines of ``measured_loop``, started with or without a perfwatch in front."""
 
-    def __init__(self, command: Sequence[str], errors: Path) -> None:
+    def __init__(self, command: Sequence[str], errors: Path, new_session: bool = True) -> None:
         self.mark = uuid.uuid4().hex
         self._stderr = errors.open("ab")
         self.process = subprocess.Popen(
@@ -92,7 +92,7 @@ class Job:
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             text=True,
-            start_new_session=True,
+            start_new_session=new_session,
             env={**os.environ, MARK: self.mark},
         )
         self._lines: list[Said] = []
@@ -131,9 +131,9 @@ class Job:
 
 
 @contextmanager
-def job(command: Sequence[str], errors: Path) -> Iterator[Job]:
-    """Start a job and wait for its first line; it ends with the block."""
-    started = Job(command, errors)
+def job(command: Sequence[str], errors: Path, new_session: bool = True) -> Iterator[Job]:
+    """Start a job, by default in a session of its own, and wait for its first line; it ends with the block."""
+    started = Job(command, errors, new_session)
     try:
         started.wait_for_steps(1)
         yield started

@@ -175,7 +175,7 @@ def gone(tmp_path: Path, number: int) -> Watched:
         dump = PROBES / "nccl" / f"fr_torch2.11_hung_rank{rank}.pickle"
         (tmp_path / f"fr_rank_{rank}").write_bytes(dump.read_bytes())
         pid = 2**22 + 1 + rank  # beyond any that there is
-        who = Process(pid=pid, start_ticks=1, parent_pid=1, name="python", command=("python",), python=True, rank=rank,
+        who = Process(pid=pid, start_ticks=1, parent_pid=1, name="python", command=("python",), python=True, rank=rank, uid=os.getuid(),
                       world_size=2, age_seconds=60.0, environment={"PERFWATCH_AGENT_DIR": str(tmp_path)})  # fmt: skip
         watched.case.history.add(0.0, who)
         watched.case.history.add(1.0, ProcessEnded(pid=pid, start_ticks=1, signal=number))

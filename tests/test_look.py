@@ -11,7 +11,8 @@ from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import ProbeCall, Process, Reading
 from perfwatch.triage.history import History
-from perfwatch.watching.look import MOST_THREADS, Look
+from perfwatch.watching.look import Look
+from perfwatch.watching.thread_choice import MOST_THREADS
 from tests.limits import open_files
 
 PROGRAM = f"""

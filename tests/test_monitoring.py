@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from perfwatch.monitoring import Monitor
+from perfwatch.probes.agent_folder import AgentFolder
 from perfwatch.probes.deadline import Inline
 from perfwatch.probes.nvml_gpm import REFRESH_SECONDS
 from perfwatch.probes.nvml_layer import Happened, Listed
@@ -41,7 +42,7 @@ class Scene:
             Inline(),
             clock=lambda: self.now,
             wall=lambda: 1_795_175_484.0,
-            place_of=lambda pid: self.agent if pid == RANK else None,
+            place_of=lambda pid: AgentFolder(self.agent) if pid == RANK else None,
         )
 
     def look(self, full: bool = False) -> list[Timed]:

@@ -85,6 +85,8 @@ def test_the_wheel_holds_every_module_and_nothing_under_another_name(repository:
         "perfwatch/drills/stage.py",
         "perfwatch/report/page/page.html",
         "perfwatch/report/page/page.css",
+        "perfwatch/storing/secret_rules.json",
+        "perfwatch/storing/secret_rules.LICENSE",
     ],
 )
 def test_the_wheel_holds_what_is_read_by_path(wheel: set[str], name: str) -> None:

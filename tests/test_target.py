@@ -9,6 +9,7 @@ from perfwatch.errors import NoSuchTarget, NotATrainingJob, PermissionDenied
 from perfwatch.probes import readings as r
 from perfwatch.probes.deadline import Inline
 from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.guest import Guests
 from perfwatch.target import Target, find_job
 from perfwatch.watching.family import Family
 
@@ -59,7 +60,7 @@ class Machine:
 
     def family(self) -> Family:
         """Somebody who follows a job on this machine."""
-        return Family(self.filesystem, Inline(), lambda: 0.0)
+        return Family(self.filesystem, Inline(), Guests(), lambda: 0.0)
 
 
 @pytest.fixture

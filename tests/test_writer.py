@@ -1,5 +1,6 @@
 """Whatever the disk does, the watcher goes on and knows what was lost."""
 
+import contextlib
 import errno
 import os
 import resource
@@ -165,6 +166,68 @@ def test_a_full_disk_still_takes_the_verdict(tmp_path: Path, writers: list[Write
         assert writer.lost == 1
     finally:
         subprocess.run(["umount", "-l", disk], check=True)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of 64 KiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", disk], capture_output=True).returncode:
+        pytest.skip("this machine or container may not mount")
+    yield disk
+    subprocess.run(["umount", "-l", disk], check=True)
+
+
+def test_a_full_disk_takes_one_verdict_after_another(small_disk: Path, writers: list[Writer]) -> None:
+    """Readings that come between two verdicts do not use the room that was set aside for the second."""
+    writer = Writer(small_disk, BUDGET)
+    writers.append(writer)
+    writer.describe(b'{"schema":"x"}')
+    verdict = b'{"at":1.0,"verdict":"' + b"v" * 3000 + b'"}'
+    for _ in range(6):
+        lost = writer.lost
+        while writer.lost == lost:
+            put(writer, READINGS)
+            assert writer.settle(PATIENCE_SECONDS)
+        put(writer, EVENTS, verdict)
+    writer.close(PATIENCE_SECONDS)
+
+    assert (small_disk / "events.jsonl").read_bytes() == (verdict + b"\n") * 6
+    assert (small_disk / "session.json").read_bytes() == b'{"schema":"x"}'
+
+
+def test_a_description_without_room_is_stored_when_there_is_room_again(small_disk: Path, writers: list[Writer]) -> None:
+    """Without it the readings of days could not be opened."""
+    ballast = small_disk / "ballast"
+    with contextlib.suppress(OSError):
+        ballast.write_bytes(bytes(2**20))
+    writer = Writer(small_disk, BUDGET)
+    writers.append(writer)
+    writer.describe(b'{"schema":"x"}')
+    put(writer, READINGS)
+    assert writer.settle(PATIENCE_SECONDS)
+    assert not (small_disk / "session.json").exists()
+
+    ballast.unlink()
+    put(writer, READINGS)
+    writer.close(PATIENCE_SECONDS)
+
+    assert (small_disk / "session.json").read_bytes() == b'{"schema":"x"}'
+    assert (small_disk / "readings-0001.jsonl").read_bytes() == LINE + b"\n"
+
+
+def test_a_killed_writer_leaves_no_hidden_file(tmp_path: Path, writers: list[Writer]) -> None:
+    """What it had set aside on the disk ends with it."""
+    writer = Writer(tmp_path, BUDGET)
+    writers.append(writer)
+    writer.describe(b'{"schema":"x"}')
+    put(writer, READINGS)
+    assert writer.settle(PATIENCE_SECONDS)
+    os.kill(writer.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, writer.pid, os.WEXITED | os.WNOWAIT)
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["readings-0001.jsonl", "session.json"]
 
 
 def test_a_killed_writer_is_replaced(tmp_path: Path, writers: list[Writer]) -> None:

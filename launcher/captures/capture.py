@@ -11,7 +11,9 @@ from typing import Protocol
 
 import msgspec
 
+from perfwatch.probes.agent_folder import AgentFolder
 from perfwatch.probes.external import Finished
+from perfwatch.probes.guest import Guests
 
 MOST_BYTES = 64 * 2**20  # what one capture may leave on disk, all ranks together
 CUPTI, COUNTERS, PTRACE = "cupti", "counters", "ptrace"  # what only one profiler at a time can hold
@@ -85,6 +87,7 @@ class Scene:
         place: the agent's folder, when the job was started armed (step counts lie there).
         environment: of perfwatch, not of the job (PATH, HOME, TMPDIR).
         proc: root of /proc.
+        guests: know as whom each process acts.
     """
 
     subjects: tuple[Subject, ...]
@@ -93,9 +96,10 @@ class Scene:
     cause: str = ""
     blamed: tuple[int, ...] = ()
     suspected: str = ""
-    place: Path | None = None
+    place: AgentFolder | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     proc: Path = Path("/proc")
+    guests: Guests = field(default_factory=Guests, compare=False)
 
     def wanted(self, request: Request) -> tuple[Subject, ...]:
         """The subjects that a request means: those of the named ranks, or all."""
@@ -164,6 +168,10 @@ class Capture(Protocol):
     USES: frozenset[str]  # of CUPTI, COUNTERS, PTRACE: what another profiler must not hold meanwhile
     TRIGGERED_BY: str  # "timeline", "kernels" or "": which signals mean it, when it is armed
     OPTIONS: Mapping[str, str]  # ``--name`` (a switch) or ``--name VALUE`` to its help; the command offers them
+
+    def belongs_to_the_user(self, scene: Scene) -> bool:
+        """True if it works through what the job's user has made: then it is made as that user, wherever that is not us."""
+        ...
 
     def available(self, request: Request, scene: Scene) -> None:
         """Return when it can be done here and now; raise CaptureUnavailable or CaptureRefused, with the exact fix."""

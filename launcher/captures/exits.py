@@ -6,9 +6,9 @@ after their last line. The file says until when, so that nothing waits for a cap
 
 import contextlib
 import os
-from pathlib import Path
 
 from perfwatch.captures.capture import Subject
+from perfwatch.probes.agent_folder import AgentFolder
 
 WRITE_SECONDS = 10.0  # after the window, for the trace
 
@@ -22,8 +22,8 @@ class Exits:
         until: seconds of CLOCK_MONOTONIC at which the window will have ended.
     """
 
-    def __init__(self, place: Path | None, subjects: tuple[Subject, ...], until: float) -> None:
-        self._files = {one.pid: place / f"window-{one.pid}" for one in subjects} if place is not None else {}
+    def __init__(self, place: AgentFolder | None, subjects: tuple[Subject, ...], until: float) -> None:
+        self._files = {one.pid: place.path / f"window-{one.pid}" for one in subjects} if place is not None else {}
         for path in self._files.values():
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "w") as file:

@@ -33,6 +33,11 @@ _LOOK_SECONDS = 0.5
 _FORMATS = (("flamegraph", "svg", "any browser"), ("speedscope", "speedscope.json", "speedscope.app"))
 
 
+def belongs_to_the_user(scene: Scene) -> bool:
+    """py-spy is ours, and may need our rights to read the process."""
+    return False
+
+
 def available(request: Request, scene: Scene) -> None:
     """py-spy is there, and what is asked for is bounded."""
     if find_py_spy() is None:

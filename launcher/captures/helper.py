@@ -9,14 +9,16 @@ from typing import NoReturn
 
 import msgspec
 
+from perfwatch.captures.as_user import take_as_needed
 from perfwatch.captures.capture import Capture, Outcome, Request, Scene
-from perfwatch.captures.taking import take
 from perfwatch.errors import CaptureFailed
 from perfwatch.probes.deadline import become_helper, hold_child, kill_child
 from perfwatch.running.channel import Message
 
 LONGEST_LINE_BYTES = 8 * 2**20
 DEADLINE_SECONDS = 300.0  # of a whole capture, its reading included; each part of it has a shorter one
+
+LEAVE_SECONDS = 15.0  # of them for what a capture made as another user brings
 
 REAP_SECONDS = 0.2  # a killed process is gone at once, unless it is stuck in the kernel: then it is left behind
 
@@ -128,7 +130,9 @@ def _become(
             while rest:
                 rest = rest[os.write(tell, rest) :]
 
-        outcome = take(capture, request, scene, folder, home, lambda text: say({"say": text}))
+        outcome = take_as_needed(
+            capture, request, scene, folder, home, lambda text: say({"say": text}), DEADLINE_SECONDS - LEAVE_SECONDS
+        )
         say({"outcome": msgspec.to_builtins(outcome)})
     finally:
         os._exit(0)

@@ -6,7 +6,6 @@ the time of a capture. One that somebody else serves (dynolog) is left to him.
 
 import errno
 import os
-import select
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -20,6 +19,7 @@ from perfwatch.errors import CaptureFailed, CaptureRefused, CaptureUnavailable
 from perfwatch.kineto.endpoint import NAME, Endpoint
 from perfwatch.kineto.keeper import POLL_SECONDS
 from perfwatch.kineto.protocol import LONGEST_FOLDER_BYTES
+from perfwatch.probes.readable import readable
 
 KIND = "torch"
 ASK_SECONDS = 2.0
@@ -121,7 +121,7 @@ class OwnLink:
     def wait(self, seconds: float) -> None:  # noqa: D102
         ends = self._clock() + seconds
         while (left := ends - self._clock()) > 0:
-            select.select([self._endpoint], [], [], left)
+            readable(left, self._endpoint)
             self._endpoint.serve()
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from perfwatch.captures.ncu_files import brought, last_error, log_text, measured
 from perfwatch.captures.pace import Pacer
 from perfwatch.captures.running import run_program
 from perfwatch.errors import CaptureFailed, CaptureRefused, CaptureUnavailable, PerfwatchError
-from perfwatch.nsight.finding import find, options
+from perfwatch.nsight.finding import Tool, armed_tool, find, options
 from perfwatch.nsight.ncu_command import WARNING, can_attach
 from perfwatch.nsight.permission import refused
 
@@ -34,6 +34,11 @@ _LOOK_SECONDS = 0.2
 _SECOND_RUN = (
     "measure a second run: perfwatch ncu -- COMMAND; or start the job with: perfwatch run --arm ncu -- COMMAND"
 )
+
+
+def belongs_to_the_user(scene: Scene) -> bool:
+    """ncu runs as part of the job, and the door to the window is a file of the job's user."""
+    return True
 
 
 def available(request: Request, scene: Scene) -> None:
@@ -60,16 +65,17 @@ def command(request: Request, scene: Scene, folder: Path) -> tuple[tuple[str, ..
 def collect(request: Request, scene: Scene, window: Window) -> Collected:
     """Ask the agent to open the window, wait for the steps, have it closed, and bring the report if ncu has written it."""
     facts = scene.armed[NAME]
+    tool = armed_tool(NAME, facts, scene.environment, window.run)
     subject = _subject(request, scene)
     assert scene.place is not None
-    door = scene.place / f"kernels-{subject.pid}"
+    door = scene.place.path / f"kernels-{subject.pid}"
     steps = request.steps or STEPS
     pacer = Pacer(scene.place, (subject,), window.clock)
     if subject.pid not in pacer.look().counts:
         raise CaptureFailed(f"pid {subject.pid} has made no optimizer step, and the window opens at one", _SECOND_RUN)
     if facts.get("attaches"):
-        return ncu_attached.collect(facts, subject, scene.place, steps, window)
-    log = Path(facts["log"])
+        return ncu_attached.collect(tool, subject, scene.place.path, steps, window)
+    log = Path(facts.get("log", ""))
     before = len(log_text(log))
     began = window.clock()
     try:
@@ -88,24 +94,25 @@ def collect(request: Request, scene: Scene, window: Window) -> Collected:
         raise denied
     if error := last_error(said):
         raise CaptureFailed(f"ncu measured nothing in the window: {error}", _SECOND_RUN)
-    return _collected(facts, window, subject, measured(said), window.clock() - began, request.most_bytes)
+    report = Path(facts.get("report", ""))
+    return _collected(tool, report, window, subject, measured(said), window.clock() - began, request.most_bytes)
 
 
 def _collected(
-    facts: Mapping[str, str],
+    tool: Tool,
+    report: Path,
     window: Window,
     subject: Subject,
     notes: tuple[str, ...],
     seconds: float,
     most_bytes: int,
 ) -> Collected:
-    report = Path(facts["report"])
     if not report.is_file() or report.stat().st_size > most_bytes:
         later = f"ncu writes its report when the job ends: then perfwatch kernels {report}"
         return Collected((), seconds, (*notes, later))
     target = window.folder / REPORT
     target.write_bytes(report.read_bytes())
-    return brought(target, facts, subject, window, seconds, notes)
+    return brought(target, tool, subject, window, seconds, notes)
 
 
 def _step_after(

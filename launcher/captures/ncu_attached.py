@@ -7,12 +7,13 @@ locked as long as we live, and the agent shuts the window when the door or its l
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from perfwatch.captures.capture import Collected, Subject, Window
 from perfwatch.captures.ncu_files import NAME, brought, last_error, log_text, measured
 from perfwatch.errors import CaptureFailed, CaptureUnavailable
+from perfwatch.nsight.finding import Tool
 from perfwatch.nsight.ncu_command import Choice, attach_command
 from perfwatch.nsight.permission import refused
 
@@ -27,11 +28,11 @@ _ANSWERS = {
 }
 
 
-def collect(facts: Mapping[str, str], subject: Subject, place: Path, steps: int, window: Window) -> Collected:
+def collect(tool: Tool, subject: Subject, place: Path, steps: int, window: Window) -> Collected:
     """Open the door, run ncu until the window is over, bring its report.
 
     Args:
-        facts: of the ncu that was prepared.
+        tool: the ncu that attaches.
         subject: the rank to measure.
         place: the agent's folder.
         steps: to measure.
@@ -46,7 +47,7 @@ def collect(facts: Mapping[str, str], subject: Subject, place: Path, steps: int,
         _begun(answer, window)
         began = window.clock()
         window.opened()
-        command = attach_command(facts["ncu"], subject.pid, Choice(count=MOST_KERNELS), report, log)
+        command = attach_command(tool.path, subject.pid, Choice(count=MOST_KERNELS), report, log)
         ended = window.run(command, ATTACHED_SECONDS)
     window.closed()
     answer.unlink(missing_ok=True)
@@ -60,7 +61,7 @@ def collect(facts: Mapping[str, str], subject: Subject, place: Path, steps: int,
         raise CaptureFailed(
             f"ncu measured nothing in pid {subject.pid}: {why}", "perfwatch ncu -- COMMAND: a second run"
         )
-    return brought(report, facts, subject, window, window.clock() - began, measured(said))
+    return brought(report, tool, subject, window, window.clock() - began, measured(said))
 
 
 @contextlib.contextmanager
@@ -106,7 +107,4 @@ def _begun(answer: Path, window: Window) -> None:
 
 
 def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
+    return log_text(path).strip()

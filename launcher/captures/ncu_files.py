@@ -1,6 +1,5 @@
 """What Nsight Compute has written, brought into the session and read."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -9,18 +8,20 @@ from perfwatch.captures.capture import Collected, File, Subject, Window
 from perfwatch.errors import PerfwatchError
 from perfwatch.nsight.finding import Tool
 from perfwatch.nsight.ncu_report import read_report
+from perfwatch.probes.tail import tail
 from perfwatch.report.kernels import told_in_short
 
 NAME = "kernels.ncu-rep"
+LONGEST_LOG_BYTES = 2**20
 MOST_ROWS = 60  # of the kernel table that go into the recording; the file has all of them
 _PROFILING = "==PROF== Profiling"
 
 
 def log_text(log: Path) -> str:
-    """ncu's own words; empty as long as there are none."""
+    """ncu's own words, the last of them; empty as long as there are none."""
     try:
-        return log.read_text(errors="replace")
-    except OSError:
+        return tail(log, LONGEST_LOG_BYTES).decode(errors="replace")
+    except (OSError, ValueError):
         return ""
 
 
@@ -37,13 +38,13 @@ def last_error(said: str) -> str:
 
 
 def brought(
-    report: Path, facts: Mapping[str, str], subject: Subject, window: Window, seconds: float, notes: tuple[str, ...]
+    report: Path, tool: Tool, subject: Subject, window: Window, seconds: float, notes: tuple[str, ...]
 ) -> Collected:
     """A report in the window's folder: the file, and its kernel table where ncu can read it.
 
     Args:
         report: within the window's folder.
-        facts: of the ncu that was prepared: its path and version.
+        tool: the ncu that reads it.
         subject: the rank that was measured.
         window: runs ncu.
         seconds: how long the window was open.
@@ -54,8 +55,7 @@ def brought(
         path=str(report), size_bytes=report.stat().st_size, pid=subject.pid, rank=subject.rank, opens_with="ncu-ui"
     )
     try:
-        version = tuple(int(part) for part in facts["version"].split("."))
-        table = read_report(report, {}, window.run, Tool("ncu", facts["ncu"], version))
+        table = read_report(report, {}, window.run, tool)
     except PerfwatchError as error:
         return Collected((file,), seconds, (*notes, f"the report is there, but could not be read: {error.message}"))
     longest = msgspec.structs.replace(table, rows=table.rows[:MOST_ROWS])

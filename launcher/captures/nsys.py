@@ -16,7 +16,7 @@ import msgspec
 from perfwatch.captures.capture import CUPTI, Collected, File, Request, Scene, Subject, Window
 from perfwatch.captures.running import run_program
 from perfwatch.errors import CaptureFailed, CaptureRefused, CaptureUnavailable, TraceUnreadable
-from perfwatch.nsight.finding import Tool, find, options
+from perfwatch.nsight.finding import Tool, armed_tool, find, options
 from perfwatch.nsight.importer import advice_for_raw
 from perfwatch.nsight.nsys_report import exported
 from perfwatch.nsight.permission import check_counters, refused
@@ -41,13 +41,18 @@ DEFAULT_SECONDS = 2.0
 NCCL_WATCHDOG = "pt_nccl_watchdg"  # the thread's name (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, since 2.4)
 START_SECONDS = 30.0
 STOP_SECONDS = 90.0  # 4 s with the import of a 2 s window on an H200; 98 s is what osrt made of it
-_VERSION = re.compile(r"\d+")
+_SESSION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 _VIEWER = "nsys-ui"
 _OWN_SESSION = "perfwatch-machine"
 _PRIVATE = (
     "nsys writes the environment of every process that it may read into its report: look for keys before you pass it on"
 )
 _NO_STEPS = "0 optimizer steps"  # nsys sees none, and that is no finding
+
+
+def belongs_to_the_user(scene: Scene) -> bool:
+    """An armed session does; the machine as a whole does not."""
+    return NAME in scene.armed
 
 
 def available(request: Request, scene: Scene) -> None:
@@ -84,7 +89,7 @@ def estimated_bytes(request: Request, scene: Scene) -> int:
 def command(request: Request, scene: Scene, folder: Path) -> tuple[tuple[str, ...], ...]:
     """``start`` and ``stop`` of the armed session; one ``profile`` of the machine without one."""
     if NAME in scene.armed:
-        tool, session = _session(scene)
+        tool, session = Tool("nsys", "nsys", ()), _session(scene)
         return start_command(tool, session, folder), stop_command(tool, session)
     return (machine_command(Tool("nsys", "nsys", ()), frozenset(), _seconds(request), folder, _OWN_SESSION),)
 
@@ -93,8 +98,9 @@ def collect(request: Request, scene: Scene, window: Window) -> Collected:
     """Open the window, close it, import, read; a raw file that cannot be imported is kept and explained."""
     if NAME not in scene.armed:
         return _of_the_machine(request, scene, window)
-    tool, session = _session(scene)
-    environment = {**scene.environment, "TMPDIR": scene.armed[NAME]["tmpdir"]}
+    session = _session(scene)
+    tool = armed_tool(NAME, scene.armed[NAME], scene.environment, window.run)
+    environment = {**scene.environment, "TMPDIR": scene.armed[NAME].get("tmpdir", "/tmp")}
     started = window.run(start_command(tool, session, window.folder), START_SECONDS, environment)
     if started.returncode != 0:
         raise _failed(
@@ -249,10 +255,12 @@ def _brought(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.suffix in (".nsys-rep", ".qdstrm", ".qdrep"))
 
 
-def _session(scene: Scene) -> tuple[Tool, str]:
-    facts = scene.armed[NAME]
-    version = tuple(int(part) for part in _VERSION.findall(facts.get("version", "")))
-    return Tool("nsys", facts["nsys"], version), facts["session"]
+def _session(scene: Scene) -> str:
+    """The name of the job's session of nsys, which becomes a word of a command."""
+    name = scene.armed[NAME].get("session", "")
+    if not _SESSION_NAME.fullmatch(name):
+        raise CaptureUnavailable("the job's session of nsys has no usable name", "perfwatch run --arm nsys -- COMMAND")
+    return name
 
 
 def _seconds(request: Request) -> float:

@@ -4,11 +4,10 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from perfwatch.captures.capture import Subject
+from perfwatch.probes.agent_folder import AgentFolder
 from perfwatch.probes.steps import PAGE_BYTES, count_steps, parse_page
-from perfwatch.probes.tail import tail
 from perfwatch.triage.words.short_times import short_time
 
 RECENT = 32  # intervals that make the pace of now
@@ -63,7 +62,7 @@ class Pacer:
     """
 
     def __init__(
-        self, place: Path | None, subjects: tuple[Subject, ...], clock: Callable[[], float] = time.monotonic
+        self, place: AgentFolder | None, subjects: tuple[Subject, ...], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._place, self._subjects, self._clock = place, subjects, clock
 
@@ -73,11 +72,13 @@ class Pacer:
         intervals: list[float] = []
         newest: list[float] = []
         ago: list[float] = []
-        for subject in self._subjects if self._place is not None else ():
-            assert self._place is not None
+        named = {f"steps-{subject.pid}": subject for subject in self._subjects}
+        pages = self._place.tails(named, PAGE_BYTES) if self._place is not None else {}
+        for name, (_, content) in pages.items():
+            subject = named[name]
             try:
-                page = parse_page(tail(self._place / f"steps-{subject.pid}", PAGE_BYTES))
-            except (OSError, ValueError):
+                page = parse_page(content)
+            except ValueError:
                 continue  # it has made no step
             if page.start_ticks != subject.start_ticks:
                 continue  # of another process that had this pid

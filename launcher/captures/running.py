@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from perfwatch.errors import CaptureUnavailable
 from perfwatch.probes.external import Finished, reap
+from perfwatch.probes.sessions import keep_nice_value
 
 LONGEST_OUTPUT_BYTES = 32 * 2**20
 _PR_SET_PDEATHSIG = 1
@@ -33,6 +34,7 @@ def run_program(
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
             os._exit(1)
+        keep_nice_value()
 
     # Into files, not pipes: a child of its own that keeps a pipe open must not hold us.
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:

@@ -1,16 +1,19 @@
 """The job as a capture sees it, taken from what the watch knows."""
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from perfwatch.captures.armed import read_armed
 from perfwatch.captures.capture import Scene, Subject
 from perfwatch.kineto.keeper import ASK, FOLDER, trace_folder
+from perfwatch.probes.agent_folder import AgentFolder
+from perfwatch.probes.guest import Guests
 from perfwatch.triage.case import Case
 from perfwatch.triage.verdict import Verdict
 
 
-def scene_of(case: Case, verdict: Verdict | None, place: Path | None, environment: Mapping[str, str]) -> Scene:
+def scene_of(
+    case: Case, verdict: Verdict | None, place: AgentFolder | None, environment: Mapping[str, str], guests: Guests
+) -> Scene:
     """Who the ranks are, how they do, and what is prepared.
 
     Args:
@@ -18,6 +21,7 @@ def scene_of(case: Case, verdict: Verdict | None, place: Path | None, environmen
         verdict: the newest one; None when there is none yet.
         place: the job's place, when it was started by ``run``.
         environment: of perfwatch.
+        guests: know as whom each process acts.
     """
     return Scene(
         subjects=tuple(
@@ -38,12 +42,16 @@ def scene_of(case: Case, verdict: Verdict | None, place: Path | None, environmen
         suspected=verdict.suspect.state if verdict and verdict.suspect else "",
         place=place,
         environment=dict(environment),
+        guests=guests,
     )
 
 
-def _armed(place: Path | None) -> dict[str, dict[str, str]]:
+def _armed(place: AgentFolder | None) -> dict[str, dict[str, str]]:
     """What was written down, and the profilers' endpoint, which is known by its being there."""
     found = read_armed(place)
-    if place is not None and (place / FOLDER / ASK).exists():
-        found["torch"] = {"ask": str(place / FOLDER / ASK), "traces": str(trace_folder(place))}
+    if place is not None and place.holds(f"{FOLDER}/{ASK}"):
+        found["torch"] = {
+            "ask": str(place.path / FOLDER / ASK),
+            "traces": str(trace_folder(place.path, place.uid)),
+        }
     return found

@@ -36,6 +36,11 @@ MOST_NATIVE = 2  # ranks; the suspect, and one to compare it with
 _AGAIN_SECONDS = 0.2
 
 
+def belongs_to_the_user(scene: Scene) -> bool:
+    """py-spy is ours, and may need our rights to read the process."""
+    return False
+
+
 def available(request: Request, scene: Scene) -> None:
     """py-spy is there; for native frames the hang is sure and the suspect named."""
     if find_py_spy() is None:

@@ -52,14 +52,14 @@ def take(
         collected, sentence, notes = _guarded(capture, request, scene, folder, home, tell, clock)
     except PerfwatchError as error:
         _clear(folder)
-        return _failed(request, error.message, error.advice, error.exit_code, clock() - began)
+        return failed(request, error.message, error.advice, error.exit_code, clock() - began)
     except OSError as error:
         _clear(folder)
-        return _failed(request, f"{folder}: {error.strerror or error}", "", CaptureFailed.exit_code, clock() - began)
+        return failed(request, f"{folder}: {error.strerror or error}", "", CaptureFailed.exit_code, clock() - began)
     except Exception as error:  # a bug of ours, or a hostile trace: never the job's business
         _clear(folder)
         text = f"internal error: {type(error).__name__}: {error}"
-        return _failed(request, text, "this is a bug of perfwatch; the job is not touched", 1, clock() - began)
+        return failed(request, text, "this is a bug of perfwatch; the job is not touched", 1, clock() - began)
     kept, dropped = _capped(collected.files, request.most_bytes)
     return Outcome(
         kind=request.kind,
@@ -184,7 +184,8 @@ def _capped(files: Sequence[File], most_bytes: int) -> tuple[tuple[File, ...], t
     )
 
 
-def _failed(request: Request, error: str, advice: str, exit_code: int, seconds: float) -> Outcome:
+def failed(request: Request, error: str, advice: str, exit_code: int, seconds: float = 0.0) -> Outcome:
+    """The outcome of a capture that came to nothing."""
     return Outcome(kind=request.kind, error=error, advice=advice, exit_code=exit_code, total_seconds=round(seconds, 3))
 
 

@@ -20,7 +20,7 @@ CHUNK_BYTES = 2**20
 
 
 class TraceFolder:
-    """A private folder where the ranks of a scene can write: theirs, if they are another user's.
+    """A private folder where the ranks of a scene can write: this process acts as their user.
 
     Raises CaptureRefused when there can be none.
     """
@@ -35,9 +35,6 @@ class TraceFolder:
                 private_folder(parent.parent)
                 private_folder(parent)
             self.path = Path(tempfile.mkdtemp(prefix="perfwatch-", dir=parent))
-            uid = subjects[0].uid
-            if uid is not None and uid != os.getuid():
-                os.chown(self.path, uid, -1)
         except OSError as error:
             raise CaptureRefused(
                 f"the job cannot write traces to {parent}: {error.strerror}", "make room there"
@@ -73,8 +70,7 @@ class TraceFolder:
             state = usual.lstat()
         except OSError:
             return False
-        writer = os.getuid() if subject.uid is None else subject.uid
-        return stat.S_ISREG(state.st_mode) and state.st_uid == writer and state.st_mtime > self._began_unix
+        return stat.S_ISREG(state.st_mode) and state.st_uid == os.getuid() and state.st_mtime > self._began_unix
 
     def close(self) -> None:
         """Remove it, with whatever is in it."""
@@ -92,8 +88,12 @@ def packed(subject: Subject, source: Path, folder: Path) -> File:
             raise CaptureFailed(f"{source} is not a trace: no plain file, or {state.st_size:,} bytes")
         opened = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(opened, "wb") as plain, gzip.GzipFile("", "wb", GZIP_LEVEL, plain, mtime=0) as compressed:
+            size = 0
             while chunk := raw.read(CHUNK_BYTES):
                 compressed.write(chunk)
+                size += len(chunk)
+                if size > LARGEST_RAW_BYTES:
+                    raise CaptureFailed(f"{source} grows while it is read: more than {LARGEST_RAW_BYTES:,} bytes")
     return File(
         path=str(target), size_bytes=target.stat().st_size, pid=subject.pid, rank=subject.rank, opens_with=VIEWERS
     )

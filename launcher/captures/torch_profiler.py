@@ -41,6 +41,11 @@ SLOWED = 1.25  # times the usual step: beyond it that is worth a word
 READ_SECONDS = 60.0  # of all ranks' traces
 
 
+def belongs_to_the_user(scene: Scene) -> bool:
+    """The endpoint, the profilers behind it and the folder of traces are."""
+    return True
+
+
 def available(request: Request, scene: Scene) -> None:
     """Raises what speaks against it: not armed, or something in it would hang with the job."""
     subjects = scene.wanted(request)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from perfwatch.checkups.checkup import Ability, armed, denied, possible
 from perfwatch.checkups.checkup_gpu import GpuCheckup, examine_binding
 from perfwatch.errors import NoSuchTarget
+from perfwatch.probes.bounds import ENVIRONMENT_BYTES
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.filesystem import Absent, Filesystem
 from perfwatch.probes.flight_recorder import NOT_ARMED
@@ -15,7 +16,7 @@ from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.process import ended, identify
 from perfwatch.probes.ptrace_access import access, explain
 from perfwatch.probes.readings import Process
-from perfwatch.storing.redaction import redact
+from perfwatch.storing.redaction import redact_command
 
 DEADLINE_SECONDS = 1.0
 NAMESPACES = ("pid", "mnt", "net", "user", "cgroup")
@@ -39,7 +40,7 @@ def examine_job(filesystem: Filesystem, pid: int, child: Caller, gpus: GpuChecku
         NoSuchTarget: there is no such process, or it is a zombie.
     """
     try:
-        process = identify(filesystem, pid, child, redact)
+        process = identify(filesystem, pid, child, redact_command)
         gone = ended(filesystem, process)
     except Unavailable as unavailable:
         raise NoSuchTarget(f"no process {pid}: {unavailable.reason}", "perfwatch ps lists the training jobs") from None
@@ -89,7 +90,10 @@ def open_memory(path: str) -> None:
 def _armed(filesystem: Filesystem, pid: int, child: Caller) -> Iterator[Ability]:
     try:
         environ = child.call(
-            filesystem.read_bytes, f"{filesystem.proc}/{pid}/environ", deadline_seconds=DEADLINE_SECONDS
+            filesystem.read_bytes,
+            f"{filesystem.proc}/{pid}/environ",
+            ENVIRONMENT_BYTES,
+            deadline_seconds=DEADLINE_SECONDS,
         )
     except Unavailable as unavailable:
         yield denied("steps", unavailable.reason, unavailable.advice)

@@ -8,7 +8,8 @@ import typer
 
 from perfwatch.errors import UsageError
 from perfwatch.gate import Hidden, Layers, MinMfu, Model, Params, Sequence, TokensPerStep, checked, gated
-from perfwatch.outlets.options import MetricsPort, Notify, wanted
+from perfwatch.outlets.options import MetricsCommand, MetricsPort, MetricsSocket, MetricsToken, Notify, wanted
+from perfwatch.outlets.wanted import Wanted
 
 if TYPE_CHECKING:
     from perfwatch.running.summary import Recorder
@@ -34,6 +35,9 @@ def attach(
     sequence: Sequence = None,
     min_mfu: MinMfu = None,
     metrics_port: MetricsPort = None,
+    metrics_socket: MetricsSocket = None,
+    metrics_token: MetricsToken = None,
+    metrics_command: MetricsCommand = False,
     notify: Notify = None,
 ) -> None:
     """Say why a running job makes no progress.
@@ -50,6 +54,7 @@ def attach(
       perfwatch attach 4242 --json | jq .summary
       perfwatch attach 4242 --watch
       perfwatch attach 4242 --watch --metrics-port 9123 --notify @webhook
+      perfwatch attach 4242 --watch --metrics-socket ~/.perfwatch/metrics
       perfwatch attach 4242 --params 8e9 --tokens-per-step 4e6 --min-mfu 35
     """
     from functools import partial
@@ -75,9 +80,11 @@ def attach(
             print_verdict(verdict, sys.stderr, folder)
             raise
 
-    outlets = wanted(metrics_port, notify)
-    if outlets and not watch:
-        raise UsageError("--metrics-port and --notify are for a watch that stays", "add --watch")
+    outlets = wanted(metrics_port, metrics_socket, metrics_token, metrics_command, notify)
+    if not watch:
+        if outlets.metrics is not None or notify is not None:
+            raise UsageError("--metrics-port and --notify are for a watch that stays", "add --watch")
+        outlets = Wanted()  # $PERFWATCH_NOTIFY is for those that stay
 
     def opened(session: "Session", folder: Path | None, recorder: "Recorder | None") -> Outlets:
         tell = partial(say, sys.stderr)

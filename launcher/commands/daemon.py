@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from perfwatch.outlets.options import MetricsPort, Notify, wanted
+from perfwatch.outlets.options import MetricsCommand, MetricsPort, MetricsSocket, MetricsToken, Notify, wanted
 
 
 def daemon(
@@ -42,11 +42,14 @@ def daemon(
     ] = 60.0,
     every: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="How often new jobs are looked for.")] = 5.0,
     metrics_port: MetricsPort = None,
+    metrics_socket: MetricsSocket = None,
+    metrics_token: MetricsToken = None,
+    metrics_command: MetricsCommand = False,
     notify: Notify = None,
 ) -> None:
     """Watch every training job of this machine, as it appears.
 
-    Each job gets a watch and a recording of its own; one that a perfwatch run watches is left to it. When all recordings
+    Each job gets a watch and a recording of its own; one that a perfwatch run of your own watches is left to it. When all recordings
     together exceed the budget the oldest calm ones are removed first. Notebooks are left alone. Root sees the jobs of
     everybody, others see their own. SIGTERM completes the recordings and ends it; the jobs are never touched.
 
@@ -54,11 +57,16 @@ def daemon(
     Examples:
       perfwatch daemon
       sudo perfwatch daemon --metrics-port 9123 --notify @/etc/perfwatch/webhook
+      sudo perfwatch daemon --metrics-port 0.0.0.0:9123 --metrics-token @token
+      curl -H "Authorization: Bearer $(cat token)" http://NODE:9123/metrics
       sudo perfwatch daemon --slurm-job 4711 --user ann --readable-by ann --directory /srv/4711
       systemctl start perfwatch          with scripts/deploy/perfwatch.service
     """
     from perfwatch.daemon.serving import Wishes, serve, uid_of
 
     reader = uid_of(readable_by, "--readable-by")
-    wishes = Wishes(directory, disk_budget, patience, every, uid_of(user), slurm_job, reader)
-    serve(wishes, wanted(metrics_port, notify), sys.stderr)
+    serve(
+        Wishes(directory, disk_budget, patience, every, uid_of(user), slurm_job, reader),
+        wanted(metrics_port, metrics_socket, metrics_token, metrics_command, notify),
+        sys.stderr,
+    )

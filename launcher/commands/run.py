@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from perfwatch.gate import Hidden, Layers, Model, Params, Sequence, TokensPerStep
-from perfwatch.outlets.options import MetricsPort, Notify, wanted
+from perfwatch.outlets.options import MetricsCommand, MetricsPort, MetricsSocket, MetricsToken, Notify, wanted
 
 # Everything after the options belongs to the command, whatever it looks like.
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}
@@ -31,6 +31,9 @@ def run(
         str, typer.Option(metavar="all|rt", help="rt: SIGUSR1 and SIGUSR2 are the job's alone.")
     ] = "all",
     metrics_port: MetricsPort = None,
+    metrics_socket: MetricsSocket = None,
+    metrics_token: MetricsToken = None,
+    metrics_command: MetricsCommand = False,
     notify: Notify = None,
     arm: Annotated[
         str,
@@ -60,6 +63,7 @@ def run(
       perfwatch run -- torchrun --nproc-per-node 8 train.py
       srun -n8 perfwatch run -- python train.py   one of a node's watches
       perfwatch run --metrics-port 9123 --notify @webhook -- python train.py
+      perfwatch run --metrics-port 9123 --metrics-token @token -- python train.py
       kill -RTMIN+8 $(pgrep -of 'perfwatch run')  what does it look like now?
       kill -RTMIN+9 $(pgrep -of 'perfwatch run')  a torch trace of a few steps
       perfwatch run --capture-on slow -- python train.py
@@ -89,7 +93,7 @@ def run(
         session=session.absolute() if session else None,
         patience_seconds=patience,
         trigger_signals=trigger_signal,
-        outlets=wanted(metrics_port, notify),
+        outlets=wanted(metrics_port, metrics_socket, metrics_token, metrics_command, notify),
         arm=arm,
         capture_on=on if capture_on else (),
         model=Model(params, tokens_per_step, layers, hidden, sequence).conditions(),

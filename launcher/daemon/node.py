@@ -10,6 +10,7 @@ import msgspec
 from perfwatch.control import find_watcher
 from perfwatch.daemon.housekeeping import tidy
 from perfwatch.daemon.scanner import Found, Scanner
+from perfwatch.daemon.shares import Shares
 from perfwatch.daemon.ward import Terms, Ward
 from perfwatch.outlets.metrics import MetricsServer
 from perfwatch.outlets.notifier import Notifier
@@ -20,9 +21,10 @@ from perfwatch.running.channel import Message
 
 SCAN_SECONDS = 5.0
 TURN_SECONDS = 1.0
-MOST_WATCHED = 32
+MOST_WATCHED = 32  # and of one user no more than there are places left beside: 16 where it is alone
 MOST_ADOPTED = 2  # in one scan: the first look at a job is the most expensive one
 SHORTEST_AGAIN_SECONDS, LONGEST_AGAIN_SECONDS = 10.0, 600.0  # after a watch that ended early
+ASK_BUDGET_SECONDS = 1.0  # in one scan, for finding out whether a job is watched by another perfwatch
 TIDY_SECONDS, TIDY_DEADLINE_SECONDS = 60.0, 30.0
 SHOWN_SECONDS = 300.0  # the last word about a job that has ended stays in the metrics
 LEAVE_SECONDS = 8.0  # what watches get to complete their recordings
@@ -72,6 +74,8 @@ class Node:
         self._over: set[Key] = set()
         self._shown: dict[str, float] = {}
         self._said: set[str] = set()
+        self._shares = Shares(clock)
+        self._asked: dict[Key, float] = {}  # when it was last found out whether another perfwatch watches it
         self._scan_due = self._tidy_due = 0.0
         self._adopted = 0
         self._bytes = 0
@@ -117,31 +121,51 @@ class Node:
         self._failures = {key: failure for key, failure in self._failures.items() if key in there}
         if self._scanner.hidden:
             self._once(f"{self._scanner.hidden} Python processes of other users cannot be looked into: run it as root")
-        adopted = 0
-        for one in found:
-            if adopted < MOST_ADOPTED and self._wanted(one, now):
-                adopted += self._adopt(one, now)
+        for uid in self._scanner.delayed:
+            self._once(f"uid {uid} has more new processes than one scan has time for: its jobs are found later")
+        self._asked = {key: at for key, at in self._asked.items() if key in there}
+        self._adopt_some(found, now)
         self._candidates = there
         for ward in self.wards.values():
             if not ward.leaving and self._watched_by(ward.found.root.pid) is not None:
                 self._say(f"pid {ward.found.root.pid}: handed over to the perfwatch run that watches it now")
                 ward.leave()
 
-    def _wanted(self, found: Found, now: float) -> bool:
+    def _adopt_some(self, found: list[Found], now: float) -> None:
+        """Adopt jobs that nobody watches, a few at a time, the users in turn."""
+        waiting: dict[int, list[Found]] = {}
+        for one in found:
+            if self._is_open(one, now):
+                waiting.setdefault(one.root.uid or 0, []).append(one)
+        for queue in waiting.values():
+            queue.sort(key=lambda one: self._asked.get(one.key, 0.0))
+        adopted = 0
+        for one in self._shares.turns(waiting, ASK_BUDGET_SECONDS):
+            if self._has_room(one):
+                self._asked[one.key] = now
+                adopted += self._is_unwatched(one) and self._adopt(one, now)
+            if adopted == MOST_ADOPTED:
+                return
+
+    def _is_open(self, found: Found, now: float) -> bool:
         failure = self._failures.get(found.key)
         if found.key in self.wards or found.key in self._over or found.key not in self._candidates:
             return False
-        if failure is not None and now < failure.due:
-            return False
-        above = set().union(*(self._scanner.ancestors(pid) for pid in (found.root.pid, *found.trainers)))
+        return failure is None or now >= failure.due
+
+    def _has_room(self, found: Found) -> bool:
+        """True while more places are free than this job's user holds: no number of jobs of one user fills all of them."""
+        held = sum(ward.found.root.uid == found.root.uid for ward in self.wards.values())
+        if held < MOST_WATCHED - len(self.wards):
+            return True
+        self._once(f"uid {found.root.uid}: {held} jobs are watched; more are not, to leave room for other users")
+        return False
+
+    def _is_unwatched(self, found: Found) -> bool:
+        above = self._scanner.ancestors(found.root.pid, *found.trainers)
         if any(ward.roots & above for ward in self.wards.values()):
             return False  # a part of a job that is watched already
-        if self._watched_by(found.trainers[0]) is not None:
-            return False
-        if len(self.wards) >= MOST_WATCHED:
-            self._once(f"{MOST_WATCHED} jobs are watched; more are not")
-            return False
-        return True
+        return self._watched_by(found.trainers[0]) is None
 
     def _adopt(self, found: Found, now: float) -> bool:
         try:

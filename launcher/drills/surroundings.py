@@ -132,7 +132,9 @@ def _after_death(clean: Callable[[], object]) -> None:
             os.write(ready_write, b"!")
             for descriptor in (0, 1, 2):
                 os.dup2(os.open(os.devnull, os.O_RDWR), descriptor)  # whoever reads the drill's output must see its end
-            select.select([watched], [], [])
+            ended = select.poll()
+            ended.register(watched, select.POLLIN)
+            ended.poll()
             _persist(clean)
         else:
             os.read(ready_read, 1)

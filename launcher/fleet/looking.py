@@ -18,6 +18,7 @@ from perfwatch.linux import volunteer_for_the_oom_killer
 from perfwatch.outlets.own_cost import cpu_seconds
 from perfwatch.probes.deadline import KillableChild
 from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.guest import Guests
 from perfwatch.session import SNAPSHOT, Session, this_machine
 from perfwatch.triage.fleet.compacting import compact, numbered
 from perfwatch.triage.fleet.snapshot import JobView, Snapshot
@@ -94,13 +95,20 @@ class JobLook:
             created=time.time(),
             mode=SNAPSHOT,
             machine=this_machine(),
-            command=found.tops[0].command,
+            command=found.command,
             root_pids=tuple(pids),
             conditions={"patience_seconds": patience_seconds, "world_size": found.job.world_size},
         )
         self._recorder, self._folder, _ = open_recorder(None, self._session, child)
-        place = find_place(pids[0])
-        self._watch = watch(pids, self._session, recorder=self._recorder, agent_folder=place, eager=True)
+        self._guests = Guests()
+        armed = find_place(pids[0], guests=self._guests)
+        self._watch = watch(
+            pids,
+            self._session,
+            recorder=self._recorder,
+            agent_folder=armed.folder if armed is not None else None,
+            eager=True,
+        )
         for process in found.tops:
             self._watch.look.expect(process)
 
@@ -149,6 +157,7 @@ class JobLook:
     def close(self) -> None:
         """End our own children and the recording."""
         self._watch.close()
+        self._guests.close()
         if self._recorder is not None:
             self._recorder.close()
 

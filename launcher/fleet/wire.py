@@ -16,14 +16,15 @@ from collections.abc import Iterable
 
 import msgspec
 
-from perfwatch.storing.damage import DAMAGED
+from perfwatch.probes.bounds import LATEST_CREATED, is_rank
+from perfwatch.recording import check_ranks
+from perfwatch.storing.damage import DAMAGED, check_numbers
 from perfwatch.triage.fleet.snapshot import SCHEMA, Snapshot
 
 MARK = "perfwatch-snapshot"
 DATA_CHARACTERS = 768  # of a line: srun cuts longer ones than 1,024
 LONGEST_ANSWER_BYTES = 8 * 2**20  # of one host, as it travels
 LONGEST_SNAPSHOT_BYTES = 64 * 2**20  # unpacked: 16 jobs of 4 MiB
-MOST_RANK = 2**20  # nobody trains on more
 NONCE = re.compile(r"[0-9a-f]{8,32}")
 _LINE = re.compile(
     rf"{MARK} ([0-9a-f]{{8,32}}) (\d{{1,6}}) (\d{{1,6}}) ([0-9a-f]{{8}}) ([A-Za-z0-9+/=]{{1,{DATA_CHARACTERS}}})"
@@ -80,6 +81,10 @@ def _unpacked(text: str, check: str) -> Snapshot:
         raise Garbled(f"its answer unpacks to more than {LONGEST_SNAPSHOT_BYTES // 2**20} MiB")
     try:
         snapshot = _DECODER.decode(data)
+        check_numbers(data)
+        for view in snapshot.jobs:
+            for record in view.records:
+                check_ranks(record.reading)
     except DAMAGED as error:
         raise Garbled(f"its answer is not what a snapshot is: {error}") from None
     _check(snapshot)
@@ -90,9 +95,12 @@ def _check(snapshot: Snapshot) -> None:
     """What the types alone do not say."""
     if snapshot.schema != SCHEMA:
         raise Garbled(f"it speaks {snapshot.schema[:40]}, this perfwatch {SCHEMA}: use one version on all hosts")
+    created = [snapshot.made, *(view.session.created for view in snapshot.jobs)]
+    if not all(0.0 <= at < LATEST_CREATED for at in created):
+        raise Garbled("its clock shows a time that cannot be")
     for view in snapshot.jobs:
         times = [view.end, *(record.at for record in view.records)]
         if any(not math.isfinite(at) or at < 0.0 or at > view.end + 1.0 for at in times):
             raise Garbled("its readings lie outside of the time that it looked")
-        if any(not 0 <= rank < MOST_RANK for rank in view.ranks) or (view.identity.world_size or 1) > MOST_RANK:
+        if not all(map(is_rank, (*view.ranks, view.identity.world_size))):
             raise Garbled("it names ranks that cannot be")

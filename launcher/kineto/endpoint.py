@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from perfwatch.control import bind_privately
 from perfwatch.kineto.protocol import LONGEST_DATAGRAM_BYTES, Poll, answer, parse, registered
 from perfwatch.running.channel import Message
 from perfwatch.running.lock import start_ticks
@@ -51,9 +52,7 @@ class Endpoint:
         self._offers: dict[int, tuple[str, float]] = {}
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        self._socket.bind(address)
-        if isinstance(address, str):
-            os.chmod(address, 0o600)
+        bind_privately(self._socket, address)
 
     def fileno(self) -> int:
         """For poll()."""

@@ -3,6 +3,7 @@
 They come with CUDA, with the Nsight packages, with Debian, and nsys also inside Nsight Compute; often none is on PATH.
 """
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -85,6 +86,19 @@ def find(name: str, environment: Mapping[str, str], run: Run, root: Path = Path(
     )
 
 
+def armed_tool(
+    name: str, facts: Mapping[str, str], environment: Mapping[str, str], run: Run, root: Path = Path("/")
+) -> Tool:
+    """The nsys or ncu that a job says it was started with, where we would find that very one ourselves; otherwise ours.
+
+    That a job names a program is no reason to run it.
+    """
+    told = facts.get(name, "")
+    if any(str(path) == told for path in _candidates(name, environment, root)):
+        return Tool(name, told, tuple(int(part) for part in re.findall(r"\d{1,9}", facts.get("version", ""))[:4]))
+    return find(name, environment, run, root)
+
+
 def options(tool: Tool, run: Run, verb: str = "") -> frozenset[str]:
     """The long options that this version's own help lists, for a verb of nsys (``start``) or for ncu as a whole.
 
@@ -125,7 +139,7 @@ def _candidates(name: str, environment: Mapping[str, str], root: Path) -> Iterat
         return
     seen = set()
     for path in _everywhere(name, environment, root):
-        if path.is_file() and path.resolve() not in seen:
+        if os.path.isfile(path) and path.resolve() not in seen:  # a folder of PATH may be closed to us
             seen.add(path.resolve())
             yield path.absolute()
 

@@ -6,10 +6,10 @@ without ncu can be no shorter than the time for which kernels are resident in a 
 """
 
 from collections.abc import Callable
-from pathlib import Path
 
 from perfwatch.captures.armed import read_armed
 from perfwatch.nsight.ncu_session import KIND
+from perfwatch.probes.agent_folder import AgentFolder
 from perfwatch.running.summary import WARM_UP_STEPS, Tally
 from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.cards.whose import cards_of
@@ -29,7 +29,7 @@ class FirstSteps:
         place: the job's place, where ``run --arm ncu`` wrote that it did.
     """
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: AgentFolder) -> None:
         facts = read_armed(place).get(KIND)
         self._due = facts is not None and "attaches" not in facts  # ncu comes for a window alone
         self._since: float | None = None

@@ -21,6 +21,7 @@ from perfwatch.captures.armed import read_armed, write_armed
 from perfwatch.errors import CaptureUnavailable
 from perfwatch.nsight import placeholder
 from perfwatch.nsight.finding import Run, Tool, find, options
+from perfwatch.probes.agent_folder import AgentFolder
 
 KIND = "nsys"
 TRACES = "cuda,nvtx"
@@ -75,7 +76,7 @@ def _of_another(place: Path) -> dict[str, str]:
     """What nsys gave the placeholder of the launcher that came first, once it has."""
     ends = time.monotonic() + LAUNCH_SECONDS
     while (place / _ARMING).exists() and time.monotonic() < ends:
-        facts = read_armed(place).get(KIND)
+        facts = read_armed(AgentFolder(place)).get(KIND)
         if facts is not None:
             given: dict[str, str] = json.loads((Path(facts["tmpdir"]) / placeholder.ENVIRONMENT).read_text())
             return given

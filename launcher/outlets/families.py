@@ -50,7 +50,10 @@ def _verdicts(jobs: list[Snapshot]) -> Iterator[Metric]:
     )
     told = CounterMetricFamily("perfwatch_verdicts", "Verdicts told, by state.", labels=["session", "state"])
     for job in jobs:
-        info.add_metric([job.session], {"mode": job.mode, "root_pid": str(job.root_pid), "command": job.command})
+        info.add_metric(
+            [job.session],
+            {"mode": job.mode, "root_pid": str(job.root_pid)} | ({"command": job.command} if job.command else {}),
+        )
         for name in STATES if job.state else ():
             state.add_metric([job.session, name], float(name == job.state))
         if job.state:

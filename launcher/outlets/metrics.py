@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import msgspec
 
 from perfwatch.outlets.snapshot import NodeSnapshot, Snapshot
+from perfwatch.outlets.wanted import MetricsWanted, remove_socket
 from perfwatch.running.channel import Channel
 from perfwatch.running.helper import Helper
 
@@ -15,17 +16,18 @@ class MetricsServer:
     """Serves the snapshots that it is given. ``news()`` says what became of it.
 
     Args:
-        address: where to listen.
-        port: 0 takes a free one.
+        wanted: where, for whom, and whether command lines are shown.
     """
 
-    def __init__(self, address: str, port: int) -> None:
-        self.port: int | None = None  # once it listens
-        self._helper = Helper("perfwatch-metric", lambda channel: _serve(channel, address, port))
+    def __init__(self, wanted: MetricsWanted) -> None:
+        self.address = ""  # once it listens, as a scraper writes it
+        self._wanted = wanted
+        self._helper = Helper("perfwatch-metric", lambda channel: _serve(channel, wanted))
 
     def put(self, snapshot: Snapshot) -> None:
-        """Replace what is known of a session."""
-        self._helper.send({"snapshot": msgspec.to_builtins(snapshot)})
+        """Replace what is known of a session. A command line is another user's secret unless it is asked for."""
+        shown = snapshot if self._wanted.command else msgspec.structs.replace(snapshot, command="")
+        self._helper.send({"snapshot": msgspec.to_builtins(shown)})
 
     def put_node(self, node: NodeSnapshot) -> None:
         """Replace what is known of the node."""
@@ -43,21 +45,24 @@ class MetricsServer:
         """Sentences for the user."""
         said = []
         for message in self._helper.hear():
-            self.port = message.get("port", self.port)
+            self.address = message.get("address", self.address)
             said += [message["say"]] if "say" in message else []
         return said
 
     def close(self) -> None:
         """Stop serving."""
         self._helper.close()
+        if self._wanted.socket is not None and self.address:
+            remove_socket(self._wanted.socket)
 
 
-def _serve(channel: Channel, address: str, port: int) -> None:
+def _serve(channel: Channel, wanted: MetricsWanted) -> None:
     """Runs in the helper, which alone pays for the import (100 ms)."""
-    from prometheus_client import CollectorRegistry, Metric, start_http_server
+    from prometheus_client import CollectorRegistry, Metric
     from prometheus_client.registry import Collector
 
     from perfwatch.outlets.families import families
+    from perfwatch.outlets.metrics_endpoint import serve_metrics
 
     latest: dict[str, Snapshot] = {}
     nodes: list[NodeSnapshot] = []  # the newest, where there is one
@@ -68,20 +73,16 @@ def _serve(channel: Channel, address: str, port: int) -> None:
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Jobs())
-    where = f"{address}:{port}" if ":" not in address else f"[{address}]:{port}"
     refused = listening = False
     while not channel.closed:
         if not listening:
             try:
-                server, _ = start_http_server(port, addr=address, registry=registry)
+                address = serve_metrics(wanted, registry)
                 listening = True
-                number = server.server_port
-                channel.send(
-                    {"port": number, "say": f"metrics are served on http://{where.rpartition(':')[0]}:{number}/metrics"}
-                )
+                channel.send({"address": address, "say": f"metrics are served on {address}"})
             except OSError as error:
                 if not refused:
-                    channel.send({"say": _refusal(where, error)})
+                    channel.send({"say": _refusal(wanted, error)})
                 refused = True
         for message in channel.receive(None if listening else AGAIN_SECONDS):
             if "snapshot" in message:
@@ -92,8 +93,15 @@ def _serve(channel: Channel, address: str, port: int) -> None:
             latest.pop(message.get("drop", ""), None)
 
 
-def _refusal(where: str, error: OSError) -> str:
+def _refusal(wanted: MetricsWanted, error: OSError) -> str:
+    address = f"[{wanted.address}]" if ":" in wanted.address else wanted.address
+    where = str(wanted.socket) if wanted.socket is not None else f"{address}:{wanted.port}"
+    other = (
+        "another path: --metrics-socket PATH"
+        if wanted.socket is not None
+        else "another port: --metrics-port PORT; any free one: --metrics-port 0"
+    )
     return (
         f"no metrics on {where}: {error.strerror or error}; the job and its watch go on, and it is tried again every "
-        f"{AGAIN_SECONDS:.0f} s (another port: --metrics-port PORT; any free one: --metrics-port 0)"
+        f"{AGAIN_SECONDS:.0f} s ({other})"
     )

@@ -131,8 +131,8 @@ class Outlets:
 
 def open_metrics(wanted: Wanted, say: Callable[[str], None]) -> MetricsServer | None:
     """The server, if one was asked for and its process can be started."""
-    where = wanted.metrics
-    return None if where is None else _opened("metrics are served", lambda: MetricsServer(*where), say)
+    metrics = wanted.metrics
+    return None if metrics is None else _opened("metrics are served", lambda: MetricsServer(metrics), say)
 
 
 def open_notifier(wanted: Wanted, say: Callable[[str], None]) -> Notifier | None:

@@ -27,7 +27,10 @@ class Card(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One job. Times are unix time. state is empty before the first verdict; ``told``: how often each state was told."""
+    """One job. Times are unix time. state is empty before the first verdict; ``told``: how often each state was told.
+
+    command: empty where it is not to be served.
+    """
 
     session: str
     mode: str

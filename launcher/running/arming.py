@@ -1,24 +1,35 @@
 """The environment of the child: the agent, and what torch and NCCL offer to who asks. What the user has set stays."""
 
 import os
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from perfwatch.kineto.keeper import arm
+from perfwatch.kineto.keeper import Keeper, arm
 from perfwatch.probes.group_variables import AGENT_VARIABLE, free_port
 from perfwatch.running.lock import Place
 from perfwatch.running.request import Request
+from perfwatch.running.trouble import reason
 
 AGENT_FOLDER = Path(__file__).parents[1] / "agent"
 GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))  # NVIDIA, AMD, either of them in WSL
 YAMA_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 
+@dataclass(frozen=True)
+class Start:
+    """How the job starts. ``words``: lines for stderr. ``keeper``: the processes that keep the profilers' endpoint."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    words: tuple[str, ...] = ()
+    keeper: Keeper | None = None
+
+
 def equipped(
     request: Request, environment: Mapping[str, str], place: Place, drivers: Sequence[Path] = GPU_DRIVERS
-) -> tuple[tuple[str, ...], Mapping[str, str]]:
-    """How the job of a request starts: its command and its environment.
+) -> Start:
+    """How the job of a request starts. A part that cannot be armed is left out, and a line says why.
 
     Args:
         request: what the user asked for.
@@ -26,21 +37,46 @@ def equipped(
         place: the job's place, where the agent and the profilers' endpoints have their folders.
         drivers: files of which one is there where there is a GPU.
     """
+    start = Start(request.command, environment)
+    failures = []
+    for name, part in _parts(request, place, any(driver.exists() for driver in drivers)):
+        try:
+            start = part(start)
+        except Exception as error:  # of whatever kind: the job is what counts
+            failures.append(f"{name}: {reason(error)}")
+    if failures:
+        line = f"perfwatch: not armed with {', '.join(failures)}; the job runs without"
+        start = replace(start, words=(*start.words, line))
+    return start
+
+
+def _parts(request: Request, place: Place, gpus: bool) -> list[tuple[str, Callable[[Start], Start]]]:
+    """What a request arms the job with: the name of each part, and what adds it to the start."""
+    parts: list[tuple[str, Callable[[Start], Start]]] = []
     if request.agent:
         # Launchers of one job stand below one parent; whichever of them watches is its descendant.
-        environment = armed(environment, place.folder, os.getppid() if place.shared else os.getpid())
-    environment = armed_groups(environment)
-    gpus = any(driver.exists() for driver in drivers)
-    if request.arm == "none" or (request.arm == "torch" and gpus and not request.agent):
-        return request.command, environment
-    if request.arm == "torch":
-        return request.command, arm(environment, place.folder, later=gpus)
+        tracer = os.getppid() if place.shared else os.getpid()
+        parts.append(
+            ("the agent", lambda start: replace(start, environment=armed(start.environment, place.folder, tracer)))
+        )
+    parts.append(("NCCL's status port", lambda start: replace(start, environment=armed_groups(start.environment))))
+    if request.arm == "torch" and (request.agent or not gpus):
+        parts.append(("torch", lambda start: _with_torch(start, place, later=gpus)))
+    elif request.arm not in ("none", "torch"):
+        parts.append((request.arm, lambda start: _with_nsight(start, request.arm, place)))
+    return parts
+
+
+def _with_torch(start: Start, place: Place, later: bool) -> Start:
+    environment, keeper = arm(start.environment, place.folder, later)
+    return replace(start, environment=environment, keeper=keeper)
+
+
+def _with_nsight(start: Start, kind: str, place: Place) -> Start:
     from perfwatch.nsight.arming import prepare  # the launcher is small without it
 
-    prepared = prepare(request.arm, request.command, environment, place.folder)
-    for line in prepared.words if not request.quiet else ():
-        print(line, file=sys.stderr, flush=True)
-    return prepared.command, prepared.environment
+    prepared = prepare(kind, start.command, start.environment, place.folder)
+    return replace(start, command=prepared.command, environment=prepared.environment, words=prepared.words)
 
 
 def armed(

@@ -1,9 +1,11 @@
 """The line between the launcher and its watcher: small JSON messages that never block either side."""
 
+import contextlib
 import json
-import select
 import socket
 from typing import Any
+
+from perfwatch.probes.readable import readable
 
 LONGEST_MESSAGE_BYTES = 64 * 1024  # well under the kernel's default socket buffer (208 KiB)
 
@@ -29,13 +31,9 @@ class Channel:
         return self._socket.fileno()
 
     def send(self, message: Message) -> None:
-        """Send if there is room."""
-        try:
+        """Send if there is room. ``receive`` finds that the other side is gone, after the last message from there."""
+        with contextlib.suppress(OSError):
             self._socket.send(json.dumps(message).encode()[:LONGEST_MESSAGE_BYTES], socket.MSG_NOSIGNAL)
-        except BlockingIOError:
-            pass
-        except OSError:
-            self.closed = True
 
     def receive(self, timeout_seconds: float | None = 0.0) -> list[Message]:
         """What has arrived, after waiting up to ``timeout_seconds`` (None: for as long as it takes).
@@ -43,7 +41,7 @@ class Channel:
         Sets ``closed`` when the other side is gone.
         """
         if timeout_seconds is None or timeout_seconds > 0:
-            select.select([self._socket], [], [], timeout_seconds)
+            readable(timeout_seconds, self._socket)
         messages: list[Message] = []
         while True:
             try:

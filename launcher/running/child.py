@@ -1,17 +1,20 @@
 """The child of ``run``: started as the shell would have started it, and an end that mirrors its end."""
 
+import contextlib
 import errno
 import os
 import resource
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
 from perfwatch import linux
-from perfwatch.running.forwarding import SHARED_TRIGGERS, TRIGGERS
+from perfwatch.running.forwarding import SHARED_TRIGGERS, TRIGGERS, may_be_for_the_job
 
 # Python ignores these at its own start; the child gets what a program expects.
 RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
+# A process, memory or descriptors are lacking, or room for our variables: what exec alone may still have.
+LACKING = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.E2BIG})
 SHORT_SECONDS = 2.0  # a watcher is up after 0.3 s, and later on a busy machine
 
 
@@ -21,15 +24,38 @@ def start(command: Sequence[str], environment: Mapping[str, str], signals: linux
     Raises:
         OSError: it is missing or cannot be executed.
     """
-    if not command[0]:  # a variable of a script that is not set
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    _check_name(command[0])
     try:
         return _spawn(command, environment, signals)
     except OSError as error:
         if error.errno != errno.ENOEXEC:  # a script without ``#!`` line, which shells and env(1) give to sh
             raise
-    path = next((path for path in _candidates(command[0], environment) if os.access(path, os.X_OK)), command[0])
-    return _spawn(("/bin/sh", path, *command[1:]), environment, signals)
+    return _spawn(("/bin/sh", _executable(command[0], environment), *command[1:]), environment, signals)
+
+
+def become(command: Sequence[str], environment: Mapping[str, str], mask: Iterable[int]) -> NoReturn:
+    """Replace this process by the command, which so needs no process of its own.
+
+    Args:
+        command: what the user typed.
+        environment: as we got it.
+        mask: the signal mask that we got.
+
+    Raises:
+        OSError: it is missing or cannot be executed.
+    """
+    _check_name(command[0])
+    for number in RESTORED:
+        signal.signal(number, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    try:
+        os.execvpe(command[0], list(command), environment)
+    except OSError as error:
+        if error.errno != errno.ENOEXEC:
+            raise
+    os.execve("/bin/sh", ("/bin/sh", _executable(command[0], environment), *command[1:]), environment)
 
 
 def wait_plainly(child: int) -> int:
@@ -46,13 +72,22 @@ def wait_plainly(child: int) -> int:
         signal.SIGTTIN,
         signal.SIGTTOU,
     }
+    leads_session = linux.leads_session()
     while True:
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid == child:
             return status
-        number = signal.sigwait(signal.valid_signals())
-        if number != signal.SIGCHLD and number not in own:
-            os.kill(child, number)  # not reaped yet, so the pid is still the child's
+        got = signal.sigwaitinfo(signal.valid_signals())
+        arrival = linux.Arrival(got.si_signo, got.si_code, got.si_pid)
+        if (
+            arrival.number != signal.SIGCHLD
+            and arrival.number not in own
+            and may_be_for_the_job(arrival, leads_session)
+        ):
+            with contextlib.suppress(
+                PermissionError
+            ):  # it has changed its user: the sender would have been refused too
+                os.kill(child, arrival.number)  # not reaped yet, so the pid is still the child's
 
 
 def end_as(status: int) -> NoReturn:
@@ -71,6 +106,15 @@ def end_as(status: int) -> NoReturn:
 
 def _spawn(command: Sequence[str], environment: Mapping[str, str], signals: linux.SignalFile) -> int:
     return os.posix_spawnp(command[0], list(command), environment, setsigmask=signals.original_mask, setsigdef=RESTORED)
+
+
+def _check_name(name: str) -> None:
+    if not name:  # a variable of a script that is not set
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+
+def _executable(name: str, environment: Mapping[str, str]) -> str:
+    return next((path for path in _candidates(name, environment) if os.access(path, os.X_OK)), name)
 
 
 def _candidates(name: str, environment: Mapping[str, str]) -> list[str]:

@@ -1,7 +1,6 @@
 """What the ranks' flight recorders wrote into the folder of a run that failed goes into its session: it is the user's."""
 
 import os
-import shutil
 import stat
 from pathlib import Path
 
@@ -17,12 +16,30 @@ def keep_dumps(place: Path, session: Path) -> list[Path]:
     for path in sorted(place.glob(f"{DUMP_PREFIX}*"))[:MOST_DUMPS]:
         target = session / FOLDER / path.name
         try:
-            state = os.lstat(path)
-            if not stat.S_ISREG(state.st_mode) or state.st_size > MOST_DUMP_BYTES:
-                continue
+            data = _dump(path)
             target.parent.mkdir(mode=0o700, exist_ok=True)
-            shutil.copyfile(path, target)
+            with open(target, "xb", opener=_private) as copy:
+                copy.write(data)
         except OSError:
             continue
         kept.append(target)
     return kept
+
+
+def _dump(path: Path) -> bytes:
+    """The file of that name, itself and whole. Raises OSError for a link, a pipe, a device and a file that is too large.
+
+    The job may replace or extend the file at any time, so the open file is asked, and the read is bounded.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(f"{path} is no regular file")
+        data = file.read(MOST_DUMP_BYTES + 1)
+    if len(data) > MOST_DUMP_BYTES:
+        raise OSError(f"{path} has more than {MOST_DUMP_BYTES} bytes")
+    return data
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)

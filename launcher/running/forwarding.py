@@ -18,6 +18,17 @@ TRIGGERS = {
     REALTIME_MINIMUM + 10: "kernels",
 }
 SHARED_TRIGGERS = {signal.SIGUSR1: "timeline", signal.SIGUSR2: "kernels"}  # schedulers and frameworks use them too
+# What the kernel sends, by who gets it. A terminal's keys, stops and new sizes go to a whole process group: the job has them.
+_OF_THE_GROUP = frozenset(
+    {signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGWINCH}
+)
+# A terminal that hangs up tells the session leader alone. Any other process gets these two as a member of a group: when the
+# leader ends, or when the group is orphaned while a member is stopped.
+_OF_THE_LEADER = frozenset({signal.SIGHUP, signal.SIGCONT})
+_OF_OUR_OWN_DOING = frozenset(
+    {signal.SIGCHLD, signal.SIGPIPE, signal.SIGXCPU, signal.SIGXFSZ, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE}
+    | {signal.SIGILL, signal.SIGTRAP, signal.SIGSYS, signal.SIGABRT}
+)
 
 
 @dataclass(frozen=True)
@@ -34,6 +45,7 @@ def decide(
     reached_group: Callable[[], bool],
     catching: Callable[[int], tuple[int, ...]],
     trigger_signals: str = "all",
+    leads_session: bool = False,
 ) -> Decision:
     """What to do with one signal.
 
@@ -44,10 +56,11 @@ def decide(
             a terminal, ``systemctl stop``).
         catching: the topmost processes of the job that have a handler for this number.
         trigger_signals: "all", or "rt" to leave SIGUSR1 and SIGUSR2 to the job.
+        leads_session: True if we are the leader of our session, which a terminal tells that it hangs up.
     """
     if arrival.number in TRIGGERS:
         return Decision(trigger=TRIGGERS[arrival.number])
-    if arrival.from_kernel or reached_group():
+    if reached_group() or not may_be_for_the_job(arrival, leads_session):
         return Decision()
     shared = SHARED_TRIGGERS.get(signal.Signals(arrival.number)) if arrival.number < REALTIME_MINIMUM else None
     if shared is None:
@@ -57,6 +70,19 @@ def decide(
         return Decision(forward_to=(child,) if child in handlers else handlers)
     # Nobody catches it: passed on, it would kill the job.
     return Decision(trigger=shared if trigger_signals == "all" else None)
+
+
+def may_be_for_the_job(arrival: Arrival, leads_session: bool) -> bool:
+    """True if without us the job would have got this signal, which it has not got by itself.
+
+    Of another process any signal may be. Of the kernel those are that it sends to one process: a hang-up, and a timer or an
+    owner of a file that our parent has set before it became us.
+    """
+    if not arrival.from_kernel:
+        return True
+    if arrival.number in _OF_THE_LEADER:
+        return leads_session
+    return arrival.number not in _OF_THE_GROUP | _OF_OUR_OWN_DOING
 
 
 def catchers(root: int, number: int, proc: Path = Path("/proc")) -> tuple[int, ...]:

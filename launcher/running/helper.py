@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from perfwatch import linux
+from perfwatch.probes.sessions import start_session
 from perfwatch.running.channel import Channel, Message
 
 REAP_TRIES = 20  # of a millisecond each
@@ -74,7 +75,7 @@ class Helper:
 def _become(name: str, parent: int, channel: Channel, serve: Callable[[Channel], None], keep: bool) -> NoReturn:
     status = 1
     try:
-        os.setsid()  # the terminal's signals are not for us
+        start_session()
         if not keep:
             linux.die_with_parent(parent)
         linux.set_name(name)

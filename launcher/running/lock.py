@@ -6,8 +6,8 @@ that a launcher started. One ``perfwatch run`` has a place of its own. With one 
 root; when it ends the next one takes over. Whoever is there holds a lock on a file of it: containers may share the memory
 and not see each other's processes.
 
-The homes of these places are open to everybody, so what is there is believed as far as its owner could know it: a place of
-ours or of root's; for root that of any user, and then only about this user's processes.
+Only a place of our own user is believed. Of another user's, root learns where the agent of that user's job writes, and nothing else:
+a guest (``perfwatch.probes.guest``) looks there, and what it finds says something about that user's processes alone.
 """
 
 import fcntl
@@ -31,6 +31,7 @@ HOMES = (Path("/dev/shm"), Path("/tmp"))
 STALE_SECONDS = 30.0
 LEAVE_SECONDS = 8.0  # a DataLoader worker asks every 5 s whether its rank lives
 LEAVE_AGAIN_SECONDS = 0.2
+MOST_PLACES, MOST_ROOTS = 64, 1024  # of one user: jobs that run at once, and launchers that share a place
 LONGEST_ROOT_BYTES = 4096  # three numbers and their names
 LEAST_ROOM_BYTES = 2**20  # a job of many ranks has a page of steps for each of them, and a message or two
 
@@ -135,11 +136,11 @@ def enter(
 
 def roots(folder: Path) -> Iterator[Root]:
     """The live roots in a place."""
-    for path in sorted(folder.glob("root-*")):
+    for path in _some(folder, "root-", MOST_ROOTS):
         try:
             facts = json.loads(tail(path, LONGEST_ROOT_BYTES))
             root = Root(int(facts["pid"]), int(facts["start_ticks"]), int(facts["launcher"]))
-            live = start_ticks(root.pid) == root.start_ticks and _may_name(folder, root.pid)
+            live = start_ticks(root.pid) == root.start_ticks
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             continue  # its launcher has not started the process yet, or this is no file of a launcher
         if live:
@@ -147,28 +148,41 @@ def roots(folder: Path) -> Iterator[Root]:
 
 
 def places(homes: tuple[Path, ...] = HOMES) -> Iterator[Path]:
-    """The places on this machine that we may enter and believe."""
+    """The places of our own user on this machine."""
     for parent in homes:
-        for home in sorted(parent.glob("perfwatch-*")):
-            if not _believed(home):
-                continue
-            yield from (folder for folder in sorted(home.glob("*-*")) if _believed(folder))
+        home = parent / f"perfwatch-{os.getuid()}"
+        if _private(home):
+            yield from (folder for folder in _some(home, "", MOST_PLACES) if "-" in folder.name and _private(folder))
 
 
-def _believed(folder: Path) -> bool:
-    """Whether a folder (no link) was put there, and can be changed, only by its owner, and we may believe that one."""
+def rooted(homes: list[str]) -> list[tuple[str, list[Root]]]:
+    """The places of this process' user with a live root, each with its roots: what a guest tells root."""
+    found = ((str(place), list(roots(place))) for place in places(tuple(map(Path, homes))))
+    return [(place, there) for place, there in found if there]
+
+
+def _some(folder: Path, prefix: str, most: int) -> list[Path]:
+    """At most so many paths in a folder, sorted: its owner may have put a million there."""
+    found = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.startswith(prefix):
+                    found.append(folder / entry.name)
+                    if len(found) == most:
+                        break
+    except OSError:
+        pass  # there is none
+    return sorted(found)
+
+
+def _private(folder: Path) -> bool:
+    """True if a folder (no link) was put there, and can be changed, by our own user alone."""
     try:
         state = folder.lstat()
     except OSError:
         return False
-    owned = os.getuid() in (0, state.st_uid) or state.st_uid == 0
-    return owned and stat.S_ISDIR(state.st_mode) and not state.st_mode & 0o022 and os.access(folder, os.R_OK | os.X_OK)
-
-
-def _may_name(folder: Path, pid: int) -> bool:
-    """Whether the owner of a place has a say about this process: root and ourselves (who may have used sudo) always."""
-    owner = folder.stat().st_uid
-    return owner in (0, os.getuid()) or os.stat(f"/proc/{pid}").st_uid == owner
+    return stat.S_ISDIR(state.st_mode) and state.st_uid == os.getuid() and not state.st_mode & 0o022
 
 
 def start_ticks(pid: int, proc: Path = Path("/proc")) -> int | None:

@@ -1,6 +1,10 @@
 """Writes our few lines to stderr from processes of their own: a full pipe must not stop the launcher."""
 
+import contextlib
 import os
+import select
+import signal
+import time
 from collections import deque
 from typing import NoReturn
 
@@ -32,6 +36,15 @@ class Printer:
             self._pid = 0
             self._next()
 
+    def finish(self, seconds: float) -> None:
+        """Wait for what is not yet written, but no longer than this. SIGCHLD is blocked, and no other code reads it."""
+        ends = time.monotonic() + seconds
+        while self._pid and (left := ends - time.monotonic()) > 0:
+            if os.waitpid(self._pid, os.WNOHANG)[0]:
+                self.ended(self._pid)
+            else:
+                signal.sigtimedwait((signal.SIGCHLD,), left)
+
     def _next(self) -> None:
         if self._pid or not self._waiting:
             return
@@ -40,9 +53,19 @@ class Printer:
         try:
             self._pid = os.fork()
         except OSError:
-            return  # no room or no memory for one more process: the session has it
+            write_if_room(text)  # no memory for one more process, or none allowed
+            return
         if self._pid == 0:
             _write(launcher, text)
+
+
+def write_if_room(text: bytes) -> None:
+    """Write a line to stderr from this very process, unless that could block."""
+    poll = select.poll()
+    poll.register(2, select.POLLOUT)
+    with contextlib.suppress(OSError):  # stderr is closed, or its reader is gone
+        if len(text) <= select.PIPE_BUF and any(event & select.POLLOUT for _, event in poll.poll(0)):
+            os.write(2, text)
 
 
 def _write(launcher: int, text: bytes) -> NoReturn:

@@ -5,8 +5,8 @@ own copy, and a second one would cut short torchrun's orderly end, for example. 
 a process with no other work stands in the group: what it feels as well, the child has felt.
 """
 
+import contextlib
 import os
-import select
 import signal
 import socket
 import struct
@@ -14,6 +14,7 @@ import time
 from typing import NoReturn
 
 from perfwatch import linux
+from perfwatch.probes.readable import readable
 
 # kill(2) on a group reaches all of it in one system call; systemd and Slurm walk a list of pids for some milliseconds.
 SPREAD_SECONDS = 0.02
@@ -27,15 +28,18 @@ class Sentry:
     def __init__(self) -> None:
         """Every signal must be blocked already: the sentry inherits the mask."""
         self._reports: list[tuple[int, float]] = []
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._socket.setblocking(False)
+        self._socket: socket.socket | None = None
+        self._pid = 0
         launcher = os.getpid()
         try:
-            if os.fork() == 0:
-                _stand(launcher, theirs)
+            self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self._socket.setblocking(False)
+            with theirs:
+                self._pid = os.fork()
+                if self._pid == 0:
+                    _stand(launcher, theirs)
         except OSError:
-            pass  # no room or no memory for one more process: every signal counts as ours alone then
-        theirs.close()
+            pass  # no process, memory or descriptor left: every signal counts as ours alone then
 
     def felt(self, arrival: linux.Arrival) -> bool:
         """Whether the sentry got this signal too. Waits up to 20 ms where a process sent it."""
@@ -47,12 +51,23 @@ class Sentry:
                     self._reports.remove(report)
                     return True
             remaining = ends - time.monotonic()
-            if remaining <= 0:
+            if remaining <= 0 or self._socket is None:
                 return False
-            select.select([self._socket], [], [], remaining)
+            readable(remaining, self._socket)
+
+    def dismiss(self) -> None:
+        """End the process and reap it: nothing is felt any more."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if self._pid:
+            os.kill(self._pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):  # our parent had SIGCHLD ignored: the kernel reaped it
+                os.waitpid(self._pid, 0)
+            self._pid = 0
 
     def _collect(self) -> None:
-        while True:
+        while self._socket is not None:
             try:
                 data = self._socket.recv(_REPORT.size)
             except OSError:
@@ -68,8 +83,8 @@ def _stand(launcher: int, reports: socket.socket) -> NoReturn:
     try:
         linux.die_with_parent(launcher)
         linux.set_name("perfwatch-sentry")
-        linux.detach_from_streams(0, 1, 2)
         linux.close_all_but(reports.fileno())
+        linux.detach_from_streams(0, 1, 2)
         everything = signal.valid_signals()
         while True:
             number = signal.sigwait(everything)  # all are blocked: the mask is the launcher's

@@ -10,22 +10,24 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NoReturn
 
 from perfwatch import linux
-from perfwatch.running.arming import equipped
+from perfwatch.running.arming import Start, equipped
 from perfwatch.running.channel import Channel, Message
-from perfwatch.running.child import changed_children, end_as, last_words, start, wait_plainly
+from perfwatch.running.child import LACKING, become, changed_children, end_as, last_words, start, wait_plainly
 from perfwatch.running.forwarding import catchers, decide
 from perfwatch.running.lock import Place, enter
-from perfwatch.running.printer import Printer
+from perfwatch.running.printer import Printer, write_if_room
 from perfwatch.running.request import Request
 from perfwatch.running.sentry import Sentry
+from perfwatch.running.trouble import reason
 
 NOT_FOUND = 127  # as every shell has it
 NOT_EXECUTABLE = 126
 SUMMARY_SECONDS = 0.15  # what we wait for the watcher's last words after the child's end
+WORDS_SECONDS = 1.0  # the longest wait at the end for a line that says what we do without: it must not be lost
 LINE_SECONDS = 0.03  # what a line of our own in their place may take
 SNAPSHOT_SECONDS = 0.25  # what a SIGTERM waits for a last look at the living job; a scheduler's grace is 10 s and more
 STOP_SECONDS = 10.0  # between a Ctrl-Z and the child's stop: it may tidy its screen first
@@ -38,39 +40,80 @@ STOP_SIGNALS = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
 def run(request: Request, environment: Mapping[str, str]) -> NoReturn:
     """Start the command, watch it, and end this process as the child ended."""
     inherited = linux.inherited_descriptors()
-    signals = linux.SignalFile()
+    try:
+        signals = linux.SignalFile()
+    except OSError as error:
+        _become(request, environment, linux.signal_mask(), reason(error))
     place, trouble = _enter(environment)
-    command = request.command
-    if place is not None:
-        command, environment = equipped(request, environment, place)
+    job = Start(request.command, environment) if place is None else equipped(request, environment, place)
     sentry = Sentry()  # before the child: from its first moment on we know which signals it has got by itself
     try:
-        child = start(command, environment, signals)
+        child = start(job.command, job.environment, signals)
     except OSError as error:
+        sentry.dismiss()
+        if job.keeper is not None:
+            job.keeper.dismiss()
         if place is not None:
             place.leave()
-        name = os.fsencode(command[0]).decode(errors="backslashreplace") or "''"
-        print(f"perfwatch: {name}: {error.strerror}", file=sys.stderr, flush=True)
-        os._exit(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE)
-    # Whoever reads the child's output or feeds its input must see an end when the child closes them, not when we do.
-    linux.detach_from_streams(0, 1)
-    linux.set_name("perfwatch")
-    for descriptor in inherited:
-        os.close(descriptor)
+        if error.errno in LACKING:
+            _become(request, environment, signals.original_mask, reason(error))
+        _not_started(job.command, error)
     printer = Printer()
     supervisor = None
     try:
+        for descriptor in inherited:
+            os.close(descriptor)
+        # Whoever reads the child's output or feeds its input must see an end when the child closes them, not when we do.
+        linux.detach_from_streams(0, 1)
+        linux.set_name("perfwatch")
         supervisor = Supervisor(request, child, signals, sentry, place, printer)
         trouble = trouble or supervisor.trouble
-        if trouble and not request.quiet:
-            printer.say(f"perfwatch: this run is not watched: {trouble}; the job is not affected")
+        words = (f"perfwatch: this run is not watched: {trouble}; the job is not affected",) if trouble else job.words
+        for line in words if not request.quiet else ():
+            printer.say(line)
         status = supervisor.wait()
-    except Exception as error:  # a bug of ours: the job is what counts
+        if words:
+            printer.finish(WORDS_SECONDS)
+    except Exception as error:  # a bug of ours, or a descriptor too few: the job is what counts
         if not request.quiet:
-            printer.say(f"perfwatch: the launcher failed: {type(error).__name__}: {error}; the job goes on unwatched")
+            printer.say(f"perfwatch: the launcher failed: {reason(error)}; the job goes on unwatched")
         reaped = supervisor.status if supervisor is not None else None
         status = wait_plainly(child) if reaped is None else reaped
+        with contextlib.suppress(Exception):
+            printer.finish(WORDS_SECONDS)
+            _abandon(supervisor, place)
     end_as(status)
+
+
+def _become(request: Request, environment: Mapping[str, str], mask: Iterable[int], why: str) -> NoReturn:
+    """Run the command in our stead: what a watch needs is lacking, and the job may need less."""
+    if not request.quiet:
+        write_if_room(f"perfwatch: this run is not watched: {why}; the job is not affected\n".encode(errors="replace"))
+    try:
+        become(request.command, environment, mask)
+    except OSError as error:
+        _not_started(request.command, error)
+
+
+def _not_started(command: Sequence[str], error: OSError) -> NoReturn:
+    name = os.fsencode(command[0]).decode(errors="backslashreplace") or "''"
+    print(f"perfwatch: {name}: {error.strerror}", file=sys.stderr, flush=True)
+    os._exit(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE)
+
+
+def _abandon(supervisor: "Supervisor | None", place: Place | None) -> None:
+    """After the end of a child that nothing watched to its end."""
+    if supervisor is not None:
+        supervisor.dismiss_watcher()
+    if place is not None:
+        _leave(place)
+
+
+def _leave(place: Place) -> None:
+    """At our very end: without our descriptors there is room to list the place, however low the limit."""
+    linux.close_all_but()
+    place.disown_root()
+    place.leave()
 
 
 class Supervisor:
@@ -96,6 +139,7 @@ class Supervisor:
         self._place = place
         self._printer = printer
         self._sentry = sentry
+        self._leads_session = linux.leads_session()
         self._channel: Channel | None = None
         self._watcher = 0
         self.trouble = ""
@@ -103,11 +147,11 @@ class Supervisor:
             try:
                 self._channel, self._watcher = self._start_watcher(place)
             except OSError as error:  # a full /dev/shm, no process or descriptor left
-                self.trouble = f"{place.folder}: {error.strerror or error}"
+                self.trouble = reason(error)
         self.status: int | None = None
         self._held_until: float | None = None  # a SIGTERM that waits for the snapshot
         self._stop_asked_at = float("-inf")
-        self._ready = self._done = False
+        self._ready = self._done = self._failed = False
 
     def wait(self) -> int:
         """Serve until the child has ended; returns its wait status."""
@@ -119,6 +163,13 @@ class Supervisor:
         with contextlib.suppress(Exception):  # the summary may be lost, the child's end must not
             self._finish(time.monotonic() + SUMMARY_SECONDS)
         return self.status
+
+    def dismiss_watcher(self) -> None:
+        """End the watcher and reap it."""
+        if self._watcher:
+            _send(self._watcher, signal.SIGKILL)
+            os.waitpid(self._watcher, 0)
+            self._watcher = 0
 
     def _serve(self, timeout_seconds: float | None) -> None:
         poll = select.poll()
@@ -144,6 +195,7 @@ class Supervisor:
             lambda: group_wide,
             lambda number: catchers(self._child, number),
             self._request.trigger_signals,
+            self._leads_session,
         )
         if decision.trigger is not None:
             self._tell({"trigger": decision.trigger, "signal": arrival.number})
@@ -187,7 +239,7 @@ class Supervisor:
         if pid == self._watcher:
             self._watcher = 0
             self._listen()  # its last word may be on the way
-            if not self._request.quiet and not self._done and self.status is None:
+            if not self._request.quiet and not self._done and not self._failed and self.status is None:
                 how = (
                     f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit code {os.WEXITSTATUS(status)}"
                 )
@@ -203,6 +255,7 @@ class Supervisor:
                 self._release()
             self._ready = self._ready or "ready" in message
             self._done = self._done or "done" in message
+            self._failed = self._failed or "failed" in message
         if self._channel.closed:
             self._channel.close()
             self._channel = None
@@ -227,14 +280,17 @@ class Supervisor:
             return  # the watcher is still reading there, completes the recording and leaves by itself
         if self._watcher and not self._ready:
             _send(self._watcher, signal.SIGKILL)
-        self._place.leave()
+        _leave(self._place)
 
     def _tell(self, message: Message) -> None:
         if self._channel is not None:
             self._channel.send(message)
 
     def _start_watcher(self, place: Place) -> tuple[Channel, int]:
-        place.register(self._child)
+        try:
+            place.register(self._child)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(place.folder)) from None
         ours, theirs = Channel.pair()
         launcher = os.getpid()
         pid = os.fork()
@@ -250,10 +306,13 @@ def _become_watcher(launcher: int, channel: Channel, place: Place, request: Requ
         linux.die_with_parent(launcher)
         linux.set_name("perfwatch-watch")
         linux.volunteer_for_the_oom_killer()
+        os.umask(0o077)  # all that the watcher and its helpers make is the user's alone
+        linux.close_all_but(
+            channel.fileno()
+        )  # first: however low the limit is, there is a descriptor for /dev/null then
         linux.detach_from_streams(0, 1, 2)
-        linux.close_all_but(channel.fileno())
         place.disown_root()
-        signal.signal(FINISH_SIGNAL, _outlive)
+        signal.signal(FINISH_SIGNAL, lambda *_: _outlive(place))
         kept = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGCONT, FINISH_SIGNAL}
         for number in signal.valid_signals() - kept:
             signal.signal(number, signal.SIG_IGN)  # what the terminal and the scheduler send is for the job
@@ -264,23 +323,35 @@ def _become_watcher(launcher: int, channel: Channel, place: Place, request: Requ
         watch(channel, place, request, child)
         status = 0
     except Exception as error:
-        channel.send({"say": f"perfwatch: the watcher failed: {type(error).__name__}: {error}"})
+        said = f"perfwatch: the watcher failed: {reason(error)}; the job goes on unwatched"
+        channel.send({"say": said, "failed": True})
     finally:
+        with contextlib.suppress(Exception):  # where the launcher is still there, it leaves after us
+            _leave(place)
         os._exit(status)
 
 
-def _outlive(*_: object) -> None:
+def _outlive(place: Place) -> None:
     """The child has ended and the launcher ends now: complete the recording without it, in bounded time."""
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.signal(signal.SIGALRM, lambda *_: _give_up(place))
     signal.alarm(LAST_WORDS_SECONDS)
     linux.outlive_parent()
+
+
+def _give_up(place: Place) -> NoReturn:
+    """The recording is not complete in time: leave no place behind, or die at the next alarm."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(1)
+    with contextlib.suppress(Exception):
+        _leave(place)
+    os._exit(1)
 
 
 def _enter(environment: Mapping[str, str]) -> tuple[Place | None, str]:
     try:
         return enter(environment), ""
-    except OSError as error:
-        return None, str(error)
+    except Exception as error:
+        return None, reason(error)
 
 
 def _send(pid: int, number: int) -> None:

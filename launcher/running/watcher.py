@@ -23,6 +23,7 @@ from perfwatch.nsight.first_steps import FirstSteps
 from perfwatch.outlets.outlets import Outlets, open_metrics, open_notifier
 from perfwatch.outlets.own_cost import cpu_seconds
 from perfwatch.probes import readings as r
+from perfwatch.probes.agent_folder import AgentFolder
 from perfwatch.probes.deadline import KillableChild
 from perfwatch.recording import CAPTURE_BEGUN, TERMINATES
 from perfwatch.running.channel import Channel, Message
@@ -90,15 +91,17 @@ class Watcher:
             [child],
             self._session,
             recorder=self._tally,
-            agent_folder=place.folder if request.agent else None,
+            agent_folder=AgentFolder(place.folder) if request.agent else None,
             on_news=self._news,
             clock=clock,
         )
-        self._first_steps, self._capture_on = FirstSteps(place.folder), request.capture_on
+        self._first_steps, self._capture_on = FirstSteps(AgentFolder(place.folder)), request.capture_on
         self._leftovers = Leftovers(place, clock)
         self._capturing = Capturing(
             folder,
-            lambda: scene_of(self._watch.case(), self._watch.last, place.folder, os.environ),
+            lambda: scene_of(
+                self._watch.case(), self._watch.last, AgentFolder(place.folder), os.environ, self._watch.look.guests
+            ),
             self._captured,
             self._capture_begun,
         )

@@ -1,13 +1,14 @@
 """Single keys from a terminal, without waiting for a line end, and the terminal as it was afterwards."""
 
 import os
-import select
 import signal
 import sys
 import termios
 import tty
 from types import FrameType, TracebackType
 from typing import IO
+
+from perfwatch.probes.readable import readable
 
 ESCAPE = "\x1b"
 
@@ -48,7 +49,7 @@ class Keyboard:
     def wait(self, seconds: float) -> str:
         """The key that was pressed within so many seconds; empty for none. An arrow is an escape sequence, whole."""
         watched = [self._woken] if self._descriptor is None else [self._woken, self._descriptor]
-        ready, _, _ = select.select(watched, [], [], seconds)
+        ready = readable(seconds, *watched)
         if self._woken in ready:
             os.read(self._woken, 64)
         if self._descriptor is None or self._descriptor not in ready:

@@ -8,9 +8,11 @@ import gzip
 import io
 import os
 import re
+import signal
 import stat
 import tarfile
 import tempfile
+import threading
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,14 +23,14 @@ from typing import IO
 import msgspec
 
 from perfwatch.errors import SessionUnreadable
+from perfwatch.probes.bounds import ARCHIVE_HEADER_BYTES, MOST_MEMBERS, SESSION_BYTES
 from perfwatch.recording import LONGEST_LINE_BYTES, load_session
 from perfwatch.storing.damage import DAMAGED
 from perfwatch.storing.redaction import redact_tree
 
 _OURS = re.compile(r"session\.json|events\.jsonl|(?:readings|stacks)(?:-\d+)?\.jsonl")
-# More than four times the largest session that we write; a larger archive is an attack or not ours. What is passed over counts
-# as well, and so do headers: to get past them they are unpacked.
-LARGEST_UNPACKED_BYTES = 2**30
+LARGEST_UNPACKED_BYTES = SESSION_BYTES  # with what is passed over, and headers: to get past them they are unpacked
+_READ_AT_ONCE = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 GZIP = b"\x1f\x8b"  # RFC 1952
 
 
@@ -90,19 +92,19 @@ def opened(path: Path, largest_bytes: int = LARGEST_UNPACKED_BYTES) -> Iterator[
     if not path.is_file():
         yield path
         return
-    with tempfile.TemporaryDirectory(prefix="perfwatch-") as place:
+    with _signals_unwind(), tempfile.TemporaryDirectory(prefix="perfwatch-") as place:
         folder = Path(place) / path.name.removesuffix(".tar.gz")
         folder.mkdir(mode=0o700)
         try:
             with (
                 path.open("rb") as packed,
                 _plain(packed) as plain,
-                tarfile.open(fileobj=_Bounded(plain, largest_bytes), mode="r|") as archive,
+                tarfile.open(fileobj=_Bounded(plain, largest_bytes), mode="r|", tarinfo=_Member) as archive,
             ):
                 _unpack(archive, folder)
         except PermissionError:
             raise
-        except (tarfile.TarError, zlib.error, OSError, EOFError) as error:
+        except (tarfile.TarError, zlib.error, OSError, EOFError, ValueError, RecursionError) as error:
             raise SessionUnreadable(
                 f"{path} is not an archive of a session: {error}", "perfwatch bundle SESSION makes one"
             ) from None
@@ -114,6 +116,51 @@ def _plain(packed: IO[bytes]) -> IO[bytes] | gzip.GzipFile:
     beginning = packed.read(len(GZIP))
     packed.seek(0)
     return gzip.GzipFile(fileobj=packed) if beginning == GZIP else packed
+
+
+class _Signalled(BaseException):
+    """A signal that ends the process."""
+
+
+@contextmanager
+def _signals_unwind() -> Iterator[None]:
+    """End by SIGTERM or SIGHUP as by Ctrl-C: what was unpacked is removed first. Outside the main thread nothing changes."""
+
+    def unwind(number: int, _: object) -> None:
+        raise _Signalled(number)
+
+    ending = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
+    if threading.current_thread() is not threading.main_thread():
+        ending = []
+    for number in ending:
+        signal.signal(number, unwind)
+    try:
+        yield
+    except _Signalled as signalled:
+        signal.signal(signalled.args[0], signal.SIG_DFL)
+        os.kill(os.getpid(), signalled.args[0])
+        raise
+    finally:
+        for number in ending:
+            signal.signal(number, signal.SIG_DFL)
+
+
+class _Member(tarfile.TarInfo):
+    """A member of an archive. What ``tarfile`` would read at once, or collect over the whole archive, is refused."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Member":
+        """One block of 512 bytes."""
+        header = super().frombuf(buf, encoding, errors)
+        if header.type in (tarfile.XGLTYPE, tarfile.GNUTYPE_SPARSE):
+            raise tarfile.ReadError("it has global headers or sparse files")
+        if header.type in _READ_AT_ONCE and header.size > ARCHIVE_HEADER_BYTES:
+            raise tarfile.ReadError(f"it has a header of {header.size} bytes")
+        return header
+
+    def _proc_gnusparse_10(self, *_: object) -> None:
+        """The map of a sparse file, which has any length."""
+        raise tarfile.ReadError("it has sparse files")
 
 
 class _Bounded(io.RawIOBase):
@@ -133,7 +180,10 @@ class _Bounded(io.RawIOBase):
 
 def _unpack(archive: tarfile.TarFile, folder: Path) -> None:
     """Only regular files with our names, wherever in the archive they lie."""
-    for member in archive:
+    for number, member in enumerate(archive):
+        if number >= MOST_MEMBERS:
+            raise tarfile.ReadError(f"it has more than {MOST_MEMBERS} members")
+        archive.members = []  # type: ignore[attr-defined]  # it would keep all of them
         name = os.path.basename(member.name)
         content = archive.extractfile(member) if member.isreg() and _OURS.fullmatch(name) else None
         if content is None:

@@ -5,10 +5,8 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from perfwatch.probes import readings as r
-from perfwatch.recording import LONGEST_LINE_BYTES, Event, Record, load_session
+from perfwatch.recording import LONGEST_LINE_BYTES, Event, load_session, parse_event, parse_record
 from perfwatch.storing.damage import DAMAGED
 from perfwatch.storing.segments import EVENTS, READINGS, STACKS
 from perfwatch.triage.case import Case
@@ -19,8 +17,7 @@ REMEMBER_SECONDS = 600.0  # as the watcher itself does; counters and marks of be
 STALE_SECONDS = 20.0  # a calm watcher writes every second, and one whose disk is slow every few
 AHEAD_SECONDS = 2.0  # the present is the newest line, plus what a looking watcher may be late
 
-_RECORD = msgspec.json.Decoder(Record)
-_EVENT = msgspec.json.Decoder(Event)
+MOST_READ_BYTES = 64 * 2**20  # of a file in one look: segments have 8 MiB
 
 
 @dataclass
@@ -121,8 +118,9 @@ class Follower:
                     self._files[name] = _Read(state.st_ino, 0 if name.startswith(EVENTS) else state.st_size)
                 reached = self._files.setdefault(name, _Read(state.st_ino))
                 file.seek(reached.offset)
-                data = reached.rest + file.read(state.st_size - reached.offset)
-                reached.offset = state.st_size
+                fresh = file.read(min(state.st_size - reached.offset, MOST_READ_BYTES))
+                data = reached.rest + fresh
+                reached.offset += len(fresh)
                 *lines, reached.rest = data.split(b"\n")
                 if len(reached.rest) > LONGEST_LINE_BYTES:
                     reached.rest = b""
@@ -136,14 +134,14 @@ class Follower:
         """Whether a line brings anything new."""
         try:
             if name.startswith(EVENTS):
-                event = _EVENT.decode(line)
+                event = parse_event(line)
                 if (told := (event.at, event.kind, event.text)) in self._given:
                     return False
                 self._given.add(told)
                 self.events.append(event)
                 self._newest = max(self._newest, event.at)
             else:
-                record = _RECORD.decode(line)
+                record = parse_record(line)
                 self.history.add(record.at, record.reading)
                 self._newest = max(self._newest, record.at)
         except DAMAGED:  # torn, or of a newer version

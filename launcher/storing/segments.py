@@ -4,24 +4,30 @@
 segment that no verdict has pinned is thinned (the last reading of each entity per ten seconds), then stripped to what
 stays true (who the processes are, how they ended), then removed. The last half hour is the black box: it is kept whole
 for as long as anything older can be given up, and where it alone exceeds the budget, as much of it as half the budget
-holds. An incident pins it. This file may block or fail at any line: it runs in a process of its own (``perfwatch.storing.writer``).
+holds. An incident pins it. A little room of the disk is set aside: when the disk is full, ``session.json`` and the verdicts still fit.
+This file may block or fail at any line: it runs in a process of its own (``perfwatch.storing.writer``).
 """
 
+import contextlib
+import errno
 import math
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from perfwatch.session import PRIVATE_FILE
 from perfwatch.storing.thinning import FULL, STRIPPED, THINNED, at_of, kept, newest, without_verdict
+from perfwatch.storing.unnamed import replacement, unnamed
 
 READINGS, STACKS, EVENTS = "readings", "stacks", "events"
 BLACK_BOX_SECONDS = 1800.0
 LOOSE, BLACK_BOX, EVIDENCE = 0, 1, 2  # how firmly a segment is pinned
 SEGMENT_BYTES = 8 * 2**20
 SEGMENTS_IN_BUDGET = 16  # small budgets get small segments, so that something can be given up before all is
-RESERVE, RESERVE_BYTES = ".reserve", 64 * 1024  # a verdict has about 3 KiB
-SMALLEST_RESERVE_BYTES = 4096
+RESERVE_BYTES = 64 * 1024  # a verdict has about 3 KiB
+RESERVE_STEP_BYTES = 4096  # a block of most file systems
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 
 class _Segment:
@@ -44,37 +50,44 @@ class Segments:
         self._segments: list[_Segment] = []  # oldest first
         self._open: dict[str, tuple[int, _Segment]] = {}
         self._numbers = {READINGS: 0, STACKS: 0}
+        self._reserve: int | None = None  # an unnamed file that occupies what is set aside; None before the first line
+        self._undescribed: bytes | None = None  # the description that the disk had no room for
         self._adopt()
-        self._reserve()
 
     def describe(self, session: bytes) -> None:
         """Replace ``session.json`` in one step, so that a reader sees the old or the new one, never half."""
-        fresh = self._folder / ".session.json.new"
-        fresh.unlink(missing_ok=True)
-        descriptor = _create(fresh)
-        try:
-            _write_all(descriptor, session)
-        finally:
-            os.close(descriptor)
-        fresh.rename(self._folder / "session.json")
+        self._undescribed = session
+        self._with_reserve(partial(self._described, session))
+        self._undescribed = None
 
     def append(self, stream: str, line: bytes) -> None:
         """Add one line (with its newline). Raises OSError after taking back whatever part of it was written."""
+        if self._reserve is None:
+            self._set_aside()
+        write = partial(self._written, stream, line)
+        if stream == EVENTS:
+            self._with_reserve(write)
+        else:
+            write()
+        if self._undescribed is not None:  # there is room again
+            with contextlib.suppress(OSError):
+                self.describe(self._undescribed)
+        if self.total_bytes() > self._budget:
+            self._shrink(at_of(line))
+
+    def _described(self, session: bytes) -> None:
+        with replacement(self._folder / "session.json") as descriptor:
+            _write_all(descriptor, session)
+
+    def _written(self, stream: str, line: bytes) -> None:
         descriptor, segment = self._opened(stream, line)
         if stream == EVENTS and segment.size + len(line) > self._events_bytes:
             descriptor, segment = self._with_fewer_events(line)
-        try:
-            _write_whole(descriptor, line, segment.size)
-        except OSError:
-            if stream != EVENTS or not self._released():
-                raise
-            _write_whole(descriptor, line, segment.size)
+        _write_whole(descriptor, line, segment.size)
         segment.size += len(line)
         if stream != EVENTS and segment.size >= self._segment_bytes:
             os.close(descriptor)
             del self._open[stream]
-        if self.total_bytes() > self._budget:
-            self._shrink(at_of(line))
 
     def pin(self, first_at: float, last_at: float, incident: bool = False) -> None:
         """Protect every segment that overlaps this time, and of an ``incident`` the half hour before it.
@@ -103,30 +116,47 @@ class Segments:
         self._open.clear()
         self._released()
 
-    def _reserve(self) -> None:
-        """Set a little room aside: on a disk that fills up with readings, or by others, the verdict must still fit."""
-        size = min(RESERVE_BYTES, self._budget // 64)
-        while size >= SMALLEST_RESERVE_BYTES:
-            self._released()
-            try:
-                descriptor = _create(self._folder / RESERVE)
-                try:
-                    os.posix_fallocate(descriptor, 0, size)
-                finally:
-                    os.close(descriptor)
-            except OSError:
-                self._released()
-                size //= 2
-            else:
-                return
+    def _set_aside(self) -> None:
+        """Reserve half of what the disk has left, and no more than a few verdicts need."""
+        most = min(RESERVE_BYTES, self._budget // 64)
+        half = self._occupy(2 * most) // 2
+        if self._reserve is not None:
+            os.ftruncate(self._reserve, half)
 
-    def _released(self) -> bool:
-        """Give the reserve back to the disk; False when there is none."""
+    def _occupy(self, most_bytes: int) -> int:
+        """Reserve as many bytes as the disk has left, at most so many; returns how many that are."""
+        got = 0
+        with contextlib.suppress(OSError):
+            self._reserve = unnamed(self._folder)
+            while got + RESERVE_STEP_BYTES <= most_bytes:
+                os.posix_fallocate(self._reserve, got, RESERVE_STEP_BYTES)
+                got += RESERVE_STEP_BYTES
+        return got
+
+    def _released(self) -> int:
+        """Give the reserve back to the disk; returns how many bytes that are."""
+        if self._reserve is None:
+            return 0
+        size = os.fstat(self._reserve).st_size
+        os.close(self._reserve)
+        self._reserve = None
+        return size
+
+    def _with_reserve(self, write: Callable[[], None]) -> None:
+        """Write what must be stored also on a full disk: into the reserve, which keeps what remains of it.
+
+        Raises OSError where even that is not enough.
+        """
         try:
-            (self._folder / RESERVE).unlink()
-        except OSError:
-            return False
-        return True
+            write()
+        except OSError as error:
+            held = self._released() if error.errno in FULL_DISK else 0
+            if not held:
+                raise
+            try:
+                write()
+            finally:
+                self._occupy(held)
 
     def _adopt(self) -> None:
         """Count in what a writer before us, which died, has left."""
@@ -202,14 +232,12 @@ class Segments:
         """
         descriptor, segment = self._open.pop(EVENTS)
         os.close(descriptor)
-        path, fresh = self._folder / "events.jsonl", self._folder / ".thinning"
+        path = self._folder / "events.jsonl"
         lines = path.read_bytes().splitlines(keepends=True)
         newer = newest(lines, self._events_bytes // 4)
         worn = newest([without_verdict(one) for one in lines[: len(lines) - len(newer)]], self._events_bytes // 4)
-        fresh.unlink(missing_ok=True)
-        with os.fdopen(_create(fresh), "wb") as output:
-            output.writelines([*worn, *newer])
-        fresh.rename(path)
+        with replacement(path) as output:
+            _write_all(output, b"".join([*worn, *newer]))
         self._say("the events have used their eighth of the disk budget: older ones keep no verdicts")
         descriptor, segment = self._opened(EVENTS, line)
         if segment.size + len(line) > self._events_bytes:
@@ -219,13 +247,12 @@ class Segments:
     def _rewritten(self, segment: _Segment) -> bool:
         """Thin a segment by one level more; False when the disk has no room even for that."""
         segment.level += 1
-        path, fresh = self._folder / segment.name, self._folder / ".thinning"
+        path = self._folder / segment.name
         try:
-            fresh.unlink(missing_ok=True)
-            with path.open("rb") as lines, os.fdopen(_create(fresh), "wb") as output:
-                output.writelines(kept(lines, segment.level))
-            segment.size = fresh.stat().st_size
-            fresh.rename(path)
+            with path.open("rb") as lines, replacement(path) as descriptor:
+                with os.fdopen(descriptor, "wb", closefd=False) as output:
+                    output.writelines(kept(lines, segment.level))
+                segment.size = os.fstat(descriptor).st_size
         except OSError:
             return False
         return True

@@ -14,6 +14,7 @@ from typing import NoReturn, Protocol
 
 import msgspec
 
+from perfwatch.probes.sessions import start_session
 from perfwatch.storing.segments import EVENTS, READINGS, STACKS
 
 PIPE_BYTES = 2**20  # Linux's default limit for unprivileged users (fs.pipe-max-size)
@@ -59,7 +60,7 @@ def become_writer(
 
 
 def _detach(parent: int, source: int, news: int) -> None:
-    os.setsid()  # the terminal's signals are not for us
+    start_session()
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGCONT}:
         signal.signal(number, signal.SIG_IGN)

@@ -20,9 +20,9 @@ from perfwatch.outlets.outlets import Open, Outlet, Outlets
 from perfwatch.probes import readings as r
 from perfwatch.probes.deadline import KillableChild
 from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.guest import Guests
 from perfwatch.recording import BUDGET_BYTES
 from perfwatch.relatives import Relatives, relatives
-from perfwatch.running.lock import roots
 from perfwatch.session import Session, this_machine
 from perfwatch.target import find_job
 from perfwatch.triage.verdict import Verdict
@@ -73,10 +73,12 @@ class Attached:
     ) -> None:
         volunteer_for_the_oom_killer()
         self._leaving = leaving
-        filesystem, child = Filesystem(), KillableChild()
+        filesystem, child, self._guests = Filesystem(), KillableChild(), Guests()
         try:
-            place = self._place = find_place(pid)
-            started = list(roots(place)) if place is not None else []
+            self._guests.meet(pid)
+            place = find_place(pid, guests=self._guests)
+            self._place = place.folder if place is not None else None
+            started = place.roots if place is not None else ()
             asked = next((root.pid for root in started if root.launcher == pid), pid)
             target = find_job(filesystem, asked, child)
             refuse_several(filesystem, child, target)
@@ -93,7 +95,7 @@ class Attached:
                 created=time.time(),
                 mode=mode,
                 machine=this_machine(),
-                command=target.root.command,
+                command=target.program.command,
                 root_pids=tuple(tops),
                 conditions={
                     "patience_seconds": patience_seconds,
@@ -113,7 +115,7 @@ class Attached:
             tops,
             described,
             recorder=self._outlets.sink,
-            agent_folder=place,
+            agent_folder=self._place,
             eager=True,
             on_news=lambda news: self._news(news),
         )
@@ -158,7 +160,7 @@ class Attached:
         ends = self._watch.at + LOOK_SECONDS
         while self._watch.at < ends and not self._leaving.wait(min(self._tick(stream), 0.2)):
             pass  # who the ranks are, and whether they move
-        scene = scene_of(self._watch.case(), self._known(stream), self._place, os.environ)
+        scene = scene_of(self._watch.case(), self._known(stream), self._place, os.environ, self._watch.look.guests)
         done: list[Outcome] = []
         captures = Capturing(self.folder, lambda: scene, lambda _, outcome: done.append(outcome))
         captures.begin(request)
@@ -182,6 +184,7 @@ class Attached:
     def close(self) -> str:
         """End our own children and the recording; returns what was not recorded and why, empty when all was."""
         self._watch.close()
+        self._guests.close()
         return self._loss if self._recorder is None else self._recorder.close()
 
     def _tick(self, stream: IO[str]) -> float:

@@ -7,6 +7,7 @@ from perfwatch.probes import readings as r
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.descriptors import Contested, awaited, describe, opening
 from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.guest import Hosts
 from perfwatch.probes.holders import Holders
 from perfwatch.probes.sockets import Sockets
 
@@ -20,13 +21,14 @@ class Behind:
 
     Args:
         filesystem: where /proc is.
-        child: where what may block is asked.
+        child: where what may block is asked of the kernel.
+        hosts: where paths of the job are looked at.
         take: makes one call of one probe, and accounts for it.
     """
 
-    def __init__(self, filesystem: Filesystem, child: Caller, take: Take) -> None:
+    def __init__(self, filesystem: Filesystem, child: Caller, hosts: Hosts, take: Take) -> None:
         self._filesystem = filesystem
-        self._child = child
+        self._child, self._hosts = child, hosts
         self._take = take
         self._sockets = Sockets(filesystem, child)
         self._contested = Contested(filesystem)
@@ -73,10 +75,10 @@ class Behind:
         return [*seen, *describe(self._filesystem, pid, watched, self._child, holders, self._sockets)]
 
     def _awaited(self, pid: int, path: str) -> list[r.Reading]:
-        return [awaited(self._filesystem, pid, path, self._child)]
+        return [awaited(self._filesystem, pid, path, self._hosts)]
 
     def _opening(self, pid: int, path: str) -> None:
         """Asked once per path: it is the job's, and may not answer."""
         if (pid, path) not in self._opened:
             self._opened.add((pid, path))
-            self._take("opening", f"pid {pid}", lambda: [opening(self._filesystem, pid, path, self._child)])
+            self._take("opening", f"pid {pid}", lambda: [opening(self._filesystem, pid, path, self._hosts)])

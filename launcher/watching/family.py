@@ -10,11 +10,12 @@ from perfwatch.probes import readings as r
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.endings import Endings
 from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.guest import Guests
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.process import children_of, ended, identify, read_stat, scan, told, tree
 from perfwatch.probes.software import software
 from perfwatch.probes.stat import Stat
-from perfwatch.storing.redaction import redact
+from perfwatch.storing.redaction import redact_command
 
 SETTLED_SECONDS = 30.0  # after its start: exec done, torch imported (measured: 2 to 8 s on a busy machine)
 
@@ -25,6 +26,7 @@ class Family:
     Args:
         filesystem: where /proc is.
         child: where reads that may block are made.
+        guests: meet each process before anything that it says is used.
         clock: monotonic seconds.
         endings: holds handles on the processes that live; None where /proc is not this machine's own.
 
@@ -33,11 +35,16 @@ class Family:
     """
 
     def __init__(
-        self, filesystem: Filesystem, child: Caller, clock: Callable[[], float], endings: Endings | None = None
+        self,
+        filesystem: Filesystem,
+        child: Caller,
+        guests: Guests,
+        clock: Callable[[], float],
+        endings: Endings | None = None,
     ) -> None:
         self.known: dict[int, r.Process] = {}
         self._filesystem = filesystem
-        self._child = child
+        self._child, self._guests = child, guests
         self._endings = endings
         self._clock = clock
         self._expected: dict[int, r.Process] = {}  # roots that were seen before the first look
@@ -71,7 +78,7 @@ class Family:
             if process.torch_loaded:
                 self._software_told = True
                 try:
-                    return [software(self._filesystem, process.pid, self._child)]
+                    return [software(self._filesystem, process.pid, self._child, self._guests)]
                 except Unavailable:
                     break
         return []
@@ -117,8 +124,9 @@ class Family:
         known = self.known.get(pid)
         if pid in self._zombies or (known is not None and not self._may_change(known)):
             return []
+        self._guests.meet(pid)
         try:
-            process = identify(self._filesystem, pid, self._child, redact)
+            process = identify(self._filesystem, pid, self._child, redact_command)
             if self._endings is not None:
                 self._endings.hold(pid)
             gone = ended(self._filesystem, process)

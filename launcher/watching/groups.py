@@ -11,6 +11,7 @@ from perfwatch.probes import readings as r
 from perfwatch.probes.errand import Errand
 from perfwatch.probes.filesystem import Absent, Filesystem
 from perfwatch.probes.flight_recorder import MEMORY_BYTES, FlightRecorderProbe, Rank
+from perfwatch.probes.guest import Guests
 from perfwatch.probes.nccl_ras import Job, NcclRasProbe
 from perfwatch.probes.probe import Unavailable
 from perfwatch.triage.case import Case
@@ -42,6 +43,7 @@ class Groups:
         filesystem: where /proc is.
         clock: monotonic seconds.
         errand: sends a question off, of what ``Errand`` takes.
+        guests: know the job's processes.
     """
 
     def __init__(
@@ -50,9 +52,11 @@ class Groups:
         filesystem: Filesystem | None = None,
         clock: Callable[[], float] = time.monotonic,
         errand: Callable[..., Errand] = Errand,
+        guests: Guests | None = None,
     ) -> None:
         self._sink, self._clock, self._errand = sink, clock, errand
         self._filesystem = filesystem or Filesystem()
+        self._guests = guests or Guests(self._filesystem.proc)
         self._under_way: dict[str, Errand] = {}
         self._due: dict[str, float] = {}
         self._turns = RecorderTurns(clock)
@@ -77,7 +81,12 @@ class Groups:
         if ranks and (case.job.world_size or len(ranks)) >= 2:
             many = (case.job.world_size or len(ranks)) > MANY_RANKS
             every = RAS_CERTAIN_SECONDS if certain else RAS_MANY_SECONDS if many else RAS_SECONDS
-            self._ask(RAS, every, RAS_DEADLINE_SECONDS, lambda: NcclRasProbe(self._filesystem).look(_job(case)))
+            self._ask(
+                RAS,
+                every,
+                RAS_DEADLINE_SECONDS,
+                lambda: NcclRasProbe(self._filesystem, guests=self._guests).look(_job(case)),
+            )
             if self._uses_nccl(case):
                 self._recorders(case, certain)
         return bool(self._under_way)
@@ -112,14 +121,14 @@ class Groups:
             return
         ranks = [_rank(case, member, index) for index, member in enumerate(case.job.ranks[:MOST_RECORDED])]
         self._due.pop(WRITTEN, None)
-        ask = FlightRecorderProbe(self._filesystem).look
+        ask = FlightRecorderProbe(self._filesystem, guests=self._guests).look
         if self._ask(WRITTEN, WRITTEN_SECONDS, RECORDER_DEADLINE_SECONDS, lambda: ask(ranks, ask=False), MEMORY_BYTES):
             self._aborted = pids
 
     def _recorders(self, case: Case, certain: bool) -> None:
         """Ranks that rest are asked what they have called; one that was timed out has said so by itself."""
         ranks = [_rank(case, member, index) for index, member in enumerate(case.ranks[:MOST_RECORDED])]
-        probe = FlightRecorderProbe(self._filesystem)
+        probe = FlightRecorderProbe(self._filesystem, guests=self._guests)
         free = RECORDER not in self._under_way and self._clock() >= self._due.get(RECORDER, 0.0)
         if free and self._turns.due(lambda: at_rest(case), certain):
             if self._ask(RECORDER, 0.0, RECORDER_DEADLINE_SECONDS, lambda: probe.look(ranks), MEMORY_BYTES):
@@ -220,4 +229,6 @@ def _rank(case: Case, member: Member, index: int) -> Rank:
     seen = case.history.latest(r.Process, member.pid)
     age = member.process.age_seconds
     since = None if age is None or seen is None else age + case.at - seen.at
-    return Rank(member.pid, index if member.rank is None else member.rank, since, member.process.environment)
+    return Rank(
+        member.pid, index if member.rank is None else member.rank, since, member.process.environment, member.process.uid
+    )

@@ -1,9 +1,10 @@
 """Ctrl-C and SIGTERM, heard between two looks: one that is cut in half would leave half a reading behind."""
 
 import os
-import select
 import signal
 from types import FrameType, TracebackType
+
+from perfwatch.probes.readable import readable
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -35,7 +36,7 @@ class Leaving:
     def wait(self, seconds: float, *sooner: int) -> bool:
         """Sleep for so long, or until asked to leave, or until a file of ``sooner`` is readable; whether we are to leave."""
         if not self.asked:
-            select.select([self._woken, *sooner], [], [], seconds)
+            readable(seconds, self._woken, *sooner)
         return self.asked
 
     def _hear(self, number: int, frame: FrameType | None) -> None:

@@ -8,11 +8,11 @@ import resource
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from types import UnionType
 
 from perfwatch.probes import readings as r
 from perfwatch.probes.affinity import AffinityProbe
+from perfwatch.probes.agent_folder import AgentFolder
 from perfwatch.probes.cgroup import CgroupProbe
 from perfwatch.probes.cpu_clock import CpuClocks
 from perfwatch.probes.deadline import KillableChild
@@ -20,6 +20,7 @@ from perfwatch.probes.endings import Endings
 from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.gpu import GpuProbe
 from perfwatch.probes.gpu_binding import GpuBindingProbe
+from perfwatch.probes.guest import Guests
 from perfwatch.probes.host import HostProbe
 from perfwatch.probes.kernel_log import KernelLogProbe
 from perfwatch.probes.native import NativeProbe, NativeRecord
@@ -38,12 +39,10 @@ from perfwatch.watching.behind import Behind
 from perfwatch.watching.family import Family
 from perfwatch.watching.gpus import Gpus
 from perfwatch.watching.novelty import Novelty
+from perfwatch.watching.thread_choice import ThreadChoice
 
 RECORD_HZ = 20
 STACKS = r.Stack | r.StackFailure
-# Of one process in a full sweep: the main one, those with a Python stack, then the rest, oldest first.
-MOST_THREADS = 64
-MOST_PYTHON_THREADS = 256  # of those with a Python stack, where they alone are more than that
 
 
 class Look:
@@ -60,35 +59,39 @@ class Look:
     def __init__(
         self,
         sink: Callable[[Sequence[r.Reading]], None],
-        agent_folder: Path | None = None,
+        agent_folder: AgentFolder | None = None,
         filesystem: Filesystem | None = None,
         clock: Callable[[], float] = time.monotonic,
         gpus: GpuProbe | None = None,
     ) -> None:
         self.filesystem = filesystem or Filesystem()
         self.child = KillableChild()
+        self.guests = Guests(self.filesystem.proc)
         self.stacks = Stacks(redact=redact)
         self.endings = Endings()
-        self._family = Family(self.filesystem, self.child, clock, self.endings if filesystem is None else None)
+        self._family = Family(
+            self.filesystem, self.child, self.guests, clock, self.endings if filesystem is None else None
+        )
         self.known = self._family.known
         self.records: list[Recorded | NativeRecord] = []
         self._sink = sink
         self._clock = clock
         self._clocks = CpuClocks(self.child)
         self._steps = StepCounter(agent_folder, redact) if agent_folder else None
-        self._host = HostProbe(self.filesystem, self.child)
+        self._host = HostProbe(self.filesystem, self.guests)
         self._cgroup = CgroupProbe(self.filesystem)
         self._network = NetworkProbe(self.filesystem)
         self._storage = StorageProbe(self.filesystem)
         self._affinity = AffinityProbe()
         self._kernel_log = KernelLogProbe()
-        self._output = OutputProbe(self.child, self.filesystem)
-        self._source = SourceProbe(self.child, self.filesystem)
-        self._native = NativeProbe()
-        self._behind = Behind(self.filesystem, self.child, self.take)
+        self._output = OutputProbe(self.child, self.guests, self.filesystem)
+        self._source = SourceProbe(self.guests)
+        self._native = NativeProbe(guests=self.guests)
+        self._behind = Behind(self.filesystem, self.child, self.guests, self.take)
         bindings = GpuBindingProbe(self.filesystem)
         self.gpus = Gpus(gpus or GpuProbe(filesystem=self.filesystem, clock=clock), bindings, sink, clock)
         self._novelty = Novelty(clock)
+        self._choice = ThreadChoice(self.filesystem, clock, sink)
         self._failed: dict[tuple[str, str], str] = {}
         self._python: dict[int, set[int]] = {}  # by pid: threads of which a Python stack was read
 
@@ -176,8 +179,7 @@ class Look:
         except Unavailable:
             return [pid]
         self._python[pid] = self._python.get(pid, set()).intersection(tids)
-        python = sorted(self._python[pid])[:MOST_PYTHON_THREADS]
-        return list(dict.fromkeys([pid, *python, *tids]))[: max(MOST_THREADS, 1 + len(python))]
+        return self._choice.choose(pid, tids, self._python[pid])
 
     def _remember(self, found: Iterable[r.Reading]) -> None:
         for one in found:
@@ -275,6 +277,8 @@ class Look:
             if (named := gone.match(key[1])) is None or int(named[1]) in self.known
         }
         self._behind.forget(self.known)
+        self.guests.forget(self.known)
+        self._choice.forget(self.known)
         self.stacks.thread_ids.forget(self.known)
 
     def close(self) -> None:
@@ -284,6 +288,7 @@ class Look:
         self.gpus.close()
         self._kernel_log.close()
         self.endings.close()
+        self.guests.close()
         self.child.close()
 
     def _charge(self, probe: str, cpu_seconds: float) -> None:

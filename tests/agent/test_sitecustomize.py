@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from perfwatch.probes.agent_folder import AgentFolder
 from perfwatch.probes.readings import Steps
 from perfwatch.probes.steps import StepCounter
 from tests.agent.conftest import AGENT_FOLDER, Run
@@ -14,7 +15,11 @@ STEPS = "import torch, os\noptimizer = torch.optim.SGD()\nfor _ in range({steps}
 
 def counts(folder: Path) -> dict[int, int]:
     """Steps by pid, as the probe reads them."""
-    return {reading.pid: reading.count for reading in StepCounter(folder, str).look() if isinstance(reading, Steps)}
+    return {
+        reading.pid: reading.count
+        for reading in StepCounter(AgentFolder(folder), str).look()
+        if isinstance(reading, Steps)
+    }
 
 
 def test_counts_every_step(interpreter: str, run: Run, agent_directory: Path, hook_api: Path) -> None:
@@ -59,7 +64,7 @@ def test_how_many_steps_belong_together_is_told(
         "from torch.optim import optimizer as module\ncalls = []\nmodule.hooks.append(lambda *_: calls.append(1))\n"
     )
     run(interpreter, program.replace("optimizer = torch", counted + "optimizer = torch", 1), hook_api)
-    (steps,) = (one for one in StepCounter(agent_directory, str).look() if isinstance(one, Steps))
+    (steps,) = (one for one in StepCounter(AgentFolder(agent_directory), str).look() if isinstance(one, Steps))
 
     assert steps.count >= 600
     assert steps.steps_each_turn == (together if together is None else pytest.approx(together, rel=0.15))
@@ -95,7 +100,9 @@ def test_what_is_on_in_torch_is_told_with_the_steps(
     )
     done = run(interpreter, program, hook_api)
     parent, child = (int(word) for word in done.stdout.split())
-    modes = {one.pid: one.modes for one in StepCounter(agent_directory, str).look() if isinstance(one, Steps)}
+    modes = {
+        one.pid: one.modes for one in StepCounter(AgentFolder(agent_directory), str).look() if isinstance(one, Steps)
+    }
 
     assert modes == {parent: ("cudnn_benchmark",), child: ("anomaly_detection", "cudnn_benchmark")}
     assert done.stderr == ""
@@ -118,7 +125,7 @@ def test_a_question_that_fails_later_is_none_of_the_programs_concern(
         )
     )
     done = run(interpreter, program, hook_api)
-    (steps,) = (one for one in StepCounter(agent_directory, str).look() if isinstance(one, Steps))
+    (steps,) = (one for one in StepCounter(AgentFolder(agent_directory), str).look() if isinstance(one, Steps))
 
     assert (steps.count, steps.modes) == (4, ())
     assert done.stderr == ""
@@ -129,7 +136,7 @@ def test_of_a_torch_that_cannot_be_asked_nothing_is_told(
 ) -> None:
     """None is not "nothing is on"; the steps are counted."""
     run(interpreter, STEPS.format(steps=3), hook_api)
-    (steps,) = (one for one in StepCounter(agent_directory, str).look() if isinstance(one, Steps))
+    (steps,) = (one for one in StepCounter(AgentFolder(agent_directory), str).look() if isinstance(one, Steps))
 
     assert (steps.count, steps.modes) == (3, None)
 

@@ -43,6 +43,7 @@ def fake(
         USES=uses,
         TRIGGERED_BY="",
         OPTIONS={},
+        belongs_to_the_user=lambda scene: True,
         available=lambda request, scene: None,
         estimated_bytes=lambda request, scene: estimated,
         command=lambda request, scene, folder: (),

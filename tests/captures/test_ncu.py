@@ -10,6 +10,7 @@ import pytest
 from perfwatch.captures import ncu
 from perfwatch.captures.capture import Request, Scene, Subject
 from perfwatch.errors import CaptureFailed, CaptureRefused, CaptureUnavailable
+from perfwatch.probes.agent_folder import AgentFolder
 from tests.captures.windows import RecordedWindow, scene
 
 SUBJECT = Subject(pid=700, start_ticks=1, rank=0)
@@ -53,7 +54,8 @@ class Job:
             "report": str(self.place / "k.ncu-rep"),
             "log": str(self.log),
         }
-        return scene(SUBJECT, armed={"ncu": facts}, place=self.place)
+        named = {"PERFWATCH_NCU": "/opt/ncu"}
+        return scene(SUBJECT, armed={"ncu": facts}, place=AgentFolder(self.place), environment=named)
 
 
 class Window(RecordedWindow):

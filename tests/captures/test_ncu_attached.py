@@ -10,6 +10,7 @@ import pytest
 from perfwatch.captures import ncu
 from perfwatch.captures.capture import Collected, Request, Scene, Subject
 from perfwatch.errors import CaptureFailed, CaptureUnavailable, PermissionDenied
+from perfwatch.probes.agent_folder import AgentFolder
 from perfwatch.probes.external import Finished
 from tests.captures.test_ncu import Job
 from tests.captures.windows import RecordedWindow, finished, scene
@@ -62,7 +63,9 @@ def collect(place: Path, window: Window, steps: int | None = None) -> Collected:
     """The capture on a job that was prepared for it."""
     Job(place)
     facts = {"ncu": "/opt/ncu", "version": "2026.2.1", "attaches": "yes"}
-    job: Scene = scene(SUBJECT, armed={"ncu": facts}, place=place)
+    job: Scene = scene(
+        SUBJECT, armed={"ncu": facts}, place=AgentFolder(place), environment={"PERFWATCH_NCU": "/opt/ncu"}
+    )
     request = Request(kind="ncu", steps=steps)
     ncu.available(request, job)
     return ncu.collect(request, job, window)

@@ -15,6 +15,7 @@ from perfwatch.probes.external import Finished
 from tests.captures.windows import RecordedWindow, finished, scene
 
 ARMED = {"nsys": {"nsys": "/opt/nsys", "version": "2025.3.1", "session": "perfwatch-7", "tmpdir": "/tmp/pw"}}
+NAMED = {"PERFWATCH_NSYS": "/opt/nsys"}
 REQUEST = Request(kind="nsys", seconds=0.5)
 
 
@@ -51,7 +52,7 @@ def test_a_window_is_start_wait_stop_of_the_armed_session(tmp_path: Path) -> Non
             writes(tmp_path / "w", "window.nsys-rep")
 
     window = RecordedWindow(tmp_path / "w", answer)
-    brought = nsys.collect(REQUEST, scene(armed=ARMED), window)
+    brought = nsys.collect(REQUEST, scene(environment=NAMED, armed=ARMED), window)
 
     start, stop = window.commands[:2]
     assert start[:3] == ("/opt/nsys", "start", "--session=perfwatch-7")
@@ -63,7 +64,8 @@ def test_a_window_is_start_wait_stop_of_the_armed_session(tmp_path: Path) -> Non
     assert brought.window_seconds == 0.5
     assert "environment of every process" in brought.notes[0]
     assert Path(brought.files[0].path).stat().st_mode & 0o777 == 0o600
-    assert nsys.command(REQUEST, scene(armed=ARMED), tmp_path / "w") == (start, stop)
+    shown = nsys.command(REQUEST, scene(armed=ARMED), tmp_path / "w")
+    assert shown == (("nsys", *start[1:]), ("nsys", *stop[1:]))
 
 
 def test_a_raw_recording_is_kept_and_explained(tmp_path: Path) -> None:
@@ -81,7 +83,11 @@ def test_a_raw_recording_is_kept_and_explained(tmp_path: Path) -> None:
             writes(tmp_path / "w", "window.qdstrm")
         return None
 
-    brought = nsys.collect(REQUEST, scene(armed=armed), RecordedWindow(tmp_path / "w", answer))
+    brought = nsys.collect(
+        REQUEST,
+        scene(environment={"PERFWATCH_NSYS": armed["nsys"]["nsys"]}, armed=armed),
+        RecordedWindow(tmp_path / "w", answer),
+    )
 
     assert [Path(file.path).name for file in brought.files] == ["window.qdstrm"]
     assert "lacks libdw.so.1 (apt-get install libdw1)" in brought.notes[-1]
@@ -101,7 +107,7 @@ def test_a_start_that_fails_opens_nothing(tmp_path: Path) -> None:
     window = RecordedWindow(tmp_path / "w", lambda *_: finished(1, errors="No such session: perfwatch-7"))
 
     with pytest.raises(CaptureFailed, match="No such session") as raised:
-        nsys.collect(REQUEST, scene(armed=ARMED), window)
+        nsys.collect(REQUEST, scene(environment=NAMED, armed=ARMED), window)
 
     assert "--arm nsys" in raised.value.advice
     assert window.events == []
@@ -112,7 +118,7 @@ def test_a_stop_that_never_ends_is_given_up_and_the_collection_cancelled(tmp_pat
     window = RecordedWindow(tmp_path / "w", lambda command, _: finished(None) if command[1] == "stop" else None)
 
     with pytest.raises(CaptureFailed, match="nsys stop did not end in time"):
-        nsys.collect(REQUEST, scene(armed=ARMED), window)
+        nsys.collect(REQUEST, scene(environment=NAMED, armed=ARMED), window)
 
     assert window.commands[-1] == ("/opt/nsys", "cancel", "--session=perfwatch-7")
 
@@ -126,7 +132,7 @@ def test_a_job_that_ends_in_the_window_is_stopped_all_the_same(tmp_path: Path) -
 
     window = Ending(tmp_path / "w")
     with pytest.raises(CaptureFailed, match="every rank"):
-        nsys.collect(REQUEST, scene(armed=ARMED), window)
+        nsys.collect(REQUEST, scene(environment=NAMED, armed=ARMED), window)
 
     assert [command[1] for command in window.commands] == ["start", "stop"]
 
@@ -139,7 +145,7 @@ def test_a_report_past_the_cap_is_not_kept(tmp_path: Path) -> None:
     )
 
     with pytest.raises(CaptureFailed, match="larger than 0 MB and was not kept"):
-        nsys.collect(request, scene(armed=ARMED), window)
+        nsys.collect(request, scene(environment=NAMED, armed=ARMED), window)
 
     assert list((tmp_path / "w").iterdir()) == []
 
@@ -147,7 +153,7 @@ def test_a_report_past_the_cap_is_not_kept(tmp_path: Path) -> None:
 def test_a_full_disk_leaves_no_report_and_says_so(tmp_path: Path) -> None:
     """nsys ends well and brings nothing."""
     with pytest.raises(CaptureFailed, match="left no report") as raised:
-        nsys.collect(REQUEST, scene(armed=ARMED), RecordedWindow(tmp_path / "w"))
+        nsys.collect(REQUEST, scene(environment=NAMED, armed=ARMED), RecordedWindow(tmp_path / "w"))
 
     assert "disk full" in raised.value.advice
 

@@ -18,6 +18,7 @@ from perfwatch.captures.running import run_program
 from perfwatch.errors import PerfwatchError
 from perfwatch.nsight import nsys_session
 from perfwatch.nsight.finding import Tool, find
+from perfwatch.probes.agent_folder import AgentFolder
 from perfwatch.probes.external import Finished
 from perfwatch.running.lock import Place, enter
 from tests.captures.windows import RecordedWindow, scene
@@ -38,7 +39,7 @@ needs_nsys = pytest.mark.skipif(REAL is None, reason="nsys is not installed here
 def session_of(place: Place, stop: "subprocess.Popen[bytes]") -> tuple[dict[str, str], dict[str, str]]:
     """A session that ends with ``stop``: the job's environment, and what captures are told."""
     environment = nsys_session.arm({**os.environ}, place.folder, run_program, launcher=stop.pid)
-    return environment, read_armed(place.folder)["nsys"]
+    return environment, read_armed(AgentFolder(place.folder))["nsys"]
 
 
 @pytest.fixture

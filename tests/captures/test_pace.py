@@ -10,6 +10,7 @@ import pytest
 from perfwatch.captures.armed import read_armed
 from perfwatch.captures.capture import Subject
 from perfwatch.captures.pace import Pace, Pacer, as_fast, cost
+from perfwatch.probes.agent_folder import AgentFolder
 from tests.probes.test_steps import page
 
 
@@ -61,7 +62,7 @@ def test_a_pace_that_has_just_changed_is_known_from_the_newest_steps(
     times = {number: int(at * 1e9) for number, at in enumerate(ends, start=1)}
     (tmp_path / "steps-41").write_bytes(page(times))
 
-    now = Pacer(tmp_path, (Subject(41, 7),), lambda: ends[-1]).look()
+    now = Pacer(AgentFolder(tmp_path), (Subject(41, 7),), lambda: ends[-1]).look()
 
     assert (round(now.seconds or 0.0, 3), now.changed) == (0.1, changed)
 
@@ -73,7 +74,7 @@ def test_pipes_in_the_agents_folder_hold_no_capture(tmp_path: Path) -> None:
     found: list[object] = []
 
     def look() -> None:
-        found.extend((Pacer(tmp_path, (Subject(7, 1),)).look().counts, read_armed(tmp_path)))
+        found.extend((Pacer(AgentFolder(tmp_path), (Subject(7, 1),)).look().counts, read_armed(AgentFolder(tmp_path))))
 
     looking = threading.Thread(target=look, daemon=True)
     looking.start()

@@ -13,6 +13,7 @@ from perfwatch.captures.kineto_link import Asking
 from perfwatch.captures.torch_files import TraceFolder
 from perfwatch.captures.torch_window import TorchWindow
 from perfwatch.errors import CaptureFailed
+from perfwatch.probes.agent_folder import AgentFolder
 from tests.captures.stages import scene, subject
 from tests.captures.windows import RecordedWindow
 from tests.probes.test_steps import page
@@ -60,7 +61,7 @@ def failure(tmp_path: Path, state: str, begun: bool) -> tuple[str, float]:
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to give a file away")
 def test_only_the_rank_itself_speaks_in_the_folder_that_is_open_to_all(tmp_path: Path) -> None:
     """A file of the right name that another user has put there, or a link, is not its trace."""
-    rank = Subject(os.getpid(), 1, uid=7)
+    rank = Subject(os.getpid(), 1)
     (tmp_path / "r").mkdir(mode=0o700)
     folder = TraceFolder(scene(armed={"torch": {"traces": str(tmp_path / "r" / "traces")}}), (rank,))
     usual = Path(f"/tmp/libkineto_activities_{rank.pid}.json")
@@ -69,7 +70,7 @@ def test_only_the_rank_itself_speaks_in_the_folder_that_is_open_to_all(tmp_path:
     os.utime(usual, (soon, soon))
     try:
         found = []
-        for owner in (65534, 7):
+        for owner in (65534, os.getuid()):
             os.chown(usual, owner, owner)
             found.append(folder.trace_of(rank))
     finally:
@@ -110,7 +111,7 @@ def test_steps_whose_pace_has_just_changed_are_recorded_by_time(tmp_path: Path) 
     rank = subject()
     (tmp_path / f"steps-{rank.pid}").write_bytes(page(times, rank.pid, rank.start_ticks))
     (tmp_path / "r").mkdir(mode=0o700)
-    stage = scene(place=tmp_path, armed={"torch": {"traces": str(tmp_path / "r" / "traces")}})
+    stage = scene(place=AgentFolder(tmp_path), armed={"torch": {"traces": str(tmp_path / "r" / "traces")}})
     window = RecordedWindow(tmp_path / "w")
     recorded = TorchWindow(
         Request(kind="torch", steps=5), stage, window, TakenLink(window, rank.pid), TraceFolder(stage, stage.subjects)

@@ -19,8 +19,8 @@ PLAIN = [
     ["--quiet", "--agent", "--", "true"],
     ["--no-agent", "--agent", "--", "true"],
     ["--session", "/tmp/x", "--patience", "5", "--trigger-signal", "rt", "--", "true"],
-    ["--metrics-port", "9123", "--notify", "https://h/x", "--", "true"],
-    ["--metrics-port=[::]:0", "--notify=http://h/x", "--", "true"],
+    ["--metrics-port", "9123", "--notify", "@{webhook}", "--", "true"],
+    ["--metrics-port=[::]:0", "--notify=@{webhook}", "--", "true"],
     ["--arm", "ncu-attach", "--", "true"],
     ["--session=/tmp/x", "--patience=120", "--trigger-signal=all", "--", "true"],
 ]
@@ -38,6 +38,9 @@ UNUSUAL = [
     ["run", "--arm", "ncu-attach", "--no-agent", "--", "true"],
     ["run", "--metrics-port", "http", "--", "true"],
     ["run", "--notify", "ftp://h", "--", "true"],
+    ["run", "--notify", "https://h/x", "--", "true"],
+    ["run", "--metrics-port", "0", "--metrics-command", "--", "true"],
+    ["run", "--metrics-socket", "/x/y", "--", "true"],
     ["attach", "--", "1"],
     [],
 ]
@@ -54,14 +57,17 @@ def read_by_the_library(words: list[str]) -> Request:
         session=read["session"],
         patience_seconds=read["patience"],
         trigger_signals=read["trigger_signal"],
-        outlets=wanted(read["metrics_port"], read["notify"]),
+        outlets=wanted(metrics_port=read["metrics_port"], notify=read["notify"]),
         arm=read["arm"],
     )
 
 
 @pytest.mark.parametrize("words", PLAIN, ids=" ".join)
-def test_plain_line_is_read_as_the_library_reads_it(words: list[str]) -> None:
+def test_plain_line_is_read_as_the_library_reads_it(words: list[str], tmp_path: Path) -> None:
     """Both ways give the same request."""
+    webhook = tmp_path / "webhook"
+    webhook.write_text("https://h/x\n")
+    words = [word.format(webhook=webhook) for word in words]
     assert plain_run(["run", *words]) == read_by_the_library(words)
 
 

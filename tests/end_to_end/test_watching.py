@@ -18,7 +18,9 @@ METRICS_AT = "metrics are served on "
 def test_a_stopped_job_shows_in_its_metrics_and_is_posted_once(job: StartJob, webhook: Webhook, tmp_path: Path) -> None:
     """From calm to hung; the watcher leaves when it is told to, and the job is as it was."""
     one, said = job(), tmp_path / "said"
-    options = ("--watch", "--metrics-port", "0", "--notify", webhook.url, "--session", str(tmp_path / "session"))
+    (tmp_path / "webhook").write_text(webhook.url)
+    notify = ("--notify", f"@{tmp_path / 'webhook'}")
+    options = ("--watch", "--metrics-port", "0", *notify, "--session", str(tmp_path / "session"))
     with said.open("w") as file:
         watching = subprocess.Popen(
             [*PERFWATCH, "attach", str(one.pid), *options], stdin=subprocess.DEVNULL, stdout=file, stderr=file

@@ -8,6 +8,8 @@ import msgspec
 import pytest
 
 from perfwatch.fleet import wire
+from perfwatch.probes.readings import Process
+from perfwatch.recording import Record
 from perfwatch.triage.fleet.snapshot import Snapshot
 from tests.fleet.parts import simulated
 
@@ -102,10 +104,13 @@ def test_another_version_says_so() -> None:
 def test_ranks_and_times_that_cannot_be_are_refused() -> None:
     """A rank of two billion would make a list of as many absent ones."""
     (view,) = snapshot().jobs
+    huge = Process(pid=1, start_ticks=1, parent_pid=0, name="python", command=(), world_size=10**9)
     for wrong in (
         msgspec.structs.replace(view, ranks=(2**31,)),
         msgspec.structs.replace(view, identity=msgspec.structs.replace(view.identity, world_size=2**40)),
         msgspec.structs.replace(view, end=-5.0),
+        msgspec.structs.replace(view, session=msgspec.structs.replace(view.session, created=-1e18)),
+        msgspec.structs.replace(view, records=(Record(0.0, 0.0, huge),)),
     ):
         with pytest.raises(wire.Garbled):
             wire.read(wire.lines(snapshot(jobs=(wrong,)), NONCE), NONCE)

@@ -123,13 +123,13 @@ def test_what_the_user_has_set_stays(tmp_path: Path, name: str) -> None:
     """Somebody who uses Kineto's daemon himself keeps it: nothing is armed."""
     environment = {name: "mine", "HOME": "/root"}
 
-    assert arm(environment, tmp_path) == environment
+    assert arm(environment, tmp_path) == (environment, None)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_where_there_is_a_gpu_the_agent_is_asked_instead_of_torch(tmp_path: Path) -> None:
     """With KINETO_USE_DAEMON torch would initialise CUDA at its import, and what such a process forks could not use it."""
-    program = "import sys, pathlib; from perfwatch.kineto.keeper import arm; print(*arm({}, pathlib.Path(sys.argv[1]), later=True))"
+    program = "import sys, pathlib; from perfwatch.kineto.keeper import arm; print(*arm({}, pathlib.Path(sys.argv[1]), later=True)[0])"
     with tempfile.TemporaryDirectory(dir="/dev/shm") as place:
         done = subprocess.run([sys.executable, "-c", program, place], capture_output=True, text=True, check=True)
         gone_after(Path(place) / "k" / "dynolog")
@@ -146,17 +146,22 @@ def test_where_there_is_a_gpu_nothing_is_armed_without_the_agent(tmp_path: Path)
     driver.touch()
     request = Request(("true",), agent=False)
 
-    _, environment = equipped(request, {}, Place(tmp_path, "root", shared=False), drivers=[driver])
+    start = equipped(request, {}, Place(tmp_path, "root", shared=False), drivers=[driver])
 
-    assert not any(name.startswith(("KINETO_", "PERFWATCH_")) for name in environment)
+    assert not any(name.startswith(("KINETO_", "PERFWATCH_")) for name in start.environment)
 
 
-def test_folder_that_is_too_long_for_kineto_arms_nothing(tmp_path: Path) -> None:
-    """Beyond 54 bytes a client fails to start and says so on the job's stderr."""
+def test_folder_that_is_too_long_for_kineto_is_named_and_the_profiler_left_out(tmp_path: Path) -> None:
+    """Beyond 54 bytes a client fails to start and says so on the job's stderr: we say why instead."""
     long = tmp_path / ("x" * 60)
     long.mkdir()
 
-    assert arm({}, long) == {}
+    start = equipped(Request(("true",), agent=False), {}, Place(long, "root", shared=False), drivers=[])
+
+    assert not any(name.startswith("KINETO_") for name in start.environment)
+    assert start.words == (
+        f"perfwatch: not armed with torch: torch takes no socket folder of more than 54 bytes: {long}/k; the job runs without",
+    )
 
 
 def test_run_without_arming_leaves_the_environment_alone(launch: Launch) -> None:

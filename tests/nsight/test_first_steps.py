@@ -6,6 +6,7 @@ import pytest
 
 from perfwatch.captures.armed import write_armed
 from perfwatch.nsight.first_steps import PATIENCE_SECONDS, FirstSteps
+from perfwatch.probes.agent_folder import AgentFolder
 from perfwatch.probes.readings import GpuActivity, Steps
 from perfwatch.running.summary import Tally
 from perfwatch.triage.case import Case
@@ -33,7 +34,7 @@ def looked_at(seconds: float, resident: float = 0.25) -> Case:
 def armed(tmp_path: Path) -> FirstSteps:
     """Of a job that was started under ncu."""
     write_armed(tmp_path, "ncu", {"ncu": "/opt/ncu"})
-    return FirstSteps(tmp_path)
+    return FirstSteps(AgentFolder(tmp_path))
 
 
 def test_the_steps_and_the_time_of_kernels_bound_what_ncu_costs(armed: FirstSteps) -> None:
@@ -79,4 +80,4 @@ def test_a_job_without_ncu_is_told_nothing(tmp_path: Path) -> None:
     def refuse() -> Case:
         raise AssertionError
 
-    assert FirstSteps(tmp_path).told(tally(40), refuse) == ""
+    assert FirstSteps(AgentFolder(tmp_path)).told(tally(40), refuse) == ""

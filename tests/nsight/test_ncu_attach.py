@@ -10,6 +10,7 @@ from perfwatch.captures.running import run_program
 from perfwatch.errors import CaptureUnavailable
 from perfwatch.nsight.arming import prepare
 from perfwatch.nsight.ncu_attach import arm
+from perfwatch.probes.agent_folder import AgentFolder
 from tests.nsight.attachable import attachable_ncu
 
 
@@ -27,7 +28,11 @@ def test_the_library_is_named_to_the_agent_and_to_itself(tmp_path: Path) -> None
     assert environment["NVTX_INJECTION64_PATH"] == str(tmp_path / "libcuda-injection.so")
     assert environment["NV_COMPUTE_PROFILER_PERFWORKS_DIR"] == str(tmp_path)
     assert environment["NV_COMPUTE_PROFILER_IN_PROCESS"] == "1"
-    assert read_armed(tmp_path)["ncu"] == {"ncu": str(tmp_path / "ncu"), "version": "2026.2.1", "attaches": "yes"}
+    assert read_armed(AgentFolder(tmp_path))["ncu"] == {
+        "ncu": str(tmp_path / "ncu"),
+        "version": "2026.2.1",
+        "attaches": "yes",
+    }
 
 
 def test_where_ncu_cannot_attach_nothing_is_prepared_and_it_is_said(tmp_path: Path) -> None:
@@ -44,7 +49,7 @@ def test_where_ncu_cannot_attach_nothing_is_prepared_and_it_is_said(tmp_path: Pa
     with pytest.raises(CaptureUnavailable, match="CUDA_INJECTION64_PATH is set"):
         armed(tmp_path, attachable_ncu(tmp_path), CUDA_INJECTION64_PATH="/other.so")
 
-    assert read_armed(tmp_path) == {}
+    assert read_armed(AgentFolder(tmp_path)) == {}
 
 
 def test_a_job_starts_as_ever_without_such_an_ncu(tmp_path: Path) -> None:

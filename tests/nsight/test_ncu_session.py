@@ -8,6 +8,7 @@ import pytest
 from perfwatch.captures.armed import read_armed
 from perfwatch.captures.running import run_program
 from perfwatch.nsight.ncu_session import arm
+from perfwatch.probes.agent_folder import AgentFolder
 from tests.nsight.attachable import attachable_ncu
 
 
@@ -20,7 +21,7 @@ def armed(folder: Path) -> tuple[str, ...]:
 def test_the_report_goes_into_a_folder_of_ours(tmp_path: Path) -> None:
     """Nobody else can enter it."""
     command = armed(tmp_path)
-    report = Path(read_armed(tmp_path)["ncu"]["report"])
+    report = Path(read_armed(AgentFolder(tmp_path))["ncu"]["report"])
 
     assert report.parent.stat().st_mode & 0o777 == 0o700
     assert report.parent.parent == tmp_path / f"perfwatch-{os.getuid()}"
@@ -34,7 +35,7 @@ def test_a_link_where_the_report_would_go_is_not_followed(tmp_path: Path) -> Non
 
     with pytest.raises(PermissionError, match="not a folder of ours"):
         armed(tmp_path)
-    assert read_armed(tmp_path) == {}
+    assert read_armed(AgentFolder(tmp_path)) == {}
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to give a folder away")

@@ -12,6 +12,7 @@ from perfwatch.captures.armed import read_armed
 from perfwatch.captures.running import run_program
 from perfwatch.errors import CaptureUnavailable
 from perfwatch.nsight import nsys_session
+from perfwatch.probes.agent_folder import AgentFolder
 
 
 def program(path: Path, text: str) -> Path:
@@ -65,7 +66,7 @@ def test_a_session_that_does_not_come_up_is_shut_down_and_tried_once_more(tmp_pa
     assert given["CUDA_INJECTION64_PATH"] == "/nsys.so"
     (session,) = shut.read_text().splitlines()
     assert session.startswith("--session=perfwatch-nsys-")
-    assert session != f"--session={read_armed(tmp_path)['nsys']['session']}"
+    assert session != f"--session={read_armed(AgentFolder(tmp_path))['nsys']['session']}"
 
 
 def test_one_launcher_for_each_rank_makes_one_session_for_all(tmp_path: Path) -> None:
@@ -73,11 +74,11 @@ def test_one_launcher_for_each_rank_makes_one_session_for_all(tmp_path: Path) ->
     stop = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
     environment = {"PERFWATCH_NSYS": str(program(tmp_path / "nsys", LAUNCHES)), "PATH": os.environ["PATH"]}
     first = nsys_session.arm(environment, tmp_path, run_program, launcher=stop.pid)
-    facts = read_armed(tmp_path)["nsys"]
+    facts = read_armed(AgentFolder(tmp_path))["nsys"]
     second = nsys_session.arm(environment, tmp_path, run_program)
 
     assert first["CUDA_INJECTION64_PATH"] == second["CUDA_INJECTION64_PATH"] == "/nsys.so"
-    assert read_armed(tmp_path)["nsys"] == facts
+    assert read_armed(AgentFolder(tmp_path))["nsys"] == facts
     stop.communicate()
 
     failing = {"PERFWATCH_NSYS": str(program(tmp_path / "nsys", "exit 1"))}

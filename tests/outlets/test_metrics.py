@@ -2,9 +2,11 @@
 
 import select
 import socket
+import stat
 import time
-import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from prometheus_client import Metric
@@ -13,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from perfwatch.outlets.gauges import Gauges
 from perfwatch.outlets.metrics import MetricsServer
 from perfwatch.outlets.snapshot import Snapshot
+from perfwatch.outlets.wanted import MetricsWanted, parse_socket
 from perfwatch.probes import readings as r
 from perfwatch.triage.verdict import Suspect
 from tests.sessions import CREATED, session, verdict
@@ -38,12 +41,24 @@ def said(server: MetricsServer) -> str:
     raise AssertionError("it says nothing")
 
 
-def scrape(port: "int | None", until: str) -> dict[str, Metric]:
+def answer(server: MetricsServer, token: str = "") -> tuple[int, str]:
+    """Status and body of one scrape, over a port or a unix socket."""
+    with socket.socket(socket.AF_INET if "://" in server.address else socket.AF_UNIX) as asking:
+        asking.settimeout(PATIENCE_SECONDS)
+        url = urlsplit(server.address)
+        asking.connect((url.hostname, url.port) if url.hostname else server.address)
+        header = f"Authorization: {token}\r\n" if token else ""
+        asking.sendall(f"GET /metrics HTTP/1.0\r\n{header}\r\n".encode())
+        with asking.makefile("rb") as file:
+            head, _, body = file.read().decode().partition("\r\n\r\n")
+    return int(head.split()[1]), body
+
+
+def scrape(server: MetricsServer, until: str) -> dict[str, Metric]:
     """The metrics by name, once ``until`` is among them: a message to the server is on its way for a moment."""
     ends = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < ends:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_SECONDS) as answer:
-            text = answer.read().decode()
+        _, text = answer(server)
         if until in text:
             return {family.name: family for family in text_string_to_metric_families(text)}
     raise AssertionError(f"{until} is not in {text}")
@@ -65,12 +80,12 @@ def test_a_job_is_scraped_as_it_was_last_told(servers: list[MetricsServer]) -> N
         activity = r.GpuActivity(uuid="GPU-1", interval_seconds=1.0, graphics=0.4, sm_active=0.3, dram=0.1)
         now.append(float(second), [activity])
     now.event(9.0, "verdict", "x", verdict(silent_seconds=4.0))
-    servers.append(MetricsServer("127.0.0.1", 0))
+    servers.append(MetricsServer(MetricsWanted()))
 
     assert "metrics are served on http://127.0.0.1:" in said(servers[0])
 
     servers[0].put(now.snapshot())
-    found = scrape(servers[0].port, "perfwatch_state{")
+    found = scrape(servers[0], "perfwatch_state{")
     value = {(one.name, *sorted(one.labels.items())): one.value for family in found.values() for one in family.samples}
     mine = ("session", "s")
 
@@ -104,10 +119,10 @@ def test_before_the_first_verdict_no_state_is_claimed() -> None:
 
 def test_every_name_follows_the_conventions(servers: list[MetricsServer]) -> None:
     """A prefix, base units, ``_total`` for counters alone."""
-    servers.append(MetricsServer("127.0.0.1", 0))
+    servers.append(MetricsServer(MetricsWanted()))
     said(servers[0])
     servers[0].put(gauges().snapshot())
-    found = scrape(servers[0].port, "perfwatch_job_info{")
+    found = scrape(servers[0], "perfwatch_job_info{")
 
     for name, family in found.items():
         assert name.startswith("perfwatch_")
@@ -122,7 +137,7 @@ def test_a_port_that_is_taken_is_said_with_the_way_out(servers: list[MetricsServ
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        servers.append(MetricsServer("127.0.0.1", port))
+        servers.append(MetricsServer(MetricsWanted(port=port)))
         sentence = said(servers[0])
         for _ in range(2000):
             servers[0].put(Snapshot(session="s", mode="run", root_pid=1, command="x", looked=1.0))
@@ -138,3 +153,82 @@ def test_nobody_else_on_the_network_can_ask(servers: list[MetricsServer]) -> Non
     assert parse_metrics("9123") == ("127.0.0.1", 9123)
     assert parse_metrics("0.0.0.0:9123") == ("0.0.0.0", 9123)
     assert parse_metrics("[::1]:0") == ("::1", 0)
+
+
+def test_the_command_line_is_served_only_when_it_is_asked_for(servers: list[MetricsServer]) -> None:
+    """Everybody on the machine may scrape, and a command line holds what its user did not mean for them."""
+    for wanted in (MetricsWanted(), MetricsWanted(command=True)):
+        servers.append(MetricsServer(wanted))
+        said(servers[-1])
+        servers[-1].put(Snapshot(session="s", mode="run", root_pid=1, command="python train.py", looked=1.0))
+    without, with_command = (
+        scrape(one, "perfwatch_job_info{")["perfwatch_job_info"].samples[0].labels for one in servers
+    )
+
+    assert without == {"session": "s", "mode": "run", "root_pid": "1"}
+    assert with_command == without | {"command": "python train.py"}
+
+
+def test_a_scraper_without_the_token_gets_nothing(servers: list[MetricsServer]) -> None:
+    """Nor one with another token, with its beginning, or with another scheme."""
+    servers.append(MetricsServer(MetricsWanted(token="s3cret")))
+    said(servers[0])
+
+    for sent in ("", "Bearer", "Bearer ", "Bearer s3cre", "Bearer s3cret2", "Basic s3cret", "s3cret", "Bearer \u00e9"):
+        assert answer(servers[0], sent) == (401, "")
+    assert answer(servers[0], "Bearer s3cret")[0] == 200
+
+
+def test_a_unix_socket_is_for_its_user_alone(servers: list[MetricsServer], tmp_path: Path) -> None:
+    """From the moment that it is there; it goes with the server."""
+    path = tmp_path / "metrics"
+    servers.append(MetricsServer(MetricsWanted(socket=path)))
+
+    assert said(servers[0]) == f"metrics are served on {path}"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert answer(servers[0])[0] == 200
+
+    servers[0].close()
+
+    assert not path.exists()
+
+
+def test_a_folder_that_gives_its_group_lets_the_group_scrape(servers: list[MetricsServer], tmp_path: Path) -> None:
+    """``install -d -m 2750 -g prometheus``: what is made in it belongs to that group."""
+    tmp_path.chmod(0o2750)
+    servers.append(MetricsServer(MetricsWanted(socket=tmp_path / "metrics")))
+    said(servers[0])
+
+    assert stat.S_IMODE((tmp_path / "metrics").stat().st_mode) == 0o660
+
+
+def test_a_socket_that_a_killed_watch_left_is_replaced(servers: list[MetricsServer], tmp_path: Path) -> None:
+    """One that somebody listens on is not."""
+    path = tmp_path / "metrics"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    servers.append(MetricsServer(MetricsWanted(socket=path)))
+    said(servers[0])
+    servers.append(MetricsServer(MetricsWanted(socket=path)))
+
+    assert f"no metrics on {path}: Address already in use" in said(servers[1])
+    assert answer(servers[0])[0] == 200
+
+
+def test_a_socket_is_refused_where_something_else_is_or_others_can_write(tmp_path: Path) -> None:
+    """A file stays as it is, and so does a link."""
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to("nowhere")
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+
+    for name, why in (
+        ("file", "something else"),
+        ("link", "something else"),
+        ("open/x", "other users"),
+        ("x" * 200, "107"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            parse_socket(tmp_path / name)
+    assert (tmp_path / "file").read_text() == "mine"
+    assert parse_socket(tmp_path / "free") == tmp_path / "free"

@@ -14,6 +14,7 @@ import pytest
 from perfwatch.probes.deadline import KillableChild
 from perfwatch.probes.endings import Endings
 from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.guest import Guests
 from perfwatch.watching.family import Family
 
 TOLD_AFTER_REAPING = (6, 15)  # of Linux: PIDFD_INFO_EXIT
@@ -95,7 +96,7 @@ def test_exit_code_after_reaping(household: Household, endings: Endings) -> None
 def test_job_that_its_parent_reaps_at_once(household: Household, endings: Endings) -> None:
     """A job that was attached to and killed was killed by SIGKILL, however soon its parent reaps it."""
     child = KillableChild()
-    family = Family(Filesystem(), child, lambda: 0.0, endings)
+    family = Family(Filesystem(), child, Guests(), lambda: 0.0, endings)
     family.follow([household.child])
     household.child_is_killed()
     gone = family.ended()

@@ -8,6 +8,7 @@ import pytest
 from perfwatch.probes.deadline import Inline
 from perfwatch.probes.descriptors import AWAITED, awaited
 from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.guest import Recorded
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import APPEARS, GOES
 from perfwatch.probes.source import describe
@@ -60,8 +61,8 @@ def test_a_path_is_looked_at_as_its_process_sees_it(tmp_path: Path, monkeypatch:
     (tmp_path / "build.lock").touch()
     os.utime(tmp_path / "build.lock", (1.0, 1.0))  # which is a change of its own
     now = (tmp_path / "build.lock").stat().st_ctime + 40.0
-    there = awaited(Filesystem(), os.getpid(), "build.lock", Inline(), lambda: now)
-    gone = awaited(Filesystem(), os.getpid(), str(tmp_path / "none" / "a.done"), Inline())
+    there = awaited(Filesystem(), os.getpid(), "build.lock", Recorded(Inline()), lambda: now)
+    gone = awaited(Filesystem(), os.getpid(), str(tmp_path / "none" / "a.done"), Recorded(Inline()))
 
     assert (there.fd, there.kind, there.target) == (AWAITED, "file", "build.lock")
     assert there.changed_ago_seconds == pytest.approx(40.0)
@@ -71,7 +72,7 @@ def test_a_path_is_looked_at_as_its_process_sees_it(tmp_path: Path, monkeypatch:
 def test_of_a_process_that_has_ended_nothing_is_missing() -> None:
     """It is not known."""
     with pytest.raises(Unavailable):
-        awaited(Filesystem(), 2**22 - 1, "/data/a.done", Inline())
+        awaited(Filesystem(), 2**22 - 1, "/data/a.done", Recorded(Inline()))
 
 
 def test_triage_finds_it_under_the_number_of_the_probe() -> None:

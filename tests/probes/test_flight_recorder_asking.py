@@ -197,7 +197,7 @@ def test_nothing_is_written_into_a_link_or_a_file(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "victim")
     for name in ("victim", "link"):
         with pytest.raises(Unavailable):
-            ring(tmp_path / name)
+            ring(str(tmp_path / name))
     assert (tmp_path / "victim").read_text() == ""
 
 

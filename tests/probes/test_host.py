@@ -1,11 +1,14 @@
 """The machine: its counters, and what is not known."""
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.deadline import KillableChild
+from perfwatch.probes.deadline import Inline, KillableChild
 from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.guest import Guests, Recorded
 from perfwatch.probes.host import HostProbe, parse_meminfo, parse_running
 from perfwatch.probes.pressure import parse_pressure
 from perfwatch.probes.readings import Pressure
@@ -13,7 +16,7 @@ from perfwatch.probes.readings import Pressure
 
 def test_the_real_machine_makes_sense(child: KillableChild) -> None:
     """Totals bound what is used, and counters have counted."""
-    [host] = HostProbe(caller=child).look()
+    [host] = HostProbe(hosts=Recorded(child)).look()
 
     assert host.cpus_online >= 1
     assert 0 < host.memory_available_bytes <= host.memory_total_bytes
@@ -23,16 +26,29 @@ def test_the_real_machine_makes_sense(child: KillableChild) -> None:
     assert host.running_threads >= 1
 
 
-def test_the_shared_memory_is_the_one_that_the_process_sees(tmp_path: Path) -> None:
-    """A container has its own /dev/shm, often of 64 MiB; it is reached through /proc/PID/root."""
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount something")
+def test_the_shared_memory_is_the_one_that_the_process_sees() -> None:
+    """A container has its own /dev/shm, often of 64 MiB."""
+    script = "mount -t tmpfs -o size=1m none /dev/shm && echo mounted && exec sleep 1000"
+    with subprocess.Popen(["unshare", "-m", "sh", "-c", script], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"mounted\n"
+        guests = Guests()
+        [host] = HostProbe(hosts=guests).look(process.pid)
+        guests.close()
+        process.kill()
+
+    assert host.shm_total_bytes == 2**20
+
+
+def test_what_the_kernel_does_not_tell_is_not_zero(tmp_path: Path) -> None:
+    """Without pressure there is none, and the job's /dev/shm that cannot be seen is ours."""
     (tmp_path / "meminfo").write_text("Dirty:   8 kB\n")
     (tmp_path / "stat").write_text("procs_running 3\nprocs_blocked 1\n")
-    (tmp_path / "41/root/dev").mkdir(parents=True)
-    (tmp_path / "41/root/dev/shm").symlink_to("/dev/null/not/there")
 
-    [host] = HostProbe(Filesystem(proc=tmp_path)).look(41)
+    [host] = HostProbe(Filesystem(proc=tmp_path), Recorded(Inline())).look(41)
 
-    assert host.shm_total_bytes is not None  # ours, because the job's cannot be read
+    assert host.shm_total_bytes is not None
     assert (host.dirty_bytes, host.running_threads, host.blocked_threads) == (8192, 3, 1)
     assert host.pressure == {}
 

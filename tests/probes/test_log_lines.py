@@ -37,12 +37,18 @@ def test_lines_like_the_last_ones_are_counted(end: bytes, count: int | None) -> 
     assert count_alike(end) == count
 
 
+def lines_in(path: Path) -> int | None:
+    """``alike_lines`` of a file that is open."""
+    state = path.stat()
+    return alike_lines(str(path), (state.st_dev, state.st_ino))
+
+
 def test_of_a_long_log_the_end_tells_for_the_whole(tmp_path: Path) -> None:
     """Ten times what is read."""
     line = b"step 00001 loss 0.5\n"
     (tmp_path / "log").write_bytes(line * (10 * TAIL_BYTES // len(line)))
 
-    assert alike_lines(str(tmp_path / "log")) == pytest.approx(10 * TAIL_BYTES // len(line), rel=0.01)
+    assert lines_in(tmp_path / "log") == pytest.approx(10 * TAIL_BYTES // len(line), rel=0.01)
 
 
 def test_looking_into_a_log_leaves_its_times_alone_and_a_pipe_is_not_read(tmp_path: Path) -> None:
@@ -50,10 +56,22 @@ def test_looking_into_a_log_leaves_its_times_alone_and_a_pipe_is_not_read(tmp_pa
     (tmp_path / "log").write_bytes(STEPS)
     os.utime(tmp_path / "log", (1.0, 2.0))
     os.mkfifo(tmp_path / "fifo")
-    alike_lines(str(tmp_path / "log"))
+    lines_in(tmp_path / "log")
 
     assert (tmp_path / "log").stat().st_atime == 1.0
-    assert alike_lines(str(tmp_path / "fifo")) is None
+    with pytest.raises(ValueError, match="not a file of the kind"):
+        lines_in(tmp_path / "fifo")
+
+
+def test_another_file_of_that_path_tells_nothing(tmp_path: Path) -> None:
+    """The log was renamed and begun anew, or its path leads elsewhere now."""
+    (tmp_path / "log").write_bytes(STEPS)
+    before = (tmp_path / "log").stat()
+    (tmp_path / "log").rename(tmp_path / "log.1")
+    (tmp_path / "log").write_bytes(STEPS)
+
+    with pytest.raises(ValueError, match="another file"):
+        alike_lines(str(tmp_path / "log"), (before.st_dev, before.st_ino))
 
 
 def test_a_line_of_prose_with_a_number_is_no_line_of_a_log() -> None:

@@ -1,5 +1,6 @@
 """Native time of one thread, by perf."""
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -88,7 +89,7 @@ def test_a_perf_that_fails_is_unavailable(tmp_path: Path) -> None:
     broken.chmod(0o755)
 
     with pytest.raises(Unavailable, match="no such feature"):
-        NativeProbe(str(broken)).look(41, 44)
+        NativeProbe(str(broken)).look(os.getpid(), 44)
 
 
 @pytest.mark.skipif(shutil.which("perf") is None, reason="perf is not installed here")

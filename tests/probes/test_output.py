@@ -12,6 +12,7 @@ import pytest
 
 from perfwatch.probes.deadline import Inline, KillableChild
 from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.guest import Recorded
 from perfwatch.probes.output import MOST_FILES, MOST_LOOKED_AT, OutputProbe, is_writable
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import FileGrowth, ProbeCall
@@ -50,7 +51,7 @@ def test_files_open_for_writing_are_told_once_each(
     writer: "subprocess.Popen[str]", child: KillableChild, tmp_path: Path, until: Callable[[Callable[[], bool]], None]
 ) -> None:
     """stdout and stderr are one log; the file that is only read, pipes and devices are left out."""
-    probe = OutputProbe(child)
+    probe = OutputProbe(child, Recorded(child))
     until(lambda: (tmp_path / "model.pt").exists() and (tmp_path / "model.pt").stat().st_size == 2)
 
     found = {Path(one.path).name: one for one in probe.look([writer.pid]) if isinstance(one, FileGrowth)}
@@ -70,8 +71,8 @@ def test_a_log_is_looked_into_once_it_has_fallen_silent(child: KillableChild, tm
             [sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=log, stderr=subprocess.DEVNULL, text=True
         )
     now = (tmp_path / "train.log").stat().st_mtime
-    (young,) = OutputProbe(child, clock=lambda: now + 20.0).look([program.pid])
-    (silent,) = OutputProbe(child, clock=lambda: now + 90.0).look([program.pid])
+    (young,) = OutputProbe(child, Recorded(child), clock=lambda: now + 20.0).look([program.pid])
+    (silent,) = OutputProbe(child, Recorded(child), clock=lambda: now + 90.0).look([program.pid])
     program.communicate("x")
 
     assert (young.alike_lines, silent.alike_lines) == (None, 25)  # type: ignore[union-attr]
@@ -82,7 +83,7 @@ def test_a_dead_mount_costs_two_deadlines_and_is_evidence(writer: "subprocess.Po
     """The stat that did not come back names the file; the rest are not tried."""
     caller = DeadMount()
 
-    found = list(OutputProbe(caller).look([writer.pid] * 5))
+    found = list(OutputProbe(caller, Recorded(caller)).look([writer.pid] * 5))
 
     assert caller.calls == 2
     assert all(isinstance(one, ProbeCall) for one in found)
@@ -114,7 +115,11 @@ def opened(proc: Path, fds: range, folder: Path) -> None:
 
 def found_by(filesystem: Filesystem) -> list[int]:
     """The descriptors of process 10 that are told."""
-    return [one.fd for one in OutputProbe(Inline(), filesystem).look([10]) if isinstance(one, FileGrowth)]
+    return [
+        one.fd
+        for one in OutputProbe(Inline(), Recorded(Inline()), filesystem).look([10])
+        if isinstance(one, FileGrowth)
+    ]
 
 
 def test_what_lies_beyond_the_files_that_are_wanted_is_not_looked_at(tmp_path: Path) -> None:
@@ -140,7 +145,7 @@ def test_a_process_that_writes_few_of_very_many_files_is_not_searched_for_them(t
 def test_when_no_process_can_be_listed_the_probe_is_unavailable(child: KillableChild) -> None:
     """A process that has ended, or another user's."""
     with pytest.raises(Unavailable):
-        OutputProbe(child).look([2**22 - 1])
+        OutputProbe(child, Recorded(child)).look([2**22 - 1])
 
 
 @pytest.mark.parametrize(

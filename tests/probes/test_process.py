@@ -3,7 +3,7 @@
 import os
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from perfwatch.probes.deadline import Inline, KillableChild
 from perfwatch.probes.filesystem import Absent, Denied, Filesystem
 from perfwatch.probes.private import parse_command, parse_environment, read_private
 from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.process import children_of, ended, identify, redact_words, scan, tree, usage
+from perfwatch.probes.process import children_of, ended, identify, scan, tree, usage
 from perfwatch.probes.readings import Process, ProcessEnded
 from perfwatch.probes.stat import PAGE_BYTES, TICKS_PER_SECOND
 
@@ -23,14 +23,16 @@ Wake = Callable[[int], None]
 Until = Callable[[Callable[[], bool]], None]
 
 
-def hide(text: str) -> str:
+def hide(words: Sequence[str]) -> tuple[str, ...]:
     """A redaction that knows one kind of secret."""
-    return "--token=[redacted]" if text.startswith("--token=") else text
+    return tuple(
+        "[redacted]" if before == "--token" else word for before, word in zip(("", *words), words, strict=False)
+    )
 
 
-def keep(text: str) -> str:
+def keep(words: Sequence[str]) -> tuple[str, ...]:
     """A redaction that finds nothing."""
-    return text
+    return tuple(words)
 
 
 def known(pid: int, start_ticks: int) -> Process:
@@ -136,11 +138,28 @@ def test_identity_without_an_answer(recorded: Filesystem) -> None:
     assert (process.name, process.command) == ("python", ())
 
 
-def test_secret_after_its_option() -> None:
-    """An option and the next word are judged together."""
-    assert redact_words(("--token", "abc", "--token=abc", "-x", "abc"), hide) == (
-        "--token", "[redacted]", "--token=[redacted]", "-x", "abc",
-    )  # fmt: skip
+@pytest.mark.parametrize(
+    ("executable", "words", "shown"),
+    [
+        ("/usr/bin/curl", ("curl", "-d", "hunter2!", "https://x.example"), ("curl",)),
+        ("/usr/bin/dash", ("/bin/sh", "-c", "TOKEN=hunter2! python train.py"), ("/bin/sh",)),
+        ("/usr/sbin/nginx", ("nginx: worker hunter2!",), ("nginx:",)),
+        ("/usr/bin/srun", ("srun", "-n8", "python", "train.py"), ("srun",)),
+        ("/usr/bin/python3.11", ("/usr/bin/python3", "/usr/bin/torchrun", "train.py"), None),
+    ],
+)
+def test_only_python_shows_its_arguments(
+    recorded: Filesystem, tmp_path: Path, executable: str, words: tuple[str, ...], shown: tuple[str, ...] | None
+) -> None:
+    """Other programs take secrets in forms that nobody can list: only their name is read."""
+    shutil.copytree(recorded.proc / "4100", tmp_path / "4100", symlinks=True)
+    folder = tmp_path / "4100"
+    (folder / "maps").write_text("")
+    (folder / "exe").unlink()
+    (folder / "exe").symlink_to(executable)
+    (folder / "cmdline").write_text("".join(f"{word}\0" for word in words))
+
+    assert identify(Filesystem(proc=tmp_path), 4100, Inline(), keep).command == (shown or words)
 
 
 def test_command_of_a_zombie_is_empty() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from perfwatch.probes.deadline import KillableChild
 from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.guest import Recorded
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import Software
 from perfwatch.probes.software import parse_maps, parse_version, software
@@ -21,14 +22,15 @@ VERSION = "from typing import Optional\n\n__version__ = '2.11.0+cu130'\ndebug = 
 
 
 def test_the_versions_are_told_by_the_files_of_the_process(tmp_path: Path, child: KillableChild) -> None:
-    """Also of a container: everything is looked up below /proc/PID/root."""
-    packages = tmp_path / "42" / "root" / "opt/conda/lib/python3.12/site-packages"
+    """A guest reads them."""
+    packages = tmp_path / "opt/conda/lib/python3.12/site-packages"
     (packages / "torch").mkdir(parents=True)
+    (tmp_path / "42").mkdir()
     (packages / "torch" / "version.py").write_text(VERSION)
     (packages / "nvidia_nccl_cu13-2.28.9.dist-info").mkdir()
-    (tmp_path / "42" / "maps").write_text(MAPS)
+    (tmp_path / "42" / "maps").write_text(MAPS.replace("/opt", f"{tmp_path}/opt"))
 
-    found = software(Filesystem(proc=tmp_path), 42, child)
+    found = software(Filesystem(proc=tmp_path), 42, child, Recorded(child))
 
     assert found == Software(pid=42, torch="2.11.0+cu130", cuda="13.0", nccl="2.28.9", python="3.12")
 
@@ -50,11 +52,11 @@ def test_what_cannot_be_read_is_unavailable(tmp_path: Path, child: KillableChild
 
     for pid in (42, 43):
         with pytest.raises(Unavailable):
-            software(Filesystem(proc=tmp_path), pid, child)
+            software(Filesystem(proc=tmp_path), pid, child, Recorded(child))
 
 
 def test_a_living_process_tells(child: KillableChild) -> None:
     """This very one."""
     expected = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
-    assert software(Filesystem(), os.getpid(), child).python == expected
+    assert software(Filesystem(), os.getpid(), child, Recorded(child)).python == expected

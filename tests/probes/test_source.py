@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.deadline import Inline, KillableChild
-from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.deadline import KillableChild
+from perfwatch.probes.guest import Recorded
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import SourceLine
 from perfwatch.probes.source import SourceProbe, describe
@@ -225,7 +225,7 @@ def test_a_file_is_read_in_the_child(child: KillableChild, tmp_path: Path) -> No
     """The text of the line is stripped."""
     (tmp_path / "t.py").write_text(PROGRAM)
 
-    [reading] = SourceProbe(child).look(os.getpid(), str(tmp_path / "t.py"), 4)
+    [reading] = SourceProbe(Recorded(child)).look(os.getpid(), str(tmp_path / "t.py"), 4)
 
     assert reading.text == "time.sleep(1)"
     assert reading.file == str(tmp_path / "t.py")
@@ -252,28 +252,15 @@ def test_a_file_that_is_no_use_is_unavailable(
     path = name if name.startswith("<") else str(tmp_path / name)
 
     with pytest.raises(Unavailable, match=reason):
-        SourceProbe(child).look(os.getpid(), path, 1)
+        SourceProbe(Recorded(child)).look(os.getpid(), path, 1)
 
 
 def test_a_fifo_of_that_name_does_not_hold_the_reader(child: KillableChild, tmp_path: Path) -> None:
     """Only regular files are read."""
     os.mkfifo(tmp_path / "t.py")
 
-    with pytest.raises(Unavailable, match="not a regular file"):
-        SourceProbe(child).look(os.getpid(), str(tmp_path / "t.py"), 1)
-
-
-def test_a_process_in_a_container_is_read_through_its_root(tmp_path: Path) -> None:
-    """Its paths are not ours."""
-    for who, namespace in (("41", "mnt:[2]"), ("self", "mnt:[1]")):
-        (tmp_path / who / "ns").mkdir(parents=True)
-        (tmp_path / who / "ns/mnt").symlink_to(namespace)
-    (tmp_path / "41/root/app").mkdir(parents=True)
-    (tmp_path / "41/root/app/t.py").write_text("inside()\n")
-
-    [reading] = SourceProbe(Inline(), Filesystem(proc=tmp_path)).look(41, "/app/t.py", 1)
-
-    assert (reading.file, reading.calls) == ("/app/t.py", ("inside",))
+    with pytest.raises(Unavailable, match="not a file of the kind"):
+        SourceProbe(Recorded(child)).look(os.getpid(), str(tmp_path / "t.py"), 1)
 
 
 PROFILED = """\

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from perfwatch.probes.agent_folder import AgentFolder
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import Reading, Steps, ThreadError, Traceback
 from perfwatch.probes.steps import MOST_OVER, StepCounter, count_steps, parse_crash, parse_page
@@ -33,7 +34,7 @@ def armed(tmp_path: Path, started: int = 7) -> StepCounter:
     """A counter on ``tmp_path``, at 100 s, on a machine where process 41 started at tick ``started``."""
     (tmp_path / "41").mkdir(exist_ok=True)
     (tmp_path / "41/stat").write_text(f"41 (python) S {' '.join(['0'] * 18)} {started} 0\n")
-    return StepCounter(tmp_path, str.upper, lambda: 100 * SECOND, tmp_path)
+    return StepCounter(AgentFolder(tmp_path), str.upper, lambda: 100 * SECOND, tmp_path)
 
 
 def steps_of(readings: list[Reading]) -> list[Steps]:
@@ -182,7 +183,7 @@ def test_what_else_the_job_puts_into_the_agents_folder_holds_nobody(tmp_path: Pa
 def test_nothing_armed_is_unavailable(tmp_path: Path) -> None:
     """An empty or missing folder is not "no steps"."""
     with pytest.raises(Unavailable):
-        StepCounter(tmp_path, str).look()
+        StepCounter(AgentFolder(tmp_path), str).look()
     with pytest.raises(Unavailable) as caught:
-        StepCounter(tmp_path / "none", str).look()
+        StepCounter(AgentFolder(tmp_path / "none"), str).look()
     assert "perfwatch run" in caught.value.advice

@@ -34,7 +34,15 @@ def test_a_taken_port_and_a_webhook_that_hangs_do_not_concern_the_job(launch: La
             one.listen()
         port, silent = taken.getsockname()[1], mute.getsockname()[1]
         url = f"http://127.0.0.1:{silent}/services/SECRETpath"
-        options = ("--metrics-port", str(port), "--notify", url, "--session", str(tmp_path / "s"))
+        (tmp_path / "webhook").write_text(url)
+        options = (
+            "--metrics-port",
+            str(port),
+            "--notify",
+            f"@{tmp_path / 'webhook'}",
+            "--session",
+            str(tmp_path / "s"),
+        )
         run = launch(*CRASH, options=options, stdin=subprocess.PIPE)
         said = _crash_after_a_word(run)
         code = run.end()
@@ -45,9 +53,13 @@ def test_a_taken_port_and_a_webhook_that_hangs_do_not_concern_the_job(launch: La
     assert not [path for path in (tmp_path / "s").iterdir() if b"SECRETpath" in path.read_bytes()]
 
 
-def test_the_end_of_a_job_is_posted_though_nobody_watches_any_more(launch: Launch, webhook: Webhook) -> None:
+def test_the_end_of_a_job_is_posted_though_nobody_watches_any_more(
+    launch: Launch, webhook: Webhook, tmp_path: Path
+) -> None:
     """A crash is posted once, with the cause; its command line is on record, the webhook's address is not."""
-    run = launch(*CRASH, options=("--metrics-port", "0", "--notify", webhook.url), stdin=subprocess.PIPE)
+    (tmp_path / "webhook").write_text(webhook.url)
+    options = ("--metrics-port", "0", "--notify", f"@{tmp_path / 'webhook'}")
+    run = launch(*CRASH, options=options, stdin=subprocess.PIPE)
     assert "metrics are served on http://127.0.0.1:" in _crash_after_a_word(run)
     assert run.end() == 3
     found = webhook.next()
@@ -57,7 +69,14 @@ def test_the_end_of_a_job_is_posted_though_nobody_watches_any_more(launch: Launc
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("--metrics-port", "http"), ("--notify", "ftp://x"), ("--notify", "@/nowhere")]
+    ("option", "value"),
+    [
+        ("--metrics-port", "http"),
+        ("--notify", "ftp://x"),
+        ("--notify", "@/nowhere"),
+        ("--metrics-token", "ftp"),
+        ("--metrics-socket", "/dev/null"),
+    ],
 )
 def test_what_makes_no_sense_is_refused_before_the_job_starts(launch: Launch, option: str, value: str) -> None:
     """With the way out, and without repeating what may be a secret."""

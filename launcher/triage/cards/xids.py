@@ -45,7 +45,7 @@ XIDS: dict[int, tuple[str, str]] = {
 # Follow from another fault, or from the end of the program itself: they explain nothing.
 CONSEQUENCES = frozenset({43, 45})
 SAME_SECONDS = 5.0  # NVML's event and the line in the kernel's log are of one error
-_IN_LOG = re.compile(r"Xid \((?P<bus>[^)]*)\): (?P<xid>\d+)")
+_IN_LOG = re.compile(r"Xid \((?P<bus>[^)]*)\): (?P<xid>\d{1,9})")
 # ``PCI:0000:1b:00`` in the log is ``00000000:1B:00.0`` in NVML.
 _ADDRESS = re.compile(r"(?P<domain>[0-9a-f]+):(?P<bus>[0-9a-f]{2}):(?P<device>[0-9a-f]{2})\b", re.IGNORECASE)
 

@@ -4,13 +4,14 @@ import re
 import signal
 
 from perfwatch.probes import readings as r
+from perfwatch.probes.bounds import count
 from perfwatch.recording import TERMINATES
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History, Seen
 from perfwatch.triage.roles.job import Member
 
-_SIGNALLED = re.compile(r"got signal: (\d+)")  # torch/distributed/elastic/multiprocessing/api.py
+_SIGNALLED = re.compile(r"got signal: (\d{1,9})")  # torch/distributed/elastic/multiprocessing/api.py
 # What gloo, NCCL and a store raise in a rank whose peer has gone; Python's own ConnectionResetError is of any server.
 _PEER_IS_GONE = re.compile(
     r"^(?:\w+\.)*(?:RuntimeError|Dist\w+Error): .*"
@@ -90,13 +91,13 @@ def _returns(case: Case, rank: Member) -> bool:
     """Whether torchrun lives and has restarts left for this rank."""
     launcher = case.job.members.get(rank.process.parent_pid)
     names = rank.process.environment
-    made, most = names.get("TORCHELASTIC_RESTART_COUNT", ""), names.get("TORCHELASTIC_MAX_RESTARTS", "")
+    made, most = (count(names.get(f"TORCHELASTIC_{word}")) for word in ("RESTART_COUNT", "MAX_RESTARTS"))
     return (
         launcher is not None
         and launcher.alive
-        and made.isdecimal()
-        and most.isdecimal()
-        and int(made) < int(most)
+        and made is not None
+        and most is not None
+        and made < most
         and rank.ended is not None
         and rank.ended.exit_code != 0
     )

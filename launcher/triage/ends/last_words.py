@@ -5,7 +5,7 @@ import re
 from perfwatch.probes.readings import Frame, ThreadError, Traceback
 from perfwatch.triage.words.frames import is_user, show
 
-_FRAME = re.compile(r'^ +File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)$', re.MULTILINE)
+_FRAME = re.compile(r'^ +File "(?P<file>[^"]+)", line (?P<line>\d{1,9}), in (?P<function>.+)$', re.MULTILINE)
 LONGEST = 200
 
 

@@ -14,7 +14,7 @@ from perfwatch.triage.waits.node import culprit, node_of
 from perfwatch.triage.words.frames import show
 
 # torch/utils/data/_utils/signal_handling.py, from what the worker's parent was told at its end.
-_LOST = re.compile(r"DataLoader worker \(pid\(?s?\)? (?P<pid>\d+)\) is killed by signal: Killed")
+_LOST = re.compile(r"DataLoader worker \(pid\(?s?\)? (?P<pid>\d{1,9})\) is killed by signal: Killed")
 
 
 def victims(case: Case, ended: r.ProcessEnded) -> tuple[int, ...]:

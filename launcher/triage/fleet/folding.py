@@ -19,9 +19,12 @@ from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import dominant
 from perfwatch.triage.moving.progress import training_thread
 from perfwatch.triage.roles.job import Job
+from perfwatch.triage.roles.rank_gaps import RankGaps
 from perfwatch.triage.words.frames import is_user, short_name
 
 MOST_GROUPS = 12  # that a page shows in full; above it, variants inside a library call are put together
+
+_NONE = RankGaps((), 0)
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class Folded:
     """
 
     groups: tuple[Group, ...]
-    absent: tuple[int, ...] = ()
+    absent: RankGaps = _NONE
 
     @property
     def ranks(self) -> int:
@@ -105,7 +108,7 @@ def fold(
     present = {place.rank for place, _ in seen if place.role == "rank"}
     return Folded(
         groups=(*((dominant,) if dominant else ()), *others),
-        absent=tuple(rank for rank in range(world_size or 0) if rank not in present),
+        absent=RankGaps(present, world_size),
     )
 
 
@@ -125,14 +128,18 @@ def newest(history: History, job: Job, host: str = "") -> list[tuple[Place, tupl
 
 def rank_ranges(ranks: Iterable[int]) -> str:
     """``0-126,128-511``: each rank once, in order; empty for none."""
-    ordered = sorted(set(ranks))
-    runs: list[tuple[int, int]] = []
-    for rank in ordered:
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1] = (runs[-1][0], rank)
+    runs = ranks.runs if isinstance(ranks, RankGaps) else _runs(ranks)
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def _runs(ranks: Iterable[int]) -> list[range]:
+    runs: list[range] = []
+    for rank in sorted(set(ranks)):
+        if runs and rank == runs[-1].stop:
+            runs[-1] = range(runs[-1].start, rank + 1)
         else:
-            runs.append((rank, rank))
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+            runs.append(range(rank, rank + 1))
+    return runs
 
 
 def _fine(frames: tuple[Frame, ...]) -> Hashable:

@@ -229,7 +229,7 @@ def _at_odds(verdict: Verdict, merged: Merged) -> tuple[Evidence, ...]:
 
 
 def _unseen(case: Case, merged: Merged, reports: Sequence[HostReport]) -> tuple[Missing, ...]:
-    absent = [rank for rank in case.job.absent if rank not in merged.present]
+    absent = case.job.absent_beside(merged.present)
     found = [
         Missing(
             witness="ranks",

@@ -34,7 +34,7 @@ from perfwatch.triage.verdict import Culprit, Link, Verdict
 
 NOW_TICKS = 10**12  # above what any kernel has counted: the end of each look, in its processes' ``start_ticks``
 STRIDE = 10_000_000_000  # far above any pid (at most 2^22) and any number that a sentence about a job may hold
-_NUMBER = re.compile(r"\d{11,}")
+_NUMBER = re.compile(r"(?<!\d)\d{11,20}(?!\d)")
 _PIDS = frozenset({"pid", "tid", "parent_pid", "child_pid", "local_pid", "tracer_pid"})
 _MANY_PIDS = frozenset({"readers", "writers", "lock_holders", "holders_started", "peer_pids"})
 _NESTED = frozenset({"wait", "socket"})

@@ -6,6 +6,7 @@ ranks that it blames, so it does so only where they can be nowhere else.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import msgspec
 
@@ -15,6 +16,7 @@ from perfwatch.triage.fleet.hosts import AS_OWNER, HostReport, listed, names
 from perfwatch.triage.hang import hung
 from perfwatch.triage.independence import ONE_SOURCE
 from perfwatch.triage.patience import temporal
+from perfwatch.triage.roles.rank_gaps import RankGaps
 from perfwatch.triage.rules import stalled_collective
 from perfwatch.triage.verdict import Abstention, Alternative, Culprit, Missing, Outcome
 from perfwatch.triage.waits.chain import Chain
@@ -85,7 +87,7 @@ class AbsentRanks:
             return _Where(without, "has no process of this job", has_none, NAME_ALL, ceiling=ONE_SOURCE)
         return None
 
-    def _finding(self, case: Case, waiting: list[Chain], absent: list[int], where: _Where) -> Outcome:
+    def _finding(self, case: Case, waiting: list[Chain], absent: RankGaps, where: _Where) -> Outcome:
         reasons = {report.host: report.reason for report in self._reports}
         what = waiting[0].awaited
         victims = rank_ranges(chain.start.rank or 0 for chain in waiting)
@@ -109,11 +111,11 @@ class AbsentRanks:
             ),
             next=(where.next,),
         )
-        culprits = tuple(Culprit(pid=0, rank=rank, host=where.host) for rank in absent[:MOST_NAMED])
+        culprits = tuple(Culprit(pid=0, rank=rank, host=where.host) for rank in islice(absent, MOST_NAMED))
         return msgspec.structs.replace(found, culprits=culprits)
 
 
-def _nowhere(absent: list[int]) -> Missing:
+def _nowhere(absent: RankGaps) -> Missing:
     return Missing(
         witness="ranks",
         reason=f"rank {rank_ranges(absent)} was seen on no host that was asked: another host has it, or it has ended",
@@ -121,7 +123,7 @@ def _nowhere(absent: list[int]) -> Missing:
     )
 
 
-def _unlooked(absent: list[int], hosts: list[str]) -> Missing:
+def _unlooked(absent: RankGaps, hosts: list[str]) -> Missing:
     return Missing(
         witness="ranks",
         reason=f"rank {rank_ranges(absent)} may be on {listed(hosts)}, where not every process could be looked at",

@@ -12,7 +12,7 @@ from perfwatch.probes.readings import BATCH, Operation, RecordedGroup
 from perfwatch.triage.case import Case
 from perfwatch.triage.ranks.collectives import recorded_groups
 
-_PARTNERS = re.compile(r"(send|recv) (\d+)(?:->|<-)(\d+)")
+_PARTNERS = re.compile(r"(send|recv) (\d{1,9})(?:->|<-)(\d{1,9})\b")
 
 Calls = Mapping[int, tuple[RecordedGroup, Operation]]
 

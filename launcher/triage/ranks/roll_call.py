@@ -1,10 +1,14 @@
 """Which ranks of a job have not come, by the numbers of those that have, and what these wait for."""
 
+from collections.abc import Collection
+from itertools import islice
+
 from perfwatch.probes.readings import Descriptor, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import how_it_ended
 from perfwatch.triage.moving.arriving import waited_on
 from perfwatch.triage.moving.motion import WINDOW_SECONDS
+from perfwatch.triage.roles.rank_gaps import RankGaps
 from perfwatch.triage.verdict import Culprit
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.native_waits import OF_GLOO
@@ -14,11 +18,15 @@ MOST_NAMED = 8
 GLOO_CONNECTIONS = "gloo_tcp"  # the thread that carries what goes over them (gloo, transport/tcp/loop.cc)
 
 
-def blamed(case: Case, ranks: list[int]) -> tuple[Culprit, ...]:
+def blamed(case: Case, ranks: Collection[int]) -> tuple[Culprit, ...]:
     """The ranks that should be here; of a job on several machines, or one that is not seen whole, nobody knows. None waits."""
     here = {rank.process.local_world_size for rank in case.ranks}
     elsewhere = any(size is not None and size < (case.job.world_size or 0) for size in here)
-    return () if elsewhere or case.lacks("ranks") else tuple(Culprit(pid=0, rank=rank) for rank in ranks[:MOST_NAMED])
+    return (
+        ()
+        if elsewhere or case.lacks("ranks")
+        else tuple(Culprit(pid=0, rank=rank) for rank in islice(ranks, MOST_NAMED))
+    )
 
 
 def departed(case: Case) -> tuple[tuple[Culprit, ...], str]:
@@ -46,10 +54,10 @@ def _lead_nowhere_else(case: Case) -> bool:
     return bool(sockets) and all(case.job.members.keys() & one.peer_pids for one in established)
 
 
-def missing(present: list[int], seen: int, size: int | None) -> list[int]:
+def missing(present: list[int], seen: int, size: int | None) -> RankGaps:
     """The ranks that are not here, where all that are have their numbers; else none."""
-    ranks = sorted(set(range(size or 0)) - set(present))
-    return ranks if len(ranks) == (size or 0) - seen else []
+    ranks = RankGaps(present, size)
+    return ranks if len(ranks) == (size or 0) - seen else RankGaps((), 0)
 
 
 def have_met(case: Case) -> bool:

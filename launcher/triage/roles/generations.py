@@ -6,6 +6,7 @@ and 1 of two. Nobody takes the place of the former ones, and nobody waits for th
 
 from collections.abc import Iterable
 
+from perfwatch.probes.bounds import count
 from perfwatch.probes.readings import Process
 
 COUNT = "TORCHELASTIC_RESTART_COUNT"  # torchrun tells each rank how many generations failed before it; a change of nodes is no failure
@@ -32,5 +33,4 @@ def _follows(later: Process, one: Process) -> bool:
 
 
 def _restarts(process: Process) -> int:
-    count = process.environment.get(COUNT, "")
-    return int(count) if count.isdecimal() else 0
+    return count(process.environment.get(COUNT)) or 0

@@ -3,7 +3,7 @@
 Which processes are ranks, ``rank_processes`` finds; what lies below one belongs to it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,6 +13,8 @@ from perfwatch.probes import readings as r
 from perfwatch.triage.history import History
 from perfwatch.triage.roles.forkserver import adopted
 from perfwatch.triage.roles.generations import former
+from perfwatch.triage.roles.lineage import lineage
+from perfwatch.triage.roles.rank_gaps import RankGaps
 from perfwatch.triage.roles.rank_processes import Ranks, find_ranks, is_service, is_worker
 from perfwatch.triage.roles.ray_train import of_ray_train
 from perfwatch.triage.roles.sights import Sights
@@ -83,10 +85,11 @@ class Job:
 
     def branch(self, pid: int, root: int) -> Member | None:
         """The child of ``root`` that a process is, or descends from."""
-        here = self.members.get(pid)
-        while here is not None and here.process.parent_pid != root:
-            here = self.members.get(here.process.parent_pid)
-        return here
+        return next((one for one in self.lineage(pid) if one.process.parent_pid == root), None)
+
+    def lineage(self, pid: int) -> Iterator[Member]:
+        """A process and its ancestors, as far as they are of the job, nearest first."""
+        return lineage(self.members.get(pid), lambda one: self.members.get(one.process.parent_pid))
 
     def of_multiprocessing(self, member: Member) -> bool:
         """Whether a process was made by ``multiprocessing`` or ``multiprocess``: a fork of a Python parent, or a spawn or fork server."""
@@ -114,10 +117,13 @@ class Job:
         return self.world_size is None or len(self.ranks) >= self.world_size
 
     @property
-    def absent(self) -> list[int]:
+    def absent(self) -> RankGaps:
         """The numbers of the ranks that are not seen; none where as many are, however they are numbered."""
-        seen = {rank.rank for rank in self.ranks}
-        return [] if self.covered else [rank for rank in range(self.world_size or 0) if rank not in seen]
+        return self.absent_beside(())
+
+    def absent_beside(self, others: Iterable[int]) -> RankGaps:
+        """The same, without those that were seen elsewhere."""
+        return RankGaps((*(rank.rank for rank in self.ranks), *others), None if self.covered else self.world_size)
 
 
 def _gathered(members: Iterable[Member], key: Callable[[Member], int]) -> dict[int, list[Member]]:
@@ -195,12 +201,8 @@ def _newest(ranks: tuple[Member, ...]) -> tuple[Member, ...]:
 
 
 def _owner(pid: int, processes: dict[int, r.Process], ranks: Ranks) -> int | None:
-    here: int | None = pid
-    while here is not None and here in processes:
-        if here in ranks:
-            return here
-        here = processes[here].parent_pid
-    return None
+    family = lineage(processes.get(pid), lambda one: processes.get(one.parent_pid))
+    return next((one.pid for one in family if one.pid in ranks), None)
 
 
 def _role(

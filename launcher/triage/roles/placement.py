@@ -11,6 +11,7 @@ Source: Open MPI 4 and 5 (``mpirun(1)``), MPICH's hydra and PMI-2, MVAPICH, PMIx
 import re
 from dataclasses import dataclass
 
+from perfwatch.probes.bounds import count
 from perfwatch.probes.readings import Process
 
 # Number and count of the processes. Slurm sets its own on a batch script too, which is no rank: there it names no step.
@@ -42,9 +43,9 @@ def placement(process: Process) -> Placement | None:
     """What mpirun, srun or the like said to a process; None where they did not start it."""
     names = process.environment
     for word, sizes, only_with in _WORDS:
-        rank = _number(names.get(word))
+        rank = count(names.get(word))
         if rank is not None and (not only_with or only_with in names):
-            size = next((count for name in sizes if (count := _number(names.get(name))) is not None), None)
+            size = next((many for name in sizes if (many := count(names.get(name))) is not None), None)
             return Placement(rank, size)
     return None
 
@@ -76,7 +77,3 @@ def program_of(command: tuple[str, ...]) -> str | None:
         elif not word.startswith("-"):
             return word
     return None
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdecimal() else None

@@ -8,10 +8,12 @@ process group of its own.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from perfwatch.probes import readings as r
+from perfwatch.triage.roles.lineage import lineage
 from perfwatch.triage.roles.placement import Placement, launches, placement, program_of
 from perfwatch.triage.roles.ray_train import ray_ranks, untold_ranks
 from perfwatch.triage.roles.sights import Sights
@@ -204,22 +206,17 @@ def _only_launches(sights: Sights, pid: int) -> bool:
 
 def _inherits(pid: int, told: dict[int, Placement], processes: dict[int, r.Process]) -> bool:
     """Whether an ancestor in the job has the same number, so that this one only inherited it."""
-    above = processes.get(processes[pid].parent_pid)
-    while above is not None:
-        if above.pid in told and told[above.pid].rank == told[pid].rank:
-            return True
-        above = processes.get(above.parent_pid)
-    return False
+    return any(one.pid in told and told[one.pid].rank == told[pid].rank for one in _above(processes[pid], processes))
 
 
 def _nearest_python(process: r.Process, processes: dict[int, r.Process]) -> int | None:
     """The Python process that this one descends from, with nothing between but shells, profilers and services."""
-    above = processes.get(process.parent_pid)
-    while above is not None:
-        if above.python and not is_service(above):
-            return above.pid
-        above = processes.get(above.parent_pid)
-    return None
+    return next((one.pid for one in _above(process, processes) if one.python and not is_service(one)), None)
+
+
+def _above(process: r.Process, processes: dict[int, r.Process]) -> Iterator[r.Process]:
+    """The ancestors, nearest first."""
+    return islice(lineage(process, lambda one: processes.get(one.parent_pid)), 1, None)
 
 
 def is_service(process: r.Process) -> bool:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from perfwatch.probes.bounds import count
 from perfwatch.probes.readings import Traceback
 from perfwatch.triage.case import Case
 from perfwatch.triage.roles.generations import COUNT
@@ -79,15 +80,15 @@ def _failed(case: Case, member: Member) -> bool:
 def _counted(case: Case, member: Member) -> Restarts:
     """By the launcher's count in the rank's environment, if the generations before this one were short."""
     none = Restarts(member.rank or 0, 1, 0.0, 0.0)
-    count = member.process.environment.get(COUNT, "")
+    times = count(member.process.environment.get(COUNT)) or 0
     above = case.job.members.get(member.process.parent_pid)
-    if not count.isdecimal() or int(count) < 1 or above is None:
+    if times < 1 or above is None:
         return none
     age, launched = _age(case, member), _age(case, above)
-    life = (launched - age) / int(count)
+    life = (launched - age) / times
     if life > SHORT_LIFE_SECONDS or age > OUTLIVED * life:
         return none
-    return Restarts(member.rank or 0, int(count) + 1, launched, OUTLIVED * life - age)
+    return Restarts(member.rank or 0, times + 1, launched, OUTLIVED * life - age)
 
 
 def _age(case: Case, member: Member) -> float:

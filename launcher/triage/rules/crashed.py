@@ -16,6 +16,8 @@ What to do next
     Read the traceback, its last line first.
 """
 
+from itertools import islice
+
 from perfwatch.probes.readings import ProcessEnded, Traceback
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import (
@@ -29,6 +31,7 @@ from perfwatch.triage.ends.gone import (
 )
 from perfwatch.triage.ends.last_words import last_words, raised_at
 from perfwatch.triage.ends.oom_victims import blamed, lost
+from perfwatch.triage.roles.rank_gaps import RankGaps
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Alternative, Culprit, Finding, Outcome
 
@@ -101,10 +104,10 @@ def judge(case: Case) -> Outcome:
 def _unseen(case: Case) -> str:
     """That some rank was gone before anybody looked, which may be why this one ended; empty where all were seen."""
     size, seen = case.job.world_size or 0, {rank.rank for rank in case.job.ranks}
-    missing = [str(rank) for rank in range(size) if rank not in seen]
+    missing = RankGaps(seen, size)
     if not missing or len(missing) == size:
         return ""
-    named = ", ".join(missing[:MOST_NAMED]) + (", ..." if len(missing) > MOST_NAMED else "")
+    named = ", ".join(map(str, islice(missing, MOST_NAMED))) + (", ..." if len(missing) > MOST_NAMED else "")
     return (
         f"; of rank {named} nothing was seen: it may have ended first"
         if len(missing) == 1

@@ -10,7 +10,8 @@ How it is recognised
     loop, a ``while`` that reads or writes data, or computes in torch, or is a library's, and one of ``for`` loops before any
     training. A ``while`` loop counts as a ``for`` loop where turns are seen that bring it on: the branch that takes one more, its
     function left and entered anew, a store that is filled while memory grows. A sleep whose deadline lies beyond it need not be
-    waited for; one of hours may be meant, and the verdict is less sure. Or it is in training code, but all of many samples are of
+    waited for; one of hours may be meant, and the verdict is less sure. Where no stack can be read, a sleep of more than a day of
+    the main thread, beside which no thread of its process runs, is enough. Or it is in training code, but all of many samples are of
     one ``while`` loop inside of one call, and of nothing else; the loop may ask its card for a value in each turn.
     Of a rank that waits for a remote call of torch's, the sleep is that of another rank's thread, where no rank moves.
 
@@ -26,7 +27,7 @@ What to do next
     Look at the named line: what would end that loop?
 """
 
-from perfwatch.probes.readings import Stack, Thread
+from perfwatch.probes.readings import ProcessUsage, Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, nearest, who
 from perfwatch.triage.independence import MAY_COME
@@ -34,6 +35,7 @@ from perfwatch.triage.moving.caught import at_work, caught, never_left, turns_fo
 from perfwatch.triage.moving.library_loops import library_loop
 from perfwatch.triage.moving.loops import SECONDS, turning
 from perfwatch.triage.moving.memory import since_training
+from perfwatch.triage.moving.progress import LATELY_SECONDS
 from perfwatch.triage.moving.unleft import unleft
 from perfwatch.triage.moving.within import turns_within
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
@@ -46,6 +48,7 @@ from perfwatch.triage.waits.bringing import may_be_answered
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.napping import OTHER_WORK, naps
 from perfwatch.triage.waits.node import End
+from perfwatch.triage.waits.threads import UNSEEN_RUN_SHARE, stirs
 from perfwatch.triage.words.frames import show
 
 CAUSE = Cause("endless_python", "hung", "user_code", (Thread, Stack))
@@ -71,7 +74,10 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
     if chain.through - {"supervised", "lock"} or may_be_answered(case, chain):
         return None
     if end.node.stack is None:
-        lacking = case.lacks("stacks") or Missing(witness="stacks", reason=f"no stack of pid {rank.pid} was read")
+        lacking = case.lacks("stacks")
+        if lacking and _sleeps_for_days(case, end):
+            return _sleeps(case, chain)
+        lacking = lacking or Missing(witness="stacks", reason=f"no stack of pid {rank.pid} was read")
         return Abstention(cause=CAUSE.name, missing=(lacking,)) if end.kind in ("sleep", "python") else None
     if end.kind == "sleep" and end.still and not wakes_soon(case, end):
         return _sleeps(case, chain)
@@ -94,6 +100,20 @@ def _never_answers(case: Case, chain: Chain) -> bool:
     return chain.end.kind == "sleep" and chain.end.still is True and not wakes_soon(case, chain.end)
 
 
+def _sleeps_for_days(case: Case, end: End) -> bool:
+    """Whether a main thread whose stack cannot be read sleeps for longer than any program means to, and no thread beside it runs."""
+    node, left = end.node, end.node.wait.remaining_seconds if end.node.wait is not None else None
+    if end.kind != "sleep" or not end.still or node.tid != node.pid or left is None or left <= DAY_SECONDS:
+        return False
+    used = [
+        (seen.at, seen.reading.cpu_seconds)
+        for seen in case.history.series(ProcessUsage, node.pid, seconds=LATELY_SECONDS)
+    ]
+    if len(used) < 2 or used[-1][1] - used[0][1] > UNSEEN_RUN_SHARE * (used[-1][0] - used[0][0]):
+        return False
+    return not stirs(case.history, case.job, node.pid, {node.tid})
+
+
 def _turns_in_python(case: Case, end: End) -> bool:
     """Whether it runs Python, or torch's operations at several lines of a loop that waits for a condition, its own or a library's."""
     if end.kind == "native" and library_loop(case.history, end.node):
@@ -104,15 +124,16 @@ def _turns_in_python(case: Case, end: End) -> bool:
 
 
 def _sleeps(case: Case, chain: Chain) -> Outcome:
-    wait = chain.end.node.wait
+    wait, frame = chain.end.node.wait, chain.end.node.frame
+    within = "in the program's own code " if frame else ""
     rests = wait is not None and wait.remaining_seconds is not None and wait.remaining_seconds <= DAY_SECONDS
     return hung(
         case,
         CAUSE.name,
         chain,
         owner=CAUSE.owner,
-        summary=f"{who(chain)} waits in the program's own code for {chain.awaited}",
+        summary=f"{who(chain)} waits {within}for {chain.awaited}",
         patience=STRUCTURAL_SECONDS if outlasts(case, chain.end) else temporal(case),
-        next=(f"look at {show(chain.end.node.frame)}",),
+        next=(f"look at {show(frame)}" if frame else "look in the program for a sleep of days",),
         ceiling=MAY_COME if rests else 1.0,
     )

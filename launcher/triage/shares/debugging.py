@@ -28,12 +28,8 @@ TOOLS = {  # by comm, which is cut to 15
 
 def tool_above(case: Case, rank: Member) -> str:
     """The tool, among the processes that started the rank, through which every one of its CUDA calls passes."""
-    above = case.job.members.get(rank.process.parent_pid)
-    while above is not None:
-        if above.process.name in TOOLS:
-            return TOOLS[above.process.name]
-        above = case.job.members.get(above.process.parent_pid)
-    return ""
+    names = (one.process.name for one in case.job.lineage(rank.process.parent_pid))
+    return next((TOOLS[name] for name in names if name in TOOLS), "")
 
 
 def waiting(case: Case, rank: Member) -> float:

@@ -111,7 +111,7 @@ def _in_coroutines(history: History, pid: int) -> bool:
 
 def _above(job: Job, node: Node) -> Member | None:
     """The nearest living program above it that is neither Ray's own nor a rank."""
-    here = job.members.get(job.members[node.pid].process.parent_pid)
-    while here is not None and not (here.process.python and here.role not in ("service", "rank") and here.alive):
-        here = job.members.get(here.process.parent_pid)
-    return here
+    above = job.lineage(job.members[node.pid].process.parent_pid)
+    return next(
+        (one for one in above if one.process.python and one.role not in ("service", "rank") and one.alive), None
+    )

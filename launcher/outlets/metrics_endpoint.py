@@ -1,0 +1,101 @@
+"""The HTTP server of the metrics: on a port or a unix socket, for everybody or for those who know a token."""
+
+import hmac
+import os
+import socket
+import socketserver
+import stat
+import threading
+from http import HTTPStatus
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, MetricsHandler
+
+from perfwatch.outlets.wanted import MetricsWanted, remove_socket
+
+REQUEST_SECONDS = 10.0  # a scraper that dribbles is hung up on
+
+
+class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
+    """No name of ours is looked up, as ``http.server`` does: a name server may hang."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A scraper that has hung up: it is no news, and stderr is the job's."""
+
+
+class _UnixServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """As above."""
+
+
+def serve_metrics(wanted: MetricsWanted, registry: CollectorRegistry) -> str:
+    """Start to serve, in a thread; where, as a scraper writes it.
+
+    Raises:
+        OSError: the place is taken, or not ours.
+    """
+    handler = _handler(registry, wanted.token)
+    server = _on_port(wanted, handler) if wanted.socket is None else _on_socket(wanted.socket, handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    if wanted.socket is not None:
+        return str(wanted.socket)
+    address = f"[{wanted.address}]" if ":" in wanted.address else wanted.address
+    return f"http://{address}:{server.socket.getsockname()[1]}/metrics"
+
+
+def _on_port(wanted: MetricsWanted, handler: type[MetricsHandler]) -> socketserver.TCPServer:
+    found = socket.getaddrinfo(wanted.address, wanted.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, place = found[0]
+    made: socketserver.TCPServer = type("_Server", (_Server,), {"address_family": family})(place[:2], handler)
+    return made
+
+
+def _on_socket(path: Path, handler: type[MetricsHandler]) -> socketserver.UnixStreamServer:
+    """For this user alone; in a folder that gives its group to what is made in it (setgid), for that group too.
+
+    The mode is right from the start: a socket that is changed later can be opened before.
+    """
+    if _is_abandoned(path):
+        remove_socket(path)
+    before = os.umask(0o117 if path.parent.stat().st_mode & stat.S_ISGID else 0o177)
+    try:
+        return _UnixServer(str(path), handler)
+    finally:
+        os.umask(before)
+
+
+def _is_abandoned(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.setblocking(False)
+        try:
+            asking.connect(str(path))
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return False
+
+
+def _handler(registry: CollectorRegistry, token: str) -> type[MetricsHandler]:
+    expected = f"Bearer {token}".encode()
+
+    class Handler(MetricsHandler):
+        timeout = REQUEST_SECONDS
+
+        def do_GET(self) -> None:  # noqa: N802 (the name that http.server calls)
+            sent = self.headers.get("Authorization", "").encode("utf-8", "replace")
+            if token and not hmac.compare_digest(sent, expected):
+                self.send_response(HTTPStatus.UNAUTHORIZED)
+                self.send_header("WWW-Authenticate", "Bearer")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
+            super().do_GET()
+
+    Handler.registry = registry
+    return Handler

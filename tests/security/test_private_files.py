@@ -1,0 +1,146 @@
+"""What perfwatch makes is its user's alone, and what it copies is the file itself: neither a link's target nor without end."""
+
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from perfwatch.probes.group_variables import AGENT_VARIABLE, DUMP_PREFIX
+from perfwatch.running.dumps import MOST_DUMP_BYTES, keep_dumps
+from tests.security.conftest import DEADLINE_SECONDS, PERFWATCH, as_user, line
+
+UID = 1014
+SECRET = b"secret"
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A folder of a user of whom nothing else is on this machine."""
+    folder = Path(tempfile.mkdtemp(prefix=f"perfwatch-attack-{UID}-", dir="/tmp"))
+    folder.chmod(0o755)
+    os.chown(folder, UID, UID)
+    yield folder
+    for made in (folder, *(Path(parent) / f"perfwatch-{UID}" for parent in ("/dev/shm", "/tmp", "/var/tmp"))):
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def open_to_others(*folders: Path) -> list[str]:
+    """What lies below these folders, themselves included, and has a permission for the group or for others."""
+    found = [path for folder in folders if folder.exists() for path in (folder, *folder.rglob("*"))]
+    return [
+        f"{stat.filemode(path.lstat().st_mode)} {path}"
+        for path in found
+        if path.lstat().st_mode & 0o077 and not path.is_symlink()
+    ]
+
+
+def test_everything_that_a_run_makes_is_private_whatever_the_umask(home: Path) -> None:
+    """The place in memory, the profilers' endpoint, the session, the dumps in it; the job keeps the umask that it was given."""
+    job = (
+        f'umask; echo dump > "${AGENT_VARIABLE}/{DUMP_PREFIX}0"; chmod 600 "${AGENT_VARIABLE}/{DUMP_PREFIX}0"; '
+        f'echo "${AGENT_VARIABLE}"; read line; exit 3'
+    )
+    command = (*as_user(UID), *PERFWATCH, "run", "--", "sh", "-c", job)
+    environment = {**os.environ, "HOME": str(home)}
+    environment.pop("PERFWATCH_DIR", None)
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        umask=0,
+        env=environment,
+        cwd=home,
+    ) as run:
+        umask, place = line(run), Path(line(run))
+        until_watched(place)
+        living = open_to_others(place.parent)
+        files = [path.name for path in place.rglob("*")]
+        _, errors = run.communicate("\n", timeout=DEADLINE_SECONDS)
+    session = next(line for line in errors.splitlines() if "session:" in line).split(None, 2)[2]
+
+    assert run.returncode == 3
+    assert umask == "0000"
+    assert {"control", "config", "dynolog", "root-0"} <= set(files)
+    assert living == []
+    until_kept(Path(session) / "flight_recorder" / f"{DUMP_PREFIX}0")
+    assert open_to_others(Path(session)) == []
+
+
+def until_watched(place: Path) -> None:
+    """Wait for the watcher's socket, which it makes before its session, and for a sample in the session."""
+    ends = time.monotonic() + DEADLINE_SECONDS
+    while not (place / "control").exists():
+        assert time.monotonic() < ends, "no watcher"
+        time.sleep(0.02)
+
+
+def until_kept(dump: Path) -> None:
+    """The watcher copies it after the launcher's end."""
+    ends = time.monotonic() + DEADLINE_SECONDS
+    while not dump.exists():
+        assert time.monotonic() < ends, "no dump in the session"
+        time.sleep(0.02)
+
+
+def test_a_dump_that_becomes_a_link_is_never_its_target(tmp_path: Path) -> None:
+    """However often the job replaces it by a link to a file that only perfwatch's user may read."""
+    place, secret = tmp_path / "place", tmp_path / "secret"
+    place.mkdir()
+    secret.write_bytes(SECRET)
+    dump, link = place / f"{DUMP_PREFIX}0", place / "link"
+    stopped = threading.Event()
+
+    def exchange() -> None:
+        while not stopped.is_set():
+            link.unlink(missing_ok=True)
+            link.symlink_to(secret)
+            link.replace(dump)
+            (place / "file").write_bytes(b"dump")
+            (place / "file").replace(dump)
+
+    attacker = threading.Thread(target=exchange)
+    attacker.start()
+    contents = set()
+    for number in range(2000):
+        session = tmp_path / str(number)
+        session.mkdir()
+        contents |= {kept.read_bytes() for kept in keep_dumps(place, session)}
+    stopped.set()
+    attacker.join()
+
+    assert contents == {b"dump"}
+
+
+def test_a_dump_that_grows_is_not_copied_for_ever(tmp_path: Path) -> None:
+    """The size is a bound of the copy, not a thing that was true before it."""
+    place, session = tmp_path / "place", tmp_path / "session"
+    place.mkdir()
+    session.mkdir()
+    (place / f"{DUMP_PREFIX}1").write_bytes(b"x" * MOST_DUMP_BYTES)
+    stopped = threading.Event()
+
+    def grow() -> None:
+        with (place / f"{DUMP_PREFIX}1").open("ab") as file:
+            while not stopped.is_set():
+                file.write(b"x" * 4096)
+                file.flush()
+                if file.tell() > 16 * MOST_DUMP_BYTES:
+                    file.truncate(MOST_DUMP_BYTES)
+
+    attacker = threading.Thread(target=grow)
+    attacker.start()
+    for _ in range(50):
+        keep_dumps(place, session)
+    stopped.set()
+    attacker.join()
+
+    assert all(path.stat().st_size <= MOST_DUMP_BYTES for path in session.rglob(f"{DUMP_PREFIX}*"))
