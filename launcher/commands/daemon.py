@@ -19,6 +19,21 @@ def daemon(
     user: Annotated[
         str | None, typer.Option(metavar="NAME|UID", help="Only jobs of this user; of everybody by default.")
     ] = None,
+    slurm_job: Annotated[
+        int | None,
+        typer.Option(
+            metavar="JOBID",
+            min=1,
+            help="Only processes of this Slurm job: by the control group that slurmd made. A process outside those groups "
+            "counts by its SLURM_JOB_ID, if --user names its user.",
+        ),
+    ] = None,
+    readable_by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|UID", help="This user may read the recordings too, from the start (ACL, read only)."
+        ),
+    ] = None,
     patience: Annotated[
         float,
         typer.Option(
@@ -44,12 +59,11 @@ def daemon(
       sudo perfwatch daemon --metrics-port 9123 --notify @/etc/perfwatch/webhook
       sudo perfwatch daemon --metrics-port 0.0.0.0:9123 --metrics-token @token
       curl -H "Authorization: Bearer $(cat token)" http://NODE:9123/metrics
+      sudo perfwatch daemon --slurm-job 4711 --user ann --readable-by ann --directory /srv/4711
       systemctl start perfwatch          with scripts/deploy/perfwatch.service
     """
     from perfwatch.daemon.serving import Wishes, serve, uid_of
 
-    serve(
-        Wishes(directory, disk_budget, patience, every, uid_of(user)),
-        wanted(metrics_port, metrics_socket, metrics_token, metrics_command, notify),
-        sys.stderr,
-    )
+    reader = uid_of(readable_by, "--readable-by")
+    wishes = Wishes(directory, disk_budget, patience, every, uid_of(user), slurm_job, reader)
+    serve(wishes, wanted(metrics_port, metrics_socket, metrics_token, metrics_command, notify), sys.stderr)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from perfwatch.daemon.shares import Shares
+from perfwatch.daemon.slurm_job import VARIABLE, SlurmJob
 from perfwatch.jobs import Machine
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.filesystem import Filesystem
@@ -22,6 +23,7 @@ from perfwatch.probes.readings import Process
 from perfwatch.probes.stat import parse_pairs
 from perfwatch.storing.redaction import redact_command
 from perfwatch.target import WORKER_NAME
+from perfwatch.triage.roles.lineage import lineage
 
 AGAIN_SECONDS, LONGEST_AGAIN_SECONDS = 5.0, 300.0
 SCAN_BUDGET_SECONDS = 1.0  # for looking at processes: 3,000 to 5,000 new ones
@@ -59,6 +61,7 @@ class Scanner:
         child: where reads that may block are made.
         clock: monotonic seconds.
         uid: only jobs of this user; None: of everybody.
+        slurm_job: only what belongs to this job of Slurm; None: everything.
 
     Attributes:
         hidden: Python processes of others that we may not look into.
@@ -66,9 +69,15 @@ class Scanner:
     """
 
     def __init__(
-        self, filesystem: Filesystem, child: Caller, clock: Callable[[], float], uid: int | None = None
+        self,
+        filesystem: Filesystem,
+        child: Caller,
+        clock: Callable[[], float],
+        uid: int | None = None,
+        slurm_job: SlurmJob | None = None,
     ) -> None:
         self._filesystem, self._child, self._clock, self._uid = filesystem, child, clock, uid
+        self._slurm_job = slurm_job
         self._seen: dict[int, _Seen] = {}
         self._kernel: set[int] = set()
         self._shares = Shares(clock)
@@ -91,23 +100,36 @@ class Scanner:
         machine = Machine({pid: seen.process for pid, seen in self._seen.items()})
         trainers: dict[int, list[int]] = {}
         for process in machine.processes.values():
-            if process.python and process.torch_loaded and not _aside(process):
+            if process.python and process.torch_loaded and not _aside(process) and self._asked_for(process):
                 trainers.setdefault(machine.top(process), []).append(process.pid)
         self.hidden = sum(
             one.python and one.torch_loaded is None and bool(one.command) for one in machine.processes.values()
         )
         found = [Found(machine.processes[top], tuple(sorted(pids))) for top, pids in trainers.items()]
-        mine = (one for one in found if self._uid in (None, one.root.uid) and not _aside(one.root))
-        return sorted(mine, key=lambda one: one.root.start_ticks)
+        return sorted((one for one in found if not _aside(one.root)), key=lambda one: one.root.start_ticks)
 
     def ancestors(self, *pids: int) -> set[int]:
         """Some processes and those above them, as far as they are known."""
         found: set[int] = set()
         for pid in pids:
-            while pid in self._seen and pid not in found:
-                found.add(pid)
-                pid = self._seen[pid].process.parent_pid
+            if pid in self._seen and pid not in found:
+                found |= {one.pid for one in self._lineage(self._seen[pid].process)}
         return found
+
+    def _asked_for(self, process: Process) -> bool:
+        """True if a rank is of the user and of the Slurm job that were named. The process at the top may be root's slurmstepd."""
+        if self._uid not in (None, process.uid):
+            return False
+        if self._slurm_job is None:
+            return True
+        return self._slurm_job.contains(self._filesystem, self._lineage(process))
+
+    def _lineage(self, process: Process) -> list[Process]:
+        return list(lineage(process, self._parent))
+
+    def _parent(self, process: Process) -> Process | None:
+        above = self._seen.get(process.parent_pid)
+        return above.process if above is not None else None
 
     def _due(self, pids: list[int]) -> dict[int, list[tuple[int, int]]]:
         """The processes to look at, by user: (uid, pid), the new ones first."""
@@ -165,7 +187,8 @@ def _uid_or_root(uid: int | None) -> int:
 def _kept(process: Process) -> Process:
     """What is remembered of a process: its user decides how long its command line and environment are."""
     words = tuple(word[:KEPT_CHARACTERS] for word in process.command[:KEPT_WORDS])
-    return msgspec.structs.replace(process, command=words, environment={})
+    job = {name: value for name, value in process.environment.items() if name == VARIABLE}
+    return msgspec.structs.replace(process, command=words, environment=job)
 
 
 def _aside(process: Process) -> bool:

@@ -4,6 +4,7 @@ import fcntl
 import os
 import pwd
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,33 +12,45 @@ from typing import IO
 
 from perfwatch.daemon.node import MOST_WATCHED, Node
 from perfwatch.daemon.scanner import Scanner
+from perfwatch.daemon.sharing import share
+from perfwatch.daemon.slurm_job import SlurmJob
 from perfwatch.daemon.ward import Terms
 from perfwatch.errors import SessionUnwritable, UsageError
 from perfwatch.linux import volunteer_for_the_oom_killer
 from perfwatch.outlets.outlets import open_metrics, open_notifier
 from perfwatch.outlets.wanted import Wanted
-from perfwatch.probes.deadline import KillableChild
+from perfwatch.probes.deadline import Caller, KillableChild
 from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.probe import Unavailable
 from perfwatch.recording import BUDGET_BYTES
 from perfwatch.session import choose_home
 from perfwatch.watching.leaving import Leaving
 from perfwatch.watching.oneshot import say
 
 LOCK = ".daemon"
+SHARE_SECONDS, SHARE_DEADLINE_SECONDS = 2.0, 10.0
 
 
 @dataclass(frozen=True)
 class Wishes:
-    """What the user asked for. ``uid``: only this user's jobs."""
+    """What the user asked for.
+
+    Attributes:
+        uid: only this user's jobs.
+        slurm_job_id: only what belongs to this job of Slurm.
+        reader_uid: this user may read the recordings.
+    """
 
     directory: Path | None = None
     budget_gib: float = 4.0
     patience_seconds: float = 60.0
     every_seconds: float = 5.0
     uid: int | None = None
+    slurm_job_id: int | None = None
+    reader_uid: int | None = None
 
 
-def uid_of(user: str | None) -> int | None:
+def uid_of(user: str | None, option: str = "--user") -> int | None:
     """The number of a user, by name or number.
 
     Raises:
@@ -49,7 +62,7 @@ def uid_of(user: str | None) -> int | None:
         return pwd.getpwnam(user).pw_uid
     except KeyError:
         raise UsageError(
-            f"--user {user}: there is no such user on this machine", "give a name or a number, see: id NAME"
+            f"{option} {user}: there is no such user on this machine", "give a name or a number, see: id NAME"
         ) from None
 
 
@@ -71,16 +84,43 @@ def serve(wishes: Wishes, outlets: Wanted, log: IO[str]) -> None:
         each = min(BUDGET_BYTES, budget // MOST_WATCHED)
         terms = Terms(home, each, wishes.patience_seconds, outlets.metrics is not None, outlets.url is not None)
         metrics, notifier = open_metrics(outlets, tell), open_notifier(outlets, tell)
-        scanner = Scanner(Filesystem(), KillableChild(), time.monotonic, wishes.uid)
+        slurm_job = None if wishes.slurm_job_id is None else SlurmJob(wishes.slurm_job_id, wishes.uid)
+        scanner = Scanner(Filesystem(), KillableChild(), time.monotonic, wishes.uid, slurm_job)
+        sharing = _Sharing(home, wishes.reader_uid, child, tell)
         node = Node(scanner, terms, budget, child, tell, metrics, notifier)
-        tell(f"watching this machine; recordings go to {home}")
+        what = "this machine" if slurm_job is None else f"Slurm job {slurm_job.job_id}"
+        tell(f"watching {what}; recordings go to {home}")
         try:
+            sharing.turn()
             while not leaving.wait(node.turn(wishes.every_seconds)):
-                pass
+                sharing.turn()
         finally:
             node.leave()
+            sharing.turn(last=True)
             os.close(lock)
         tell("asked to leave: the recordings are complete, the jobs go on")
+
+
+class _Sharing:
+    """Keeps the recordings readable for one user while they grow, in the child that may wait for a disk."""
+
+    def __init__(self, home: Path, uid: int | None, child: Caller, tell: Callable[[str], None]) -> None:
+        self._home, self._uid, self._child, self._tell = home, uid, child, tell
+        self._due, self._failure = 0.0, ""
+
+    def turn(self, last: bool = False) -> None:
+        """Do it if it is due, or for the last time."""
+        if self._uid is None or (time.monotonic() < self._due and not last):
+            return
+        self._due = time.monotonic() + SHARE_SECONDS
+        try:
+            self._child.call(share, str(self._home), self._uid, deadline_seconds=SHARE_DEADLINE_SECONDS)
+        except (Unavailable, OSError) as error:
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            failure = f"uid {self._uid} cannot be allowed to read the recordings in {self._home}: {why}"
+            if failure != self._failure:
+                self._failure = failure
+                self._tell(f"{failure}; put them on a file system with access control lists: --directory DIR")
 
 
 def _locked(home: Path) -> int:

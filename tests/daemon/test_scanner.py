@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from perfwatch.daemon.scanner import AGAIN_SECONDS, Scanner
+from perfwatch.daemon.slurm_job import SlurmJob, job_of_groups
 from perfwatch.probes.deadline import Inline
 from perfwatch.probes.filesystem import Filesystem
 
@@ -144,3 +145,86 @@ def test_a_pid_that_is_used_again_is_another_job(add: Add, scanner: "tuple[Scann
 
     assert one.scan()[0].key == (10, 77)
     assert before == (10, 10)
+
+
+@pytest.fixture
+def place(add: Add, tmp_path: Path) -> Callable[..., None]:
+    """Adds a rank of a user's, in a control group and with a job id in its environment."""
+
+    def rank(
+        pid: int, parent: int = 1, *, uid: int = 1001, group: str = "/", job: str = "", name: str = "python"
+    ) -> None:
+        add(pid, parent, name=name)
+        folder = tmp_path / str(pid)
+        (folder / "status").write_text(f"Name:\tpython\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nNSpid:\t{pid}\n")
+        (folder / "cgroup").write_text(f"5:freezer:/\n0::{group}\n")
+        (folder / "environ").write_bytes(f"SLURM_JOB_ID={job}\0".encode() if job else b"")
+
+    return rank
+
+
+def ranks_of_slurm_job(proc: Path, uid: int | None) -> list[int]:
+    """The ranks of job 7 that a scanner finds."""
+    filesystem = Filesystem(proc=proc)
+    scanner = Scanner(filesystem, Inline(), Clock(), uid, SlurmJob(7, uid))
+    return [pid for one in scanner.scan() for pid in one.trainers]
+
+
+def test_the_control_group_of_slurmd_decides(place: Callable[..., None], tmp_path: Path) -> None:
+    """Before anything that a user can write; other jobs of the same user are left to their own watch."""
+    place(10, group="/system.slice/slurmstepd.scope/job_7/step_0/user/task_0", job="8")
+    place(11, group="/system.slice/slurmstepd.scope/job_8/step_0/user/task_0", job="7")
+    place(12, group="/system.slice/slurmstepd.scope/job_77/step_0/user/task_0", job="7")
+
+    assert ranks_of_slurm_job(tmp_path, 1001) == [10]
+    assert ranks_of_slurm_job(tmp_path, None) == [10]
+
+
+def test_an_environment_is_believed_about_its_user_alone(place: Callable[..., None], tmp_path: Path) -> None:
+    """Outside the groups of slurmd; without a user to hold it against, it says nothing."""
+    place(10, job="7")
+    place(11, job="7", uid=1002)
+    place(12, job="8")
+    place(13)
+    place(14, 10)  # started with an environment of its own making
+    place(15, 11, uid=1001)  # its parent is another user's
+
+    assert ranks_of_slurm_job(tmp_path, 1001) == [10, 14]
+    assert ranks_of_slurm_job(tmp_path, None) == []
+
+
+def test_a_rank_below_roots_slurmstepd_is_its_users(place: Callable[..., None], add: Add, tmp_path: Path) -> None:
+    """The process at the top of the job belongs to root, the job to its user."""
+    add(9, name="slurmstepd", command="slurmstepd: [7.0]", torch=False)
+    place(10, 9, group="/system.slice/slurmstepd.scope/job_7/step_0/user/task_0")
+
+    found = Scanner(Filesystem(proc=tmp_path), Inline(), Clock(), 1001).scan()
+
+    assert [(one.root.pid, one.trainers) for one in found] == [(9, (10,))]
+    assert ranks_of_slurm_job(tmp_path, 1001) == [10]
+
+
+@pytest.mark.parametrize(
+    ("memberships", "job_id"),
+    [
+        ("0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0", 7),
+        ("0::/system.slice/slurmstepd.scope/job_7/step_extern/slurm", 7),
+        ("0::/system.slice/gpu-3_slurmstepd.scope/job_7/step_batch/user/task_special", 7),
+        ("0::/hpc.slice/hpc-slurm.slice/slurmstepd.scope/job_7", 7),
+        ("11:memory:/slurm/uid_1001/job_7/step_0/task_0\n4:freezer:/slurm/uid_1001/job_7/step_0", 7),
+        ("9:cpuset:/\n4:freezer:/slurm_gpu-3/uid_1001/job_7/step_batch", 7),
+        ("0::/system.slice/slurmstepd.scope/system", None),
+        ("0::/system.slice/slurmd.service", None),
+        # A user may have made these.
+        ("0::/user.slice/user-1001.slice/user@1001.service/slurmstepd.scope/job_7", None),
+        ("0::/user.slice/user-1001.slice/user@1001.service/app.slice/slurmstepd.scope/job_7", None),
+        ("0::/user.slice/user-1001.slice/user@1001.service/slurm/uid_1001/job_7", None),
+        ("0::/system.slice/docker-abc.scope/system.slice/slurmstepd.scope/job_7", None),
+        ("0::/../system.slice/slurmstepd.scope/job_7", None),
+        ("0::/job_7", None),
+        ("", None),
+    ],
+)
+def test_only_a_control_group_that_root_made_names_a_job(memberships: str, job_id: int | None) -> None:
+    """Of version 1 and 2, of one slurmd and of several; a user's own subtree names none."""
+    assert job_of_groups(memberships + "\n") == job_id

@@ -59,6 +59,7 @@ def cluster(*configured: str) -> Iterator[dict[str, str] | None]:
     """
     with tempfile.TemporaryDirectory(prefix="slurm-", ignore_cleanup_errors=True) as place:
         folder = Path(place)
+        folder.chmod(0o755)  # jobs of any user read their script from here
         names = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf"), "PATH": SBIN}
         _prepare(folder, configured)
         munge = f"munged --force --key-file={folder}/munge.key --socket={folder}/munge.socket " + " ".join(

@@ -1,10 +1,11 @@
 """Jobs that a real Slurm starts: one launcher for each rank, nodes named by a group of ClusterShell's, prolog and epilog."""
 
 import json
-import os
+import pwd
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -94,26 +95,94 @@ def test_the_nodes_of_a_job_are_named_by_clustershells_group_source(tmp_path: Pa
     assert [one["host"] for one in json.loads(done.stdout)["hosts"]] == ["node-a", "node-b"]
 
 
-def test_prolog_and_epilog_watch_a_job_from_its_start_to_its_end(tmp_path: Path, repository: Path) -> None:
+class Prologs:
+    """Prolog and epilog as slurmd runs them, with their state where every user can reach it."""
+
+    def __init__(self, folder: Path, repository: Path) -> None:
+        self.state = folder / "state"
+        self.lines = ["PrologFlags=Alloc"]
+        perfwatch = folder / "perfwatch"
+        perfwatch.write_text(f'#!/bin/sh\nexec {PERFWATCH} "$@"\n')
+        perfwatch.chmod(0o755)
+        for name in ("prolog", "epilog"):
+            script = folder / f"{name}.sh"
+            script.write_text(
+                f"#!/bin/sh\nexport PERFWATCH={perfwatch} PERFWATCH_STATE={self.state}\n"
+                f"exec {repository}/scripts/deploy/slurm-{name}.sh\n"
+            )
+            script.chmod(0o755)
+            self.lines.append(f"{name.capitalize()}={script}")
+
+
+@pytest.fixture
+def prologs(repository: Path) -> Iterator[Prologs]:
+    """The two scripts, below a folder that is not root's alone."""
+    with tempfile.TemporaryDirectory(prefix="perfwatch-prologs-", dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        yield Prologs(Path(folder), repository)
+
+
+def wait_until_idle(names: dict[str, str]) -> None:
+    """Both nodes are free: every epilog is over."""
+    free = ["sinfo", "-h", "-o", "%T %D"]
+    until(lambda: subprocess.run(free, env=names, capture_output=True, text=True).stdout.split() == ["idle", "2"])
+
+
+def test_prolog_and_epilog_watch_a_job_from_its_start_to_its_end(prologs: Prologs) -> None:
     """Run by slurmd itself: the job hangs, its recording says why, and the node is free when it is over."""
-    lines = []
-    for name in ("prolog", "epilog"):
-        script = tmp_path / f"{name}.sh"
-        script.write_text(
-            f"#!/bin/sh\nexport PATH={os.environ['PATH']}:/usr/sbin PERFWATCH={tmp_path}/perfwatch PERFWATCH_STATE={tmp_path}/state\n"
-            f"exec {repository}/scripts/deploy/slurm-{name}.sh\n"
-        )
-        script.chmod(0o755)
-        lines.append(f"{name.capitalize()}={script}")
-    (tmp_path / "perfwatch").write_text(f'#!/bin/sh\nexec {PERFWATCH} "$@"\n')
-    (tmp_path / "perfwatch").chmod(0o755)
-    with slurm(*lines, "PrologFlags=Alloc") as names:
+    with slurm(*prologs.lines) as names:
         job = submit(
             names, "--nodes=1", "--ntasks=2", "--overcommit", f"--wrap=srun {sys.executable} {RANK} {free_port()}"
         )
-        until(lambda: "stalled_collective" in told(tmp_path / "state" / job))
+        until(lambda: "stalled_collective" in told(prologs.state / job))
         subprocess.run(["scancel", job], env=names, check=True)
-        free = ["sinfo", "-h", "-o", "%T %D"]
-        until(lambda: subprocess.run(free, env=names, capture_output=True, text=True).stdout.split() == ["idle", "2"])
+        wait_until_idle(names)
 
-    assert not (tmp_path / "state" / job / ".pid").exists()
+    assert not (prologs.state / job / ".pid").exists()
+
+
+def requeue(names: dict[str, str], job: str) -> None:
+    """Have a job start again soon; Slurm would wait for two minutes, and refuses it within the second of its end."""
+    subprocess.run(["scontrol", "requeue", job], env=names, check=True)
+    wait_until_idle(names)
+    subprocess.run(["scontrol", "update", f"JobId={job}", "StartTime=now+5"], env=names, check=True)
+
+
+# A rank that any Python runs: it maps a file of torch's name, and stops.
+STOPPED_RANK = """
+import mmap, os, signal, sys
+with open(sys.argv[1], "rb") as file:
+    library = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def test_a_user_reads_the_verdict_of_each_start_of_a_job_while_it_hangs(prologs: Prologs) -> None:
+    """The job runs as another user than root's slurmstepd, is requeued, and is watched and readable both times."""
+    user = pwd.getpwnam("nobody")
+    shell = ("setpriv", "--reuid", str(user.pw_uid), "--regid", str(user.pw_gid), "--clear-groups", "sh", "-c")
+    usable = [
+        one for one in (sys.executable, "/usr/bin/python3") if subprocess.run([*shell, f"{one} -c ''"]).returncode == 0
+    ]
+    if not usable:
+        pytest.skip("no Python here can be run by another user than root")
+    library = prologs.state.with_name("libtorch_cpu.so")
+    library.write_text("not a library")
+    program = prologs.state.with_name("rank.py")
+    program.write_text(STOPPED_RANK)
+
+    def read(folder: Path) -> str:
+        return subprocess.run([*shell, f"cat {folder}/log"], capture_output=True, text=True, check=False).stdout
+
+    with slurm(*prologs.lines) as names:
+        job = submit(
+            names, "--uid=nobody", "--gid=" + str(user.pw_gid), "--chdir=/tmp", "--requeue", "--nodes=1",
+            f"--wrap=srun {usable[0]} {program} {library}",
+        )  # fmt: skip
+        until(lambda: "verdict: hung" in read(prologs.state / job))
+        requeue(names, job)
+        until(lambda: "verdict: hung" in read(prologs.state / f"{job}.1"))
+        subprocess.run(["scancel", job], env=names, check=True)
+        wait_until_idle(names)
+
+    assert "slurmstepd" in read(prologs.state / job)

@@ -1,0 +1,74 @@
+"""One user may read what the daemon records, and gets nothing else."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from perfwatch.daemon.sharing import ATTRIBUTE, share
+
+READER = 1001
+
+
+def shared(path: Path) -> bool:
+    """True if the file has an access control list."""
+    return ATTRIBUTE in os.listxattr(path, follow_symlinks=False)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A folder as a daemon leaves it."""
+    made = tmp_path / "home"
+    (made / "session").mkdir(parents=True, mode=0o700)
+    for name in ("log", ".daemon", "session/events.jsonl", "session/.reserve"):
+        (made / name).write_text(name)
+        (made / name).chmod(0o600)
+    share(str(made), READER)
+    if not shared(made):
+        pytest.skip("this file system has no access control lists")
+    return made
+
+
+def test_folders_and_files_are_shared_and_hidden_ones_are_not(home: Path) -> None:
+    """Locks and reserves stay the daemon's; owner and other users keep what they had."""
+    modes = {str(path.relative_to(home)): path.stat().st_mode & 0o777 for path in home.rglob("*")}
+
+    assert modes == {
+        "log": 0o640, ".daemon": 0o600, "session": 0o750, "session/events.jsonl": 0o640, "session/.reserve": 0o600
+    }  # fmt: skip
+    assert {path.stat().st_uid for path in home.rglob("*")} == {os.geteuid()}
+
+
+def test_a_second_round_writes_nothing(home: Path) -> None:
+    """It is done every two seconds for as long as a job runs."""
+    before = {path: path.stat().st_ctime_ns for path in (home, *home.rglob("*"))}
+    share(str(home), READER)
+
+    assert {path: path.stat().st_ctime_ns for path in before} == before
+
+
+def test_what_leads_elsewhere_is_not_shared(home: Path, tmp_path: Path) -> None:
+    """A symbolic link, a hard link and a FIFO are left as they are, and nothing waits for them."""
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    secret.chmod(0o600)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (home / "link").symlink_to(secret)
+    (home / "folder").symlink_to(folder)
+    os.link(secret, home / "hard")
+    os.mkfifo(home / "fifo", 0o600)
+    share(str(home), READER)
+
+    assert secret.stat().st_mode & 0o777 == 0o600
+    assert not any(shared(path) for path in (secret, folder, home / "fifo", home / "link"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make a file of another user's")
+def test_a_file_of_another_user_is_not_shared(home: Path) -> None:
+    """It is for its owner to say who reads it."""
+    (home / "theirs").write_text("")
+    os.chown(home / "theirs", 1002, 1002)
+    share(str(home), READER)
+
+    assert not shared(home / "theirs")
