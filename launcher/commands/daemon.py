@@ -65,8 +65,5 @@ def daemon(
     from perfwatch.daemon.serving import Wishes, serve, uid_of
 
     reader = uid_of(readable_by, "--readable-by")
-    serve(
-        Wishes(directory, disk_budget, patience, every, uid_of(user), slurm_job, reader),
-        wanted(metrics_port, metrics_socket, metrics_token, metrics_command, notify),
-        sys.stderr,
-    )
+    wishes = Wishes(directory, disk_budget, patience, every, uid_of(user), slurm_job, reader)
+    serve(wishes, wanted(metrics_port, metrics_socket, metrics_token, metrics_command, notify), sys.stderr)

@@ -23,9 +23,9 @@ from perfwatch.probes.readings import Process
 from perfwatch.probes.stat import parse_pairs
 from perfwatch.storing.redaction import redact_command
 from perfwatch.target import WORKER_NAME
+from perfwatch.triage.roles.lineage import lineage
 
 AGAIN_SECONDS, LONGEST_AGAIN_SECONDS = 5.0, 300.0
-MOST_GENERATIONS = 32  # from a rank up to the launcher of its Slurm job
 SCAN_BUDGET_SECONDS = 1.0  # for looking at processes: 3,000 to 5,000 new ones
 # Kept of each process of the machine: enough to know a notebook by, and to show.
 KEPT_WORDS, KEPT_CHARACTERS = 8, 256
@@ -112,9 +112,8 @@ class Scanner:
         """Some processes and those above them, as far as they are known."""
         found: set[int] = set()
         for pid in pids:
-            while pid in self._seen and pid not in found:
-                found.add(pid)
-                pid = self._seen[pid].process.parent_pid
+            if pid in self._seen and pid not in found:
+                found |= {one.pid for one in self._lineage(self._seen[pid].process)}
         return found
 
     def _asked_for(self, process: Process) -> bool:
@@ -126,11 +125,11 @@ class Scanner:
         return self._slurm_job.contains(self._filesystem, self._lineage(process))
 
     def _lineage(self, process: Process) -> list[Process]:
-        """A process, its parent, and so on: as many as a launcher may have above its ranks."""
-        lineage = [process]
-        while len(lineage) < MOST_GENERATIONS and (above := self._seen.get(lineage[-1].parent_pid)) is not None:
-            lineage.append(above.process)
-        return lineage
+        return list(lineage(process, self._parent))
+
+    def _parent(self, process: Process) -> Process | None:
+        above = self._seen.get(process.parent_pid)
+        return above.process if above is not None else None
 
     def _due(self, pids: list[int]) -> dict[int, list[tuple[int, int]]]:
         """The processes to look at, by user: (uid, pid), the new ones first."""
