@@ -7,7 +7,8 @@ job 0.15 s at start and every process of ours 10 MB for as long as the job runs.
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from perfwatch.priority import KEEP_PRIORITY, give_way
@@ -26,6 +27,7 @@ _SWITCHES = {
 def main() -> None:
     """Do what the command line of this process says; does not return."""
     try:
+        own_libraries_first(sys.path, os.environ)
         if not KEEP_PRIORITY.intersection(sys.argv[1:2]):
             give_way(os.environ)
         _main()
@@ -33,6 +35,19 @@ def main() -> None:
         from perfwatch.errors import INTERRUPTED
 
         sys.exit(INTERRUPTED)
+
+
+def own_libraries_first(path: list[str], environment: Mapping[str, str]) -> None:
+    """Search the folders of PYTHONPATH last: they are for the job, and may hold our libraries in a version that we cannot use.
+
+    Args:
+        path: ``sys.path``, which is changed.
+        environment: where PYTHONPATH is looked up.
+    """
+    named = set(filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)))
+    with suppress(OSError):  # the working directory is gone
+        named |= {os.path.abspath(folder) for folder in named}
+    path.sort(key=named.__contains__)
 
 
 def _main() -> None:

@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -75,6 +76,20 @@ def hide_argument(text: str) -> bool:
         return secret not in _own_command_line()
     except (OSError, ValueError, IndexError):
         return False
+
+
+def without_coerced_locale(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """The environment as we got it: where no locale was set, Python has set LC_CTYPE (PEP 538), which a job would inherit."""
+    if "LC_CTYPE" not in environment:
+        return environment
+    try:
+        with open("/proc/self/environ", "rb") as file:  # as it was at exec
+            got = file.read().split(b"\0")
+    except OSError:
+        return environment
+    if any(entry.startswith(b"LC_CTYPE=") for entry in got):
+        return environment
+    return {name: value for name, value in environment.items() if name != "LC_CTYPE"}
 
 
 def _own_command_line() -> bytes:

@@ -5,9 +5,7 @@ through a process that may block (``perfwatch.storing.writer``).
 """
 
 import bisect
-import os
-import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -23,13 +21,13 @@ from perfwatch.session import LONGEST_SESSION_BYTES, SCHEMA, Session
 from perfwatch.storing.damage import DAMAGED, Implausible, check_numbers
 from perfwatch.storing.redaction import redact_tree
 from perfwatch.storing.segments import EVENTS, READINGS, STACKS
+from perfwatch.storing.session_lines import LONGEST_LINE_BYTES, Room, session_lines
 from perfwatch.storing.writer import STALLED_SECONDS, Writer
 from perfwatch.triage.verdict import Verdict
 
 T = TypeVar("T", "Record", "Event")
 
 BUDGET_BYTES = 256 * 2**20
-LONGEST_LINE_BYTES = 4 * 2**20  # a stack of a thousand frames is 0.1 MB; more is not ours
 AT_DECIMALS = 4  # 0.1 ms: finer than any probe, and it keeps lines short
 
 # Text in these readings comes from the job's command lines, files and logs: it may hold secrets.
@@ -107,7 +105,7 @@ def load(path: Path) -> Recording:
         PermissionError: a file of it may not be read; the others alone could tell something else.
     """
     session = load_session(path)
-    leftovers = _Leftovers(path)
+    leftovers = _Leftovers(Room(path))
     records: list[Record] = []
     for stream in (READINGS, STACKS):
         for file in sorted(islice(path.glob(f"{stream}*.jsonl"), bounds.MOST_FILES)):
@@ -125,7 +123,7 @@ def load(path: Path) -> Recording:
 def load_session(path: Path) -> Session:
     """``session.json`` of a folder. Raises as ``load`` does."""
     try:
-        line = next(_lines(path / "session.json", LONGEST_SESSION_BYTES), b"")
+        line = next(session_lines(path / "session.json", Room(path), LONGEST_SESSION_BYTES), b"")
     except PermissionError:
         raise
     except OSError as error:
@@ -287,13 +285,11 @@ def redacted(reading: r.Reading) -> r.Reading:
 
 @dataclass
 class _Leftovers:
-    """What could not be read, gathered over the files of a session; and how much of it was read."""
+    """What could not be read, gathered over the files of a session; and how much more of it may be read."""
 
-    path: Path
+    room: Room
     unknown: list[bytes] = field(default_factory=list)
     skipped: int = 0
-    read_bytes: int = 0
-    read_lines: int = 0
 
     def decoded(self, file: Path, parse: Callable[[bytes], T]) -> list[T]:
         """Lines of one file; a file that has just been given up, or is none, has none.
@@ -305,8 +301,7 @@ class _Leftovers:
         """
         entries = []
         try:
-            for line in _lines(file):
-                self._count(line)
+            for line in session_lines(file, self.room):
                 try:
                     if len(line) >= LONGEST_LINE_BYTES:
                         self.skipped += 1
@@ -322,28 +317,6 @@ class _Leftovers:
             pass
         return entries
 
-    def _count(self, line: bytes) -> None:
-        self.read_bytes += len(line)
-        self.read_lines += 1
-        if self.read_bytes > bounds.SESSION_BYTES or self.read_lines > bounds.MOST_RECORDS:
-            raise SessionUnreadable(
-                f"{self.path} is damaged: it holds more than {bounds.SESSION_BYTES >> 20} MiB"
-                f" or {bounds.MOST_RECORDS} lines, which no session has",
-                "perfwatch bundle SESSION, on the machine where it was recorded, makes a copy to read elsewhere",
-            )
-
 
 class _Schema(msgspec.Struct):
     schema: str
-
-
-def _lines(path: Path, longest: int = LONGEST_LINE_BYTES) -> Iterator[bytes]:
-    """Lines of a regular file; an over-long one comes cut, and so as damaged. A FIFO or a link is refused."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(22, "not a regular file", str(path))
-        while line := file.readline(longest):
-            yield line
-            while len(line) >= longest and not line.endswith(b"\n"):
-                line = file.readline(longest)

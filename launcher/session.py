@@ -12,12 +12,14 @@ from pathlib import Path
 import msgspec
 
 from perfwatch.errors import SessionUnwritable
+from perfwatch.own_folders import is_ours, make_own_folder
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.probe import Unavailable
 
 SCHEMA = "perfwatch.session/1"
 SNAPSHOT = "snapshot"  # the mode of a look that another host asked for
 LONGEST_SESSION_BYTES = 2**20
+SHARED_DISK = "/var/tmp"  # outlives a restart, and every user may write there
 PRIVATE_FOLDER = 0o700
 PRIVATE_FILE = 0o600
 # A healthy disk answers mkdir within milliseconds, a busy one within a second; a dead NFS server never does.
@@ -99,7 +101,7 @@ def homes_of_sessions(environ: Mapping[str, str], uid: int) -> list[str]:
     state = environ.get("XDG_STATE_HOME") or (f"{environ['HOME']}/.local/state" if environ.get("HOME") else "")
     if state.startswith("/"):
         homes.append(f"{state}/perfwatch")
-    return [*homes, f"/var/tmp/perfwatch-{uid}"]
+    return [*homes, f"{SHARED_DISK}/perfwatch-{uid}"]
 
 
 def choose_directory(
@@ -163,12 +165,13 @@ def choose_home(
     for candidate in [str(explicit)] if explicit else homes_of_sessions(environ, os.getuid()):
         try:
             path = os.path.abspath(candidate)
-            refusal = child.call(_make_home, path, explicit is not None, None, deadline_seconds=deadline_seconds)
+            made = child.call(_make_home, path, explicit is not None, None, deadline_seconds=deadline_seconds)
         except Unavailable as unavailable:
-            refusal = unavailable.reason
-        if not refusal:
-            return Path(path)
-        refusals.append(f"{candidate}: {refusal}")
+            refusals.append(f"{candidate}: {unavailable.reason}")
+            continue
+        if made["folder"]:
+            return Path(made["folder"])
+        refusals.append(f"{candidate}: {made['refusal']}")
     raise SessionUnwritable(f"recordings have no place to go ({'; '.join(refusals)})", "name a folder on a local disk")
 
 
@@ -196,8 +199,10 @@ def _make_folder(path: str, name: str, explicit: bool, mounts: str | None) -> di
     """Runs in the child: ``folder`` that was made, or ``refusal``."""
     try:
         if not explicit:
-            if refusal := _make_home(path, False, mounts):
-                return {"folder": "", "refusal": refusal}
+            home = _make_home(path, False, mounts)
+            if not home["folder"]:
+                return home
+            path = home["folder"]
         elif not os.path.exists(path):
             os.makedirs(os.path.dirname(path), PRIVATE_FOLDER, exist_ok=True)
             os.mkdir(path, PRIVATE_FOLDER)
@@ -209,20 +214,26 @@ def _make_folder(path: str, name: str, explicit: bool, mounts: str | None) -> di
         return {"folder": "", "refusal": error.strerror or str(error)}
 
 
-def _make_home(path: str, explicit: bool, mounts: str | None) -> str:
-    """Runs in the child: why this folder will not do; empty when it is there. Of an ``explicit`` one the disk is not asked."""
+def _make_home(path: str, explicit: bool, mounts: str | None) -> dict[str, str]:
+    """Runs in the child: ``folder``, or the ``refusal`` why this one will not do. Of an ``explicit`` one the disk is not asked.
+
+    Where every user may write beside it and another user has taken its name, it gets another name.
+    """
     try:
         point, kind = filesystem_of(os.path.realpath(path), mounts or Path("/proc/self/mounts").read_text())
         # A root file system that hangs takes the whole machine with it: it is as good as local.
         if not explicit and not is_local(kind) and point != "/":
-            return f"on {kind}, which is not a local disk"
-        os.makedirs(path, PRIVATE_FOLDER, exist_ok=True)
-        state = os.lstat(path)
-        if state.st_uid != os.geteuid() or os.path.islink(path):
-            return f"belongs to uid {state.st_uid}"
+            return {"folder": "", "refusal": f"on {kind}, which is not a local disk"}
+        folder = Path(path)
+        if not explicit and os.path.dirname(path) == SHARED_DISK:
+            folder = make_own_folder(folder)
+        else:
+            os.makedirs(path, PRIVATE_FOLDER, exist_ok=True)
+        if not is_ours(folder):
+            return {"folder": "", "refusal": f"belongs to uid {os.lstat(folder).st_uid}"}
     except OSError as error:
-        return error.strerror or str(error)
-    return ""
+        return {"folder": "", "refusal": error.strerror or str(error)}
+    return {"folder": str(folder), "refusal": ""}
 
 
 def _new_folder(path: str) -> str:

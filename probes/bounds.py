@@ -32,6 +32,8 @@ MOST_NESTED = 64  # objects and lists in each other; a verdict nests 7 deep
 # More than four times the largest session that perfwatch writes, and of its shortest lines.
 SESSION_BYTES = 2**30
 MOST_RECORDS = 2**22
+# Numbers, texts, objects and lists. A session of 256 MiB has half as many, at 17 bytes each; an empty object takes 72 bytes of memory.
+MOST_VALUES = 2**25
 MOST_FILES = 4096  # of a session: 256 MiB in segments of 8 MiB, or of 4 KiB where the budget is small
 
 # Archives: what tarfile reads into memory before it returns a member.
@@ -50,6 +52,11 @@ def count(text: str | None, most: int = MOST_RANKS) -> int | None:
         return None
     number = int(text)
     return number if number <= most else None
+
+
+def most_values(data: bytes) -> int:
+    """How many values this JSON holds at most: each but the first comes behind a comma or the beginning of a list or an object."""
+    return 1 + data.count(b",") + data.count(b"[") + data.count(b"{")
 
 
 def is_rank(number: int | None) -> bool:

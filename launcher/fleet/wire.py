@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from perfwatch.probes.bounds import LATEST_CREATED, is_rank
+from perfwatch.probes.bounds import LATEST_CREATED, is_rank, most_values
 from perfwatch.recording import check_ranks
 from perfwatch.storing.damage import DAMAGED, check_numbers
 from perfwatch.triage.fleet.snapshot import SCHEMA, Snapshot
@@ -25,6 +25,7 @@ MARK = "perfwatch-snapshot"
 DATA_CHARACTERS = 768  # of a line: srun cuts longer ones than 1,024
 LONGEST_ANSWER_BYTES = 8 * 2**20  # of one host, as it travels
 LONGEST_SNAPSHOT_BYTES = 64 * 2**20  # unpacked: 16 jobs of 4 MiB
+MOST_SNAPSHOT_VALUES = 2**23  # a real one has one in 17 bytes
 NONCE = re.compile(r"[0-9a-f]{8,32}")
 _LINE = re.compile(
     rf"{MARK} ([0-9a-f]{{8,32}}) (\d{{1,6}}) (\d{{1,6}}) ([0-9a-f]{{8}}) ([A-Za-z0-9+/=]{{1,{DATA_CHARACTERS}}})"
@@ -79,6 +80,8 @@ def _unpacked(text: str, check: str) -> Snapshot:
         raise Garbled(f"its answer cannot be unpacked: {error}") from None
     if unpacker.unconsumed_tail:
         raise Garbled(f"its answer unpacks to more than {LONGEST_SNAPSHOT_BYTES // 2**20} MiB")
+    if most_values(data) > MOST_SNAPSHOT_VALUES:
+        raise Garbled(f"its answer holds more than {MOST_SNAPSHOT_VALUES} values")
     try:
         snapshot = _DECODER.decode(data)
         check_numbers(data)

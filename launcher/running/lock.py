@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
+from perfwatch.own_folders import make_own_folder, own_folders
 from perfwatch.probes.stat import stat_fields
 from perfwatch.probes.tail import tail
 from perfwatch.running.job_key import job_key, rank_in
@@ -150,8 +151,7 @@ def roots(folder: Path) -> Iterator[Root]:
 def places(homes: tuple[Path, ...] = HOMES) -> Iterator[Path]:
     """The places of our own user on this machine."""
     for parent in homes:
-        home = parent / f"perfwatch-{os.getuid()}"
-        if _private(home):
+        for home in filter(_private, own_folders(parent / f"perfwatch-{os.getuid()}")):
             yield from (folder for folder in _some(home, "", MOST_PLACES) if "-" in folder.name and _private(folder))
 
 
@@ -207,9 +207,8 @@ def _private_homes(homes: tuple[Path, ...]) -> Iterator[Path]:
     """Our folder in each of them, made when it is asked for. Raises OSError after the last where none is private and ours."""
     refusals = []
     for parent in homes:
-        home = parent / f"perfwatch-{os.getuid()}"
         try:
-            home.mkdir(mode=0o700, exist_ok=True)
+            home = make_own_folder(parent / f"perfwatch-{os.getuid()}")
             state = home.lstat()
         except OSError as error:
             refusals.append(str(error))

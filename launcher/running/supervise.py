@@ -40,6 +40,7 @@ STOP_SIGNALS = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
 def run(request: Request, environment: Mapping[str, str]) -> NoReturn:
     """Start the command, watch it, and end this process as the child ended."""
     inherited = linux.inherited_descriptors()
+    environment = linux.without_coerced_locale(environment)
     try:
         signals = linux.SignalFile()
     except OSError as error:

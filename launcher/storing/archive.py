@@ -9,7 +9,6 @@ import io
 import os
 import re
 import signal
-import stat
 import tarfile
 import tempfile
 import threading
@@ -24,9 +23,10 @@ import msgspec
 
 from perfwatch.errors import SessionUnreadable
 from perfwatch.probes.bounds import ARCHIVE_HEADER_BYTES, MOST_MEMBERS, SESSION_BYTES
-from perfwatch.recording import LONGEST_LINE_BYTES, load_session
+from perfwatch.recording import load_session
 from perfwatch.storing.damage import DAMAGED
 from perfwatch.storing.redaction import redact_tree
+from perfwatch.storing.session_lines import Room, session_lines
 
 _OURS = re.compile(r"session\.json|events\.jsonl|(?:readings|stacks)(?:-\d+)?\.jsonl")
 LARGEST_UNPACKED_BYTES = SESSION_BYTES  # with what is passed over, and headers: to get past them they are unpacked
@@ -52,7 +52,7 @@ def bundle(folder: Path, output: IO[bytes], progress: Callable[[int, int], None]
         progress: called with bytes read so far and in all.
 
     Raises:
-        SessionUnreadable: not a session.
+        SessionUnreadable: not a session, or larger than any that perfwatch writes.
     """
     created = load_session(folder).created
     names: list[str] = []
@@ -64,6 +64,8 @@ def bundle(folder: Path, output: IO[bytes], progress: Callable[[int, int], None]
         elif not entry.name.startswith("."):  # those are the writer's own, of a session that is still written
             left_out.append(entry.name)
     total = sum((folder / name).lstat().st_size for name in names)
+    Room(folder).take(total)  # before anything is read
+    room = Room(folder)
     read = dropped = 0
     with (
         gzip.GzipFile(filename="", fileobj=output, mode="wb", mtime=0, compresslevel=6) as zipped,
@@ -71,7 +73,7 @@ def bundle(folder: Path, output: IO[bytes], progress: Callable[[int, int], None]
     ):
         for name in names:
             with tempfile.TemporaryFile() as redacted:
-                for line in _lines(folder / name):
+                for line in session_lines(folder / name, room):
                     read += len(line)
                     try:
                         redacted.write(msgspec.json.encode(redact_tree(msgspec.json.decode(line))) + b"\n")
@@ -191,14 +193,6 @@ def _unpack(archive: tarfile.TarFile, folder: Path) -> None:
         with (folder / name).open("xb") as file:
             while chunk := content.read(2**20):
                 file.write(chunk)
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        if stat.S_ISREG(os.fstat(descriptor).st_mode):
-            while line := file.readline(LONGEST_LINE_BYTES):
-                yield line
 
 
 def _header(name: str, size: int, created: float) -> tarfile.TarInfo:

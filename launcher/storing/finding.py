@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from perfwatch.errors import SessionUnreadable
+from perfwatch.own_folders import own_folders
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.probe import Unavailable
 from perfwatch.session import DEADLINE_SECONDS, LONGEST_SESSION_BYTES, SNAPSHOT, homes_of_sessions
@@ -64,7 +65,7 @@ def _known(homes: Iterable[str], child: Caller) -> list[Dated]:
     denied = None
     for home in homes:
         try:
-            found += child.call(_sessions_in, home, deadline_seconds=DEADLINE_SECONDS)
+            found += child.call(_own_sessions_in, home, deadline_seconds=DEADLINE_SECONDS)
         except Unavailable:
             continue
         except PermissionError as error:
@@ -78,6 +79,13 @@ def _offered(known: list[Dated]) -> str:
     names = [os.path.basename(folder) for _, folder in sorted(known, reverse=True)[:NEWEST]]
     advice = "name a folder that holds a session.json"
     return "\n".join([f"{advice}, or a session; the newest are", *names]) if names else advice
+
+
+def _own_sessions_in(home: str) -> list[Dated]:
+    """Runs in the child: those in a folder that was not typed, where it is ours; another user may have made it to be read."""
+    if os.path.lexists(home):
+        return [dated for folder in own_folders(Path(home)) for dated in _sessions_in(str(folder))]
+    return _sessions_in(home)  # says why, where it may not be looked at
 
 
 def _sessions_in(place: str) -> list[Dated]:

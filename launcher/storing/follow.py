@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfwatch.probes import readings as r
-from perfwatch.recording import LONGEST_LINE_BYTES, Event, load_session, parse_event, parse_record
+from perfwatch.probes.bounds import MOST_FILES
+from perfwatch.recording import Event, load_session, parse_event, parse_record
 from perfwatch.storing.damage import DAMAGED
 from perfwatch.storing.segments import EVENTS, READINGS, STACKS
+from perfwatch.storing.session_lines import LONGEST_LINE_BYTES, Room
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from perfwatch.triage.roles.job import Job
@@ -53,12 +55,19 @@ class Follower:
         self._revision = -1
 
     def read(self) -> bool:
-        """Take in what is new; whether there was anything. Raises PermissionError where a file may not be read."""
+        """Take in what is new; whether there was anything.
+
+        Raises:
+            PermissionError: a file may not be read.
+            SessionUnreadable: more is new than any session holds.
+        """
         found = False
-        for name in sorted(self._names()):
-            written, lines = self._new_lines(name)
+        room = Room(self.folder)
+        for name in sorted(self._names())[:MOST_FILES]:
+            written, lines = self._new_lines(name, room)
             before = self._newest
             for line in lines:
+                room.take_line(line)
                 found = self._take(name, line) or found
             if lines and (self._newest > before or not self._written):
                 self._written = written
@@ -104,7 +113,7 @@ class Follower:
             return []
         return [name for name in names if name.startswith((READINGS, STACKS, EVENTS)) and name.endswith(".jsonl")]
 
-    def _new_lines(self, name: str) -> tuple[float, list[bytes]]:
+    def _new_lines(self, name: str, room: Room) -> tuple[float, list[bytes]]:
         """When the file was written, and the lines that are new in it."""
         try:
             descriptor = os.open(self.folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -118,7 +127,9 @@ class Follower:
                     self._files[name] = _Read(state.st_ino, 0 if name.startswith(EVENTS) else state.st_size)
                 reached = self._files.setdefault(name, _Read(state.st_ino))
                 file.seek(reached.offset)
-                fresh = file.read(min(state.st_size - reached.offset, MOST_READ_BYTES))
+                size = min(state.st_size - reached.offset, MOST_READ_BYTES)
+                room.take(size)
+                fresh = file.read(size)
                 data = reached.rest + fresh
                 reached.offset += len(fresh)
                 *lines, reached.rest = data.split(b"\n")

@@ -36,11 +36,11 @@ _NAME = (
 )
 # Names that are words of prose too ("key: rank 3"): secret only before an equals sign or as an option, and unless the
 # value is a number. A vendor's bare name is an option that takes its key: --comet KEY.
-_WEAK_NAME = r"(?:(?:[\w.-]{0,40}[_-])?(?:key|pass|pwd|auth)|comet|neptune|wandb|clearml)"
+_WEAK_NAME = r"(?:(?:[\w.-]{0,40}[_.-])?(?:key|pass|pwd|auth|bearer)|comet|neptune|wandb|clearml)"
 # A text without any of these holds none of the names.
 _NAME_PARTS = (
     "pass", "secret", "token", "cred", "key", "auth", "cookie", "signature", "connection", "netrc", "_pat", "dsn", "sig",
-    "pw", "comet", "neptune", "wandb", "clearml",
+    "pw", "bearer", "comet", "neptune", "wandb", "clearml",
 )  # fmt: skip
 # Options of training programs that contain such a word and hold no secret: a number, a switch, a file or a tokenizer's name.
 _HARMLESS_NAME = re.compile(
@@ -56,9 +56,18 @@ _VENDOR_NAME = re.compile(r"(?i)-{0,2}(?:comet|neptune|wandb|clearml)")
 _VENDOR_KEY = re.compile(r"(?=\D*\d)(?:[A-Za-z0-9]{20,}|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12})")
 
 _SCHEME = r"(?:bearer|basic|token|digest|negotiate|apikey)"
-_VALUE = rf"""(?P<value> "(?:[^"\\]|\\.)*" | '(?:[^'\\]|\\.)*' | (?:{_SCHEME}\s+)?[^\s'",;&]+ )"""
+# In quotes, also with a prefix of Python's (f"..."), and in quotes that a shell or JSON has escaped; or one word.
+_VALUE = rf"""(?P<value> (?:\b[bfru]{{1,2}})?(?: "(?:[^"\\]|\\.)*" | '(?:[^'\\]|\\.)*' ) | \\"[^"\\]*\\" | (?:{_SCHEME}\s+)?[^\s'",;&]+ )"""
 _ASSIGNMENTS = (
-    re.compile(rf"""(?ix) (?<![\w/]) (?P<name>-{{0,2}}(?=\w){_NAME}) (?P<join>\\?['"]?\s*(?:=>|[=:])\s*) {_VALUE}"""),
+    re.compile(
+        rf"""(?ix) (?<![\w/]) (?P<name>-{{0,2}}(?=\w){_NAME}) (?P<join>\\?['"]?\]?\s*(?:=>|[=:])\s*) {_VALUE}"""
+    ),
+    # a call that sets it: os.environ.setdefault("HF_TOKEN", "...")
+    re.compile(
+        rf"""(?ix) (?:setdefault|putenv|setenv|setattr)\( [^()\n]{{0,100}}? (?P<name>(?<=["']){_NAME}) (?P<join>["']\s*,\s*) {_VALUE}"""
+    ),
+    # a program that stores it: aws configure set aws_secret_access_key ...
+    re.compile(rf"""(?ix) \bset \s (?P<name>{_NAME}) (?P<join>\s) (?![-=:]) {_VALUE}"""),
     re.compile(rf"""(?ix) (?<!\S) (?P<name>-{{1,2}}{_NAME}) (?P<join>\s+) (?!-) {_VALUE}"""),
 )
 _WEAK_ASSIGNMENTS = (
@@ -93,12 +102,12 @@ _GRAMMAR = (
     _grammar(
         "://",
         r"""\b[a-z][a-z0-9+.-]{1,20}://
-        (?P<secret> [^\s/@'"]{1,2000} | [^\s/@'":]{0,100}:(?!\d+/)[^\s@'"]{1,400} ) @""",
+        (?P<secret> [^\s/'"]{1,2000} | [^\s/@'":]{0,100}:(?!\d+/)[^\s@'"]{1,400} ) @""",
     ),
     # the same without a scheme
     _grammar(
         "@",
-        r"""(?<![\w/@:.+-])[\w.+-]{1,64}: (?P<secret>[^\s:@/'"]{3,64}) @(?= [A-Za-z][\w-]{0,62}\.[A-Za-z] | localhost)""",
+        r"""(?<![\w/@:.+-])[\w.+-]{1,64}: (?P<secret>[^\s:@/'"]{3,64}) @(?= [A-Za-z][\w-]{0,62}(?: \.[A-Za-z] | :\d ) | localhost)""",
     ),
     _grammar("bearer|basic", r"\b(?:bearer|basic)\s+ (?=\S{0,400}[\d=._-]) (?P<secret>[\w.~+/=-]{12,})"),
     # a webhook is a secret as a whole: Slack, Discord, Teams, Google Chat, Power Automate
@@ -281,10 +290,11 @@ def _hide_secret(match: re.Match[str]) -> str:
 
 def _hide_value(match: re.Match[str]) -> str:
     value = match["value"]
-    quote = value[0] if value[0] in "\"'" else ""
+    quote = '\\"' if value.startswith('\\"') else value[0] if value[0] in "\"'" else ""
     if _HARMLESS_NAME.fullmatch(match["name"].lstrip("-")) or _SWITCH.fullmatch(value.strip(quote or None)):
         return match[0]
-    return f"{match['name']}{match['join']}{quote}{_hide(value)}{quote}"
+    before = match[0][: match.start("value") - match.start()]
+    return f"{before}{quote}{_hide(value)}{quote}"
 
 
 def _hide_weak_value(match: re.Match[str]) -> str:

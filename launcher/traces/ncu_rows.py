@@ -6,11 +6,11 @@ report printed without it are understood as well.
 """
 
 import csv
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from perfwatch.errors import TraceUnreadable
+from perfwatch.probes.bounds import LARGEST_NUMBER
 
 METRICS = (
     "gpu__time_duration.sum",
@@ -113,7 +113,7 @@ class _Row:
         return self.cells[self._column[name]]
 
     def number(self, name: str) -> float | None:
-        """In base units; None for a column that is not there or a cell that is no finite number."""
+        """In base units; None for a column that is not there or a cell that holds no number that a counter can have."""
         index = self._column.get(name)
         if index is None:
             return None
@@ -122,7 +122,9 @@ class _Row:
             value = float(self.cells[index].replace(",", ""))
         except ValueError:
             return None
-        return value * scale if scale is not None and math.isfinite(value) else None
+        if scale is None or not 0.0 <= value * scale <= LARGEST_NUMBER:
+            return None
+        return value * scale
 
 
 def _run(row: _Row) -> KernelRun:

@@ -55,13 +55,14 @@ MAY_TOUCH = {
     "launcher/captures/torch_memory.py": GUEST,
     "launcher/captures/torch_profiler.py": GUEST,
     "launcher/control.py": OURS,
+    "launcher/own_folders.py": OURS,
     "launcher/running/lock.py": OURS,
     "launcher/daemon/housekeeping.py": OURS,
     "launcher/daemon/serving.py": OURS,
 }
 HANDLES_JOBS = ("probes", "launcher/captures", "launcher/watching", "launcher/daemon", "launcher/triage")
 ALONE = ("launcher/control.py", "launcher/jobs.py", "launcher/monitoring.py", "launcher/relatives.py",
-         "launcher/running/lock.py", "launcher/target.py", "launcher/watch.py")  # fmt: skip
+         "launcher/own_folders.py", "launcher/running/lock.py", "launcher/target.py", "launcher/watch.py")  # fmt: skip
 _FUNCTIONS = {
     "os": frozenset(
         "open stat lstat listdir scandir walk access statvfs unlink remove rename replace mkdir makedirs rmdir chmod chown lchown "
