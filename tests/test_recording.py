@@ -11,8 +11,9 @@ import pytest
 
 from perfwatch.errors import SessionUnreadable
 from perfwatch.probes.readings import Process, SourceLine, Stack, Traceback
-from perfwatch.recording import LONGEST_LINE_BYTES, Record, Recorder, Recording, load
+from perfwatch.recording import Record, Recorder, Recording, load
 from perfwatch.storing.segments import Segments
+from perfwatch.storing.session_lines import LONGEST_LINE_BYTES
 from perfwatch.storing.writer import STALLED_SECONDS, Writer
 from perfwatch.storing.writer_process import Files
 from perfwatch.triage.history import History
