@@ -82,7 +82,8 @@ def test_no_user_keeps_another_from_being_watched(mallory: User, victim: User, w
     """Names in /dev/shm, /tmp and /var/tmp that another user has taken cost neither the watch nor the recording."""
     for parent in ("/dev/shm", "/tmp", "/var/tmp"):
         mallory.run("mkdir", f"{parent}/perfwatch-{victim.uid}")
-    words = (*as_user(victim.uid), *PERFWATCH, "run", "--", "sleep", "2.5")
+    job = f"until ls /var/tmp/perfwatch-{victim.uid}.*/*/session.json; do sleep 0.1; done"  # within the deadline of the command
+    words = (*as_user(victim.uid), *PERFWATCH, "run", "--", "sh", "-c", job)
     done = subprocess.run(
         words, capture_output=True, text=True, env=without_home, cwd=victim.home, timeout=DEADLINE_SECONDS
     )
