@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -39,6 +39,7 @@ class Node:
 
     def __init__(self, scripts: Path, state: Path) -> None:
         self.scripts, self.state = scripts, state
+        self.daemons: list[int] = []  # pidfds
 
     def runs(self, which: str, user: User, job: str = JOB, **changes: str) -> "subprocess.CompletedProcess[str]":
         """Run the prolog or the epilog for a job of a user's."""
@@ -63,6 +64,7 @@ class Node:
         made = set(self.state.glob(f"{job}*")) - before
         folder = made.pop() if made else self.state / job
         until(lambda: "watching" in text_of(folder / "log"))
+        self.daemons.append(os.pidfd_open(int(text_of(folder / ".pid").split()[0])))
         return folder
 
     def epilog(self, user: User, job: str = JOB, **changes: str) -> None:
@@ -81,13 +83,12 @@ def node(repository: Path) -> Iterator[Node]:
     place = Path(tempfile.mkdtemp(prefix="perfwatch-node-", dir="/tmp"))
     place.chmod(0o755)
     state = place / "state"
-    yield Node(repository / "scripts" / "deploy", state)
-    for process in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if str(state).encode() in process.read_bytes():
-                os.kill(int(process.parent.name), signal.SIGKILL)
-        except OSError:
-            continue  # it ended
+    one = Node(repository / "scripts" / "deploy", state)
+    yield one
+    for daemon in one.daemons:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(daemon, signal.SIGKILL)
+        os.close(daemon)
     shutil.rmtree(place)
 
 
