@@ -28,6 +28,7 @@ MAY_TOUCH = {
     "probes/terminals.py": KERNEL,
     "probes/thread_ids.py": KERNEL,
     "probes/waits.py": KERNEL,
+    "probes/sessions.py": KERNEL,
     "probes/ptrace_access.py": KERNEL,
     "probes/cgroup.py": KERNEL,
     "probes/gpu.py": KERNEL,
@@ -59,6 +60,7 @@ MAY_TOUCH = {
     "launcher/running/lock.py": OURS,
     "launcher/daemon/housekeeping.py": OURS,
     "launcher/daemon/serving.py": OURS,
+    "launcher/daemon/sharing.py": OURS,
 }
 HANDLES_JOBS = ("probes", "launcher/captures", "launcher/watching", "launcher/daemon", "launcher/triage")
 ALONE = ("launcher/control.py", "launcher/jobs.py", "launcher/monitoring.py", "launcher/relatives.py",
