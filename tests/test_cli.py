@@ -187,7 +187,8 @@ def test_ctrl_c_while_perfwatch_is_still_being_loaded_ends_quietly(tmp_path: Pat
     for name in ("typer", "select"):
         (tmp_path / f"{name}.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
 
-    done = perfwatch(*arguments, PYTHONPATH=str(tmp_path))
+    program = "import sys; sys.path.insert(0, sys.argv.pop(1)); from perfwatch.__main__ import main; main()"
+    done = subprocess.run((sys.executable, "-c", program, str(tmp_path), *arguments), capture_output=True, text=True)
 
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 

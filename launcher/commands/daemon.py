@@ -59,7 +59,7 @@ def daemon(
       sudo perfwatch daemon --metrics-port 9123 --notify @/etc/perfwatch/webhook
       sudo perfwatch daemon --metrics-port 0.0.0.0:9123 --metrics-token @token
       curl -H "Authorization: Bearer $(cat token)" http://NODE:9123/metrics
-      sudo perfwatch daemon --slurm-job 4711 --user ann --readable-by ann --directory /srv/4711
+      sudo perfwatch daemon --slurm-job 4711 --user ann --readable-by ann
       systemctl start perfwatch          with scripts/deploy/perfwatch.service
     """
     from perfwatch.daemon.serving import Wishes, serve, uid_of
