@@ -240,12 +240,14 @@ class Watcher:
         self._channel.send({"say": summary.text()})
         self._channel.send({"done": True})
         self._server.close()
+        if (
+            self._recorder is not None and code != 0
+        ):  # before the watch is given up: then the launcher may remove the place
+            keep_dumps(self._place.folder, self._recorder.folder)
         self._place.give_up_watch()
         self._guarded(lambda: self._outlets.ended(verdict), None)
         self._tally.event(self._watch.at, "outcome", ending, verdict, {"exit_code": code, "signal": number})
         if self._recorder is not None:
-            if code != 0:
-                keep_dumps(self._place.folder, self._recorder.folder)
             self._recorder.close()
         self._place.leave(LEAVE_SECONDS)
 
