@@ -5,8 +5,10 @@ rank and who a worker is told by the same rules as in a diagnosis; when each mai
 memory.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import msgspec
 
@@ -14,6 +16,7 @@ from perfwatch.errors import UsageError
 from perfwatch.probes.cpu_clock import CpuClocks
 from perfwatch.probes.deadline import Caller
 from perfwatch.probes.filesystem import Filesystem
+from perfwatch.probes.locked_files import user_of
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.process import identify, read_stat, tree
 from perfwatch.probes.readings import Process
@@ -31,6 +34,11 @@ from perfwatch.triage.roles.placement import program_of
 
 SCHEMA = "perfwatch.ps/1"
 MOST_NAMED = 8  # of the jobs below one shell
+# What processes that do not answer may cost one pass: those of one user, and those of all before the deadline becomes a short one. An
+# answer takes 1 ms.
+MOST_LOST_SECONDS, LOST_SECONDS, HASTY_SECONDS = 3.0, 2.0, 0.05
+
+T = TypeVar("T")
 
 
 class ListedProcess(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +101,48 @@ class Machine:
             if self.processes[pid].parent_pid in found and pid not in tops:
                 found.add(pid)
         return [self.processes[pid] for pid in sorted(found)]
+
+
+class Patience:
+    """How long one pass over the machine waits for processes that do not answer.
+
+    A deadline for each of them would let any user hold up what is asked about another's job, for as long as there are processes.
+
+    Args:
+        child: where the reads are made.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, child: Caller, clock: Callable[[], float] = time.monotonic) -> None:
+        self._child, self._clock = child, clock
+        self._lost: dict[int, float] = {}
+
+    def with_user_of(self, pid: int) -> Caller:
+        """Makes the reads of a process: what its user's processes have lost is lost for this one too."""
+        return _Patient(self, user_of(pid))
+
+    def call(self, uid: int, function: Callable[..., T], arguments: tuple[object, ...], deadline_seconds: float) -> T:
+        """The function's result. Raises Unavailable, at once where the user's time is used up."""
+        lost = self._lost.get(uid, 0.0)
+        if lost >= MOST_LOST_SECONDS:
+            raise Unavailable(f"processes of uid {uid} do not answer")
+        if sum(self._lost.values()) >= LOST_SECONDS:
+            deadline_seconds = min(deadline_seconds, HASTY_SECONDS)
+        began = self._clock()
+        try:
+            return self._child.call(function, *arguments, deadline_seconds=deadline_seconds)
+        except Unavailable:
+            self._lost[uid] = lost + self._clock() - began
+            raise
+
+
+@dataclass(frozen=True)
+class _Patient:
+    patience: Patience
+    uid: int
+
+    def call(self, function: Callable[..., T], *arguments: object, deadline_seconds: float) -> T:
+        return self.patience.call(self.uid, function, arguments, deadline_seconds)
 
 
 @dataclass(frozen=True)
@@ -263,13 +313,14 @@ def _user_processes(filesystem: Filesystem, child: Caller) -> dict[int, Process]
     """Everything but kernel threads, which have no command line, no memory map and no part in any job."""
     found = {}
     kernel_parent = 0
+    patience = Patience(child)
     for pid in filesystem.processes():
         try:
             stat = read_stat(filesystem, pid)
             if pid == 2 and stat.name == "kthreadd":
                 kernel_parent = pid
             if not kernel_parent or kernel_parent not in (pid, stat.parent_pid):
-                found[pid] = identify(filesystem, pid, child, redact_command)
+                found[pid] = identify(filesystem, pid, patience.with_user_of(pid), redact_command)
         except Unavailable:
             continue
     return adopted(found)

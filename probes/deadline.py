@@ -158,6 +158,14 @@ class KillableChild:
         self._pid = 0
         self._abandoned = still_there(self._abandoned)
 
+    def disown(self) -> None:
+        """In a forked process: the child stays its parent's, and our copies of the pipes to it are closed."""
+        if self._pid:
+            for descriptor in (self._handle, self._requests, self._replies):
+                if descriptor is not None:
+                    os.close(descriptor)
+        self._pid, self._abandoned = 0, []
+
     def _start(self) -> None:
         self._abandoned = still_there(self._abandoned)
         if len(self._abandoned) >= self._most_abandoned:
@@ -337,6 +345,11 @@ def _answer(requests: int, replies: int, refused: Exception | None, replies_as: 
     except Exception as error:
         payload = replies_as.pack(False, error)
     _reply(replies, _RESULT + payload)
+
+
+def in_child() -> bool:
+    """True in a child that answers under a deadline."""
+    return _ears >= 0
 
 
 def tell(text: str) -> None:

@@ -2,13 +2,17 @@
 
 Each one gets no stdin, pipes that are read up to a limit, its own session (a Ctrl-C on the terminal does not reach it),
 the order from the kernel to die with us, and SIGKILL at the deadline; what it has started in its process group goes with
-it, for it may be a script around the real one. One that survives SIGKILL (state D) is left
-behind, not waited for. Nothing here ever sends a signal to the watched job.
+it, for it may be a script around the real one. Nothing here ever sends a signal to the watched job.
+
+What an observer costs is not decided by the process that it reads: a crafted symbol table would fill the memory, so there is a
+limit, and where memory runs out it is killed first. One that survives SIGKILL (state D: it waits for the memory lock of the process)
+is left behind, not waited for; while two of them read one user's processes, no other is started for that user (``LEFT_BEHIND``).
 """
 
 import contextlib
 import ctypes
 import os
+import resource
 import selectors
 import signal
 import subprocess
@@ -17,11 +21,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import IO
 
+from perfwatch.probes.deadline import still_there
+from perfwatch.probes.locked_files import user_of
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.sessions import keep_nice_value
 
 MOST_AT_ONCE = 4
 OUTPUT_LIMIT_BYTES = 32 * 2**20  # 2,000 threads of 40 frames are about 20 MB of py-spy's JSON
+# py-spy takes 5 MiB for a torch process, 23 MiB with native frames; files that it maps are not counted.
+MEMORY_BYTES = 512 * 2**20
+MOST_LEFT_OF_ONE, MOST_LEFT = 2, 32  # observers that cannot be killed: of one user's processes, and of all
 _GRACE_AFTER_KILL_SECONDS = 0.2
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -37,9 +46,45 @@ class Finished:
     duration_seconds: float
     cpu_seconds: float = 0.0
     started: bool = True
+    left_behind: int | None = None  # its pid, where it could not be killed
 
 
 Runner = Callable[[Sequence[Sequence[str]], float], list[Finished]]
+
+
+class LeftBehind:
+    """Observers that could not be killed, each with the user whose process it was reading."""
+
+    def __init__(self) -> None:
+        self._users: dict[int, int] = {}
+
+    def add(self, observer: int, pid: int) -> None:
+        """Remember an observer of the process ``pid``."""
+        self._users[observer] = user_of(pid)
+
+    def refuse(self, pid: int) -> None:
+        """Raise Unavailable where one more observer of this process would be stuck as well."""
+        alive = set(still_there(self._users))
+        self._users = {observer: uid for observer, uid in self._users.items() if observer in alive}
+        uid = user_of(pid)
+        stuck = [observer for observer, of in self._users.items() if of == uid]
+        if len(stuck) >= MOST_LEFT_OF_ONE or len(self._users) >= MOST_LEFT:
+            raise Unavailable(
+                f"observers of uid {uid} are stuck in the kernel (state D): pids {stuck or sorted(self._users)}",
+                "find the mount or driver that does not answer: cat /proc/PID/stack of those pids as root",
+            )
+
+
+LEFT_BEHIND = LeftBehind()  # of this process: several parts of it may read the processes of one user
+
+
+def limit_memory(most: int = MEMORY_BYTES) -> None:
+    """In a process that reads what another one has made of itself: at most so much memory, and killed first when there is none left."""
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as adjustment:
+        adjustment.write("1000")
 
 
 def start(
@@ -48,14 +93,17 @@ def start(
     stdin: int = subprocess.DEVNULL,
     stdout: int = subprocess.PIPE,
     settle: Callable[[], None] = lambda: None,
+    memory_bytes: int = MEMORY_BYTES,
 ) -> "subprocess.Popen[bytes]":
     """Start an observer that dies with us. Raises Unavailable when it cannot be started.
 
     settle: runs in the new process before the program does: ``Arrival.settle`` of ``perfwatch.probes.guest``.
+    memory_bytes: that it may take.
     """
     parent = os.getpid()
 
     def die_with_parent() -> None:
+        limit_memory(memory_bytes)
         settle()
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # we died between fork and prctl
@@ -179,6 +227,7 @@ class _Running:
     def finish(self, until: float) -> Finished:
         """Reap it, by force when the deadline has passed."""
         child = self._child
+        left_behind = None
         cpu_seconds = reap(child, max(0.0, until - time.monotonic()))
         late = cpu_seconds is None
         if late:
@@ -186,6 +235,7 @@ class _Running:
             cpu_seconds = reap(child, _GRACE_AFTER_KILL_SECONDS)
             if cpu_seconds is None:  # unkillable: leave it behind, and keep Popen from complaining
                 child.returncode = -signal.SIGKILL
+                left_behind = child.pid
         for stream in list(self.open):
             self._close(stream)
         output, errors = self._texts.values()
@@ -195,4 +245,5 @@ class _Running:
             errors=errors.decode(errors="replace"),
             duration_seconds=time.monotonic() - self._began,
             cpu_seconds=cpu_seconds or 0.0,
+            left_behind=left_behind,
         )

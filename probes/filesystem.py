@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from perfwatch.probes.bounds import KERNEL_FILE_BYTES, MOST_NAMES
+from perfwatch.probes.locked_files import read_kernel_file
 from perfwatch.probes.probe import Unavailable
 
 PERMISSION_ADVICE = (
     "run perfwatch as the user who owns the process, or with sudo, or give it CAP_SYS_PTRACE"
     " (docker run --cap-add SYS_PTRACE; Kubernetes: securityContext.capabilities.add [SYS_PTRACE])"
 )
-_CHUNK_BYTES = 65536  # more than any file that a probe reads often, so that most files are one read and one end-of-file
 
 T = TypeVar("T")
 
@@ -63,7 +63,9 @@ class Filesystem:
 
     def read_bytes(self, path: str | Path, most_bytes: int | None = None) -> bytes:
         """The first ``most_bytes`` of a file, ``KERNEL_FILE_BYTES`` by default: a job may make its files in /proc any size."""
-        return _guarded(lambda name: _read(name, KERNEL_FILE_BYTES if most_bytes is None else most_bytes), path)
+        return _guarded(
+            lambda name: read_kernel_file(name, KERNEL_FILE_BYTES if most_bytes is None else most_bytes), path
+        )
 
     def read_text(self, path: str | Path) -> str:
         """As ``read_bytes``; bytes that are not UTF-8 become U+FFFD, for no recording could hold them."""
@@ -109,16 +111,3 @@ def _guarded(read: Callable[[str], T], path: str | Path) -> T:
 def _names(path: str) -> list[str]:
     with os.scandir(path) as entries:
         return [entry.name for entry in itertools.islice(entries, MOST_NAMES)]
-
-
-def _read(path: str, most_bytes: int) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        chunks = [os.read(descriptor, min(_CHUNK_BYTES, most_bytes))]
-        left = most_bytes - len(chunks[0])
-        while chunks[-1] and left:
-            chunks.append(os.read(descriptor, min(_CHUNK_BYTES, left)))
-            left -= len(chunks[-1])
-        return b"".join(chunks)
-    finally:
-        os.close(descriptor)

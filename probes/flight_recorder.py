@@ -252,13 +252,15 @@ def recorded(
 def read(path: str, owners: frozenset[int]) -> bytes:
     """A dump, whole; runs in a guest. Raises Unavailable for a file that is too large, of another owner, or no file."""
     try:
-        state = guest.state_of(path)
-        if state.st_uid not in owners:
-            raise Unavailable(f"a flight-recorder dump belongs to uid {state.st_uid}, who does not run the job")
-        if state.st_size > MOST_DUMP_BYTES:
-            size = state.st_size / 2**20
-            raise Unavailable(f"a flight-recorder dump of {size:.0f} MiB is too large to be read safely", SMALLER)
-        return guest.read(path, MOST_DUMP_BYTES)
+        descriptor = guest.opened(path)
+        with open(descriptor, "rb", buffering=0) as file:
+            state = os.fstat(descriptor)  # of this very file: the path may name another one by now
+            if state.st_uid not in owners:
+                raise Unavailable(f"a flight-recorder dump belongs to uid {state.st_uid}, who does not run the job")
+            if state.st_size > MOST_DUMP_BYTES:
+                size = state.st_size / 2**20
+                raise Unavailable(f"a flight-recorder dump of {size:.0f} MiB is too large to be read safely", SMALLER)
+            return guest.contents(file, MOST_DUMP_BYTES)
     except ValueError:
         raise Unavailable("a flight-recorder dump is no regular file") from None
     except OSError as error:

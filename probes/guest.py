@@ -32,7 +32,7 @@ import msgspec
 from perfwatch.probes.deadline import Caller, KillableChild
 from perfwatch.probes.filesystem import Absent, Denied
 from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.stat import parse_pairs
+from perfwatch.probes.stat import parse_pairs, stat_fields
 
 MOST_GUESTS = 4  # children at a time; a job has one user, and ranks in containers a root each
 MEMORY_BYTES = 2 * 2**30  # a guest may map so much more than it has at its start: parsing 2 MiB of source takes 300 MiB
@@ -353,8 +353,7 @@ def _mapped_bytes() -> int:
 
 def _start_ticks(pid: int, proc: Path) -> int:
     try:
-        text = (proc / str(pid) / "stat").read_text(errors="replace")
-        return int(text.rpartition(")")[2].split()[19])
+        return int(stat_fields(proc / str(pid))[19])
     except (OSError, ValueError, IndexError):
         raise Absent(f"process {pid} has ended") from None
 
@@ -450,11 +449,16 @@ def read(path: str, most_bytes: int) -> bytes:
     """The first so many bytes of a regular file. Raises OSError or ValueError."""
     descriptor = opened(path)
     with open(descriptor, "rb", buffering=0) as file:
-        chunks, left = [], most_bytes
-        while left and (chunk := file.read(min(left, 1 << 20))):
-            chunks.append(chunk)
-            left -= len(chunk)
-        return b"".join(chunks)
+        return contents(file, most_bytes)
+
+
+def contents(file: typing.BinaryIO, most_bytes: int) -> bytes:
+    """The first so many bytes of an open file."""
+    chunks, left = [], most_bytes
+    while left and (chunk := file.read(min(left, 1 << 20))):
+        chunks.append(chunk)
+        left -= len(chunk)
+    return b"".join(chunks)
 
 
 def state_of(path: str) -> os.stat_result:

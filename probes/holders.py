@@ -12,7 +12,8 @@ from perfwatch.probes.filesystem import Filesystem
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.stat import parse_pairs
 
-# Bounds of one pass: 40,000 descriptors take 0.5 s. Processes named first (the job's) are always looked at first.
+# Bounds of one pass: 40,000 descriptors take 0.5 s. Processes named first (the job's) are always looked at first, then those of their
+# users: another user's open files must not use up the pass. What one process has too many of is left out alone.
 MOST_DESCRIPTORS = 40_000
 MOST_SECONDS = 0.5
 
@@ -74,15 +75,18 @@ class Holders:
         found: dict[str, list[Holder]] = {}
         ends = self._now() + MOST_SECONDS
         left = MOST_DESCRIPTORS
-        for pid in dict.fromkeys((*self._first, *self._filesystem.processes())):
+        for pid in self._order():
             folder = f"{self._filesystem.proc}/{pid}/fd"
             try:
                 names = self._filesystem.listdir(folder)
             except Unavailable:
                 continue
-            if left < len(names) or self._now() > ends:
+            if self._now() > ends:
                 self.complete = False
                 break
+            if left < len(names):
+                self.complete = False
+                continue
             left -= len(names)
             for name in names:
                 try:
@@ -90,6 +94,18 @@ class Holders:
                 except Unavailable:
                     continue
         return found
+
+    def _order(self) -> list[int]:
+        """The processes named first, then others of the same users, then all the others."""
+        users = {self._user(pid) for pid in self._first}
+        rest = sorted(self._filesystem.processes(), key=lambda pid: self._user(pid) not in users)
+        return list(dict.fromkeys((*self._first, *rest)))
+
+    def _user(self, pid: int) -> int:
+        try:
+            return self._filesystem.owner(pid)
+        except Unavailable:
+            return -1
 
 
 def socket_inodes(filesystem: Filesystem, pid: int) -> set[int]:

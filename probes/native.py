@@ -29,6 +29,7 @@ DEADLINE_SECONDS = 8.0  # for both stages; a second of samples took up to 2.4 s 
 MOST_SYMBOLS = 20
 OUTPUT_LIMIT_BYTES = 16 * 2**20
 SYMBOL_BYTES = 16 * 2**30  # perf maps the libraries whose symbols it reads: those of torch with CUDA are 3 GiB
+SYMBOL_TABLE_BYTES = 2**30  # of the memory that it may fill; a crafted library has any number of symbols
 INSTALL_ADVICE = "apt install linux-perf (Debian), linux-tools-$(uname -r) (Ubuntu) or dnf install perf"
 # "     7f8558939638 _PyObject_HasLen (/usr/lib/libpython3.11.so.1.0)"
 _SAMPLE = re.compile(r"^\s*[0-9a-f]+ (?:(?P<symbol>\S.*?) )?\((?P<object>[^()]*)\)$", re.M)
@@ -130,8 +131,9 @@ class NativeRecord:
         os.lseek(self._samples, 0, os.SEEK_SET)
         options = ["script", "--no-demangle", "-i", "-", "-F", "ip,sym,dso"]
         self._child = start(
-            ["nice", "-n", "19", self._command, *options], stdin=self._samples, stdout=self._text, settle=self._settle
-        )
+            ["nice", "-n", "19", self._command, *options], stdin=self._samples, stdout=self._text, settle=self._settle,
+            memory_bytes=SYMBOL_TABLE_BYTES,
+        )  # fmt: skip
 
     def _errors(self) -> str:
         return self._child.stderr.read(1 << 16).decode(errors="replace") if self._child.stderr is not None else ""

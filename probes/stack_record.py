@@ -34,7 +34,7 @@ from typing import Any
 
 import msgspec
 
-from perfwatch.probes.external import Finished, kill, reap, start
+from perfwatch.probes.external import LEFT_BEHIND, Finished, kill, reap, start
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.readings import Frame, Stack
 from perfwatch.probes.stacks import MISSING_ADVICE, Stacks
@@ -58,7 +58,7 @@ class Recorded:
     ) -> None:
         if stacks.command is None:
             raise Unavailable("py-spy is not installed", MISSING_ADVICE)
-        stacks.refuse_crowds(pid)
+        stacks.refuse(pid)
         self.pid, self._seconds, self._rate_hz, self._stacks, self._clock = pid, seconds, rate_hz, stacks, clock
         self.cpu_seconds: float | None = None
         self._interrupted = False
@@ -112,7 +112,9 @@ class Recorded:
         """End the record (our own child, never the job); harmless when it has ended."""
         if self._child.returncode is None:
             kill(self._child)
-            self.cpu_seconds = reap(self._child, 0.2) or 0.0
+            if (used := reap(self._child, 0.2)) is None:
+                LEFT_BEHIND.add(self._child.pid, self.pid)
+            self.cpu_seconds = used or 0.0
             self._child.returncode = -signal.SIGKILL
         for stream in (self._child.stdout, self._child.stderr):
             if stream is not None:

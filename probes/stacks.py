@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from perfwatch.probes.bounds import MOST_STACKED_THREADS
-from perfwatch.probes.external import Finished, Runner, run_together
+from perfwatch.probes.external import LEFT_BEHIND, Finished, Runner, run_together
 from perfwatch.probes.probe import Unavailable
 from perfwatch.probes.ptrace_access import access, explain
 from perfwatch.probes.readings import Frame, ProbeCall, Reading, Stack, StackFailure
@@ -106,9 +106,9 @@ class Stacks:
         began = time.monotonic()
         counts = {pid: self._threads(pid) for pid in pids}
         deadline_seconds += min(_LONGEST_MORE_SECONDS, _SECONDS_PER_THREAD * sum(counts.values()))
-        crowded = {pid: count for pid, count in counts.items() if count > MOST_STACKED_THREADS}
-        readings: list[Reading] = [_unavailable(pid, 0.0, _crowd(pid, count)) for pid, count in crowded.items()]
-        pids = [pid for pid in pids if pid not in crowded]
+        refused = {pid: why for pid in pids if (why := self._refusal(pid, counts[pid])) is not None}
+        readings: list[Reading] = [_unavailable(pid, 0.0, why) for pid, why in refused.items()]
+        pids = [pid for pid in pids if pid not in refused]
         again: list[int] = []
         for pid, finished in self._dumps(pids, deadline_seconds, texts):
             answer = self._interpret(pid, finished, texts)
@@ -122,10 +122,17 @@ class Stacks:
             readings += [answer] if isinstance(answer, StackFailure) else answer
         return readings
 
-    def refuse_crowds(self, pid: int) -> None:
-        """Raise Unavailable for a process with more threads than py-spy reads."""
-        if (count := self._threads(pid)) > MOST_STACKED_THREADS:
-            raise _crowd(pid, count)
+    def refuse(self, pid: int) -> None:
+        """Raise Unavailable for a process that py-spy is not to read: it has too many threads, or would not let go of it."""
+        if (why := self._refusal(pid, self._threads(pid))) is not None:
+            raise why
+
+    def _refusal(self, pid: int, threads: int) -> Unavailable | None:
+        try:
+            LEFT_BEHIND.refuse(pid)
+        except Unavailable as why:
+            return why
+        return _crowd(pid, threads) if threads > MOST_STACKED_THREADS else None
 
     def _threads(self, pid: int) -> int:
         try:
@@ -143,6 +150,9 @@ class Stacks:
         finished = self._run([[self.command, *options, str(pid)] for pid in pids], deadline_seconds) if pids else []
         self.calls += sum(one.started for one in finished)
         self.cpu_seconds += sum(one.cpu_seconds for one in finished)
+        for pid, one in zip(pids, finished, strict=True):
+            if one.left_behind is not None:
+                LEFT_BEHIND.add(one.left_behind, pid)
         yield from zip(pids, finished, strict=True)
 
     def _interpret(self, pid: int, finished: Finished | None, texts: bool) -> list[Reading] | StackFailure:

@@ -8,7 +8,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from perfwatch.probes.bounds import KERNEL_FILE_BYTES
 from perfwatch.probes.filesystem import Absent
+from perfwatch.probes.locked_files import read_kernel_file
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -40,7 +42,7 @@ def stat_fields(entry: Path) -> list[bytes]:
 
     For whoever needs one of them of a process or thread, ``entry`` below /proc. Raises OSError or IndexError: it has ended.
     """
-    return (entry / "stat").read_bytes().rsplit(b")", 1)[1].split()
+    return read_kernel_file(f"{entry}/stat", KERNEL_FILE_BYTES).rsplit(b")", 1)[1].split()
 
 
 def parse_stat(text: str) -> Stat:

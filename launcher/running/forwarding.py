@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfwatch.linux import REALTIME_MINIMUM, Arrival
-from perfwatch.probes.stat import stat_fields
 
 VERDICT_SIGNAL = REALTIME_MINIMUM + 8
 TRIGGERS = {
@@ -108,17 +107,21 @@ def catchers(root: int, number: int, proc: Path = Path("/proc")) -> tuple[int, .
 
 
 def _parent(entry: Path) -> int | None:
-    try:
-        return int(stat_fields(entry)[1])
-    except (OSError, IndexError):
-        return None  # it ended while we looked
+    found = _status(entry, b"PPid:")
+    return int(found) if found is not None else None
 
 
 def _catches(entry: Path, number: int) -> bool:
+    found = _status(entry, b"SigCgt:")
+    return found is not None and bool(int(found, 16) >> (number - 1) & 1)
+
+
+def _status(entry: Path, name: bytes) -> bytes | None:
+    """One value of status, the file that waits for no lock of the process: another user's must not hold up a signal for the job."""
     try:
         for line in (entry / "status").read_bytes().splitlines():
-            if line.startswith(b"SigCgt:"):
-                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+            if line.startswith(name):
+                return line.split()[1]
     except OSError:
         pass  # it ended while we looked
-    return False
+    return None

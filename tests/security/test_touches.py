@@ -23,6 +23,7 @@ MAY_TOUCH = {
     "probes/cpu_clock.py": KERNEL,
     "probes/descriptors.py": KERNEL,
     "probes/filesystem.py": KERNEL,
+    "probes/locked_files.py": KERNEL,
     "probes/output.py": KERNEL,
     "probes/sockets.py": KERNEL,
     "probes/terminals.py": KERNEL,
