@@ -353,7 +353,7 @@ def in_child() -> bool:
 
 
 def tell(text: str) -> None:
-    """In the child: say something to whoever waits for the result."""
+    """In the child: send a line to the caller that waits for the result."""
     if _ears >= 0:
         _reply(_ears, _SAID + text.encode("utf-8", "replace"))
 

@@ -10,7 +10,7 @@ from typing import NoReturn
 import msgspec
 
 from perfwatch.captures.as_user import take_as_needed
-from perfwatch.captures.capture import Capture, Outcome, Request, Scene
+from perfwatch.captures.capture import PTRACE, Capture, Outcome, Request, Scene
 from perfwatch.errors import CaptureFailed
 from perfwatch.probes.deadline import become_helper, hold_child, kill_child
 from perfwatch.probes.external import limit_memory
@@ -20,8 +20,6 @@ LONGEST_LINE_BYTES = 8 * 2**20
 DEADLINE_SECONDS = 300.0  # of a whole capture, its reading included; each part of it has a shorter one
 
 LEAVE_SECONDS = 15.0  # of them for what a capture made as another user brings
-
-READ_FROM_OUTSIDE = ("flame", "stacks")  # captures by py-spy: what they cost is not for the job to decide
 
 REAP_SECONDS = 0.2  # a killed process is gone at once, unless it is stuck in the kernel: then it is left behind
 
@@ -127,7 +125,7 @@ def _become(
 ) -> NoReturn:
     try:
         become_helper(parent, (tell,), b"perfwatch-take")
-        if capture.NAME in READ_FROM_OUTSIDE:
+        if PTRACE in capture.USES:  # py-spy reads the process: what that costs is not for the job to decide
             limit_memory()
 
         def say(message: Message) -> None:

@@ -132,7 +132,7 @@ class Node:
                 ward.leave()
 
     def _adopt_some(self, found: list[Found], now: float) -> None:
-        """Adopt jobs that nobody watches, a few at a time, the users in turn."""
+        """Adopt jobs that have no watch, a few at a time, the users in turn."""
         waiting: dict[int, list[Found]] = {}
         for one in found:
             if self._is_open(one, now):

@@ -101,7 +101,7 @@ def _never_answers(case: Case, chain: Chain) -> bool:
 
 
 def _sleeps_for_days(case: Case, end: End) -> bool:
-    """Whether a main thread whose stack cannot be read sleeps for longer than any program means to, and no thread beside it runs."""
+    """True if the main thread, whose stack cannot be read, sleeps longer than any program intends, and no other thread runs."""
     node, left = end.node, end.node.wait.remaining_seconds if end.node.wait is not None else None
     if end.kind != "sleep" or not end.still or node.tid != node.pid or left is None or left <= DAY_SECONDS:
         return False
