@@ -244,7 +244,9 @@ def test_another_users_verdict_is_not_told_as_ours(mallory: User, start_job: Sta
         "listener = socket.socket(socket.AF_UNIX); listener.bind(sys.argv[1]); listener.listen()\n"
         "print('listening', flush=True)\n"
         "while True:\n"
-        "    one, _ = listener.accept(); asked = json.loads(one.makefile().readline()); print(asked, flush=True)\n"
+        "    one, _ = listener.accept(); asked = one.makefile().readline().strip()\n"
+        "    if not asked: continue\n"  # a connection that only asks if it listens
+        "    print(asked, flush=True)\n"
         f"    said = {{'ok': True, 'patience_seconds': 1.0, 'session': '/etc', 'verdict': {verdict!r}}}\n"
         "    one.sendall(json.dumps(said).encode() + b'\\n'); one.close()\n",
     )
