@@ -27,13 +27,13 @@ from perfwatch.gauntlet.attempt import judged
 from perfwatch.gauntlet.choice import Choice, choose
 from perfwatch.gauntlet.conditions import Conditions
 from perfwatch.gauntlet.score import Row, score
-from perfwatch.probes.gpu import GpuProbe
-from perfwatch.probes.readings import GpuSample, ProbeCall
 from perfwatch.recording import Recording, load
 from perfwatch.report.console import console
 from perfwatch.report.gauntlet import GauntletReport
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.verdict import Verdict
+from perfwatch_probes.gpu import GpuProbe
+from perfwatch_probes.readings import GpuSample, ProbeCall
 
 PATIENCE_SECONDS = 20.0  # what time may heal gets less than a minute of the card
 Recordings = dict[tuple[str, str, int, str, float], Recording]  # by the key of the row

@@ -20,12 +20,12 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPOSITORY))  # the recorded driver belongs to the tests
 
-from perfwatch.probes.filesystem import Filesystem  # noqa: E402
-from perfwatch.probes.gpu import GpuProbe  # noqa: E402
-from perfwatch.probes.nvml_driver import DriverNvml  # noqa: E402
-from perfwatch.probes.nvml_layer import Nvml  # noqa: E402
-from perfwatch.probes.nvml_sampler import Sampler  # noqa: E402
-from perfwatch.probes.readings import GpuActivity, GpuSample  # noqa: E402
+from perfwatch_probes.filesystem import Filesystem  # noqa: E402
+from perfwatch_probes.gpu import GpuProbe  # noqa: E402
+from perfwatch_probes.nvml_driver import DriverNvml  # noqa: E402
+from perfwatch_probes.nvml_layer import Nvml  # noqa: E402
+from perfwatch_probes.nvml_sampler import Sampler  # noqa: E402
+from perfwatch_probes.readings import GpuActivity, GpuSample  # noqa: E402
 from tests.nvml_replay import Recording, Replayed  # noqa: E402
 
 RECORDED = REPOSITORY / "tests" / "probes" / "nvml_h200.json"

@@ -30,9 +30,9 @@ from typing import Any
 import psutil
 from measuring import PERFWATCH, Interval, Usage, beside, halted, job, marked, tree, usage, watcher
 
-from perfwatch.probes.readings import ProbeCall
 from perfwatch.recording import load
 from perfwatch.triage.history import quantile
+from perfwatch_probes.readings import ProbeCall
 
 LOOPS = {
     "cpu": (sys.executable, str(Path(__file__).with_name("measured_loop.py"))),

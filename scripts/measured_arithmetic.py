@@ -21,13 +21,13 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import linear, scaled_dot_product_attention
 
-from perfwatch.probes.nvml_asking import Asking
-from perfwatch.probes.nvml_description import describe
-from perfwatch.probes.nvml_driver import DriverNvml
-from perfwatch.probes.nvml_gpm import Gpm
-from perfwatch.probes.readings import GpuActivity
 from perfwatch.triage.cards.hardware import TERA, tensor_tflops_at, tensor_yield
 from perfwatch.triage.history import median
+from perfwatch_probes.nvml_asking import Asking
+from perfwatch_probes.nvml_description import describe
+from perfwatch_probes.nvml_driver import DriverNvml
+from perfwatch_probes.nvml_gpm import Gpm
+from perfwatch_probes.readings import GpuActivity
 
 BURST_FLOPS = 2e12  # some 3 ms of an H200
 WARM_SECONDS = 0.6

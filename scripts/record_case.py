@@ -19,9 +19,9 @@ from perfwatch.gauntlet import recorded
 from perfwatch.gauntlet.attempt import Attempt, run_attempt
 from perfwatch.gauntlet.choice import choose
 from perfwatch.gauntlet.conditions import Conditions
-from perfwatch.probes.readings import Cgroup, Gpu, Software
 from perfwatch.recording import Recording, load
 from perfwatch.triage.rules import RULES
+from perfwatch_probes.readings import Cgroup, Gpu, Software
 
 ROOT = Path(__file__).resolve().parent.parent
 ROUNDING_SECONDS = 0.005  # a verdict says to 10 ms when it was made; what it was made of must not be cut off

@@ -16,8 +16,8 @@ from pathlib import Path
 from msgspec import structs
 
 from perfwatch.gauntlet import recorded
-from perfwatch.probes.readings import Gpu, GpuActivity, GpuEvent, GpuProcess, GpuSample, GpuSilence, Traceback
 from perfwatch.recording import Record, Recording, load
+from perfwatch_probes.readings import Gpu, GpuActivity, GpuEvent, GpuProcess, GpuSample, GpuSilence, Traceback
 
 RECORDINGS = Path(__file__).resolve().parent.parent / "tests" / "triage" / "recordings"
 SILENT_AFTER = 0.2  # of the recording

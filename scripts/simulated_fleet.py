@@ -3,7 +3,6 @@
 Made of the same records as real ones; ``scripts/measure_fleet.py`` times their merge, and tests count its work.
 """
 
-from perfwatch.probes.readings import ANY_READING, Frame, Process, Stack, Thread, Wait
 from perfwatch.recording import Record
 from perfwatch.session import Machine, Session
 from perfwatch.triage.case import Case
@@ -12,6 +11,7 @@ from perfwatch.triage.fleet.compacting import compact, numbered
 from perfwatch.triage.fleet.snapshot import JobView, Snapshot
 from perfwatch.triage.history import History
 from perfwatch.triage.roles.identity import identity_of
+from perfwatch_probes.readings import ANY_READING, Frame, Process, Stack, Thread, Wait
 
 RANKS_A_HOST = 8
 LOOK_SECONDS = 8

@@ -9,10 +9,10 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from perfwatch.probes import readings as r
-from perfwatch.probes.filesystem import Filesystem
-from perfwatch.probes.probe import Unavailable
 from perfwatch.watching.look import Look
+from perfwatch_probes import readings as r
+from perfwatch_probes.filesystem import Filesystem
+from perfwatch_probes.probe import Unavailable
 
 LAUNCHER, FIRST_RANK, FIRST_WORKER = 4_200_000, 4_200_001, 4_300_000  # above any pid of a real machine
 STEP_SECONDS = 0.25

@@ -19,12 +19,12 @@ from typing import Any
 from simulated_job import LAUNCHER, Clock, SimulatedJob, SimulatedLook
 
 from perfwatch.outlets.gauges import Gauges
-from perfwatch.probes import readings as r
 from perfwatch.recording import Recorder, load
 from perfwatch.session import Session, this_machine
 from perfwatch.storing.segments import BLACK_BOX_SECONDS
 from perfwatch.storing.writer import Writer
 from perfwatch.watch import Watch
+from perfwatch_probes import readings as r
 
 SAMPLES = 96
 SETTLE_SECONDS = (

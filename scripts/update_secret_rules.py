@@ -1,4 +1,4 @@
-"""Make ``launcher/storing/secret_rules.json`` from the rules of gitleaks (MIT): ``update_secret_rules VERSION FILE LICENCE``.
+"""Make ``launcher/perfwatch/storing/secret_rules.json`` from the rules of gitleaks (MIT): ``update_secret_rules VERSION FILE LICENCE``.
 
 FILE is ``config/gitleaks.toml`` of that version, LICENCE its ``LICENSE``. Of each rule only the facts are kept: its name, the
 words that must be in a text before it is worth a search, the pattern, the group that holds the secret, and how random that must
@@ -16,7 +16,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-STORING = Path(__file__).resolve().parent.parent / "launcher" / "storing"
+STORING = Path(__file__).resolve().parent.parent / "launcher" / "perfwatch" / "storing"
 # Rules that hide too much, that need a file's path, or that redaction.py does better: it also knows a key without an end.
 DROPPED = {
     "generic-api-key": "any long word after a common name",

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from perfwatch.probes.readings import Gpu, GpuActivity, GpuBinding, GpuSample, Reading
 from perfwatch.triage.history import History
+from perfwatch_probes.readings import Gpu, GpuActivity, GpuBinding, GpuSample, Reading
 
 SERIES = Path(__file__).parent / "triage" / "gpu_series.jsonl"
 UUID = "GPU-0"

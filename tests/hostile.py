@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from perfwatch.probes.readings import Frame, Gpu, GpuActivity, Process, Reading, Stack, Thread
 from perfwatch.recording import Recorder
 from perfwatch.session import Machine
 from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Link, Missing, Verdict
+from perfwatch_probes.readings import Frame, Gpu, GpuActivity, Process, Reading, Stack, Thread
 from tests.sessions import PATIENCE_SECONDS, session, verdict
 
 SCRIPT = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"

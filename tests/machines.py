@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from perfwatch.probes.filesystem import Filesystem
+from perfwatch_probes.filesystem import Filesystem
 
 TORCH = b"7f0-7f1 r-xp 0 fe:00 1 /site-packages/torch/lib/libtorch_cpu.so\n"
 UNREADABLE = "unreadable"

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from perfwatch.probes.nvml_layer import (
+from perfwatch_probes.nvml_layer import (
     INVALID_ARGUMENT,
     LOST,
     NOT_FOUND,
@@ -77,7 +77,7 @@ class FakeCard:
 
 
 class FakeNvml:
-    """See ``perfwatch.probes.nvml_layer.Nvml``.
+    """See ``perfwatch_probes.nvml_layer.Nvml``.
 
     Args:
         cards: the machine's cards.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from perfwatch.probes.nvml_layer import NOT_FOUND, Happened, Listed, Nvml, Refused
+from perfwatch_probes.nvml_layer import NOT_FOUND, Happened, Listed, Nvml, Refused
 
 T = TypeVar("T")
 LIBRARY = "nvmlDeviceGetCount", "nvmlSystemGetDriverVersion"  # questions that are about no card

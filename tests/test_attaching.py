@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes import readings as r
 from perfwatch.recording import load
 from perfwatch.triage.verdict import Verdict
 from perfwatch.watch import Watch
@@ -17,6 +16,7 @@ from perfwatch.watching.attaching import Attached
 from perfwatch.watching.leaving import Leaving
 from perfwatch.watching.look import Look
 from perfwatch.watching.oneshot import UNCLEAR_SECONDS
+from perfwatch_probes import readings as r
 
 FAR_TOO_LONG_SECONDS = 10 * UNCLEAR_SECONDS
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfwatch.probes.readings import Descriptor, Frame, GpuEvent, GpuSilence, ProcessUsage, Reading, Stack
 from perfwatch.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
@@ -19,6 +18,7 @@ from perfwatch.watch import Watch
 from perfwatch.watching.attention import Interest, Schedule, alarm, feeding, late_seconds
 from perfwatch.watching.cadence import calm_sample
 from perfwatch.watching.news import News, Teller
+from perfwatch_probes.readings import Descriptor, Frame, GpuEvent, GpuSilence, ProcessUsage, Reading, Stack
 from tests.cards import UUID, h200
 from tests.sessions import PATIENCE_SECONDS, session
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, READS_LOSS, Training

@@ -29,7 +29,7 @@ def stems(folder: Path) -> set[str]:
 
 def test_every_rule_file_is_in_the_catalogue_under_its_own_name(repository: Path) -> None:
     """File, catalogue entry and cause share one word; add a new rule to RULES."""
-    assert set(FILES) == stems(repository / "launcher" / "triage" / "rules")
+    assert set(FILES) == stems(repository / "launcher" / "perfwatch" / "triage" / "rules")
     assert FILES == CAUSES
 
 
@@ -64,7 +64,7 @@ SIMULATED = {"gpu_fault", "driver_unresponsive", "throttled_gpu", "degraded_link
 
 @pytest.mark.parametrize("cause", [cause for cause in CAUSES if cause not in SIMULATED])
 def test_every_cause_can_be_made_for_real(cause: str) -> None:
-    """A rule without a drill has never met its fault; write launcher/drills/CAUSE.py and list it."""
+    """A rule without a drill has never met its fault; write launcher/perfwatch/drills/CAUSE.py and list it."""
     assert any(cause in drill.causes for drill in DRILLS)
 
 
@@ -86,7 +86,7 @@ def test_every_cause_has_recorded_cases(repository: Path, cause: str, kind: str)
 
 def test_every_program_of_the_drills_is_listed(repository: Path) -> None:
     """A program that no drill starts is never run; add it to a catalogue."""
-    folder = repository / "launcher" / "drills"
+    folder = repository / "launcher" / "perfwatch" / "drills"
     files = stems(folder) - NOT_PROGRAMS
     shared = {name for name in files if any(f"import {name}" in path.read_text() for path in folder.glob("*.py"))}
     programs = {f"{name}.py" for name in files - shared if not name.startswith("catalogue")}
@@ -129,4 +129,6 @@ def test_every_capture_is_in_the_readme(repository: Path, name: str) -> None:
 
 def test_every_command_is_in_the_catalogue(repository: Path) -> None:
     """``--help`` lists COMMANDS; a file that is not in it cannot be typed."""
-    assert {command.__name__.rpartition(".")[2] for command in COMMANDS} == stems(repository / "launcher" / "commands")
+    assert {command.__name__.rpartition(".")[2] for command in COMMANDS} == stems(
+        repository / "launcher" / "perfwatch" / "commands"
+    )

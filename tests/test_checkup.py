@@ -11,8 +11,8 @@ from perfwatch.checkups import checkup
 from perfwatch.checkups.checkup import Ability, examine_machine
 from perfwatch.checkups.checkup_job import examine_job
 from perfwatch.errors import NoSuchTarget
-from perfwatch.probes.deadline import Inline
-from perfwatch.probes.ptrace_access import Access
+from perfwatch_probes.deadline import Inline
+from perfwatch_probes.ptrace_access import Access
 from tests.machines import FakeMachine
 
 V2 = "30 24 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"

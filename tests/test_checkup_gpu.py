@@ -6,11 +6,11 @@ import pytest
 
 from perfwatch.checkups.checkup import Ability
 from perfwatch.checkups.checkup_gpu import GpuCheckup, examine_binding
-from perfwatch.probes.filesystem import Filesystem
-from perfwatch.probes.gpu import GpuProbe
-from perfwatch.probes.nvml_layer import DRIVER_NOT_LOADED, IN_USE, Refused
-from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.readings import Gpu, GpuActivity, GpuProcess, GpuSample, Process, Reading
+from perfwatch_probes.filesystem import Filesystem
+from perfwatch_probes.gpu import GpuProbe
+from perfwatch_probes.nvml_layer import DRIVER_NOT_LOADED, IN_USE, Refused
+from perfwatch_probes.probe import Unavailable
+from perfwatch_probes.readings import Gpu, GpuActivity, GpuProcess, GpuSample, Process, Reading
 from tests.nvml_layer import FakeCard, FakeNvml, answers, machine
 from tests.probes.test_gpu_binding import holds
 

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from perfwatch.probes.readings import Frame, Stack, Thread
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import python_threads
 from perfwatch.watching.departed import departed
+from perfwatch_probes.readings import Frame, Stack, Thread
 from tests.machines import FakeMachine
 
 PID, PRODUCER, NATIVE = 40, 41, 42

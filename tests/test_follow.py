@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from perfwatch.errors import SessionUnreadable
-from perfwatch.probes.readings import Steps
 from perfwatch.recording import Event, Recorder
 from perfwatch.storing.follow import STALE_SECONDS, Follower
 from perfwatch.storing.segments import EVENTS, Segments
+from perfwatch_probes.readings import Steps
 from tests.sessions import CREATED, PATIENCE_SECONDS, readings, session, verdict
 
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.filesystem import Filesystem
-from perfwatch.probes.gpu import GpuProbe
-from perfwatch.probes.gpu_binding import GpuBindingProbe
-from perfwatch.probes.readings import Gpu, GpuProcess, ProbeCall, Process, Reading
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from perfwatch.watching.gpus import Gpus
+from perfwatch_probes.filesystem import Filesystem
+from perfwatch_probes.gpu import GpuProbe
+from perfwatch_probes.gpu_binding import GpuBindingProbe
+from perfwatch_probes.readings import Gpu, GpuProcess, ProbeCall, Process, Reading
 from tests.nvml_layer import FakeNvml, machine
 from tests.sessions import session
 

@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.errand import Errand
-from perfwatch.probes.group_variables import PIPE_VARIABLE, free_port
-from perfwatch.probes.readings import (
+from perfwatch.running.arming import armed_groups
+from perfwatch.triage.case import Case
+from perfwatch.watching.groups import LAST_SECONDS, RAS_SECONDS
+from perfwatch_probes.errand import Errand
+from perfwatch_probes.group_variables import PIPE_VARIABLE, free_port
+from perfwatch_probes.readings import (
     Communicator,
     ProbeCall,
     Process,
@@ -21,9 +24,6 @@ from perfwatch.probes.readings import (
     Steps,
     Thread,
 )
-from perfwatch.running.arming import armed_groups
-from perfwatch.triage.case import Case
-from perfwatch.watching.groups import LAST_SECONDS, RAS_SECONDS
 from tests.sessions import session
 from tests.watched_groups import Watched, dumps
 

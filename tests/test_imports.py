@@ -12,11 +12,12 @@ import pytest
 ALLOWED_IN_TRIAGE = {
     "abc", "ast", "bisect", "collections", "dataclasses", "datetime", "enum", "functools", "heapq", "itertools", "math",
     "msgspec", "operator", "re", "shlex", "signal", "statistics", "string", "types", "typing", "perfwatch",
+    "perfwatch_probes",
 }  # fmt: skip
 ALLOWED_FROM_PERFWATCH_IN_TRIAGE = (
     "perfwatch.triage.",
-    "perfwatch.probes.readings",
-    "perfwatch.probes.bounds.",
+    "perfwatch_probes.readings",
+    "perfwatch_probes.bounds.",
     "perfwatch.recording.",
     "perfwatch.session.Session",
 )
@@ -36,14 +37,14 @@ def imports_of(path: Path) -> set[str]:
 
 def triage_files() -> list[Path]:
     """Every module of triage."""
-    return sorted((Path(__file__).parent.parent / "launcher" / "triage").rglob("*.py"))
+    return sorted((Path(__file__).parent.parent / "launcher" / "perfwatch" / "triage").rglob("*.py"))
 
 
 @pytest.mark.parametrize("path", triage_files(), ids=lambda path: str(path.name))
 def test_triage_imports_nothing_that_looks_at_the_world(path: Path) -> None:
     """A verdict is a pure function of the recording."""
     foreign = {name for name in imports_of(path) if name.split(".")[0] not in ALLOWED_IN_TRIAGE}
-    ours = {name for name in imports_of(path) if name.split(".")[0] == "perfwatch"}
+    ours = {name for name in imports_of(path) if name.startswith("perfwatch")}
 
     assert foreign == set()
     assert {name for name in ours if not name.startswith(ALLOWED_FROM_PERFWATCH_IN_TRIAGE)} == set()
@@ -67,7 +68,7 @@ def test_probes_import_nothing_of_perfwatch_but_probes(repository: Path) -> None
         (path.name, name)
         for path in (repository / "probes").rglob("*.py")
         for name in imports_of(path)
-        if name.split(".")[0] == "perfwatch" and not name.startswith("perfwatch.probes")
+        if name.split(".")[0] == "perfwatch"
     }
 
     assert wrong == set()
@@ -108,7 +109,7 @@ def test_nothing_but_the_command_line_imports_commands(repository: Path) -> None
 
 def test_the_agent_imports_only_the_standard_library(repository: Path) -> None:
     """It runs inside the training, perhaps under a Python that has never heard of perfwatch."""
-    files = (repository / "launcher").glob("agent*/*.py")
+    files = (repository / "launcher" / "perfwatch").glob("agent*/*.py")
     names = {name.split(".")[0] for file in files for name in imports_of(file)}
 
     assert names - sys.stdlib_module_names - {"torch", "sitecustomize"} == set()  # it chains to the one that it shadows
@@ -135,7 +136,7 @@ def test_help_loads_neither_torch_nor_rich() -> None:
 def test_no_module_of_the_launcher_needs_torch(repository: Path) -> None:
     """Every module but the drill programs and the agent is imported, and torch is not loaded by any of them."""
     names = sorted(
-        ".".join(("perfwatch", *path.relative_to(repository / "launcher").with_suffix("").parts))
+        ".".join(path.relative_to(repository / "launcher").with_suffix("").parts)
         for path in (repository / "launcher").rglob("*.py")
         if path.name not in ("__init__.py", "__main__.py", "sitecustomize.py") and path.parent.name != "drills"
     )

@@ -8,11 +8,11 @@ from rich.console import Console
 
 from perfwatch.errors import UsageError
 from perfwatch.jobs import ListedJob, ListedProcess, Listing, find_jobs, list_jobs, refuse_several
-from perfwatch.probes.deadline import Inline
 from perfwatch.relatives import Relatives, relatives
 from perfwatch.report.console import LIST_COLUMNS, console
 from perfwatch.report.jobs import JobsReport
 from perfwatch.target import find_job
+from perfwatch_probes.deadline import Inline
 from tests.machines import UNREADABLE, FakeMachine
 
 

@@ -5,8 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from perfwatch.probes.group_variables import PIPE_VARIABLE
-from perfwatch.probes.readings import Frame, Reading, Stack, Thread
+from perfwatch_probes.group_variables import PIPE_VARIABLE
+from perfwatch_probes.readings import Frame, Reading, Stack, Thread
 from tests.watched_groups import Watched, dumps
 
 RECORDED = Path(__file__).parent / "probes" / "nccl"

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.filesystem import Filesystem
-from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.readings import ProbeCall, Process, Reading
 from perfwatch.triage.history import History
 from perfwatch.watching.look import Look
 from perfwatch.watching.thread_choice import MOST_THREADS
+from perfwatch_probes.filesystem import Filesystem
+from perfwatch_probes.probe import Unavailable
+from perfwatch_probes.readings import ProbeCall, Process, Reading
 from tests.limits import open_files
 
 PROGRAM = f"""

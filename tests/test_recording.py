@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from perfwatch.errors import SessionUnreadable
-from perfwatch.probes.readings import Process, SourceLine, Stack, Traceback
 from perfwatch.recording import Record, Recorder, Recording, load
 from perfwatch.storing.segments import Segments
 from perfwatch.storing.session_lines import LONGEST_LINE_BYTES
@@ -18,6 +17,7 @@ from perfwatch.storing.writer import STALLED_SECONDS, Writer
 from perfwatch.storing.writer_process import Files
 from perfwatch.triage.history import History
 from perfwatch.watch import Watch
+from perfwatch_probes.readings import Process, SourceLine, Stack, Traceback
 from tests.sessions import CREATED, PATIENCE_SECONDS, readings, record, session, verdict
 
 

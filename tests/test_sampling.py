@@ -9,7 +9,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfwatch.probes.readings import Frame, Reading, Thread, Wait
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from perfwatch.watching import cadence
@@ -17,6 +16,7 @@ from perfwatch.watching.attention import Schedule
 from perfwatch.watching.look import Look
 from perfwatch.watching.sampling import Sampling
 from perfwatch.watching.sources import Sources
+from perfwatch_probes.readings import Frame, Reading, Thread, Wait
 from tests.sessions import session
 from tests.triage.rank_looks import FIRST, MODULE, job, process, runs
 

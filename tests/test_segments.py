@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfwatch.probes.readings import Gpu, GpuEvent, GpuSample, Process, Reading, Thread
 from perfwatch.recording import Event, Record
 from perfwatch.storing.segments import EVENTS, READINGS, STACKS, Segments
+from perfwatch_probes.readings import Gpu, GpuEvent, GpuSample, Process, Reading, Thread
 from tests.sessions import verdict
 
 BUDGET = 64 * 1024

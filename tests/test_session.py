@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from perfwatch.errors import SessionUnreadable, SessionUnwritable
-from perfwatch.probes.deadline import Inline
-from perfwatch.probes.probe import Unavailable
 from perfwatch.session import choose_directory, filesystem_of, homes_of_sessions, is_local, session_name
 from perfwatch.storing.finding import find_session
+from perfwatch_probes.deadline import Inline
+from perfwatch_probes.probe import Unavailable
 
 CREATED = 1_795_175_484.0
 

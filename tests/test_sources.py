@@ -1,8 +1,8 @@
 """Which lines are read: the program's own at which threads stand, and the innermost of a library."""
 
-from perfwatch.probes import readings as r
 from perfwatch.triage.history import History
 from perfwatch.watching.sources import Sources
+from perfwatch_probes import readings as r
 
 PACKAGES = "/usr/lib/python3.11/site-packages"
 OWN = r.Frame("load", "/app/train.py", 15)

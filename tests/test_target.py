@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from perfwatch.errors import NoSuchTarget, NotATrainingJob, PermissionDenied
-from perfwatch.probes import readings as r
-from perfwatch.probes.deadline import Inline
-from perfwatch.probes.filesystem import Filesystem
-from perfwatch.probes.guest import Guests
 from perfwatch.target import Target, find_job
 from perfwatch.watching.family import Family
+from perfwatch_probes import readings as r
+from perfwatch_probes.deadline import Inline
+from perfwatch_probes.filesystem import Filesystem
+from perfwatch_probes.guest import Guests
 
 TORCH = "7f00-7f01 r--p 00000000 00:00 1 /lib/torch/libtorch_cpu.so\n"
 

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from perfwatch.probes.filesystem import Filesystem
-from perfwatch.probes.readings import ProbeCall
 from perfwatch.watching.thread_choice import MOST_THREADS, SURVEYED_THREADS, UNREMARKABLE_THREADS, ThreadChoice
+from perfwatch_probes.filesystem import Filesystem
+from perfwatch_probes.readings import ProbeCall
 
 PID = 100
 

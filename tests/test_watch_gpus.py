@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from perfwatch.probes import readings as r
-from perfwatch.probes.filesystem import Filesystem
-from perfwatch.probes.gpu import GpuProbe
-from perfwatch.probes.nvml_layer import Listed
 from perfwatch.triage.verdict import Verdict
 from perfwatch.watch import Watch
+from perfwatch_probes import readings as r
+from perfwatch_probes.filesystem import Filesystem
+from perfwatch_probes.gpu import GpuProbe
+from perfwatch_probes.nvml_layer import Listed
 from tests.nvml_layer import FakeCard, FakeNvml, machine
 from tests.sessions import session
 

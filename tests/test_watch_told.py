@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes import readings as r
 from perfwatch.recording import Recorder, load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.watch import Watch
 from perfwatch.watching.news import News
+from perfwatch_probes import readings as r
 from tests.sessions import PATIENCE_SECONDS, session
 
 # Takes a lock twice beside a thread that works, so that stacks are sampled for a while.

@@ -3,7 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from perfwatch.probes.readings import (
+from perfwatch.triage.case import Case
+from perfwatch.triage.diagnose import judge
+from perfwatch.triage.history import History
+from perfwatch.triage.verdict import Verdict
+from perfwatch_probes.readings import (
     Cgroup,
     Frame,
     GpuProcess,
@@ -16,10 +20,6 @@ from perfwatch.probes.readings import (
     Thread,
     Wait,
 )
-from perfwatch.triage.case import Case
-from perfwatch.triage.diagnose import judge
-from perfwatch.triage.history import History
-from perfwatch.triage.verdict import Verdict
 from tests.cards import UUID, bound, h200, under
 from tests.sessions import session
 

@@ -3,11 +3,11 @@
 import time
 from collections.abc import Callable, Sequence
 
-from perfwatch.probes.errand import Errand
-from perfwatch.probes.readings import Process, Reading, RecordedGroup
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from perfwatch.watching.groups import Groups
+from perfwatch_probes.errand import Errand
+from perfwatch_probes.readings import Process, Reading, RecordedGroup
 from tests.sessions import session
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.agent_folder import AgentFolder
-from perfwatch.probes.readings import Steps
-from perfwatch.probes.steps import StepCounter
+from perfwatch_probes.agent_folder import AgentFolder
+from perfwatch_probes.readings import Steps
+from perfwatch_probes.steps import StepCounter
 from tests.agent.conftest import AGENT_FOLDER, Run
 
 STEPS = "import torch, os\noptimizer = torch.optim.SGD()\nfor _ in range({steps}): optimizer.step()\n"

@@ -10,7 +10,7 @@ import pytest
 from perfwatch.captures import ncu
 from perfwatch.captures.capture import Request, Scene, Subject
 from perfwatch.errors import CaptureFailed, CaptureRefused, CaptureUnavailable
-from perfwatch.probes.agent_folder import AgentFolder
+from perfwatch_probes.agent_folder import AgentFolder
 from tests.captures.windows import RecordedWindow, scene
 
 SUBJECT = Subject(pid=700, start_ticks=1, rank=0)

@@ -10,8 +10,8 @@ import pytest
 from perfwatch.captures import ncu
 from perfwatch.captures.capture import Collected, Request, Scene, Subject
 from perfwatch.errors import CaptureFailed, CaptureUnavailable, PermissionDenied
-from perfwatch.probes.agent_folder import AgentFolder
-from perfwatch.probes.external import Finished
+from perfwatch_probes.agent_folder import AgentFolder
+from perfwatch_probes.external import Finished
 from tests.captures.test_ncu import Job
 from tests.captures.windows import RecordedWindow, finished, scene
 

@@ -11,7 +11,7 @@ from perfwatch.captures.capture import Request, Scene, Subject
 from perfwatch.errors import CaptureFailed, CaptureRefused
 from perfwatch.nsight.finding import Tool
 from perfwatch.nsight.importer import advice_for_raw, find_importer
-from perfwatch.probes.external import Finished
+from perfwatch_probes.external import Finished
 from tests.captures.windows import RecordedWindow, finished, scene
 
 ARMED = {"nsys": {"nsys": "/opt/nsys", "version": "2025.3.1", "session": "perfwatch-7", "tmpdir": "/tmp/pw"}}

@@ -18,9 +18,9 @@ from perfwatch.captures.running import run_program
 from perfwatch.errors import PerfwatchError
 from perfwatch.nsight import nsys_session
 from perfwatch.nsight.finding import Tool, find
-from perfwatch.probes.agent_folder import AgentFolder
-from perfwatch.probes.external import Finished
 from perfwatch.running.lock import Place, enter
+from perfwatch_probes.agent_folder import AgentFolder
+from perfwatch_probes.external import Finished
 from tests.captures.windows import RecordedWindow, scene
 
 

@@ -10,7 +10,7 @@ import pytest
 from perfwatch.captures.armed import read_armed
 from perfwatch.captures.capture import Subject
 from perfwatch.captures.pace import Pace, Pacer, as_fast, cost
-from perfwatch.probes.agent_folder import AgentFolder
+from perfwatch_probes.agent_folder import AgentFolder
 from tests.probes.test_steps import page
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from perfwatch.captures.torch_profiler import unequal
-from perfwatch.probes.readings import TorchTrace
+from perfwatch_probes.readings import TorchTrace
 
 
 def traces(*steps: int) -> list[TorchTrace]:

@@ -13,7 +13,7 @@ from perfwatch.captures.kineto_link import Asking
 from perfwatch.captures.torch_files import TraceFolder
 from perfwatch.captures.torch_window import TorchWindow
 from perfwatch.errors import CaptureFailed
-from perfwatch.probes.agent_folder import AgentFolder
+from perfwatch_probes.agent_folder import AgentFolder
 from tests.captures.stages import scene, subject
 from tests.captures.windows import RecordedWindow
 from tests.probes.test_steps import page

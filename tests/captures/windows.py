@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from perfwatch.captures.capture import Scene, Subject
-from perfwatch.probes.external import Finished
+from perfwatch_probes.external import Finished
 
 Answer = Callable[[tuple[str, ...], Mapping[str, str]], Finished | None]
 SUBJECT = Subject(pid=700, start_ticks=1, rank=0, torch_loaded=True)

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from perfwatch.errors import EXIT_CODES, UsageError
-from perfwatch.probes.readings import ProcessEnded
 from perfwatch.recording import Event, Record, Recording
 from perfwatch.report.exits import exit_code
 from perfwatch.report.moment import last_living_moment, parse_moment, told_first
 from perfwatch.triage.verdict import Verdict
+from perfwatch_probes.readings import ProcessEnded
 from tests.sessions import readings, record, session, verdict
 
 CRASHED = Path(__file__).parents[1] / "triage" / "recordings" / "crashed" / "fires" / "awaited_trial"

@@ -8,8 +8,8 @@ from msgspec import structs
 
 from perfwatch.comparison.comparison import Comparison, Difference, compare
 from perfwatch.comparison.gate import gate
-from perfwatch.probes.readings import Gpu, ProcessEnded
 from perfwatch.recording import Event, Record, Recording, load
+from perfwatch_probes.readings import Gpu, ProcessEnded
 from tests.comparison.runs import TRAINER, run, step_times
 from tests.sessions import session
 

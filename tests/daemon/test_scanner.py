@@ -7,8 +7,8 @@ import pytest
 
 from perfwatch.daemon.scanner import AGAIN_SECONDS, Scanner
 from perfwatch.daemon.slurm_job import SlurmJob, job_of_groups
-from perfwatch.probes.deadline import Inline
-from perfwatch.probes.filesystem import Filesystem
+from perfwatch_probes.deadline import Inline
+from perfwatch_probes.filesystem import Filesystem
 
 TORCH = "7f00-7f01 r-xp 0 08:01 1 /opt/lib/python3.11/site-packages/torch/lib/libtorch_cpu.so\n"
 PLAIN = "7f00-7f01 r-xp 0 08:01 1 /usr/bin/python3.11\n"

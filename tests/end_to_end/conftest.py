@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from perfwatch.probes.filesystem import Filesystem
-from perfwatch.probes.process import tree
 from perfwatch.running.lock import start_ticks
+from perfwatch_probes.filesystem import Filesystem
+from perfwatch_probes.process import tree
 
 PATIENCE_SECONDS = 60.0  # a deadline for broken code, never a wait
 PERFWATCH = (sys.executable, "-m", "perfwatch")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.stacks import left_traced
+from perfwatch_probes.stacks import left_traced
 from tests.end_to_end.conftest import PERFWATCH, Job, StartJob, until
 
 pytestmark = pytest.mark.end_to_end

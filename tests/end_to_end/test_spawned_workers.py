@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.group_variables import free_port
+from perfwatch_probes.group_variables import free_port
 from tests.end_to_end.conftest import PATIENCE_SECONDS, PERFWATCH, until
 
 pytestmark = pytest.mark.end_to_end

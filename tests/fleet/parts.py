@@ -5,7 +5,6 @@ from pathlib import Path
 
 import msgspec
 
-from perfwatch.probes.readings import Communicator
 from perfwatch.recording import Record, Recording
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
@@ -17,6 +16,7 @@ from perfwatch.triage.fleet.snapshot import JobView
 from perfwatch.triage.history import History
 from perfwatch.triage.roles.identity import identity_of
 from perfwatch.triage.verdict import Verdict
+from perfwatch_probes.readings import Communicator
 from tests.sessions import session
 
 sys.path.append(str(Path(__file__).parents[2] / "scripts"))  # the simulation serves the benchmark too

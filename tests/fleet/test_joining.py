@@ -2,12 +2,12 @@
 
 import msgspec
 
-from perfwatch.probes.readings import Communicator, Descriptor, GroupMember, Socket
 from perfwatch.recording import Record
 from perfwatch.triage.case import Case
 from perfwatch.triage.fleet.compacting import compact
 from perfwatch.triage.fleet.merging import Part, merge
 from perfwatch.triage.history import History
+from perfwatch_probes.readings import Communicator, Descriptor, GroupMember, Socket
 from tests.fleet.parts import judged, simulated
 from tests.sessions import session
 

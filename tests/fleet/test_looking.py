@@ -10,11 +10,11 @@ import pytest
 
 from perfwatch.fleet.looking import JobLook, chosen
 from perfwatch.jobs import FoundJob, find_jobs
-from perfwatch.probes import readings as r
-from perfwatch.probes.deadline import Inline, KillableChild
 from perfwatch.recording import load
 from perfwatch.watch import Watch
 from perfwatch.watching.look import Look
+from perfwatch_probes import readings as r
+from perfwatch_probes.deadline import Inline, KillableChild
 from tests.machines import FakeMachine
 
 

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from perfwatch.fleet import wire
-from perfwatch.probes.readings import Process
 from perfwatch.recording import Record
 from perfwatch.triage.fleet.snapshot import Snapshot
+from perfwatch_probes.readings import Process
 from tests.fleet.parts import simulated
 
 NONCE = "00112233445566ff"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from perfwatch.checkups.checkup_profilers import examine_profilers
-from perfwatch.probes.external import Finished
+from perfwatch_probes.external import Finished
 from tests.captures.windows import finished
 
 HELP = (Path(__file__).parent / "ncu_2025.3_help.txt").read_text()

@@ -6,11 +6,11 @@ import pytest
 
 from perfwatch.captures.armed import write_armed
 from perfwatch.nsight.first_steps import PATIENCE_SECONDS, FirstSteps
-from perfwatch.probes.agent_folder import AgentFolder
-from perfwatch.probes.readings import GpuActivity, Steps
 from perfwatch.running.summary import Tally
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
+from perfwatch_probes.agent_folder import AgentFolder
+from perfwatch_probes.readings import GpuActivity, Steps
 from tests.sessions import session
 
 

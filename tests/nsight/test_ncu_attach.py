@@ -10,7 +10,7 @@ from perfwatch.captures.running import run_program
 from perfwatch.errors import CaptureUnavailable
 from perfwatch.nsight.arming import prepare
 from perfwatch.nsight.ncu_attach import arm
-from perfwatch.probes.agent_folder import AgentFolder
+from perfwatch_probes.agent_folder import AgentFolder
 from tests.nsight.attachable import attachable_ncu
 
 

@@ -8,7 +8,7 @@ import pytest
 from perfwatch.captures.armed import read_armed
 from perfwatch.captures.running import run_program
 from perfwatch.nsight.ncu_session import arm
-from perfwatch.probes.agent_folder import AgentFolder
+from perfwatch_probes.agent_folder import AgentFolder
 from tests.nsight.attachable import attachable_ncu
 
 

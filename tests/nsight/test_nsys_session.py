@@ -12,7 +12,7 @@ from perfwatch.captures.armed import read_armed
 from perfwatch.captures.running import run_program
 from perfwatch.errors import CaptureUnavailable
 from perfwatch.nsight import nsys_session
-from perfwatch.probes.agent_folder import AgentFolder
+from perfwatch_probes.agent_folder import AgentFolder
 
 
 def program(path: Path, text: str) -> Path:

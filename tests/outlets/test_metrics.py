@@ -16,8 +16,8 @@ from perfwatch.outlets.gauges import Gauges
 from perfwatch.outlets.metrics import MetricsServer
 from perfwatch.outlets.snapshot import Snapshot
 from perfwatch.outlets.wanted import MetricsWanted, parse_socket
-from perfwatch.probes import readings as r
 from perfwatch.triage.verdict import Suspect
+from perfwatch_probes import readings as r
 from tests.sessions import CREATED, session, verdict
 from tests.webhook import PATIENCE_SECONDS
 

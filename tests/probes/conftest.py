@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.deadline import KillableChild
-from perfwatch.probes.filesystem import Filesystem
+from perfwatch_probes.deadline import KillableChild
+from perfwatch_probes.filesystem import Filesystem
 from tests.probes.ras_services import Services
 
 PATIENCE_SECONDS = 20.0  # a loaded machine; passing tests wait milliseconds

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from typing import TypeVar
 
-from perfwatch.probes.nvml_gpm import REFRESH_SECONDS
-from perfwatch.probes.nvml_sampler import Sampler
-from perfwatch.probes.nvml_thinning import Timed
-from perfwatch.probes.readings import Reading
+from perfwatch_probes.nvml_gpm import REFRESH_SECONDS
+from perfwatch_probes.nvml_sampler import Sampler
+from perfwatch_probes.nvml_thinning import Timed
+from perfwatch_probes.readings import Reading
 from tests.nvml_layer import IDLE, FakeNvml
 
 HALF = IDLE | {1: 50.0, 2: 40.0}

@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfwatch.probes.group_variables import free_port
+from perfwatch_probes.group_variables import free_port
 
 RECORDED = Path(__file__).parent / "nccl"
 PIDS = ("607", "608")  # of the ranks in the report; a service takes their places

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.readings import Wait
-from perfwatch.probes.syscalls import decode
+from perfwatch_probes.probe import Unavailable
+from perfwatch_probes.readings import Wait
+from perfwatch_probes.syscalls import decode
 
 POINTER = 0x7FFF42330DB0
 MONOTONIC, REALTIME = 1, 0

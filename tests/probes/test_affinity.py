@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from perfwatch.probes.affinity import AffinityProbe
-from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.readings import Affinity
+from perfwatch_probes.affinity import AffinityProbe
+from perfwatch_probes.probe import Unavailable
+from perfwatch_probes.readings import Affinity
 
 
 def gone(pid: int) -> set[int]:

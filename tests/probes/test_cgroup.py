@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.cgroup import CgroupProbe, find_levels, parse_quota
-from perfwatch.probes.filesystem import Filesystem
-from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.readings import Cgroup, Pressure
+from perfwatch_probes.cgroup import CgroupProbe, find_levels, parse_quota
+from perfwatch_probes.filesystem import Filesystem
+from perfwatch_probes.probe import Unavailable
+from perfwatch_probes.readings import Cgroup, Pressure
 
 V2_MOUNT = "30 24 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
 V1_MOUNTS = (

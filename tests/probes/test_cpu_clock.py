@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from perfwatch.probes.cpu_clock import FRESH_SECONDS, CpuClocks, measure_offsets
-from perfwatch.probes.deadline import Inline, KillableChild
-from perfwatch.probes.probe import Unavailable
+from perfwatch_probes.cpu_clock import FRESH_SECONDS, CpuClocks, measure_offsets
+from perfwatch_probes.deadline import Inline, KillableChild
+from perfwatch_probes.probe import Unavailable
 
 
 class Measured:

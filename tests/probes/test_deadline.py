@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.deadline import Inline, KillableChild
-from perfwatch.probes.probe import Unavailable
+from perfwatch_probes.deadline import Inline, KillableChild
+from perfwatch_probes.probe import Unavailable
 
 
 def add(one: int, other: int) -> int:
@@ -174,7 +174,7 @@ def test_child_dies_with_its_parent(start: Callable[[str], int], until: Callable
     """When the watcher is killed with SIGKILL, its reader is gone too, even in the middle of a call."""
     watcher = start(
         "import os, threading, time\n"
-        "from perfwatch.probes.deadline import KillableChild\n"
+        "from perfwatch_probes.deadline import KillableChild\n"
         "child = KillableChild()\n"
         "child.call(os.getpid, deadline_seconds=10)\n"
         "print('ready', flush=True)\n"

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from perfwatch.probes.deadline import Inline, KillableChild
-from perfwatch.probes.descriptors import WATCHED_LIMIT, Contested, describe, kind_of, parse_watched
-from perfwatch.probes.filesystem import Absent, Filesystem
-from perfwatch.probes.holders import Holders
-from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.readings import Descriptor, Thread, Wait
-from perfwatch.probes.sockets import Sockets
+from perfwatch_probes.deadline import Inline, KillableChild
+from perfwatch_probes.descriptors import WATCHED_LIMIT, Contested, describe, kind_of, parse_watched
+from perfwatch_probes.filesystem import Absent, Filesystem
+from perfwatch_probes.holders import Holders
+from perfwatch_probes.probe import Unavailable
+from perfwatch_probes.readings import Descriptor, Thread, Wait
+from perfwatch_probes.sockets import Sockets
 
 LIVE = Filesystem()
 MOUNTS = """24 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from perfwatch.probes.deadline import KillableChild
-from perfwatch.probes.endings import Endings
-from perfwatch.probes.filesystem import Filesystem
-from perfwatch.probes.guest import Guests
 from perfwatch.watching.family import Family
+from perfwatch_probes.deadline import KillableChild
+from perfwatch_probes.endings import Endings
+from perfwatch_probes.filesystem import Filesystem
+from perfwatch_probes.guest import Guests
 
 TOLD_AFTER_REAPING = (6, 15)  # of Linux: PIDFD_INFO_EXIT
 PARENT = """

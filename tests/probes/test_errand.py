@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from perfwatch.probes.deadline import KillableChild
-from perfwatch.probes.errand import Errand
-from perfwatch.probes.filesystem import Absent
-from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.readings import Reading, StackFailure
+from perfwatch_probes.deadline import KillableChild
+from perfwatch_probes.errand import Errand
+from perfwatch_probes.filesystem import Absent
+from perfwatch_probes.probe import Unavailable
+from perfwatch_probes.readings import Reading, StackFailure
 
 
 def wait(

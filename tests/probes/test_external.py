@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.external import MOST_AT_ONCE, reap, run_together, start
-from perfwatch.probes.probe import Unavailable
+from perfwatch_probes.external import MOST_AT_ONCE, reap, run_together, start
+from perfwatch_probes.probe import Unavailable
 
 GENEROUS_SECONDS = 20.0
 
@@ -80,7 +80,7 @@ def test_starting_a_missing_program_is_unavailable() -> None:
 def test_an_observer_dies_with_us() -> None:
     """When the watcher is killed, the kernel kills its observers: nothing of ours outlives us."""
     source = (
-        "from perfwatch.probes.external import start; import sys, time;"
+        "from perfwatch_probes.external import start; import sys, time;"
         "print(start(['/bin/sleep', '600']).pid, flush=True); time.sleep(600)"
     )
     watcher = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True)

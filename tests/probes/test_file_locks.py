@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.file_locks import lock_holders, parse_locks, started_by
-from perfwatch.probes.filesystem import Filesystem
-from perfwatch.probes.holders import Holders
-from perfwatch.probes.mounts import parse_mountinfo
+from perfwatch_probes.file_locks import lock_holders, parse_locks, started_by
+from perfwatch_probes.filesystem import Filesystem
+from perfwatch_probes.holders import Holders
+from perfwatch_probes.mounts import parse_mountinfo
 
 LIVE = Filesystem()
 LOCK_TO_WRITE = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)  # struct flock of fcntl(2)

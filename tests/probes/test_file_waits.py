@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.deadline import Inline
-from perfwatch.probes.descriptors import AWAITED, awaited
-from perfwatch.probes.filesystem import Filesystem
-from perfwatch.probes.guest import Recorded
-from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.readings import APPEARS, GOES
-from perfwatch.probes.source import describe
 from perfwatch.triage.waits.polling import SOUGHT
+from perfwatch_probes.deadline import Inline
+from perfwatch_probes.descriptors import AWAITED, awaited
+from perfwatch_probes.filesystem import Filesystem
+from perfwatch_probes.guest import Recorded
+from perfwatch_probes.probe import Unavailable
+from perfwatch_probes.readings import APPEARS, GOES
+from perfwatch_probes.source import describe
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.filesystem import Absent, Denied, Filesystem, unavailable
-from perfwatch.probes.probe import Unavailable
+from perfwatch_probes.filesystem import Absent, Denied, Filesystem, unavailable
+from perfwatch_probes.probe import Unavailable
 
 
 def test_reads_below_its_own_root(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from perfwatch.probes.flight_record import parse
-from perfwatch.probes.probe import Unavailable
+from perfwatch_probes.flight_record import parse
+from perfwatch_probes.probe import Unavailable
 from tests.probes.flight_dumps import Bomb, coalesced, dump
 
 

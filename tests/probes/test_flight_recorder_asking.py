@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.errand import Errand
-from perfwatch.probes.filesystem import Absent
-from perfwatch.probes.flight_recorder import (
+from perfwatch_probes.errand import Errand
+from perfwatch_probes.filesystem import Absent
+from perfwatch_probes.flight_recorder import (
     ANSWER_SECONDS,
     MEMORY_BYTES,
     FlightRecorderProbe,
@@ -21,9 +21,9 @@ from perfwatch.probes.flight_recorder import (
     pipe_path,
     ring,
 )
-from perfwatch.probes.private import parse_environment
-from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.readings import ProbeCall, Reading, RecordedGroup
+from perfwatch_probes.private import parse_environment
+from perfwatch_probes.probe import Unavailable
+from perfwatch_probes.readings import ProbeCall, Reading, RecordedGroup
 from tests.probes.flight_dumps import Bomb, dump
 
 RANK_PROGRAM = """

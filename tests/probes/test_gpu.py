@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.filesystem import Filesystem
-from perfwatch.probes.gpu import ABSENT, GIVE_UP_SECONDS, GpuProbe
-from perfwatch.probes.nvml_layer import LIBRARY_NOT_FOUND, Nvml, Refused
-from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.readings import Gpu, GpuActivity, GpuSample, GpuSilence, Reading
+from perfwatch_probes.filesystem import Filesystem
+from perfwatch_probes.gpu import ABSENT, GIVE_UP_SECONDS, GpuProbe
+from perfwatch_probes.nvml_layer import LIBRARY_NOT_FOUND, Nvml, Refused
+from perfwatch_probes.probe import Unavailable
+from perfwatch_probes.readings import Gpu, GpuActivity, GpuSample, GpuSilence, Reading
 from tests.nvml_layer import FakeNvml, machine
 
 PATIENCE_SECONDS = 20.0
@@ -256,8 +256,8 @@ def test_the_sampler_dies_with_the_watcher(tmp_path: Path, until: Until) -> None
 import os, sys
 from pathlib import Path
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
-from perfwatch.probes.filesystem import Filesystem
-from perfwatch.probes.gpu import GpuProbe
+from perfwatch_probes.filesystem import Filesystem
+from perfwatch_probes.gpu import GpuProbe
 from tests.nvml_layer import machine
 probe = GpuProbe(lambda: machine(1), Filesystem(dev=Path({str(tmp_path)!r})))
 while not probe.look():

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from perfwatch.probes.filesystem import Filesystem
-from perfwatch.probes.gpu_binding import GpuBindingProbe, bind
-from perfwatch.probes.gpu_files import HOST_PID_NAMESPACE, DeviceFiles, device_files, local_pid
-from perfwatch.probes.gpu_visible import visible
-from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.readings import Gpu, GpuProcess, Process
+from perfwatch_probes.filesystem import Filesystem
+from perfwatch_probes.gpu_binding import GpuBindingProbe, bind
+from perfwatch_probes.gpu_files import HOST_PID_NAMESPACE, DeviceFiles, device_files, local_pid
+from perfwatch_probes.gpu_visible import visible
+from perfwatch_probes.probe import Unavailable
+from perfwatch_probes.readings import Gpu, GpuProcess, Process
 
 CARDS = [Gpu(uuid=f"GPU-{letter}", index=index, name="NVIDIA H200", minor=index) for index, letter in enumerate("abcd")]
 PARTS = [

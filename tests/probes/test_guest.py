@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes import guest
-from perfwatch.probes.filesystem import Absent
-from perfwatch.probes.guest import Guests, identity_of, is_ours
-from perfwatch.probes.probe import Unavailable
+from perfwatch_probes import guest
+from perfwatch_probes.filesystem import Absent
+from perfwatch_probes.guest import Guests, identity_of, is_ours
+from perfwatch_probes.probe import Unavailable
 
 OTHER = 1001
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
@@ -218,8 +218,8 @@ def test_a_guest_of_our_own_is_no_other_user() -> None:
 def test_without_the_right_to_change_users_files_are_left_alone(other: "subprocess.Popen[bytes]") -> None:
     """It says so, with what would help."""
     program = (
-        "from perfwatch.probes.guest import Guests, read\n"
-        "from perfwatch.probes.probe import Unavailable\n"
+        "from perfwatch_probes.guest import Guests, read\n"
+        "from perfwatch_probes.probe import Unavailable\n"
         f"try: Guests().beside({other.pid}).call(read, '/etc/hostname', 9, deadline_seconds=5)\n"
         "except Unavailable as why: print(why.reason, '|', why.advice)\n"
     )

@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from perfwatch.probes.filesystem import Filesystem
-from perfwatch.probes.holders import Holders, access_of
+from perfwatch_probes.filesystem import Filesystem
+from perfwatch_probes.holders import Holders, access_of
 
 
 def hold(root: Path, pid: int, fd: int, target: str, flags: str = "0100000") -> None:

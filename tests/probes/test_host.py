@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.deadline import Inline, KillableChild
-from perfwatch.probes.filesystem import Filesystem
-from perfwatch.probes.guest import Guests, Recorded
-from perfwatch.probes.host import HostProbe, parse_meminfo, parse_running
-from perfwatch.probes.pressure import parse_pressure
-from perfwatch.probes.readings import Pressure
+from perfwatch_probes.deadline import Inline, KillableChild
+from perfwatch_probes.filesystem import Filesystem
+from perfwatch_probes.guest import Guests, Recorded
+from perfwatch_probes.host import HostProbe, parse_meminfo, parse_running
+from perfwatch_probes.pressure import parse_pressure
+from perfwatch_probes.readings import Pressure
 
 
 def test_the_real_machine_makes_sense(child: KillableChild) -> None:

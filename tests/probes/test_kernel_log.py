@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from perfwatch.probes.kernel_log import KernelLogProbe, parse_record
-from perfwatch.probes.probe import Unavailable
+from perfwatch_probes.kernel_log import KernelLogProbe, parse_record
+from perfwatch_probes.probe import Unavailable
 
 LINES = [
     ("oom_kill", 4321, "Out of memory: Killed process 4321 (python) total-vm:9kB, anon-rss:8kB, file-rss:0kB, UID:0"),

@@ -2,8 +2,8 @@
 
 import pytest
 
-from perfwatch.probes.readings import DROPPED, FILLED
-from perfwatch.probes.source import describe
+from perfwatch_probes.readings import DROPPED, FILLED
+from perfwatch_probes.source import describe
 
 LOOP = """\
 for step in range(steps):

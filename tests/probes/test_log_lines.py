@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.log_lines import TAIL_BYTES, alike_lines, count_alike, shape_of
+from perfwatch_probes.log_lines import TAIL_BYTES, alike_lines, count_alike, shape_of
 
 STEPS = b"".join(b"step %5d loss %.4f lr 1.00e-03\n" % (step, 1.0 / step) for step in range(1, 31))
 BAR = b"".join(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfwatch.probes.source import describe
+from perfwatch_probes.source import describe
 
 
 def kinds(text: str, line: int) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfwatch.probes.mounts import in_sight, parse_mountinfo, parse_remote_mapping
+from perfwatch_probes.mounts import in_sight, parse_mountinfo, parse_remote_mapping
 
 MOUNTS = """24 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
 91 24 0:52 / /mnt/my\\040data rw,relatime shared:50 master:3 - nfs4 filer:/export/my\\040data rw,vers=4.2

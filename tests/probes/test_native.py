@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.native import NativeProbe, explain, parse_samples, readable
-from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.readings import NativeProfile
-from perfwatch.probes.stacks import left_traced
+from perfwatch_probes.native import NativeProbe, explain, parse_samples, readable
+from perfwatch_probes.probe import Unavailable
+from perfwatch_probes.readings import NativeProfile
+from perfwatch_probes.stacks import left_traced
 
 SAMPLES = """\
      7f8558939638 _PyEval_EvalFrameDefault (/opt/python/lib/libpython3.11.so.1.0)

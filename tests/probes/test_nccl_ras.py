@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.errand import Errand
-from perfwatch.probes.filesystem import Absent
-from perfwatch.probes.nccl_ras import Job, NcclRasProbe, belonging
-from perfwatch.probes.nccl_report import parse
-from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.readings import Communicator, GroupMember, Reading
+from perfwatch_probes.errand import Errand
+from perfwatch_probes.filesystem import Absent
+from perfwatch_probes.nccl_ras import Job, NcclRasProbe, belonging
+from perfwatch_probes.nccl_report import parse
+from perfwatch_probes.probe import Unavailable
+from perfwatch_probes.readings import Communicator, GroupMember, Reading
 from tests.probes.ras_services import Services
 
 RECORDED = Path(__file__).parent / "nccl"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.nccl_report import parse
-from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.readings import Communicator, GroupMember
+from perfwatch_probes.nccl_report import parse
+from perfwatch_probes.probe import Unavailable
+from perfwatch_probes.readings import Communicator, GroupMember
 
 RECORDED = Path(__file__).parent / "nccl"
 # What NCCL 2.24 and 2.25 call their one counter, over all kinds of collectives; later ones have a counter for each kind.

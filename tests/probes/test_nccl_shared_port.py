@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.filesystem import Filesystem
-from perfwatch.probes.nccl_acceptor import Acceptors
-from perfwatch.probes.nccl_address import addresses
-from perfwatch.probes.nccl_ras import ATTEMPTS, Job, NcclRasProbe
-from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.sock_diag import other_end
+from perfwatch_probes.filesystem import Filesystem
+from perfwatch_probes.nccl_acceptor import Acceptors
+from perfwatch_probes.nccl_address import addresses
+from perfwatch_probes.nccl_ras import ATTEMPTS, Job, NcclRasProbe
+from perfwatch_probes.probe import Unavailable
+from perfwatch_probes.sock_diag import other_end
 from tests.probes.ras_services import Services
 
 LOOKS = 20

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.filesystem import Absent, Filesystem
-from perfwatch.probes.network import NetworkProbe, parse_devices
-from perfwatch.probes.readings import Network
+from perfwatch_probes.filesystem import Absent, Filesystem
+from perfwatch_probes.network import NetworkProbe, parse_devices
+from perfwatch_probes.readings import Network
 
 DEVICES = """\
 Inter-|   Receive                                     |  Transmit

@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfwatch.probes.nvml_process import CALM_BUDGET, FULL_BUDGET, LONGEST_PAUSE_SECONDS, PERIOD_SECONDS, Budget
+from perfwatch_probes.nvml_process import CALM_BUDGET, FULL_BUDGET, LONGEST_PAUSE_SECONDS, PERIOD_SECONDS, Budget
 
 
 @pytest.mark.parametrize(("full", "share"), [(False, CALM_BUDGET), (True, FULL_BUDGET)])

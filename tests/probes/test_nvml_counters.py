@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from perfwatch.probes.nvml_layer import IN_USE, NO_PERMISSION, NOT_SUPPORTED, Refused
-from perfwatch.probes.nvml_sampler import RARE_SECONDS, SLOW_SECONDS, Sampler
-from perfwatch.probes.readings import Gpu, GpuActivity, GpuErrors, GpuSample, ProbeCall
+from perfwatch_probes.nvml_layer import IN_USE, NO_PERMISSION, NOT_SUPPORTED, Refused
+from perfwatch_probes.nvml_sampler import RARE_SECONDS, SLOW_SECONDS, Sampler
+from perfwatch_probes.readings import Gpu, GpuActivity, GpuErrors, GpuSample, ProbeCall
 from tests.nvml_layer import IDLE, NOTHING, FakeCard, FakeNvml, answers, machine
 from tests.probes.nvml_watching import HALF, Clock, Watched, of
 

@@ -6,8 +6,8 @@ from typing import Any, NoReturn
 import pynvml  # type: ignore[import-untyped]
 import pytest
 
-from perfwatch.probes.nvml_driver import DriverNvml
-from perfwatch.probes.nvml_layer import FUNCTION_NOT_FOUND, LOST, NOT_SUPPORTED, TIMEOUT, Happened, Listed, Refused
+from perfwatch_probes.nvml_driver import DriverNvml
+from perfwatch_probes.nvml_layer import FUNCTION_NOT_FOUND, LOST, NOT_SUPPORTED, TIMEOUT, Happened, Listed, Refused
 
 
 def driver(**calls: Any) -> DriverNvml:

@@ -1,10 +1,10 @@
 """Cards that are lost, found, and what the driver says of them meanwhile. No GPU is needed: the layer is a stand-in."""
 
-from perfwatch.probes.nvml_layer import UNKNOWN, Happened, Refused
-from perfwatch.probes.nvml_sampler import RARE_SECONDS, SLOW_SECONDS
-from perfwatch.probes.readings import Gpu, GpuEvent, GpuSample, ProbeCall
 from perfwatch.triage.cards.whose import lost_cards
 from perfwatch.triage.history import History
+from perfwatch_probes.nvml_layer import UNKNOWN, Happened, Refused
+from perfwatch_probes.nvml_sampler import RARE_SECONDS, SLOW_SECONDS
+from perfwatch_probes.readings import Gpu, GpuEvent, GpuSample, ProbeCall
 from tests.nvml_layer import FakeCard, FakeNvml, answers, machine
 from tests.probes.nvml_watching import Watched, of
 

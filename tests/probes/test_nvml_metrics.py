@@ -2,10 +2,10 @@
 
 import pytest
 
-from perfwatch.probes.nvml_metrics import chosen, known
-from perfwatch.probes.nvml_sampler import Sampler
-from perfwatch.probes.nvml_thinning import thinned
-from perfwatch.probes.readings import GpuActivity
+from perfwatch_probes.nvml_metrics import chosen, known
+from perfwatch_probes.nvml_sampler import Sampler
+from perfwatch_probes.nvml_thinning import thinned
+from perfwatch_probes.readings import GpuActivity
 from tests.nvml_layer import WORK, machine
 from tests.probes.nvml_watching import Clock, of
 

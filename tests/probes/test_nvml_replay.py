@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from perfwatch.probes.nvml_sampler import Sampler
-from perfwatch.probes.readings import Gpu, GpuActivity, GpuProcess, GpuSample
+from perfwatch_probes.nvml_sampler import Sampler
+from perfwatch_probes.readings import Gpu, GpuActivity, GpuProcess, GpuSample
 from tests.nvml_layer import FakeNvml, machine
 from tests.nvml_replay import Recording, Replayed
 from tests.probes.nvml_watching import Clock, of

@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfwatch.probes.nvml_layer import (
+from perfwatch_probes.nvml_layer import (
     DRIVER_NOT_LOADED,
     FUNCTION_NOT_FOUND,
     LIBRARY_NOT_FOUND,
@@ -11,9 +11,9 @@ from perfwatch.probes.nvml_layer import (
     Listed,
     Refused,
 )
-from perfwatch.probes.nvml_sampler import NO_CARDS, SLOW_SECONDS, Sampler
-from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.readings import Gpu, GpuActivity, GpuProcess, GpuSample
+from perfwatch_probes.nvml_sampler import NO_CARDS, SLOW_SECONDS, Sampler
+from perfwatch_probes.probe import Unavailable
+from perfwatch_probes.readings import Gpu, GpuActivity, GpuProcess, GpuSample
 from tests.nvml_layer import FakeCard, FakeNvml, answers, machine
 from tests.probes.nvml_watching import HALF, Clock, Watched, of
 

@@ -10,12 +10,12 @@ from typing import TypeVar
 
 import pytest
 
-from perfwatch.probes.deadline import Inline, KillableChild
-from perfwatch.probes.filesystem import Filesystem
-from perfwatch.probes.guest import Recorded
-from perfwatch.probes.output import MOST_FILES, MOST_LOOKED_AT, OutputProbe, is_writable
-from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.readings import FileGrowth, ProbeCall
+from perfwatch_probes.deadline import Inline, KillableChild
+from perfwatch_probes.filesystem import Filesystem
+from perfwatch_probes.guest import Recorded
+from perfwatch_probes.output import MOST_FILES, MOST_LOOKED_AT, OutputProbe, is_writable
+from perfwatch_probes.probe import Unavailable
+from perfwatch_probes.readings import FileGrowth, ProbeCall
 
 T = TypeVar("T")
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from perfwatch.probes.deadline import Inline, KillableChild
-from perfwatch.probes.filesystem import Absent, Denied, Filesystem
-from perfwatch.probes.private import parse_command, parse_environment, read_private
-from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.process import children_of, ended, identify, scan, tree, usage
-from perfwatch.probes.readings import Process, ProcessEnded
-from perfwatch.probes.stat import PAGE_BYTES, TICKS_PER_SECOND
+from perfwatch_probes.deadline import Inline, KillableChild
+from perfwatch_probes.filesystem import Absent, Denied, Filesystem
+from perfwatch_probes.private import parse_command, parse_environment, read_private
+from perfwatch_probes.probe import Unavailable
+from perfwatch_probes.process import children_of, ended, identify, scan, tree, usage
+from perfwatch_probes.readings import Process, ProcessEnded
+from perfwatch_probes.stat import PAGE_BYTES, TICKS_PER_SECOND
 
 LIVE = Filesystem()
 Start = Callable[[str], int]

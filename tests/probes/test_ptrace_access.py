@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.ptrace_access import Access, access, explain
+from perfwatch_probes.ptrace_access import Access, access, explain
 
 SAME_USER = Access(our_uid=1000, target_uid=1000, has_capability=False, yama_scope=0, in_container=False)
 

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from perfwatch.probes.sock_diag import address, ask_tcp, ask_unix, parse_tcp, parse_unix, unix_name
+from perfwatch_probes.sock_diag import address, ask_tcp, ask_unix, parse_tcp, parse_unix, unix_name
 
 ESTABLISHED, LISTEN = 1, 10
 

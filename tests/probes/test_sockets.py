@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from perfwatch.probes.deadline import Inline, KillableChild
-from perfwatch.probes.filesystem import Filesystem
-from perfwatch.probes.holders import Holders
-from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.readings import Socket
-from perfwatch.probes.sock_diag import Connection
-from perfwatch.probes.sockets import Sockets, Table, parse_inet_table, parse_unix_table, read_table, reading
+from perfwatch_probes.deadline import Inline, KillableChild
+from perfwatch_probes.filesystem import Filesystem
+from perfwatch_probes.holders import Holders
+from perfwatch_probes.probe import Unavailable
+from perfwatch_probes.readings import Socket
+from perfwatch_probes.sock_diag import Connection
+from perfwatch_probes.sockets import Sockets, Table, parse_inet_table, parse_unix_table, read_table, reading
 
 LIVE = Filesystem()
 TCP = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode

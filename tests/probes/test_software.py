@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.deadline import KillableChild
-from perfwatch.probes.filesystem import Filesystem
-from perfwatch.probes.guest import Recorded
-from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.readings import Software
-from perfwatch.probes.software import parse_maps, parse_version, software
+from perfwatch_probes.deadline import KillableChild
+from perfwatch_probes.filesystem import Filesystem
+from perfwatch_probes.guest import Recorded
+from perfwatch_probes.probe import Unavailable
+from perfwatch_probes.readings import Software
+from perfwatch_probes.software import parse_maps, parse_version, software
 
 MAPS = """\
 55d0-55d1 r-xp 00000000 08:01 42 /opt/conda/bin/python3.12

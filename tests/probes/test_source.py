@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.deadline import KillableChild
-from perfwatch.probes.guest import Recorded
-from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.readings import SourceLine
-from perfwatch.probes.source import SourceProbe, describe
+from perfwatch_probes.deadline import KillableChild
+from perfwatch_probes.guest import Recorded
+from perfwatch_probes.probe import Unavailable
+from perfwatch_probes.readings import SourceLine
+from perfwatch_probes.source import SourceProbe, describe
 
 PROGRAM = """\
 import time

@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfwatch.probes.source import describe
+from perfwatch_probes.source import describe
 
 
 @pytest.mark.parametrize("mark", ["\f", "\x0b", "\x1c", "\x85", "\u2028"])

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.readings import Frame, Stack
-from perfwatch.probes.stack_record import Recorded, parse_chrometrace, start_record
-from perfwatch.probes.stacks import Stacks, left_traced
+from perfwatch_probes.probe import Unavailable
+from perfwatch_probes.readings import Frame, Stack
+from perfwatch_probes.stack_record import Recorded, parse_chrometrace, start_record
+from perfwatch_probes.stacks import Stacks, left_traced
 
 
 def event(phase: str, at_us: int, name: str, line: int = 0, thread: int = 1) -> dict[str, Any]:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.external import Finished
-from perfwatch.probes.readings import Frame, ProbeCall, Reading, Stack, StackFailure
-from perfwatch.probes.stacks import Stacks, find_py_spy, left_traced, parse_dump
+from perfwatch_probes.external import Finished
+from perfwatch_probes.readings import Frame, ProbeCall, Reading, Stack, StackFailure
+from perfwatch_probes.stacks import Stacks, find_py_spy, left_traced, parse_dump
 
 MOVED = "Error: Failed to copy PyCodeObject\n\nStack backtrace:\n   0: anyhow"
 GONE = (

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from perfwatch.probes.filesystem import Absent
-from perfwatch.probes.stat import (
+from perfwatch_probes.filesystem import Absent
+from perfwatch_probes.stat import (
     PAGE_BYTES,
     TICKS_PER_SECOND,
     parse_exec_start,

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.agent_folder import AgentFolder
-from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.readings import Reading, Steps, ThreadError, Traceback
-from perfwatch.probes.steps import MOST_OVER, StepCounter, count_steps, parse_crash, parse_page
+from perfwatch_probes.agent_folder import AgentFolder
+from perfwatch_probes.probe import Unavailable
+from perfwatch_probes.readings import Reading, Steps, ThreadError, Traceback
+from perfwatch_probes.steps import MOST_OVER, StepCounter, count_steps, parse_crash, parse_page
 
 SLOTS = 168
 SECOND = 10**9

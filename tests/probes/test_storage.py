@@ -1,7 +1,7 @@
 """Disks."""
 
-from perfwatch.probes.readings import Disk
-from perfwatch.probes.storage import StorageProbe, parse_diskstats
+from perfwatch_probes.readings import Disk
+from perfwatch_probes.storage import StorageProbe, parse_diskstats
 
 DISKSTATS = """\
    7       0 loop0 10 0 20 1 0 0 0 0 0 1 1

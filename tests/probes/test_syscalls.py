@@ -4,10 +4,10 @@ import struct
 
 import pytest
 
-from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.readings import PolledFile, Wait
-from perfwatch.probes.syscall_names import KINDS, NAMES
-from perfwatch.probes.syscalls import decode
+from perfwatch_probes.probe import Unavailable
+from perfwatch_probes.readings import PolledFile, Wait
+from perfwatch_probes.syscall_names import KINDS, NAMES
+from perfwatch_probes.syscalls import decode
 from tests.probes.syscall_lines import MONOTONIC, POINTER, line, x86
 
 FOREVER = (1 << 64) - 1  # -1 as the kernel prints it

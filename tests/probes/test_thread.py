@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from perfwatch.probes.cpu_clock import CpuClocks
-from perfwatch.probes.deadline import Inline, KillableChild
-from perfwatch.probes.filesystem import Absent, Filesystem
-from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.readings import Thread
-from perfwatch.probes.thread import one_thread, sweep, threads
-from perfwatch.probes.waits import decode_all
+from perfwatch_probes.cpu_clock import CpuClocks
+from perfwatch_probes.deadline import Inline, KillableChild
+from perfwatch_probes.filesystem import Absent, Filesystem
+from perfwatch_probes.probe import Unavailable
+from perfwatch_probes.readings import Thread
+from perfwatch_probes.thread import one_thread, sweep, threads
+from perfwatch_probes.waits import decode_all
 
 LIVE = Filesystem()
 Start = Callable[[str], int]

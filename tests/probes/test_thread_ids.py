@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.thread_ids import ThreadIds
+from perfwatch_probes.thread_ids import ThreadIds
 
 
 @pytest.fixture

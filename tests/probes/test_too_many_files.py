@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.deadline import KillableChild
-from perfwatch.probes.errand import Errand
-from perfwatch.probes.filesystem import Filesystem
-from perfwatch.probes.gpu import GpuProbe
-from perfwatch.probes.probe import Unavailable
+from perfwatch_probes.deadline import KillableChild
+from perfwatch_probes.errand import Errand
+from perfwatch_probes.filesystem import Filesystem
+from perfwatch_probes.gpu import GpuProbe
+from perfwatch_probes.probe import Unavailable
 from tests.limits import open_files, room_for
 from tests.nvml_layer import machine
 

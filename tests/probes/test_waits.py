@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.filesystem import Filesystem
-from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.readings import Wait
-from perfwatch.probes.waits import Memory, absolute, decode_all
+from perfwatch_probes.filesystem import Filesystem
+from perfwatch_probes.probe import Unavailable
+from perfwatch_probes.readings import Wait
+from perfwatch_probes.waits import Memory, absolute, decode_all
 
 LIVE = Filesystem()
 

@@ -9,12 +9,12 @@ import pytest
 from rich.text import Text
 
 from perfwatch.errors import NoSuchTarget, PerfwatchError
-from perfwatch.probes.gpu import ABSENT
-from perfwatch.probes.nvml_layer import Listed
-from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.readings import GpuActivity
 from perfwatch.report.monitor import further
 from perfwatch.report.monitor_stream import MonitorStream
+from perfwatch_probes.gpu import ABSENT
+from perfwatch_probes.nvml_layer import Listed
+from perfwatch_probes.probe import Unavailable
+from perfwatch_probes.readings import GpuActivity
 from tests.nvml_layer import FakeNvml, machine
 from tests.test_monitoring import PLAIN, RANK, Scene
 

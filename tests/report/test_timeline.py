@@ -5,11 +5,11 @@ import math
 import msgspec
 import pytest
 
-from perfwatch.probes import readings as r
 from perfwatch.recording import Record
 from perfwatch.report.lanes import MOST_POINTS, Lane, Line, card_lanes, fitted, host_lane, lanes_of, step_lane
 from perfwatch.report.timeline import _lines, keys
 from perfwatch.triage.history import History
+from perfwatch_probes import readings as r
 
 SPINNING = {"graphics": 1.0, "dram": 0.0, "tensor": 0.0}
 WORKING = {"graphics": 0.8, "dram": 0.5, "tensor": 0.4}

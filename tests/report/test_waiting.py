@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from perfwatch.probes.readings import Frame
 from perfwatch.report.flame import flame
 from perfwatch.report.waiting import tree, waiting_lines, waiting_sum
 from perfwatch.triage.cards.off_gpu import Awaited, OffGpu
+from perfwatch_probes.readings import Frame
 
 LOADER = Frame("_try_get_data", "/venv/lib/python3.12/site-packages/torch/utils/data/dataloader.py", 1291)
 EPOCH, LOG = Frame("epoch", "/app/train.py", 50), Frame("log", "/app/train.py", 30)

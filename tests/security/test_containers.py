@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes import guest
-from perfwatch.probes.guest import Guests, is_ours
-from perfwatch.probes.probe import Unavailable
+from perfwatch_probes import guest
+from perfwatch_probes.guest import Guests, is_ours
+from perfwatch_probes.probe import Unavailable
 from tests.security.conftest import MALLORY, Popen, User, as_user, line
 
 # A shell that says when it is ready, and stays.
@@ -99,7 +99,7 @@ def test_the_same_user_in_its_own_root_needs_no_rights(tmp_path: Path) -> None:
     """Without any capability perfwatch still reads its user's files in another mount namespace."""
     program = (
         "import os, subprocess, sys\n"
-        "from perfwatch.probes.guest import Guests, read\n"
+        "from perfwatch_probes.guest import Guests, read\n"
         "job = subprocess.Popen(['unshare', '--user', '--mount', 'sh', '-c', 'echo ready; exec sleep 100'],"
         " stdout=subprocess.PIPE, text=True)\n"
         "if job.stdout.readline() == 'ready\\n':\n"

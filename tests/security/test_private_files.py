@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.group_variables import AGENT_VARIABLE, DUMP_PREFIX
 from perfwatch.running.dumps import MOST_DUMP_BYTES, keep_dumps
+from perfwatch_probes.group_variables import AGENT_VARIABLE, DUMP_PREFIX
 from tests.security.conftest import DEADLINE_SECONDS, PERFWATCH, as_user, line
 
 UID = 1014

@@ -17,13 +17,13 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.external import MEMORY_BYTES
-from perfwatch.probes.filesystem import Filesystem
-from perfwatch.probes.flight_recorder import read as read_dump
-from perfwatch.probes.guest import Guests
-from perfwatch.probes.holders import Holders
-from perfwatch.probes.probe import Unavailable
-from perfwatch.probes.stacks import Stacks
+from perfwatch_probes.external import MEMORY_BYTES
+from perfwatch_probes.filesystem import Filesystem
+from perfwatch_probes.flight_recorder import read as read_dump
+from perfwatch_probes.guest import Guests
+from perfwatch_probes.holders import Holders
+from perfwatch_probes.probe import Unavailable
+from perfwatch_probes.stacks import Stacks
 from tests.security.conftest import DEADLINE_SECONDS, PERFWATCH, Popen, User, as_user, line
 
 # A mount whose files are opened and never read: READ gets no answer. Names that begin with "direct" are opened without a cache.

@@ -18,12 +18,12 @@ from perfwatch.errors import SessionUnreadable
 from perfwatch.outlets import metrics_endpoint
 from perfwatch.outlets.wanted import MetricsWanted
 from perfwatch.own_folders import make_own_folder, own_folders
-from perfwatch.probes import bounds
 from perfwatch.recording import load
 from perfwatch.session import SCHEMA, Machine, Session, session_name
 from perfwatch.storing.archive import opened
 from perfwatch.storing.redaction import redact, redact_command
 from perfwatch.traces.ncu_rows import read_rows
+from perfwatch_probes import bounds
 from tests.security.conftest import DEADLINE_SECONDS, MALLORY, PERFWATCH, User, as_user
 
 HOLE_BYTES = 2**37  # what a file of no block can pretend to have; read in full it takes minutes

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from perfwatch.probes.stacks import left_traced
+from perfwatch_probes.stacks import left_traced
 from tests.end_to_end.conftest import until
 from tests.security.conftest import DEADLINE_SECONDS, PERFWATCH, Popen, User, line
 

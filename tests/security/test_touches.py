@@ -1,7 +1,7 @@
 """Which code may touch a file, a socket or a program at all, and why that is none that a job has named.
 
 ``test_root_is_a_guest`` watches real commands; this holds the code to it: a module that begins to open things has to say here whose they
-are. Everything that a job names goes through ``perfwatch.probes.guest``.
+are. Everything that a job names goes through ``perfwatch_probes.guest``.
 """
 
 import ast
@@ -17,55 +17,69 @@ KERNEL = "files of the kernel, by paths made of its own root and numbers"
 OURS = "files of our own: the session, our user's place in shared memory, our programs"
 GUEST = "runs in a guest, as the job's user"
 MAY_TOUCH = {
-    "probes/guest.py": GUEST,
-    "probes/agent_folder.py": GUEST,
-    "probes/flight_recorder.py": GUEST,
-    "probes/cpu_clock.py": KERNEL,
-    "probes/descriptors.py": KERNEL,
-    "probes/filesystem.py": KERNEL,
-    "probes/locked_files.py": KERNEL,
-    "probes/output.py": KERNEL,
-    "probes/sockets.py": KERNEL,
-    "probes/terminals.py": KERNEL,
-    "probes/thread_ids.py": KERNEL,
-    "probes/waits.py": KERNEL,
-    "probes/sessions.py": KERNEL,
-    "probes/ptrace_access.py": KERNEL,
-    "probes/cgroup.py": KERNEL,
-    "probes/gpu.py": KERNEL,
-    "probes/nccl_client.py": GUEST,
-    "probes/deadline.py": OURS,
-    "probes/errand.py": OURS,
-    "probes/external.py": OURS,
-    "probes/native.py": OURS,
-    "probes/stacks.py": OURS,
-    "probes/tail.py": OURS,
-    "launcher/captures/armed.py": OURS,
-    "launcher/captures/as_user.py": GUEST,
-    "launcher/captures/exits.py": GUEST,
-    "launcher/captures/flame.py": OURS,
-    "launcher/captures/guard.py": KERNEL,
-    "launcher/captures/kineto_link.py": GUEST,
-    "launcher/captures/ncu.py": GUEST,
-    "launcher/captures/ncu_attached.py": GUEST,
-    "launcher/captures/ncu_files.py": GUEST,
-    "launcher/captures/nsys.py": GUEST,
-    "launcher/captures/running.py": OURS,
-    "launcher/captures/stacks.py": OURS,
-    "launcher/captures/taking.py": OURS,
-    "launcher/captures/torch_files.py": GUEST,
-    "launcher/captures/torch_memory.py": GUEST,
-    "launcher/captures/torch_profiler.py": GUEST,
-    "launcher/control.py": OURS,
-    "launcher/own_folders.py": OURS,
-    "launcher/running/lock.py": OURS,
-    "launcher/daemon/housekeeping.py": OURS,
-    "launcher/daemon/serving.py": OURS,
-    "launcher/daemon/sharing.py": OURS,
+    "probes/perfwatch_probes/guest.py": GUEST,
+    "probes/perfwatch_probes/agent_folder.py": GUEST,
+    "probes/perfwatch_probes/flight_recorder.py": GUEST,
+    "probes/perfwatch_probes/cpu_clock.py": KERNEL,
+    "probes/perfwatch_probes/descriptors.py": KERNEL,
+    "probes/perfwatch_probes/filesystem.py": KERNEL,
+    "probes/perfwatch_probes/locked_files.py": KERNEL,
+    "probes/perfwatch_probes/output.py": KERNEL,
+    "probes/perfwatch_probes/sockets.py": KERNEL,
+    "probes/perfwatch_probes/terminals.py": KERNEL,
+    "probes/perfwatch_probes/thread_ids.py": KERNEL,
+    "probes/perfwatch_probes/waits.py": KERNEL,
+    "probes/perfwatch_probes/sessions.py": KERNEL,
+    "probes/perfwatch_probes/ptrace_access.py": KERNEL,
+    "probes/perfwatch_probes/cgroup.py": KERNEL,
+    "probes/perfwatch_probes/gpu.py": KERNEL,
+    "probes/perfwatch_probes/nccl_client.py": GUEST,
+    "probes/perfwatch_probes/deadline.py": OURS,
+    "probes/perfwatch_probes/errand.py": OURS,
+    "probes/perfwatch_probes/external.py": OURS,
+    "probes/perfwatch_probes/native.py": OURS,
+    "probes/perfwatch_probes/stacks.py": OURS,
+    "probes/perfwatch_probes/tail.py": OURS,
+    "launcher/perfwatch/captures/armed.py": OURS,
+    "launcher/perfwatch/captures/as_user.py": GUEST,
+    "launcher/perfwatch/captures/exits.py": GUEST,
+    "launcher/perfwatch/captures/flame.py": OURS,
+    "launcher/perfwatch/captures/guard.py": KERNEL,
+    "launcher/perfwatch/captures/kineto_link.py": GUEST,
+    "launcher/perfwatch/captures/ncu.py": GUEST,
+    "launcher/perfwatch/captures/ncu_attached.py": GUEST,
+    "launcher/perfwatch/captures/ncu_files.py": GUEST,
+    "launcher/perfwatch/captures/nsys.py": GUEST,
+    "launcher/perfwatch/captures/running.py": OURS,
+    "launcher/perfwatch/captures/stacks.py": OURS,
+    "launcher/perfwatch/captures/taking.py": OURS,
+    "launcher/perfwatch/captures/torch_files.py": GUEST,
+    "launcher/perfwatch/captures/torch_memory.py": GUEST,
+    "launcher/perfwatch/captures/torch_profiler.py": GUEST,
+    "launcher/perfwatch/control.py": OURS,
+    "launcher/perfwatch/own_folders.py": OURS,
+    "launcher/perfwatch/running/lock.py": OURS,
+    "launcher/perfwatch/daemon/housekeeping.py": OURS,
+    "launcher/perfwatch/daemon/serving.py": OURS,
+    "launcher/perfwatch/daemon/sharing.py": OURS,
 }
-HANDLES_JOBS = ("probes", "launcher/captures", "launcher/watching", "launcher/daemon", "launcher/triage")
-ALONE = ("launcher/control.py", "launcher/jobs.py", "launcher/monitoring.py", "launcher/relatives.py",
-         "launcher/own_folders.py", "launcher/running/lock.py", "launcher/target.py", "launcher/watch.py")  # fmt: skip
+HANDLES_JOBS = (
+    "probes",
+    "launcher/perfwatch/captures",
+    "launcher/perfwatch/watching",
+    "launcher/perfwatch/daemon",
+    "launcher/perfwatch/triage",
+)
+ALONE = (
+    "launcher/perfwatch/control.py",
+    "launcher/perfwatch/jobs.py",
+    "launcher/perfwatch/monitoring.py",
+    "launcher/perfwatch/relatives.py",
+    "launcher/perfwatch/own_folders.py",
+    "launcher/perfwatch/running/lock.py",
+    "launcher/perfwatch/target.py",
+    "launcher/perfwatch/watch.py",
+)
 _FUNCTIONS = {
     "os": frozenset(
         "open stat lstat listdir scandir walk access statvfs unlink remove rename replace mkdir makedirs rmdir chmod chown lchown "
@@ -110,9 +124,9 @@ def touches(source: str) -> set[str]:
 
 # A socket's bind of NVML's names, and of a partial function: no file.
 _OTHER_MEANING = {
-    "launcher/watch.py": {".bind"},
-    "probes/group_variables.py": {".bind"},
-    "probes/gpu_binding.py": set(),
+    "launcher/perfwatch/watch.py": {".bind"},
+    "probes/perfwatch_probes/group_variables.py": {".bind"},
+    "probes/perfwatch_probes/gpu_binding.py": set(),
 }
 
 

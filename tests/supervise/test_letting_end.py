@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.readings import ProbeCall
 from perfwatch.recording import load
 from perfwatch.running.channel import Channel
 from perfwatch.running.lock import enter
 from perfwatch.running.request import Request
 from perfwatch.running.watcher import LET_END_SECONDS, Watcher
+from perfwatch_probes.readings import ProbeCall
 
 STANDS = "print('ready', flush=True); input()"
 ENDED = {"ended": {"exit_code": 0, "signal": None, "elapsed_seconds": 1.0}}

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from perfwatch.control import ask, find_watcher
-from perfwatch.probes.readings import Steps
 from perfwatch.recording import load
+from perfwatch_probes.readings import Steps
 from tests.supervise.conftest import Launch, python
 
 WAITS = "import os, sys; print(os.getpid(), flush=True); open(sys.argv[1]).read()"

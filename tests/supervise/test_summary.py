@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.readings import Steps
 from perfwatch.recording import load
 from perfwatch.running.summary import Summary, Tally
+from perfwatch_probes.readings import Steps
 from tests.sessions import verdict
 from tests.supervise.conftest import Launch
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfwatch.probes.readings import TorchTrace
 from perfwatch.traces.intervals import length, overlap, union, without
 from perfwatch.traces.torch_host import innermost, is_user
 from perfwatch.traces.torch_summary import summary
 from perfwatch.traces.torch_trace import read
+from perfwatch_probes.readings import TorchTrace
 from tests.traces.kineto_text import ENGINE, launched, span, window, write
 
 REAL = Path(__file__).parent / "ddp_h200.pt.trace.json.gz"

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from msgspec import structs
 
-from perfwatch.probes.flight_record import parse as parse_record
-from perfwatch.probes.nccl_report import parse as parse_report
-from perfwatch.probes.readings import Communicator, Process, Reading, RecordedGroup
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
+from perfwatch_probes.flight_record import parse as parse_record
+from perfwatch_probes.nccl_report import parse as parse_report
+from perfwatch_probes.readings import Communicator, Process, Reading, RecordedGroup
 from tests.sessions import session
 
 RECORDED = Path(__file__).parents[1] / "probes" / "nccl"

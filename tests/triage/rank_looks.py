@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from perfwatch.probes.readings import Descriptor, Frame, Process, ProcessUsage, Socket, Stack, Steps, Thread, Wait
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
 from perfwatch.triage.verdict import Verdict
+from perfwatch_probes.readings import Descriptor, Frame, Process, ProcessUsage, Socket, Stack, Steps, Thread, Wait
 from tests.sessions import session
 
 Frames = tuple[Frame, ...]

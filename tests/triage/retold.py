@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.probes.readings import Reading
 from perfwatch.recording import load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.verdict import Verdict
+from perfwatch_probes.readings import Reading
 
 
 def same(reading: Reading) -> Reading:

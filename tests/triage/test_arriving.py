@@ -4,11 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.probes import readings as r
 from perfwatch.recording import load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.arriving import passed, waited_on
+from perfwatch_probes import readings as r
 
 RECORDINGS = Path(__file__).parent / "recordings" / "downloading"
 SILENT = RECORDINGS / "lookalike" / "bytes_on_another_connection"

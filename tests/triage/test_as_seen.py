@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame, ProbeCall
+from perfwatch_probes.readings import Frame, ProbeCall
 from tests.triage.rank_looks import BARRIER, FIRST, FOR_EVER, MODULE, STOPPED, TRAIN, job, judged, runs, stands
 
 STEADY = ((Frame("merge", TRAIN, 40), MODULE), (Frame("merge", TRAIN, 41), MODULE))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame, SourceLine, Wait
 from perfwatch.triage.history import History
+from perfwatch_probes.readings import Frame, SourceLine, Wait
 from tests.triage.rank_looks import (
     BARRIER,
     FIRST,

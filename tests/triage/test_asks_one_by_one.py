@@ -2,9 +2,9 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame, Stack, Thread, Wait
 from perfwatch.triage.history import History
 from perfwatch.triage.patience import LONGEST_RECOVERED
+from perfwatch_probes.readings import Frame, Stack, Thread, Wait
 from tests.triage.rank_looks import (
     BARRIER,
     FIRST,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from perfwatch.probes.readings import Descriptor, Frame, Socket, Wait
 from perfwatch.triage.history import History
+from perfwatch_probes.readings import Descriptor, Frame, Socket, Wait
 from tests.triage.rank_looks import (
     FIRST,
     FOR_EVER,

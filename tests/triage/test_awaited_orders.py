@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from perfwatch.probes.readings import Frame, Reading, Stack
+from perfwatch_probes.readings import Frame, Reading, Stack
 from tests.triage.retold import retold
 
 CASES = Path(__file__).parent / "recordings" / "starved_by_transforms" / "lookalike"

@@ -2,11 +2,11 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame, GpuBinding, SourceLine, Stack, Thread, Wait
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.loops import COUNTED_LOOP
 from perfwatch.triage.moving.memory import GUESSED
 from perfwatch.triage.shares.going_through import LASTS
+from perfwatch_probes.readings import Frame, GpuBinding, SourceLine, Stack, Thread, Wait
 from tests.cards import h200, load
 from tests.triage.rank_looks import (
     BARRIER,

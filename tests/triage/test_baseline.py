@@ -2,8 +2,8 @@
 
 import pytest
 
-from perfwatch.probes.readings import Gpu, GpuSample
 from perfwatch.triage.cards.baseline import Baseline, baseline
+from perfwatch_probes.readings import Gpu, GpuSample
 from tests.cards import history_until
 
 

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.readings import Frame, NativeProfile, Process, Stack, Steps
 from perfwatch.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose
@@ -13,6 +12,7 @@ from perfwatch.triage.rules import recompiling
 from perfwatch.triage.shares import in_compiler
 from perfwatch.triage.shares.beginning import SETTLED_SECONDS, beginning
 from perfwatch.triage.shares.native import native_profile
+from perfwatch_probes.readings import Frame, NativeProfile, Process, Stack, Steps
 from tests.sessions import session
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, TORCH, Training
 

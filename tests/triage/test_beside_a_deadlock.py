@@ -2,11 +2,11 @@
 
 import pytest
 
-from perfwatch.probes.readings import Descriptor, Frame, Process, Socket, SourceLine, Stack, Thread, Wait
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
 from perfwatch.triage.verdict import Verdict
+from perfwatch_probes.readings import Descriptor, Frame, Process, Socket, SourceLine, Stack, Thread, Wait
 from tests.sessions import session
 
 PID, FLUSHER, LISTENER, HELPER, CONNECTION = 700, 701, 702, 703, 7

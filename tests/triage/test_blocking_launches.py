@@ -2,11 +2,11 @@
 
 import pytest
 
-from perfwatch.probes.readings import Process, ProcessUsage
 from perfwatch.triage.rules import debug_apis_on
 from perfwatch.triage.shares.debugging_aids import UNWEIGHED
 from perfwatch.triage.slowness import NOTED
 from perfwatch.triage.verdict import Finding
+from perfwatch_probes.readings import Process, ProcessUsage
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, Training
 
 STEPS = [FORWARD, BACKWARD, OPTIMIZER]

@@ -7,11 +7,11 @@ import msgspec
 import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.probes.readings import GIVING, SourceLine
 from perfwatch.recording import load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.verdict import Verdict
 from perfwatch.triage.waits.bringers import LET_GO_ON
+from perfwatch_probes.readings import GIVING, SourceLine
 
 RECORDINGS = Path(__file__).parent / "recordings"
 RESTS = RECORDINGS / "waiting_on_work" / "fires" / "shards_of_a_thread_that_rests"

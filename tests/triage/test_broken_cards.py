@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from perfwatch.probes.readings import (
+from perfwatch.triage.verdict import Verdict
+from perfwatch_probes.readings import (
     Gpu,
     GpuErrors,
     GpuEvent,
@@ -15,7 +16,6 @@ from perfwatch.probes.readings import (
     Reading,
     Traceback,
 )
-from perfwatch.triage.verdict import Verdict
 from tests.cards import UUID, bound, h200
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, READS_LOSS, Training
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame, SourceLine
 from perfwatch.triage.verdict import Verdict
+from perfwatch_probes.readings import Frame, SourceLine
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, TRAIN, Training
 
 FIT = [(Frame("fit", TRAIN, line),) for line in (31, 32, 33)]

@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from perfwatch.probes.readings import Frame, ProcessEnded, ProcessUsage, Wait
 from perfwatch.triage.history import History
+from perfwatch_probes.readings import Frame, ProcessEnded, ProcessUsage, Wait
 from tests.triage.rank_looks import FIRST, LIB, MODULE, STOPPED, Frames, job, judged, looks, process, runs, stands
 
 WAITS: Frames = (Frame("wait", LIB + "subprocess.py", 1264), Frame("fetch", "/app/train.py", 30), MODULE)

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from perfwatch.probes.flight_record import parse as parse_record
-from perfwatch.probes.readings import (
+from perfwatch.triage.ranks.agreement import disagreement
+from perfwatch.triage.ranks.collectives import growing, standings
+from perfwatch.triage.ranks.waitgraph import wait_graph
+from perfwatch_probes.flight_record import parse as parse_record
+from perfwatch_probes.readings import (
     Communicator,
     GroupMember,
     Operation,
     RecordedGroup,
 )
-from perfwatch.triage.ranks.agreement import disagreement
-from perfwatch.triage.ranks.collectives import growing, standings
-from perfwatch.triage.ranks.waitgraph import wait_graph
 from tests.triage.group_looks import PIDS, RECORDED, case, records, report
 
 

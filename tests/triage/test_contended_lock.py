@@ -7,10 +7,10 @@ import pytest
 from msgspec import structs
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.probes.readings import Frame, Reading, SourceLine, Stack, Thread
 from perfwatch.recording import Record, load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.verdict import Finding, Verdict
+from perfwatch_probes.readings import Frame, Reading, SourceLine, Stack, Thread
 
 CASES = Path(__file__).parent / "recordings" / "contended_lock" / "fires"
 RESTS = CASES / "holder_rests"

@@ -2,10 +2,10 @@
 
 import pytest
 
-from perfwatch.probes.readings import Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.contradicted import uncontradicted
 from perfwatch.triage.verdict import Culprit, Finding
+from perfwatch_probes.readings import Thread
 from tests.sessions import session
 from tests.triage.rank_looks import BARRIER, FIRST, FOR_EVER, STOPPED, job, stands
 

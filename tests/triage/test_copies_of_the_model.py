@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from perfwatch.probes.readings import Reading, SourceLine, Stack
+from perfwatch_probes.readings import Reading, SourceLine, Stack
 from tests.triage.retold import retold
 
 CASE = Path(__file__).parent / "recordings" / "slow_checkpoint" / "fires" / "copies_of_the_best_weights"

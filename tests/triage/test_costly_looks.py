@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfwatch.probes.readings import Thread
 from perfwatch.recording import load
+from perfwatch_probes.readings import Thread
 from tests.triage.retold import retold, same
 
 CASE = Path(__file__).parent / "recordings" / "stuck_worker" / "fires" / "retries_for_a_shard_that_is_gone"

@@ -2,9 +2,9 @@
 
 import pytest
 
-from perfwatch.probes.readings import Cgroup
 from perfwatch.triage.slowness import NOTED
 from perfwatch.triage.verdict import Verdict
+from perfwatch_probes.readings import Cgroup
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, Training
 
 STEPS = [FORWARD, BACKWARD, OPTIMIZER]

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.readings import Affinity, Process, Thread
 from perfwatch.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.history import History
 from perfwatch.triage.shares.cpu import demand, sharers
+from perfwatch_probes.readings import Affinity, Process, Thread
 from tests.sessions import session
 
 NODE = tuple(range(8))

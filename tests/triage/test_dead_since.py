@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.probes.readings import Process, ProcessEnded
 from perfwatch.recording import load
 from perfwatch.triage.diagnose import diagnose
+from perfwatch_probes.readings import Process, ProcessEnded
 
 CASE = Path(__file__).parent / "recordings" / "dead_worker" / "fires" / "dead_before_we_came"
 PRODUCER = 14607

@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame, PolledFile, Wait
+from perfwatch_probes.readings import Frame, PolledFile, Wait
 from tests.triage.rank_looks import BARRIER, FIRST, FOR_EVER, LIB, MODULE, STOPPED, TRAIN, job, judged, sends, stands
 
 ASKS = (Frame("readinto", LIB + "socket.py", 706), Frame("judge", TRAIN, 60), MODULE)

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.probes.readings import Frame, Steps
 from perfwatch.recording import load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.history import History
+from perfwatch_probes.readings import Frame, Steps
 from tests.triage.rank_looks import (
     BEGAN,
     FIRST,

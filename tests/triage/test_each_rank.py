@@ -2,13 +2,13 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame, Process, SourceLine, Stack, Thread, Wait
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.hang import nearest
 from perfwatch.triage.history import History
 from perfwatch.triage.independence import ONE_SOURCE
 from perfwatch.triage.verdict import Abstention, Finding, Verdict
+from perfwatch_probes.readings import Frame, Process, SourceLine, Stack, Thread, Wait
 from tests.sessions import session
 
 TRAIN, THREADS = "/app/train.py", "/usr/lib/python3.11/threading.py"

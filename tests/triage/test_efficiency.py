@@ -5,11 +5,11 @@ from msgspec import structs
 
 from perfwatch.errors import EXIT_CODES
 from perfwatch.gate import gated
-from perfwatch.probes.readings import Gpu, GpuBinding, Process, Steps
 from perfwatch.triage.cards.efficiency import efficiency, headline, in_words, mfu_in_words
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from perfwatch.triage.verdict import Efficiency, ModelFigures
+from perfwatch_probes.readings import Gpu, GpuBinding, Process, Steps
 from tests.cards import bound, h200, recorded, under
 from tests.sessions import session, verdict
 

@@ -1,10 +1,10 @@
 """Where a training thread went on since its last stack, nobody knows yet what it waits for: its next stack is awaited."""
 
-from perfwatch.probes.readings import Descriptor, Frame, PolledFile, Process, Stack, Thread, Wait
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
 from perfwatch.triage.verdict import Verdict
+from perfwatch_probes.readings import Descriptor, Frame, PolledFile, Process, Stack, Thread, Wait
 from tests.sessions import session
 
 PID, HELPER = 700, 701

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.readings import SourceLine, Stack
 from perfwatch.recording import load
+from perfwatch_probes.readings import SourceLine, Stack
 from tests.triage.retold import retold, same
 
 CASE = Path(__file__).parent / "recordings" / "deadlocked_locks" / "lookalike" / "pool_that_may_wait_for_another_pool"

@@ -2,9 +2,9 @@
 
 import pytest
 
-from perfwatch.probes.readings import Thread
 from perfwatch.triage.history import History
 from perfwatch.triage.waits.devices import engine_threads
+from perfwatch_probes.readings import Thread
 
 
 @pytest.mark.parametrize(("run_seconds", "works"), [(0.00014, False), (0.002, True), (None, True)])

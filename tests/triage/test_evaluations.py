@@ -2,9 +2,9 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame, SourceLine
 from perfwatch.triage.moving.progress import evaluates
 from perfwatch.triage.rules import regressed, skipping_steps
+from perfwatch_probes.readings import Frame, SourceLine
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, TORCH, TRAIN, Training
 
 STEP = (Frame("step", f"{TORCH}/optim/lbfgs.py", 434), Frame("train", TRAIN, 22))

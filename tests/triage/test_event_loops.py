@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from perfwatch.probes.readings import Descriptor, Frame, Process, Socket, Stack, Steps, Thread, Wait
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
 from perfwatch.triage.verdict import Verdict
+from perfwatch_probes.readings import Descriptor, Frame, Process, Socket, Stack, Steps, Thread, Wait
 from tests.sessions import session
 
 PID, OTHER, EPOLL, LISTENS, CALLS = 700, 701, 4, 8, 9

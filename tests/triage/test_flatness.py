@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from perfwatch.probes.readings import GpuActivity
 from perfwatch.triage.cards.flatness import flat
 from perfwatch.triage.cards.gpu import kind_of
+from perfwatch_probes.readings import GpuActivity
 
 SPINS = GpuActivity(
     uuid="GPU-0", interval_seconds=0.1, graphics=1.0, sm_active=0.00758, tensor=0.0, dram=0.00001, fp32=0.0002

@@ -2,12 +2,12 @@
 
 from rich.console import Console
 
-from perfwatch.probes.readings import Frame, Process, Stack
 from perfwatch.recording import Record
 from perfwatch.report.folding import FoldedStacks, as_text
 from perfwatch.triage.fleet.folding import Place, fold, newest, rank_ranges
 from perfwatch.triage.history import History
 from perfwatch.triage.roles.job import read_job
+from perfwatch_probes.readings import Frame, Process, Stack
 
 PAGE_LINES = 60
 C10D = "/env/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py"

@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.probes.readings import Process, Reading, Thread
 from perfwatch.recording import load
 from perfwatch.triage.diagnose import diagnose
+from perfwatch_probes.readings import Process, Reading, Thread
 from tests.triage.retold import retold
 
 CASE = Path(__file__).parent / "recordings" / "stuck_worker" / "fires" / "pool_forked_under_a_lock"

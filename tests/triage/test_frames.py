@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.readings import Frame, Stack
 from perfwatch.triage.words.frames import is_user, of_torch, package_of, show, user_frame
 from perfwatch.triage.words.vocabulary import COLLECTIVES
+from perfwatch_probes.readings import Frame, Stack
 
 WHEELS = "/home/user/.pex/installed_wheels/0/8c1f"
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfwatch.probes.readings import Descriptor, Process, Reading, Thread, Wait
 from perfwatch.recording import load
 from perfwatch.triage.verdict import Verdict
+from perfwatch_probes.readings import Descriptor, Process, Reading, Thread, Wait
 from tests.triage.retold import retold
 
 CASE = Path(__file__).parent / "recordings" / "blocked_pipe" / "fires" / "child_that_does_not_read"

@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.probes.readings import Host
 from perfwatch.recording import Record, load
 from perfwatch.triage.diagnose import diagnose
+from perfwatch_probes.readings import Host
 
 RESPAWNS = Path(__file__).parent / "recordings" / "worker_respawn" / "fires" / "worker_respawn"
 

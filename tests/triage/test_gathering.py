@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame, SourceLine
+from perfwatch_probes.readings import Frame, SourceLine
 from tests.training import FORWARD, TORCH, TRAIN, Training
 
 LOADER = f"{TORCH}/utils/data/dataloader.py"

@@ -5,11 +5,11 @@ import signal
 import pytest
 from msgspec import structs
 
-from perfwatch.probes.readings import Communicator, Frame, GroupMember, Process, ProcessEnded
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
 from perfwatch.triage.ranks.collectives import standings
+from perfwatch_probes.readings import Communicator, Frame, GroupMember, Process, ProcessEnded
 from tests.sessions import session
 from tests.triage.rank_looks import BARRIER, BEGAN, FOR_EVER, MODULE, STEP, STOPPED, TORCH, TRAIN, process, runs, stands
 

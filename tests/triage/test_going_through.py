@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from perfwatch.probes.readings import Frame, SourceLine, Wait
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.loops import COUNTED_LOOP
+from perfwatch_probes.readings import Frame, SourceLine, Wait
 from tests.triage.rank_looks import (
     BARRIER,
     FIRST,

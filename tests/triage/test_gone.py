@@ -3,12 +3,12 @@
 import pytest
 
 from perfwatch.gauntlet.score import CONFIDENT
-from perfwatch.probes.readings import Process, ProcessEnded, Traceback
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.ends.gone import traceback_of
 from perfwatch.triage.history import History
 from perfwatch.triage.verdict import Verdict
+from perfwatch_probes.readings import Process, ProcessEnded, Traceback
 from tests.sessions import session
 
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from perfwatch.probes.readings import Process, ProcessEnded, Reading, Traceback
 from perfwatch.recording import TERMINATES, Event
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.ends.gone import how_it_ended
 from perfwatch.triage.history import History
 from perfwatch.triage.verdict import Verdict
+from perfwatch_probes.readings import Process, ProcessEnded, Reading, Traceback
 from tests.sessions import session
 
 

@@ -3,12 +3,12 @@
 import pytest
 from msgspec import structs
 
-from perfwatch.probes.readings import Gpu, GpuActivity, GpuBinding, GpuProcess, GpuSample
 from perfwatch.triage.cards.gpu import MONITORED, Regime, regime, regimes
 from perfwatch.triage.cards.kernels import kernels
 from perfwatch.triage.cards.residency import GUESSED, REMEMBERED, returns
 from perfwatch.triage.cards.whose import Cards, cards_of
 from perfwatch.triage.history import History
+from perfwatch_probes.readings import Gpu, GpuActivity, GpuBinding, GpuProcess, GpuSample
 from tests.cards import LOADS, UUID, bound, history_until, load, under
 
 KINDS = {

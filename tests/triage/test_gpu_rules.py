@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from perfwatch.probes.readings import (
+from perfwatch.triage.rules import wrong_precision
+from perfwatch.triage.slowness import NOTED
+from perfwatch.triage.verdict import Finding
+from perfwatch_probes.readings import (
     Frame,
     GpuProcess,
     SourceLine,
 )
-from perfwatch.triage.rules import wrong_precision
-from perfwatch.triage.slowness import NOTED
-from perfwatch.triage.verdict import Finding
 from tests.cards import UUID
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, READS_LOSS, TORCH, TRAIN, Training
 

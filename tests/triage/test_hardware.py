@@ -2,7 +2,6 @@
 
 import pytest
 
-from perfwatch.probes.readings import Gpu
 from perfwatch.triage.cards.hardware import (
     data_sheet_tflops,
     dram_peak_bytes_per_second,
@@ -11,6 +10,7 @@ from perfwatch.triage.cards.hardware import (
     tensor_yield,
     unknown,
 )
+from perfwatch_probes.readings import Gpu
 from tests.cards import h200
 
 # name, compute capability, multiprocessors, boost clock in MHz, dense 16-bit TFLOP/s: from NVIDIA's data sheets.

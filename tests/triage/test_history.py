@@ -1,10 +1,10 @@
 """What is asked of a history again and again is worked out once, and anew as soon as anything has changed."""
 
-from perfwatch.probes.readings import Frame, ProbeCall, Process, Stack, Thread, Wait
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
 from perfwatch.triage.verdict import Verdict
+from perfwatch_probes.readings import Frame, ProbeCall, Process, Stack, Thread, Wait
 from tests.cards import load
 from tests.sessions import session
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame, SourceLine, Thread
+from perfwatch_probes.readings import Frame, SourceLine, Thread
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, READS_LOSS, TORCH, TRAIN, Training
 
 STEP = (FORWARD, BACKWARD, OPTIMIZER, READS_LOSS)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from perfwatch.probes.readings import ProcessUsage, Reading, SourceLine
+from perfwatch_probes.readings import ProcessUsage, Reading, SourceLine
 from tests.triage.retold import retold
 
 RECORDINGS = Path(__file__).parent / "recordings" / "regressed"

@@ -2,7 +2,13 @@
 
 import pytest
 
-from perfwatch.probes.readings import (
+from perfwatch.triage.case import Case
+from perfwatch.triage.diagnose import judge
+from perfwatch.triage.history import History
+from perfwatch.triage.ranks.agreement import disagreement
+from perfwatch.triage.ranks.collectives import standings
+from perfwatch.triage.ranks.waitgraph import wait_graph
+from perfwatch_probes.readings import (
     Communicator,
     Frame,
     GroupMember,
@@ -16,12 +22,6 @@ from perfwatch.probes.readings import (
     Thread,
     Wait,
 )
-from perfwatch.triage.case import Case
-from perfwatch.triage.diagnose import judge
-from perfwatch.triage.history import History
-from perfwatch.triage.ranks.agreement import disagreement
-from perfwatch.triage.ranks.collectives import standings
-from perfwatch.triage.ranks.waitgraph import wait_graph
 from tests.sessions import session
 from tests.triage.group_looks import PIDS, case
 

@@ -4,11 +4,11 @@ import signal
 
 import pytest
 
-from perfwatch.probes.readings import Operation, Process, ProcessEnded, RecordedGroup
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
 from perfwatch.triage.verdict import Verdict
+from perfwatch_probes.readings import Operation, Process, ProcessEnded, RecordedGroup
 from tests.sessions import session
 
 ENDED = 700.0

@@ -8,7 +8,6 @@ from msgspec import structs
 
 from perfwatch.gauntlet.recorded import expected_of
 from perfwatch.gauntlet.score import CONFIDENT
-from perfwatch.probes.readings import Frame, Thread
 from perfwatch.recording import Record, Recording, load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose
@@ -17,6 +16,7 @@ from perfwatch.triage.ranks.lateness import excused, own_cause
 from perfwatch.triage.rules import straggling_rank
 from perfwatch.triage.slowness import WINDOW_SECONDS
 from perfwatch.triage.verdict import Finding, Verdict
+from perfwatch_probes.readings import Frame, Thread
 from tests.cards import bound, h200, under
 from tests.training import FORWARD, TRAIN, Training
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.readings import Traffic
 from perfwatch.recording import Record, load
 from perfwatch.triage.diagnose import diagnose
+from perfwatch_probes.readings import Traffic
 
 CASE = Path(__file__).parent / "recordings" / "slow_output" / "lookalike" / "nccl-four_prints"
 AT = 20.0

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.probes.readings import Descriptor, ProcessUsage
 from perfwatch.recording import Record, load
 from perfwatch.triage.diagnose import diagnose
+from perfwatch_probes.readings import Descriptor, ProcessUsage
 
 CASE = Path(__file__).parent / "recordings" / "waiting_for_file" / "fires" / "waiting_for_file-flock-masked"
 SECONDS = 4.0  # between two looks at the owner

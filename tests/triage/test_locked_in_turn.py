@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfwatch.probes.readings import Descriptor, Reading
+from perfwatch_probes.readings import Descriptor, Reading
 from tests.triage.retold import retold
 
 CASE = Path(__file__).parent / "recordings" / "contended_lock" / "fires" / "table_that_workers_lock"

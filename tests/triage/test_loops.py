@@ -7,11 +7,11 @@ import pytest
 from msgspec import structs
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.probes.readings import SourceLine, Stack, Thread
 from perfwatch.recording import Record, load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.verdict import Verdict
 from perfwatch.triage.words.code import matches_expressions
+from perfwatch_probes.readings import SourceLine, Stack, Thread
 
 FILTERS = Path(__file__).parent / "recordings" / "stuck_worker" / "fires" / "stuck_worker-filter"
 GENERATOR = "Reviews.stream"

@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from perfwatch.probes.readings import Gpu, GpuBinding, GpuSilence, Reading
 from perfwatch.triage.cards.spinning import BY_DEVICE
 from perfwatch.triage.cards.whose import Cards, cards_of, lost_cards
 from perfwatch.triage.history import History
+from perfwatch_probes.readings import Gpu, GpuBinding, GpuSilence, Reading
 from tests.cards import UUID, bound, h200
 from tests.training import PID, READS_LOSS, Training
 

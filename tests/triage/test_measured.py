@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.probes.readings import CaptureWindow
 from perfwatch.recording import Record, load
 from perfwatch.triage.diagnose import diagnose
+from perfwatch_probes.readings import CaptureWindow
 
 DEADLOCK = next((Path(__file__).parent / "recordings" / "deadlocked_locks" / "fires").glob("*/expected.json")).parent
 

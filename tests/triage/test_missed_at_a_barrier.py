@@ -6,10 +6,10 @@ from pathlib import Path
 import msgspec
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.probes.readings import Frame, ProcessEnded, Stack, Traceback
 from perfwatch.recording import Recording, load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.verdict import Verdict
+from perfwatch_probes.readings import Frame, ProcessEnded, Stack, Traceback
 
 RECORDINGS = Path(__file__).parent / "recordings" / "dead_worker" / "fires"
 CASE, MISSED = RECORDINGS / "missed_at_a_barrier", 23866

@@ -6,10 +6,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfwatch.probes.readings import Descriptor, ProbeCall, Process, Reading
 from perfwatch.recording import Record, load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.verdict import Verdict
+from perfwatch_probes.readings import Descriptor, ProbeCall, Process, Reading
 from tests.triage.retold import retold, same
 
 RECORDINGS = Path(__file__).parent / "recordings" / "blocked_rendezvous" / "fires"

@@ -2,9 +2,9 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame, Stack, Thread, Wait
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import motion, moves
+from perfwatch_probes.readings import Frame, Stack, Thread, Wait
 
 WAITS = (Frame("backward", "/lib/torch/autograd/graph.py", 10), Frame("train", "/app/train.py", 7))
 ARRIVES = (Frame("forward", "/lib/torch/nn/modules/linear.py", 5), Frame("train", "/app/train.py", 6))

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from perfwatch.probes.readings import Frame, ProcessEnded, SourceLine, Stack, Thread
 from perfwatch.triage.history import History
+from perfwatch_probes.readings import Frame, ProcessEnded, SourceLine, Stack, Thread
 from tests.triage.rank_looks import FIRST, FOR_EVER, MODULE, STOPPED, TRAIN, job, judged, looks, stands, uses
 
 LINE = 33

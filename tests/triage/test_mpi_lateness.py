@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from perfwatch.probes.readings import Frame, SourceLine
 from perfwatch.triage.history import History
 from perfwatch.triage.verdict import Verdict
+from perfwatch_probes.readings import Frame, SourceLine
 from tests.triage.rank_looks import BEGAN, FIRST, MODULE, STEP, STOPPED, TRAIN, Frames, judged, process, runs
 
 EXCHANGE = SourceLine(file=TRAIN, line=35, text="comm.Allreduce(g, out)", calls=("comm.Allreduce",))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame, Stack
 from perfwatch.triage.words.frames import own_frames, tags
+from perfwatch_probes.readings import Frame, Stack
 
 ORIGINAL, COPY = "/usr/lib/python3.11/multiprocessing", "/v/lib/python3.11/site-packages/multiprocess"
 

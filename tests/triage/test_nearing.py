@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame, ProcessUsage, SourceLine
+from perfwatch_probes.readings import Frame, ProcessUsage, SourceLine
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, TRAIN, Training
 
 MAIN = Frame("main", TRAIN, 82)

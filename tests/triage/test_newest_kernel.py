@@ -2,9 +2,9 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame
 from perfwatch.triage.rules import host_bound_python
 from perfwatch.triage.verdict import Finding
+from perfwatch_probes.readings import Frame
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, Training
 
 STEPS = [FORWARD, BACKWARD, OPTIMIZER]

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes import readings as r
 from perfwatch.recording import Record, load
 from perfwatch.session import Machine, Session
 from perfwatch.triage.cards.off_gpu import OffGpu, off_gpu
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
+from perfwatch_probes import readings as r
 
 UUID = "GPU-0"
 LOADER = "/venv/lib/python3.12/site-packages/torch/utils/data/dataloader.py"

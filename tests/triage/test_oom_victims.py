@@ -6,11 +6,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfwatch.probes.readings import Cgroup, KernelMessage, Process, ProcessEnded, Reading
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
 from perfwatch.triage.verdict import Verdict
+from perfwatch_probes.readings import Cgroup, KernelMessage, Process, ProcessEnded, Reading
 from tests.sessions import session
 from tests.triage.retold import retold
 

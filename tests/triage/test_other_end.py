@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from perfwatch.probes.readings import Process, ProcessEnded, Reading
+from perfwatch_probes.readings import Process, ProcessEnded, Reading
 from tests.triage.retold import retold
 
 CASES = Path(__file__).parent / "recordings" / "dead_worker" / "fires"

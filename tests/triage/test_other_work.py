@@ -2,10 +2,10 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame, SourceLine
 from perfwatch.triage.rules import serial_loading
 from perfwatch.triage.shares.starving import for_training
 from perfwatch.triage.verdict import Finding
+from perfwatch_probes.readings import Frame, SourceLine
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, TORCH, TRAIN, Training
 
 OWN = [(Frame("edit_distance", TRAIN, line), Frame("train", TRAIN, 18)) for line in (30, 31)]

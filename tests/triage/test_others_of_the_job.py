@@ -6,10 +6,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfwatch.probes.readings import Descriptor, Frame, Reading, SourceLine, Stack, Thread
 from perfwatch.recording import load
 from perfwatch.triage.shares.profile import at_training
 from perfwatch.triage.words.frames import inner_tags, tags
+from perfwatch_probes.readings import Descriptor, Frame, Reading, SourceLine, Stack, Thread
 from tests.triage.retold import retold, same
 
 RECORDINGS = Path(__file__).parent / "recordings"

@@ -2,9 +2,9 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame, SourceLine
 from perfwatch.triage.rules import slow_output
 from perfwatch.triage.verdict import Finding
+from perfwatch_probes.readings import Frame, SourceLine
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, TORCH, TRAIN, Training
 
 STEP = (FORWARD, BACKWARD, OPTIMIZER)

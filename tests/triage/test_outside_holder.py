@@ -2,9 +2,9 @@
 
 import pytest
 
-from perfwatch.probes.readings import Descriptor, Frame, ProcessUsage, SourceLine, Thread, Wait
 from perfwatch.triage.history import History
 from perfwatch.triage.verdict import Verdict
+from perfwatch_probes.readings import Descriptor, Frame, ProcessUsage, SourceLine, Thread, Wait
 from tests.triage.rank_looks import (
     BARRIER,
     FIRST,

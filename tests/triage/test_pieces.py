@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from perfwatch.probes.flight_record import parse
-from perfwatch.probes.readings import RecordedGroup
 from perfwatch.triage.ranks.agreement import disagreement
 from perfwatch.triage.ranks.point_to_point import exchanging
 from perfwatch.triage.ranks.waitgraph import wait_graph
+from perfwatch_probes.flight_record import parse
+from perfwatch_probes.readings import RecordedGroup
 from tests.probes.flight_dumps import call, written
 from tests.triage.group_looks import PIDS, case
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame, Process, Stack
 from perfwatch.triage.history import History
 from perfwatch.triage.roles.job import read_job
 from perfwatch.triage.waits.node import node_of
 from perfwatch.triage.waits.workers import at_pipe
+from perfwatch_probes.readings import Frame, Process, Stack
 
 TRAINER, CHILD, LOADER, PEER = 10, 20, 21, 30
 

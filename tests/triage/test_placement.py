@@ -4,11 +4,11 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from perfwatch.probes.readings import Frame, Process, ProcessEnded, Stack
 from perfwatch.recording import Record
 from perfwatch.triage.history import History
 from perfwatch.triage.roles.job import Job, read_job
 from perfwatch.triage.roles.placement import launches, program_of
+from perfwatch_probes.readings import Frame, Process, ProcessEnded, Stack
 
 SPAWN = "/env/lib/python3.12/site-packages/torch/multiprocessing/spawn.py"
 TRAIN = "python train.py"

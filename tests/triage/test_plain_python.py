@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame, SourceLine
+from perfwatch_probes.readings import Frame, SourceLine
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, TORCH, TRAIN, Training
 
 CALLS = Frame("Module._call_impl", f"{TORCH}/nn/modules/module.py", 1789)

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.readings import Communicator, GroupMember, Operation, RecordedGroup, Steps
 from perfwatch.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.ranks.collectives import never_called, standings
 from perfwatch.triage.ranks.point_to_point import exchanging
 from perfwatch.triage.ranks.waitgraph import wait_graph
+from perfwatch_probes.readings import Communicator, GroupMember, Operation, RecordedGroup, Steps
 from tests.sessions import session
 from tests.triage.group_looks import PIDS, case
 

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from perfwatch.gauntlet.score import CONFIDENT
-from perfwatch.probes.readings import GpuActivity
 from perfwatch.recording import Record, Recording, load
 from perfwatch.triage.diagnose import diagnose
+from perfwatch_probes.readings import GpuActivity
 
 CASE = Path(__file__).parent / "recordings" / "wedged_collective" / "lookalike" / "both_only_poll_behind_receives"
 SHORT_PATIENCE = 20.0  # seconds; the recording is 25 s long

@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame, SourceLine
+from perfwatch_probes.readings import Frame, SourceLine
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, TRAIN, Training
 
 MERGES = [(Frame("merge", TRAIN, line), Frame("main", TRAIN, 70)) for line in (21, 22, 23, 24)]

@@ -2,13 +2,13 @@
 
 import pytest
 
-from perfwatch.probes.readings import Descriptor, Frame, PolledFile, Process, ProcessEnded, Stack, Thread, Wait
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import dominant, motion
 from perfwatch.triage.present import open_file
 from perfwatch.triage.roles.job import read_job
 from perfwatch.triage.waits.node import node_of, silence
 from perfwatch.triage.waits.workers import child
+from perfwatch_probes.readings import Descriptor, Frame, PolledFile, Process, ProcessEnded, Stack, Thread, Wait
 
 PAUSES = (Frame("Search.wait_for_slot", "/app/search.py", 22),)
 TALKS = (

@@ -1,8 +1,8 @@
 """How long a thread is in a state, as far as its samples tell."""
 
-from perfwatch.probes.readings import Frame, Stack
 from perfwatch.triage.history import Seen
 from perfwatch.triage.shares.profile import Profile
+from perfwatch_probes.readings import Frame, Stack
 
 WAITS, WORKS = "wait", "work"
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.probes.readings import Frame, GpuBinding, Process, SourceLine, Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
 from perfwatch.triage.words.frames import is_user, package_of, show, user_frame
+from perfwatch_probes.readings import Frame, GpuBinding, Process, SourceLine, Stack, Thread
 from tests.sessions import session
 
 PID = 700

@@ -2,8 +2,8 @@
 
 import pytest
 
-from perfwatch.probes.readings import Descriptor, Frame, SourceLine, Wait
 from perfwatch.triage.history import History
+from perfwatch_probes.readings import Descriptor, Frame, SourceLine, Wait
 from tests.triage.rank_looks import FIRST, MODULE, STOPPED, TRAIN, Frames, job, judged, looks, runs, stands, uses
 
 ASKS: Frames = (Frame("confirm", TRAIN, 24), Frame("save", TRAIN, 31), MODULE)

@@ -3,9 +3,9 @@
 import pytest
 from msgspec import structs
 
-from perfwatch.probes.nccl_report import parse as parse_report
 from perfwatch.triage.ranks.collectives import growing, standings
 from perfwatch.triage.ranks.waitgraph import wait_graph
+from perfwatch_probes.nccl_report import parse as parse_report
 from tests.triage.group_looks import PIDS, RECORDED, case, report
 
 OPERATIONS = {

@@ -2,10 +2,10 @@
 
 import pytest
 
-from perfwatch.probes.readings import Stack, Thread
 from perfwatch.triage.case import Case
 from perfwatch.triage.rules import stopped
 from perfwatch.triage.verdict import Finding
+from perfwatch_probes.readings import Stack, Thread
 from tests.sessions import session
 from tests.triage.rank_looks import FIRST, LOOK_SECONDS, STEP, STOPPED, job, looks
 

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from perfwatch.probes.readings import Frame
 from perfwatch.triage.history import History
 from perfwatch.triage.roles.job import read_job
+from perfwatch_probes.readings import Frame
 from tests.triage.rank_looks import (
     FIRST,
     FOR_EVER,

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfwatch.probes.readings import ProcessUsage, Reading, Thread, Traffic
+from perfwatch_probes.readings import ProcessUsage, Reading, Thread, Traffic
 from tests.triage.retold import retold
 
 RECORDINGS = Path(__file__).parent / "recordings"

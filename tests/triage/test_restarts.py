@@ -2,13 +2,13 @@
 
 import pytest
 
-from perfwatch.probes.readings import Process, ProcessEnded
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
 from perfwatch.triage.roles.restarts import SHORT_LIFE_SECONDS, Restarts, restarts, unproven
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.verdict import Finding
+from perfwatch_probes.readings import Process, ProcessEnded
 from tests.sessions import session
 
 SHELL, TORCHRUN = "bash sweep.sh", "python /env/bin/torchrun train.py"

@@ -2,10 +2,10 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame, SourceLine
 from perfwatch.triage.rules import evaluating, serial_loading
 from perfwatch.triage.shares.rollouts import in_environment
 from perfwatch.triage.verdict import Finding
+from perfwatch_probes.readings import Frame, SourceLine
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, TRAIN, Training
 
 WORLD = "/app/harbour.py"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame, SourceLine
+from perfwatch_probes.readings import Frame, SourceLine
 from tests.triage.rank_looks import FIRST, LIB, MODULE, STOPPED, TORCH, Frames, job, judged, runs
 
 LOADER = TORCH + "utils/data/dataloader.py"

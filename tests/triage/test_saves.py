@@ -2,9 +2,9 @@
 
 import pytest
 
-from perfwatch.probes.readings import FileGrowth, Frame, Wait
 from perfwatch.triage.rules import checkpointing, regressed, slow_checkpoint
 from perfwatch.triage.verdict import Finding
+from perfwatch_probes.readings import FileGrowth, Frame, Wait
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, TORCH, TRAIN, Training
 
 STEP = (FORWARD, BACKWARD, OPTIMIZER)

@@ -5,10 +5,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfwatch.probes.readings import Frame, Reading, SourceLine, Stack, Thread
 from perfwatch.recording import load
 from perfwatch.triage.words.frames import is_user, tags_of
 from perfwatch.triage.words.vocabulary import VOCABULARY
+from perfwatch_probes.readings import Frame, Reading, SourceLine, Stack, Thread
 from tests.triage.retold import retold
 
 RECORDINGS = Path(__file__).parent / "recordings"

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.probes.readings import PolledFile, Socket, Wait
 from perfwatch.recording import load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.waits.sending import gives, untaken
+from perfwatch_probes.readings import PolledFile, Socket, Wait
 
 CASE = Path(__file__).parent / "recordings" / "stalled_collective" / "fires" / "collector_that_reads_no_more"
 COLLECTOR = "127.0.0.1:9831"

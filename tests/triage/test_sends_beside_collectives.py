@@ -3,13 +3,13 @@
 import signal
 from typing import Any
 
-from perfwatch.probes.flight_record import parse
-from perfwatch.probes.readings import Process, ProcessEnded, RecordedGroup
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
 from perfwatch.triage.ranks.collectives import standings
 from perfwatch.triage.ranks.waitgraph import wait_graph
+from perfwatch_probes.flight_record import parse
+from perfwatch_probes.readings import Process, ProcessEnded, RecordedGroup
 from tests.probes.flight_dumps import call, written
 from tests.sessions import session
 from tests.triage.group_looks import PIDS, case

@@ -2,11 +2,11 @@
 
 import pytest
 
-from perfwatch.probes.readings import Descriptor, Frame, Process, ProcessUsage, Socket, Stack, Thread, Wait
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
 from perfwatch.triage.verdict import Verdict
+from perfwatch_probes.readings import Descriptor, Frame, Process, ProcessUsage, Socket, Stack, Thread, Wait
 from tests.sessions import session
 
 PID, LOOP, UPLOADS, UPLOADER, EPOLL, CONNECTION = 700, 701, 750, 751, 6, 7

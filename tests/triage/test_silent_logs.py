@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from perfwatch.probes.readings import FileGrowth, Frame, SourceLine, Stack, Thread, Wait
 from perfwatch.triage.history import History
 from perfwatch.triage.verdict import Verdict
+from perfwatch_probes.readings import FileGrowth, Frame, SourceLine, Stack, Thread, Wait
 from tests.triage.rank_looks import FIRST, MODULE, TRAIN, Frames, job, judged, looks, uses
 
 POLLS: Frames = (Frame("wait_for_teacher", TRAIN, 24), MODULE)

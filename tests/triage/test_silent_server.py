@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from perfwatch.probes.readings import Reading, Thread, Wait
+from perfwatch_probes.readings import Reading, Thread, Wait
 from tests.triage.retold import retold
 
 CASE = Path(__file__).parent / "recordings" / "blocked_network" / "fires" / "server_of_its_own_that_polls"

@@ -2,10 +2,10 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame, Process, SourceLine, Stack, Steps
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from perfwatch.triage.shares.starving import for_training
+from perfwatch_probes.readings import Frame, Process, SourceLine, Stack, Steps
 from tests.sessions import session
 from tests.training import FORWARD, TRAIN, Training
 

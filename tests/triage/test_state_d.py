@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.probes.readings import Process, Reading, Thread
 from perfwatch.recording import load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.verdict import Verdict
+from perfwatch_probes.readings import Process, Reading, Thread
 
 CASE = Path(__file__).parent / "recordings" / "blocked_storage" / "lookalike" / "child_made_by_vfork"
 PARENT = load(CASE).session.root_pids[0]

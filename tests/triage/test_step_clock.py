@@ -6,13 +6,13 @@ import pytest
 from msgspec import structs
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.probes.readings import Frame, Stack, Steps
 from perfwatch.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.progress import step_clock
 from perfwatch.triage.patience import LONGEST_RECOVERED, temporal
 from perfwatch.triage.rules import straggling_rank
+from perfwatch_probes.readings import Frame, Stack, Steps
 from tests.training import BACKWARD, FORWARD, Training
 from tests.training import PID as PID_OF_TRAINING
 

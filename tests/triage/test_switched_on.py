@@ -2,8 +2,8 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame, GpuProcess
 from perfwatch.triage.verdict import Verdict
+from perfwatch_probes.readings import Frame, GpuProcess
 from tests.cards import UUID
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, TORCH, TRAIN, Training
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from perfwatch.probes.readings import Descriptor, Frame, PolledFile, Wait
 from perfwatch.triage.history import History
 from perfwatch.triage.waits.sending import is_typed_at
+from perfwatch_probes.readings import Descriptor, Frame, PolledFile, Wait
 from tests.triage.rank_looks import FIRST, MODULE, STOPPED, TRAIN, Frames, job, judged, looks, process, stands, uses
 
 READS: Frames = (Frame("readline", TRAIN, 29), Frame("command", TRAIN, 35), MODULE)

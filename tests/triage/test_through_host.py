@@ -8,12 +8,12 @@ import pytest
 from msgspec import structs
 
 from perfwatch.gauntlet.score import CONFIDENT
-from perfwatch.probes.readings import GpuActivity, Reading, Stack
 from perfwatch.recording import load
 from perfwatch.triage.cards.gpu import Regime
 from perfwatch.triage.history import History
 from perfwatch.triage.ranks.traffic import only_sends
 from perfwatch.triage.words.frames import tags
+from perfwatch_probes.readings import GpuActivity, Reading, Stack
 from tests.cards import UUID, h200
 from tests.triage.retold import retold
 

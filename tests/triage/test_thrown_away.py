@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame, SourceLine, Stack, Thread
+from perfwatch_probes.readings import Frame, SourceLine, Stack, Thread
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, TORCH, TRAIN, Training
 
 FEEDER = 740

@@ -6,7 +6,15 @@ import pytest
 from msgspec import structs
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.probes.readings import (
+from perfwatch.recording import load
+from perfwatch.triage.case import Case
+from perfwatch.triage.diagnose import diagnose
+from perfwatch.triage.history import History
+from perfwatch.triage.roles.job import Job, read_job
+from perfwatch.triage.roles.sights import GROUP_THREADS
+from perfwatch.triage.rules import straggling_rank
+from perfwatch.triage.words.frames import any_tag, tags
+from perfwatch_probes.readings import (
     Communicator,
     Frame,
     Process,
@@ -17,14 +25,6 @@ from perfwatch.probes.readings import (
     Steps,
     Thread,
 )
-from perfwatch.recording import load
-from perfwatch.triage.case import Case
-from perfwatch.triage.diagnose import diagnose
-from perfwatch.triage.history import History
-from perfwatch.triage.roles.job import Job, read_job
-from perfwatch.triage.roles.sights import GROUP_THREADS
-from perfwatch.triage.rules import straggling_rank
-from perfwatch.triage.words.frames import any_tag, tags
 from tests.training import BACKWARD, FORWARD
 from tests.triage import rank_looks as looks_at
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import msgspec
 
-from perfwatch.probes.readings import Communicator
 from perfwatch.recording import load
+from perfwatch_probes.readings import Communicator
 from tests.triage.retold import retold, same
 
 CASE = Path(__file__).parent / "recordings" / "wedged_collective" / "fires" / "wedged_collective-nccl-attached"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import msgspec
 
-from perfwatch.probes.readings import Descriptor, PolledFile, Process, Reading, Thread
 from perfwatch.recording import load
+from perfwatch_probes.readings import Descriptor, PolledFile, Process, Reading, Thread
 from tests.triage.retold import retold
 
 CASE = Path(__file__).parent / "recordings" / "blocked_pipe" / "fires" / "stderr_that_an_actor_does_not_read"

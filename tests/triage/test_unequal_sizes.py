@@ -5,9 +5,9 @@ from pathlib import Path
 
 import msgspec
 
-from perfwatch.probes.readings import Host, Network, ProbeCall, Traffic
 from perfwatch.recording import Record, Recording, load
 from perfwatch.triage.diagnose import diagnose
+from perfwatch_probes.readings import Host, Network, ProbeCall, Traffic
 
 RECORDING = Path(__file__).parent / "recordings" / "mismatched_collective" / "fires" / "sizes-sockets-four"
 AT = 9.0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame, SourceLine
+from perfwatch_probes.readings import Frame, SourceLine
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, TORCH, TRAIN, Training
 
 MAIN, WRITE = Frame("train", TRAIN, 60), Frame("evaluate", TRAIN, 50)

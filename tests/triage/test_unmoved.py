@@ -2,10 +2,10 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame, Reading, Stack, Steps
 from perfwatch.triage.case import Case
 from perfwatch.triage.ranks.collectives import standings
 from perfwatch.triage.ranks.waitgraph import wait_graph
+from perfwatch_probes.readings import Frame, Reading, Stack, Steps
 from tests.sessions import session
 from tests.triage.group_looks import PIDS, case, records, report
 

@@ -5,7 +5,13 @@ from pathlib import Path
 
 from msgspec import structs
 
-from perfwatch.probes.readings import (
+from perfwatch.recording import load
+from perfwatch.triage.case import Case
+from perfwatch.triage.diagnose import diagnose, judge
+from perfwatch.triage.history import History
+from perfwatch.triage.ranks.waitgraph import wait_graph
+from perfwatch.triage.verdict import Verdict
+from perfwatch_probes.readings import (
     Communicator,
     GpuActivity,
     GroupMember,
@@ -13,12 +19,6 @@ from perfwatch.probes.readings import (
     Process,
     Thread,
 )
-from perfwatch.recording import load
-from perfwatch.triage.case import Case
-from perfwatch.triage.diagnose import diagnose, judge
-from perfwatch.triage.history import History
-from perfwatch.triage.ranks.waitgraph import wait_graph
-from perfwatch.triage.verdict import Verdict
 from tests.triage.group_looks import PIDS, case, report
 
 

@@ -1,10 +1,10 @@
 """Where no process has torch loaded at the end of the look: that is what is said."""
 
-from perfwatch.probes.readings import Process
 from perfwatch.recording import Record
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
+from perfwatch_probes.readings import Process
 from tests.sessions import session
 
 

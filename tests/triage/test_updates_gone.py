@@ -2,10 +2,10 @@
 
 import pytest
 
-from perfwatch.probes.readings import Frame, SourceLine, Steps
 from perfwatch.triage.rules import skipping_steps
 from perfwatch.triage.shares.updating import beside_a_step
 from perfwatch.triage.verdict import Finding
+from perfwatch_probes.readings import Frame, SourceLine, Steps
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, TORCH, TRAIN, Training
 
 CLEARS = (Frame("Optimizer.zero_grad", f"{TORCH}/optim/optimizer.py", 1057), Frame("train", TRAIN, 16))

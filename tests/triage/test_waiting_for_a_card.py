@@ -2,7 +2,12 @@
 
 import pytest
 
-from perfwatch.probes.readings import (
+from perfwatch.triage.case import Case
+from perfwatch.triage.diagnose import judge
+from perfwatch.triage.rules import cpu_training
+from perfwatch.triage.verdict import Abstention, Verdict
+from perfwatch.triage.waits.devices import served
+from perfwatch_probes.readings import (
     Frame,
     GpuActivity,
     GpuBinding,
@@ -14,11 +19,6 @@ from perfwatch.probes.readings import (
     Traffic,
     Wait,
 )
-from perfwatch.triage.case import Case
-from perfwatch.triage.diagnose import judge
-from perfwatch.triage.rules import cpu_training
-from perfwatch.triage.verdict import Abstention, Verdict
-from perfwatch.triage.waits.devices import served
 from tests.cards import UUID, bound, history_until
 from tests.sessions import session
 from tests.training import BACKWARD, ENGINE, FORWARD, OPTIMIZER, PID, READS_LOSS, SLEEP, TORCH, Training

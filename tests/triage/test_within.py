@@ -3,9 +3,9 @@
 import pytest
 
 from perfwatch.gauntlet.score import CONFIDENT
-from perfwatch.probes.readings import Frame, SourceLine, Stack, Thread
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.loops import COUNTED_LOOP
+from perfwatch_probes.readings import Frame, SourceLine, Stack, Thread
 from tests.triage.rank_looks import BEGAN, FIRST, MODULE, STEP, STOPPED, TORCH, TRAIN, Frames, job, judged, looks, runs
 
 PATIENCE = 60.0

@@ -8,9 +8,9 @@ from msgspec import structs
 
 from perfwatch.gauntlet.recorded import blamed, cases, expected_of
 from perfwatch.gauntlet.score import CONFIDENT
-from perfwatch.probes.readings import Gpu, GpuActivity
 from perfwatch.recording import Recording, load
 from perfwatch.triage.diagnose import diagnose
+from perfwatch_probes.readings import Gpu, GpuActivity
 
 RECORDINGS = Path(__file__).parent / "recordings"
 WITH_A_CARD = [

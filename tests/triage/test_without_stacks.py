@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.probes.readings import ProbeCall, Reading, Thread, Wait
 from perfwatch.recording import load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.verdict import Verdict
+from perfwatch_probes.readings import ProbeCall, Reading, Thread, Wait
 
 CASE = Path(__file__).parent / "recordings" / "stuck_worker" / "fires" / "told_without_stacks"
 TRAINER, SLEEPER, IDLE = 28159, 28335, 28336

@@ -1,0 +1,75 @@
+"""Running one program of a capture: no shell, no terminal, its output kept up to a limit, dead at the deadline and with us."""
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+
+from perfwatch.errors import CaptureUnavailable
+from perfwatch_probes.external import Finished, reap
+from perfwatch_probes.sessions import keep_nice_value
+
+LONGEST_OUTPUT_BYTES = 32 * 2**20
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)
+GRACE_SECONDS = 0.5
+
+
+def run_program(
+    command: Sequence[str], deadline_seconds: float, environment: Mapping[str, str] | None = None
+) -> Finished:
+    """Run it and return how it ended; ``returncode`` is None when it was killed at the deadline.
+
+    A late one is killed with all that it started in its session: ncu and nsys are shell scripts around what works.
+    Raises CaptureUnavailable when it cannot be started.
+    """
+    began = time.monotonic()
+    parent = os.getpid()
+
+    def die_with_parent() -> None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+        keep_nice_value()
+
+    # Into files, not pipes: a child of its own that keeps a pipe open must not hold us.
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        try:
+            child = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                start_new_session=True,
+                preexec_fn=die_with_parent,
+                env=dict(environment) if environment is not None else None,
+                cwd="/",
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise CaptureUnavailable(f"{command[0]} could not be started: {error}") from error
+        cpu_seconds = reap(child, deadline_seconds, whole_group=False)  # nsys leaves its session at work
+        late = cpu_seconds is None
+        if late:
+            _kill(child.pid)
+            if reap(child, GRACE_SECONDS) is None:
+                child.returncode = -signal.SIGKILL  # unkillable: left behind
+        texts = []
+        for stream in (output, errors):
+            stream.seek(0)
+            texts.append(stream.read(LONGEST_OUTPUT_BYTES))
+    return Finished(
+        returncode=None if late else child.returncode,
+        output=texts[0],
+        errors=texts[1].decode(errors="replace"),
+        duration_seconds=time.monotonic() - began,
+        cpu_seconds=cpu_seconds or 0.0,
+    )
+
+
+def _kill(leader: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)

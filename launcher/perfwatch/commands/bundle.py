@@ -1,0 +1,47 @@
+"""``perfwatch bundle``: one redacted archive of a session."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def bundle(
+    session: Annotated[
+        str | None, typer.Argument(help="A session folder, or a folder of sessions; the newest one by default.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Where it goes; SESSION.tar.gz here by default.")
+    ] = None,
+) -> None:
+    """Make one redacted archive of a session.
+
+    It can be sent to someone: everything that looks like a secret is taken out once more. Whoever gets the archive
+    runs: perfwatch replay FILE.
+
+    \b
+    Examples:
+      perfwatch bundle                       the newest session of this machine
+      perfwatch bundle SESSION -o hang.tar.gz
+    """
+    import os
+
+    from perfwatch.errors import UsageError
+    from perfwatch.report.progress import bar
+    from perfwatch.report.saving import whole
+    from perfwatch.storing import archive
+    from perfwatch.storing.finding import find_session
+    from perfwatch_probes.deadline import KillableChild
+
+    folder = find_session(session, os.environ, KillableChild())
+    target = output or Path(f"{folder.name}.tar.gz")
+    if os.path.exists(target):  # not where we may not look: writing says so
+        raise UsageError(f"{target} exists already", "give another name: -o FILE")
+    with whole(target) as file, bar(sys.stderr, "bundling") as progress:
+        bundled = archive.bundle(folder, file, progress)
+    for name in bundled.left_out:
+        typer.echo(f"left out: {name} (not a file of the recording)", err=True)
+    if bundled.dropped_lines:
+        typer.echo(f"left out: {bundled.dropped_lines} damaged lines", err=True)
+    typer.echo(str(target))

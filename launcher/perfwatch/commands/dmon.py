@@ -1,0 +1,90 @@
+"""``perfwatch dmon``: the GPUs, one row per card and interval, with the ranks and steps of the jobs beside them."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+FULL_BELOW_SECONDS = 10.0  # longer rows are filled by what the sampler looks at anyway, at a tenth of the cost
+
+
+def dmon(
+    gpus: Annotated[str | None, typer.Option("--gpus", "-i", metavar="0,1", help="Only these cards.")] = None,
+    select: Annotated[
+        str,
+        typer.Option(
+            "--select", "-s", metavar="LETTERS",
+            help="Columns: p power, u utilisation, g units (GPM), c clocks, v violations, m memory, e errors, t traffic,"
+            " j jobs; a capital adds details.",
+        ),
+    ] = "",
+    gpm_metrics: Annotated[
+        str | None,
+        typer.Option(
+            "--gpm-metrics", metavar="30,62-65,dfma_tensor_util",
+            help="Further columns: any metric of NVML's nvmlGpmMetricId_t by number or name, as nvidia-smi dmon takes them"
+            " (Hopper and newer).",
+        ),
+    ] = None,
+    interval: Annotated[
+        float, typer.Option("--interval", "-d", metavar="SECONDS", min=0.2, help="Seconds from row to row.")
+    ] = 1.0,
+    count: Annotated[int | None, typer.Option("--count", "-c", metavar="N", min=1, help="Stop after N intervals.")] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="Every column, comma-separated, with one heading.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object for each card and interval.")] = False,
+) -> None:  # fmt: skip
+    """Show what the GPUs do.
+
+    One row per card and interval, as nvidia-smi dmon has them; averages of up to ten looks a second (of eight cards four, of
+    intervals of ten seconds and longer one), and beside them the ranks on each card with their steps (steps are known of
+    jobs that perfwatch run has started).
+
+    \b
+    Examples:
+      perfwatch dmon
+      perfwatch dmon -s pUcvMet -d 5    what nvidia-smi dmon -s pucvmet shows
+      perfwatch dmon --gpm-metrics 30-37,62-97    each decoder, each NVLink
+      perfwatch dmon --csv --count 60 > gpus.csv
+      perfwatch dmon --json | jq '{gpu, graphics, tensor}'
+    """
+    from perfwatch.errors import UsageError
+    from perfwatch.linux import volunteer_for_the_oom_killer
+    from perfwatch.monitoring import Monitor
+    from perfwatch.report.monitor import GROUPS, further
+    from perfwatch.report.monitor_stream import MonitorStream
+    from perfwatch.watching.leaving import Leaving
+    from perfwatch_probes.deadline import KillableChild
+    from perfwatch_probes.filesystem import Filesystem
+    from perfwatch_probes.gpu import GpuProbe
+    from perfwatch_probes.nvml_metrics import MOST, chosen
+
+    if csv and json:
+        raise UsageError("--csv and --json exclude each other", "perfwatch dmon --json")
+    unknown = set(select.lower()) - set(GROUPS)
+    if unknown:
+        listed = "\n".join(f"{letter}  {what}" for letter, what in GROUPS.items())
+        raise UsageError(f"--select has no column group {''.join(sorted(unknown))!r}", listed)
+    try:
+        wanted = None if gpus is None else {int(one) for one in gpus.split(",")}
+    except ValueError:
+        raise UsageError(f"--gpus {gpus!r} is not a list of numbers", "perfwatch dmon --gpus 0,1") from None
+
+    try:
+        others = chosen(gpm_metrics) if gpm_metrics else {}
+    except ValueError as word:
+        raise UsageError(
+            f"--gpm-metrics: NVML has no metric {str(word)!r}", "numbers from 1, or names: sm_util"
+        ) from None
+    if len(others) > MOST:
+        raise UsageError(f"--gpm-metrics: {len(others)} metrics, and a driver answers {MOST} at once", "name fewer")
+
+    volunteer_for_the_oom_killer()
+    filesystem, child, probe = Filesystem(), KillableChild(), GpuProbe(others=others)
+    monitor = Monitor(probe, filesystem, child, full=interval < FULL_BELOW_SECONDS)
+    stream = MonitorStream(sys.stdout, "csv" if csv else "json" if json else "text", select, wanted, further(others))
+    try:
+        with Leaving() as leaving:
+            stream.run(monitor, leaving.wait, interval, count, sys.stderr)
+    finally:
+        probe.close()
+        child.close()

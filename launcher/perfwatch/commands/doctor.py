@@ -1,0 +1,53 @@
+"""``perfwatch doctor``: what can be observed here, what cannot, and the exact fix."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+
+def doctor(
+    pid: Annotated[int | None, typer.Argument(min=1, help="Look at this process of a job too.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")] = False,
+) -> None:
+    """Say what can be observed here.
+
+    On this machine, and of one job: armed, possible or denied, with the exact fix for each denial.
+
+    \b
+    Examples:
+      perfwatch doctor             this machine and this user
+      perfwatch doctor 4711        and this job
+    """
+    import os
+
+    from perfwatch.captures.running import run_program
+    from perfwatch.checkups.checkup import SCHEMA, examine_machine
+    from perfwatch.checkups.checkup_gpu import GpuCheckup
+    from perfwatch.checkups.checkup_job import examine_job
+    from perfwatch.checkups.checkup_profilers import examine_profilers
+    from perfwatch_probes.deadline import KillableChild
+    from perfwatch_probes.filesystem import Filesystem
+    from perfwatch_probes.gpu import GpuProbe
+
+    child, filesystem = KillableChild(), Filesystem()
+    gpus = GpuCheckup(GpuProbe())
+    machine = [
+        *examine_machine(filesystem, child, os.environ),
+        *gpus.examine(),
+        *examine_profilers(os.environ, run_program),
+    ]
+    job = [] if pid is None else examine_job(filesystem, pid, child, gpus)
+    if json:
+        import msgspec
+
+        print(msgspec.json.encode({"schema": SCHEMA, "machine": machine, "pid": pid, "job": job}).decode())
+        return
+    from perfwatch.report.checkup import CheckupReport
+    from perfwatch.report.console import console
+
+    output = console(sys.stdout)
+    output.print(CheckupReport("this machine", machine))
+    if job:
+        output.print()
+        output.print(CheckupReport(f"process {pid}", job))

@@ -1,0 +1,80 @@
+"""``perfwatch replay``: judge a recorded session again."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from perfwatch.gate import Hidden, Layers, MinMfu, Model, Params, Sequence, TokensPerStep, checked, gated, told
+
+
+def replay(
+    session: Annotated[
+        str | None, typer.Argument(help="A session, a folder of sessions, or an archive; the newest one by default.")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Judge at this moment: seconds since the start, or ISO 8601.")
+    ] = None,
+    final: Annotated[bool, typer.Option("--final", help="Judge at the very end, when the job may be gone.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")] = False,
+    params: Params = None,
+    tokens_per_step: TokensPerStep = None,
+    layers: Layers = None,
+    hidden: Hidden = None,
+    sequence: Sequence = None,
+    min_mfu: MinMfu = None,
+) -> None:
+    """Judge a recorded session again.
+
+    Here or on another machine, now or in a year. Prints the last verdict that was made while the job lived, and how
+    the job ended; the end first where it crashed or was killed and was neither hung nor slow before, and where nothing
+    could be said before. The exit code tells the state: 0 healthy, 10 busy, 20 slow, 30 hung, 40 finished, 41 crashed
+    or killed, 50 inconclusive, 60 below --min-mfu.
+
+    \b
+    Examples:
+      perfwatch replay                     the newest session of this machine
+      perfwatch replay SESSION --at 120    what was known after two minutes
+      perfwatch replay SESSION --final --json
+      perfwatch replay SESSION --params 8e9 --tokens-per-step 4e6 --min-mfu 35
+    """
+    import os
+    from dataclasses import replace
+    from pathlib import Path
+
+    from perfwatch.errors import UsageError
+    from perfwatch.recording import load
+    from perfwatch.report.json import as_json
+    from perfwatch.report.moment import last_alive, parse_moment, told_first
+    from perfwatch.report.replay import ReplayReport
+    from perfwatch.storing import archive
+    from perfwatch.storing.finding import find_session
+    from perfwatch.triage.diagnose import diagnose
+    from perfwatch.triage.fleet.fleet_recording import MODE, judge_recorded
+    from perfwatch_probes.deadline import KillableChild
+
+    if at is not None and final:
+        raise UsageError("--at and --final name two moments", "give one of them")
+    model = checked(Model(params, tokens_per_step, layers, hidden, sequence), min_mfu, recorded=True)
+    folder: Path = find_session(session, os.environ, KillableChild())
+    with archive.opened(folder) as opened:
+        recording = told(load(opened), model)
+    judge = judge_recorded if recording.session.mode == MODE else diagnose
+
+    def judged(moment: float) -> ReplayReport:
+        return ReplayReport(folder, recording, moment, judge(recording.until(moment), moment))
+
+    moment = recording.end if final else None if at is None else parse_moment(at, recording)
+    if moment is None and min_mfu is not None:
+        moment = last_alive(recording)  # the gate is about the run, not about when something was first said of it
+    shown, lived = told_first(recording, judged) if moment is None else (judged(moment), None)
+    if json:
+        print(as_json(shown.verdict))
+    else:
+        from perfwatch.report.console import console
+
+        console(sys.stdout).print(replace(shown, lived=lived))
+    code, said = gated(shown.verdict, min_mfu)
+    if said:
+        print(f"perfwatch: {said}", file=sys.stderr)
+    raise typer.Exit(code)

@@ -1,0 +1,65 @@
+"""``perfwatch top``: a job live on a screen."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+BEGINNING_SECONDS = 15.0  # what a watch that has just begun takes to say how a healthy or slow job is
+
+
+def top(
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[SESSION|PID]", help="A recording, or any process of a job; the newest recording by default."
+        ),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Show one screen and leave, as into a pipe.")] = False,
+) -> None:
+    """Show a job live.
+
+    The verdict and the patience of a suspicion, the steps, what each GPU really does, the ranks and workers with their
+    present line, and the pressure on the machine. A recording is followed and never touched; a job that nobody watches
+    is watched for as long as the screen is open.
+
+    \b
+    Examples:
+      perfwatch top                     the newest recording of this machine
+      perfwatch top 4242                the job of this process
+      perfwatch top SESSION --once | head -20
+    """
+    import contextlib
+    import os
+    from pathlib import Path
+
+    from perfwatch.control import find_watcher, watching
+    from perfwatch.report.console import console
+    from perfwatch.screen.asking import session_of
+    from perfwatch.screen.errands import Errands, mine
+    from perfwatch.screen.keyboard import Keyboard
+    from perfwatch.screen.started_watch import StartedWatch
+    from perfwatch.screen.viewing import Viewer
+    from perfwatch.storing.finding import find_session
+    from perfwatch.storing.follow import Follower
+    from perfwatch_probes.deadline import KillableChild
+
+    with contextlib.ExitStack() as stack:
+        control: Path | None = None
+        begun = False
+        if target is not None and target.isdecimal() and not Path(target).exists():
+            control = find_watcher(int(target))
+            session = None if control is None else session_of(control)
+            begun = session is None
+            folder = Path(session) if session else stack.enter_context(StartedWatch(int(target))).folder
+        else:
+            folder = find_session(target, os.environ, KillableChild())
+            control = watching(folder)
+        reason = "nobody watches this job any more: perfwatch capture KIND PID"
+        errands = Errands(control if mine(folder) else None, reason if mine(folder) else "not your session: read-only")
+        viewer = Viewer(Follower(folder), console(sys.stdout), errands)
+        if once or not sys.stdout.isatty():
+            console(sys.stdout).print(viewer.once(BEGINNING_SECONDS if begun else 0.0), end="")
+            return
+        with Keyboard() as keyboard:
+            viewer.run(keyboard)

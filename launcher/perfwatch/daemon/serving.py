@@ -1,0 +1,143 @@
+"""The process of ``perfwatch daemon``: makes the node from what the user asked for, and turns it until told to leave."""
+
+import fcntl
+import os
+import pwd
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+from perfwatch.daemon.node import MOST_WATCHED, Node
+from perfwatch.daemon.scanner import Scanner
+from perfwatch.daemon.sharing import share
+from perfwatch.daemon.slurm_job import SlurmJob
+from perfwatch.daemon.ward import Terms
+from perfwatch.errors import SessionUnwritable, UsageError
+from perfwatch.linux import volunteer_for_the_oom_killer
+from perfwatch.outlets.outlets import open_metrics, open_notifier
+from perfwatch.outlets.wanted import Wanted
+from perfwatch.recording import BUDGET_BYTES
+from perfwatch.session import choose_home
+from perfwatch.watching.leaving import Leaving
+from perfwatch.watching.oneshot import say
+from perfwatch_probes.deadline import Caller, KillableChild
+from perfwatch_probes.filesystem import Filesystem
+from perfwatch_probes.probe import Unavailable
+
+LOCK = ".daemon"
+SHARE_SECONDS, SHARE_DEADLINE_SECONDS = 2.0, 10.0
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the user asked for.
+
+    Attributes:
+        uid: only this user's jobs.
+        slurm_job_id: only what belongs to this job of Slurm.
+        reader_uid: this user may read the recordings.
+    """
+
+    directory: Path | None = None
+    budget_gib: float = 4.0
+    patience_seconds: float = 60.0
+    every_seconds: float = 5.0
+    uid: int | None = None
+    slurm_job_id: int | None = None
+    reader_uid: int | None = None
+
+
+def uid_of(user: str | None, option: str = "--user") -> int | None:
+    """The number of a user, by name or number.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    if user is None or user.isdecimal():
+        return None if user is None else int(user)
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        raise UsageError(
+            f"{option} {user}: there is no such user on this machine", "give a name or a number, see: id NAME"
+        ) from None
+
+
+def serve(wishes: Wishes, outlets: Wanted, log: IO[str]) -> None:
+    """Watch this machine until SIGTERM or Ctrl-C.
+
+    Raises:
+        SessionUnwritable: no local disk takes recordings.
+        UsageError: another daemon records there.
+    """
+    volunteer_for_the_oom_killer()
+    tell = partial(say, log)
+    budget = round(wishes.budget_gib * 2**30)
+    child = KillableChild()
+    with Leaving() as leaving:
+        home = choose_home(wishes.directory, os.environ, child)
+        lock = _locked(home)
+        # So many at once that all of them full are still within the budget.
+        each = min(BUDGET_BYTES, budget // MOST_WATCHED)
+        terms = Terms(home, each, wishes.patience_seconds, outlets.metrics is not None, outlets.url is not None)
+        metrics, notifier = open_metrics(outlets, tell), open_notifier(outlets, tell)
+        slurm_job = None if wishes.slurm_job_id is None else SlurmJob(wishes.slurm_job_id, wishes.uid)
+        scanner = Scanner(Filesystem(), KillableChild(), time.monotonic, wishes.uid, slurm_job)
+        sharing = _Sharing(home, wishes.reader_uid, child, tell)
+        node = Node(scanner, terms, budget, child, tell, metrics, notifier)
+        what = "this machine" if slurm_job is None else f"Slurm job {slurm_job.job_id}"
+        tell(f"watching {what}; recordings go to {home}")
+        try:
+            sharing.turn()
+            while not leaving.wait(node.turn(wishes.every_seconds)):
+                sharing.turn()
+        finally:
+            node.leave()
+            sharing.turn(last=True)
+            os.close(lock)
+        tell("asked to leave: the recordings are complete, the jobs go on")
+
+
+class _Sharing:
+    """Keeps the recordings readable for one user while they grow, in the child that may wait for a disk."""
+
+    def __init__(self, home: Path, uid: int | None, child: Caller, tell: Callable[[str], None]) -> None:
+        self._home, self._uid, self._child, self._tell = home, uid, child, tell
+        self._due, self._failure = 0.0, ""
+
+    def turn(self, last: bool = False) -> None:
+        """Do it if it is due, or for the last time."""
+        if self._uid is None or (time.monotonic() < self._due and not last):
+            return
+        self._due = time.monotonic() + SHARE_SECONDS
+        try:
+            self._child.call(share, str(self._home), self._uid, deadline_seconds=SHARE_DEADLINE_SECONDS)
+        except (Unavailable, OSError) as error:
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            failure = f"uid {self._uid} cannot be allowed to read the recordings in {self._home}: {why}"
+            if failure != self._failure:
+                self._failure = failure
+                self._tell(f"{failure}; put them on a file system with access control lists: --directory DIR")
+
+
+def _locked(home: Path) -> int:
+    """Hold the folder for as long as we live."""
+    try:
+        descriptor = os.open(home / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise SessionUnwritable(
+            f"recordings have no place to go ({home}: {error.strerror})",
+            "name a folder with some room: --directory DIR",
+        ) from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise UsageError(
+            f"another perfwatch daemon records in {home}",
+            "it watches this machine already; or give another --directory DIR",
+        ) from None
+    return descriptor

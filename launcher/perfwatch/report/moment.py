@@ -1,0 +1,109 @@
+"""Which moment of a recording is meant: the last living one, the end where that is the story, or what the user typed."""
+
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Protocol, TypeVar
+
+from perfwatch.errors import UsageError
+from perfwatch.recording import Recording
+from perfwatch.triage.verdict import Verdict
+from perfwatch_probes.readings import ProcessEnded
+
+PRINTED_SECONDS = 0.999  # that a printed time may lie before what it tells of
+EXPLAINS_THE_END = ("hung", "slow")  # states of a living job after which its end is no news
+
+
+class Judged(Protocol):
+    """A recording judged at one moment."""
+
+    @property
+    def verdict(self) -> Verdict: ...  # noqa: D102
+
+
+J = TypeVar("J", bound=Judged)
+
+
+def told_first(recording: Recording, judged: Callable[[float], J]) -> tuple[J, Verdict | None]:
+    """What is told of a recording, and what is told beside it, if anything.
+
+    The last verdict on the living job; but where the job then crashed or was killed and that verdict does not say why, its end,
+    and that verdict beside it. A job that ended well before anything could be said of it has ended well.
+
+    Args:
+        recording: all of it.
+        judged: judges it so many seconds after its start.
+    """
+    living = judged(last_living_moment(recording))
+    if living.verdict.state in EXPLAINS_THE_END or _ended(recording) is None:
+        return living, None
+    end = judged(recording.end)
+    ended_well = end.verdict.cause == "finished"
+    unknown = living.verdict.state == "inconclusive" and living.verdict.suspect is None
+    if end.verdict.state != "gone" or (ended_well and not unknown):
+        return living, None
+    return end, None if ended_well or living.verdict.state == "gone" else living.verdict
+
+
+def last_living_moment(recording: Recording) -> float:
+    """When the last verdict on the living job was made; the last moment before the end where none was, or none still
+    held.
+
+    In seconds since the session began.
+    """
+    verdict_at = None
+    for event in recording.events:
+        if event.kind == "verdict" and (event.verdict is None or event.verdict.state != "gone"):
+            verdict_at = event.at
+        elif event.kind == "retraction":
+            verdict_at = None
+    return last_alive(recording) if verdict_at is None else verdict_at
+
+
+def last_alive(recording: Recording) -> float:
+    """The last moment before the job's end, or that there is, in seconds since the session began."""
+    ended = _ended(recording)
+    if ended is None:
+        return recording.end
+    return max((record.at for record in recording.records if record.at < ended), default=ended)
+
+
+def _ended(recording: Recording) -> float | None:
+    """When the job was first seen to be gone."""
+    outcomes = [event.at for event in recording.events if event.kind == "outcome"]
+    deaths = [
+        record.at
+        for record in recording.records
+        if isinstance(record.reading, ProcessEnded) and record.reading.pid in recording.session.root_pids
+    ]
+    return min(outcomes + deaths, default=None)
+
+
+def parse_moment(text: str, recording: Recording) -> float:
+    """Seconds since the session began, from seconds or from an ISO 8601 time (UTC unless it says otherwise).
+
+    Times are printed in whole seconds: one without a fraction means all of its second, so that what was told in it is known.
+
+    Raises:
+        UsageError: neither of the two, or outside the recording.
+    """
+    created = recording.session.created
+    try:
+        at = float(text)
+    except ValueError:
+        try:
+            moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        except ValueError:
+            raise UsageError(
+                f"--at {text!r} is not a time",
+                "use seconds since the start (--at 120) or ISO 8601 (--at 2026-11-20T11:51:24Z)",
+            ) from None
+        at = (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp() - created
+        if "." not in text and -1 < at <= recording.end:
+            at = max(0.0, min(at + PRINTED_SECONDS, recording.end))
+    if not 0 <= at <= recording.end + 1:
+        first, last = (datetime.fromtimestamp(created + moment, timezone.utc) for moment in (0, recording.end))
+        raise UsageError(
+            f"--at {text} is outside the recording",
+            f"it covers 0 to {recording.end:.1f} s ({first:%Y-%m-%dT%H:%M:%SZ} to {last:%Y-%m-%dT%H:%M:%SZ})",
+        )
+    return at

@@ -1,0 +1,68 @@
+"""Lines of a session's files, within what a whole session may have: everything that is read counts, what is passed over included.
+
+The author of a session may be anybody. A file with a hole has any length and takes no room on a disk, and one line of a few
+megabytes may hold a million objects.
+"""
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from perfwatch.errors import SessionUnreadable
+from perfwatch_probes import bounds
+
+LONGEST_LINE_BYTES = 4 * 2**20  # a stack of a thousand frames is 0.1 MB; more is not ours
+
+
+class Room:
+    """What is left of the bytes, lines and values that a session may have.
+
+    Args:
+        path: the session, for the message.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._bytes, self._lines, self._values = bounds.SESSION_BYTES, bounds.MOST_RECORDS, bounds.MOST_VALUES
+
+    def take(self, size: int) -> None:
+        """Count bytes that are read, or will be. Raises SessionUnreadable where there are more than in any session."""
+        self._bytes -= size
+        if self._bytes < 0:
+            self._refuse(f"{bounds.SESSION_BYTES >> 20} MiB")
+
+    def take_line(self, line: bytes) -> None:
+        """Count a line that will be parsed. Raises as ``take`` does."""
+        self._lines -= 1
+        self._values -= bounds.most_values(line)
+        if self._lines < 0:
+            self._refuse(f"{bounds.MOST_RECORDS} lines")
+        if self._values < 0:
+            self._refuse(f"{bounds.MOST_VALUES} values")
+
+    def _refuse(self, most: str) -> None:
+        raise SessionUnreadable(
+            f"{self._path} is damaged: it holds more than {most}, which no session has",
+            "perfwatch bundle SESSION, on the machine where it was recorded, makes a copy to read elsewhere",
+        )
+
+
+def session_lines(path: Path, room: Room, longest: int = LONGEST_LINE_BYTES) -> Iterator[bytes]:
+    """Lines of a regular file; an over-long one comes cut, and so as damaged.
+
+    Raises:
+        OSError: a FIFO, a link, or a file that is not there.
+        SessionUnreadable: there is no room left.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(22, "not a regular file", str(path))
+        while line := file.readline(longest):
+            room.take(len(line))
+            room.take_line(line)
+            yield line
+            while len(line) >= longest and not line.endswith(b"\n"):
+                line = file.readline(longest)
+                room.take(len(line))

@@ -1,0 +1,280 @@
+"""``diagnose(recording, at)``: the one pure function from a recording to a verdict. Live and offline, it is the same."""
+
+import re
+from collections.abc import Sequence
+from datetime import datetime, timezone
+
+import msgspec
+
+from perfwatch.recording import Recording
+from perfwatch.triage.cards.efficiency import efficiency
+from perfwatch.triage.case import Case
+from perfwatch.triage.contradicted import uncontradicted
+from perfwatch.triage.hang import silent_seconds, who
+from perfwatch.triage.history import History
+from perfwatch.triage.moving.measured import measured_by
+from perfwatch.triage.moving.motion import moves
+from perfwatch.triage.moving.working import goes_on
+from perfwatch.triage.patience import temporal, wakes_soon
+from perfwatch.triage.ranks.absence import in_collective
+from perfwatch.triage.ranks.lateness import who_train
+from perfwatch.triage.roles.restarts import unproven
+from perfwatch.triage.rule import Rule
+from perfwatch.triage.rules import RULES
+from perfwatch.triage.shares.beginning import NOT_BY_SHARES, beginning
+from perfwatch.triage.shares.traced import sharpened
+from perfwatch.triage.verdict import (
+    Abstention,
+    Alternative,
+    Coverage,
+    Efficiency,
+    Finding,
+    Missing,
+    ObserverCost,
+    Suspect,
+    Timeline,
+    Verdict,
+)
+from perfwatch.triage.waits.node import doing
+from perfwatch_probes.readings import Stack
+
+DOUBTFUL, CLEAR = 0.7, 0.9
+SURE = 0.6  # a finding below this is a suspicion, not a verdict
+SUSPECTED = 0.5  # of a finding's confidence that a mere suspicion of it has
+SHOWN = 4
+SHOWN_LINKS = 12
+RANK = re.compile(r"\branks?\b(?!\.)")  # the word, and not the name of a file
+DUMP = re.compile(r"py-spy dump .*--pid (\d+)$")
+UNNAMED = "unknown"  # in place of a cause, where none can be told
+UNEXPLAINED = 0.3  # confidence of a hang without a name: half of what the least sure verdict needs
+STANDS_SECONDS = 2.0  # longer than the waits within a healthy step, shorter than any patience
+MOVING = ("slow", "healthy")  # states that a job which may be hung cannot be called yet
+
+
+def diagnose(recording: Recording, at: float | None = None, rules: Sequence[Rule] = RULES) -> Verdict:
+    """Judge the job as it was known ``at`` seconds after the session began (default: at its end)."""
+    history = History(recording.records, recording.end if at is None else at)
+    return judge(Case(history, recording.session, recording.events), rules)
+
+
+def judge(case: Case, rules: Sequence[Rule] = RULES) -> Verdict:
+    """Ask the rules in the catalogue's order, which is their precedence.
+
+    The first sure finding names the cause (of slow ones, the one that explains most of the time), the others are kept beside
+    it. A rule that fails is recorded as missing and does not stop the others.
+    """
+    findings: list[Finding] = []
+    missing: list[Missing] = list(case.missing)
+    for rule in rules:
+        try:
+            outcome = rule.judge(case)
+            if isinstance(outcome, Finding):
+                outcome = _of_rank(case, sharpened(case, outcome))
+                outcome = msgspec.structs.replace(outcome, next=_possible(case, outcome.next))
+        except Exception as error:  # a broken rule must not silence the sound ones
+            missing.append(
+                Missing(witness=f"rule {rule.CAUSE.name}", reason=f"failed: {type(error).__name__}: {error}")
+            )
+            continue
+        if isinstance(outcome, Finding):
+            findings.append(outcome)
+        elif isinstance(outcome, Abstention):
+            missing.extend(outcome.missing)
+    if measured_by(case):
+        findings = [one for one in findings if one.state == "gone"]
+    slow = [one for one in findings if one.state == "slow" and one.cause not in NOT_BY_SHARES]
+    if slow and beginning(case):  # a start is slow by nature: nobody knows yet
+        findings = [one for one in findings if one.state not in MOVING or one.cause in NOT_BY_SHARES]
+    if unproven(case):  # well it may be, and end as the last one did
+        findings = [one for one in findings if one.state != "healthy"]
+    return _verdict(case, findings, tuple(dict.fromkeys(missing)))
+
+
+def _of_rank(case: Case, finding: Finding) -> Finding:
+    """A finding about one rank among several says in its summary which one that is."""
+    blamed = {one.rank for one in finding.culprits}
+    rank = next(iter(blamed), None)
+    if len(case.job.ranks) < 2 or len(blamed) > 1 or rank is None or RANK.search(finding.summary):
+        return finding
+    return msgspec.structs.replace(finding, summary=f"rank {rank}: {finding.summary}")
+
+
+def _possible(case: Case, actions: tuple[str, ...]) -> tuple[str, ...]:
+    """What to do next, where py-spy cannot read a process: what would let it, in place of the dump that would fail."""
+    lacking = case.lacks("stacks")
+    if lacking is None:
+        return actions
+    dumps = [(one, DUMP.match(one)) for one in actions]
+    return tuple(
+        one if dump is None or case.history.of(Stack, int(dump[1])) else lacking.advice or f"perfwatch doctor {dump[1]}"
+        for one, dump in dumps
+    )
+
+
+def _verdict(case: Case, findings: list[Finding], missing: tuple[Missing, ...]) -> Verdict:
+    waiting = [f for f in findings if f.decides_in_seconds > 0]
+    sure = [f for f in findings if f.confidence >= SURE and f.decides_in_seconds <= 0]
+    chosen = _choose(uncontradicted(case, sure))
+    suspected = waiting or [f for f in findings if f.state == "hung" and f.confidence < SURE]
+    if chosen is None or (chosen.state in MOVING and (suspected or _stands(case))):
+        return _inconclusive(case, findings, suspected, missing)
+    others = [f for f in findings if f is not chosen]
+    also = tuple(
+        Alternative(cause=f.cause, refuted_by=f"also seen ({f.confidence:.0%}), but {chosen.cause} explains it first")
+        for f in others
+        if f.state == chosen.state
+    )
+    seen_too = {one.cause for one in also}  # what was seen as well is not refuted
+    refuted = tuple(one for one in chosen.alternatives if one.cause not in seen_too)
+    onset = None if chosen.silent_seconds is None else _clock(case, case.at - chosen.silent_seconds)
+    return msgspec.structs.replace(
+        _resting_on(case, chosen, missing),
+        efficiency=_efficiency(case) if chosen.state in MOVING else None,
+        state=chosen.state,
+        cause=chosen.cause,
+        confidence=chosen.confidence,
+        summary=chosen.summary,
+        onset=onset,
+        alternatives=(refuted + also)[:SHOWN],
+        findings=tuple(others[:SHOWN]),
+    )
+
+
+def _efficiency(case: Case) -> Efficiency | None:
+    figures = efficiency(case)
+    return figures if figures.cards or figures.model is not None else None
+
+
+def _choose(sure: list[Finding]) -> Finding | None:
+    """The first; but a slow run can be slow for several reasons at once, and the largest is named.
+
+    What is busy for want of a better name gives way to a slow cause that is clear.
+    """
+    if not sure:
+        return None
+    clear = any(one.state == "slow" and one.confidence >= CLEAR for one in sure)
+    if sure[0].state != "slow" and not (sure[0].state == "busy" and sure[0].confidence < DOUBTFUL and clear):
+        return sure[0]
+    return max((f for f in sure if f.state == "slow"), key=lambda f: f.lost_share or 0.0)
+
+
+def _stands(case: Case) -> bool:
+    """Whether some rank just stopped moving: too short for a hang, too long to be called slow or healthy.
+
+    One that waits beside others that train on has another part.
+    """
+    for rank in who_train(case):
+        chain = case.chains[rank.pid]
+        rested = [node.motion.ran_ago_seconds or 0.0 for node in (chain.start, chain.end.node)]
+        recurs = moves(case.history, chain.start.pid, chain.start.tid).recurrent
+        if min(rested) >= STANDS_SECONDS and not wakes_soon(case, chain.end) and not recurs:
+            return True
+    return False
+
+
+def _inconclusive(
+    case: Case, findings: list[Finding], suspected: list[Finding], missing: tuple[Missing, ...]
+) -> Verdict:
+    """What is known when nothing is sure: the suspicion that is nearest to a verdict, if there is one."""
+    best = suspected[0] if suspected else max(findings, key=lambda f: f.confidence, default=None)
+    verdict = _resting_on(case, best, missing)
+    if best is None:
+        return _as_seen(case, verdict)
+    suspect = Suspect(
+        state=best.state,
+        cause=best.cause,
+        silent_seconds=best.silent_seconds or 0.0,
+        decides_in_seconds=best.decides_in_seconds,
+    )
+    return msgspec.structs.replace(
+        verdict,
+        confidence=round(best.confidence * SUSPECTED, 2),
+        summary=f"suspected: {best.summary}",
+        suspect=suspect,
+        findings=tuple(findings[:SHOWN]),
+    )
+
+
+def _as_seen(case: Case, verdict: Verdict) -> Verdict:
+    """Where things stand, when not even a suspicion can be named: somebody who knows the program may see more in it."""
+    if kind := measured_by(case):
+        measured = f"{kind} measures the job, which stands still for it: nothing else can be told meanwhile"
+        return msgspec.structs.replace(verdict, summary=measured)
+    here = [member.process for member in case.job.members.values()]
+    if here and all(one.torch_loaded is False for one in here):
+        names = ", ".join(f"{one.name} {one.pid}" for one in here[:SHOWN])
+        nothing = f"no training is seen: no process of this tree ({names}) has torch loaded"
+        return msgspec.structs.replace(verdict, summary=nothing, next=("perfwatch ps",))
+    seen = (one for one in case.chains.items() if one[1].end.node.stack is not None)
+    absent = (one for one in seen if not in_collective(case, one[1]))  # those in it wait for these, whatever they do
+    rank, chain = next(absent, next(iter(case.chains.items()), (0, None)))
+    if chain is None:
+        return verdict
+    suspect = _stuck_somehow(case)
+    return msgspec.structs.replace(
+        verdict,
+        confidence=0.0 if suspect is None else UNEXPLAINED,
+        suspect=suspect,
+        silent_seconds=None if suspect is None else suspect.silent_seconds,
+        summary=f"no cause can be named: {who(chain)} {doing(chain.awaited)} ({case.progress[rank].basis})",
+        wait_chain=tuple(link for one in case.chains.values() for link in one.links)[:SHOWN_LINKS],
+        next=_possible(
+            case,
+            (
+                *((unseen.advice,) if (unseen := case.lacks("ranks")) is not None and unseen.advice else ()),
+                f"py-spy dump --nonblocking --pid {chain.end.node.pid}",
+                f"perfwatch attach {rank} --watch",
+            ),
+        ),
+    )
+
+
+def _stuck_somehow(case: Case) -> Suspect | None:
+    """A hang without a name: no stack can be read, and the kernel remembers that no training thread ran for the whole patience."""
+    if case.lacks("stacks") is None or len(case.still_chains) < len(case.chains):
+        return None
+    if any(wakes_soon(case, chain.end) or goes_on(case, chain) for chain in case.still_chains):
+        return None
+    silent = min((silent_seconds(case, chain) for chain in case.still_chains), default=0.0)
+    if silent < temporal(case):
+        return None
+    return Suspect(state="hung", cause=UNNAMED, silent_seconds=round(silent, 1), decides_in_seconds=0.0)
+
+
+def _resting_on(case: Case, finding: Finding | None, missing: tuple[Missing, ...]) -> Verdict:
+    """An inconclusive verdict with everything that does not depend on how it is judged."""
+    counts = [p.steps.count for p in case.progress.values() if p.steps is not None]
+    spent = case.history.spent
+    return Verdict(
+        state="inconclusive",
+        cause=None,
+        confidence=0.0,
+        summary="what was seen does not suffice for a verdict",
+        owner=finding.owner if finding else "unknown",
+        at=_clock(case, case.at),
+        silent_seconds=finding.silent_seconds if finding else None,
+        last_step=max(counts, default=None),
+        coverage=Coverage(
+            ranks_seen=len(case.job.ranks), world_size=case.job.world_size or (len(case.job.ranks) or None)
+        ),
+        culprits=finding.culprits if finding else (),
+        wait_chain=finding.wait_chain if finding else (),
+        evidence=finding.evidence if finding else (),
+        missing=missing,
+        next=finding.next if finding else (),
+        timeline=Timeline(
+            suspected=next((round(e.at, 2) for e in case.events if e.kind == "suspicion"), None),
+            decided=round(case.at, 2),
+        ),
+        observer_cost=ObserverCost(
+            cpu_seconds=round(spent.cpu_seconds, 3),
+            stack_dumps=spent.stack_dumps,
+            target_paused_ms=round(1e3 * spent.target_paused_seconds, 1),
+        ),
+    )
+
+
+def _clock(case: Case, at: float) -> str:
+    """ISO 8601 in UTC."""
+    moment = datetime.fromtimestamp(case.session.created + at, tz=timezone.utc)
+    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")

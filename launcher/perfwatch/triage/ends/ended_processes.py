@@ -1,0 +1,170 @@
+"""Processes that have ended while somebody waits for what they would have brought: since when, which of them, and who replaced one."""
+
+from dataclasses import replace
+
+import msgspec
+
+from perfwatch.triage.case import Case
+from perfwatch.triage.ends.gone import how_it_ended
+from perfwatch.triage.ends.last_words import last_words
+from perfwatch.triage.hang import silent_seconds, who
+from perfwatch.triage.independence import MAY_COME
+from perfwatch.triage.moving.memory import Lull, lull
+from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
+from perfwatch.triage.roles.job import youngest_start_gap_seconds
+from perfwatch.triage.verdict import Culprit, Evidence, Finding
+from perfwatch.triage.waits.asked_for import A_BARRIER, A_CONDITION, ROOM, awaited
+from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.node import culprit, node_of
+from perfwatch.triage.waits.releasing import until_released
+from perfwatch.triage.waits.threads import BEFORE_SECONDS, OTHERS_MOVE
+from perfwatch.triage.waits.workers import pool_members
+from perfwatch.triage.words.frames import show
+from perfwatch_probes.readings import ProcessEnded, Traceback
+
+SHOWN = 3  # processes that are gone
+SIGNALLED = 128  # a shell's exit code for a child that a signal ended is above this
+REPLACED_SECONDS = 0.5  # workers of one pool start within milliseconds of each other
+
+
+def outlived_seconds(case: Case, chain: Chain) -> float:
+    """How long the waiting thread has been seen to wait since the process was known to be gone: a parent that reaps wakes at once."""
+    gone = case.history.latest(ProcessEnded, chain.end.node.pid)
+    known = gone.at if gone is not None else chain.start.thread_at - (chain.end.silent_seconds or 0.0)
+    return max(0.0, chain.start.thread_at - known)
+
+
+def dated(case: Case, chain: Chain, found: Finding) -> Finding:
+    """The same, silent since the waiting thread last ran, as the kernel says; since the end, where that came later and was watched."""
+    start = chain.start
+    ran_ago = (start.motion.ran_ago_seconds or 0.0) + case.at - start.thread_at
+    ends = case.history.series(ProcessEnded, chain.end.node.pid)
+    if ends and case.job.members[chain.end.node.pid].process.command:  # a zombie has none: it was seen alive
+        ran_ago = min(ran_ago, case.at - ends[0].at)
+    return msgspec.structs.replace(found, silent_seconds=round(max(found.silent_seconds or 0.0, ran_ago), 1))
+
+
+def dead_beside(case: Case, chain: Chain) -> tuple[int, ...]:
+    """Python processes of this rank, or beside it, that ended not long before the wait began: one of them may have held the lock.
+
+    Beside it is what its parent started as well, where nobody numbered the ranks. Not a DataLoader's workers: torch raises
+    where one dies, and lets them go where an epoch ends.
+    """
+    began = case.at - (chain.end.silent_seconds or 0.0)
+    waits = case.job.members[chain.start.pid]
+    parent = waits.process.parent_pid if waits.role == "rank" and waits.rank is None else None
+    ends = {key[0]: case.history.series(ProcessEnded, *key)[0].at for key in case.history.entities(ProcessEnded)}
+    return tuple(
+        m.pid
+        for m in case.job.members.values()
+        if not m.alive and m.process.python and m.role != "worker"
+        if m.rank_pid == waits.rank_pid or m.process.parent_pid == parent
+        if ends.get(m.pid, began) >= began - BEFORE_SECONDS
+    )
+
+
+def missed(case: Case, chain: Chain, dead: tuple[int, ...]) -> tuple[int, ...]:
+    """Of those that ended, whom the wait is for: at a barrier or for a signal, those that failed, if any did."""
+    failed = tuple(pid for pid in dead if _failed(case, pid))
+    return failed if failed and awaited(chain.end.node) in (A_BARRIER, A_CONDITION) else dead
+
+
+def _failed(case: Case, pid: int) -> bool:
+    seen = case.history.latest(ProcessEnded, pid)
+    return seen is not None and bool(seen.reading.exit_code or seen.reading.signal)
+
+
+def _as_it_should(case: Case, pid: int) -> bool:
+    seen = case.history.latest(ProcessEnded, pid)
+    return seen is not None and seen.reading.exit_code == 0 and not seen.reading.signal
+
+
+def left_waiting(case: Case, chain: Chain, dead: tuple[int, ...]) -> str:
+    """Who waits between processes, at what, and which of them will not come any more."""
+    several = len(dead) > 1
+    ended = f"process{'es' if several else ''} {', '.join(map(str, dead[-SHOWN:]))}"
+    has = "have" if several else "has"
+    how, last = how_it_ended(case.history, dead[-1]), show(node_of(case.history, case.job, dead[-1]).frame)
+    known = ", ".join([how] * bool(how) + [f"last seen at {last}"] * bool(last)) if not several else ""
+    told = f" ({known})" if known else ""
+    what = awaited(chain.end.node)
+    if fills_a_queue(chain):
+        waits = f"pid {chain.start.pid} at {show(chain.start.frame)}"
+        return f"{ended} {has} ended{told}, and {waits} waits for more from it; {who(chain)} waits for room in a queue"
+    if what == A_BARRIER:
+        return f"{who(chain)} waits at a barrier for {ended}, which {has} ended{told}"
+    if what == A_CONDITION:
+        return f"{who(chain)} waits for {what} between processes that nobody signals; {ended} {has} ended{told}"
+    if what == ROOM:
+        return f"{who(chain)} waits for {what} between processes, which its reader makes; {ended} {has} ended{told}"
+    kept = "one of them" if several else "it"
+    is_gone = f"{ended} {'are' if several else 'is'} gone{f' ({how})' if how and not several else ''}"
+    return f"{is_gone}, and {who(chain)} waits for a lock between processes that {kept} never gave back"
+
+
+def fills_a_queue(chain: Chain) -> bool:
+    """Whether the end of the chain has something to give, and waits for room: it is the one who asks that is left waiting."""
+    return "mp_queue_put" in chain.end.node.inner and chain.start.pid != chain.end.node.pid
+
+
+def left(chain: Chain, ends: tuple[Culprit, ...]) -> tuple[Culprit, ...]:
+    """Who is left waiting, to be named beside the dead."""
+    return (culprit(chain.start),) if fills_a_queue(chain) else ends
+
+
+def lasting(case: Case, chain: Chain) -> tuple[Lull, float]:
+    """For how long the wait counts as lasting, and the patience that it gets: more where somebody who may end it moves."""
+    watched = silent_seconds(case, chain)
+    if chain.end.detail != OTHERS_MOVE:
+        return Lull(watched, (), 1.0), STRUCTURAL_SECONDS
+    patience = max(temporal(case), until_released(case, chain))
+    found = lull(case, case.job.members[chain.start.pid], watched, temporal(case))
+    return replace(found, ceiling=min(found.ceiling, MAY_COME)), patience
+
+
+def way_out(chain: Chain) -> str:
+    """How a program is written that goes on, or raises, where one of its processes ends."""
+    what = awaited(chain.end.node)
+    if fills_a_queue(chain):
+        return "ask process.is_alive() where get() times out, or put a last item on every way out of the process"
+    if what == A_BARRIER:
+        return "barrier.abort() where a worker fails, or barrier.wait(timeout=...): the others then raise BrokenBarrierError"
+    if what == ROOM:
+        return "put with a timeout, and ask whether its reader is alive: process.is_alive()"
+    return "wait with a timeout" if what == A_CONDITION else "release it on every way out: with lock: ..."
+
+
+def where_to_look(case: Case, pid: int) -> str:
+    """What tells why a process ended: the kernel's log only where it may have been killed."""
+    seen = case.history.latest(ProcessEnded, pid)
+    code = seen.reading.exit_code if seen is not None and not seen.reading.signal else None
+    if code is None or code > SIGNALLED:
+        return f"dmesg | grep -i {pid}"
+    return (
+        f"the traceback of process {pid} in the job's own stderr"
+        if code
+        else f"why process {pid} left before the others"
+    )
+
+
+def words_of(case: Case, pids: tuple[int, ...]) -> tuple[Evidence, ...]:
+    """The last words that the agent kept of processes that ended."""
+    kept = [seen.reading for seen in case.history.every(Traceback) if seen.reading.pid in pids]
+    return tuple(case.saw("traceback", f"pid {one.pid}", "raised", last_words(one), "no exception") for one in kept[:1])
+
+
+def replaced(case: Case, chain: Chain) -> Evidence | None:
+    """A pool worker that is much younger than its siblings: it stands in for one that died."""
+    members = pool_members(case.job, chain.end.node)
+    gap = youngest_start_gap_seconds(m for m in members if m.alive)
+    dead = [m for m in members if not m.alive]
+    if (gap < REPLACED_SECONDS and not dead) or (dead and all(_as_it_should(case, m.pid) for m in dead)):
+        return None  # a worker may be meant to end after so many tasks
+    youngest = max(members, key=lambda m: m.process.start_ticks)
+    return case.saw(
+        "process",
+        f"pid {youngest.pid}",
+        "replaces a worker that died",
+        f"started {gap:.1f} s after its siblings",
+        "all workers of a pool start together",
+    )

@@ -1,0 +1,257 @@
+"""The readings up to one moment, indexed, and the arithmetic on them that more than one rule needs.
+
+Counters in the recording are cumulative; differences and rates are taken here and nowhere else.
+"""
+
+import bisect
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable
+from operator import attrgetter
+from typing import Any, Generic, TypeVar, cast
+
+import msgspec
+
+from perfwatch.recording import Record
+from perfwatch.triage.roles.program import Program
+from perfwatch.triage.spent import Spent
+from perfwatch_probes import readings as r
+
+R = TypeVar("R", bound=r.Reading)
+T = TypeVar("T")
+
+# What tells two entities of one kind of reading apart.
+KEYS: dict[type[r.Reading], tuple[str, ...]] = {
+    r.Process: ("pid",),
+    r.ProcessEnded: ("pid",),
+    r.ProcessUsage: ("pid",),
+    r.Software: ("pid",),
+    r.Thread: ("pid", "tid"),
+    r.Descriptor: ("pid", "fd"),
+    r.FileGrowth: ("pid", "fd"),
+    r.Stack: ("pid", "tid"),
+    r.StackFailure: ("pid",),
+    r.SourceLine: ("file", "line"),
+    r.NativeProfile: ("pid", "tid"),
+    r.Steps: ("pid",),
+    r.Traceback: ("pid",),
+    r.ThreadError: ("pid", "tid"),
+    r.Cgroup: ("path",),
+    r.Affinity: ("pid",),
+    r.Disk: ("device",),
+    r.Network: ("interface",),
+    r.Traffic: ("pid",),
+    r.Gpu: ("uuid",),
+    r.GpuSample: ("uuid",),
+    r.GpuActivity: ("uuid",),
+    r.GpuErrors: ("uuid",),
+    r.GpuEvent: ("uuid",),
+    r.GpuProcess: ("uuid", "pid"),
+    r.GpuBinding: ("pid",),
+    r.GpuSilence: ("call",),
+    r.Communicator: ("communicator",),
+    r.RecordedGroup: ("pid", "group"),
+    r.ProbeCall: ("probe", "entity"),
+    r.CaptureWindow: ("kind",),
+    r.TorchTrace: ("pid",),
+}
+
+
+class Seen(msgspec.Struct, Generic[R], frozen=True):
+    """A reading and when it was made (seconds since the session began)."""
+
+    at: float
+    reading: R
+
+
+def _no_key(_: r.Reading) -> tuple[Any, ...]:
+    return ()
+
+
+def _key_of(names: tuple[str, ...]) -> Callable[[r.Reading], tuple[Any, ...]]:
+    """What reads these fields as a tuple: it is called for every reading."""
+    get = attrgetter(*names)
+    return get if len(names) > 1 else lambda reading: (get(reading),)
+
+
+_KEY_OF = {kind: _key_of(names) for kind, names in KEYS.items() if names}
+
+
+def _when(seen: Seen[Any]) -> float:
+    return seen.at
+
+
+class History:
+    """Everything that was read up to ``at``: filled at once from a recording, or line by line while a job is watched."""
+
+    def __init__(self, records: Iterable[Record] = (), at: float = 0.0) -> None:
+        self.at = at
+        self._added: Counter[type[r.Reading]] = Counter()
+        self._newest: dict[type[r.Reading], float] = {}
+        self._count = 0
+        self.spent = Spent()
+        self._program = Program()
+        self._kept: tuple[tuple[float, int], dict[Hashable, Any]] = ((at, 0), {})
+        self._index: dict[type[r.Reading], dict[tuple[Any, ...], list[Seen[Any]]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
+        # Keys by what they begin with, in the order in which they came; the values mean nothing.
+        self._of: dict[type[r.Reading], dict[Any, dict[tuple[Any, ...], None]]] = defaultdict(lambda: defaultdict(dict))
+        for record in records:
+            if record.at <= at and record.known_at <= at:
+                self.add(record.at, record.reading)
+
+    def add(self, at: float, reading: r.Reading) -> None:
+        """Put one reading in its place; a stack record tells of the past, so order is by time, not by arrival."""
+        kind = type(reading)
+        if kind is r.Stack or kind is r.SourceLine:
+            if isinstance(reading, r.Stack) and self._program.learns(reading, self._has_torch):
+                self._mark()
+            if self._program.marks:
+                reading = self._program.marked(reading)
+        if isinstance(reading, r.Gpu) and not reading.stand_in and reading.number in self._of[kind]:
+            del self._index[kind][(reading.number,)]
+            self._forget_key(kind, (reading.number,))
+        self._added[kind] += 1
+        self._newest[kind] = max(at, self._newest.get(kind, at))
+        self._count += 1
+        if kind is r.ProbeCall:
+            self.spent.add(reading)  # type: ignore[arg-type]
+        key = _KEY_OF.get(kind, _no_key)(reading)
+        series = self._index[kind][key]
+        if not series and key:
+            self._of[kind][key[0]][key] = None
+        seen = Seen(at, reading)
+        if series and series[-1].at > at:
+            bisect.insort(series, seen, key=_when)
+        else:
+            series.append(seen)
+
+    def _mark(self) -> None:
+        """Mark anew what was read before it was known which packages are the program."""
+        for kind in (r.Stack, r.SourceLine):
+            found = [(key, seen) for key, series in self._index.pop(kind, {}).items() for seen in series]
+            for _, seen in found:
+                reading = self._program.marked(seen.reading)
+                self._index[kind][_KEY_OF[kind](reading)].append(Seen(seen.at, reading))
+            self._of[kind].clear()
+            for key in self._index[kind]:
+                self._of[kind][key[0]][key] = None
+
+    def _has_torch(self, pid: int) -> bool:
+        process = self.latest(r.Process, pid)
+        return process is not None and process.reading.torch_loaded is True
+
+    def added(self, *kinds: type[r.Reading]) -> int:
+        """How many readings of these kinds were ever added: unchanged means that nothing is new."""
+        return sum(self._added[kind] for kind in kinds)
+
+    def newest(self, kind: type[r.Reading]) -> float | None:
+        """When anything of this kind was last read."""
+        return self._newest.get(kind)
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What ``make`` gives: asked for again, the same, until a reading is added or time goes on."""
+        stamp = (self.at, self._count)
+        if self._kept[0] != stamp:
+            self._kept = (stamp, {})
+        known = self._kept[1]
+        if key not in known:
+            known[key] = make()
+        return cast("T", known[key])
+
+    def forget(self, before: float) -> None:
+        """Drop what is older, but keep each entity's last reading: written on change means that it still holds."""
+        for by_key in self._index.values():
+            for series in by_key.values():
+                keep = min(bisect.bisect_left(series, before, key=_when), len(series) - 1)
+                del series[:keep]
+        self._kept = ((self.at, -1), {})
+
+    def drop(self, gone: Callable[[type[r.Reading], tuple[Any, ...], float], bool]) -> None:
+        """Drop the entities for which this holds; it is given kind, key and when the entity was last seen."""
+        for kind, by_key in self._index.items():
+            for key in [key for key, series in by_key.items() if series and gone(kind, key, series[-1].at)]:
+                del by_key[key]
+                self._forget_key(kind, key)
+        self._kept = ((self.at, -1), {})
+
+    def _forget_key(self, kind: type[r.Reading], key: tuple[Any, ...]) -> None:
+        """Take an entity out of ``of``; of a first part that has none left nothing stays."""
+        if not key:
+            return
+        alike = self._of[kind][key[0]]
+        del alike[key]
+        if not alike:
+            del self._of[kind][key[0]]
+
+    def entities(self, kind: type[R]) -> list[tuple[Any, ...]]:
+        """Keys of all entities for which a reading of this kind exists."""
+        return list(self._index[kind])
+
+    def of(self, kind: type[R], first: Any) -> list[tuple[Any, ...]]:
+        """Those keys that begin with this (a pid, mostly): looking for them among all would take as long as the job is large."""
+        return list(self._of[kind].get(first, ()))
+
+    def series(self, kind: type[R], *key: Any, seconds: float | None = None) -> list[Seen[R]]:
+        """All readings of one entity, oldest first; with ``seconds``, only those of the last so many."""
+        seen = cast("list[Seen[R]]", self._index[kind].get(key, []))
+        if seconds is None:
+            return seen
+        return seen[bisect.bisect_left(seen, self.at - seconds, key=_when) :]
+
+    def latest(self, kind: type[R], *key: Any) -> Seen[R] | None:
+        """The newest reading of one entity, or None."""
+        seen = self._index[kind].get(key)
+        return cast("Seen[R]", seen[-1]) if seen else None
+
+    def every(self, kind: type[R], seconds: float | None = None) -> list[Seen[R]]:
+        """All readings of a kind, by time; with ``seconds``, only those of the last so many."""
+        flat = [one for key in self._index[kind] for one in self.series(kind, *key, seconds=seconds)]
+        return sorted(flat, key=_when)
+
+    def growth(
+        self, kind: type[R], *key: Any, of: Callable[[R], float | None], seconds: float | None = None
+    ) -> tuple[float, float] | None:
+        """How much a cumulative counter grew, and over how many seconds; None with fewer than two readings.
+
+        A counter that went down (a new process under an old pid, a wrapped counter) gives None, not a negative number.
+        """
+        values = [
+            (one.at, value)
+            for one in self.series(kind, *key, seconds=seconds)
+            if (value := of(one.reading)) is not None
+        ]
+        if len(values) < 2:
+            return None
+        (first_at, first), (last_at, last) = values[0], values[-1]
+        if last < first or last_at <= first_at:
+            return None
+        return last - first, last_at - first_at
+
+    def span(self, kind: type[R], *key: Any) -> float | None:
+        """Seconds between the first and the last reading of one entity, or None where there is none."""
+        seen = self.series(kind, *key)
+        return seen[-1].at - seen[0].at if seen else None
+
+    def rate(
+        self, kind: type[R], *key: Any, of: Callable[[R], float | None], seconds: float | None = None
+    ) -> float | None:
+        """``growth`` per second, or None."""
+        grown = self.growth(kind, *key, of=of, seconds=seconds)
+        return None if grown is None else grown[0] / grown[1]
+
+
+def median(values: Iterable[float]) -> float | None:
+    """The middle value (mean of the two middle ones), or None for nothing."""
+    return quantile(values, 0.5)
+
+
+def quantile(values: Iterable[float], share: float) -> float | None:
+    """The value below which ``share`` of the values lie, linearly interpolated; None for nothing."""
+    ordered = sorted(values)
+    if not ordered:
+        return None
+    place = share * (len(ordered) - 1)
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)

@@ -1,0 +1,265 @@
+"""Does the training itself go on? Judged on the thread that runs the steps, never on the process as a whole."""
+
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+from perfwatch.triage.history import History, Seen, median, quantile
+from perfwatch.triage.moving.motion import WINDOW_SECONDS, motion, python_threads, stack_key, was_at
+from perfwatch.triage.moving.within import turns_within
+from perfwatch.triage.roles.job import Job, Member
+from perfwatch.triage.roles.ray_train import RUNS
+from perfwatch.triage.shares.profile import TRAINING_TAGS, Profile, at_training, lasting, profile
+from perfwatch.triage.waits.devices import served
+from perfwatch.triage.words.frames import any_tag, steps_torch, tags
+from perfwatch_probes import readings as r
+
+STEP_GRACE = 5.0  # a rank is late when it made no step for so many times its usual longest ...
+STEP_GRACE_SECONDS = 3.0  # ... and at least for so long
+RECENT_SECONDS = 60.0  # of step times that count as usual ...
+ENOUGH_STEPS = 20  # ... and so many at least, however long ago: a step over many passes takes minutes
+REMEMBERED_SECONDS = 300.0  # in which the longest step counts: a round of rollouts or an evaluation ends in one
+WARM_UP_STEPS = 10  # of a process: the first ones compile, allocate and autotune
+NEWEST_SECONDS = 10.0  # of steps that tell how long one takes now
+LATELY_SECONDS = 12.0  # of stacks that tell what it is at; a crowded machine delays a record by seconds
+LONGER = 2.5  # times the usual one: it is not only steps that were made
+STEPS_SEEN = 2
+COUNTED_BETWEEN = 3  # looks at the count; the steps before another graph is captured fall into one or two
+EVALUATIONS = 3  # of the closure that an optimizer was given; one of torch ends its step after so many at most
+OFTEN = 2.0  # times the steps that were made: passes that are met are the least that there were
+STILL_SHARE = 0.95  # of the samples in one stack; a nonblocking dump tears about 3 %
+STILL_SAMPLES = 4
+
+
+@dataclass(frozen=True)
+class StepClock:
+    """What the agent counted in one rank lately."""
+
+    count: int
+    ago_seconds: float | None
+    intervals: tuple[float, ...]  # of the time that was asked for, newest last; no warm-up where there are enough
+    advanced: int  # over the time that was asked for
+    usual: tuple[float, ...]  # these intervals, or where they are few the newest ones of any age
+    longest_seconds: float | None  # of these, and of the last minutes
+
+    @property
+    def median_seconds(self) -> float | None:
+        """The usual step time."""
+        return median(self.usual)
+
+    @property
+    def newest_seconds(self) -> float | None:
+        """The step time of the last ten seconds: what it is now, in a run whose steps become longer."""
+        ago = accumulate(reversed(self.usual))
+        lately = sum(seconds <= NEWEST_SECONDS for seconds in ago)
+        return median(self.usual[-max(1, lately) :])
+
+    def is_overdue(self, seconds: float, times: float) -> bool:
+        """Whether no step came for so long, and for so many times the longest that was seen."""
+        return (self.ago_seconds or 0.0) > max(seconds, times * (self.longest_seconds or 0.0))
+
+    @property
+    def late(self) -> bool:
+        """Whether the next step should have come long ago, by how long steps took: only then does its silence say anything."""
+        return (self.ago_seconds or 0.0) > max(STEP_GRACE_SECONDS, STEP_GRACE * (self.long_seconds or 0.0))
+
+    @property
+    def long_seconds(self) -> float | None:
+        """The 95th percentile."""
+        return quantile(self.usual, 0.95)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """``kind``: moving (steps go on), still (the training thread does not move), busy (it moves, no step is seen), unknown."""
+
+    kind: str
+    basis: str
+    thread: int  # tid of the training thread
+    steps: StepClock | None = None
+
+
+def step_clock(history: History, pid: int, seconds: float = RECENT_SECONDS) -> StepClock | None:
+    """The agent's count in one process over the last ``seconds``; None where there is no agent, or steps are out of its sight.
+
+    Those inside of a CUDA graph are: the optimizer is called when the graph is captured, and then never again.
+    """
+    whole = history.series(r.Steps, pid)
+    if not whole:
+        return None
+    last = whole[-1]
+    ago = None if last.reading.step_ago_seconds is None else last.reading.step_ago_seconds + (history.at - last.at)
+    if ago is not None and ago > WINDOW_SECONDS and _in_graphs(history, pid, last.reading.tid or pid, ago):
+        return None
+    series = history.series(r.Steps, pid, seconds=seconds) or whole[-1:]
+    intervals = _intervals(series)
+    usual = intervals if len(intervals) >= ENOUGH_STEPS else _intervals(_newest(whole))[-ENOUGH_STEPS:]
+    longest = history.once(
+        ("longest step", pid), lambda: _longest(history.series(r.Steps, pid, seconds=REMEMBERED_SECONDS))
+    )
+    return StepClock(
+        count=last.reading.count,
+        ago_seconds=ago,
+        intervals=intervals,
+        advanced=last.reading.count - series[0].reading.count,
+        usual=usual,
+        longest_seconds=max((*usual, longest)) or None,
+    )
+
+
+def _intervals(looks: list[Seen[r.Steps]]) -> tuple[float, ...]:
+    """What these looks tell, but for the warm-up: only where the first steps of the process are among them, and a tenth at most."""
+    told = [value for one in looks for value in one.reading.interval_seconds]
+    before = looks[0].reading.count - len(looks[0].reading.interval_seconds) - 1 if looks else 0
+    return tuple(told[max(0, min(len(told) // 10, WARM_UP_STEPS) - max(0, before)) :])
+
+
+def _newest(looks: list[Seen[r.Steps]]) -> list[Seen[r.Steps]]:
+    """The newest looks that tell of enough steps, or all."""
+    told = accumulate(len(one.reading.interval_seconds) for one in reversed(looks))
+    needed = next((number for number, steps in enumerate(told, 1) if steps >= ENOUGH_STEPS), len(looks))
+    return looks[-needed:]
+
+
+def _longest(looks: list[Seen[r.Steps]]) -> float:
+    """The longest step that they tell of. Of more steps than one look lists it knows the longest."""
+    beyond = [
+        later.reading.longest_seconds or 0.0
+        for earlier, later in pairwise(looks)
+        if earlier.reading.count >= WARM_UP_STEPS
+    ]
+    return max((*_intervals(looks), *beyond), default=0.0)
+
+
+def stepped(history: History, pid: int) -> list[tuple[float, float]]:
+    """From when to when the agent's count grew at its usual pace; a longer time from step to step holds something else as well."""
+    newest: dict[int, float] = {}
+    for one in history.series(r.Steps, pid):
+        if one.reading.step_ago_seconds is not None:
+            newest.setdefault(one.reading.count, one.at - one.reading.step_ago_seconds)
+    between = list(pairwise(newest.values()))
+    usual = median(end - begin for begin, end in between) or 0.0
+    return [(begin, end) for begin, end in between if end - begin <= LONGER * usual]
+
+
+def _in_graphs(history: History, pid: int, tid: int, ago_seconds: float) -> bool:
+    """Whether graphs are replayed since the last step, and steps were not counted between replays (of their forward pass) before."""
+    since = history.at - ago_seconds
+    lately = history.series(r.Stack, pid, tid, seconds=ago_seconds)
+    if not any(one.at - one.reading.span_seconds >= since and _replays(one.reading) for one in lately):
+        return False
+    first = next(one.at for one in history.series(r.Stack, pid, tid) if _replays(one.reading))
+    steps = [one for one in history.series(r.Steps, pid) if one.at > first]
+    return sum(later.reading.count > earlier.reading.count for earlier, later in pairwise(steps)) < COUNTED_BETWEEN
+
+
+def _replays(stack: r.Stack) -> bool:
+    return any_tag(tags(stack), "graph_replay")
+
+
+def training_thread(history: History, rank: Member) -> int:
+    """The thread that runs the steps: what the agent says, else the one seen at training work, else Ray's for it, else the main one."""
+    steps = history.latest(r.Steps, rank.pid)
+    if steps is not None and steps.reading.tid:
+        return steps.reading.tid
+    if was_at(history, rank.pid, rank.pid, *TRAINING_TAGS):
+        return rank.pid
+    for tid in python_threads(history, rank.pid):
+        if was_at(history, rank.pid, tid, "optimizer", "loader", "backward"):
+            return tid
+    given = (tid for tid in python_threads(history, rank.pid) if was_at(history, rank.pid, tid, RUNS))
+    return next(given, rank.pid)
+
+
+def progress(history: History, rank: Member, job: Job) -> Progress:
+    """Judge one rank."""
+    tid = training_thread(history, rank)
+    steps = step_clock(history, rank.pid)
+    if steps is not None and steps.ago_seconds is not None:
+        if not steps.late:
+            return Progress("moving", f"step {steps.count} was {steps.ago_seconds:.1f} s ago", tid, steps)
+    moved = motion(history, rank.pid, tid)
+    if moved.state in ("T", "t"):
+        return Progress("still", "stopped", tid, steps)
+    device = served(history, rank.pid, tid, job)
+    if device is not None and not device[0]:
+        return Progress("still", device[1], tid, steps)
+    within = turns_within(history, rank.pid, tid)
+    if within is not None and not moved.frozen:
+        return Progress("busy", f"one loop of one {within.called} in {within.samples} samples", tid, steps)
+    late = steps is not None and steps.ago_seconds is not None
+    recent = profile(history, rank.pid, tid, seconds=LATELY_SECONDS)
+    evaluations = evaluated(history, rank.pid, tid, LATELY_SECONDS) if late and not moved.frozen else 0
+    if evaluations:
+        return Progress("moving", f"{evaluations} evaluations within one optimizer step", tid, steps)
+    if device is not None:  # late steps are long ones then
+        return Progress("busy" if late else "moving", device[1], tid, steps)
+    if moved.frozen:
+        return Progress("still", "the training thread does not run", tid, steps)
+    samples, alike = moved.samples, moved.steady_share
+    if 0 < samples < STILL_SAMPLES and moved.in_vain:  # the next record is late
+        samples, alike = recent.samples, _alike(recent)
+    if samples >= STILL_SAMPLES and alike >= STILL_SHARE and moved.seconds >= 0.9 and not _steps_between(recent):
+        return Progress("still", f"one stack in {alike:.0%} of {samples} samples", tid, steps)
+    if recent.samples < STILL_SAMPLES:
+        if not late and _steps_seen(lasting(history, rank.pid, tid, LATELY_SECONDS)):
+            return Progress("moving", "it runs, as when steps were last looked at", tid, steps)
+        return Progress("unknown", "too few looks at the training thread", tid, steps)
+    if not late and _steps_seen(recent):
+        return Progress("moving", f"{recent.samples} samples of its steps", tid, steps)
+    return Progress("busy", f"no step in {recent.samples} samples", tid, steps)
+
+
+def _alike(recent: Profile) -> float:
+    """The share of the samples that are of the same stack as the newest one."""
+    newest = stack_key(recent.sights[-1].reading) if recent.sights else None
+    return recent.share_where(lambda stack: stack_key(stack) == newest)
+
+
+def _steps_seen(seen: Profile) -> bool:
+    """Whether the samples are of steps that go on: much of it training code, at several places."""
+    at_work = sum(one.reading.samples for one in seen.sights if trains(one.reading))
+    places = {stack_key(one.reading) for one in seen.sights}
+    return at_work >= STEPS_SEEN and len(seen.lines()) + len(places) > 3
+
+
+def trains(stack: r.Stack) -> bool:
+    """Whether a stack is at training work, not at the imports or the compilation that some of it begins with."""
+    return at_training(stack) and not any_tag(tags(stack), "compile", "import")
+
+
+def evaluates(stack: r.Stack) -> bool:
+    """Whether a stack is in a backward pass that an optimizer of torch asked for: L-BFGS makes hundreds of them in one step.
+
+    Lightning's are all of that kind, one in each step.
+    """
+    return "backward" in tags(stack) and any(map(steps_torch, stack.frames))
+
+
+def evaluated(history: History, pid: int, tid: int, seconds: float) -> int:
+    """How many such passes were met lately, if several of them belong to each step that was made meanwhile; else 0."""
+    passes = profile(history, pid, tid, seconds=seconds).turns(evaluates)
+    return passes if passes >= max(EVALUATIONS, OFTEN * _made(history, pid, seconds)) else 0
+
+
+def _made(history: History, pid: int, seconds: float) -> int:
+    """Steps of the last ``seconds``, as far as they were counted or listed one by one: where these end there were more."""
+    clock, whole = step_clock(history, pid, seconds), history.series(r.Steps, pid)
+    if clock is None or clock.ago_seconds is None:
+        return 0
+    ago = accumulate((clock.ago_seconds, *reversed(whole[-1].reading.interval_seconds)))
+    return max(clock.advanced, sum(one <= seconds for one in ago))
+
+
+def _steps_between(recent: Profile) -> bool:
+    """Whether a thread that nearly always waits was seen at training work in between, twice or more and in different lines."""
+    stacks = {
+        stack_key(one.reading)
+        for one in recent.sights
+        if trains(one.reading) and any_tag(tags(one.reading), "backward", "optimizer", "forward")
+    }
+    return len(stacks) >= STEPS_SEEN
+
+
+def besides_training(seen: Profile) -> r.Frame | None:
+    """The program's own line where a thread is most when it is not at training work; failing that, its busiest line."""
+    return seen.top_line(lambda stack: not trains(stack)) or seen.top_line()

@@ -1,0 +1,137 @@
+"""Does a rank that makes forward passes alone stay in one ``while`` loop of the program's own, and for how long?
+
+Whoever writes an answer word by word turns in such a loop until the last word comes. One that never comes looks like an evaluation,
+for all that it does is one. What tells them apart: a loop that ends is left, if only for a thousandth of the time, and evaluations
+that were seen to end took so long.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from perfwatch.triage.case import Case
+from perfwatch.triage.history import History, Seen
+from perfwatch.triage.moving.loops import COUNTED_LOOP, TRAINS, turning, turning_at
+from perfwatch.triage.moving.nearing import comes_nearer
+from perfwatch.triage.moving.within import begun_alike, inside_of, stays
+from perfwatch.triage.patience import temporal
+from perfwatch.triage.roles.job import Member
+from perfwatch.triage.words.code import line_of, names
+from perfwatch.triage.words.frames import any_tag, is_user, own_frames, tags
+from perfwatch_probes import readings as r
+
+UPDATES = ("backward", "optimizer", "scaler")
+FEW_FORWARD = 6  # samples in a forward pass
+# What a loop calls that goes through something, or answers somebody: it ends with what it is given, or is a service.
+GIVEN = frozenset("next get fetch read recv receive load pop popleft poll take accept input put send".split())
+# A comprehension turns as a ``for`` loop does, without a line of its own.
+COMPREHENSION = re.compile(r"[(\[{].*\bfor\b.+\bin\b")
+MANY_TIMES = 30.0  # the longest evaluation that was seen to end
+LONG = 8.0  # times the patience: a watch remembers no more than ten minutes, and of longer ones nothing can be told
+
+
+@dataclass(frozen=True)
+class Unleft:
+    """The loop, and for how long it was not left."""
+
+    frame: r.Frame  # the loop's own line, as it was seen last
+    samples: int
+    seconds: float  # that somebody watched it there
+    usual_seconds: float | None  # the longest pause between updates with that function in it; None: nothing to go by
+    doubtful_seconds: float  # from when on it is no evaluation for all that is known ...
+    told_seconds: float  # ... and from when on it has no end, if it was seen to end before
+
+    @property
+    def doubted(self) -> bool:
+        """Whether it has lasted too long to be called an evaluation."""
+        return self.seconds >= self.doubtful_seconds
+
+
+def unleft(case: Case, rank: Member) -> Unleft | None:
+    """The ``while`` loop around forward passes that a rank is in; None where there is none, or it trains in there."""
+    return case.history.once(("unleft", rank.pid), lambda: _unleft(case, rank))
+
+
+def _unleft(case: Case, rank: Member) -> Unleft | None:
+    history, node = case.history, case.chains[rank.pid].start
+    loops, at = turning(history, node), turning_at(history, node)
+    line = line_of(history, at)
+    if loops[:1] != ("while",) or at is None or line is None or not is_user(at) or _is_given(line):
+        return None
+    series = [seen for seen in history.series(r.Stack, node.pid, node.tid) if seen.reading.frames]
+    stacks = begun_alike(series)
+    frames = own_frames(stacks[-1].reading) if stacks else ()
+    depth = next((n for n, one in enumerate(frames) if (one.function, one.file) == (at.function, at.file)), None)
+    if depth is None or inside_of(history, frames[depth:]) is not None:
+        return None
+    times = stays(history, stacks, frames[depth:], _in_loop(line.loops))
+    now = times[-1] if times else None
+    if now is None or now.loop is None:
+        return None
+    before = [one for one in series if one.at < now.begin]
+    since = [one for one in series if one.at >= now.begin]
+    passes = sum(one.reading.samples for one in since if "forward" in tags(one.reading))
+    if passes < FEW_FORWARD or any(_updates(one) for one in since):
+        return None
+    lines = list(dict.fromkeys(one for seen in since for one in seen.reading.frames if _same(one, at)))
+    if comes_nearer(history, node, lines) or _goes_through_all(history, since, at):
+        return None
+    usual, patience = _usual(before, at), temporal(case)
+    known = usual is not None and MANY_TIMES * usual <= LONG * patience
+    least = MANY_TIMES * usual if known and usual is not None else 0.0
+    doubtful = max(patience, least) if known else COUNTED_LOOP * patience
+    return Unleft(
+        frame=now.loop,
+        samples=now.samples,
+        seconds=now.seconds,
+        usual_seconds=usual if known else None,
+        doubtful_seconds=doubtful,
+        told_seconds=max(COUNTED_LOOP * patience, doubtful),
+    )
+
+
+def _is_given(line: r.SourceLine) -> bool:
+    """Whether a loop asks for what it goes through, hands something on, or trains by its text."""
+    called = names(line.loop_calls)
+    return line.hands_out or called >= TRAINS or any(GIVEN.intersection(name.lower().split("_")) for name in called)
+
+
+def _in_loop(loops: tuple[str, ...]) -> Callable[[History, r.Frame], bool | None]:
+    """What tells whether a line stands in that loop, or in one within it: as many loops are around, of the same kinds."""
+
+    def holds(history: History, frame: r.Frame) -> bool | None:
+        line = line_of(history, frame)
+        return None if line is None else line.loops[-len(loops) :] == loops
+
+    return holds
+
+
+def _goes_through_all(history: History, since: list[Seen[r.Stack]], at: r.Frame) -> bool:
+    """Whether most of it is at lines that go through something in a comprehension, which comes to its end."""
+    here = [(one.reading.samples, frame) for one in since for frame in one.reading.frames if _same(frame, at)]
+    through = sum(samples for samples, frame in here if (line := line_of(history, frame)) and _comprehends(line))
+    return through > sum(samples for samples, _ in here) / 2
+
+
+def _comprehends(line: r.SourceLine) -> bool:
+    return COMPREHENSION.search(line.text) is not None
+
+
+def _usual(before: list[Seen[r.Stack]], at: r.Frame) -> float | None:
+    """The longest time between two updates that were seen, with that function in between."""
+    updates = [n for n, one in enumerate(before) if _updates(one)]
+    pauses = [
+        before[later].at - before[earlier].at
+        for earlier, later in pairwise(updates)
+        if any(_same(frame, at) for one in before[earlier + 1 : later] for frame in one.reading.frames)
+    ]
+    return max(pauses, default=None)
+
+
+def _updates(seen: Seen[r.Stack]) -> bool:
+    return any_tag(tags(seen.reading), *UPDATES)
+
+
+def _same(frame: r.Frame, other: r.Frame) -> bool:
+    return (frame.function, frame.file) == (other.function, other.file)

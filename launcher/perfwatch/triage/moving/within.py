@@ -1,0 +1,163 @@
+"""Does a running thread turn in one ``while`` loop inside of one call of a step: a module's forward, the fetch of a batch?
+
+Such a loop looks like training, for the modules and the loader that it is in are on every stack. What tells it apart: of many
+samples none is of any other part of the step, or of the same function outside of that loop. A step that goes on shows them, unless
+they take less than a hundredth of its time; then a line that the thread writes may still tell, and how long it took before.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from perfwatch.triage.history import History, Seen
+from perfwatch.triage.moving.motion import TORN_SHARE
+from perfwatch.triage.words.code import asks_for_an_update, line_of, names
+from perfwatch.triage.words.frames import is_named, own_frames, short_name, tags_of
+from perfwatch_probes import readings as r
+
+FETCH = "fetch of a batch"
+UPDATE = "optimizer step"
+CALLS = {
+    "forward": "forward pass",
+    "fetch": FETCH,
+    "backward": "backward pass",
+    "optimizer": UPDATE,
+}
+GRADIENTS = frozenset({"backward", "grad"})  # an optimizer whose loop asks for them trains in there, turn by turn
+TIMES_BEFORE = 3.0  # the longest time that it was in there before and came out
+UNREAD_SECONDS = 10.0  # until then a line may yet be read (measured: up to 7 s); later it was met too seldom for that
+PAUSE_SECONDS = 10.0  # in which nobody looks; for the rest of a longer one it may have been anywhere
+# What a loop may write with: of one that does, what its thread writes tells nothing.
+WRITES = frozenset(
+    "print write writelines flush log debug info warning error exception add_scalar send sendall put".split()
+)
+ENOUGH_SAMPLES = 30  # one after the other: a loop that takes 9 tenths of a step would have been left once
+
+
+@dataclass(frozen=True)
+class Within:
+    """The loop, and for how long nothing else was seen."""
+
+    frame: r.Frame  # the loop's own line, as it was seen last
+    called: str  # what it is inside of, in words
+    samples: int
+    seconds: float  # that somebody watched it there
+    usual_seconds: float  # until when it may still come out, by how long it was in there before
+    read: bool = True  # the source of every line that it was at; one that was not may lie outside of the loop
+
+
+@dataclass
+class Stay:
+    """One time in the loop, from the first sample there to the last."""
+
+    begin: float
+    end: float
+    seconds: float  # that somebody watched it there
+    samples: int = 0
+    read: bool = True
+    loop: r.Frame | None = None  # the newest line of it that is known to be in the loop
+
+
+def turns_within(history: History, pid: int, tid: int) -> Within | None:
+    """The loop that a thread has not left for many samples; None where there is none, or its source was not read."""
+    return history.once(("turns within", pid, tid), lambda: _turns_within(history, pid, tid))
+
+
+def _turns_within(history: History, pid: int, tid: int) -> Within | None:
+    stacks = begun_alike([seen for seen in history.series(r.Stack, pid, tid) if seen.reading.frames])
+    if not stacks:
+        return None
+    frames = own_frames(stacks[-1].reading)
+    known = [found for depth in range(len(frames)) if (found := _of_frame(history, stacks, frames, depth))]
+    return max(known, key=lambda one: one.samples, default=None)
+
+
+def begun_alike(stacks: list[Seen[r.Stack]]) -> list[Seen[r.Stack]]:
+    """Those that reach down to where the thread began, at whatever line of it: a torn one ends elsewhere."""
+    ends = [(seen.reading.frames[-1].function, seen.reading.frames[-1].file) for seen in stacks]
+    begun = Counter(ends)
+    return [seen for seen, end in zip(stacks, ends, strict=True) if begun[end] > TORN_SHARE * len(stacks)]
+
+
+def _of_frame(history: History, stacks: list[Seen[r.Stack]], frames: tuple[r.Frame, ...], depth: int) -> Within | None:
+    called = inside_of(history, frames[depth:])
+    if called is None or _turns(history, frames[depth]) is False:
+        return None
+    *earlier, now = stays(history, stacks, frames[depth:], _turns) or [Stay(0.0, 0.0, 0.0)]
+    usual = TIMES_BEFORE * max((one.seconds for one in earlier), default=0.0)
+    seconds = now.seconds + min(history.at - now.end, PAUSE_SECONDS)
+    if now.loop is None or now.samples < ENOUGH_SAMPLES or seconds < usual:
+        return None
+    return Within(now.loop, called, now.samples, seconds, usual, now.read)
+
+
+def inside_of(history: History, frames: tuple[r.Frame, ...]) -> str | None:
+    """What the innermost call of a step is that the first of these frames, innermost first, is a part of.
+
+    An optimizer that the program wrote itself is known by the line that calls its ``step``, if that does not train by itself.
+    """
+    loop = line_of(history, frames[0])
+    for frame, caller in pairwise(frames):
+        if found := tags_of(caller.function, caller.file) & CALLS.keys():
+            return CALLS[min(found)]
+        line = line_of(history, caller) if short_name(frame.function) == "step" else None
+        if line is not None and asks_for_an_update(line.calls):
+            trains = loop is not None and names(loop.loop_calls) & GRADIENTS
+            return None if trains else UPDATE
+    return None
+
+
+def _turns(history: History, frame: r.Frame) -> bool | None:
+    """Whether a line stands in such a loop; None where it was not read."""
+    source = line_of(history, frame) if is_named(frame) else None
+    return None if source is None else "while" in source.loops and not source.hands_out
+
+
+def stays(
+    history: History,
+    stacks: list[Seen[r.Stack]],
+    frames: tuple[r.Frame, ...],
+    in_loop: Callable[[History, r.Frame], bool | None],
+) -> list[Stay]:
+    """The times in that call and in the loop, oldest first; the newest stack is of the last one. None where it is of no such time.
+
+    frames: the one that stands in the loop, and those around it.
+    in_loop: whether a line of its function does; None where it was not read.
+    """
+    frame, outer = frames[0], frames[1:]
+    found: list[Stay] = []
+    wrote = _wrote(history, stacks[-1].reading, frame)
+    inside = False
+    for seen in stacks:
+        here = _same_call(own_frames(seen.reading), frame, outer)
+        turns = False if here is None else in_loop(history, here)
+        if turns is False or (turns is None and history.at - seen.at > UNREAD_SECONDS):
+            inside = False
+            continue
+        if not inside or any(found[-1].end < at <= seen.at for at in wrote):
+            begin = seen.at - seen.reading.span_seconds
+            found.append(Stay(begin, begin, 0.0))
+        stay, inside = found[-1], True
+        stay.seconds += min(seen.at - stay.end, PAUSE_SECONDS)
+        stay.end, stay.samples = seen.at, stay.samples + seen.reading.samples
+        stay.read, stay.loop = stay.read and turns is not None, here if turns else stay.loop
+    return found if inside else []
+
+
+def _wrote(history: History, stack: r.Stack, frame: r.Frame) -> list[float]:
+    """When the thread was seen to have written something that the loop does not write: it was elsewhere for that."""
+    source = line_of(history, frame)
+    if source is None or names(source.loop_calls) & WRITES:
+        return []
+    looks = [seen for seen in history.series(r.Thread, stack.pid, stack.tid) if seen.reading.write_calls is not None]
+    return [b.at for a, b in pairwise(looks) if (b.reading.write_calls or 0) > (a.reading.write_calls or 0)]
+
+
+def _same_call(frames: tuple[r.Frame, ...], frame: r.Frame, outer: tuple[r.Frame, ...]) -> r.Frame | None:
+    """Where a stack is in that function, called from there; None where it is elsewhere."""
+    depth = len(frames) - len(outer) - 1
+    if depth < 0 or frames[depth + 1 :] != outer:
+        return None
+    here = frames[depth]
+    return here if (here.function, here.file) == (frame.function, frame.file) else None

@@ -1,0 +1,254 @@
+"""Who could let a thread go on that stands, and whether any of them works: every rule asks that here before it says hung.
+
+To work is to use CPU time or to move bytes, and not in a mere heartbeat beside a thread that stands still. Of a process that
+another one waits for, all that it does counts, and what it has started. Of the process whose own thread waits, the other threads
+are asked one by one, and more is asked of them: a log or a progress bar is written in a deadlock too.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from perfwatch.triage.cards.gpu import polls
+from perfwatch.triage.case import Case
+from perfwatch.triage.moving.arriving import passed, waited_on
+from perfwatch.triage.moving.flows import SILENT_BYTES_PER_SECOND
+from perfwatch.triage.moving.giving import giving
+from perfwatch.triage.moving.motion import has_ended, motion
+from perfwatch.triage.ranks.absence import in_collective
+from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.devices import engine_threads, waiting_for_cards
+from perfwatch.triage.waits.native_waits import carries
+from perfwatch.triage.waits.node import NATIVE_WAIT, End, Node, in_event_loop, node_of
+from perfwatch.triage.waits.outside import workers
+from perfwatch.triage.waits.threads import OTHERS_MOVE
+from perfwatch_probes.readings import ProcessUsage, Thread
+
+WATCHED_SECONDS = 3.0
+WINDOW_SECONDS = 10.0
+WORKING_SHARE = 0.05  # of a core
+MOVING_BYTES = 4096  # per second
+RESTING_SHARE = 0.02  # of a core; a heartbeat that looks up ten times a second uses 0.5 %
+BESIDE_SHARE = 0.2  # of a core, all threads together: what samples the machine beside a deadlock uses a few per cent
+LOADING_BYTES = (
+    2**20
+)  # per second; a shell that asks five times a second by grep and sleep reads 110 KiB/s, all of it their libraries
+AT_ONCE = 0.0  # seconds that somebody must be watched who is seen to use CPU time between two looks
+HELD_BY_OTHERS = ("file_lock", "network", "pipe_empty", "pipe_full")  # ends whose ``others`` are processes
+SETTLED = ("dead", "stopped", "traced", "cycle")  # ends that nobody's work beside them heals
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is used: a share of a core, and bytes per second, read, written, sent and received."""
+
+    cores: float
+    data: float
+    tids: tuple[int, ...] = ()  # of the threads that do it, the busiest first, where they were asked one by one
+
+    @property
+    def said(self) -> str:
+        """In words, with its figures."""
+        data = f", {self.data / 1024:,.0f} KiB/s read and written" if self.data >= MOVING_BYTES else ""
+        return f"{self.cores:.0%} of a core{data}"
+
+
+def started_by(case: Case, pid: int) -> tuple[int, ...]:
+    """The living processes below one, without the library's own servants and the workers of its loader."""
+    found = case.job.descendants(pid)
+    return tuple(m.pid for m in found if m.alive and m.role not in ("service", "worker"))
+
+
+def called_beside(case: Case, chain: Chain) -> tuple[int, ...]:
+    """What the driver that would call a rank has started besides; who waits for the others in a collective does not work, however busy."""
+    below = started_by(case, chain.end.node.pid)
+    return tuple(pid for pid in below if pid not in case.chains or not in_collective(case, case.chains[pid]))
+
+
+def works(case: Case, pid: int) -> bool:
+    """Whether a process uses CPU time or moves bytes, and not in a mere heartbeat."""
+    return moves(case, node_of(case.history, case.job, pid)) and busy_with(case, pid) is not None
+
+
+def may_work(case: Case, pid: int) -> bool:
+    """Whether a process works, as far as it was watched: until that is long enough, one that runs when it is met does."""
+    seen = case.history.growth(ProcessUsage, pid, of=lambda usage: usage.cpu_seconds, seconds=WINDOW_SECONDS)
+    if seen is not None and seen[1] >= WATCHED_SECONDS:
+        return works(case, pid)
+    met = (motion(case.history, *key).state for key in case.history.of(Thread, pid) if not carries(case.history, *key))
+    return busy_with(case, pid, AT_ONCE) is not None or "R" in met
+
+
+def could_release(case: Case, chain: Chain) -> tuple[int, ...]:
+    """The other processes that may let the thread at the end of a chain go on, each with what it has started to work for it.
+
+    Of another process that is at the end, that one. Whoever holds the lock, the far end of the pipe or of the connection. The
+    children of one that waits in native code, or in an event loop, which hears of all that it has begun.
+    """
+    end = chain.end
+    loop = turns_a_loop(end)
+    if end.kind in SETTLED or (end.kind == "lock" and end.detail != OTHERS_MOVE and not loop):
+        return ()
+    if end.kind == "lock" and end.detail != OTHERS_MOVE:
+        return started_by(case, end.node.pid)
+    asked = [end.node.pid] if end.node.pid != chain.start.pid else []
+    asked += end.others if end.kind in HELD_BY_OTHERS or is_shared(end) else ()
+    found = [pid for one in asked for pid in (one, *_below(case, chain, one))]
+    found += workers(case, end)
+    if end.node.pid == chain.start.pid and (loop or end.kind == NATIVE_WAIT):
+        found += started_by(case, end.node.pid)
+    return tuple(dict.fromkeys(pid for pid in found if pid != chain.start.pid))
+
+
+def is_shared(end: End) -> bool:
+    """Whether an end is a lock of ``multiprocessing``, which processes beside it may hold."""
+    return end.kind == "lock" and end.node.wait is not None and end.node.wait.shared
+
+
+def goes_on(case: Case, chain: Chain) -> bool:
+    """Whether somebody works for the one that waits, although the thread at the end of the chain stands."""
+    end = chain.end
+    if (
+        giving(case, chain)
+        or at_work_in_pool(case, chain)
+        or any(may_work(case, pid) for pid in could_release(case, chain))
+    ):
+        return True
+    if end.kind == "rendezvous":
+        return bool(_ranks_at_work(case))
+    beside = end.kind == NATIVE_WAIT or (end.kind == "lock" and end.detail == OTHERS_MOVE)
+    return beside and end.node.pid == chain.start.pid and _may_work_beside(case, end.node)
+
+
+def beside(case: Case, chain: Chain) -> tuple[Node, ...]:
+    """Beside whom another thread may let the end of a chain go on: beside itself, or any rank where it waits for a key in their store."""
+    return _ranks_at_work(case) if chain.end.kind == "rendezvous" else (chain.end.node,)
+
+
+def _ranks_at_work(case: Case) -> tuple[Node, ...]:
+    """The ranks beside whose waiting thread others of their process, or what they have started, work."""
+    starts = (chain.start for chain in case.chains.values())
+    return case.history.once("ranks_at_work", lambda: tuple(node for node in starts if goes_on_within(case, node)))
+
+
+def at_work_in_pool(case: Case, chain: Chain) -> tuple[Node, ...]:
+    """The workers of a pool that move beside one that stands, and are no heartbeats: whose result is waited for is not known."""
+    moving = (one.node for one in chain.ends if not one.still) if "pool" in chain.through else ()
+    return tuple(one for one in moving if not _rests(case, one.pid, one.tid))
+
+
+def goes_on_within(case: Case, node: Node) -> bool:
+    """Whether other threads of its process, or what that has started, work beside a thread that stands."""
+    return _may_work_beside(case, node) or any(may_work(case, pid) for pid in started_by(case, node.pid))
+
+
+def _may_work_beside(case: Case, node: Node) -> bool:
+    """As ``may_work``, of the other threads of a process."""
+    tids = [tid for _, tid in case.history.of(Thread, node.pid) if tid != node.tid]
+    first = [motion(case.history, node.pid, tid) for tid in tids if not carries(case.history, node.pid, tid)]
+    met = any(one.run_share is None and one.state == "R" for one in first)
+    return met or work_beside(case, node) is not None
+
+
+def turns_a_loop(end: End) -> bool:
+    """Whether the end of a chain is an event loop that has nothing to do: any child that ends wakes it, by a signal at the least."""
+    return in_event_loop(end.node)
+
+
+def _below(case: Case, chain: Chain, pid: int) -> tuple[int, ...]:
+    """What a process has started for itself; what one above the waiting one has started is all the job."""
+    if "call" in chain.through:
+        return called_beside(case, chain)
+    return () if case.job.branch(chain.start.pid, pid) is not None else started_by(case, pid)
+
+
+def busy_with(case: Case, pid: int, watched_seconds: float = WATCHED_SECONDS) -> Work | None:
+    """What a process does that has enough of it to do and was watched for so long."""
+    cores = _rate(case, pid, lambda usage: usage.cpu_seconds, watched_seconds)
+    moved = _rate(case, pid, lambda usage: float((usage.read_chars or 0) + (usage.written_chars or 0)), watched_seconds)
+    data = max(moved or 0.0, _carried(case, pid, [tid for _, tid in case.history.of(Thread, pid)]))
+    if cores is None or (cores < WORKING_SHARE and (data < MOVING_BYTES or _only_loads(case, pid, data))):
+        return None
+    return Work(cores, data)
+
+
+def _only_loads(case: Case, pid: int, data: float) -> bool:
+    """Whether what a process reads may be what brief programs that it starts are loaded from.
+
+    The kernel adds to a process what its reaped children have read and written (``do_io_accounting`` in fs/proc/base.c). Where
+    these compute next to nothing, write nothing and read from no disk, all of it may be their libraries.
+    """
+    seen = case.history.latest(ProcessUsage, pid)
+    reaped = seen.reading.children_cpu_seconds if seen is not None else None  # ever: one a minute shows in no rate
+    computed = _rate(case, pid, lambda usage: usage.cpu_seconds + (usage.children_cpu_seconds or 0.0), AT_ONCE)
+    written = _rate(case, pid, lambda usage: usage.written_chars, AT_ONCE)
+    fetched = _rate(case, pid, lambda usage: usage.read_bytes, AT_ONCE)
+    if not reaped or computed is None or written is None or fetched is None:
+        return False
+    return computed < WORKING_SHARE and max(written, fetched) < MOVING_BYTES and data < LOADING_BYTES
+
+
+def work_beside(case: Case, node: Node) -> Work | None:
+    """What the other threads of its process do, if that is enough to speak for work."""
+    tids = _others(case, node)
+    shares = {tid: motion(case.history, node.pid, tid).run_share or 0.0 for tid in tids}
+    cores, data = sum(shares.values()), data_of(case, node.pid, tids)
+    if cores < BESIDE_SHARE and data < SILENT_BYTES_PER_SECOND:
+        return None
+    return Work(cores, data, tuple(sorted(tids, key=lambda tid: -shares[tid])))
+
+
+def moves(case: Case, node: Node) -> bool:
+    """Whether the thread that matters moves, or one beside it that does not rest in between, as a heartbeat does."""
+    return node.motion.frozen is not True or bool(_others(case, node))
+
+
+def _others(case: Case, node: Node) -> list[int]:
+    """The threads beside one that move: no heartbeats, and none that spins for others: a process group's, or one that waits for a card."""
+    tids = [tid for _, tid in case.history.of(Thread, node.pid) if tid != node.tid]
+    moving = [tid for tid in tids if _moves_itself(case, node.pid, tid)]
+    spinning = _spinning(case, node.pid) if polls(case.history, node.pid) else []
+    moving = [tid for tid in moving if tid not in spinning]
+    return [tid for tid in moving if not (carries(case.history, node.pid, tid) or _rests(case, node.pid, tid))]
+
+
+def _spinning(case: Case, pid: int) -> list[int]:
+    """The threads that wait for a card which only polls: of torch's engine, and those that stay at a synchronisation."""
+    waiting = (one.tid for one in waiting_for_cards(case.history, case.job, pid))
+    return [*engine_threads(case.history, pid), *waiting]
+
+
+def _moves_itself(case: Case, pid: int, tid: int) -> bool:
+    return not has_ended(case.history, pid, tid) and motion(case.history, pid, tid).frozen is False
+
+
+def _rests(case: Case, pid: int, tid: int) -> bool:
+    """Whether a thread looks up now and then, and does little in between."""
+    looks = case.history.series(Thread, pid, tid, seconds=WINDOW_SECONDS)
+    waits = [one.reading.wait for one in looks if one.reading.wait is not None]
+    if not any(wait.kind in ("sleep", "poll", "futex") and not wait.forever for wait in waits):
+        return False
+    share = motion(case.history, pid, tid).run_share or 0.0
+    return share < RESTING_SHARE and data_of(case, pid, [tid]) < MOVING_BYTES
+
+
+def data_of(case: Case, pid: int, tids: list[int]) -> float:
+    """Bytes per second that these threads read and write themselves, and that pass on the connections that they wait on."""
+    own = (case.history.rate(Thread, pid, tid, of=chars_of, seconds=WINDOW_SECONDS) or 0.0 for tid in tids)
+    return max(sum(own), _carried(case, pid, tids))  # what read and write moved over a connection is in both
+
+
+def chars_of(thread: Thread) -> float | None:
+    """Bytes that a thread has read and written itself since it began; None where neither is known."""
+    known = [count for count in (thread.read_chars, thread.written_chars) if count is not None]
+    return float(sum(known)) if known else None
+
+
+def _carried(case: Case, pid: int, tids: list[int]) -> float:
+    fds = frozenset[int]().union(*(waited_on(case.history, pid, tid, WINDOW_SECONDS) for tid in tids))
+    both = sum(passed(case.history, pid, fd, WINDOW_SECONDS, sent) for fd in fds for sent in (False, True))
+    return both / WINDOW_SECONDS
+
+
+def _rate(case: Case, pid: int, of: Callable[[ProcessUsage], float | None], watched_seconds: float) -> float | None:
+    grown = case.history.growth(ProcessUsage, pid, of=of, seconds=WINDOW_SECONDS)
+    return grown[0] / grown[1] if grown is not None and grown[1] >= watched_seconds else None

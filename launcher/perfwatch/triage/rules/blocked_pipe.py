@@ -1,0 +1,132 @@
+"""A thread writes into a full pipe that nobody reads, or reads a pipe into which nobody writes.
+
+What it means
+    Often the job's own stdout: whoever started it took the pipe and stopped reading. Or a FIFO that has no other end. Or a program
+    that a worker (or the training thread) started: only its stdin or stdout is attended to. Or the job's terminal is held.
+
+How it is recognised
+    The wait chain ends in a read or write on a pipe or FIFO, or passes a full one which a process of the job, that stands at something
+    else, does not read; who holds the other end is known from every process' open files. Or it ends in a circle: the program writes
+    into its full stdout or stderr, and its parent waits for it at another descriptor. A question on stdin, in the midst of training,
+    that a pipe does not answer is given less time than data that are late, unless it was answered before. So is a pipe of which
+    its own process alone holds both ends; to any other somebody may come. A write to a terminal that takes no more: Ctrl-S was
+    typed there, or whoever shows it (tmux, screen, ssh) has stopped. A child that has ended is not waited for where what it left
+    behind still holds its output.
+
+What it is mistaken for
+    A slow reader: the writer runs now and then. A queue between the job's own processes: the chain goes on to the other end.
+    ``waiting_for_input``: a terminal too, but it is read. A program that another one outside of the job drives over its stdin, or
+    a FIFO whose writer outside of the job works: ``waiting_on_work``. A reader outside of the job that works, or rests until a set
+    time. A pause until somebody writes or its time is over.
+
+What to do next
+    Read the pipe (or kill the reader, if it is stuck), redirect the job's output to a file. At a terminal, Ctrl-Q.
+"""
+
+from shlex import quote
+
+import msgspec
+
+from perfwatch.triage.case import Case
+from perfwatch.triage.hang import hung, who
+from perfwatch.triage.independence import MAY_COME
+from perfwatch.triage.moving.working import goes_on
+from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal, wakes_soon
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.verdict import Alternative, Finding, Outcome
+from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.edges import STREAMS
+from perfwatch.triage.waits.full_pipe import not_read
+from perfwatch.triage.waits.held_terminal import held
+from perfwatch.triage.waits.node import culprit
+from perfwatch.triage.waits.pipe_ends import other_end
+from perfwatch.triage.waits.questions import asks_once
+from perfwatch.triage.waits.undrained import Undrained, undrained
+from perfwatch.triage.waits.workers import idle
+from perfwatch.triage.words.frames import show
+from perfwatch_probes.readings import Descriptor, Thread
+
+CAUSE = Cause("blocked_pipe", "hung", "user_code", (Thread, Descriptor))
+
+
+def judge(case: Case) -> Outcome:
+    """Fires on a chain that ends in a pipe."""
+    for chain in case.still_chains:
+        if (found := undrained(case, chain)) is not None:
+            return _undrained(case, chain, found)
+        if (between := not_read(case, chain)) is not None:
+            return between
+        end = chain.end
+        if end.kind not in ("pipe_full", "pipe_empty") or not end.still or "child" in chain.through:
+            continue
+        if "pool" in chain.through and idle(end.node):
+            continue  # a worker of a pool that waits for its next task
+        asks = end.kind == "pipe_empty" and asks_once(case, chain)
+        if not asks and (goes_on(case, chain) or wakes_soon(case, end)):
+            continue
+        return held(case, chain) or _of_pipe(case, chain, asks)
+    return None
+
+
+def _of_pipe(case: Case, chain: Chain, asks: bool) -> Finding:
+    """Of a pipe that stays as it is; ``asks``: the program put a question to whoever is at the other end."""
+    end, pipe, wait = chain.end, chain.end.descriptor, chain.end.node.wait
+    opens = wait is not None and wait.kind == "open"
+    writes = end.kind == "pipe_full" or (wait is not None and wait.writes)
+    missing, may_come = other_end(case, end, opens=opens, writes=writes)
+    name = pipe.target if pipe else end.detail
+    stream = STREAMS.get(pipe.fd) if pipe else None
+    which = f" ({stream})" if stream else ""
+    return hung(
+        case,
+        CAUSE.name,
+        chain,
+        owner=CAUSE.owner,
+        summary=f"{who(chain)} {'waits for an answer on' if asks else _does(opens, writes)} {name}{which}; {missing}",
+        patience=STRUCTURAL_SECONDS if asks or not may_come else temporal(case),
+        ceiling=MAY_COME if may_come else 1.0,
+        evidence=(case.saw("pipe", name, "the other end", missing, "somebody reads" if writes else "somebody writes"),),
+        alternatives=(Alternative(cause="slow_output", refuted_by="not one write went through meanwhile"),),
+        next=(f"ls -l {quote(name)}" if name.startswith("/") else f"ls -l /proc/{end.node.pid}/fd",),
+    )
+
+
+def _undrained(case: Case, chain: Chain, found: Undrained) -> Finding:
+    """A program's output fills up while its parent waits for it at something else: both stay for ever."""
+    writer, reader = found.writer, found.reader
+    stream, pipe = STREAMS[found.pipe.fd], found.pipe.target
+    told = hung(
+        case,
+        CAUSE.name,
+        found.ended(case, chain),
+        owner=CAUSE.owner,
+        summary=f"{who(found.ended(case, chain))} is blocked writing to its {stream}, a full pipe that pid {reader.pid} "
+        f"does not read; pid {reader.pid} at {show(reader.frame)} waits for {found.reader_waits_for}",
+        patience=STRUCTURAL_SECONDS,
+        evidence=(
+            case.saw(
+                "pipe",
+                pipe,
+                f"pid {reader.pid} holds the reading end",
+                f"it is blocked in {reader.wait.call if reader.wait else '?'} at {show(reader.frame)}, not on this pipe",
+                f"it reads {stream} too",
+            ),
+        ),
+        alternatives=(
+            Alternative(
+                cause="stuck_worker", refuted_by=f"pid {reader.pid} waits for pid {writer.pid}, which cannot go on"
+            ),
+        ),
+        next=(
+            f"where pid {writer.pid} is started: {stream}=subprocess.DEVNULL or a file, or a thread that reads it all the while",
+        ),
+    )
+    own = reader.pid == chain.start.pid  # the line that the training thread is at is where to mend it
+    both = (culprit(reader), *told.culprits) if own else (*told.culprits, culprit(reader))
+    return msgspec.structs.replace(told, culprits=both)
+
+
+def _does(opens: bool, writes: bool) -> str:
+    if opens:
+        return f"waits to open for {'writing' if writes else 'reading'} the FIFO"
+    return "writes into the full pipe" if writes else "reads the empty pipe"

@@ -1,0 +1,53 @@
+"""The training thread waits for data because the workers wait for reads of files.
+
+What it means
+    Steps go on, but a good part of each is spent waiting for a batch whose file is still being read.
+
+How it is recognised
+    The training thread waits for its loader while the workers hardly run, and they are in state D, read from the block layer, or
+    stand in reads of files.
+
+What it is mistaken for
+    ``starved_by_network``: workers in sockets. ``starved_by_transforms``: workers that compute.
+
+What to do next
+    More workers hide latency; a local copy, larger shards or a faster disk removes it.
+"""
+
+from perfwatch.triage.case import Case
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.producing import work
+from perfwatch.triage.shares.starving import starving
+from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch_probes.readings import Stack, Thread
+
+CAUSE = Cause("starved_by_storage", "slow", "storage", (Thread, Stack))
+
+
+def judge(case: Case) -> Outcome:
+    """Fires when a moving rank waits for data and its workers wait for files more than they compute."""
+    found = starving(case)
+    if found is None:
+        return None
+    does = work(case, found)
+    if does.mostly != "files":
+        return None
+    where = f" ({does.where})" if does.where else ""
+    return found.finding(
+        case,
+        CAUSE,
+        summary=found.summary(case, f"waiting for file reads{where}"),
+        evidence=(
+            case.saw(
+                "thread",
+                found.kind,
+                "wait for files",
+                f"in {does.files:.0%} of looks, {does.bytes_per_second / 2**20:.1f} MiB/s from disk",
+                "hardly ever",
+            ),
+        ),
+        alternatives=(
+            Alternative(cause="starved_by_transforms", refuted_by=f"the workers run only {does.runs:.0%} of the time"),
+        ),
+        next=("iostat -x 1", "raise num_workers, or keep the data on a local disk"),
+    )

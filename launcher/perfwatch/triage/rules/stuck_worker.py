@@ -1,0 +1,141 @@
+"""A worker process that the training thread waits for does not move.
+
+What it means
+    The training thread waits for a batch (or a result), and a DataLoader or pool worker that should deliver it is alive but
+    stands still: it sleeps, waits for a lock, or turns in an endless loop. No step will come until it moves.
+
+How it is recognised
+    The wait chain passes from the training thread through the loader's or pool's queue to a worker that is busy with a task.
+    That worker's stack, run time and own io are flat; the kernel says when it last ran and until when it waits (without stacks
+    that is all, and less sure). A worker that runs without delivering anything is given the full patience, half of it where one call
+    of a regular expression has taken longer than all that each of the other workers did; workers that all sleep and ask in a loop,
+    twice that; one in a ``for`` loop, or in a ``while`` that reads or writes data itself, five times.
+
+What it is mistaken for
+    A worker that goes through data in Python, one that receives what a process of the job goes on sending, or one whose lock another
+    one may hold that works: ``waiting_on_work``. A slow worker: its stack or io moves, or its wait ends soon
+    ("wakes in 13 s"). A worker that waits for a disk, a peer or a file: that is named instead, for it is the end of the chain.
+    A dead worker: see ``dead_worker``.
+
+What to do next
+    Look at the named line of the data set. A timeout there, or ``DataLoader(timeout=...)``, turns the hang into an error. A
+    fork that waits for a lock which its parent held at the fork: the spawn start method. One that waits for room in a queue
+    whose reader waits for it: let the reader read on while it waits.
+"""
+
+from perfwatch.triage.case import Case
+from perfwatch.triage.hang import hung, who
+from perfwatch.triage.moving.loops import blamed, goes_through_data, in_one_call, moves_data, turning
+from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.verdict import Alternative, Evidence, Outcome
+from perfwatch.triage.waits import batches
+from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.lock_owners import takes_again
+from perfwatch.triage.waits.native_silence import worked_for
+from perfwatch.triage.waits.node import NATIVE_WAIT, silence
+from perfwatch.triage.waits.threads import OTHERS_MOVE
+from perfwatch.triage.words.frames import show
+from perfwatch_probes.readings import Stack, Thread
+
+CAUSE = Cause("stuck_worker", "hung", "data", (Thread, Stack))
+
+# Ends that are the worker's own doing; any other end has a rule of its own.
+OWN_ENDS = ("sleep", "lock", "python", "native", "gil", "cycle", NATIVE_WAIT, "other", "unknown")
+RUNNING_ENDS = ("python", "native")
+COUNTED_LOOP = 5.0  # times the patience, for a worker in a ``for`` loop, in native code, or that reads or writes data
+NAPPING = 2.0  # times the patience, for workers that look again and again whether something has come
+GONE_WILD = 0.5  # of it, in one call of a regular expression that has cost more than all that the other workers did
+CEILING_GUESSED = 0.78  # no stack; in a loop that waits for no condition; or in native code, for whom is not known
+CEILING_UNSEEN = 0.7  # what it waits for could not be read
+CEILING_RUNNING = 0.88  # an endless loop and a very long computation look the same from outside
+
+
+def judge(case: Case) -> Outcome:
+    """Fires on a chain that went through a queue of workers and ends in one that does not move."""
+    for chain in (one for one in case.still_chains if not batches.brought_on(case, one)):
+        end = chain.end
+        if batches.through_a_queue(case, chain) and batches.all_nap(case, chain):
+            return _napping(case, chain)
+        if not batches.through_a_queue(case, chain) or end.kind not in OWN_ENDS or wakes_soon(case, end):
+            continue
+        unseen = end.node.stack is None and not batches.told_without_a_stack(case, chain)
+        if unseen or (end.node.pid, end.node.tid) == (chain.start.pid, chain.start.tid):
+            continue
+        if end.kind == "cycle" and {link.pid for link in chain.links} == {chain.start.pid}:
+            continue  # threads of one pool that wait for each other: no worker process is to blame
+        if end.kind == NATIVE_WAIT and worked_for(case, chain):
+            continue
+        if end.still or end.kind in RUNNING_ENDS:
+            return _finding(case, chain)
+    return None
+
+
+def _napping(case: Case, chain: Chain) -> Outcome:
+    silent = silence(case.history, chain.start) or 0.0
+    return hung(
+        case,
+        CAUSE.name,
+        chain,
+        owner=CAUSE.owner,
+        summary=f"{who(chain)} sleeps and asks again and again; for {silent:.0f} s nothing has come of it and the training thread waits",
+        patience=NAPPING * temporal(case),
+        silent=silent,
+        evidence=(batches.given_nothing(case, chain, silent),),
+        ceiling=CEILING_GUESSED,
+        alternatives=(Alternative(cause="starved_by_transforms", refuted_by="no batch was delivered meanwhile"),),
+        next=(f"look at {show(chain.end.node.frame)}: what would end that loop?",),
+    )
+
+
+def _finding(case: Case, chain: Chain) -> Outcome:
+    end = chain.end
+    running = end.kind in RUNNING_ENDS
+    certain = (end.kind in ("lock", "gil", "cycle") and end.detail != OTHERS_MOVE) or outlasts(case, end)
+    silent = end.silent_seconds or 0.0
+    evidence: tuple[Evidence, ...] = ()
+    patience = STRUCTURAL_SECONDS if certain and end.node.stack is not None else temporal(case)
+    doubtful = end.node.stack is None or (end.kind == "lock" and end.detail == OTHERS_MOVE)
+    told = CEILING_GUESSED if doubtful else 1.0
+    ceiling, wild = {"unknown": CEILING_UNSEEN, NATIVE_WAIT: CEILING_GUESSED}.get(end.kind, told), False
+    if running:
+        silent, evidence = batches.without_a_batch(case, chain)
+        loops = turning(case.history, end.node)
+        fills = moves_data(case.history, end.node)
+        ceiling = CEILING_RUNNING if "while" in loops and not fills else CEILING_GUESSED
+        beyond = batches.outspends(case, chain) if (wild := in_one_call(case.history, end.node)) else ()
+        evidence, patience = (*evidence, *beyond), patience * (GONE_WILD if beyond else 1.0)
+        if batches.delivers(case, chain) or (not wild and goes_through_data(case.history, end.node)):
+            return None  # data come to an end: a stream that skips to where a run had stopped, a buffer that fills
+        counts = end.kind == "native" or fills or (bool(loops) and "while" not in loops and not wild)
+        patience *= COUNTED_LOOP if counts else 1.0
+        if counts and silent < patience:
+            return None  # long work, until proved otherwise
+    said = f"{who(chain)} runs without delivering anything" if running else batches.all_wait(chain)
+    if not running and (frame := takes_again(case.history, end.node)):
+        said = f"{who(chain)} waits for a lock that it has taken itself at {show(frame)}"
+    found = hung(
+        case,
+        CAUSE.name,
+        chain,
+        owner=CAUSE.owner,
+        summary=f"{said}; for {silent:.0f} s nothing has come of it and the training thread waits",
+        patience=patience,
+        silent=silent,
+        evidence=evidence,
+        ceiling=ceiling,
+        alternatives=(
+            Alternative(
+                cause="starved_by_transforms",
+                refuted_by="no batch was delivered within the patience"
+                if running
+                else "the worker's stack, io and run time are flat",
+            ),
+            Alternative(cause="dead_worker", refuted_by=f"process {end.node.pid} is alive"),
+        ),
+        next=(
+            f"py-spy dump --nonblocking --pid {end.node.pid}",
+            *batches.way_out(case, chain),
+        ),
+    )
+    return blamed(case.history, end.node, found) if running and not wild else found

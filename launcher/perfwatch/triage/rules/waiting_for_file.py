@@ -1,0 +1,140 @@
+"""The program waits for a lock file, or for a file to appear.
+
+What it means
+    A FileLock, ``flock``, torch's file baton or a flag file: whoever should release or create it is gone or never came.
+
+How it is recognised
+    The wait chain ends in a blocked file lock, in a lock library's frames, or in a loop in the program's own code that sleeps
+    and tests for a file. The loop's text says whether the file is to appear or to go, and a look at the file whether it is there and
+    since when unchanged. Where the kernel knows who holds the lock, the holder is named. A database's lock that another connection
+    of the same process holds, in a transaction that nobody ends, is one as well. A holder outside of the job is watched for some
+    seconds, with what it has started. A process that opened the file twice, and beside which nobody could let go, waits for
+    itself; what it forked may hold the lock for it. One that is stopped, or whose threads all wait for each other, will not let go; of any
+    other that rests nobody knows what it waits for, and the verdict is less sure.
+
+What it is mistaken for
+    A live owner that works: the holder runs or does io, or one outside of the job sleeps until a moment that the kernel knows. Of
+    a file that is looked for again and again nobody knows the owner: while another rank downloads, builds or computes, or what it
+    has started does, this one is its victim. An evaluator, or an actor that asks for new weights now and then: another job brings
+    them, and may take its time.
+
+What to do next
+    If the owner is gone, remove the named file; else look at the owner.
+"""
+
+from shlex import quote
+
+import msgspec
+
+from perfwatch.triage.case import Case
+from perfwatch.triage.hang import hung, nearest, silent_seconds, who
+from perfwatch.triage.moving.memory import has_come_back_from, kept, lull
+from perfwatch.triage.moving.working import AT_ONCE, busy_with, goes_on, started_by, works
+from perfwatch.triage.patience import STRUCTURAL_SECONDS, holder_wakes, temporal
+from perfwatch.triage.roles.job import Member
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.triage.waits import outside
+from perfwatch.triage.waits.bringing import may_bring, others_may_hold_it, takes_what_comes
+from perfwatch.triage.waits.node import End, Node, culprit, node_of
+from perfwatch.triage.waits.polling import texts_near
+from perfwatch.triage.waits.threads import other_threads, sharers
+from perfwatch.triage.words.frames import show
+from perfwatch_probes.readings import Stack, Thread
+
+CAUSE = Cause("waiting_for_file", "hung", "user_code", (Thread, Stack))
+
+UNASKED = 0.55  # of one who takes what another job brings: below what makes a verdict
+TAKEN_TWICE = "its own process, which has opened the file twice"
+INHERITED = "its own process, or one that was forked from it with the file open"
+ONE_OPENING = (
+    "take the lock once: flock belongs to an opening of a file, so a second opening waits for the first (flock(2))"
+)
+UNOWNED = 0.78  # confidence where the owner of a lock is not known: who waits may be a victim
+
+
+def judge(case: Case) -> Outcome:
+    """Fires on a chain that ends at a file that does not come or a lock that is not released."""
+    return nearest(_of_rank(case, rank) for rank in case.ranks)
+
+
+def _of_rank(case: Case, rank: Member) -> Outcome:
+    chain = case.chains[rank.pid]
+    end = chain.end
+    if (
+        end.kind not in ("file_lock", "file_poll")
+        or case.progress[rank.pid].kind == "moving"
+        or any(busy_with(case, pid, AT_ONCE) for pid in end.others)
+        or holder_wakes(case, end) is not None
+        or (end.kind == "file_lock" and goes_on(case, chain))
+        or (end.kind == "file_poll" and any(works(case, pid) for pid in may_bring(case, chain)))
+    ):
+        return None
+    own = end.others == (end.node.pid,)
+    inside = (
+        other_threads(case.history, case.job, end.node)
+        if own
+        else [node_of(case.history, case.job, pid) for pid in end.others if pid in case.job.members]
+    )
+    holders = ", ".join([*map(_holder, inside), *(outside.said(case, pid) for pid in outside.holders(case, end))][:3])
+    blocked = own and end.node.wait is not None and end.node.wait.forever
+    twice = blocked and not sharers(case.job, end.node) and not started_by(case, end.node.pid)
+    if own:
+        first = TAKEN_TWICE if twice else INHERITED if blocked else "another connection of its own process"
+        holders = f"{first} ({holders})" if holders else first
+    owner = f"held by {holders}" if holders else "nobody is known to hold it"
+    watched = silent_seconds(case, chain)
+    alone = twice and end.node.stack is not None
+    patience = STRUCTURAL_SECONDS if own and (inside or alone) and all(map(_rests_for_ever, inside)) else temporal(case)
+    polls = end.kind == "file_poll"
+    lasts = kept(case, rank, watched, patience, end)
+    if polls and not lasts.evidence:
+        lasts = lull(case, rank, watched, patience, chain.start)
+    if polls and has_come_back_from(case, rank, end.node.frame, lasts.seconds):
+        return None  # as long before, and then the file came
+    ceiling = UNASKED if polls and takes_what_comes(case, chain) else UNOWNED
+    unowned = ceiling == UNASKED or (others_may_hold_it(case, chain) if polls else not end.others)
+    awaited = chain.awaited if polls else f"{end.detail or 'a file'}, {owner}"
+    near = texts_near(case.history, end.node) if polls and not end.detail else ()
+    found = hung(
+        case,
+        CAUSE.name,
+        chain,
+        owner=CAUSE.owner,
+        summary=f"{who(chain)} waits for {awaited}" + (f"; in its variables: {', '.join(near)}" if near else ""),
+        patience=patience,
+        silent=lasts.seconds,
+        evidence=lasts.evidence,
+        ceiling=min(lasts.ceiling, ceiling) if unowned else lasts.ceiling,
+        alternatives=(Alternative(cause="endless_python", refuted_by=_refuted(end)),),
+        next=(_next(end, near), *((ONE_OPENING,) if twice else ())),
+    )
+    return msgspec.structs.replace(found, culprits=(*map(culprit, inside), *found.culprits))
+
+
+def _next(end: End, near: tuple[str, ...]) -> str:
+    """How to look at it: the file of a lock mostly lies beside what it guards."""
+    path = next((text for text in near if "/" in text), "")
+    if path:
+        return f"ls -l {quote(path)}*"
+    if end.detail:
+        return f"ls -l {quote(end.detail)}; fuser -v {quote(end.detail)}"
+    # A file that is made and removed by name stands in no list of the kernel's; the path is in a variable.
+    return "cat /proc/locks" if end.kind == "file_lock" else f"py-spy dump --nonblocking --locals --pid {end.node.pid}"
+
+
+def _holder(node: Node) -> str:
+    """A process of the job, or a thread of the one that waits, and where it is meanwhile."""
+    name = f"rank {node.rank} (pid {node.pid})" if node.rank is not None else f"pid {node.pid}"
+    if node.tid != node.pid:
+        name = f"thread {node.name or node.tid}"
+    return f"{name}, at {show(node.frame)}" if node.frame is not None else name
+
+
+def _rests_for_ever(node: Node) -> bool:
+    """Whether a thread waits, without a deadline, for something that only another thread of its process can do."""
+    return node.motion.frozen is True and node.wait is not None and node.wait.kind == "futex" and node.wait.forever
+
+
+def _refuted(end: End) -> str:
+    return "the loop tests for a file" if end.kind == "file_poll" else "the wait ends when that lock is released"

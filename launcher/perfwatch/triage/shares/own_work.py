@@ -1,0 +1,88 @@
+"""What a training thread does besides training: Python of the program's own, or libraries that make data.
+
+Tensor arithmetic that the program calls from its own functions looks the same in Python stacks: there the native profile
+decides.
+"""
+
+import re
+
+from perfwatch.triage.history import History
+from perfwatch.triage.shares.profile import in_own_sampler
+from perfwatch.triage.words.code import calling_line, line_of, names
+from perfwatch.triage.words.frames import COMPREHENSIONS, is_user, of_tensors, short_name, tags, tags_of
+from perfwatch_probes import readings as r
+
+PROGRAM_WAITS = frozenset({"child_wait", "selector"})
+LOADER = frozenset({"fetch", "collate"})  # kinds of work in which a DataLoader makes a batch
+# A comprehension of a list, dict or set: from Python 3.12 on (PEP 709) it has no frame of its own.
+_INLINED = re.compile(r"[\[{].*\sfor\s.+\sin\s")
+
+
+def own_work(stack: r.Stack) -> bool:
+    """Whether a stack is in no known kind of work at all: the program's own code, or a library without a tag."""
+    return bool(stack.frames) and not tags(stack) - {"profiler"}
+
+
+def rests(history: History, stack: r.Stack) -> bool:
+    """Whether a thread stands at a line of its own that sleeps: it does nothing there, for whatever reason."""
+    line = calling_line(history, stack)
+    return line is not None and "sleep" in names(line.calls)
+
+
+def takes_a_lock(history: History, stack: r.Stack) -> bool:
+    """Whether a stack stands at a line of the program that takes a lock, in a wait of ``threading``, or before a logger's handler."""
+    if "log_lock" in tags(stack):
+        return True
+    if "thread_wait" in tags(stack) and tags(stack) <= {"thread_wait"}:
+        return True
+    line = calling_line(history, stack)
+    if line is None:
+        return False
+    text = line.text.strip()
+    return "acquire" in names(line.calls) or (text.startswith("with ") and not line.calls)
+
+
+def own_python(history: History, stack: r.Stack) -> bool:
+    """Own work that is plainly Python or a library other than torch: a comprehension, or frames of such a library inside."""
+    if not own_work(stack):
+        return False
+    inner = stack.frames[0]
+    if not is_user(inner):
+        return not of_tensors(inner)
+    return in_comprehension(history, inner)
+
+
+def awaits_a_program(stack: r.Stack) -> bool:
+    """Whether a thread waits in ``subprocess`` for a program that the program's own code has started: that does its work."""
+    found = tags(stack)
+    return (
+        "child_wait" in found
+        and found <= PROGRAM_WAITS
+        and any(f.file.endswith("/subprocess.py") for f in stack.frames)
+    )
+
+
+def in_comprehension(history: History, frame: r.Frame) -> bool:
+    """Whether a frame of the program's own is a comprehension, or at a line that has one within."""
+    line = line_of(history, frame)
+    return short_name(frame.function) in COMPREHENSIONS or (line is not None and bool(_INLINED.search(line.text)))
+
+
+def fetches_itself(stack: r.Stack) -> bool:
+    """Whether the program's own data set or collate function is at work below the loader's fetch, not the library's collate."""
+    for frame in stack.frames:
+        if is_user(frame):
+            return fetches(stack)
+        if tags_of(frame.function, frame.file) & LOADER:
+            return False
+    return False
+
+
+def prepares(stack: r.Stack) -> bool:
+    """Whether a stack is where batches are made: below a loader's fetch, or in a sampler of the program's own."""
+    return fetches(stack) or in_own_sampler(stack)
+
+
+def fetches(stack: r.Stack) -> bool:
+    """Whether a stack is below a DataLoader's fetch, or its collate function."""
+    return not tags(stack).isdisjoint(LOADER)

@@ -1,0 +1,147 @@
+"""When a thread saves, and saves that come back between steps: shared by the rules about checkpoints and those that must not blame them."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from perfwatch.triage.case import Case
+from perfwatch.triage.moving.motion import was_at
+from perfwatch.triage.moving.periods import COMES_BACK, LONG_SECONDS, recurrent
+from perfwatch.triage.roles.job import Member
+from perfwatch.triage.shares.profile import TRAINING_TAGS, Profile
+from perfwatch.triage.shares.rather_computes import rather_computes
+from perfwatch.triage.slowness import LOST_SHARE, WINDOW_SECONDS, working
+from perfwatch.triage.words.code import calling_line, line_of, names
+from perfwatch.triage.words.frames import any_tag, short_name, tags, user_frame, user_frames
+from perfwatch_probes.readings import Stack, Thread
+
+SAVING_NAME = re.compile(r"(^|_)(save|dump|ckpt|checkpoint|snapshot)")
+SAVING_CLASS = re.compile(r"(Checkpoint|Ckpt|Snapshot|Saver)[^.]*\.")  # named from Python 3.11 on
+MOSTLY = 0.5  # of a phase
+SAVES = frozenset("save save_file savez dump".split())
+EXECUTES = frozenset("execute executemany executescript".split())
+CHANGES = re.compile(r"\b(insert|update|replace|delete)\b", re.IGNORECASE)  # statements of SQL
+SYNCS = frozenset("fsync fdatasync sync".split())
+COPIES = frozenset("clone cpu deepcopy copy".split())  # of what state_dict() gives, which are references
+MUCH_BYTES = 2**18  # per second: an audit trail or a log that is synced line by line mostly stays far below
+LARGE_BYTES = (
+    2**12
+)  # per call: what is buffered comes in 8 KiB and more, lines of a log that are flushed one by one do not
+
+
+@dataclass(frozen=True)
+class Saves:
+    """Separate saves within a window of samples, and the share of their whole periods that they took."""
+
+    seen: Profile
+    times: int
+    lost: float
+
+
+def recurrent_saves(case: Case, rank: Member, seen: Profile) -> Saves | None:
+    """Saves that come back and cost a good part of the time: many small ones in a short window, or a few long ones in two minutes.
+
+    The time from save to save counts: a window of any other length holds now one more of them, now one less.
+    """
+    return _recurrent(case, rank, seen, partial(in_save, case))
+
+
+def recurrent_copies(case: Case, rank: Member, seen: Profile) -> Saves | None:
+    """The same of copies of the model in memory, as those make who keep the best weights."""
+    return _recurrent(case, rank, seen, copying(case, seen))
+
+
+def _recurrent(case: Case, rank: Member, seen: Profile, saving: Callable[[Stack], bool]) -> Saves | None:
+    for window in (seen, case.profile(rank, LONG_SECONDS)):
+        times, share = recurrent(case, rank, window, saving)
+        lost = min(share, _share_of_time(window, saving))
+        if times >= COMES_BACK and lost >= LOST_SHARE:
+            return Saves(window, times, lost)
+    return None
+
+
+def comes_back(case: Case, rank: Member, phase: Profile) -> bool:
+    """Whether a phase of a rank that is mostly a save is one of several that are told as what they cost."""
+    if phase.share_where(partial(in_save, case)) < MOSTLY:
+        return False
+    return any(one.pid == rank.pid and recurrent_saves(case, one, seen) is not None for one, seen in working(case))
+
+
+def _share_of_time(seen: Profile, saving: Callable[[Stack], bool]) -> float:
+    """Share of the window that saves were seen to take: a job whose steps are late is sampled more than one that is well."""
+    if seen.seconds < WINDOW_SECONDS:
+        return 1.0
+    return sum(one.reading.span_seconds for one in seen.sights if saving(one.reading)) / seen.seconds
+
+
+def in_save(case: Case, stack: Stack) -> bool:
+    """Whether a stack is in a save, by what it calls or by the name of a function of the program's own."""
+    return saves(case, stack) or (is_named_so(stack) and writes_much(case, stack) is not False)
+
+
+def is_named_so(stack: Stack) -> bool:
+    """Whether a function of the program's own says by its name that it saves: people pack or encrypt checkpoints themselves."""
+    if any_tag(tags(stack), *TRAINING_TAGS, "fetch"):
+        return False  # activation checkpointing; a function that trains and saves
+    return any(
+        SAVING_NAME.search(short_name(frame.function).lower()) or SAVING_CLASS.search(frame.function)
+        for frame in user_frames(stack)
+    )
+
+
+def saves(case: Case, stack: Stack) -> bool:
+    """Whether a stack is in a save: library frames, or a line of the program that calls save or fsync."""
+    if any_tag(found := tags(stack), "save", "restore"):
+        return "restore" not in found
+    line = calling_line(case.history, stack)
+    if line is None or not (called := names(line.calls)) & (SAVES | SYNCS):
+        return False
+    if rather_computes(case, stack, line.calls) or not called & SAVES:  # to pickle many objects takes arithmetic, too
+        return writes_much(case, stack) is True
+    return True
+
+
+def writes_much(case: Case, stack: Stack) -> bool | None:
+    """Whether a thread writes as much as a checkpoint has, and in pieces as large; None where it is not known."""
+    written = case.history.growth(Thread, stack.pid, stack.tid, of=lambda thread: thread.written_chars)
+    calls = case.history.growth(Thread, stack.pid, stack.tid, of=lambda thread: thread.write_calls)
+    if written is not None and calls is not None and calls[0] and written[0] < LARGE_BYTES * calls[0]:
+        return False
+    return None if written is None else written[0] >= MUCH_BYTES * written[1]
+
+
+def copying(case: Case, seen: Profile) -> Callable[[Stack], bool]:
+    """What tells whether a stack copies the model: it copies parameters, is at a line that does, or copies a state_dict."""
+    lines = {user_frame(one.reading) for one in seen.sights if "model_copy" in tags(one.reading)}
+
+    def holds(stack: Stack) -> bool:
+        if "model_copy" in tags(stack):
+            return True
+        frame = user_frame(stack)
+        if frame is None or not stack.frames or any_tag(tags(stack), *TRAINING_TAGS):
+            return False
+        line = line_of(case.history, frame)
+        called = names(line.calls) if line is not None else frozenset()
+        return (frame in lines) or ("state_dict" in called and bool(called & COPIES))
+
+    return holds
+
+
+def syncs_little(case: Case, stack: Stack) -> bool:
+    """Whether a stack is in a line that forces a little to the disk."""
+    line = calling_line(case.history, stack)
+    return line is not None and bool(names(line.calls) & SYNCS) and writes_much(case, stack) is False
+
+
+def stores_rows(case: Case, stack: Stack) -> bool:
+    """Whether a training thread is in a line that changes a database or commits to it: each transaction is forced to the disk."""
+    line = calling_line(case.history, stack)
+    if line is None or not was_at(case.history, stack.pid, stack.tid, "backward", "optimizer"):
+        return False  # who fills one before it trains prepares
+    if "commit" in names(line.calls):
+        return True
+    if names(line.calls) & EXECUTES:
+        return bool(CHANGES.search(line.text))
+    managed = {f"{one}.{call}" for one in line.within for call in EXECUTES}
+    return line.text.lstrip().startswith("with ") and not managed.isdisjoint(line.loop_calls)

@@ -1,0 +1,169 @@
+"""A thread that waits for its card, which waits for a callback of the program's own, which waits for a lock of that thread.
+
+CUDA runs host functions between the work of a stream, in a thread of its own. One that asks for a lock holds up the stream, and
+whoever waits for the stream with that lock in hand waits for ever: at a full core, on a card that has nothing to do.
+"""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from perfwatch.triage.cards.activities import activities
+from perfwatch.triage.cards.gpu import regimes
+from perfwatch.triage.cards.residency import IDLE
+from perfwatch.triage.cards.whose import cards_of, name_of
+from perfwatch.triage.case import Case
+from perfwatch.triage.hang import hung, who
+from perfwatch.triage.moving.motion import python_threads
+from perfwatch.triage.patience import STRUCTURAL_SECONDS
+from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.triage.waits.chain import Chain, link
+from perfwatch.triage.waits.devices import in_sync
+from perfwatch.triage.waits.heartbeats import waits_forever
+from perfwatch.triage.waits.node import Node, culprit, node_of
+from perfwatch.triage.words.code import line_of
+from perfwatch.triage.words.frames import is_user, show
+from perfwatch_probes import readings as r
+
+CAUSE = "deadlocked_locks"
+SEEN = 0.9  # that both mean one lock is told by the text of their lines
+STAYS = 0.95  # of the samples: a nonblocking one tears in about 3 %
+SPINS = 0.5  # of a core: a thread that waits for its card looks for it all the time
+
+
+@dataclass(frozen=True)
+class HeldCallback:
+    """The thread that waits for its card, the callback that waits for it, and the lock between them."""
+
+    chain: Chain
+    callback: Node
+    lock: str
+    card: str  # its name
+    source: str  # of what is known about the card
+    idle_seconds: float  # for how long nothing has been asked of the card
+    silent_seconds: float  # for how long both have stood
+
+
+def held_callback(case: Case, chain: Chain) -> HeldCallback | None:
+    """Of a rank that spins at a call which waits for its card, while that card has nothing to do: who keeps both."""
+    node, history = chain.start, case.history
+    if (chain.end.node.pid, chain.end.node.tid) != (node.pid, node.tid) or (node.motion.run_share or 0.0) < SPINS:
+        return None
+    if node.motion.samples < 2 or node.motion.steady_share < STAYS:
+        return None
+    idle = nothing_to_do(case, node.pid)
+    source = line_of(history, node.frame)
+    if idle is None or source is None or not source.within or not in_sync(history, node.stack):
+        return None
+    nodes = [node_of(history, case.job, node.pid, tid) for tid in python_threads(history, node.pid) if tid != node.tid]
+    for other in nodes:
+        theirs = line_of(history, other.frame)
+        if theirs is None or not waits_forever(other) or not other.motion.frozen or not _called_back(other.stack):
+            continue
+        shared = [lock for lock in theirs.within if lock in source.within and _asks_for(theirs, lock)]
+        if shared and _one_object(node.frame, other.frame, shared[0]):
+            card = regimes(history, node.pid)[0]
+            silent = min(idle, other.motion.ran_ago_seconds or 0.0)
+            return HeldCallback(chain, other, shared[0], name_of(history, card.uuid), card.source, idle, silent)
+    return None
+
+
+def nothing_to_do(case: Case, pid: int) -> float | None:
+    """For how long nothing has been asked of any card of a process; None where that is not so, or not known."""
+    cards = regimes(case.history, pid)
+    owned = cards_of(case.history, pid)
+    if not owned.certain or len(cards) < len(owned.uuids) or any(card.kind != "idle" for card in cards):
+        return None
+    return min((_idle_seconds(case, card.uuid) for card in cards), default=None)
+
+
+def _idle_seconds(case: Case, uuid: str) -> float:
+    looks = activities(case.history, uuid)
+    if looks:
+        known = [(one.at, one.reading.graphics, one.reading.interval_seconds) for one in looks]
+    else:
+        known = [(one.at, one.reading.utilisation, 0.0) for one in case.history.series(r.GpuSample, uuid)]
+    since = next((at for at, used, _ in reversed(known) if used is not None and used > IDLE), None)
+    if since is None:
+        since = known[0][0] - known[0][2] if known else case.at
+    return max(0.0, case.at - since)
+
+
+def _called_back(stack: r.Stack | None) -> bool:
+    """Whether native code called into Python: a thread that Python has started begins in the library, and has a name."""
+    return stack is not None and bool(stack.frames) and not stack.thread and is_user(stack.frames[-1])
+
+
+def _asks_for(source: r.SourceLine, lock: str) -> bool:
+    """Whether a line is the one that takes a lock."""
+    return source.text.lstrip().startswith(("with ", "async with ")) and lock in source.text
+
+
+def _one_object(mine: r.Frame | None, theirs: r.Frame | None, lock: str) -> bool:
+    """Whether one name in two functions means one lock, as far as the text tells: in one file, and of ``self`` in one class."""
+    if mine is None or theirs is None or mine.file != theirs.file:
+        return False
+    return not lock.startswith("self.") or _class_of(mine) == _class_of(theirs)
+
+
+def _class_of(frame: r.Frame) -> str:
+    return frame.function.rpartition(".")[0]
+
+
+def by_callback(case: Case) -> Outcome:
+    """Fires where a training thread and a callback of its card's stream wait for each other."""
+    found = next((one for chain in case.chains.values() if (one := held_callback(case, chain)) is not None), None)
+    if found is None:
+        return None
+    chain, other = found.chain, found.callback
+    node, line = chain.start, show(other.frame)
+    result = hung(
+        case,
+        CAUSE,
+        chain,
+        owner="user_code",
+        summary=f"{who(chain)} waits for {found.card}, which has nothing to do, and holds {found.lock}; thread {other.tid} at {line}, "
+        "which native code has called back, waits for that lock for ever: the card's stream goes on when it returns",
+        patience=STRUCTURAL_SECONDS,
+        silent=found.silent_seconds,
+        ceiling=SEEN,
+        evidence=(
+            case.saw(
+                "thread",
+                f"pid {other.pid} thread {other.tid}",
+                f"a callback asks for {found.lock} at {line}",
+                f"{other.wait.call if other.wait else '?'} without a timeout, last ran {other.motion.ran_ago_seconds or 0.0:.1f} s ago",
+                "callbacks return at once",
+                other.thread_at,
+            ),
+            case.saw(
+                found.source,
+                found.card,
+                "has nothing to do while the thread waits for it",
+                f"no kernel for {found.idle_seconds:.1f} s",
+                "a card that is waited for is at work",
+            ),
+            case.saw(
+                "source",
+                show(node.frame) or f"pid {node.pid}",
+                f"stands within {found.lock}",
+                f"{node.motion.run_share or 0.0:.0%} of a core at one line",
+                "the lock is free while the card is waited for",
+            ),
+        ),
+        alternatives=(
+            Alternative(
+                cause="computing_on_host", refuted_by="the line waits for the card, and a callback waits for the line"
+            ),
+            Alternative(cause="stuck_kernel", refuted_by=f"no kernel is on {found.card}"),
+        ),
+        next=("read the value from the card before the lock is taken, or let the callback take no lock",),
+    )
+    waits = f"{found.card}, which has nothing to do: its stream waits for thread {other.tid}"
+    links = tuple(
+        msgspec.structs.replace(one, waits_for=waits) if (one.pid, one.tid) == (node.pid, node.tid) else one
+        for one in chain.links
+    )
+    last = link(case.history, other, f"{found.lock}, which {who(chain)} holds", len(links))
+    culprits = (culprit(node), culprit(other))
+    return msgspec.structs.replace(result, culprits=culprits, wait_chain=(*links, last))

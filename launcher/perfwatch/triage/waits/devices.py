@@ -1,0 +1,275 @@
+"""The edge "waits for the GPU": a thread in a CUDA synchronisation spins in user space, at a full core, and runs no Python.
+
+In /proc it looks like a computation, in a stack like a line that never ends. What it waits for is told by the card: at work
+the thread will be let go on, with a kernel that does nothing it will not. Below ``backward`` it is autograd's own thread
+that spins, while the training thread sleeps.
+"""
+
+import re
+from collections.abc import Iterable
+
+from perfwatch.triage.cards.activities import contradicted
+from perfwatch.triage.cards.gpu import Regime, polls, regimes, unseen
+from perfwatch.triage.cards.kernels import kernels
+from perfwatch.triage.cards.neighbours import shared
+from perfwatch.triage.cards.whose import cards_of, name_of
+from perfwatch.triage.history import History
+from perfwatch.triage.moving.flows import newest_flow
+from perfwatch.triage.moving.motion import Motion, motion, python_threads, stacks_of
+from perfwatch.triage.present import open_file
+from perfwatch.triage.roles.job import Job
+from perfwatch.triage.verdict import Missing
+from perfwatch.triage.waits.heartbeats import waits_forever
+from perfwatch.triage.waits.native_waits import in_native_code
+from perfwatch.triage.waits.node import End, Node, node_of
+from perfwatch.triage.words.frames import any_tag, tags, user_frame
+from perfwatch_probes import readings as r
+
+Found = tuple[str, tuple[Node, ...], End | None]
+
+AUTOGRAD_THREADS = "pt_autograd"  # how torch names the threads of its engine (torch/csrc/autograd/engine.cpp)
+BEGUN_SECONDS = 0.0005  # of run time: a thread of the engine has run for 0.1 ms before its first work (measured), for 2 ms after a step
+SPINS = 0.5  # of a core
+UNBROKEN_SECONDS = 3.0  # as long as a step may be late before it is missed
+MOSTLY = 0.6  # of the samples
+OTHER_PHASES = ("autotune", "compile", "import", "loader_wait")
+ONE_LINE = 0.9  # of the samples: a nonblocking dump tears about 3 %
+DEVICE_FILES = "/dev/nvidia"
+# The driver's own functions, where a thread stands in it; an NVMe disk's and those of NFS (``rpc_wait_bit_killable``) begin alike.
+DRIVER_WAITS = re.compile(r"^(nv(?!me)|_nv|uvm|os_acquire|rm_|rpc(?!_))")
+STANDS_SECONDS = 1.0  # four ranks at once were seen in state D in os_acquire_rwlock_read that had run 0.03 s before
+# Calls that wait for the device to give a value; on a tensor in host memory they return at once.
+SYNC_CALLS = frozenset(
+    "item cpu tolist numpy nonzero synchronize masked_select unique unique_consecutive argwhere bincount float".split()
+)
+# The same without a call of that name: a copy to the host, or a branch on what a tensor holds.
+SYNC_TEXTS = re.compile(
+    r"\.to\(\s*[\"']cpu|device\s*=\s*[\"']cpu[\"']|^\s*(?:if|while|assert)\b.*\b(?:isnan|isinf|isfinite|any|all|equal|allclose)\("
+)
+
+
+def edge(history: History, job: Job, node: Node) -> Found | None:
+    """Where a thread that spins (or sleeps) for its card leads; None for every other thread."""
+    if in_driver(history, node):
+        return "the GPU driver, which does not answer", (), End("driver", node)
+    member = job.members.get(node.pid)
+    pid = member.rank_pid if member is not None and member.rank_pid is not None else node.pid
+    cards = regimes(history, pid)
+    if not cards:
+        return _unseen(history, pid, node)
+    engine = autograd_thread(history, job, node)
+    if engine is not None:
+        return (
+            f"thread {engine.thread.name if engine.thread else engine.tid}, which runs the backward pass",
+            (engine,),
+            None,
+        )
+    card = awaited(history, node, cards)
+    if card is None:
+        return _behind_another(history, job, node)
+    does = (
+        "whose kernel does not end"
+        if card.kind == "spin"
+        else "whose kernel only polls"
+        if card.polls
+        else "which is at work"
+    )
+    return f"{name_of(history, card.uuid)}, {does}", (), End("gpu", node, detail=card.uuid)
+
+
+def _behind_another(history: History, job: Job, node: Node) -> Found | None:
+    """A thread that asks something of the driver while another of its process waits for the card that both use.
+
+    The driver copies to pageable memory while it holds the context's lock (measured: a launch slept in a futex for as long as
+    another thread stood in ``.item()``). Of a card that works this lasts for a moment.
+    """
+    if not (waits_forever(node) and polls(history, node.pid) and in_native_code(history, node)):
+        return None
+    first = [one for one in waiting_for_cards(history, job, node.pid) if one.tid != node.tid]
+    return (f"thread {first[0].name or first[0].tid}, which waits for the card", tuple(first), None) if first else None
+
+
+def waiting_for_cards(history: History, job: Job, pid: int) -> list[Node]:
+    """The Python threads of a process that wait for its cards."""
+    cards = regimes(history, pid)
+    nodes = (node_of(history, job, pid, tid) for tid in python_threads(history, pid)) if cards else ()
+    return [node for node in nodes if in_sync(history, node.stack) and awaited(history, node, cards) is not None]
+
+
+def _unseen(history: History, pid: int, node: Node) -> Found | None:
+    """A thread that stays at a synchronisation of a card which cannot be read."""
+    asleep = waits_forever(node)  # an event that was made to block does not spin
+    if not asleep and not (_spins(node.state, node.motion) and _stays(node)):
+        return None
+    named = "device_sync" in node.inner  # torch's own function for it: there is a card, whether we see it or not
+    if named or ((cards_of(history, pid).uuids or unseen(history, pid)) and in_sync(history, node.stack)):
+        return "its GPU, which could not be read", (), End("gpu", node)
+    return None
+
+
+def in_driver(history: History, node: Node) -> bool:
+    """Whether a thread stands uninterruptibly in a call into the driver, and has for a while: any call is in state D for a moment."""
+    if node.state != "D" or node.thread is None or _ran_lately(node.motion):
+        return False
+    return _on_device(history, node) or bool(DRIVER_WAITS.search(node.thread.wchan or ""))
+
+
+def _ran_lately(motion: Motion) -> bool:
+    if motion.ran_ago_seconds is not None:
+        return motion.ran_ago_seconds < STANDS_SECONDS
+    return (motion.run_share or 0.0) > SPINS
+
+
+def awaited(history: History, node: Node, cards: Iterable[Regime]) -> Regime | None:
+    """The card that a thread waits for, or None where it is not known to wait for one."""
+    syncs = in_sync(history, node.stack)
+    asleep = _sleeps_on_device(history, node) or (syncs and waits_forever(node))
+    if not asleep and not _spins(node.state, node.motion):
+        return None
+    engine = _is_autograd(node)
+    certain = cards_of(history, node.rank_pid or node.pid).certain
+    for card in cards:
+        if (card.kind == "spin" or card.polls) and (syncs or engine or certain) and (asleep or _stays(node)):
+            return card
+        served = syncs if card.kind == "wait" else (engine or _mostly_waits(history, node))
+        if card.kind in ("work", "wait") and served and not shared(history, card.uuid):
+            return card
+    return None
+
+
+def may_wait_unseen(history: History, node: Node) -> bool:
+    """Whether a thread that spins at one line may wait for its card, although that works: for others, who use it as well."""
+    spins = _spins(node.state, node.motion) and _stays(node)
+    return spins and any(shared(history, card.uuid) for card in regimes(history, node.rank_pid or node.pid))
+
+
+def _mostly_waits(history: History, node: Node) -> bool:
+    """Whether a thread is nearly always at a call that waits for the device, or for room in its queue."""
+    looks = [one.reading for one in stacks_of(history, node.pid, node.tid)]
+    total = sum(look.samples for look in looks)
+    if any(any_tag(tags(look), *OTHER_PHASES) for look in looks):
+        return False
+    waits = sum(look.samples for look in looks if in_sync(history, look) or "graph_replay" in tags(look))
+    return total > 0 and waits >= MOSTLY * total
+
+
+def in_sync(history: History, stack: r.Stack | None) -> bool:
+    """Whether a stack is at a call that waits for the device: in torch's own function for it, or at a line that calls one."""
+    if stack is None:
+        return False
+    if "device_sync" in tags(stack):
+        return True
+    frame = user_frame(stack)
+    if frame is None or not stack.frames or stack.frames[0] != frame:
+        return False  # inside another function, which the line calls too
+    seen = history.latest(r.SourceLine, frame.file, frame.line)
+    if seen is None:
+        return False
+    calls = {call.rsplit(".", 1)[-1] for call in seen.reading.calls}
+    return not calls.isdisjoint(SYNC_CALLS) or SYNC_TEXTS.search(seen.reading.text) is not None
+
+
+def autograd_thread(history: History, job: Job, node: Node) -> Node | None:
+    """The thread of torch's engine that runs while this one sleeps in ``backward``."""
+    if not any_tag(node.inner, "backward") or node.state == "R":
+        return None
+    for pid, tid in history.of(r.Thread, node.pid):
+        seen = history.latest(r.Thread, pid, tid) if tid != node.tid else None
+        if seen is None or not seen.reading.name.startswith(AUTOGRAD_THREADS):
+            continue
+        if _spins(seen.reading.state, motion(history, pid, tid)):
+            return node_of(history, job, pid, tid)
+    return None
+
+
+def engine_share(history: History, pid: int, seconds: float) -> float:
+    """Of a core, what the threads of torch's engine use: the backward pass does not run in the thread that asks for it."""
+    return sum(motion(history, pid, tid, seconds).wanted_share for tid in engine_threads(history, pid))
+
+
+def engine_threads(history: History, pid: int) -> list[int]:
+    """The threads in which torch's engine runs the backward pass of a process, those that were seen.
+
+    torch makes one for each card that it sees; of a training on the CPU it has nothing to do.
+    """
+    return [
+        key[1]
+        for key in history.of(r.Thread, pid)
+        if (seen := history.latest(r.Thread, *key))
+        and seen.reading.name.startswith(AUTOGRAD_THREADS)
+        and (seen.reading.run_seconds is None or seen.reading.run_seconds >= BEGUN_SECONDS)
+    ]
+
+
+def served(history: History, pid: int, tid: int, job: Job) -> tuple[bool, str] | None:
+    """Of a training thread that waits for its card: whether the card does something for it, and what; None for any other."""
+    node = node_of(history, job, pid, tid)
+    cards = regimes(history, pid)
+    card = awaited(history, autograd_thread(history, job, node) or node, cards) if cards else None
+    if card is None:
+        return None
+    name = name_of(history, card.uuid)
+    if card.polls and card.kind != "spin":
+        under_way = newest_flow(history, pid)
+        travels = under_way is not None and not under_way.silent
+        return (True, f"{name} waits for data, which comes: {under_way.shown()}") if under_way and travels else None
+    if card.kind != "spin":
+        return True, f"{name} works for it ({card.shown()})"
+    seen = kernels(history, card.uuid)
+    if seen.go_on:
+        return True, f"{name}: long kernels, the last one ended {seen.since_seconds:.1f} s ago"
+    if seen.since_seconds >= UNBROKEN_SECONDS:
+        return False, f"it waits for {name}, whose kernel has not ended for {seen.since_seconds:.1f} s"
+    return None
+
+
+def unmonitored(history: History, pids: Iterable[int]) -> tuple[Missing, ...]:
+    """What is not seen of the cards of these processes: of those older than Hopper, once for each kind, and where units tell nothing."""
+    uuids = dict.fromkeys(uuid for pid in pids for uuid in cards_of(history, pid).uuids)
+    cards = (history.latest(r.Gpu, uuid) for uuid in uuids)
+    zeros = tuple(
+        Missing(
+            witness="gpm",
+            reason=f"the units of {name_of(history, uuid)} tell that no kernel ran, against utilisation and power: they are not believed",
+            advice="does another profiler (DCGM, ncu, nsys) use its counters?",
+        )
+        for uuid in uuids
+        if contradicted(history, uuid)
+    )
+    names = dict.fromkeys(card.reading.name for card in cards if card is not None and card.reading.gpm is False)
+    return zeros + tuple(
+        Missing(
+            witness="gpm",
+            reason=f"{name} has no performance monitoring (Hopper and newer have): what its multiprocessors, tensor cores and "
+            "memory do is not seen",
+            advice="perfwatch capture torch shows its kernels",
+        )
+        for name in names
+    )
+
+
+def _is_autograd(node: Node) -> bool:
+    return node.thread is not None and node.thread.name.startswith(AUTOGRAD_THREADS)
+
+
+def _spins(state: str | None, moved: Motion) -> bool:
+    return moved.wanted_share > SPINS or (moved.run_share is None and state == "R")
+
+
+def _stays(node: Node) -> bool:
+    """At one line; a thread without Python has none."""
+    return node.motion.samples == 0 or node.motion.steady_share >= ONE_LINE
+
+
+def _sleeps_on_device(history: History, node: Node) -> bool:
+    """Blocked in a call on the driver's files: a context that was made to wait without spinning."""
+    return node.state != "D" and _on_device(history, node)
+
+
+def _on_device(history: History, node: Node) -> bool:
+    wait = node.wait
+    if wait is None:
+        return False
+    fds = [wait.fd] if wait.fd is not None else [polled.fd for polled in wait.polled]
+    files = (open_file(history, node.pid, node.tid, fd) for fd in fds)
+    return any(file is not None and file.reading.target.startswith(DEVICE_FILES) for file in files)

@@ -1,0 +1,175 @@
+"""One thread on a wait chain, and what the end of a chain can be."""
+
+from dataclasses import dataclass
+
+from perfwatch.triage.history import History
+from perfwatch.triage.moving.motion import Motion, dominant, motion
+from perfwatch.triage.present import is_past
+from perfwatch.triage.roles.job import Job
+from perfwatch.triage.verdict import Culprit
+from perfwatch.triage.words.code import looking
+from perfwatch.triage.words.frames import inner_tags, show, tags, user_frame
+from perfwatch_probes import readings as r
+
+WOKEN_ONCE = ("futex", "read", "write", "recv", "send", "child")
+NATIVE_WAIT = "native_wait"  # the kind of an end that waits in native code, for something that Python does not know
+ENDLESS_SECONDS = 60.0  # a timeout beyond this is an error's, not a poll's
+
+
+@dataclass(frozen=True)
+class Node:
+    """One thread on the chain and everything known about it now."""
+
+    pid: int
+    tid: int
+    rank: int | None
+    rank_pid: int | None
+    role: str
+    thread: r.Thread | None
+    thread_at: float
+    stack: r.Stack | None
+    tags: frozenset[str]  # of all its frames
+    inner: frozenset[str]  # of the library frames inside the program's innermost own one
+    motion: Motion
+
+    @property
+    def frame(self) -> r.Frame | None:
+        """The program's own line that it is at."""
+        return user_frame(self.stack) if self.stack else None
+
+    @property
+    def wait(self) -> r.Wait | None:
+        """The system call in which it is blocked."""
+        return self.thread.wait if self.thread else None
+
+    @property
+    def state(self) -> str | None:
+        """The kernel's letter."""
+        return self.thread.state if self.thread else None
+
+    @property
+    def name(self) -> str:
+        """The thread's name, as Python or the kernel knows it."""
+        return (self.stack.thread if self.stack else "") or (self.thread.name if self.thread else "")
+
+    @property
+    def naps(self) -> bool:
+        """Whether it sleeps a little, again and again at one place, and reads and writes nothing in between."""
+        return (
+            self.wait is not None
+            and self.wait.kind == "sleep"
+            and self.motion.distinct <= 1
+            and not self.motion.io_calls
+        )
+
+
+EVENT_LOOP = "asyncio"  # tag of its frames
+
+
+def in_event_loop(node: Node) -> bool:
+    """Whether a thread rests in an event loop: what that listens on is silent, and no timer of its own is due."""
+    return node.wait is not None and node.wait.kind == "poll" and EVENT_LOOP in node.inner
+
+
+@dataclass(frozen=True)
+class End:
+    """Where a chain ends.
+
+    kind: dead stopped traced input network storage pipe_full pipe_empty file_lock file_poll sleep lock gil python native
+    collective rendezvous feeder idle cycle uninterruptible gpu driver native_wait other unknown.
+    silent_seconds: how long nothing of it moved, from the kernel's memory or our own; None: not known.
+    """
+
+    kind: str
+    node: Node
+    silent_seconds: float | None = None
+    descriptor: r.Descriptor | None = None
+    detail: str = ""
+    others: tuple[int, ...] = ()  # peers, holders, readers outside the chain
+
+    @property
+    def still(self) -> bool | None:
+        """Whether nothing of the end moves."""
+        return True if self.kind in ("dead", "stopped") else self.node.motion.frozen
+
+
+IT_RUNS = "nothing: it runs"  # what a thread waits for that does not wait
+
+
+def doing(awaited: str) -> str:
+    """What a thread does that waits for this, in words."""
+    return "runs" if awaited == IT_RUNS else f"waits for {awaited}"
+
+
+def culprit(node: Node) -> Culprit:
+    """A node as somebody to blame."""
+    return Culprit(
+        pid=node.rank_pid or node.pid,
+        rank=node.rank,
+        worker_pid=node.pid if node.rank_pid not in (None, node.pid) else None,
+        tid=node.tid,
+        thread=node.name or None,
+        frame=show(node.frame),
+    )
+
+
+def node_of(history: History, job: Job, pid: int, tid: int | None = None) -> Node:
+    """Gather one thread (default: the main one)."""
+    tid = pid if tid is None else tid
+    member = job.members.get(pid)
+    seen = history.latest(r.Thread, pid, tid)
+    stack = dominant(history, pid, tid)
+    return Node(
+        pid=pid,
+        tid=tid,
+        rank=member.rank if member else None,
+        rank_pid=member.rank_pid if member else None,
+        role=member.role if member else "child",
+        thread=seen.reading if seen else None,
+        thread_at=seen.at if seen else 0.0,
+        stack=stack.reading if stack else None,
+        tags=tags(stack.reading) if stack else frozenset(),
+        inner=inner_tags(stack.reading) if stack else frozenset(),
+        motion=motion(history, pid, tid),
+    )
+
+
+def silence(history: History, node: Node) -> float | None:
+    """Seconds since this thread last did anything that we or the kernel know of."""
+    remembered = None
+    if node.thread is not None and node.thread.ran_ago_seconds is not None and node.thread.state != "R":
+        remembered = node.thread.ran_ago_seconds + (history.at - node.thread_at)
+        if node.wait is not None and _woken_once(node.wait):
+            return remembered  # only what it waits for wakes it: whatever looks alike before that was an earlier wait
+    watched = _unchanged_seconds(history, node)
+    known = [value for value in (remembered, watched) if value is not None]
+    return max(known) if known else None
+
+
+def _woken_once(wait: r.Wait) -> bool:
+    endless = wait.forever or (wait.remaining_seconds or 0.0) > ENDLESS_SECONDS
+    return endless and wait.kind in WOKEN_ONCE
+
+
+def _unchanged_seconds(history: History, node: Node) -> float | None:
+    """For how long, up to now, every stack of the thread had the same user line, or one of the same loop that looks for a file."""
+    series = [one for one in history.series(r.Stack, node.pid, node.tid) if one.reading.frames]
+    if series and is_past(history, series[-1]):
+        return None  # it has gone on to another wait since
+    if not series:
+        return None
+    frame = user_frame(series[-1].reading)
+    turn = looking(history, frame)
+    began = series[-1].at - series[-1].reading.span_seconds
+    for one in reversed(series):
+        here = user_frame(one.reading)
+        if here != frame and not _in_turn(here, frame, turn):
+            break
+        began = one.at - one.reading.span_seconds
+    return history.at - began
+
+
+def _in_turn(here: r.Frame | None, frame: r.Frame | None, turn: range) -> bool:
+    if here is None or frame is None:
+        return False
+    return (here.function, here.file) == (frame.function, frame.file) and here.line in turn

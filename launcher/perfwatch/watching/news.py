@@ -1,0 +1,136 @@
+"""What is told while a job is watched, and when: a suspicion that lasts, a verdict, a retraction when the job moves again."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from perfwatch.recording import Event
+from perfwatch.session import Session
+from perfwatch.triage.verdict import Suspect, Verdict
+from perfwatch.watching.told_slow import ToldSlow
+from perfwatch_probes import readings as r
+
+TELL_AFTER_SHARE = 0.25  # of the patience: every long step begins like a hang
+SURE_END = 0.7  # of a verdict "gone" under ``run``: below it the launcher's own word is waited for
+PIN_SECONDS = 30.0  # of the recording before a verdict: what it rests on
+MOST_EVENTS = 64  # in memory
+INCIDENTS = ("hung", "slow", "gone")  # how it came to that is worth keeping
+MOVING = ("healthy", "slow", "busy")
+STEPPING = ("healthy", "slow")  # states of a job that makes steps
+WELL = ("healthy", "busy")
+
+
+class Sink(Protocol):
+    """What takes readings and events to disk: ``perfwatch.recording.Recorder``."""
+
+    def append(self, at: float, readings: Sequence[r.Reading], known_at: float = 0.0) -> None: ...  # noqa: D102
+    def event(self, at: float, kind: str, text: str, verdict: Verdict | None = None) -> None: ...  # noqa: D102
+    def pin(self, first_at: float, last_at: float, incident: bool = False) -> None: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class News:
+    """Something to tell the user: suspicion, verdict or retraction."""
+
+    kind: str
+    at: float
+    text: str
+    verdict: Verdict | None = None
+
+
+class Teller:
+    """Compares each verdict with the last one that was told.
+
+    Args:
+        session: dates the events.
+        sink: where events are recorded; None: nowhere.
+        on_news: who is told.
+    """
+
+    def __init__(self, session: Session, sink: Sink | None, on_news: Callable[[News], None]) -> None:
+        self.events: list[Event] = []
+        self.state = ""  # of the last verdict that was told
+        self._cause: str | None = None
+        self._told_of: tuple[int, str] | None = None
+        self._told_at = 0.0
+        self._feared = False  # whether a hang was told, or suspected: then a job that is slow moves again, too
+        self._slow = ToldSlow()
+        self._session = session
+        self._sink = sink
+        self._on_news = on_news
+
+    def tell(
+        self, verdict: Verdict, at: float, late_seconds: float = 0.0, since_step_seconds: float | None = None
+    ) -> None:
+        """Tell a verdict if it is news.
+
+        Args:
+            verdict: of this moment.
+            at: seconds since the recording began.
+            late_seconds: no step was made for so long, which is told where nothing else is.
+            since_step_seconds: since the newest step of any rank; None where steps are not counted. A hang that was told
+                stands until there is another one, however much some thread moves: the job may only be ending.
+        """
+        self._slow.see(verdict, at)
+        if (verdict.state, verdict.cause) == (self.state, self._cause) or self._is_told_soon(verdict):
+            return
+        if self.state == "slow" and self._still_slow(verdict, at):
+            return
+        if verdict.state == self.state == "hung" and _blamed(verdict) == self._told_of:
+            return  # two rules that name the same line take turns
+        if self.state == "hung" and verdict.state in STEPPING and (since_step_seconds or 0.0) > at - self._told_at:
+            return
+        kind, text = "verdict", verdict.summary
+        if verdict.state == "inconclusive":
+            told = lasts(verdict.suspect) if verdict.suspect is not None else late_seconds > 0
+            if self.state == "hung" or not told:
+                return  # a hang that was told stands until the job moves: it is looked at less often now
+            kind, text = "suspicion", verdict.summary.removeprefix("suspected: ")
+            text = text if verdict.suspect is not None else _since(late_seconds) + text
+        elif verdict.state in (MOVING if self._feared else WELL) and self.state in ("hung", "inconclusive"):
+            kind, text = "retraction", f"moves again: {verdict.summary}"
+        elif self.state == "slow" and verdict.state in WELL:
+            over = "no longer slow" if verdict.state == "healthy" else f"{self._cause} is not seen any more"
+            kind, text = "retraction", f"{over}: {_since(late_seconds)}{verdict.summary}"
+        verdict = msgspec.structs.replace(verdict, supersedes=self._cause)
+        if verdict.state == "slow":
+            self._slow.tell(verdict.cause)
+        elif verdict.state != "inconclusive":
+            self._slow.clear()
+        self._told_at = at
+        self._feared = "hung" in (verdict.state, verdict.suspect.state if verdict.suspect is not None else "")
+        self.state, self._cause, self._told_of = verdict.state, verdict.cause, _blamed(verdict)
+        self.events.append(Event(at, self._session.created + at, kind, text, verdict))
+        del self.events[1:-MOST_EVENTS]  # the first one says when it began
+        if self._sink is not None:
+            self._sink.event(at, kind, text, verdict)
+            self._sink.pin(max(0.0, at - PIN_SECONDS), at, verdict.state in INCIDENTS)
+        self._on_news(News(kind, at, text, verdict))
+
+    def _still_slow(self, verdict: Verdict, at: float) -> bool:
+        """Whether what was told as slow stands: it takes turns with another cause, or it is too soon to say that it is over."""
+        if verdict.state == "slow":
+            return self._slow.has(verdict.cause)
+        return verdict.state in WELL and not self._slow.are_away(at)
+
+    def _is_told_soon(self, verdict: Verdict) -> bool:
+        """Whether a run seems to have ended and nobody can say how: its launcher is about to."""
+        return verdict.state == "gone" and verdict.confidence < SURE_END and self._session.mode == "run"
+
+
+def _blamed(verdict: Verdict) -> tuple[int, str] | None:
+    """The process and the function that are named first; None where none is."""
+    first = verdict.culprits[0] if verdict.culprits else None
+    return (first.pid, first.frame.partition(" ")[0]) if first is not None and first.frame else None
+
+
+def _since(late_seconds: float) -> str:
+    return f"no step for {late_seconds:.0f} s; " if late_seconds > 0 else ""
+
+
+def lasts(suspect: Suspect) -> bool:
+    """Whether a good part of the patience is gone; what may be work is told when it is known to be."""
+    patience = suspect.silent_seconds + suspect.decides_in_seconds
+    return suspect.state != "busy" and suspect.silent_seconds >= TELL_AFTER_SHARE * patience

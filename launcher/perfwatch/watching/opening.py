@@ -1,0 +1,29 @@
+"""Opens the recording of a session, or says why nothing is recorded: a diagnosis without a recording is better than none."""
+
+import os
+from pathlib import Path
+
+from perfwatch.errors import SessionUnwritable
+from perfwatch.recording import BUDGET_BYTES, Recorder
+from perfwatch.session import Session, choose_directory
+from perfwatch_probes.deadline import KillableChild
+
+
+def open_recorder(
+    explicit: Path | None, session: Session, child: KillableChild, budget_bytes: int = BUDGET_BYTES
+) -> tuple[Recorder | None, Path | None, str]:
+    """What records, where, and if nothing does, why.
+
+    Args:
+        explicit: where the user wants the session; the first local disk by default.
+        session: what the recording says of itself.
+        child: where looks at disks are made, for they may block.
+        budget_bytes: what the recording may take.
+    """
+    try:
+        folder = choose_directory(explicit, os.environ, child, created=session.created, pid=os.getpid())
+        return Recorder(folder, session, budget_bytes), folder, ""
+    except SessionUnwritable as error:
+        return None, None, f"{error.message}; {error.advice}"
+    except OSError as error:  # no process for the writer: ulimit -u, pids.max
+        return None, None, f"the writing process cannot be started: {error.strerror}"

@@ -1,0 +1,101 @@
+"""The folder where the agent inside a job writes, and ``perfwatch run`` leaves what captures need. It belongs to the job's user.
+
+Where that is another user than ours, a guest reads it (``perfwatch_probes.guest``): its owner may put links, pipes or a million files
+there.
+"""
+
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from perfwatch_probes.deadline import Caller, Inline
+from perfwatch_probes.guest import Guests, Identity
+from perfwatch_probes.probe import Unavailable
+
+MOST_NAMES = 16_384  # of one folder; a sweep of many trials leaves some thousands
+READ_SECONDS = 2.0
+
+Tail = tuple[str, int, bytes]  # name, when it was written (unix time in ns), the last bytes
+
+
+@dataclass(frozen=True)
+class AgentFolder:
+    """One such folder.
+
+    Args:
+        path: in our own root.
+        owner: as whom it is read; None where it is our own.
+        guests: read it then; None in a process that has become the owner.
+    """
+
+    path: Path
+    owner: Identity | None = None
+    guests: Guests | None = field(default=None, compare=False)
+
+    @property
+    def uid(self) -> int:
+        """Whose it is."""
+        return os.getuid() if self.owner is None else self.owner.uid
+
+    def names(self) -> list[str]:
+        """What is in it, sorted. Raises OSError, or Unavailable where no guest can look."""
+        return self._caller().call(names, str(self.path), deadline_seconds=READ_SECONDS)
+
+    def tails(self, wanted: Iterable[str], most_bytes: int) -> dict[str, tuple[int, bytes]]:
+        """Of each regular file of these, when it was written (unix time in ns) and the last so many bytes; of the others nothing."""
+        paths = [str(self.path / name) for name in wanted]
+        if not paths:
+            return {}
+        try:
+            found = self._caller().call(tails, paths, most_bytes, deadline_seconds=READ_SECONDS)
+        except Unavailable:
+            return {}
+        return {name: (written, end) for name, written, end in found}
+
+    def holds(self, name: str) -> bool:
+        """True if there is something of this name, which may be a path below the folder."""
+        try:
+            return self._caller().call(there, str(self.path / name), deadline_seconds=READ_SECONDS)
+        except Unavailable:
+            return False
+
+    def fresh(self) -> "AgentFolder":
+        """The same for a process that was forked."""
+        return self if self.guests is None else replace(self, guests=self.guests.fresh())
+
+    def _caller(self) -> Caller:
+        return Inline() if self.owner is None or self.guests is None else self.guests.child(self.owner)
+
+
+def names(folder: str) -> list[str]:
+    """At most ``MOST_NAMES`` names in a folder, sorted. Raises OSError."""
+    listed: list[str] = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            listed.append(entry.name)
+            if len(listed) == MOST_NAMES:
+                break
+    return sorted(name for name in listed if name.isascii())
+
+
+def there(path: str) -> bool:
+    """True if the path leads to something."""
+    return os.path.exists(path)
+
+
+def tails(paths: list[str], most_bytes: int) -> list[Tail]:
+    """The ends of these files; what is no regular file, or cannot be read, is left out."""
+    found: list[Tail] = []
+    for path in paths:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        except OSError:
+            continue
+        with os.fdopen(descriptor, "rb") as file:
+            state = os.fstat(descriptor)
+            if stat.S_ISREG(state.st_mode):
+                file.seek(max(0, state.st_size - most_bytes))
+                found.append((os.path.basename(path), state.st_mtime_ns, file.read(most_bytes)))
+    return found
