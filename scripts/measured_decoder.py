@@ -1,4 +1,4 @@
-"""A small decoder that trains on a GPU: what the figures of ``perfwatch capture`` in the README were taken on.
+"""A small decoder that trains on a GPU: the job of the figures of ``perfwatch capture`` in tests/RESULTS.md.
 
     perfwatch run -- python scripts/measured_decoder.py SECONDS [sick]
     perfwatch run -- torchrun --nproc-per-node 2 scripts/measured_decoder.py SECONDS

@@ -122,9 +122,11 @@ def test_every_accusation_has_a_lookalike_program(cause: str) -> None:
 
 
 @pytest.mark.parametrize("name", [capture.NAME for capture in CAPTURES])
-def test_every_capture_is_in_the_readme(repository: Path, name: str) -> None:
+def test_every_capture_is_in_its_readme(repository: Path, name: str) -> None:
     """With what it brings and what it disturbs; add a row to the table of captures."""
-    assert f"| `perfwatch capture {name}" in (repository / "README.md").read_text()
+    text = (repository / "launcher" / "perfwatch" / "captures" / "README.md").read_text()
+
+    assert f"| `perfwatch capture {name}" in text
 
 
 def test_every_command_is_in_the_catalogue(repository: Path) -> None:

@@ -1,24 +1,100 @@
 """The documentation says what is there: a command that nobody can find does not exist."""
 
+import importlib
+import inspect
+import pkgutil
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import perfwatch_probes
 from perfwatch.commands import COMMANDS
 from perfwatch.errors import EXIT_CODES
+from perfwatch.outlets.families import families
+from perfwatch.outlets.snapshot import NodeSnapshot
 from perfwatch.triage.rule import Rule
 from perfwatch.triage.rules import RULES
 
 NAMES = [command.__name__.rpartition(".")[2] for command in COMMANDS]
+ROOT = Path(__file__).resolve().parent.parent
+LARGEST_README_BYTES = 12 * 1024
+
+
+def pages() -> list[Path]:
+    """Every Markdown file that git ships, or would."""
+    command = ("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "*.md")
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
+    return sorted(ROOT / name for name in set(listed) if name and (ROOT / name).is_file())
+
+
+PAGES = pages()
+PAGE_NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+
+
+def prose(page: Path) -> str:
+    """The text of a page without its blocks of code."""
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of its headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", prose(page), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.fixture(scope="module")
 def readme(repository: Path) -> str:
     """The text of README.md."""
     return (repository / "README.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def causes(repository: Path) -> str:
+    """The text of the page that lists the causes; README.md links to it."""
+    return (repository / "launcher" / "perfwatch" / "triage" / "README.md").read_text()
+
+
+def test_the_readme_is_short(repository: Path) -> None:
+    """One page, read in a few minutes; details go to the README of a folder, figures to tests/RESULTS.md."""
+    assert (repository / "README.md").stat().st_size <= LARGEST_README_BYTES
+
+
+@pytest.mark.parametrize("page", PAGES, ids=PAGE_NAMES)
+def test_every_relative_link_resolves(page: Path) -> None:
+    """To a file or folder in the repository, and to a heading in it."""
+    broken = []
+    for link in re.findall(r"\]\(((?!\w+:)[^)\s]+)\)", prose(page)):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        inside = target.exists() and target.is_relative_to(ROOT)
+        if not inside or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=PAGE_NAMES)
+def test_every_script_that_is_named_exists(page: Path) -> None:
+    """In text and in blocks of code."""
+    named = set(re.findall(r"(?<![\w./])scripts/[\w./-]*\w", page.read_text()))
+
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=PAGE_NAMES)
+def test_no_page_installs_the_package_of_that_name(page: Path) -> None:
+    """On the index it is another project."""
+    assert not re.search(r"(pip|pipx|uv tool|uv pip) install (-\S+ |--\S+ )*['\"]?perfwatch\b", page.read_text())
+
+
+def test_the_readme_has_the_commands_for_test_and_demo(readme: str) -> None:
+    """A fresh clone needs no more than these."""
+    assert "`scripts/demo`" in readme
+    assert re.search(r"^scripts/test\b", readme, flags=re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -28,17 +104,53 @@ def test_every_command_is_in_the_readme(readme: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("cause", [name for rule in RULES for name in (rule.CAUSE.name, *rule.CAUSE.also)])
-def test_every_cause_is_in_the_readme(readme: str, cause: str) -> None:
+def test_every_cause_is_documented(causes: str, cause: str) -> None:
     """The word of the verdict can be searched for."""
-    assert f"`{cause}`" in readme
+    assert f"`{cause}`" in causes
 
 
 @pytest.mark.parametrize("rule", RULES, ids=[rule.CAUSE.name for rule in RULES])
-def test_the_readme_says_of_a_cause_what_explain_says(readme: str, rule: Rule) -> None:
+def test_the_table_says_of_a_cause_what_explain_says(causes: str, rule: Rule) -> None:
     """Its first sentence, but for the state, under whose heading it stands."""
     sentence = (rule.__doc__ or "").partition("\n\n")[0].removeprefix("Busy: ").removeprefix("Healthy: ")
 
-    assert f"| `{rule.CAUSE.name}` | {sentence} |" in readme
+    assert f"| `{rule.CAUSE.name}` | {sentence} |" in causes
+
+
+def test_the_readme_counts_the_causes(readme: str) -> None:
+    """As many as the catalogue has."""
+    count = sum(1 + len(rule.CAUSE.also) for rule in RULES)
+
+    assert f"[{count} causes](launcher/perfwatch/triage/README.md#causes)" in readme
+
+
+def probe_names() -> Iterator[str]:
+    """Every ``NAME`` of a probe: of a module or of a class in it."""
+    for module in pkgutil.iter_modules(perfwatch_probes.__path__, "perfwatch_probes."):
+        if module.name.endswith("nvml_driver"):  # loads the driver's library
+            continue
+        loaded = importlib.import_module(module.name)
+        classes = [one for _, one in inspect.getmembers(loaded, inspect.isclass) if one.__module__ == module.name]
+        names = (getattr(one, "NAME", None) for one in (loaded, *classes))
+        yield from (name for name in names if isinstance(name, str))
+
+
+@pytest.mark.parametrize("name", sorted(set(probe_names())))
+def test_every_probe_is_in_its_readme(repository: Path, name: str) -> None:
+    """With what it reads, needs and costs; add a row to the table of probes."""
+    assert f"| `{name}` |" in (repository / "probes" / "perfwatch_probes" / "README.md").read_text()
+
+
+def test_every_metric_is_documented(repository: Path) -> None:
+    """By the name under which it is scraped."""
+    text = (repository / "launcher" / "perfwatch" / "outlets" / "README.md").read_text()
+    endings = {"counter": "_total", "info": "_info"}
+    names = {
+        f"{one.name}{endings.get(one.type, '')}"
+        for one in families([], NodeSnapshot(watched=0, adopted=0, recorded_bytes=0))
+    }
+
+    assert {name for name in names if f"`{name}`" not in text} == set()
 
 
 @pytest.mark.parametrize("state", sorted(EXIT_CODES))
@@ -55,13 +167,6 @@ def test_every_command_has_help_with_examples(name: str) -> None:
     ).stdout
 
     assert f"  perfwatch {name}" in shown.partition("xample")[2]
-
-
-def test_the_readme_names_only_files_that_are_there(repository: Path, readme: str) -> None:
-    """Links and scripts in the text can be followed."""
-    named = set(re.findall(r"\]\(((?!https?:)[^)#]+)\)", readme)) | set(re.findall(r"\bscripts/[\w.]+", readme))
-
-    assert [name for name in named if not (repository / name).exists()] == []
 
 
 def test_the_changelog_has_the_version(repository: Path) -> None:

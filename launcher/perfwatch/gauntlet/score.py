@@ -1,7 +1,7 @@
 """How well perfwatch did in a gauntlet: arithmetic on finished rows, nothing else. No clock, no file, no process.
 
 A ``Row`` is one drill, once, with what it should be called and what it was called. ``score`` turns rows into the
-figures that the README prints. Two kinds of failure are kept apart: ``fault`` is perfwatch giving no verdict (it counts
+figures in tests/RESULTS.md. Two kinds of failure are kept apart: ``fault`` is perfwatch giving no verdict (it counts
 as wrong); ``broken`` is a drill program failing before its fault began (it counts for nothing, and is shown).
 """
 

@@ -1,6 +1,6 @@
 """What becomes of a signal that reaches the launcher: passed on to the job, taken as a trigger, or neither.
 
-The table of the README in code. ``decide`` is pure; ``catchers`` reads which processes of the job have a handler.
+The table of README.md here, in code. ``decide`` is pure; ``catchers`` reads which processes of the job have a handler.
 """
 
 import signal
