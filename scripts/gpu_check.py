@@ -26,12 +26,12 @@ from perfwatch.gauntlet import rows, show
 from perfwatch.gauntlet.attempt import judged
 from perfwatch.gauntlet.choice import Choice, choose
 from perfwatch.gauntlet.conditions import Conditions
+from perfwatch.gauntlet.report import GauntletReport
 from perfwatch.gauntlet.score import Row, score
-from perfwatch.recording import Recording, load
+from perfwatch.recording.recording import Recording, load
 from perfwatch.report.console import console
-from perfwatch.report.gauntlet import GauntletReport
 from perfwatch.triage.diagnose import diagnose
-from perfwatch.triage.verdict import Verdict
+from perfwatch.verdict import Verdict
 from perfwatch_probes.gpu import GpuProbe
 from perfwatch_probes.readings import GpuSample, ProbeCall
 
@@ -171,7 +171,7 @@ def _names(recording: Recording, drill: Drill, row: Row) -> dict[str, str]:
     """Paths of the machine that recorded, which need not be this one, and what stands for them in a case."""
     names = {str(Path(row.session).parents[1]): "/tmp/drill"}
     for word in recording.session.command:
-        if word.endswith(f"/drills/{drill.program}"):
+        if word.endswith(f"/drills/programs/{drill.program}"):
             names[str(Path(word).parents[2])] = "/home/user/perfwatch"
         elif Path(word).name.startswith("python") and Path(word).is_absolute():
             names[str(Path(word).parents[1])] = "/home/user/venv"

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-AGENT_FOLDER = Path(__file__).resolve().parent.parent / "launcher" / "perfwatch" / "agent"
+AGENT_FOLDER = Path(__file__).resolve().parent.parent / "launcher" / "perfwatch" / "agent" / "on_path"
 STARTS = 20
 
 # Runs under the measured Python, which may be old and has no perfwatch.

@@ -30,7 +30,7 @@ from typing import Any
 import psutil
 from measuring import PERFWATCH, Interval, Usage, beside, halted, job, marked, tree, usage, watcher
 
-from perfwatch.recording import load
+from perfwatch.recording.recording import load
 from perfwatch.triage.history import quantile
 from perfwatch_probes.readings import ProbeCall
 

@@ -16,7 +16,7 @@ from typing import Any
 from measured_crowd import STUCK_AFTER_STEPS
 from measuring import PERFWATCH, job, marked, tree, usage, watcher
 
-from perfwatch.recording import load
+from perfwatch.recording.recording import load
 
 CROWD = Path(__file__).with_name("measured_crowd.py")
 

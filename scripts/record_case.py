@@ -19,7 +19,7 @@ from perfwatch.gauntlet import recorded
 from perfwatch.gauntlet.attempt import Attempt, run_attempt
 from perfwatch.gauntlet.choice import choose
 from perfwatch.gauntlet.conditions import Conditions
-from perfwatch.recording import Recording, load
+from perfwatch.recording.recording import Recording, load
 from perfwatch.triage.rules import RULES
 from perfwatch_probes.readings import Cgroup, Gpu, Software
 

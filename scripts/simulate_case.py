@@ -16,7 +16,7 @@ from pathlib import Path
 from msgspec import structs
 
 from perfwatch.gauntlet import recorded
-from perfwatch.recording import Record, Recording, load
+from perfwatch.recording.recording import Record, Recording, load
 from perfwatch_probes.readings import Gpu, GpuActivity, GpuEvent, GpuProcess, GpuSample, GpuSilence, Traceback
 
 RECORDINGS = Path(__file__).resolve().parent.parent / "tests" / "triage" / "recordings"

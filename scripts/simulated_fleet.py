@@ -3,8 +3,8 @@
 Made of the same records as real ones; ``scripts/measure_fleet.py`` times their merge, and tests count its work.
 """
 
-from perfwatch.recording import Record
-from perfwatch.session import Machine, Session
+from perfwatch.recording.recording import Record
+from perfwatch.recording.session import Machine, Session
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.fleet.compacting import compact, numbered

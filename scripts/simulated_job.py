@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from perfwatch.watching.look import Look
+from perfwatch.watching.probes_of_job import Look
 from perfwatch_probes import readings as r
 from perfwatch_probes.filesystem import Filesystem
 from perfwatch_probes.probe import Unavailable

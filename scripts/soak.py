@@ -18,12 +18,12 @@ from typing import Any
 
 from simulated_job import LAUNCHER, Clock, SimulatedJob, SimulatedLook
 
-from perfwatch.outlets.gauges import Gauges
-from perfwatch.recording import Recorder, load
-from perfwatch.session import Session, this_machine
-from perfwatch.storing.segments import BLACK_BOX_SECONDS
-from perfwatch.storing.writer import Writer
-from perfwatch.watch import Watch
+from perfwatch.exporters.gauges import Gauges
+from perfwatch.recording.recording import Recorder, load
+from perfwatch.recording.segments import BLACK_BOX_SECONDS
+from perfwatch.recording.session import Session, this_machine
+from perfwatch.recording.writer import Writer
+from perfwatch.watching.watch import Watch
 from perfwatch_probes import readings as r
 
 SAMPLES = 96

@@ -1,4 +1,4 @@
-"""Make ``launcher/perfwatch/storing/secret_rules.json`` from the rules of gitleaks (MIT): ``update_secret_rules VERSION FILE LICENCE``.
+"""Make ``launcher/perfwatch/recording/secret_rules.json`` from the rules of gitleaks (MIT): ``update_secret_rules VERSION FILE LICENCE``.
 
 FILE is ``config/gitleaks.toml`` of that version, LICENCE its ``LICENSE``. Of each rule only the facts are kept: its name, the
 words that must be in a text before it is worth a search, the pattern, the group that holds the secret, and how random that must
@@ -16,7 +16,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-STORING = Path(__file__).resolve().parent.parent / "launcher" / "perfwatch" / "storing"
+RECORDING = Path(__file__).resolve().parent.parent / "launcher" / "perfwatch" / "recording"
 # Rules that hide too much, that need a file's path, or that redaction.py does better: it also knows a key without an end.
 DROPPED = {
     "generic-api-key": "any long word after a common name",
@@ -105,8 +105,8 @@ def main(version: str, rules: str, licence: str) -> None:
         "made_by": "scripts/update_secret_rules.py",
     }
     text = json.dumps(header)[:-1] + f',\n"rules": [\n{lines}\n]}}\n'
-    (STORING / "secret_rules.json").write_text(text)
-    (STORING / "secret_rules.LICENSE").write_text(Path(licence).read_text())
+    (RECORDING / "secret_rules.json").write_text(text)
+    (RECORDING / "secret_rules.LICENSE").write_text(Path(licence).read_text())
     print(f"{len(made)} of {len(read)} rules")
 
 

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from perfwatch.recording import Recorder
-from perfwatch.session import Machine
-from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Link, Missing, Verdict
+from perfwatch.recording.recording import Recorder
+from perfwatch.recording.session import Machine
+from perfwatch.verdict import Alternative, Culprit, Evidence, Link, Missing, Verdict
 from perfwatch_probes.readings import Frame, Gpu, GpuActivity, Process, Reading, Stack, Thread
 from tests.sessions import PATIENCE_SECONDS, session, verdict
 

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from perfwatch.recording import Recorder
-from perfwatch.session import Machine, Session
-from perfwatch.triage.verdict import Coverage, ObserverCost, Timeline, Verdict
+from perfwatch.recording.recording import Recorder
+from perfwatch.recording.session import Machine, Session
+from perfwatch.verdict import Coverage, ObserverCost, Timeline, Verdict
 from perfwatch_probes.readings import Frame, Process, Reading, Stack, Thread
 
 CREATED = 1_795_175_484.0  # 2026-11-20T11:51:24Z

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from perfwatch.recording import Event, Record
-from perfwatch.session import Machine, Session
-from perfwatch.triage.verdict import Coverage, ObserverCost, Timeline, Verdict
+from perfwatch.recording.recording import Event, Record
+from perfwatch.recording.session import Machine, Session
+from perfwatch.verdict import Coverage, ObserverCost, Timeline, Verdict
 from perfwatch_probes import readings as r
 
 CREATED = 1_795_175_484.0  # 2026-11-20T11:51:24Z

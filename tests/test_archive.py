@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from perfwatch.errors import SessionUnreadable
-from perfwatch.recording import load
-from perfwatch.storing import archive
+from perfwatch.recording import archive
+from perfwatch.recording.recording import load
 from tests.sessions import record
 
 
@@ -198,7 +198,7 @@ def test_a_signal_leaves_nothing_unpacked(folder: Path, tmp_path: Path, number: 
     program = """
 import sys, time
 from pathlib import Path
-from perfwatch.storing import archive
+from perfwatch.recording import archive
 with archive.opened(Path(sys.argv[1])) as unpacked:
     print(unpacked, flush=True)
     time.sleep(1e6)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.recording import load
-from perfwatch.triage.verdict import Verdict
-from perfwatch.watch import Watch
-from perfwatch.watching.attaching import Attached
-from perfwatch.watching.leaving import Leaving
-from perfwatch.watching.look import Look
-from perfwatch.watching.oneshot import UNCLEAR_SECONDS
+from perfwatch.attach.attached import Attached
+from perfwatch.processes.stop_signals import Leaving
+from perfwatch.recording.recording import load
+from perfwatch.verdict import Verdict
+from perfwatch.watching.probes_of_job import Look
+from perfwatch.watching.watch import Watch
+from perfwatch.watching.when_to_stop import UNCLEAR_SECONDS
 from perfwatch_probes import readings as r
 
 FAR_TOO_LONG_SECONDS = 10 * UNCLEAR_SECONDS

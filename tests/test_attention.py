@@ -9,15 +9,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfwatch.recording import load
+from perfwatch.recording.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
 from perfwatch.triage.shares.profile import HOLD_SECONDS
-from perfwatch.watch import Watch
 from perfwatch.watching.attention import Interest, Schedule, alarm, feeding, late_seconds
 from perfwatch.watching.cadence import calm_sample
 from perfwatch.watching.news import News, Teller
+from perfwatch.watching.watch import Watch
 from perfwatch_probes.readings import Descriptor, Frame, GpuEvent, GpuSilence, ProcessUsage, Reading, Stack
 from tests.cards import UUID, h200
 from tests.sessions import PATIENCE_SECONDS, session

@@ -14,10 +14,9 @@ from perfwatch.gauntlet.needs import NEEDS
 from perfwatch.gauntlet.score import PATIENCE_CLASSES
 from perfwatch.triage.rule import Rule
 from perfwatch.triage.rules import RULES
-from perfwatch.triage.verdict import OWNERS, STATES
+from perfwatch.verdict import OWNERS, STATES
 
 HEADINGS = ("What it means", "How it is recognised", "What it is mistaken for", "What to do next")
-NOT_PROGRAMS = {"__init__", "describing", "drill", "stage"}
 CAUSES = [rule.CAUSE.name for rule in RULES]
 FILES = [cast(ModuleType, rule).__name__.rpartition(".")[2] for rule in RULES]
 
@@ -64,7 +63,7 @@ SIMULATED = {"gpu_fault", "driver_unresponsive", "throttled_gpu", "degraded_link
 
 @pytest.mark.parametrize("cause", [cause for cause in CAUSES if cause not in SIMULATED])
 def test_every_cause_can_be_made_for_real(cause: str) -> None:
-    """A rule without a drill has never met its fault; write launcher/perfwatch/drills/CAUSE.py and list it."""
+    """A rule without a drill has never met its fault; write launcher/perfwatch/drills/programs/CAUSE.py and list it."""
     assert any(cause in drill.causes for drill in DRILLS)
 
 
@@ -86,10 +85,10 @@ def test_every_cause_has_recorded_cases(repository: Path, cause: str, kind: str)
 
 def test_every_program_of_the_drills_is_listed(repository: Path) -> None:
     """A program that no drill starts is never run; add it to a catalogue."""
-    folder = repository / "launcher" / "perfwatch" / "drills"
-    files = stems(folder) - NOT_PROGRAMS
+    folder = repository / "launcher" / "perfwatch" / "drills" / "programs"
+    files = stems(folder)
     shared = {name for name in files if any(f"import {name}" in path.read_text() for path in folder.glob("*.py"))}
-    programs = {f"{name}.py" for name in files - shared if not name.startswith("catalogue")}
+    programs = {f"{name}.py" for name in files - shared}
 
     assert programs == {drill.program for drill in DRILLS}
 

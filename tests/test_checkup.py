@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.checkups import checkup
-from perfwatch.checkups.checkup import Ability, examine_machine
-from perfwatch.checkups.checkup_job import examine_job
+from perfwatch.doctor import checkup
+from perfwatch.doctor.checkup import Ability, examine_machine
+from perfwatch.doctor.job import examine_job
 from perfwatch.errors import NoSuchTarget
 from perfwatch_probes.deadline import Inline
 from perfwatch_probes.ptrace_access import Access

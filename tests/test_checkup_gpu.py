@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.checkups.checkup import Ability
-from perfwatch.checkups.checkup_gpu import GpuCheckup, examine_binding
+from perfwatch.doctor.checkup import Ability
+from perfwatch.doctor.gpu import GpuCheckup, examine_binding
 from perfwatch_probes.filesystem import Filesystem
 from perfwatch_probes.gpu import GpuProbe
 from perfwatch_probes.nvml_layer import DRIVER_NOT_LOADED, IN_USE, Refused

@@ -13,7 +13,7 @@ from perfwatch.commands import COMMANDS
 from tests.sessions import record
 
 NAMES = [command.__name__.rpartition(".")[2] for command in COMMANDS]
-HEAVY = ("rich", "pynvml", "psutil", "msgspec", "torch", "perfwatch.recording", "perfwatch.triage")
+HEAVY = ("rich", "pynvml", "psutil", "msgspec", "torch", "perfwatch.recording.recording", "perfwatch.triage")
 
 
 def perfwatch(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":

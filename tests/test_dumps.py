@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from perfwatch.running.dumps import MOST_DUMP_BYTES, keep_dumps
+from perfwatch.run.dumps import MOST_DUMP_BYTES, keep_dumps
 
 
 def test_the_dumps_of_the_ranks_are_kept_as_they_are(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from perfwatch.errors import SessionUnreadable
-from perfwatch.recording import Event, Recorder
-from perfwatch.storing.follow import STALE_SECONDS, Follower
-from perfwatch.storing.segments import EVENTS, Segments
+from perfwatch.recording.recording import Event, Recorder
+from perfwatch.recording.segments import EVENTS, Segments
+from perfwatch.top.follow import STALE_SECONDS, Follower
 from perfwatch_probes.readings import Steps
 from tests.sessions import CREATED, PATIENCE_SECONDS, readings, session, verdict
 

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import pytest
 
-from perfwatch.storing.finding import find_session
+from perfwatch.recording.finding import find_session
 from tests.sessions import record
 
 PR_CAPBSET_DROP = 24  # linux/prctl.h

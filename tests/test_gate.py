@@ -4,8 +4,8 @@ import pytest
 
 from perfwatch.errors import UsageError
 from perfwatch.gate import Model, checked, gated, told
-from perfwatch.recording import Recording
-from perfwatch.triage.verdict import Efficiency, ModelFigures, Spread, Verdict
+from perfwatch.recording.recording import Recording
+from perfwatch.verdict import Efficiency, ModelFigures, Spread, Verdict
 from tests.sessions import session, verdict
 
 

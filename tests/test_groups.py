@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.running.arming import armed_groups
+from perfwatch.run.arming import armed_groups
 from perfwatch.triage.case import Case
-from perfwatch.watching.groups import LAST_SECONDS, RAS_SECONDS
+from perfwatch.watching.process_groups import LAST_SECONDS, RAS_SECONDS
 from perfwatch_probes.errand import Errand
 from perfwatch_probes.group_variables import PIPE_VARIABLE, free_port
 from perfwatch_probes.readings import (

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perfwatch.errors import PerfwatchError
-from perfwatch.recording import load
+from perfwatch.recording.recording import load
 from perfwatch.report.formats import named
 from perfwatch.report.story import tell_whole
 from perfwatch.triage.diagnose import diagnose

@@ -16,10 +16,11 @@ ALLOWED_IN_TRIAGE = {
 }  # fmt: skip
 ALLOWED_FROM_PERFWATCH_IN_TRIAGE = (
     "perfwatch.triage.",
+    "perfwatch.verdict.",
     "perfwatch_probes.readings",
     "perfwatch_probes.bounds.",
-    "perfwatch.recording.",
-    "perfwatch.session.Session",
+    "perfwatch.recording.recording.",
+    "perfwatch.recording.session.Session",
 )
 CALLS_THAT_ASK_A_CLOCK = {"now", "today", "utcnow"}
 
@@ -109,7 +110,7 @@ def test_nothing_but_the_command_line_imports_commands(repository: Path) -> None
 
 def test_the_agent_imports_only_the_standard_library(repository: Path) -> None:
     """It runs inside the training, perhaps under a Python that has never heard of perfwatch."""
-    files = (repository / "launcher" / "perfwatch").glob("agent*/*.py")
+    files = (repository / "launcher" / "perfwatch").glob("agent/**/*.py")
     names = {name.split(".")[0] for file in files for name in imports_of(file)}
 
     assert names - sys.stdlib_module_names - {"torch", "sitecustomize"} == set()  # it chains to the one that it shadows
@@ -138,7 +139,7 @@ def test_no_module_of_the_launcher_needs_torch(repository: Path) -> None:
     names = sorted(
         ".".join(path.relative_to(repository / "launcher").with_suffix("").parts)
         for path in (repository / "launcher").rglob("*.py")
-        if path.name not in ("__init__.py", "__main__.py", "sitecustomize.py") and path.parent.name != "drills"
+        if path.name not in ("__init__.py", "__main__.py", "sitecustomize.py") and path.parent.name != "programs"
     )
     code = "import importlib\n" + "\n".join(f"importlib.import_module({name!r})" for name in names)
 

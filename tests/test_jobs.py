@@ -7,11 +7,11 @@ import pytest
 from rich.console import Console
 
 from perfwatch.errors import UsageError
-from perfwatch.jobs import ListedJob, ListedProcess, Listing, find_jobs, list_jobs, refuse_several
-from perfwatch.relatives import Relatives, relatives
+from perfwatch.jobs.discovery import ListedJob, ListedProcess, Listing, find_jobs, list_jobs, refuse_several
+from perfwatch.jobs.other_trees import Relatives, relatives
+from perfwatch.jobs.target import find_job
 from perfwatch.report.console import LIST_COLUMNS, console
 from perfwatch.report.jobs import JobsReport
-from perfwatch.target import find_job
 from perfwatch_probes.deadline import Inline
 from tests.machines import UNREADABLE, FakeMachine
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from perfwatch.triage.history import History
-from perfwatch.watching.look import Look
+from perfwatch.watching.probes_of_job import Look
 from perfwatch.watching.thread_choice import MOST_THREADS
 from perfwatch_probes.filesystem import Filesystem
 from perfwatch_probes.probe import Unavailable

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.monitoring import Monitor
+from perfwatch.dmon.rows import Monitor
 from perfwatch_probes.agent_folder import AgentFolder
 from perfwatch_probes.deadline import Inline
 from perfwatch_probes.nvml_gpm import REFRESH_SECONDS

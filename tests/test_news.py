@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfwatch.triage.verdict import Culprit, Finding, Suspect, Verdict
+from perfwatch.verdict import Culprit, Finding, Suspect, Verdict
 from perfwatch.watching.news import News, Teller
 from tests.sessions import session, verdict
 

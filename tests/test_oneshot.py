@@ -4,8 +4,8 @@ from io import StringIO
 
 import pytest
 
-from perfwatch.triage.verdict import Suspect, Verdict
-from perfwatch.watching.oneshot import LONGER_SECONDS, SURER_SECONDS, UNCLEAR_SECONDS, OneShot, countdown
+from perfwatch.verdict import Suspect, Verdict
+from perfwatch.watching.when_to_stop import LONGER_SECONDS, SURER_SECONDS, UNCLEAR_SECONDS, OneShot, countdown
 from tests.sessions import verdict
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from perfwatch.errors import PerfwatchError
-from perfwatch.own_command import own_command
-from perfwatch.screen.started_watch import StartedWatch
+from perfwatch.processes.reinvoke import own_command
+from perfwatch.top.started_watch import StartedWatch
 
 ITS_NAMES = ("typer", "msgspec", "json", "perfwatch", "sitecustomize")
 

@@ -53,14 +53,14 @@ def test_the_wheel_holds_every_module_and_nothing_under_another_name(repository:
 @pytest.mark.parametrize(
     "name",
     [
-        "perfwatch/agent/sitecustomize.py",
-        "perfwatch/agent_parts/modes.py",
+        "perfwatch/agent/on_path/sitecustomize.py",
+        "perfwatch/agent/modes.py",
         "perfwatch/py.typed",
-        "perfwatch/drills/stage.py",
+        "perfwatch/drills/programs/stage.py",
         "perfwatch/report/page/page.html",
         "perfwatch/report/page/page.css",
-        "perfwatch/storing/secret_rules.json",
-        "perfwatch/storing/secret_rules.LICENSE",
+        "perfwatch/recording/secret_rules.json",
+        "perfwatch/recording/secret_rules.LICENSE",
     ],
 )
 def test_the_wheel_holds_what_is_read_by_path(wheel: set[str], name: str) -> None:

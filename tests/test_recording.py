@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 from perfwatch.errors import SessionUnreadable
-from perfwatch.recording import Record, Recorder, Recording, load
-from perfwatch.storing.segments import Segments
-from perfwatch.storing.session_lines import LONGEST_LINE_BYTES
-from perfwatch.storing.writer import STALLED_SECONDS, Writer
-from perfwatch.storing.writer_process import Files
+from perfwatch.recording.recording import Record, Recorder, Recording, load
+from perfwatch.recording.segments import Segments
+from perfwatch.recording.session_lines import LONGEST_LINE_BYTES
+from perfwatch.recording.writer import STALLED_SECONDS, Writer
+from perfwatch.recording.writer_process import Files
 from perfwatch.triage.history import History
-from perfwatch.watch import Watch
+from perfwatch.watching.watch import Watch
 from perfwatch_probes.readings import Process, SourceLine, Stack, Traceback
 from tests.sessions import CREATED, PATIENCE_SECONDS, readings, record, session, verdict
 

@@ -5,7 +5,7 @@ import time
 import msgspec
 import pytest
 
-from perfwatch.storing.redaction import REDACTED, redact, redact_command, redact_tree
+from perfwatch.recording.redaction import REDACTED, redact, redact_command, redact_tree
 
 SECRETS = {
     "--api-key=s3cr3tvalue": "s3cr3tvalue",

@@ -13,7 +13,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from perfwatch.watching import cadence
 from perfwatch.watching.attention import Schedule
-from perfwatch.watching.look import Look
+from perfwatch.watching.probes_of_job import Look
 from perfwatch.watching.sampling import Sampling
 from perfwatch.watching.sources import Sources
 from perfwatch_probes.readings import Frame, Reading, Thread, Wait

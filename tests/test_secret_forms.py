@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfwatch.storing.redaction import LONGEST_TEXT, REDACTED, redact, redact_command
-from perfwatch.storing.secret_rules import _catalogue
+from perfwatch.recording.redaction import LONGEST_TEXT, REDACTED, redact, redact_command
+from perfwatch.recording.secret_rules import _catalogue
 
 PASSWORD = "hunter2hunter2"
 RANDOM = "Zq3vT8kLx2Rw9YbN5mHc7DfJ"  # 24 letters, as a generator draws them

@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfwatch.recording import Event, Record
-from perfwatch.storing.segments import EVENTS, READINGS, STACKS, Segments
+from perfwatch.recording.recording import Event, Record
+from perfwatch.recording.segments import EVENTS, READINGS, STACKS, Segments
 from perfwatch_probes.readings import Gpu, GpuEvent, GpuSample, Process, Reading, Thread
 from tests.sessions import verdict
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from perfwatch.errors import SessionUnreadable, SessionUnwritable
-from perfwatch.session import choose_directory, filesystem_of, homes_of_sessions, is_local, session_name
-from perfwatch.storing.finding import find_session
+from perfwatch.recording.finding import find_session
+from perfwatch.recording.session import choose_directory, filesystem_of, homes_of_sessions, is_local, session_name
 from perfwatch_probes.deadline import Inline
 from perfwatch_probes.probe import Unavailable
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from perfwatch.errors import NoSuchTarget, NotATrainingJob, PermissionDenied
-from perfwatch.target import Target, find_job
-from perfwatch.watching.family import Family
+from perfwatch.jobs.target import Target, find_job
+from perfwatch.watching.process_tree import Family
 from perfwatch_probes import readings as r
 from perfwatch_probes.deadline import Inline
 from perfwatch_probes.filesystem import Filesystem

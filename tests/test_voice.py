@@ -2,9 +2,9 @@
 
 import pytest
 
-from perfwatch.running.channel import Channel
-from perfwatch.running.voice import Voice
-from perfwatch.triage.verdict import Culprit, Link, Verdict
+from perfwatch.processes.channel import Channel
+from perfwatch.run.voice import Voice
+from perfwatch.verdict import Culprit, Link, Verdict
 from perfwatch.watching.news import News
 from tests.sessions import verdict
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from perfwatch.triage.verdict import Verdict
-from perfwatch.watch import Watch
+from perfwatch.verdict import Verdict
+from perfwatch.watching.watch import Watch
 from perfwatch_probes import readings as r
 from perfwatch_probes.filesystem import Filesystem
 from perfwatch_probes.gpu import GpuProbe

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.recording import Recorder, load
+from perfwatch.recording.recording import Recorder, load
 from perfwatch.triage.diagnose import diagnose
-from perfwatch.watch import Watch
 from perfwatch.watching.news import News
+from perfwatch.watching.watch import Watch
 from perfwatch_probes import readings as r
 from tests.sessions import PATIENCE_SECONDS, session
 

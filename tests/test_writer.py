@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.storing.segments import EVENTS, READINGS, Segments
-from perfwatch.storing.writer import MOST_RESTARTS, QUEUE_BYTES, STALLED_SECONDS, Writer
-from perfwatch.storing.writer_process import Files
+from perfwatch.recording.segments import EVENTS, READINGS, Segments
+from perfwatch.recording.writer import MOST_RESTARTS, QUEUE_BYTES, STALLED_SECONDS, Writer
+from perfwatch.recording.writer_process import Files
 from tests.limits import open_files, room_for
 
 PATIENCE_SECONDS = 20.0  # a loaded machine; passing tests wait milliseconds

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
-from perfwatch.watching.groups import Groups
+from perfwatch.watching.process_groups import Groups
 from perfwatch_probes.errand import Errand
 from perfwatch_probes.readings import Process, Reading, RecordedGroup
 from tests.sessions import session

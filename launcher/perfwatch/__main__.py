@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from perfwatch.priority import KEEP_PRIORITY, give_way
+from perfwatch.processes.priority import KEEP_PRIORITY, give_way
 
 if TYPE_CHECKING:
-    from perfwatch.running.request import Request
+    from perfwatch.run.request import Request
 
 _SWITCHES = {
     "--agent": ("agent", True),
@@ -51,7 +51,7 @@ def own_libraries_first(path: list[str], environment: Mapping[str, str]) -> None
 
 
 def _main() -> None:
-    from perfwatch import linux  # imports take most of a short command's CPU, so they come after ``give_way``
+    from perfwatch.processes import linux  # imports take most of a short command's CPU, so they come after ``give_way``
 
     arguments = sys.argv[1:]
     # What ``run`` starts has its streams as we got them; any other program of ours finds each of them open.
@@ -60,7 +60,7 @@ def _main() -> None:
     sys.stderr = sys.stderr or open(os.devnull, "w")
     request = plain_run(arguments)
     if request is not None:
-        from perfwatch.running.supervise import run  # the other commands do without
+        from perfwatch.run.supervise import run  # the other commands do without
 
         run(request, os.environ)
     from perfwatch.cli import main as command_line
@@ -75,8 +75,8 @@ def plain_run(arguments: Sequence[str]) -> "Request | None":
     from dataclasses import replace
     from pathlib import Path
 
-    from perfwatch.outlets.wanted import NOTIFY_VARIABLE, MetricsWanted, Wanted, parse_metrics, parse_url
-    from perfwatch.running.request import ARMS, Request
+    from perfwatch.exporters.wanted import NOTIFY_VARIABLE, MetricsWanted, Wanted, parse_metrics, parse_url
+    from perfwatch.run.request import ARMS, Request
 
     if NOTIFY_VARIABLE in os.environ:
         return None

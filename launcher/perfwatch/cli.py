@@ -14,7 +14,7 @@ import typer
 from perfwatch import __version__
 from perfwatch.commands import COMMANDS
 from perfwatch.errors import INTERRUPTED, OutputUnwritable, PerfwatchError, PermissionDenied
-from perfwatch.report.plain import clean
+from perfwatch.text import clean
 
 BROKEN_PIPE = 141  # 128 + SIGPIPE: whoever read our output has closed it, as ``| head`` does
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

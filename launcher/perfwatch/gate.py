@@ -12,8 +12,8 @@ import typer
 from perfwatch.errors import EXIT_CODES, UsageError
 
 if TYPE_CHECKING:
-    from perfwatch.recording import Recording
-    from perfwatch.triage.verdict import Verdict
+    from perfwatch.recording.recording import Recording
+    from perfwatch.verdict import Verdict
 
 Params = Annotated[
     float | None, typer.Option("--params", metavar="N", help="Parameters of the model, for MFU (8e9).", min=1)

@@ -1,8 +1,7 @@
 """Optimizer steps, and the last traceback, as the agent inside each rank leaves them in the agent's folder.
 
-What each file is for stands in the docstring of ``launcher/perfwatch/agent/sitecustomize.py``. The page of steps is written by the rank
-without lock or system call while we read it: the slot under the pen is the oldest of 168, and at most the newest 64 intervals
-are told.
+The docstring of the agent's ``sitecustomize.py`` says what each file is for. The rank writes the page of steps without a lock or
+a system call while we read it: the slot being written is the oldest of 168, and at most the newest 64 intervals are returned.
 
 The steps page: 4096 bytes, little-endian, mapped shared.
 

@@ -11,7 +11,7 @@ import pytest
 
 import perfwatch
 
-AGENT_FOLDER = Path(perfwatch.__file__).parent / "agent"
+AGENT_FOLDER = Path(perfwatch.__file__).parent / "agent" / "on_path"
 VERSIONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
 
 

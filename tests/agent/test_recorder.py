@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perfwatch.running.lock import Place
+from perfwatch.processes.place import Place
 from tests.agent.conftest import AGENT_FOLDER, Run
 
 PIPE, DUMP, OLD_DUMP = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"

@@ -188,9 +188,7 @@ def test_no_module_of_the_program_is_hidden_by_one_of_ours(
     """Whatever the agent's files are called, a program that has a file of that name imports its own, before and after a step."""
     theirs = tmp_path / "theirs"
     theirs.mkdir()
-    names = {path.stem for folder in AGENT_FOLDER.parent.glob("agent*") for path in folder.glob("*.py")} - {
-        "sitecustomize"
-    }
+    names = {path.stem for path in AGENT_FOLDER.parent.rglob("*.py")} - {"sitecustomize"}
     for name in names:
         (theirs / f"{name}.py").write_text("")
     program = (

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from perfwatch.captures.capture import Collected, File, Request, Scene, Subject, Window
-from perfwatch.running.lock import start_ticks
+from perfwatch.processes.place import start_ticks
 
 
 def subject(**changes: Any) -> Subject:

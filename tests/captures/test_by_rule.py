@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.recording import CAPTURE_BEGUN, load
+from perfwatch.recording.recording import CAPTURE_BEGUN, load
 from tests.end_to_end.conftest import PERFWATCH, until
 
 if importlib.util.find_spec("torch") is None:  # not imported here: this process would look like a job

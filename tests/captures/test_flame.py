@@ -12,9 +12,9 @@ import pytest
 
 from perfwatch.captures import flame
 from perfwatch.captures.capture import Request, Subject
-from perfwatch.captures.running import run_program
 from perfwatch.errors import CaptureFailed, CaptureRefused
-from perfwatch.running.lock import start_ticks
+from perfwatch.processes.place import start_ticks
+from perfwatch.processes.programs import run_program
 from perfwatch_probes.external import Finished
 from perfwatch_probes.stacks import left_traced
 from tests.captures.windows import RecordedWindow, scene

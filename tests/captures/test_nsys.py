@@ -8,9 +8,9 @@ import pytest
 
 from perfwatch.captures import nsys
 from perfwatch.captures.capture import Request, Scene, Subject
+from perfwatch.captures.nsight.finding import Tool
+from perfwatch.captures.nsight.importer import advice_for_raw, find_importer
 from perfwatch.errors import CaptureFailed, CaptureRefused
-from perfwatch.nsight.finding import Tool
-from perfwatch.nsight.importer import advice_for_raw, find_importer
 from perfwatch_probes.external import Finished
 from tests.captures.windows import RecordedWindow, finished, scene
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from perfwatch.captures import nsys
-from perfwatch.captures.armed import read_armed
 from perfwatch.captures.capture import Request
-from perfwatch.captures.running import run_program
+from perfwatch.captures.nsight import nsys_session
+from perfwatch.captures.nsight.finding import Tool, find
 from perfwatch.errors import PerfwatchError
-from perfwatch.nsight import nsys_session
-from perfwatch.nsight.finding import Tool, find
-from perfwatch.running.lock import Place, enter
+from perfwatch.processes.armed import read_armed
+from perfwatch.processes.place import Place, enter
+from perfwatch.processes.programs import run_program
 from perfwatch_probes.agent_folder import AgentFolder
 from perfwatch_probes.external import Finished
 from tests.captures.windows import RecordedWindow, scene

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.captures.armed import read_armed
 from perfwatch.captures.capture import Subject
 from perfwatch.captures.pace import Pace, Pacer, as_fast, cost
+from perfwatch.processes.armed import read_armed
 from perfwatch_probes.agent_folder import AgentFolder
 from tests.probes.test_steps import page
 

@@ -11,7 +11,7 @@ import pytest
 from perfwatch.captures import stacks
 from perfwatch.captures.capture import Request, Subject
 from perfwatch.errors import CaptureFailed, CaptureRefused
-from perfwatch.running.lock import start_ticks
+from perfwatch.processes.place import start_ticks
 from tests.captures.windows import RecordedWindow, finished, scene
 
 ALIKE = "import sys\ndef waiting():\n    sys.stdin.readline()\nprint(1, flush=True)\nwaiting()\n"

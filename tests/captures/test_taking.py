@@ -171,7 +171,7 @@ def test_bug_of_ours_is_an_outcome_too(tmp_path: Path) -> None:
 def test_rank_that_dies_in_the_window_ends_it(tmp_path: Path) -> None:
     """There is nobody left to wait for."""
     with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as rank:
-        from perfwatch.running.lock import start_ticks
+        from perfwatch.processes.place import start_ticks
 
         dying = subject(pid=rank.pid, start_ticks=start_ticks(rank.pid))
 

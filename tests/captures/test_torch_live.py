@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from perfwatch.running.arming import AGENT_FOLDER
+from perfwatch.run.arming import AGENT_FOLDER
 
 if importlib.util.find_spec("torch") is None:  # not imported here: this process would look like a job
     pytest.skip("torch is not installed", allow_module_level=True)

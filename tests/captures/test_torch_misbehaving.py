@@ -12,11 +12,11 @@ import pytest
 
 from perfwatch.captures import torch_memory, torch_profiler
 from perfwatch.captures.capture import Outcome, Request, Scene, Subject
+from perfwatch.captures.kineto.endpoint import Endpoint
 from perfwatch.captures.taking import take
-from perfwatch.control import ControlServer
 from perfwatch.errors import CaptureUnavailable
-from perfwatch.kineto.endpoint import Endpoint
-from perfwatch.running.lock import start_ticks
+from perfwatch.processes.control import ControlServer
+from perfwatch.processes.place import start_ticks
 from tests.captures.stages import home, scene, subject
 
 PROFILER = Path(__file__).parent / "fake_profiler.py"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.recording import Recorder
-from perfwatch.storing.writer import Writer
+from perfwatch.recording.recording import Recorder
+from perfwatch.recording.writer import Writer
 from tests.comparison.runs import keep, run, step_times
 from tests.sessions import PATIENCE_SECONDS, session
 

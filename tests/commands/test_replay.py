@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from perfwatch.errors import EXIT_CODES, UsageError
-from perfwatch.recording import Event, Record, Recording
+from perfwatch.recording.recording import Event, Record, Recording
 from perfwatch.report.exits import exit_code
 from perfwatch.report.moment import last_living_moment, parse_moment, told_first
-from perfwatch.triage.verdict import Verdict
+from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import ProcessEnded
 from tests.sessions import readings, record, session, verdict
 

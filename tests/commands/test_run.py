@@ -9,8 +9,8 @@ import typer
 
 from perfwatch.__main__ import plain_run
 from perfwatch.cli import app
-from perfwatch.outlets.options import wanted
-from perfwatch.running.request import Request
+from perfwatch.exporters.options import wanted
+from perfwatch.run.request import Request
 
 PLAIN = [
     ["--", "python", "train.py"],

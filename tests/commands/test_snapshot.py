@@ -8,7 +8,7 @@ from pathlib import Path
 
 from perfwatch.fleet import wire
 from perfwatch.fleet.clearing import MOST_SESSIONS
-from perfwatch.recording import load_session
+from perfwatch.recording.recording import load_session
 from tests.fleet.test_clearing import made
 
 NONCE = "0011223344556677"

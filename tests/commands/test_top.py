@@ -17,11 +17,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfwatch.recording import CAPTURE_BEGUN, Event, Record
+from perfwatch.recording.recording import CAPTURE_BEGUN, Event, Record
 from perfwatch.report.console import console
-from perfwatch.screen.errands import Errands
-from perfwatch.screen.viewing import Viewer
-from perfwatch.storing.follow import Follower
+from perfwatch.top.errands import Errands
+from perfwatch.top.follow import Follower
+from perfwatch.top.viewing import Viewer
 from perfwatch_probes.readings import Steps
 from tests import hostile, simulated_hour
 from tests.end_to_end.conftest import needs_root

@@ -4,7 +4,7 @@ import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from perfwatch.recording import Record, Recorder, Recording
+from perfwatch.recording.recording import Record, Recorder, Recording
 from perfwatch_probes.readings import Frame, Host, Process, ProcessUsage, Reading, Software, Stack, Steps
 from tests.sessions import PATIENCE_SECONDS, session
 

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from perfwatch.comparison.comparison import Comparison, Difference, compare
 from perfwatch.comparison.gate import gate
-from perfwatch.recording import Event, Record, Recording, load
+from perfwatch.recording.recording import Event, Record, Recording, load
 from perfwatch_probes.readings import Gpu, ProcessEnded
 from tests.comparison.runs import TRAINER, run, step_times
 from tests.sessions import session

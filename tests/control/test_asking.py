@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from perfwatch.captures.capture import Request
-from perfwatch.control import ControlServer
 from perfwatch.errors import CaptureFailed, CaptureRefused
-from perfwatch.running.channel import Message
-from perfwatch.running.lock import enter
-from perfwatch.screen.asking import capture_watched, session_of
-from perfwatch.screen.errands import Errands
+from perfwatch.processes.channel import Message
+from perfwatch.processes.control import ControlServer
+from perfwatch.processes.place import enter
+from perfwatch.top.asking import capture_watched, session_of
+from perfwatch.top.errands import Errands
 from tests.commands.test_top import once
 
 LATER_SECONDS = 50.0

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.control import LONGEST_REQUEST_BYTES, ControlServer, ask, find_watcher
-from perfwatch.running.channel import Message
+from perfwatch.processes.channel import Message
+from perfwatch.processes.control import LONGEST_REQUEST_BYTES, ControlServer, ask, find_watcher
 
 
 class Clock:

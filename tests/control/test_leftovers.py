@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.running.leftovers import EVERY_SECONDS, MOST_FILES, Leftovers
-from perfwatch.running.lock import enter
+from perfwatch.processes.place import enter
+from perfwatch.run.leftovers import EVERY_SECONDS, MOST_FILES, Leftovers
 
 RANK = {"MASTER_ADDR": "node-a", "MASTER_PORT": "29500", "WORLD_SIZE": "2", "RANK": "0"}
 

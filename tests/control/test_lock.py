@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.control import find_place
-from perfwatch.running.job_key import job_key
-from perfwatch.running.lock import enter, places, private_home, roots, start_ticks
+from perfwatch.processes.control import find_place
+from perfwatch.processes.job_key import job_key
+from perfwatch.processes.place import enter, places, private_home, roots, start_ticks
 
 RANKS = {"MASTER_ADDR": "node-a", "MASTER_PORT": "29500", "WORLD_SIZE": "2"}
 NOBODY = 65534
@@ -176,7 +176,7 @@ def test_leaving_does_not_wait_for_another_launcher(tmp_path: Path) -> None:
 def left_by_the_dead(tmp_path: Path) -> Path:
     """The place of a launcher that was killed a minute ago."""
     program = (
-        "import json, os, sys, pathlib, perfwatch.running.lock as l\n"
+        "import json, os, sys, pathlib, perfwatch.processes.place as l\n"
         "place = l.enter(json.loads(sys.argv[2]), (pathlib.Path(sys.argv[1]),))\n"
         "assert place.take_watch()\n"
         "print(place.folder, flush=True)\n"
@@ -225,9 +225,7 @@ def test_a_pipe_in_place_of_a_root_holds_nobody(tmp_path: Path) -> None:
     place = enter({**RANKS, "RANK": "1"}, (tmp_path,))
     place.register(os.getpid())
     os.mkfifo(place.folder / "root-0")
-    program = (
-        "import sys, pathlib, perfwatch.running.lock as l; print(*(r.pid for r in l.roots(pathlib.Path(sys.argv[1]))))"
-    )
+    program = "import sys, pathlib, perfwatch.processes.place as l; print(*(r.pid for r in l.roots(pathlib.Path(sys.argv[1]))))"
 
     said = subprocess.run(
         [sys.executable, "-c", program, str(place.folder)], capture_output=True, text=True, timeout=30, check=True
@@ -263,7 +261,7 @@ def test_a_place_that_others_can_change_is_not_believed(tmp_path: Path) -> None:
 def test_a_place_is_believed_by_its_own_user_alone() -> None:
     """One that another user has left open to all is not looked into, be it root's."""
     program = (
-        "import os, sys, pathlib, perfwatch.running.lock as l; os.setuid(int(sys.argv[2])); "
+        "import os, sys, pathlib, perfwatch.processes.place as l; os.setuid(int(sys.argv[2])); "
         "print(len(list(l.places((pathlib.Path(sys.argv[1]),)))))"
     )
     with tempfile.TemporaryDirectory(dir="/tmp") as parent:

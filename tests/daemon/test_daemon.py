@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.recording import load
+from perfwatch.recording.recording import load
 from tests.end_to_end.conftest import FAKE_TORCH, PATIENCE_SECONDS, PERFWATCH, TRAINER, needs_root
 
 pytestmark = [pytest.mark.end_to_end, needs_root()]

@@ -11,7 +11,7 @@ from perfwatch.daemon.housekeeping import Tidied, tidy
 from perfwatch.daemon.node import TIDY_SECONDS, Node
 from perfwatch.daemon.scanner import Scanner
 from perfwatch.daemon.ward import Terms
-from perfwatch.recording import Recorder
+from perfwatch.recording.recording import Recorder
 from perfwatch_probes.deadline import Inline
 from tests.machines import FakeMachine
 from tests.sessions import PATIENCE_SECONDS, readings, session, verdict

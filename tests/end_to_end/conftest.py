@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from perfwatch.running.lock import start_ticks
+from perfwatch.processes.place import start_ticks
 from perfwatch_probes.filesystem import Filesystem
 from perfwatch_probes.process import tree
 

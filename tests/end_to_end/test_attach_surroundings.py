@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.triage.verdict import OWNERS, STATES
+from perfwatch.verdict import OWNERS, STATES
 from tests.end_to_end.conftest import NOBODY, PERFWATCH, Attach, StartJob, needs_root, until
 
 pytestmark = pytest.mark.end_to_end

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.recording import Recording, load
+from perfwatch.recording.recording import Recording, load
 from tests.end_to_end.conftest import PATIENCE_SECONDS, PERFWATCH, StartJob, needs_root, until
 
 pytestmark = pytest.mark.end_to_end

@@ -138,7 +138,7 @@ def _rests(pid: int, number: int) -> bool:
 
 def test_ranks_under_accelerate_are_numbered_and_the_one_that_does_not_come_is_named(repository: Path) -> None:
     """From the launcher's pid to rank 1 and its line."""
-    drill = repository / "launcher" / "perfwatch" / "drills" / "stalled_collective_sleep.py"
+    drill = repository / "launcher" / "perfwatch" / "drills" / "programs" / "stalled_collective_sleep.py"
     with under_accelerate(2, drill) as pid:
         until(lambda: _rests(pid, 1))
         done = subprocess.run(
@@ -153,7 +153,7 @@ def test_ranks_under_accelerate_are_numbered_and_the_one_that_does_not_come_is_n
 
 def test_the_program_below_accelerate_is_what_ps_lists(repository: Path) -> None:
     """One process: the launcher waits for it, and is not what trains."""
-    with under_accelerate(1, repository / "launcher" / "perfwatch" / "drills" / "cpu_training.py") as pid:
+    with under_accelerate(1, repository / "launcher" / "perfwatch" / "drills" / "programs" / "cpu_training.py") as pid:
 
         def trains() -> list[int]:
             return [rank["pid"] for job in listed() if job["pid"] == pid for rank in job["ranks"] if rank["pid"] != pid]
@@ -172,10 +172,13 @@ def test_torchrun_vouches_for_ranks_that_ended_well(repository: Path, tmp_path: 
         "--master-port",
         str(free_port()),
     )
+    program = repository / "launcher" / "perfwatch" / "drills" / "programs" / "finished.py"
     subprocess.run(
-        [*PERFWATCH, "run", "--session", str(tmp_path / "s"), "--", *command, str(repository / "launcher/perfwatch/drills/finished.py")],
-        check=True, capture_output=True, timeout=PATIENCE_SECONDS,
-    )  # fmt: skip
+        [*PERFWATCH, "run", "--session", str(tmp_path / "s"), "--", *command, str(program)],
+        check=True,
+        capture_output=True,
+        timeout=PATIENCE_SECONDS,
+    )
     judged = subprocess.run(
         [*PERFWATCH, "replay", str(tmp_path / "s"), "--final", "--json"], capture_output=True, timeout=PATIENCE_SECONDS
     )

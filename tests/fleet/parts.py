@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from perfwatch.recording import Record, Recording
+from perfwatch.recording.recording import Record, Recording
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.fleet.compacting import compact, numbered
@@ -15,7 +15,7 @@ from perfwatch.triage.fleet.merging import Part, merge
 from perfwatch.triage.fleet.snapshot import JobView
 from perfwatch.triage.history import History
 from perfwatch.triage.roles.identity import identity_of
-from perfwatch.triage.verdict import Verdict
+from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Communicator
 from tests.sessions import session
 

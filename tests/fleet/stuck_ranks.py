@@ -31,7 +31,12 @@ def stuck_ranks(repository: Path, folder: Path, hosts: tuple[str, str], start: S
     job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(RANKS), "OMP_NUM_THREADS": "1"}
     for rank in range(RANKS):
         names = {**job, "RANK": str(rank), "LOCAL_RANK": str(rank // 2), "PERFWATCH_DRILL_FIFO": str(fifo)}
-        command = [sys.executable, str(repository / "launcher" / "perfwatch" / "drills" / DRILL), "--steps", "3"]
+        command = [
+            sys.executable,
+            str(repository / "launcher" / "perfwatch" / "drills" / "programs" / DRILL),
+            "--steps",
+            "3",
+        ]
         start(hosts[rank % 2], command, names, folder / f"{rank}.log")
     ready, _, _ = select.select([listener], [], [], PATIENCE_SECONDS)
     assert ready, "".join((folder / f"{rank}.log").read_text() for rank in range(RANKS))

@@ -11,8 +11,8 @@ from perfwatch.errors import NoSuchTarget, UsageError
 from perfwatch.fleet import wire
 from perfwatch.fleet.asking import Question, ask, skew_seconds
 from perfwatch.fleet.engine import Answer, Heard
+from perfwatch.fleet.report import host_lines
 from perfwatch.fleet.staying import until_clear
-from perfwatch.report.fleet import host_lines
 from perfwatch.triage.fleet.snapshot import JobView, Snapshot
 from tests.fleet.parts import simulated
 

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from perfwatch.recording import Record
+from perfwatch.recording.recording import Record
 from perfwatch.triage.case import Case
 from perfwatch.triage.fleet.compacting import compact
 from perfwatch.triage.fleet.merging import Part, merge

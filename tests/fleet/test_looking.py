@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from perfwatch.fleet.looking import JobLook, chosen
-from perfwatch.jobs import FoundJob, find_jobs
-from perfwatch.recording import load
-from perfwatch.watch import Watch
-from perfwatch.watching.look import Look
+from perfwatch.jobs.discovery import FoundJob, find_jobs
+from perfwatch.recording.recording import load
+from perfwatch.watching.probes_of_job import Look
+from perfwatch.watching.watch import Watch
 from perfwatch_probes import readings as r
 from perfwatch_probes.deadline import Inline, KillableChild
 from tests.machines import FakeMachine

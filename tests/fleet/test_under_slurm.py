@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.recording import load
+from perfwatch.recording.recording import load
 from perfwatch_probes.group_variables import free_port
 from tests.end_to_end.conftest import PATIENCE_SECONDS, until
 from tests.fleet.slurm import cluster, submit, why_not

@@ -15,8 +15,8 @@ from perfwatch.gauntlet import rows
 from perfwatch.gauntlet.attempt import Attempt, names, plan, run_attempt, run_gauntlet
 from perfwatch.gauntlet.conditions import Conditions
 from perfwatch.gauntlet.program import BrokenDrillError, Program
-from perfwatch.triage.verdict import Coverage, ObserverCost, Timeline, Verdict
-from perfwatch.triage.verdict import Culprit as Named
+from perfwatch.verdict import Coverage, ObserverCost, Timeline, Verdict
+from perfwatch.verdict import Culprit as Named
 
 PROGRAM = """
 import json, os, subprocess, sys, time

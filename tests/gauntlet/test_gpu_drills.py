@@ -27,7 +27,11 @@ def test_a_card_is_a_device_file(tmp_path: Path) -> None:
 
 def test_every_program_that_wants_a_card_says_so_in_the_catalogue(repository: Path) -> None:
     """A drill that asks torch for a card is never started where there is none."""
-    programs = {path.name for path in (repository / "launcher" / "perfwatch" / "drills").glob("*.py") if _wants(path)}
+    programs = {
+        path.name
+        for path in (repository / "launcher" / "perfwatch" / "drills" / "programs").glob("*.py")
+        if _wants(path)
+    }
 
     assert programs == {drill.program for drill in ON_A_CARD}
 
@@ -48,7 +52,7 @@ def test_without_a_card_the_check_says_so(repository: Path, tmp_path: Path) -> N
 @pytest.mark.skipif(not NO_CARD, reason="this machine has a GPU")
 def test_without_a_card_a_program_ends_with_a_sentence(repository: Path) -> None:
     """No traceback of torch's."""
-    program = repository / "launcher" / "perfwatch" / "drills" / "gpu_bound.py"
+    program = repository / "launcher" / "perfwatch" / "drills" / "programs" / "gpu_bound.py"
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=120, check=False)
 
     assert done.returncode == 1

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.kineto.endpoint import Endpoint
-from perfwatch.kineto.protocol import HEADER, answer
+from perfwatch.captures.kineto.endpoint import Endpoint
+from perfwatch.captures.kineto.protocol import HEADER, answer
 
 
 class Client:

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.control import find_watcher
-from perfwatch.kineto.keeper import arm
-from perfwatch.running.arming import equipped
-from perfwatch.running.lock import Place
-from perfwatch.running.request import Request
+from perfwatch.captures.kineto.keeper import arm
+from perfwatch.processes.control import find_watcher
+from perfwatch.processes.place import Place
+from perfwatch.run.arming import equipped
+from perfwatch.run.request import Request
 from tests.supervise.conftest import PATIENCE_SECONDS, Launch, Launched, python
 
 KILLS = int(os.environ.get("PERFWATCH_TEST_KILLS", "3"))  # 200 before a release: scripts/kill_rounds
@@ -129,7 +129,10 @@ def test_what_the_user_has_set_stays(tmp_path: Path, name: str) -> None:
 
 def test_where_there_is_a_gpu_the_agent_is_asked_instead_of_torch(tmp_path: Path) -> None:
     """With KINETO_USE_DAEMON torch would initialise CUDA at its import, and what such a process forks could not use it."""
-    program = "import sys, pathlib; from perfwatch.kineto.keeper import arm; print(*arm({}, pathlib.Path(sys.argv[1]), later=True)[0])"
+    program = (
+        "import sys, pathlib; from perfwatch.captures.kineto.keeper import arm\n"
+        "print(*arm({}, pathlib.Path(sys.argv[1]), later=True)[0])"
+    )
     with tempfile.TemporaryDirectory(dir="/dev/shm") as place:
         done = subprocess.run([sys.executable, "-c", program, place], capture_output=True, text=True, check=True)
         gone_after(Path(place) / "k" / "dynolog")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfwatch.kineto.protocol import HEADER, Ask, Poll, answer, configuration, parse, registered
+from perfwatch.captures.kineto.protocol import HEADER, Ask, Poll, answer, configuration, parse, registered
 
 
 def poll(kinds: int, pids: tuple[int, ...]) -> bytes:

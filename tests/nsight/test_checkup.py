@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.checkups.checkup_profilers import examine_profilers
+from perfwatch.doctor.profilers import examine_profilers
 from perfwatch_probes.external import Finished
 from tests.captures.windows import finished
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.captures.running import run_program
+from perfwatch.captures.nsight.finding import find, listed_options, options
+from perfwatch.captures.nsight.permission import check_counters, refused
 from perfwatch.errors import CaptureUnavailable, PermissionDenied
-from perfwatch.nsight.finding import find, listed_options, options
-from perfwatch.nsight.permission import check_counters, refused
+from perfwatch.processes.programs import run_program
 
 HELP = Path(__file__).parent  # as nsys and ncu 2025.3 print it
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.captures.armed import write_armed
-from perfwatch.nsight.first_steps import PATIENCE_SECONDS, FirstSteps
-from perfwatch.running.summary import Tally
+from perfwatch.processes.armed import write_armed
+from perfwatch.run.first_steps import PATIENCE_SECONDS, FirstSteps
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
+from perfwatch.watching.summary import Tally
 from perfwatch_probes.agent_folder import AgentFolder
 from perfwatch_probes.readings import GpuActivity, Steps
 from tests.sessions import session

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.captures.running import run_program
+from perfwatch.captures.nsight.choosing import longest
+from perfwatch.captures.nsight.finding import Tool
+from perfwatch.captures.nsight.ncu_command import Choice, armed_command, can_attach, function_name, run_command
+from perfwatch.captures.nsight.ncu_report import read_report
+from perfwatch.captures.nsight.second_run import measure
 from perfwatch.errors import CaptureFailed, CaptureUnavailable, PermissionDenied, TraceUnreadable, UsageError
-from perfwatch.nsight.choosing import longest
-from perfwatch.nsight.finding import Tool
-from perfwatch.nsight.ncu_command import Choice, armed_command, can_attach, function_name, run_command
-from perfwatch.nsight.ncu_report import read_report
-from perfwatch.nsight.second_run import measure
+from perfwatch.processes.programs import run_program
 
 TOOL = Tool("ncu", "/opt/ncu", (2025, 3, 1))
 HERE = Path(__file__).parent

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.captures.armed import read_armed
-from perfwatch.captures.running import run_program
+from perfwatch.captures.nsight.arming import prepare
+from perfwatch.captures.nsight.ncu_attach import arm
 from perfwatch.errors import CaptureUnavailable
-from perfwatch.nsight.arming import prepare
-from perfwatch.nsight.ncu_attach import arm
+from perfwatch.processes.armed import read_armed
+from perfwatch.processes.programs import run_program
 from perfwatch_probes.agent_folder import AgentFolder
 from tests.nsight.attachable import attachable_ncu
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.captures.armed import read_armed
-from perfwatch.captures.running import run_program
-from perfwatch.nsight.ncu_session import arm
+from perfwatch.captures.nsight.ncu_session import arm
+from perfwatch.processes.armed import read_armed
+from perfwatch.processes.programs import run_program
 from perfwatch_probes.agent_folder import AgentFolder
 from tests.nsight.attachable import attachable_ncu
 

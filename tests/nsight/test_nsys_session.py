@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.captures.armed import read_armed
-from perfwatch.captures.running import run_program
+from perfwatch.captures.nsight import nsys_session
 from perfwatch.errors import CaptureUnavailable
-from perfwatch.nsight import nsys_session
+from perfwatch.processes.armed import read_armed
+from perfwatch.processes.programs import run_program
 from perfwatch_probes.agent_folder import AgentFolder
 
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.captures.running import run_program
+from perfwatch.captures.nsight.finding import find
+from perfwatch.captures.nsight.ncu_report import read_report
+from perfwatch.captures.nsight.nsys_report import exported
 from perfwatch.errors import TraceUnreadable
-from perfwatch.nsight.finding import find
-from perfwatch.nsight.ncu_report import read_report
-from perfwatch.nsight.nsys_report import exported
+from perfwatch.processes.programs import run_program
 
 TABLE = Path(__file__).parents[1] / "traces" / "ncu_kernels.csv.gz"
 # Both say what they are; asked for a report they read it, and write what is asked for into the last word, or the named file.

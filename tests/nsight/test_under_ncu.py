@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.nsight import under_ncu
+from perfwatch.captures.nsight import under_ncu
 
 JOB = (
     "import signal, sys, time\n"

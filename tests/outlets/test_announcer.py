@@ -1,6 +1,6 @@
 """What is posted: each change once, and not more than somebody can read."""
 
-from perfwatch.outlets.announcer import MOST_AT_ONCE, REFILL_SECONDS, Announcer
+from perfwatch.exporters.announcer import MOST_AT_ONCE, REFILL_SECONDS, Announcer
 from tests.sessions import verdict
 
 

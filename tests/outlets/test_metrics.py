@@ -12,11 +12,11 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from perfwatch.outlets.gauges import Gauges
-from perfwatch.outlets.metrics import MetricsServer
-from perfwatch.outlets.snapshot import Snapshot
-from perfwatch.outlets.wanted import MetricsWanted, parse_socket
-from perfwatch.triage.verdict import Suspect
+from perfwatch.exporters.gauges import Gauges
+from perfwatch.exporters.metrics import MetricsServer
+from perfwatch.exporters.snapshot import Snapshot
+from perfwatch.exporters.wanted import MetricsWanted, parse_socket
+from perfwatch.verdict import Suspect
 from perfwatch_probes import readings as r
 from tests.sessions import CREATED, session, verdict
 from tests.webhook import PATIENCE_SECONDS
@@ -148,7 +148,7 @@ def test_a_port_that_is_taken_is_said_with_the_way_out(servers: list[MetricsServ
 
 def test_nobody_else_on_the_network_can_ask(servers: list[MetricsServer]) -> None:
     """Unless an address is given, it listens on the loopback interface."""
-    from perfwatch.outlets.wanted import parse_metrics
+    from perfwatch.exporters.wanted import parse_metrics
 
     assert parse_metrics("9123") == ("127.0.0.1", 9123)
     assert parse_metrics("0.0.0.0:9123") == ("0.0.0.0", 9123)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from perfwatch.outlets.announcer import Change
-from perfwatch.outlets.notification import notification
-from perfwatch.outlets.notifier import Notifier, Policy
+from perfwatch.exporters.announcer import Change
+from perfwatch.exporters.notification import notification
+from perfwatch.exporters.notifier import Notifier, Policy
 from tests.sessions import session, verdict
 from tests.webhook import PATIENCE_SECONDS, Webhook
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from perfwatch.outlets.outlets import Outlets
-from perfwatch.outlets.snapshot import Snapshot
+from perfwatch.exporters.exporters import Outlets
+from perfwatch.exporters.snapshot import Snapshot
 from perfwatch.watching.news import News
 from tests.sessions import session, verdict
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from perfwatch.watching.family import Family
+from perfwatch.watching.process_tree import Family
 from perfwatch_probes.deadline import KillableChild
 from perfwatch_probes.endings import Endings
 from perfwatch_probes.filesystem import Filesystem

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from perfwatch.recording import Event, Recording
+from perfwatch.recording.recording import Event, Recording
 from perfwatch.report.captured import Captured, captured
 from perfwatch.report.page import as_page
 from perfwatch.report.story import Story, tell

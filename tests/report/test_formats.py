@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as trace
 
-from perfwatch.recording import load
+from perfwatch.recording.recording import load
 from perfwatch.report.formats import FORMATS, ending, named
 from perfwatch.report.moment import last_living_moment
 from perfwatch.report.story import Story, tell
@@ -145,7 +145,7 @@ def test_the_json_holds_the_verdict_as_every_other_command_gives_it(nasty: Path)
 @pytest.mark.parametrize("name", [one.name for one in FORMATS if one.name != "speedscope"])
 def test_a_session_without_a_single_reading_has_a_report(tmp_path: Path, name: str) -> None:
     """It says that nothing suffices; that is an answer."""
-    from perfwatch.recording import Recorder
+    from perfwatch.recording.recording import Recorder
     from tests.sessions import PATIENCE_SECONDS, session
 
     folder = tmp_path / "empty"

@@ -4,9 +4,9 @@ from io import StringIO
 
 import msgspec
 
+from perfwatch.gauntlet.report import GauntletReport
 from perfwatch.gauntlet.score import Row, score
 from perfwatch.report.console import console
-from perfwatch.report.gauntlet import GauntletReport
 
 RIGHT = Row(
     drill="stuck_worker",

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from perfwatch.monitoring import Occupant, Row
-from perfwatch.report.monitor import COLUMNS, GROUPS, chosen, csv_heading, csv_line, heading, json_line, line
+from perfwatch.dmon.rows import Occupant, Row
+from perfwatch.dmon.table import COLUMNS, GROUPS, chosen, csv_heading, csv_line, heading, json_line, line
 from perfwatch_probes.readings import Gpu, GpuActivity, GpuErrors, GpuSample
 
 GPU = Gpu(uuid="GPU-a", index=0, name="NVIDIA H200", power_limit_watts=700.0, memory_bytes=150_754_820_096)

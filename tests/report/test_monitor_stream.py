@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from rich.text import Text
 
+from perfwatch.dmon.stream import MonitorStream
+from perfwatch.dmon.table import further
 from perfwatch.errors import NoSuchTarget, PerfwatchError
-from perfwatch.report.monitor import further
-from perfwatch.report.monitor_stream import MonitorStream
 from perfwatch_probes.gpu import ABSENT
 from perfwatch_probes.nvml_layer import Listed
 from perfwatch_probes.probe import Unavailable

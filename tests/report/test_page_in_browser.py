@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from perfwatch.recording import load
+from perfwatch.recording.recording import load
 from perfwatch.report.page import as_page
 from perfwatch.report.story import tell
 from tests import hostile, simulated_hour

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as trace
 
-from perfwatch.recording import load
+from perfwatch.recording.recording import load
 from perfwatch.report.perfetto import as_trace
 from perfwatch.report.story import tell
 from tests import simulated_hour

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from perfwatch.recording import load
+from perfwatch.recording.recording import load
 from perfwatch.report.perfetto import as_trace
 from perfwatch.report.story import tell
 from tests import simulated_hour

@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfwatch.report.plain import clean, duration
+from perfwatch.text import clean, duration
 
 
 @pytest.mark.parametrize(

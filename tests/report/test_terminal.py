@@ -6,7 +6,8 @@ import pytest
 from rich.console import Console
 
 from perfwatch.report.terminal import VerdictReport, not_seen
-from perfwatch.triage.verdict import (
+from perfwatch.triage.waits.node import IT_RUNS
+from perfwatch.verdict import (
     Alternative,
     Culprit,
     Evidence,
@@ -15,7 +16,6 @@ from perfwatch.triage.verdict import (
     Suspect,
     Verdict,
 )
-from perfwatch.triage.waits.node import IT_RUNS
 from tests.sessions import verdict
 
 FULL = verdict(

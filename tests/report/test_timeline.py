@@ -5,7 +5,7 @@ import math
 import msgspec
 import pytest
 
-from perfwatch.recording import Record
+from perfwatch.recording.recording import Record
 from perfwatch.report.lanes import MOST_POINTS, Lane, Line, card_lanes, fitted, host_lane, lanes_of, step_lane
 from perfwatch.report.timeline import _lines, keys
 from perfwatch.triage.history import History

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.running.dumps import MOST_DUMP_BYTES, keep_dumps
+from perfwatch.run.dumps import MOST_DUMP_BYTES, keep_dumps
 from perfwatch_probes.group_variables import AGENT_VARIABLE, DUMP_PREFIX
 from tests.security.conftest import DEADLINE_SECONDS, PERFWATCH, as_user, line
 

@@ -15,13 +15,13 @@ import msgspec
 import pytest
 
 from perfwatch.errors import SessionUnreadable
-from perfwatch.outlets import metrics_endpoint
-from perfwatch.outlets.wanted import MetricsWanted
-from perfwatch.own_folders import make_own_folder, own_folders
-from perfwatch.recording import load
-from perfwatch.session import SCHEMA, Machine, Session, session_name
-from perfwatch.storing.archive import opened
-from perfwatch.storing.redaction import redact, redact_command
+from perfwatch.exporters import metrics_endpoint
+from perfwatch.exporters.wanted import MetricsWanted
+from perfwatch.processes.own_folders import make_own_folder, own_folders
+from perfwatch.recording.archive import opened
+from perfwatch.recording.recording import load
+from perfwatch.recording.redaction import redact, redact_command
+from perfwatch.recording.session import SCHEMA, Machine, Session, session_name
 from perfwatch.traces.ncu_rows import read_rows
 from perfwatch_probes import bounds
 from tests.security.conftest import DEADLINE_SECONDS, MALLORY, PERFWATCH, User, as_user

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfwatch.recording import load
+from perfwatch.recording.recording import load
 from tests.security.conftest import Popen, User
 
 

@@ -40,7 +40,7 @@ MAY_TOUCH = {
     "probes/perfwatch_probes/native.py": OURS,
     "probes/perfwatch_probes/stacks.py": OURS,
     "probes/perfwatch_probes/tail.py": OURS,
-    "launcher/perfwatch/captures/armed.py": OURS,
+    "launcher/perfwatch/processes/armed.py": OURS,
     "launcher/perfwatch/captures/as_user.py": GUEST,
     "launcher/perfwatch/captures/exits.py": GUEST,
     "launcher/perfwatch/captures/flame.py": OURS,
@@ -50,15 +50,15 @@ MAY_TOUCH = {
     "launcher/perfwatch/captures/ncu_attached.py": GUEST,
     "launcher/perfwatch/captures/ncu_files.py": GUEST,
     "launcher/perfwatch/captures/nsys.py": GUEST,
-    "launcher/perfwatch/captures/running.py": OURS,
+    "launcher/perfwatch/processes/programs.py": OURS,
     "launcher/perfwatch/captures/stacks.py": OURS,
     "launcher/perfwatch/captures/taking.py": OURS,
     "launcher/perfwatch/captures/torch_files.py": GUEST,
     "launcher/perfwatch/captures/torch_memory.py": GUEST,
     "launcher/perfwatch/captures/torch_profiler.py": GUEST,
-    "launcher/perfwatch/control.py": OURS,
-    "launcher/perfwatch/own_folders.py": OURS,
-    "launcher/perfwatch/running/lock.py": OURS,
+    "launcher/perfwatch/processes/control.py": OURS,
+    "launcher/perfwatch/processes/own_folders.py": OURS,
+    "launcher/perfwatch/processes/place.py": OURS,
     "launcher/perfwatch/daemon/housekeeping.py": OURS,
     "launcher/perfwatch/daemon/serving.py": OURS,
     "launcher/perfwatch/daemon/sharing.py": OURS,
@@ -71,14 +71,14 @@ HANDLES_JOBS = (
     "launcher/perfwatch/triage",
 )
 ALONE = (
-    "launcher/perfwatch/control.py",
-    "launcher/perfwatch/jobs.py",
-    "launcher/perfwatch/monitoring.py",
-    "launcher/perfwatch/relatives.py",
-    "launcher/perfwatch/own_folders.py",
-    "launcher/perfwatch/running/lock.py",
-    "launcher/perfwatch/target.py",
-    "launcher/perfwatch/watch.py",
+    "launcher/perfwatch/processes/control.py",
+    "launcher/perfwatch/jobs/discovery.py",
+    "launcher/perfwatch/dmon/rows.py",
+    "launcher/perfwatch/jobs/other_trees.py",
+    "launcher/perfwatch/processes/own_folders.py",
+    "launcher/perfwatch/processes/place.py",
+    "launcher/perfwatch/jobs/target.py",
+    "launcher/perfwatch/watching/watch.py",
 )
 _FUNCTIONS = {
     "os": frozenset(
@@ -124,7 +124,7 @@ def touches(source: str) -> set[str]:
 
 # A socket's bind of NVML's names, and of a partial function: no file.
 _OTHER_MEANING = {
-    "launcher/perfwatch/watch.py": {".bind"},
+    "launcher/perfwatch/watching/watch.py": {".bind"},
     "probes/perfwatch_probes/group_variables.py": {".bind"},
     "probes/perfwatch_probes/gpu_binding.py": set(),
 }

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from perfwatch.control import find_watcher
+from perfwatch.processes.control import find_watcher
 from tests.supervise.conftest import PATIENCE_SECONDS, Launch, python
 
 KILLS = int(os.environ.get("PERFWATCH_TEST_KILLS", "4"))  # 200 before a release
@@ -201,8 +201,8 @@ def test_launcher_that_failed_still_keeps_from_the_job_what_asks_perfwatch() -> 
     """A signal that asks for a verdict or a capture is not passed on: it would kill the job."""
     launcher = (
         "import os, sys\n"
-        "from perfwatch.running.child import start, wait_plainly\n"
-        "from perfwatch.linux import SignalFile\n"
+        "from perfwatch.run.child import start, wait_plainly\n"
+        "from perfwatch.processes.linux import SignalFile\n"
         "status = wait_plainly(start(sys.argv[1:], os.environ, SignalFile()))\n"
         "sys.exit(os.waitstatus_to_exitcode(status))\n"
     )

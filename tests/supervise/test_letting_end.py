@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.recording import load
-from perfwatch.running.channel import Channel
-from perfwatch.running.lock import enter
-from perfwatch.running.request import Request
-from perfwatch.running.watcher import LET_END_SECONDS, Watcher
+from perfwatch.processes.channel import Channel
+from perfwatch.processes.place import enter
+from perfwatch.recording.recording import load
+from perfwatch.run.request import Request
+from perfwatch.run.watcher import LET_END_SECONDS, Watcher
 from perfwatch_probes.readings import ProbeCall
 
 STANDS = "print('ready', flush=True); input()"

@@ -5,9 +5,9 @@ import os
 
 import pytest
 
-from perfwatch.linux import Arrival
-from perfwatch.running.printer import Printer
-from perfwatch.running.sentry import Sentry
+from perfwatch.processes.linux import Arrival
+from perfwatch.run.printer import Printer
+from perfwatch.run.sentry import Sentry
 
 
 @pytest.fixture(params=[errno.ENOMEM, errno.EAGAIN])

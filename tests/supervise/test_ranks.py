@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.control import ask, find_watcher
-from perfwatch.recording import load
+from perfwatch.processes.control import ask, find_watcher
+from perfwatch.recording.recording import load
 from perfwatch_probes.readings import Steps
 from tests.supervise.conftest import Launch, python
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.recording import load
-from perfwatch.running.channel import Channel
-from perfwatch.running.lock import Place, enter
-from perfwatch.running.request import Request
-from perfwatch.running.watcher import Watcher
+from perfwatch.processes.channel import Channel
+from perfwatch.processes.place import Place, enter
+from perfwatch.recording.recording import load
+from perfwatch.run.request import Request
+from perfwatch.run.watcher import Watcher
 from perfwatch.watching.cadence import CALM_SECONDS
 from perfwatch_probes.readings import ProcessEnded
 from tests.supervise.test_letting_end import ENDED, STANDS, Clock, looked_at

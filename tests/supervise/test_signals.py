@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.recording import load
-from perfwatch.running.forwarding import VERDICT_SIGNAL
+from perfwatch.recording.recording import load
+from perfwatch.run.forwarding import VERDICT_SIGNAL
 from tests.supervise.conftest import PATIENCE_SECONDS, Launch, Launched, python
 
 # Prints each signal that it gets, by name; ends at SIGTERM, a little later, so that a second copy would show.
@@ -175,8 +175,8 @@ def test_launcher_in_which_something_fails_still_forwards_and_ends_as_the_child(
     """The least that is left passes SIGTERM on and takes over the exit code."""
     program = (
         "import os, sys\n"
-        "from perfwatch import linux\n"
-        "from perfwatch.running import child\n"
+        "from perfwatch.processes import linux\n"
+        "from perfwatch.run import child\n"
         "signals = linux.SignalFile()\n"
         "pid = child.start(sys.argv[1:], os.environ, signals)\n"
         "child.end_as(child.wait_plainly(pid))\n"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.recording import load
-from perfwatch.running.summary import Summary, Tally
+from perfwatch.recording.recording import load
+from perfwatch.watching.summary import Summary, Tally
 from perfwatch_probes.readings import Steps
 from tests.sessions import verdict
 from tests.supervise.conftest import Launch

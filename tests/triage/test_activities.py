@@ -8,7 +8,7 @@ import pytest
 from perfwatch.triage.cards.activities import activities, contradicted
 from perfwatch.triage.cards.gpu import regime
 from perfwatch.triage.history import History
-from perfwatch.triage.verdict import Verdict
+from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Frame, GpuActivity, GpuSample
 from tests.cards import STEP_SECONDS, UUID, h200, load
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, READS_LOSS, Training

@@ -5,7 +5,7 @@ import pytest
 from perfwatch.triage.history import History
 from perfwatch.triage.roles.job import read_job
 from perfwatch.triage.roles.rank_processes import is_service
-from perfwatch.triage.verdict import Verdict
+from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Descriptor, Frame, Process, Socket, Steps, Wait
 from tests.triage.rank_looks import (
     BARRIER,

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording import load
+from perfwatch.recording.recording import load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.arriving import passed, waited_on

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording import load
+from perfwatch.recording.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from perfwatch.triage.ranks.at_rest import at_rest

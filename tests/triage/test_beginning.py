@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.recording import load
+from perfwatch.recording.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.history import History

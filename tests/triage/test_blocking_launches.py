@@ -5,7 +5,7 @@ import pytest
 from perfwatch.triage.rules import debug_apis_on
 from perfwatch.triage.shares.debugging_aids import UNWEIGHED
 from perfwatch.triage.slowness import NOTED
-from perfwatch.triage.verdict import Finding
+from perfwatch.verdict import Finding
 from perfwatch_probes.readings import Process, ProcessUsage
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, Training
 

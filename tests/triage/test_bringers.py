@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording import load
+from perfwatch.recording.recording import load
 from perfwatch.triage.diagnose import diagnose
-from perfwatch.triage.verdict import Verdict
 from perfwatch.triage.waits.bringers import LET_GO_ON
+from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import GIVING, SourceLine
 
 RECORDINGS = Path(__file__).parent / "recordings"

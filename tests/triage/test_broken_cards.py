@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from perfwatch.triage.verdict import Verdict
+from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import (
     Gpu,
     GpuErrors,

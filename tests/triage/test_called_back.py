@@ -6,13 +6,13 @@ import msgspec
 import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording import load
+from perfwatch.recording.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import SURE
 from perfwatch.triage.history import History
 from perfwatch.triage.rules import host_bound_python
 from perfwatch.triage.shares.called_back import called_back
-from perfwatch.triage.verdict import Finding
+from perfwatch.verdict import Finding
 from perfwatch_probes.readings import Frame, Reading, SourceLine, Stack
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, TORCH, TRAIN, Training
 from tests.triage.retold import retold

@@ -7,9 +7,9 @@ import pytest
 from msgspec import structs
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording import Record, load
+from perfwatch.recording.recording import Record, load
 from perfwatch.triage.diagnose import diagnose
-from perfwatch.triage.verdict import Finding, Verdict
+from perfwatch.verdict import Finding, Verdict
 from perfwatch_probes.readings import Frame, Reading, SourceLine, Stack, Thread
 
 CASES = Path(__file__).parent / "recordings" / "contended_lock" / "fires"

@@ -4,7 +4,7 @@ import pytest
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.contradicted import uncontradicted
-from perfwatch.triage.verdict import Culprit, Finding
+from perfwatch.verdict import Culprit, Finding
 from perfwatch_probes.readings import Thread
 from tests.sessions import session
 from tests.triage.rank_looks import BARRIER, FIRST, FOR_EVER, STOPPED, job, stands

@@ -8,7 +8,7 @@ from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
 from perfwatch.triage.ranks.waitgraph import wait_graph
 from perfwatch.triage.shares.cpu import watching_cores
-from perfwatch.triage.verdict import ObserverCost
+from perfwatch.verdict import ObserverCost
 from perfwatch_probes.readings import Frame, Operation, ProbeCall, Process, RecordedGroup, Stack, Steps, Thread, Wait
 from tests.sessions import session
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfwatch.recording import load
+from perfwatch.recording.recording import load
 from perfwatch_probes.readings import Thread
 from tests.triage.retold import retold, same
 

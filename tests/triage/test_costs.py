@@ -3,7 +3,7 @@
 import pytest
 
 from perfwatch.triage.slowness import NOTED
-from perfwatch.triage.verdict import Verdict
+from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Cgroup
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, Training
 

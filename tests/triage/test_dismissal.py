@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording import load
+from perfwatch.recording.recording import load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.history import History
 from perfwatch_probes.readings import Frame, Steps

@@ -7,7 +7,7 @@ from perfwatch.triage.diagnose import judge
 from perfwatch.triage.hang import nearest
 from perfwatch.triage.history import History
 from perfwatch.triage.independence import ONE_SOURCE
-from perfwatch.triage.verdict import Abstention, Finding, Verdict
+from perfwatch.verdict import Abstention, Finding, Verdict
 from perfwatch_probes.readings import Frame, Process, SourceLine, Stack, Thread, Wait
 from tests.sessions import session
 

@@ -8,7 +8,7 @@ from perfwatch.gate import gated
 from perfwatch.triage.cards.efficiency import efficiency, headline, in_words, mfu_in_words
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
-from perfwatch.triage.verdict import Efficiency, ModelFigures
+from perfwatch.verdict import Efficiency, ModelFigures
 from perfwatch_probes.readings import Gpu, GpuBinding, Process, Steps
 from tests.cards import bound, h200, recorded, under
 from tests.sessions import session, verdict

@@ -3,7 +3,7 @@
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
-from perfwatch.triage.verdict import Verdict
+from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Descriptor, Frame, PolledFile, Process, Stack, Thread, Wait
 from tests.sessions import session
 

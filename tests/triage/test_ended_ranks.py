@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from perfwatch.triage.history import History
-from perfwatch.triage.verdict import Verdict
+from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Communicator as Group
 from perfwatch_probes.readings import Frame, GroupMember, ProcessEnded, Wait
 from tests.triage.rank_looks import (

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.recording import load
+from perfwatch.recording.recording import load
 from perfwatch_probes.readings import SourceLine, Stack
 from tests.triage.retold import retold, same
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from msgspec import structs
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording import Record, load
+from perfwatch.recording.recording import Record, load
 from perfwatch.triage.diagnose import diagnose
-from perfwatch.triage.verdict import Verdict
 from perfwatch.triage.words.frames import tags
+from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Frame, Stack
 
 CASE = Path(__file__).parent / "recordings" / "straggling_rank" / "lookalike" / "rank_that_evaluates_what_it_is_sent"

@@ -2,7 +2,7 @@
 
 from rich.console import Console
 
-from perfwatch.recording import Record
+from perfwatch.recording.recording import Record
 from perfwatch.report.folding import FoldedStacks, as_text
 from perfwatch.triage.fleet.folding import Place, fold, newest, rank_ranges
 from perfwatch.triage.history import History

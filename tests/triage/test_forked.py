@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording import load
+from perfwatch.recording.recording import load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch_probes.readings import Process, Reading, Thread
 from tests.triage.retold import retold

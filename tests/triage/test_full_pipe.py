@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfwatch.recording import load
-from perfwatch.triage.verdict import Verdict
+from perfwatch.recording.recording import load
+from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Descriptor, Process, Reading, Thread, Wait
 from tests.triage.retold import retold
 

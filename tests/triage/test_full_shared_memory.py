@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording import Record, load
+from perfwatch.recording.recording import Record, load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch_probes.readings import Host
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfwatch.recording import load
+from perfwatch.recording.recording import load
 from perfwatch.triage.diagnose import diagnose
-from perfwatch.triage.verdict import Verdict
+from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Frame, Reading, Stack, Thread, Wait
 
 CASE = Path(__file__).parent / "recordings" / "contended_lock" / "fires" / "telemetry_thread"

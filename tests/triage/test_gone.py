@@ -7,7 +7,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.ends.gone import traceback_of
 from perfwatch.triage.history import History
-from perfwatch.triage.verdict import Verdict
+from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Process, ProcessEnded, Traceback
 from tests.sessions import session
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from perfwatch.recording import TERMINATES, Event
+from perfwatch.recording.recording import TERMINATES, Event
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.ends.gone import how_it_ended
 from perfwatch.triage.history import History
-from perfwatch.triage.verdict import Verdict
+from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Process, ProcessEnded, Reading, Traceback
 from tests.sessions import session
 

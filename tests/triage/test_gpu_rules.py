@@ -6,7 +6,7 @@ import pytest
 
 from perfwatch.triage.rules import wrong_precision
 from perfwatch.triage.slowness import NOTED
-from perfwatch.triage.verdict import Finding
+from perfwatch.verdict import Finding
 from perfwatch_probes.readings import (
     Frame,
     GpuProcess,

@@ -5,7 +5,7 @@ import pytest
 from perfwatch.gauntlet.score import CONFIDENT
 from perfwatch.triage.cards.accelerated import launching_share
 from perfwatch.triage.shares.in_compiler import compiles
-from perfwatch.triage.verdict import Verdict
+from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Frame, SourceLine, Stack, Thread
 from tests.training import BACKWARD, ENGINE, FORWARD, OPTIMIZER, PID, TORCH, Training
 

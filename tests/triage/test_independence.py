@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from perfwatch.gauntlet.recorded import cases, expected_of
-from perfwatch.recording import Record, Recording, load
-from perfwatch.session import Machine, Session
+from perfwatch.recording.recording import Record, Recording, load
+from perfwatch.recording.session import Machine, Session
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.independence import certainty_of_a_hang
 from perfwatch.triage.moving.progress import StepClock
-from perfwatch.triage.verdict import Evidence
+from perfwatch.verdict import Evidence
 from perfwatch_probes import readings as r
 
 RECORDINGS = Path(__file__).parent / "recordings"

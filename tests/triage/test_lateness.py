@@ -8,14 +8,14 @@ from msgspec import structs
 
 from perfwatch.gauntlet.recorded import expected_of
 from perfwatch.gauntlet.score import CONFIDENT
-from perfwatch.recording import Record, Recording, load
+from perfwatch.recording.recording import Record, Recording, load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.history import History
 from perfwatch.triage.ranks.lateness import excused, own_cause
 from perfwatch.triage.rules import straggling_rank
 from perfwatch.triage.slowness import WINDOW_SECONDS
-from perfwatch.triage.verdict import Finding, Verdict
+from perfwatch.verdict import Finding, Verdict
 from perfwatch_probes.readings import Frame, Thread
 from tests.cards import bound, h200, under
 from tests.training import FORWARD, TRAIN, Training

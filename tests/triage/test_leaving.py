@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.recording import Record, load
+from perfwatch.recording.recording import Record, load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch_probes.readings import Traffic
 

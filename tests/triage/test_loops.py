@@ -7,10 +7,10 @@ import pytest
 from msgspec import structs
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording import Record, load
+from perfwatch.recording.recording import Record, load
 from perfwatch.triage.diagnose import diagnose
-from perfwatch.triage.verdict import Verdict
 from perfwatch.triage.words.code import matches_expressions
+from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import SourceLine, Stack, Thread
 
 FILTERS = Path(__file__).parent / "recordings" / "stuck_worker" / "fires" / "stuck_worker-filter"

@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording import Recording, load
+from perfwatch.recording.recording import Recording, load
 from perfwatch.triage.diagnose import diagnose
-from perfwatch.triage.verdict import Verdict
+from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Frame, ProcessEnded, Stack, Traceback
 
 RECORDINGS = Path(__file__).parent / "recordings" / "dead_worker" / "fires"

@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfwatch.recording import Record, load
+from perfwatch.recording.recording import Record, load
 from perfwatch.triage.diagnose import diagnose
-from perfwatch.triage.verdict import Verdict
+from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Descriptor, ProbeCall, Process, Reading
 from tests.triage.retold import retold, same
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from perfwatch.triage.history import History
-from perfwatch.triage.verdict import Verdict
+from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Frame, SourceLine
 from tests.triage.rank_looks import BEGAN, FIRST, MODULE, STEP, STOPPED, TRAIN, Frames, judged, process, runs
 

@@ -4,7 +4,7 @@ import pytest
 
 from perfwatch.triage.cards.neighbours import shared
 from perfwatch.triage.rules import shared_gpu
-from perfwatch.triage.verdict import Abstention, Finding
+from perfwatch.verdict import Abstention, Finding
 from perfwatch_probes.readings import GpuProcess
 from tests.cards import UUID
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, Training

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording import load
+from perfwatch.recording.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose, judge
 from perfwatch.triage.history import History
-from perfwatch.triage.verdict import Verdict
+from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Frame, Process, ProcessUsage, SourceLine, Stack, Thread, Wait
 from tests.sessions import session
 

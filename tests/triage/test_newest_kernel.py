@@ -3,7 +3,7 @@
 import pytest
 
 from perfwatch.triage.rules import host_bound_python
-from perfwatch.triage.verdict import Finding
+from perfwatch.verdict import Finding
 from perfwatch_probes.readings import Frame
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, Training
 

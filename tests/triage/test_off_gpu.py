@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.recording import Record, load
-from perfwatch.session import Machine, Session
+from perfwatch.recording.recording import Record, load
+from perfwatch.recording.session import Machine, Session
 from perfwatch.triage.cards.off_gpu import OffGpu, off_gpu
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History

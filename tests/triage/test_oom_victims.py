@@ -9,7 +9,7 @@ import pytest
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
-from perfwatch.triage.verdict import Verdict
+from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Cgroup, KernelMessage, Process, ProcessEnded, Reading
 from tests.sessions import session
 from tests.triage.retold import retold

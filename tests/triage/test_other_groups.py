@@ -6,11 +6,11 @@ from pathlib import Path
 from msgspec import structs
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording import load
+from perfwatch.recording.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
-from perfwatch.triage.verdict import Verdict
+from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Communicator, Network, Reading, Stack
 
 FIRES = Path(__file__).parent / "recordings" / "mismatched_collective" / "fires"

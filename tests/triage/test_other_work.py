@@ -4,7 +4,7 @@ import pytest
 
 from perfwatch.triage.rules import serial_loading
 from perfwatch.triage.shares.starving import for_training
-from perfwatch.triage.verdict import Finding
+from perfwatch.verdict import Finding
 from perfwatch_probes.readings import Frame, SourceLine
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, TORCH, TRAIN, Training
 

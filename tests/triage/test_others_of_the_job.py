@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfwatch.recording import load
+from perfwatch.recording.recording import load
 from perfwatch.triage.shares.profile import at_training
 from perfwatch.triage.words.frames import inner_tags, tags
 from perfwatch_probes.readings import Descriptor, Frame, Reading, SourceLine, Stack, Thread

@@ -3,7 +3,7 @@
 import pytest
 
 from perfwatch.triage.history import History
-from perfwatch.triage.verdict import Verdict
+from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Descriptor, Frame, ProcessUsage, SourceLine, Thread, Wait
 from tests.triage.rank_looks import (
     BARRIER,

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording import Record, load
+from perfwatch.recording.recording import Record, load
 from perfwatch.triage.diagnose import diagnose
-from perfwatch.triage.verdict import Verdict
+from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Frame, Process, Reading, Stack
 
 CASE = Path(__file__).parent / "recordings" / "hung_at_exit" / "fires" / "hung_at_exit-atexit"

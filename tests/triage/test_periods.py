@@ -1,7 +1,7 @@
 """Work between steps that comes back is told by what it costs in whole periods, and not as the making of data."""
 
 from perfwatch.triage.rules import serial_loading
-from perfwatch.triage.verdict import Finding
+from perfwatch.verdict import Finding
 from perfwatch_probes.readings import Frame
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, TRAIN, Training
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from perfwatch.recording import Record
+from perfwatch.recording.recording import Record
 from perfwatch.triage.history import History
 from perfwatch.triage.roles.job import Job, read_job
 from perfwatch.triage.roles.placement import launches, program_of

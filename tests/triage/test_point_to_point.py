@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.recording import load
+from perfwatch.recording.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.ranks.collectives import never_called, standings

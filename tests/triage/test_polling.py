@@ -4,9 +4,9 @@ import pytest
 
 from perfwatch.triage.history import History
 from perfwatch.triage.roles.job import read_job
-from perfwatch.triage.verdict import Verdict
 from perfwatch.triage.waits.node import node_of
 from perfwatch.triage.waits.polling import SOUGHT, path_of
+from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import APPEARS, GOES, Descriptor, Frame, SourceLine, Stack, Wait
 from tests.triage.rank_looks import FIRST, MODULE, TRAIN, Frames, job, judged, process, runs, uses
 

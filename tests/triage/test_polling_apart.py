@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from perfwatch.gauntlet.score import CONFIDENT
-from perfwatch.recording import Record, Recording, load
+from perfwatch.recording.recording import Record, Recording, load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch_probes.readings import GpuActivity
 

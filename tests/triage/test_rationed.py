@@ -4,7 +4,7 @@ import pytest
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.rules import stopped
-from perfwatch.triage.verdict import Finding
+from perfwatch.verdict import Finding
 from perfwatch_probes.readings import Stack, Thread
 from tests.sessions import session
 from tests.triage.rank_looks import FIRST, LOOK_SECONDS, STEP, STOPPED, job, looks

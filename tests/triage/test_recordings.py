@@ -8,11 +8,11 @@ import pytest
 
 from perfwatch.gauntlet.recorded import Expected, blamed, cases, expected_of
 from perfwatch.gauntlet.score import CONFIDENT
-from perfwatch.recording import Recording, load
+from perfwatch.recording.recording import Recording, load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.history import History
 from perfwatch.triage.roles.job import read_job
-from perfwatch.triage.verdict import Missing, Verdict
+from perfwatch.verdict import Missing, Verdict
 from perfwatch_probes.readings import Thread
 
 RECORDINGS = Path(__file__).parent / "recordings"

@@ -1,7 +1,7 @@
 """A rank that waits for the answer to a remote call of torch's RPC waits for the thread of another one that executes it."""
 
 from perfwatch.triage.history import History
-from perfwatch.triage.verdict import Verdict
+from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Frame, Wait
 from tests.triage.rank_looks import FIRST, FOR_EVER, LIB, MODULE, STOPPED, TORCH, TRAIN, Frames, job, judged, stands
 

@@ -7,7 +7,7 @@ from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
 from perfwatch.triage.roles.restarts import SHORT_LIFE_SECONDS, Restarts, restarts, unproven
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Finding
+from perfwatch.verdict import Finding
 from perfwatch_probes.readings import Process, ProcessEnded
 from tests.sessions import session
 

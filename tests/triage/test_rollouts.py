@@ -4,7 +4,7 @@ import pytest
 
 from perfwatch.triage.rules import evaluating, serial_loading
 from perfwatch.triage.shares.rollouts import in_environment
-from perfwatch.triage.verdict import Finding
+from perfwatch.verdict import Finding
 from perfwatch_probes.readings import Frame, SourceLine
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, TRAIN, Training
 

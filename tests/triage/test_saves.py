@@ -3,7 +3,7 @@
 import pytest
 
 from perfwatch.triage.rules import checkpointing, regressed, slow_checkpoint
-from perfwatch.triage.verdict import Finding
+from perfwatch.verdict import Finding
 from perfwatch_probes.readings import FileGrowth, Frame, Wait
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, TORCH, TRAIN, Training
 

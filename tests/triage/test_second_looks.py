@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfwatch.recording import load
+from perfwatch.recording.recording import load
 from perfwatch.triage.words.frames import is_user, tags_of
 from perfwatch.triage.words.vocabulary import VOCABULARY
 from perfwatch_probes.readings import Frame, Reading, SourceLine, Stack, Thread

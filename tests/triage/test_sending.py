@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording import load
+from perfwatch.recording.recording import load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.waits.sending import gives, untaken
 from perfwatch_probes.readings import PolledFile, Socket, Wait

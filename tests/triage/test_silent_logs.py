@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from perfwatch.triage.history import History
-from perfwatch.triage.verdict import Verdict
+from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import FileGrowth, Frame, SourceLine, Stack, Thread, Wait
 from tests.triage.rank_looks import FIRST, MODULE, TRAIN, Frames, job, judged, looks, uses
 

@@ -7,7 +7,7 @@ from perfwatch.triage.rules import skipping_steps
 from perfwatch.triage.shares.due_steps import COUNTED, NO_ROOM, SAMPLED, UNTOLD
 from perfwatch.triage.shares.updating import updates
 from perfwatch.triage.slowness import NOTED
-from perfwatch.triage.verdict import Finding
+from perfwatch.verdict import Finding
 from perfwatch_probes.readings import Frame, SourceLine, Stack
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, TORCH, TRAIN, Training
 

@@ -4,7 +4,7 @@ import pytest
 from msgspec import structs
 
 from perfwatch.triage.rules import waiting_on_work
-from perfwatch.triage.verdict import Finding
+from perfwatch.verdict import Finding
 from perfwatch_probes.readings import Thread
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, SLEEP, Training
 

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording import load
+from perfwatch.recording.recording import load
 from perfwatch.triage.diagnose import diagnose
-from perfwatch.triage.verdict import Verdict
+from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Process, Reading, Thread
 
 CASE = Path(__file__).parent / "recordings" / "blocked_storage" / "lookalike" / "child_made_by_vfork"

@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from perfwatch.gauntlet.score import CONFIDENT
-from perfwatch.recording import load
+from perfwatch.recording.recording import load
 from perfwatch.triage.cards.gpu import Regime
 from perfwatch.triage.history import History
 from perfwatch.triage.ranks.traffic import only_sends

@@ -6,8 +6,8 @@ import pytest
 
 from perfwatch.triage.rules import slow_attention_fallback
 from perfwatch.triage.shares.traced import LONGEST_AGO_SECONDS, sharpened
-from perfwatch.triage.verdict import Culprit, Finding
 from perfwatch.triage.words.frames import show
+from perfwatch.verdict import Culprit, Finding
 from perfwatch_probes.readings import HostShare, KernelShare, SourceLine, SyncPoint, TorchTrace
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, TRAIN, Training
 

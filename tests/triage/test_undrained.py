@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from perfwatch.recording import load
+from perfwatch.recording.recording import load
 from perfwatch_probes.readings import Descriptor, PolledFile, Process, Reading, Thread
 from tests.triage.retold import retold
 

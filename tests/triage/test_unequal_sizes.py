@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from perfwatch.recording import Record, Recording, load
+from perfwatch.recording.recording import Record, Recording, load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch_probes.readings import Host, Network, ProbeCall, Traffic
 

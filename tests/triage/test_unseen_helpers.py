@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording import load
+from perfwatch.recording.recording import load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch_probes.readings import Descriptor, Frame, Process, ProcessUsage, Reading, Thread, Wait
 from tests.triage.rank_looks import FIRST, LIB, MODULE, STOPPED, TRAIN, Frames, job, judged, looks, runs, stands

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from msgspec import structs
 
-from perfwatch.recording import load
+from perfwatch.recording.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose, judge
 from perfwatch.triage.history import History
 from perfwatch.triage.ranks.waitgraph import wait_graph
-from perfwatch.triage.verdict import Verdict
+from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import (
     Communicator,
     GpuActivity,

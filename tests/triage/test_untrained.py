@@ -1,6 +1,6 @@
 """Where no process has torch loaded at the end of the look: that is what is said."""
 
-from perfwatch.recording import Record
+from perfwatch.recording.recording import Record
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History

@@ -4,7 +4,7 @@ import pytest
 
 from perfwatch.triage.rules import skipping_steps
 from perfwatch.triage.shares.updating import beside_a_step
-from perfwatch.triage.verdict import Finding
+from perfwatch.verdict import Finding
 from perfwatch_probes.readings import Frame, SourceLine, Steps
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, TORCH, TRAIN, Training
 

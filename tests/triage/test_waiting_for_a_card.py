@@ -5,8 +5,8 @@ import pytest
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.rules import cpu_training
-from perfwatch.triage.verdict import Abstention, Verdict
 from perfwatch.triage.waits.devices import served
+from perfwatch.verdict import Abstention, Verdict
 from perfwatch_probes.readings import (
     Frame,
     GpuActivity,

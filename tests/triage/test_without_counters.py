@@ -8,7 +8,7 @@ from msgspec import structs
 
 from perfwatch.gauntlet.recorded import blamed, cases, expected_of
 from perfwatch.gauntlet.score import CONFIDENT
-from perfwatch.recording import Recording, load
+from perfwatch.recording.recording import Recording, load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch_probes.readings import Gpu, GpuActivity
 

@@ -19,7 +19,7 @@ from perfwatch.captures.capture import Capture, File, Outcome, Request, Scene
 from perfwatch.captures.guard import preflight
 from perfwatch.captures.taking import failed, take
 from perfwatch.errors import CaptureFailed, CaptureRefused, PerfwatchError
-from perfwatch.running.lock import private_home
+from perfwatch.processes.place import private_home
 from perfwatch_probes.deadline import KillableChild, tell
 from perfwatch_probes.guest import Guests, Identity, is_ours
 from perfwatch_probes.probe import Unavailable

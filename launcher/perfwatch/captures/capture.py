@@ -80,7 +80,7 @@ class Scene:
 
     Args:
         subjects: the ranks that live, in rank order; of those, ``wanted`` gives the ones that a request names.
-        armed: by kind, what ``run`` prepared for it (``perfwatch.captures.armed``): an endpoint, a session's name ...
+        armed: by kind, what ``run`` prepared for it (``perfwatch.processes.armed``): an endpoint, a session's name ...
         state: of the newest verdict: hung, slow, busy, healthy, inconclusive; with ``cause``, and "" for unknown.
         blamed: the ranks that the newest verdict blames, by pid.
         suspected: what the newest verdict suspects, if it is inconclusive: "hung" forbids what would hang as well.

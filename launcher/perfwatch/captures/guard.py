@@ -8,7 +8,7 @@ from pathlib import Path
 
 from perfwatch.captures.capture import COUNTERS, CUPTI, Capture, Request, Scene, Subject
 from perfwatch.errors import CaptureRefused
-from perfwatch.running.lock import start_ticks
+from perfwatch.processes.place import start_ticks
 from perfwatch_probes.cgroup import CgroupProbe
 from perfwatch_probes.filesystem import Filesystem
 from perfwatch_probes.probe import Unavailable

@@ -12,7 +12,7 @@ import msgspec
 from perfwatch.captures.as_user import take_as_needed
 from perfwatch.captures.capture import PTRACE, Capture, Outcome, Request, Scene
 from perfwatch.errors import CaptureFailed
-from perfwatch.running.channel import Message
+from perfwatch.processes.channel import Message
 from perfwatch_probes.deadline import become_helper, hold_child, kill_child
 from perfwatch_probes.external import limit_memory
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Protocol
 
 from perfwatch.captures.capture import Scene, Subject
-from perfwatch.control import ask
+from perfwatch.captures.kineto.endpoint import NAME, Endpoint
+from perfwatch.captures.kineto.keeper import POLL_SECONDS
+from perfwatch.captures.kineto.protocol import LONGEST_FOLDER_BYTES
 from perfwatch.errors import CaptureFailed, CaptureRefused, CaptureUnavailable
-from perfwatch.kineto.endpoint import NAME, Endpoint
-from perfwatch.kineto.keeper import POLL_SECONDS
-from perfwatch.kineto.protocol import LONGEST_FOLDER_BYTES
+from perfwatch.processes.control import ask
 from perfwatch_probes.readable import readable
 
 KIND = "torch"

@@ -13,12 +13,12 @@ from perfwatch.captures import ncu_attached
 from perfwatch.captures.capture import COUNTERS, CUPTI, Collected, Request, Scene, Subject, Window
 from perfwatch.captures.ncu_files import NAME as REPORT
 from perfwatch.captures.ncu_files import brought, last_error, log_text, measured
+from perfwatch.captures.nsight.finding import Tool, armed_tool, find, options
+from perfwatch.captures.nsight.ncu_command import WARNING, can_attach
+from perfwatch.captures.nsight.permission import refused
 from perfwatch.captures.pace import Pacer
-from perfwatch.captures.running import run_program
 from perfwatch.errors import CaptureFailed, CaptureRefused, CaptureUnavailable, PerfwatchError
-from perfwatch.nsight.finding import Tool, armed_tool, find, options
-from perfwatch.nsight.ncu_command import WARNING, can_attach
-from perfwatch.nsight.permission import refused
+from perfwatch.processes.programs import run_program
 
 NAME = "ncu"
 SUMMARY = "Nsight Compute: what each kernel of a step did to the card, as a kernel table"

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from perfwatch.captures.capture import Collected, Subject, Window
 from perfwatch.captures.ncu_files import NAME, brought, last_error, log_text, measured
+from perfwatch.captures.nsight.finding import Tool
+from perfwatch.captures.nsight.ncu_command import Choice, attach_command
+from perfwatch.captures.nsight.permission import refused
 from perfwatch.errors import CaptureFailed, CaptureUnavailable
-from perfwatch.nsight.finding import Tool
-from perfwatch.nsight.ncu_command import Choice, attach_command
-from perfwatch.nsight.permission import refused
 
 MOST_KERNELS = 2000  # ncu holds them in memory
 BEGIN_SECONDS = 60.0  # until the end of a step

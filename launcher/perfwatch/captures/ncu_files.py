@@ -5,9 +5,9 @@ from pathlib import Path
 import msgspec
 
 from perfwatch.captures.capture import Collected, File, Subject, Window
+from perfwatch.captures.nsight.finding import Tool
+from perfwatch.captures.nsight.ncu_report import read_report
 from perfwatch.errors import PerfwatchError
-from perfwatch.nsight.finding import Tool
-from perfwatch.nsight.ncu_report import read_report
 from perfwatch.report.kernels import told_in_short
 from perfwatch_probes.tail import tail
 

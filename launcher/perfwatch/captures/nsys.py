@@ -1,6 +1,6 @@
 """Nsight Systems: a window of its timeline on the live job, as often as asked.
 
-A job that ``run --arm nsys`` started belongs to a session of nsys (``perfwatch.nsight.nsys_session``): a window is
+A job that ``run --arm nsys`` started belongs to a session of nsys (``perfwatch.captures.nsight.nsys_session``): a window is
 ``nsys start``, a wait, ``nsys stop``. A job that was only attached to cannot be traced so any more; what nsys can do there
 is to sample the machine: the counters of every GPU and the CPUs' call stacks, of whatever runs.
 """
@@ -14,12 +14,12 @@ from pathlib import Path
 import msgspec
 
 from perfwatch.captures.capture import CUPTI, Collected, File, Request, Scene, Subject, Window
-from perfwatch.captures.running import run_program
+from perfwatch.captures.nsight.finding import Tool, armed_tool, find, options
+from perfwatch.captures.nsight.importer import advice_for_raw
+from perfwatch.captures.nsight.nsys_report import exported
+from perfwatch.captures.nsight.permission import check_counters, refused
 from perfwatch.errors import CaptureFailed, CaptureRefused, CaptureUnavailable, TraceUnreadable
-from perfwatch.nsight.finding import Tool, armed_tool, find, options
-from perfwatch.nsight.importer import advice_for_raw
-from perfwatch.nsight.nsys_report import exported
-from perfwatch.nsight.permission import check_counters, refused
+from perfwatch.processes.programs import run_program
 from perfwatch.traces.nsys_trace import read
 from perfwatch.traces.torch_summary import summary
 from perfwatch_probes.external import Finished

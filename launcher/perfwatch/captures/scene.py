@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
-from perfwatch.captures.armed import read_armed
 from perfwatch.captures.capture import Scene, Subject
-from perfwatch.kineto.keeper import ASK, FOLDER, trace_folder
+from perfwatch.captures.kineto.keeper import ASK, FOLDER, trace_folder
+from perfwatch.processes.armed import read_armed
 from perfwatch.triage.case import Case
-from perfwatch.triage.verdict import Verdict
+from perfwatch.verdict import Verdict
 from perfwatch_probes.agent_folder import AgentFolder
 from perfwatch_probes.guest import Guests
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from perfwatch.captures.capture import Capture, Collected, File, Outcome, Request, Scene, Subject
 from perfwatch.captures.guard import alive, held, preflight
 from perfwatch.captures.pace import Pace, Pacer, as_fast, cost
-from perfwatch.captures.running import run_program
 from perfwatch.errors import CaptureFailed, PerfwatchError
+from perfwatch.processes.programs import run_program
 from perfwatch_probes.external import Finished
 
 TURN_SECONDS = 0.2

@@ -11,7 +11,7 @@ from pathlib import Path
 from perfwatch.captures.capture import File, Scene, Subject
 from perfwatch.captures.kineto_link import KIND, TRACES, environment_of
 from perfwatch.errors import CaptureFailed, CaptureRefused
-from perfwatch.running.lock import private_folder
+from perfwatch.processes.place import private_folder
 
 LARGEST_RAW_BYTES = 8 * 2**30
 VIEWERS = "ui.perfetto.dev, or TensorBoard"

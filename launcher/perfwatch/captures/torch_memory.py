@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from perfwatch.captures.capture import CUPTI, Collected, File, Request, Scene, Subject, Window
+from perfwatch.captures.kineto.protocol import Ask
 from perfwatch.captures.kineto_link import check
 from perfwatch.captures.torch_files import CHUNK_BYTES, pids_inside
 from perfwatch.captures.torch_window import LEAD_SECONDS, LOOK_SECONDS, MOST_SECONDS, names, torch_window
 from perfwatch.errors import CaptureFailed, CaptureRefused, CaptureUnavailable
-from perfwatch.kineto.protocol import Ask
 
 NAME = "memory"
 SUMMARY = "a snapshot of the CUDA allocator: what is allocated, and by whom in the last seconds"

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from perfwatch.captures.capture import Request, Scene, Subject, Window
 from perfwatch.captures.exits import Exits
+from perfwatch.captures.kineto.protocol import SWITCHES, Ask, configuration
 from perfwatch.captures.kineto_link import FIRST_POLL_SECONDS, Link, connect
 from perfwatch.captures.pace import Pace, Pacer
 from perfwatch.captures.torch_files import TraceFolder
 from perfwatch.errors import CaptureFailed, CaptureRefused
-from perfwatch.kineto.protocol import SWITCHES, Ask, configuration
 
 STEPS = 5
 SECONDS = 2.0

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perfwatch.errors import UsageError
+from perfwatch.exporters.options import MetricsCommand, MetricsPort, MetricsSocket, MetricsToken, Notify, wanted
+from perfwatch.exporters.wanted import Wanted
 from perfwatch.gate import Hidden, Layers, MinMfu, Model, Params, Sequence, TokensPerStep, checked, gated
-from perfwatch.outlets.options import MetricsCommand, MetricsPort, MetricsSocket, MetricsToken, Notify, wanted
-from perfwatch.outlets.wanted import Wanted
 
 if TYPE_CHECKING:
-    from perfwatch.running.summary import Recorder
-    from perfwatch.session import Session
-    from perfwatch.triage.verdict import Verdict
+    from perfwatch.recording.recording import Sink
+    from perfwatch.recording.session import Session
+    from perfwatch.verdict import Verdict
 
 
 def attach(
@@ -59,14 +59,14 @@ def attach(
     """
     from functools import partial
 
-    from perfwatch.outlets.outlets import Outlets, open_metrics, open_notifier
+    from perfwatch.attach.attached import Attached
+    from perfwatch.attach.relayed import ask_watcher
+    from perfwatch.exporters.exporters import Outlets, open_metrics, open_notifier
+    from perfwatch.processes.stop_signals import Leaving
     from perfwatch.report.json import as_json
-    from perfwatch.report.plain import clean
     from perfwatch.report.verdicts import print_verdict
-    from perfwatch.watching.attaching import Attached
-    from perfwatch.watching.leaving import Leaving
-    from perfwatch.watching.oneshot import say
-    from perfwatch.watching.relayed import ask_watcher
+    from perfwatch.text import clean
+    from perfwatch.watching.when_to_stop import say
 
     def show(verdict: "Verdict", folder: Path | None) -> None:
         try:
@@ -86,7 +86,7 @@ def attach(
             raise UsageError("--metrics-port and --notify are for a watch that stays", "add --watch")
         outlets = Wanted()  # $PERFWATCH_NOTIFY is for those that stay
 
-    def opened(session: "Session", folder: Path | None, recorder: "Recorder | None") -> Outlets:
+    def opened(session: "Session", folder: Path | None, recorder: "Sink | None") -> Outlets:
         tell = partial(say, sys.stderr)
         return Outlets(session, folder, recorder, tell, open_metrics(outlets, tell), open_notifier(outlets, tell))
 

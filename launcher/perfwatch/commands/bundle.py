@@ -28,10 +28,10 @@ def bundle(
     import os
 
     from perfwatch.errors import UsageError
+    from perfwatch.recording import archive
+    from perfwatch.recording.finding import find_session
     from perfwatch.report.progress import bar
     from perfwatch.report.saving import whole
-    from perfwatch.storing import archive
-    from perfwatch.storing.finding import find_session
     from perfwatch_probes.deadline import KillableChild
 
     folder = find_session(session, os.environ, KillableChild())

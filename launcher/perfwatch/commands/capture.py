@@ -56,9 +56,9 @@ def capture(
     """
     from perfwatch.captures.capture import Request
     from perfwatch.errors import UsageError
-    from perfwatch.screen import asking
+    from perfwatch.top import asking
     from perfwatch.watching.capturing import find
-    from perfwatch.watching.oneshot import say
+    from perfwatch.watching.when_to_stop import say
 
     chosen = find(kind)
     given = {"stacks": stacks, "shapes": shapes, "memory": memory, "native": native, "over-nccl": over_nccl}
@@ -101,8 +101,8 @@ def _ranks(text: str) -> tuple[int, ...]:
 
 def _alone(pid: int, request: "Request", session: str | None) -> "Outcome":
     """Nobody watches this job: look at it ourselves."""
-    from perfwatch.watching.attaching import Attached
-    from perfwatch.watching.leaving import Leaving
+    from perfwatch.attach.attached import Attached
+    from perfwatch.processes.stop_signals import Leaving
 
     with Leaving() as leaving:
         attached = Attached(pid, leaving, session=session)
@@ -116,7 +116,7 @@ def _show(outcome: "Outcome", json: bool) -> None:
     import msgspec
 
     from perfwatch.captures.telling import told
-    from perfwatch.report.plain import clean
+    from perfwatch.text import clean
 
     if json:
         # The evidence is the recording's: a program gets the report.

@@ -39,10 +39,10 @@ def compare(
 
     from perfwatch.comparison.comparison import compare as compared
     from perfwatch.comparison.gate import gate
-    from perfwatch.recording import Recording, load
+    from perfwatch.recording import archive
+    from perfwatch.recording.finding import find_session
+    from perfwatch.recording.recording import Recording, load
     from perfwatch.report.progress import bar
-    from perfwatch.storing import archive
-    from perfwatch.storing.finding import find_session
     from perfwatch_probes.deadline import KillableChild
 
     child = KillableChild()
@@ -60,7 +60,7 @@ def compare(
 
         print(msgspec.json.encode(comparison).decode())
     else:
-        from perfwatch.report.comparison import ComparisonReport
+        from perfwatch.comparison.report import ComparisonReport
         from perfwatch.report.console import console
 
         console(sys.stdout).print(ComparisonReport(comparison))

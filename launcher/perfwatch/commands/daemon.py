@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from perfwatch.outlets.options import MetricsCommand, MetricsPort, MetricsSocket, MetricsToken, Notify, wanted
+from perfwatch.exporters.options import MetricsCommand, MetricsPort, MetricsSocket, MetricsToken, Notify, wanted
 
 
 def daemon(

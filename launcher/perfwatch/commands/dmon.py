@@ -47,12 +47,12 @@ def dmon(
       perfwatch dmon --csv --count 60 > gpus.csv
       perfwatch dmon --json | jq '{gpu, graphics, tensor}'
     """
+    from perfwatch.dmon.rows import Monitor
+    from perfwatch.dmon.stream import MonitorStream
+    from perfwatch.dmon.table import GROUPS, further
     from perfwatch.errors import UsageError
-    from perfwatch.linux import volunteer_for_the_oom_killer
-    from perfwatch.monitoring import Monitor
-    from perfwatch.report.monitor import GROUPS, further
-    from perfwatch.report.monitor_stream import MonitorStream
-    from perfwatch.watching.leaving import Leaving
+    from perfwatch.processes.linux import volunteer_for_the_oom_killer
+    from perfwatch.processes.stop_signals import Leaving
     from perfwatch_probes.deadline import KillableChild
     from perfwatch_probes.filesystem import Filesystem
     from perfwatch_probes.gpu import GpuProbe

@@ -21,11 +21,11 @@ def doctor(
     """
     import os
 
-    from perfwatch.captures.running import run_program
-    from perfwatch.checkups.checkup import SCHEMA, examine_machine
-    from perfwatch.checkups.checkup_gpu import GpuCheckup
-    from perfwatch.checkups.checkup_job import examine_job
-    from perfwatch.checkups.checkup_profilers import examine_profilers
+    from perfwatch.doctor.checkup import SCHEMA, examine_machine
+    from perfwatch.doctor.gpu import GpuCheckup
+    from perfwatch.doctor.job import examine_job
+    from perfwatch.doctor.profilers import examine_profilers
+    from perfwatch.processes.programs import run_program
     from perfwatch_probes.deadline import KillableChild
     from perfwatch_probes.filesystem import Filesystem
     from perfwatch_probes.gpu import GpuProbe
@@ -43,7 +43,7 @@ def doctor(
 
         print(msgspec.json.encode({"schema": SCHEMA, "machine": machine, "pid": pid, "job": job}).decode())
         return
-    from perfwatch.report.checkup import CheckupReport
+    from perfwatch.doctor.report import CheckupReport
     from perfwatch.report.console import console
 
     output = console(sys.stdout)

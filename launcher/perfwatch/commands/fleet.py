@@ -53,10 +53,10 @@ def fleet(
     """
     from perfwatch.fleet.asking import Question
     from perfwatch.fleet.keeping import keep
+    from perfwatch.fleet.report import FleetReport, as_json
     from perfwatch.fleet.staying import until_clear
     from perfwatch.report.exits import exit_code
-    from perfwatch.report.fleet import FleetReport, as_json
-    from perfwatch.report.plain import clean
+    from perfwatch.text import clean
 
     engine = _engine(hosts, slurm, kubernetes, command, options)
     outcome = until_clear(engine, Question(seconds, patience, job, deadline), sys.stderr)

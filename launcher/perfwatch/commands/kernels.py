@@ -27,9 +27,9 @@ def kernels(
     """
     import os
 
-    from perfwatch.captures.running import run_program
+    from perfwatch.captures.nsight.ncu_report import read_report
     from perfwatch.errors import UsageError
-    from perfwatch.nsight.ncu_report import read_report
+    from perfwatch.processes.programs import run_program
     from perfwatch.report.console import console
     from perfwatch.report.kernels import KernelsReport, kernels_csv, kernels_json
     from perfwatch.report.progress import bar

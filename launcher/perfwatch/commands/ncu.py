@@ -55,11 +55,11 @@ def ncu(
     import os
     import time
 
-    from perfwatch.captures.running import run_program
+    from perfwatch.captures.nsight.choosing import longest
+    from perfwatch.captures.nsight.ncu_command import Choice
+    from perfwatch.captures.nsight.second_run import measure
     from perfwatch.errors import UsageError
-    from perfwatch.nsight.choosing import longest
-    from perfwatch.nsight.ncu_command import Choice
-    from perfwatch.nsight.second_run import measure
+    from perfwatch.processes.programs import run_program
     from perfwatch.report.console import console
     from perfwatch.report.kernels import KernelsReport, kernels_csv, kernels_json
     from perfwatch.report.progress import bar

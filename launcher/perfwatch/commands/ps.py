@@ -19,7 +19,7 @@ def ps(
       perfwatch ps
       perfwatch ps --json | jq '.jobs[].pid'
     """
-    from perfwatch.jobs import list_jobs
+    from perfwatch.jobs.discovery import list_jobs
     from perfwatch_probes.cpu_clock import CpuClocks
     from perfwatch_probes.deadline import KillableChild
     from perfwatch_probes.filesystem import Filesystem

@@ -43,12 +43,12 @@ def replay(
     from pathlib import Path
 
     from perfwatch.errors import UsageError
-    from perfwatch.recording import load
+    from perfwatch.recording import archive
+    from perfwatch.recording.finding import find_session
+    from perfwatch.recording.recording import load
     from perfwatch.report.json import as_json
     from perfwatch.report.moment import last_alive, parse_moment, told_first
     from perfwatch.report.replay import ReplayReport
-    from perfwatch.storing import archive
-    from perfwatch.storing.finding import find_session
     from perfwatch.triage.diagnose import diagnose
     from perfwatch.triage.fleet.fleet_recording import MODE, judge_recorded
     from perfwatch_probes.deadline import KillableChild

@@ -40,13 +40,13 @@ def report(
     import os
 
     from perfwatch.errors import UsageError
-    from perfwatch.recording import load
+    from perfwatch.recording import archive
+    from perfwatch.recording.finding import find_session
+    from perfwatch.recording.recording import load
     from perfwatch.report.formats import FORMATS, ending, named
     from perfwatch.report.moment import parse_moment
     from perfwatch.report.saving import save
     from perfwatch.report.story import tell, tell_whole
-    from perfwatch.storing import archive
-    from perfwatch.storing.finding import find_session
     from perfwatch_probes.deadline import KillableChild
 
     if at is not None and final:

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
+from perfwatch.exporters.options import MetricsCommand, MetricsPort, MetricsSocket, MetricsToken, Notify, wanted
 from perfwatch.gate import Hidden, Layers, Model, Params, Sequence, TokensPerStep
-from perfwatch.outlets.options import MetricsCommand, MetricsPort, MetricsSocket, MetricsToken, Notify, wanted
 
 # Everything after the options belongs to the command, whatever it looks like.
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}
@@ -73,8 +73,8 @@ def run(
     import os
 
     from perfwatch.errors import UsageError
-    from perfwatch.running import supervise
-    from perfwatch.running.request import ARMS, Request
+    from perfwatch.run import supervise
+    from perfwatch.run.request import ARMS, Request
 
     if trigger_signal not in ("all", "rt"):
         raise UsageError(f"--trigger-signal {trigger_signal}: it is all or rt", "leave it out, or --trigger-signal rt")

@@ -33,7 +33,7 @@ def snapshot(
 
     from perfwatch.errors import UsageError
     from perfwatch.fleet import clearing, looking, wire
-    from perfwatch.watching.leaving import Leaving
+    from perfwatch.processes.stop_signals import Leaving
 
     if nonce and not wire.NONCE.fullmatch(nonce):
         raise UsageError("--nonce takes 8 to 32 hexadecimal digits", "perfwatch fleet makes one itself")

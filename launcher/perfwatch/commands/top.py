@@ -33,15 +33,15 @@ def top(
     import os
     from pathlib import Path
 
-    from perfwatch.control import find_watcher, watching
+    from perfwatch.processes.control import find_watcher, watching
+    from perfwatch.recording.finding import find_session
     from perfwatch.report.console import console
-    from perfwatch.screen.asking import session_of
-    from perfwatch.screen.errands import Errands, mine
-    from perfwatch.screen.keyboard import Keyboard
-    from perfwatch.screen.started_watch import StartedWatch
-    from perfwatch.screen.viewing import Viewer
-    from perfwatch.storing.finding import find_session
-    from perfwatch.storing.follow import Follower
+    from perfwatch.top.asking import session_of
+    from perfwatch.top.errands import Errands, mine
+    from perfwatch.top.follow import Follower
+    from perfwatch.top.keyboard import Keyboard
+    from perfwatch.top.started_watch import StartedWatch
+    from perfwatch.top.viewing import Viewer
     from perfwatch_probes.deadline import KillableChild
 
     with contextlib.ExitStack() as stack:

@@ -16,13 +16,13 @@ from perfwatch.comparison.bootstrap import (
 from perfwatch.comparison.conditions import Condition, command_difference, conditions, differences
 from perfwatch.comparison.measures import Measure, measures
 from perfwatch.comparison.steps import StepTimes, step_times
-from perfwatch.recording import Recording
+from perfwatch.recording.recording import Recording
 from perfwatch.report.moment import told_first
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose, judge
 from perfwatch.triage.ends.gone import ASKED, ended_by
 from perfwatch.triage.history import History, quantile
-from perfwatch.triage.verdict import Verdict
+from perfwatch.verdict import Verdict
 
 SCHEMA = "perfwatch.comparison/1"
 WARM_UP_STEPS = 10  # compilation, autotuning, the first epoch of a cache

@@ -5,7 +5,7 @@ from collections import Counter
 import msgspec
 
 from perfwatch.comparison.bootstrap import Windows
-from perfwatch.session import Session
+from perfwatch.recording.session import Session
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch_probes import readings as r

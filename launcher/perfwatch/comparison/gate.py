@@ -2,7 +2,7 @@
 
 from perfwatch.comparison.comparison import Comparison
 from perfwatch.errors import EXIT_CODES
-from perfwatch.report.plain import clean, duration
+from perfwatch.text import clean, duration
 
 
 def gate(comparison: Comparison, percent: float) -> tuple[int, str]:

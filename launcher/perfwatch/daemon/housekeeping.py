@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from perfwatch.errors import SessionUnreadable
-from perfwatch.recording import load_session
-from perfwatch.storing.damage import DAMAGED
+from perfwatch.recording.damage import DAMAGED
+from perfwatch.recording.recording import load_session
 
 MOST_SESSIONS = 1000
 LEAST_FREE_BYTES = 256 * 2**20  # on a disk that others fill up: our old recordings are the first to make room

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import msgspec
 
-from perfwatch.control import find_watcher
 from perfwatch.daemon.housekeeping import tidy
 from perfwatch.daemon.scanner import Found, Scanner
 from perfwatch.daemon.shares import Shares
 from perfwatch.daemon.ward import Terms, Ward
-from perfwatch.outlets.metrics import MetricsServer
-from perfwatch.outlets.notifier import Notifier
-from perfwatch.outlets.snapshot import NodeSnapshot, Snapshot
-from perfwatch.running.channel import Message
+from perfwatch.exporters.metrics import MetricsServer
+from perfwatch.exporters.notifier import Notifier
+from perfwatch.exporters.snapshot import NodeSnapshot, Snapshot
+from perfwatch.processes.channel import Message
+from perfwatch.processes.control import find_watcher
 from perfwatch_probes.deadline import Caller
 from perfwatch_probes.probe import Unavailable
 

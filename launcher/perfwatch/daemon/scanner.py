@@ -14,9 +14,9 @@ import msgspec
 
 from perfwatch.daemon.shares import Shares
 from perfwatch.daemon.slurm_job import VARIABLE, SlurmJob
-from perfwatch.jobs import Machine
-from perfwatch.storing.redaction import redact_command
-from perfwatch.target import WORKER_NAME
+from perfwatch.jobs.discovery import Machine
+from perfwatch.jobs.target import WORKER_NAME
+from perfwatch.recording.redaction import redact_command
 from perfwatch.triage.roles.lineage import lineage
 from perfwatch_probes.deadline import Caller
 from perfwatch_probes.filesystem import Filesystem

@@ -16,13 +16,13 @@ from perfwatch.daemon.sharing import share
 from perfwatch.daemon.slurm_job import SlurmJob
 from perfwatch.daemon.ward import Terms
 from perfwatch.errors import SessionUnwritable, UsageError
-from perfwatch.linux import volunteer_for_the_oom_killer
-from perfwatch.outlets.outlets import open_metrics, open_notifier
-from perfwatch.outlets.wanted import Wanted
-from perfwatch.recording import BUDGET_BYTES
-from perfwatch.session import choose_home
-from perfwatch.watching.leaving import Leaving
-from perfwatch.watching.oneshot import say
+from perfwatch.exporters.exporters import open_metrics, open_notifier
+from perfwatch.exporters.wanted import Wanted
+from perfwatch.processes.linux import volunteer_for_the_oom_killer
+from perfwatch.processes.stop_signals import Leaving
+from perfwatch.recording.recording import BUDGET_BYTES
+from perfwatch.recording.session import choose_home
+from perfwatch.watching.when_to_stop import say
 from perfwatch_probes.deadline import Caller, KillableChild
 from perfwatch_probes.filesystem import Filesystem
 from perfwatch_probes.probe import Unavailable

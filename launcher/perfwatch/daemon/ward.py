@@ -10,12 +10,12 @@ import msgspec
 
 from perfwatch.daemon.scanner import Found
 from perfwatch.errors import PerfwatchError
-from perfwatch.outlets.outlets import Outlets
-from perfwatch.outlets.snapshot import Snapshot
-from perfwatch.running.channel import Channel, Message
-from perfwatch.running.helper import Helper
-from perfwatch.running.summary import Recorder
-from perfwatch.session import Session
+from perfwatch.exporters.exporters import Outlets
+from perfwatch.exporters.snapshot import Snapshot
+from perfwatch.processes.channel import Channel, Message
+from perfwatch.processes.helper import Helper
+from perfwatch.recording.recording import Sink
+from perfwatch.recording.session import Session
 
 REFRESH_SECONDS = 5.0  # scrapers come every 15 s
 SILENT_SECONDS = 180.0  # the loop beats every few seconds; one that does not is stuck itself
@@ -120,12 +120,12 @@ class _Posts:
 
 def _watch(channel: Channel, pid: int, terms: Terms) -> None:
     """Runs in the ward's process until the job has ended or the node asks it to leave."""
-    from perfwatch.watching.attaching import Attached
-    from perfwatch.watching.leaving import Leaving
+    from perfwatch.attach.attached import Attached
+    from perfwatch.processes.stop_signals import Leaving
 
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the helper ignores it; ``Leaving`` hears it unless it is ignored
 
-    def opened(session: Session, folder: Path | None, recorder: Recorder | None) -> Outlets:
+    def opened(session: Session, folder: Path | None, recorder: Sink | None) -> Outlets:
         return Outlets(
             session,
             folder,

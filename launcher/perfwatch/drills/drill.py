@@ -56,4 +56,4 @@ class Drill:
     @property
     def path(self) -> Path:
         """Where the program lies."""
-        return Path(__file__).parent / self.program
+        return Path(__file__).parent / "programs" / self.program

@@ -14,14 +14,14 @@ from perfwatch.errors import NoSuchTarget
 from perfwatch.fleet import wire
 from perfwatch.fleet.engine import REACH_SECONDS, Answer, Engine
 from perfwatch.fleet.grouping import Group, chosen
-from perfwatch.session import Session, this_machine
+from perfwatch.recording.session import Session, this_machine
 from perfwatch.triage.fleet.fleet_recording import MODE, Said, said
 from perfwatch.triage.fleet.folding import Folded
 from perfwatch.triage.fleet.hosts import AS_OWNER, HostReport, listed, names
 from perfwatch.triage.fleet.job_wide import judge_hosts
 from perfwatch.triage.fleet.merging import Merged, Part, merge
 from perfwatch.triage.fleet.snapshot import JobView, Snapshot
-from perfwatch.triage.verdict import Verdict
+from perfwatch.verdict import Verdict
 
 START_SECONDS = 15.0  # a Python on a busy machine and a cold disk, reading what is there, and packing it
 MOST_HOSTS_NAMED = 6

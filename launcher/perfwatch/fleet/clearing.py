@@ -10,8 +10,8 @@ from pathlib import Path
 
 from perfwatch.daemon.housekeeping import size_of
 from perfwatch.errors import SessionUnreadable
-from perfwatch.recording import load_session
-from perfwatch.session import SNAPSHOT
+from perfwatch.recording.recording import load_session
+from perfwatch.recording.session import SNAPSHOT
 from perfwatch.triage.fleet.snapshot import Snapshot
 from perfwatch_probes.deadline import KillableChild
 from perfwatch_probes.probe import Unavailable

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from perfwatch.own_command import own_command
+from perfwatch.processes.reinvoke import own_command
 
 REACH_SECONDS = 10.0  # to connect and log in
 # Words of ssh(1) for a machine that is down or cut off, and for one that is up and does not let us in.

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from perfwatch.errors import UsageError
-from perfwatch.target import WORKER_NAME
+from perfwatch.jobs.target import WORKER_NAME
 from perfwatch.triage.fleet.hosts import listed
 from perfwatch.triage.fleet.snapshot import JobView, Snapshot
 from perfwatch.triage.roles.identity import Identity

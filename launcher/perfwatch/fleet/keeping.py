@@ -5,7 +5,7 @@ from pathlib import Path
 
 from perfwatch.triage.fleet.fleet_recording import Said
 from perfwatch.triage.fleet.merging import Merged
-from perfwatch.triage.verdict import Verdict
+from perfwatch.verdict import Verdict
 from perfwatch.watching.opening import open_recorder
 from perfwatch_probes.deadline import KillableChild
 

@@ -11,7 +11,7 @@ import msgspec
 from perfwatch.errors import NoSuchTarget, UsageError
 from perfwatch.fleet import pool
 from perfwatch.fleet.engine import Answer, Heard, found
-from perfwatch.storing.damage import DAMAGED
+from perfwatch.recording.damage import DAMAGED
 
 SERVER_SECONDS = 20.0
 ENDED = ("Failed", "Succeeded")  # phases in which no container runs any more, as of a try that was given up

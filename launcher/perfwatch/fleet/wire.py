@@ -16,8 +16,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from perfwatch.recording import check_ranks
-from perfwatch.storing.damage import DAMAGED, check_numbers
+from perfwatch.recording.damage import DAMAGED, check_numbers
+from perfwatch.recording.recording import check_ranks
 from perfwatch.triage.fleet.snapshot import SCHEMA, Snapshot
 from perfwatch_probes.bounds import LATEST_CREATED, is_rank, most_values
 

@@ -5,6 +5,6 @@
 - ``asking``   ask perfwatch as a user would: the command line, its JSON, its exit code
 - ``attempt``  one drill, once, to one row; or all of them
 - ``rows``     the rows on disk, so that an interruption loses nothing
-- ``score``    rows to figures, pure arithmetic; ``perfwatch.report.gauntlet`` prints them
+- ``score``    rows to figures, pure arithmetic; ``perfwatch.gauntlet.report`` prints them
 - ``show``     the three things that ``perfwatch drill`` does: list, one, all
 """

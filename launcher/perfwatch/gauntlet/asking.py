@@ -13,8 +13,8 @@ import msgspec
 from perfwatch.errors import EXIT_CODES
 from perfwatch.gauntlet.conditions import LOOK_SECONDS, Conditions
 from perfwatch.gauntlet.program import Program
-from perfwatch.recording import Event
-from perfwatch.triage.verdict import Verdict
+from perfwatch.recording.recording import Event
+from perfwatch.verdict import Verdict
 
 FAULT_CHARACTERS = 500
 OUTCOME_SECONDS = 10.0

@@ -18,7 +18,7 @@ from perfwatch.gauntlet import asking
 from perfwatch.gauntlet.conditions import LOOK_SECONDS, Conditions
 from perfwatch.gauntlet.program import BrokenDrillError, Program, command_of
 from perfwatch.gauntlet.score import Row
-from perfwatch.triage.verdict import Verdict
+from perfwatch.verdict import Verdict
 
 ONSET_SECONDS = 180.0  # importing torch and a torchrun rendezvous on a loaded machine
 CALM_SECONDS = 20.0  # under ``run`` silence is an answer: a drill that is not accused for so long is judged then

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfwatch.drills.drill import Drill
-from perfwatch.own_command import own_command
+from perfwatch.processes.reinvoke import own_command
 
 LOOK_SECONDS = 0.2  # how often something silent is checked for having ended, or for an interruption
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import msgspec
 
-from perfwatch.recording import Record, Recording, load
-from perfwatch.storing.redaction import redact_tree
+from perfwatch.recording.recording import Record, Recording, load
+from perfwatch.recording.redaction import redact_tree
 from perfwatch.triage.diagnose import diagnose
-from perfwatch.triage.verdict import ObserverCost, Verdict
+from perfwatch.verdict import ObserverCost, Verdict
 from perfwatch_probes.readings import (
     Affinity,
     Cgroup,

@@ -21,9 +21,9 @@ from perfwatch.gauntlet.attempt import plan, run_attempt, run_gauntlet
 from perfwatch.gauntlet.choice import Choice
 from perfwatch.gauntlet.conditions import Conditions
 from perfwatch.gauntlet.needs import unmet
+from perfwatch.gauntlet.report import GauntletReport, row_line
 from perfwatch.gauntlet.score import Row, score
 from perfwatch.report.console import console
-from perfwatch.report.gauntlet import GauntletReport, row_line
 from perfwatch.report.terminal import VerdictReport
 
 SCHEMA = "perfwatch.gauntlet/1"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from perfwatch.recording import Event
+from perfwatch.recording.recording import Event
 from perfwatch.report.story import Story
 
 NANOSECONDS = 1e9

@@ -1,7 +1,7 @@
 """The exit code that tells a verdict to a script."""
 
 from perfwatch.errors import EXIT_CODES
-from perfwatch.triage.verdict import Verdict
+from perfwatch.verdict import Verdict
 
 
 def exit_code(verdict: Verdict) -> int:

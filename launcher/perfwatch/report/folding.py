@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
-from perfwatch.report.plain import clean
+from perfwatch.text import clean
 from perfwatch.triage.fleet.folding import Folded, Group, rank_ranges
 from perfwatch.triage.words.frames import is_user, show
 from perfwatch_probes.readings import Frame

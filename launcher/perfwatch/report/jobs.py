@@ -8,8 +8,8 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from perfwatch.jobs import ListedJob, ListedProcess, Listing
-from perfwatch.report.plain import clean, duration
+from perfwatch.jobs.discovery import ListedJob, ListedProcess, Listing
+from perfwatch.text import clean, duration
 
 MOST_RANKS = 8  # of one job; the most silent ones, for they are why somebody looks
 STATES = {"R": "runs", "S": "sleeps", "D": "blocked (D)", "T": "stopped", "t": "traced", "Z": "zombie", None: "unknown"}

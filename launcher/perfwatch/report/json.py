@@ -2,7 +2,7 @@
 
 import msgspec
 
-from perfwatch.triage.verdict import Verdict
+from perfwatch.verdict import Verdict
 
 
 def as_json(verdict: Verdict) -> str:

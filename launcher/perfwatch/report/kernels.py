@@ -10,7 +10,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from perfwatch.report.plain import clean
+from perfwatch.text import clean
 from perfwatch.traces.kernel_table import Group, KernelRow, KernelTable
 
 SCHEMA = "perfwatch.kernels/1"

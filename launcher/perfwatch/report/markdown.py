@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterable, Iterator
 
 from perfwatch.report.captured import captured
-from perfwatch.report.plain import clean, duration
 from perfwatch.report.stacks import FoldedGroup, folded
 from perfwatch.report.story import Story, conditions, probes
 from perfwatch.report.terminal import culprit_text, link_text, lived_text
 from perfwatch.report.waiting import waiting_lines
+from perfwatch.text import clean, duration
 from perfwatch.triage.cards.off_gpu import off_gpu
 
 MOST_LINKS, MOST_GROUPS, MOST_FRAMES, MOST_EVENTS = 12, 6, 12, 12

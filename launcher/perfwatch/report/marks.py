@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from perfwatch.report.plain import clean
 from perfwatch.report.story import Story
+from perfwatch.text import clean
 
 ROWS = ("verdict", "captures", "signals", "notes")
 SAID = ("verdict", "suspicion", "retraction")

@@ -5,8 +5,8 @@ from datetime import datetime, timezone
 from typing import Protocol, TypeVar
 
 from perfwatch.errors import UsageError
-from perfwatch.recording import Recording
-from perfwatch.triage.verdict import Verdict
+from perfwatch.recording.recording import Recording
+from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import ProcessEnded
 
 PRINTED_SECONDS = 0.999  # that a printed time may lie before what it tells of

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from perfwatch.report.lanes import lanes_of
 from perfwatch.report.marks import marks, states
-from perfwatch.report.plain import clean
 from perfwatch.report.story import Story
 from perfwatch.report.tracks import Tracks
+from perfwatch.text import clean
 from perfwatch.triage.history import History, Seen
 from perfwatch.triage.roles.job import Member
 from perfwatch_probes import readings as r

@@ -7,10 +7,10 @@ from pathlib import Path
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
-from perfwatch.recording import Recording
-from perfwatch.report.plain import clean, duration
+from perfwatch.recording.recording import Recording
 from perfwatch.report.terminal import VerdictReport, lived_text
-from perfwatch.triage.verdict import Verdict
+from perfwatch.text import clean, duration
+from perfwatch.verdict import Verdict
 
 
 @dataclass(frozen=True)

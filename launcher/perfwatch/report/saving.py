@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from perfwatch.errors import UsageError
-from perfwatch.session import PRIVATE_FILE
+from perfwatch.recording.session import PRIVATE_FILE
 
 
 @contextmanager

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from perfwatch.report.folding import heading
-from perfwatch.report.plain import clean
 from perfwatch.report.story import Story
+from perfwatch.text import clean
 from perfwatch.triage.fleet.folding import Folded, fold, newest
 from perfwatch.triage.words.frames import is_user
 

@@ -5,15 +5,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from perfwatch.recording import Recording
+from perfwatch.recording.recording import Recording
 from perfwatch.report.moment import told_first
-from perfwatch.report.plain import duration
+from perfwatch.text import duration
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import has_ended
-from perfwatch.triage.verdict import Spread, Verdict
 from perfwatch.triage.words.frames import show, user_frame
+from perfwatch.verdict import Spread, Verdict
 from perfwatch_probes import readings as r
 
 ROLES = ("rank", "worker", "pool_worker", "compile", "child", "launcher", "service")

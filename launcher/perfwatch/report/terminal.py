@@ -13,9 +13,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from perfwatch.report.plain import clean, duration
-from perfwatch.triage.verdict import Culprit, Link, Missing, Verdict
+from perfwatch.text import clean, duration
 from perfwatch.triage.waits.node import IT_RUNS, doing
+from perfwatch.verdict import Culprit, Link, Missing, Verdict
 
 _NUMBER = re.compile(r"\d+")
 STYLES = {

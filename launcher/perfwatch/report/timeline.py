@@ -35,8 +35,8 @@ from bokeh.plotting import figure
 
 from perfwatch.report.lanes import Lane, Line, fitted
 from perfwatch.report.marks import ROWS, Mark, marks, states
-from perfwatch.report.plain import clean
 from perfwatch.report.story import Story
+from perfwatch.text import clean
 
 MILLISECONDS = 1000.0
 INK, GRID = "#7a828d", "rgba(122, 130, 141, 0.25)"  # readable on white and on black

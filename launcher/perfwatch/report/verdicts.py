@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import IO
 
-from perfwatch.triage.verdict import Verdict
+from perfwatch.verdict import Verdict
 
 
 def print_verdict(verdict: Verdict, stream: IO[str], folder: Path | None = None) -> None:

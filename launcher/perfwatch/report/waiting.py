@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from perfwatch.report.plain import clean, duration
+from perfwatch.text import clean, duration
 from perfwatch.triage.cards.off_gpu import Awaited, OffGpu
 from perfwatch.triage.fleet.folding import rank_ranges
 from perfwatch.triage.words.frames import is_user, show

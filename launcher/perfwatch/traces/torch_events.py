@@ -16,7 +16,7 @@ from typing import IO
 import msgspec
 
 from perfwatch.errors import TraceUnreadable
-from perfwatch.storing.damage import DAMAGED
+from perfwatch.recording.damage import DAMAGED
 
 CHUNK_BYTES = 2**20
 LARGEST_BYTES = 4 * 2**30  # unpacked: a gzip bomb ends here

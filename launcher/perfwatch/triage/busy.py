@@ -9,8 +9,8 @@ from perfwatch.triage.roles.job import Member
 from perfwatch.triage.roles.restarts import restarts
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.profile import Profile
-from perfwatch.triage.verdict import Culprit, Evidence, Finding
 from perfwatch.triage.words.frames import show
+from perfwatch.verdict import Culprit, Evidence, Finding
 from perfwatch_probes import readings as r
 
 WINDOW_SECONDS = 6.0

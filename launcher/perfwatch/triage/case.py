@@ -4,16 +4,16 @@ import re
 from collections.abc import Iterable
 from functools import cached_property
 
-from perfwatch.recording import Event
-from perfwatch.session import Session
+from perfwatch.recording.recording import Event
+from perfwatch.recording.session import Session
 from perfwatch.triage.history import History, Seen
 from perfwatch.triage.moving.motion import moves
 from perfwatch.triage.moving.progress import RECENT_SECONDS, Progress, StepClock, progress, step_clock
 from perfwatch.triage.roles.job import Job, Member, read_job
 from perfwatch.triage.shares.profile import Profile, lasting
-from perfwatch.triage.verdict import Evidence, Missing
 from perfwatch.triage.waits.chain import Chain, follow
 from perfwatch.triage.waits.devices import unmonitored
+from perfwatch.verdict import Evidence, Missing
 from perfwatch_probes import readings as r
 
 PID = re.compile(r"\bpid \d+|/proc/\d+")

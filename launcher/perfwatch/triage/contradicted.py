@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.working import SETTLED
-from perfwatch.triage.verdict import Finding
 from perfwatch.triage.waits.threads import OTHERS_MOVE
+from perfwatch.verdict import Finding
 
 # Rules that see bytes move. CPU time alone contradicts nothing: who spins in a collective uses a core as well.
 SEES_DATA = ("checkpointing", "downloading", "waiting_on_work")

@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 
 import msgspec
 
-from perfwatch.recording import Recording
+from perfwatch.recording.recording import Recording
 from perfwatch.triage.cards.efficiency import efficiency
 from perfwatch.triage.case import Case
 from perfwatch.triage.contradicted import uncontradicted
@@ -23,7 +23,8 @@ from perfwatch.triage.rule import Rule
 from perfwatch.triage.rules import RULES
 from perfwatch.triage.shares.beginning import NOT_BY_SHARES, beginning
 from perfwatch.triage.shares.traced import sharpened
-from perfwatch.triage.verdict import (
+from perfwatch.triage.waits.node import doing
+from perfwatch.verdict import (
     Abstention,
     Alternative,
     Coverage,
@@ -35,7 +36,6 @@ from perfwatch.triage.verdict import (
     Timeline,
     Verdict,
 )
-from perfwatch.triage.waits.node import doing
 from perfwatch_probes.readings import Stack
 
 DOUBTFUL, CLEAR = 0.7, 0.9

@@ -7,13 +7,13 @@ from perfwatch.triage.ends.gone import how_it_ended
 from perfwatch.triage.independence import MAY_COME, ONE_SOURCE, certainty_of_a_hang
 from perfwatch.triage.moving.motion import moves
 from perfwatch.triage.patience import DECISIVE_SECONDS, due_seconds, holder_rests, settles_in, temporal, timer_seconds
-from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Finding, Outcome
 from perfwatch.triage.waits import outside
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import NATIVE_WAIT, Node
 from perfwatch.triage.waits.sending import sends, untaken
 from perfwatch.triage.waits.unseen_helpers import unseen_helper
 from perfwatch.triage.words.frames import show
+from perfwatch.verdict import Abstention, Alternative, Evidence, Finding, Outcome
 
 
 def witnesses(case: Case, chain: Chain) -> tuple[Evidence, ...]:

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
-from perfwatch.recording import Record
+from perfwatch.recording.recording import Record
 from perfwatch.triage.roles.program import Program
 from perfwatch.triage.spent import Spent
 from perfwatch_probes import readings as r

@@ -7,7 +7,7 @@ of collectives are each another. Whatever is lacking takes some of the confidenc
 
 from collections.abc import Iterable
 
-from perfwatch.triage.verdict import Evidence
+from perfwatch.verdict import Evidence
 
 # Witnesses that share a source; any other is a source of its own. ``state`` too: that a task is stopped is no silence, but a fact;
 # and ``gil``: it is the other threads that ask for it in vain.

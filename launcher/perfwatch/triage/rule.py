@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.verdict import Outcome
+from perfwatch.verdict import Outcome
 from perfwatch_probes.readings import Reading
 
 

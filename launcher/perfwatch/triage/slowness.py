@@ -8,8 +8,8 @@ from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.profile import Profile
-from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding
 from perfwatch.triage.words.frames import show
+from perfwatch.verdict import Alternative, Culprit, Evidence, Finding
 from perfwatch_probes import readings as r
 
 WINDOW_SECONDS = 20.0

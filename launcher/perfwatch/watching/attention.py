@@ -12,7 +12,7 @@ from perfwatch.triage.moving.progress import LATELY_SECONDS
 from perfwatch.triage.moving.unleft import unleft
 from perfwatch.triage.shares.starving import WAITING_SHARE, awaits_data
 from perfwatch.triage.slowness import WINDOW_SECONDS
-from perfwatch.triage.verdict import Verdict
+from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Descriptor, GpuSilence
 
 SHIFT_RATIO = 1.3  # the newest steps against the ones before: a calm job that slows down so much is looked at

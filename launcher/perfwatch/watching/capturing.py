@@ -10,8 +10,8 @@ from perfwatch.captures.capture import Capture, Outcome, Request, Scene
 from perfwatch.captures.helper import Helper
 from perfwatch.captures.triggers import Limits, request_for, ruled, signalled
 from perfwatch.errors import CaptureFailed, CaptureRefused, PerfwatchError, UsageError
-from perfwatch.running.channel import Message
-from perfwatch.running.lock import private_home
+from perfwatch.processes.channel import Message
+from perfwatch.processes.place import private_home
 
 MOST_REMEMBERED = 16  # outcomes, for those who asked
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from perfwatch.triage.history import KEYS, History
 from perfwatch.triage.roles.job import Job
-from perfwatch.watching.look import Look
+from perfwatch.watching.probes_of_job import Look
 from perfwatch_probes import readings as r
 from perfwatch_probes.probe import Unavailable
 

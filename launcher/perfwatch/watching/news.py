@@ -1,16 +1,14 @@
 """What is told while a job is watched, and when: a suspicion that lasts, a verdict, a retraction when the job moves again."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import msgspec
 
-from perfwatch.recording import Event
-from perfwatch.session import Session
-from perfwatch.triage.verdict import Suspect, Verdict
+from perfwatch.recording.recording import Event, Sink
+from perfwatch.recording.session import Session
+from perfwatch.verdict import Suspect, Verdict
 from perfwatch.watching.told_slow import ToldSlow
-from perfwatch_probes import readings as r
 
 TELL_AFTER_SHARE = 0.25  # of the patience: every long step begins like a hang
 SURE_END = 0.7  # of a verdict "gone" under ``run``: below it the launcher's own word is waited for
@@ -20,14 +18,6 @@ INCIDENTS = ("hung", "slow", "gone")  # how it came to that is worth keeping
 MOVING = ("healthy", "slow", "busy")
 STEPPING = ("healthy", "slow")  # states of a job that makes steps
 WELL = ("healthy", "busy")
-
-
-class Sink(Protocol):
-    """What takes readings and events to disk: ``perfwatch.recording.Recorder``."""
-
-    def append(self, at: float, readings: Sequence[r.Reading], known_at: float = 0.0) -> None: ...  # noqa: D102
-    def event(self, at: float, kind: str, text: str, verdict: Verdict | None = None) -> None: ...  # noqa: D102
-    def pin(self, first_at: float, last_at: float, incident: bool = False) -> None: ...  # noqa: D102
 
 
 @dataclass(frozen=True)

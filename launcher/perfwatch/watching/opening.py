@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 
 from perfwatch.errors import SessionUnwritable
-from perfwatch.recording import BUDGET_BYTES, Recorder
-from perfwatch.session import Session, choose_directory
+from perfwatch.recording.recording import BUDGET_BYTES, Recorder
+from perfwatch.recording.session import Session, choose_directory
 from perfwatch_probes.deadline import KillableChild
 
 

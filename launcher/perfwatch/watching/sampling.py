@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
-from perfwatch.triage.verdict import Verdict
+from perfwatch.verdict import Verdict
 from perfwatch.watching import cadence
 from perfwatch.watching.attention import Schedule, leaves_open, nearest
-from perfwatch.watching.look import Look
+from perfwatch.watching.probes_of_job import Look
 from perfwatch.watching.sources import Sources
 from perfwatch.watching.turns import Turns
 from perfwatch_probes import readings as r

@@ -3,7 +3,7 @@
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from perfwatch.triage.words.frames import is_standard, user_frames
-from perfwatch.watching.look import Look
+from perfwatch.watching.probes_of_job import Look
 from perfwatch_probes import readings as r
 
 FRESH_SECONDS = 2.0  # an older stack is not where a thread stands

@@ -1,6 +1,6 @@
 """The slowness that was told, and for how long it must stay away before it is taken back: what comes back is not over."""
 
-from perfwatch.triage.verdict import Verdict
+from perfwatch.verdict import Verdict
 
 AWAY_SECONDS = 45.0  # two windows of samples in which nothing is found
 TIMES_AWAY = 2.0  # the time after which it came back

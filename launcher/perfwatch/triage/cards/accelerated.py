@@ -24,9 +24,9 @@ from perfwatch.triage.shares.own_work import own_python, own_work
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.starving import awaits_data
 from perfwatch.triage.slowness import WINDOW_SECONDS, certainty
-from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding
 from perfwatch.triage.waits.devices import engine_share, in_sync
 from perfwatch.triage.words.frames import any_tag, show, tags, user_frame
+from perfwatch.verdict import Alternative, Culprit, Evidence, Finding
 from perfwatch_probes import readings as r
 
 LONGEST_SECONDS = 600.0

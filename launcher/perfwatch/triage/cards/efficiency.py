@@ -22,7 +22,7 @@ from perfwatch.triage.cards.pace import FEW_STEPS, WARM_UP_SECONDS, paces, steps
 from perfwatch.triage.cards.whose import cards_of, index_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import quantile
-from perfwatch.triage.verdict import CardFigures, Efficiency, ModelFigures, Spread
+from perfwatch.verdict import CardFigures, Efficiency, ModelFigures, Spread
 from perfwatch_probes.readings import Gpu, GpuSample
 
 WINDOW_SECONDS = 60.0

@@ -12,13 +12,13 @@ from perfwatch.triage.hang import hung, who
 from perfwatch.triage.moving.memory import engine_quiet
 from perfwatch.triage.moving.motion import dominant, motion
 from perfwatch.triage.patience import temporal
-from perfwatch.triage.verdict import Alternative, Finding
 from perfwatch.triage.waits.callbacks import SPINS, STAYS, nothing_to_do
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.devices import SYNC_CALLS, in_sync
 from perfwatch.triage.waits.node import Node
 from perfwatch.triage.words.code import line_of, names
 from perfwatch.triage.words.frames import show
+from perfwatch.verdict import Alternative, Finding
 from perfwatch_probes import readings as r
 
 CAUSE = "stuck_kernel"

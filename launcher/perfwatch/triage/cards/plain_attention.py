@@ -9,8 +9,8 @@ from perfwatch.triage.cards.gpu import Regime
 from perfwatch.triage.cards.residency import BUSY
 from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
-from perfwatch.triage.verdict import Evidence
 from perfwatch.triage.words.frames import any_tag, tags, user_frame
+from perfwatch.verdict import Evidence
 from perfwatch_probes.readings import SourceLine, Stack
 
 PLAIN_TENSOR = 0.1

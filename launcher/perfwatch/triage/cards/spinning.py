@@ -6,9 +6,9 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.memory import engine_quiet, unfed
 from perfwatch.triage.patience import LONGEST_RECOVERED, STRUCTURAL_SECONDS, temporal
-from perfwatch.triage.verdict import Evidence
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import Node
+from perfwatch.verdict import Evidence
 from perfwatch_probes.readings import Thread
 
 SURE_OF_CARD = 0.7  # below it utilisation and power alone speak, of a run that was not seen at work

@@ -7,10 +7,10 @@ import msgspec
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.last_words import last_words, raised_at
 from perfwatch.triage.moving.motion import has_ended
-from perfwatch.triage.verdict import Culprit, Evidence
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import Node, culprit, node_of
 from perfwatch.triage.words.frames import is_user, show
+from perfwatch.verdict import Culprit, Evidence
 from perfwatch_probes.readings import Stack, ThreadError
 
 ENDED_SECONDS = 90.0  # before the wait began; a calm job's stacks are read once a minute

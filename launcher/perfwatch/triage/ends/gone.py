@@ -3,7 +3,7 @@
 import re
 import signal
 
-from perfwatch.recording import TERMINATES
+from perfwatch.recording.recording import TERMINATES
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History, Seen

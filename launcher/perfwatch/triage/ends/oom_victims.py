@@ -8,9 +8,9 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import LOOKS_APART_SECONDS, ended_well, told_by_shell, traceback_of
 from perfwatch.triage.ends.last_words import last_words
 from perfwatch.triage.history import Seen
-from perfwatch.triage.verdict import Culprit, Evidence
 from perfwatch.triage.waits.node import culprit, node_of
 from perfwatch.triage.words.frames import show
+from perfwatch.verdict import Culprit, Evidence
 from perfwatch_probes import readings as r
 
 # torch/utils/data/_utils/signal_handling.py, from what the worker's parent was told at its end.

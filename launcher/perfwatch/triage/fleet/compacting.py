@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from perfwatch.recording import Record
+from perfwatch.recording.recording import Record
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import KEYS, Seen

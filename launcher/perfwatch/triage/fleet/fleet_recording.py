@@ -10,14 +10,14 @@ from typing import Any
 
 import msgspec
 
-from perfwatch.recording import Event, Recording
-from perfwatch.session import Session
+from perfwatch.recording.recording import Event, Recording
+from perfwatch.recording.session import Session
 from perfwatch.triage.fleet.hosts import HostReport
 from perfwatch.triage.fleet.job_wide import judge_hosts
 from perfwatch.triage.fleet.merging import Merged, Part, Translation
 from perfwatch.triage.fleet.snapshot import JobView
 from perfwatch.triage.roles.identity import Identity
-from perfwatch.triage.verdict import Verdict
+from perfwatch.verdict import Verdict
 
 MODE = "fleet"
 

@@ -29,7 +29,7 @@ from perfwatch.triage.patience import STRUCTURAL_SECONDS
 from perfwatch.triage.ranks.absent_ranks import AbsentRanks
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.rules import RULES
-from perfwatch.triage.verdict import Coverage, Evidence, Finding, Link, Missing, ObserverCost, Outcome, Verdict
+from perfwatch.verdict import Coverage, Evidence, Finding, Link, Missing, ObserverCost, Outcome, Verdict
 
 MOST_MISSING, MOST_CULPRITS, MOST_EVIDENCE, MOST_LINKS = 12, 16, 12, 24
 LONGEST_SUMMARY = 700  # characters

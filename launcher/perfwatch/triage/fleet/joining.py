@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from perfwatch.recording import Record
+from perfwatch.recording.recording import Record
 from perfwatch_probes import readings as r
 
 _LOOPBACK = ("127.", "[::1]", "::1", "localhost")

@@ -24,12 +24,12 @@ from typing import Any
 
 import msgspec
 
-from perfwatch.recording import Record
-from perfwatch.session import Session
+from perfwatch.recording.recording import Record
+from perfwatch.recording.session import Session
 from perfwatch.triage.fleet.joining import Members, join, own_members
 from perfwatch.triage.fleet.snapshot import JobView
 from perfwatch.triage.roles.job import TICKS_PER_SECOND
-from perfwatch.triage.verdict import Culprit, Link, Verdict
+from perfwatch.verdict import Culprit, Link, Verdict
 from perfwatch_probes import readings as r
 
 NOW_TICKS = 10**12  # above what any kernel has counted: the end of each look, in its processes' ``start_ticks``

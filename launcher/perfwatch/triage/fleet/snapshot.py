@@ -7,10 +7,10 @@ and to no rank (its memory, CPUs, disks, limits, kernel log) stays there: the ho
 
 import msgspec
 
-from perfwatch.recording import Record
-from perfwatch.session import Session
+from perfwatch.recording.recording import Record
+from perfwatch.recording.session import Session
 from perfwatch.triage.roles.identity import Identity
-from perfwatch.triage.verdict import Verdict
+from perfwatch.verdict import Verdict
 
 SCHEMA = "perfwatch.snapshot/1"
 

@@ -25,10 +25,10 @@ from perfwatch.triage.moving.within import FETCH, UPDATE, Within
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.preparing import UNSURE, goes_through_rounds, prepares
-from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import End
 from perfwatch.triage.words.frames import show
+from perfwatch.verdict import Alternative, Outcome
 
 COUNTED = 0.88  # steps are counted, and none came
 INFERRED = 0.88  # a long finite computation cannot be told apart by anything but time

@@ -9,7 +9,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.history import Seen
 from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.verdict import Evidence
+from perfwatch.verdict import Evidence
 from perfwatch_probes import readings as r
 
 FEW_LINES = 8  # alike, below which nobody knows how regularly they come

@@ -16,11 +16,11 @@ from perfwatch.triage.moving.motion import stacks_of, was_at
 from perfwatch.triage.moving.nearing import comes_nearer, comes_out, whole
 from perfwatch.triage.moving.working import MOVING_BYTES, chars_of
 from perfwatch.triage.shares.profile import profile
-from perfwatch.triage.verdict import Evidence, Finding
 from perfwatch.triage.waits.node import Node
 from perfwatch.triage.waits.polling import source_of
 from perfwatch.triage.words.code import line_of, matches_expressions, names
 from perfwatch.triage.words.frames import is_named, show, user_frames
+from perfwatch.verdict import Evidence, Finding
 from perfwatch_probes import readings as r
 
 STAYS_SHARE = 0.9  # of the samples; a nonblocking sample tears in about 3 %

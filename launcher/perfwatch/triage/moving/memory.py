@@ -13,13 +13,13 @@ from perfwatch.triage.moving.motion import motion, python_threads, tags_seen
 from perfwatch.triage.patience import LONGEST_RECOVERED
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.profile import at_training
-from perfwatch.triage.verdict import Evidence
 from perfwatch.triage.waits import outside
 from perfwatch.triage.waits.devices import engine_threads
 from perfwatch.triage.waits.heartbeats import waits_forever
 from perfwatch.triage.waits.node import End, Node
 from perfwatch.triage.waits.polling import sought
 from perfwatch.triage.words.frames import user_frame
+from perfwatch.verdict import Evidence
 from perfwatch_probes import readings as r
 
 WATCHED_SECONDS = 5.0  # of what is going on now, before the time since training may shorten the patience for it

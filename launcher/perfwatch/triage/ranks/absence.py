@@ -9,8 +9,8 @@ from perfwatch.triage.hang import hung, silent_seconds
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.ranks.standing import UNHEARD, Seat
 from perfwatch.triage.ranks.waitgraph import WaitGraph
-from perfwatch.triage.verdict import Culprit, Finding, Link, Outcome
 from perfwatch.triage.waits.chain import Chain
+from perfwatch.verdict import Culprit, Finding, Link, Outcome
 
 CAUSE = "stalled_collective"
 COUNTED = 0.9  # the most that is said of a rank that only the others' counts tell about

@@ -18,8 +18,8 @@ from perfwatch.triage.independence import ONE_SOURCE
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.roles.rank_gaps import RankGaps
 from perfwatch.triage.rules import stalled_collective
-from perfwatch.triage.verdict import Abstention, Alternative, Culprit, Missing, Outcome
 from perfwatch.triage.waits.chain import Chain
+from perfwatch.verdict import Abstention, Alternative, Culprit, Missing, Outcome
 
 WAITS = ("collective", "gpu")  # in a collective, or for a card on which a kernel waits
 INFERRED = 0.85  # nobody has seen the ranks that are to blame

@@ -11,7 +11,7 @@ from perfwatch.triage.history import R, Seen
 from perfwatch.triage.moving.unmoved import unmoved_since
 from perfwatch.triage.ranks.lapsed import lasting, passed
 from perfwatch.triage.ranks.standing import APART_SECONDS, UNHEARD, Seat, Standing
-from perfwatch.triage.verdict import Evidence
+from perfwatch.verdict import Evidence
 from perfwatch_probes import readings as r
 from perfwatch_probes.readings import UNANSWERED
 

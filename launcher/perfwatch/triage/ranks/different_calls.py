@@ -14,8 +14,8 @@ from perfwatch.triage.patience import STRUCTURAL_SECONDS
 from perfwatch.triage.ranks.absence import rank_of, way
 from perfwatch.triage.ranks.collectives import standings
 from perfwatch.triage.ranks.standing import Seat, Standing
-from perfwatch.triage.verdict import Alternative, Culprit, Outcome
 from perfwatch.triage.words.frames import show
+from perfwatch.verdict import Alternative, Culprit, Outcome
 
 CAUSE = "mismatched_collective"
 COUNTED = 0.9  # which call of its program each rank is in is not told

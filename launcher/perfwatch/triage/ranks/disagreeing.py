@@ -13,8 +13,8 @@ from perfwatch.triage.ranks.agreement import Disagreement, disagreement
 from perfwatch.triage.ranks.collectives import shown
 from perfwatch.triage.ranks.point_to_point import ways
 from perfwatch.triage.ranks.waitgraph import wait_graph
-from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding, Outcome
 from perfwatch.triage.words.frames import show
+from perfwatch.verdict import Alternative, Culprit, Evidence, Finding, Outcome
 from perfwatch_probes.readings import Operation
 
 CAUSE = "mismatched_collective"

@@ -7,8 +7,8 @@ from perfwatch.triage.ranks.collectives import growing
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import WINDOW_SECONDS, slow
-from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding
 from perfwatch.triage.words.frames import any_tag, inner_tags, show, tags
+from perfwatch.verdict import Alternative, Culprit, Evidence, Finding
 from perfwatch_probes.readings import Stack
 
 SHOWN = 4  # ranks

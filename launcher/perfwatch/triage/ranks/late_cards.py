@@ -8,7 +8,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.slowness import WINDOW_SECONDS
-from perfwatch.triage.verdict import Evidence
+from perfwatch.verdict import Evidence
 
 # Measured on H200 with one rank late in each step: the cards of the others were taken 100 % of the time, its own 1 %.
 TAKEN, FREE = 0.9, 0.6

@@ -14,8 +14,8 @@ from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.starving import WAITING_SHARE, awaits_data
 from perfwatch.triage.slowness import WINDOW_SECONDS
-from perfwatch.triage.verdict import Culprit, Evidence
 from perfwatch.triage.words.frames import collective_name, is_user, own_frames, show, tags, tags_of, user_frame
+from perfwatch.verdict import Culprit, Evidence
 from perfwatch_probes.readings import Frame, GpuSample, Stack
 
 LOADER_SHARE = 0.3  # of the late rank's time spent waiting for its own workers

@@ -14,11 +14,11 @@ from perfwatch.triage.ranks.absence import in_collective, listed, rank_of, waits
 from perfwatch.triage.ranks.collectives import standings
 from perfwatch.triage.ranks.standing import Standing
 from perfwatch.triage.ranks.traffic import carried
-from perfwatch.triage.verdict import Alternative, Evidence, Outcome
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import Node
 from perfwatch.triage.waits.threads import other_threads
 from perfwatch.triage.words.frames import any_tag, show, tags
+from perfwatch.verdict import Alternative, Evidence, Outcome
 
 CAUSE = "mismatched_collective"
 MOST_NAMED = 3  # of ranks, and of threads that are left over

@@ -14,11 +14,11 @@ from perfwatch.triage.patience import temporal
 from perfwatch.triage.ranks.absence import CAUSE, listed, rank_of
 from perfwatch.triage.ranks.mpi_calls import called
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.verdict import Alternative, Culprit, Finding
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.words.code import calling_line
 from perfwatch.triage.words.frames import show
 from perfwatch.triage.words.vocabulary import MPI_COLLECTIVES
+from perfwatch.verdict import Alternative, Culprit, Finding
 from perfwatch_probes.readings import SourceLine
 
 MISMATCHED = "mismatched_collective"

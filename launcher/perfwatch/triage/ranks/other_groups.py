@@ -20,11 +20,11 @@ from perfwatch.triage.patience import STRUCTURAL_SECONDS
 from perfwatch.triage.ranks.absence import in_collective, rank_of, way
 from perfwatch.triage.ranks.traffic import between_ranks
 from perfwatch.triage.ranks.waitgraph import WaitGraph, wait_graph
-from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Outcome
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.devices import in_sync
 from perfwatch.triage.waits.native_waits import reduces
 from perfwatch.triage.words.frames import collective_name, show
+from perfwatch.verdict import Alternative, Culprit, Evidence, Outcome
 
 CAUSE = "mismatched_collective"
 COUNTED = 0.9  # the others' call is known from counts alone

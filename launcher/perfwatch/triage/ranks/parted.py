@@ -7,8 +7,8 @@ from perfwatch.triage.fleet.folding import rank_ranges
 from perfwatch.triage.hang import hung
 from perfwatch.triage.ranks.exchanges import at_odds
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Alternative, Finding
 from perfwatch.triage.waits.chain import Chain
+from perfwatch.verdict import Alternative, Finding
 
 Places = dict[tuple[str, str | None], list[Chain]]  # by the call and the program's line
 

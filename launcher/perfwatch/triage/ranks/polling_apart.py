@@ -17,10 +17,10 @@ from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.ranks.traffic import between_ranks
 from perfwatch.triage.ranks.waitgraph import WaitGraph, wait_graph
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Alternative, Finding
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import Node
 from perfwatch.triage.words.frames import show, user_frames
+from perfwatch.verdict import Alternative, Finding
 
 CEILING = 0.7  # a kernel of the program's own in one rank, or a wedge behind two lines, look the same
 WAITS = ("gpu", "collective")  # who waits for the gradients' reduction waits for its card, too

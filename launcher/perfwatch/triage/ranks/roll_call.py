@@ -8,10 +8,10 @@ from perfwatch.triage.ends.gone import how_it_ended
 from perfwatch.triage.moving.arriving import waited_on
 from perfwatch.triage.moving.motion import WINDOW_SECONDS
 from perfwatch.triage.roles.rank_gaps import RankGaps
-from perfwatch.triage.verdict import Culprit
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.native_waits import OF_GLOO
 from perfwatch.triage.waits.node import culprit, node_of
+from perfwatch.verdict import Culprit
 from perfwatch_probes.readings import Descriptor, Thread
 
 MOST_NAMED = 8

@@ -14,10 +14,10 @@ from perfwatch.triage.ranks.footprint import alike
 from perfwatch.triage.ranks.point_to_point import exchanging
 from perfwatch.triage.ranks.traffic import carried, travelling
 from perfwatch.triage.ranks.waitgraph import WaitGraph, wait_graph
-from perfwatch.triage.verdict import Evidence, Missing
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.handles import EXCHANGE
 from perfwatch.triage.words.frames import collective_name, show
+from perfwatch.verdict import Evidence, Missing
 from perfwatch_probes.readings import Network
 
 

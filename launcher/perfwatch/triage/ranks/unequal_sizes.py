@@ -11,7 +11,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.ranks.together import Together, together
-from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.verdict import Alternative, Outcome
 
 CAUSE = "mismatched_collective"
 DELIVERED = 0.72  # by exclusion: the sizes themselves only the recorders tell

@@ -12,7 +12,7 @@ from perfwatch.triage.history import Seen
 from perfwatch.triage.ranks.collectives import recorded_groups, shown, standings, stood_seconds
 from perfwatch.triage.ranks.point_to_point import awaited, pending
 from perfwatch.triage.ranks.standing import APART_SECONDS, Seat, Standing
-from perfwatch.triage.verdict import Evidence
+from perfwatch.verdict import Evidence
 from perfwatch_probes import readings as r
 
 SHOWN = 3

@@ -33,8 +33,8 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.rules.garbage_collection import collects
 from perfwatch.triage.slowness import LOST_SHARE, certainty, telling
-from perfwatch.triage.verdict import Alternative, Evidence, Outcome
 from perfwatch.triage.words.frames import show, user_frame
+from perfwatch.verdict import Alternative, Evidence, Outcome
 from perfwatch_probes.readings import Frame, GpuSample, Stack
 
 CAUSE = Cause("allocator_thrash", "slow", "user_code", (GpuSample,))

@@ -30,8 +30,8 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.debugging import mode_on
 from perfwatch.triage.slowness import LOST_SHARE, certainty
-from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.words.frames import show
+from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import Stack, Thread
 
 CAUSE = Cause("autotuning", "busy", "user_code", (Thread, Stack))

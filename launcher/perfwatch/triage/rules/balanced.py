@@ -28,10 +28,10 @@ from perfwatch.triage.shares.own_work import rests, takes_a_lock
 from perfwatch.triage.shares.profile import TRAINING_TAGS, Profile
 from perfwatch.triage.shares.starving import SURE_SHARE, awaits_data
 from perfwatch.triage.slowness import asleep_share
-from perfwatch.triage.verdict import Finding, Outcome
 from perfwatch.triage.waits.gil import GIL_SHARE, gil_wait
 from perfwatch.triage.words.frames import show
 from perfwatch.triage.words.short_times import short_time
+from perfwatch.verdict import Finding, Outcome
 from perfwatch_probes.readings import Stack, Thread
 
 CAUSE = Cause("balanced", "healthy", "user_code", (Thread, Stack))

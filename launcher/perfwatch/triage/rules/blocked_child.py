@@ -25,7 +25,6 @@ from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Alternative, Link, Outcome
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.child_at_rest import Rest, at_rest
 from perfwatch.triage.waits.forked import forked_with_a_lock
@@ -33,6 +32,7 @@ from perfwatch.triage.waits.full_pipe import of_its_pipe
 from perfwatch.triage.waits.node import NATIVE_WAIT, node_of, silence
 from perfwatch.triage.waits.sleeping import asleep_for
 from perfwatch.triage.waits.threads import OTHERS_MOVE
+from perfwatch.verdict import Alternative, Link, Outcome
 from perfwatch_probes.readings import Process, Thread
 
 CAUSE = Cause("blocked_child", "hung", "user_code", (Process, Thread))

@@ -29,7 +29,6 @@ from perfwatch.triage.moving.working import could_release, goes_on
 from perfwatch.triage.patience import temporal, wakes_soon
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.profile import TRAINING_TAGS
-from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.waits.answered_by import answers
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import End, culprit
@@ -37,6 +36,7 @@ from perfwatch.triage.waits.releasing import CONNECTION
 from perfwatch.triage.waits.sending import ask, sends
 from perfwatch.triage.waits.served_by_the_job import GUESSED, PATIENT, TIMEOUT, at_the_peer, served_by_the_job
 from perfwatch.triage.words.frames import show
+from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import Descriptor, Thread
 
 LATELY_SECONDS = 30.0  # of which a byte says that the peer answers

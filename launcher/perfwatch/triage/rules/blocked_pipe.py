@@ -33,7 +33,6 @@ from perfwatch.triage.independence import MAY_COME
 from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal, wakes_soon
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Alternative, Finding, Outcome
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.edges import STREAMS
 from perfwatch.triage.waits.full_pipe import not_read
@@ -44,6 +43,7 @@ from perfwatch.triage.waits.questions import asks_once
 from perfwatch.triage.waits.undrained import Undrained, undrained
 from perfwatch.triage.waits.workers import idle
 from perfwatch.triage.words.frames import show
+from perfwatch.verdict import Alternative, Finding, Outcome
 from perfwatch_probes.readings import Descriptor, Thread
 
 CAUSE = Cause("blocked_pipe", "hung", "user_code", (Thread, Descriptor))

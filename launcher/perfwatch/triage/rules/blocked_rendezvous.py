@@ -26,10 +26,10 @@ from perfwatch.triage.patience import temporal
 from perfwatch.triage.ranks.absence import listed, rank_of
 from perfwatch.triage.ranks.roll_call import absent, awaited, blamed, departed, have_met, missing, whole
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding, Outcome
 from perfwatch.triage.waits import rendezvous
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import ENDLESS_SECONDS, End
+from perfwatch.verdict import Alternative, Culprit, Evidence, Finding, Outcome
 from perfwatch_probes.readings import Stack, Thread
 
 CAUSE = Cause("blocked_rendezvous", "hung", "scheduler", (Thread, Stack))

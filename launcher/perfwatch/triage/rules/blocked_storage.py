@@ -23,9 +23,9 @@ from perfwatch.triage.hang import hung, who
 from perfwatch.triage.independence import ONE_SOURCE
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import End
+from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import Host, Thread
 
 CAUSE = Cause("blocked_storage", "hung", "storage", (Thread,))

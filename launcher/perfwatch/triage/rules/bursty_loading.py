@@ -19,8 +19,8 @@ from perfwatch.triage.history import median, quantile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.starving import Starving, starving
-from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.words.frames import tags
+from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import Stack
 
 CAUSE = Cause("bursty_loading", "slow", "data", (Stack,))

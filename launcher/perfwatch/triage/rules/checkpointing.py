@@ -21,9 +21,9 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.overlong import repeated
 from perfwatch.triage.shares.saving import comes_back, is_named_so, saves, writes_much
-from perfwatch.triage.verdict import Outcome
 from perfwatch.triage.words.backing_off import retries
 from perfwatch.triage.words.code import calling_line, names
+from perfwatch.verdict import Outcome
 from perfwatch_probes.readings import Host, Stack, Thread
 
 CAUSE = Cause("checkpointing", "busy", "user_code", (Thread, Stack))

@@ -21,7 +21,7 @@ from perfwatch.triage.rule import Cause
 from perfwatch.triage.rules.recompiling import came_back, stepped
 from perfwatch.triage.shares.in_compiler import in_compiler, returns, steps_around
 from perfwatch.triage.slowness import WINDOW_SECONDS
-from perfwatch.triage.verdict import Outcome
+from perfwatch.verdict import Outcome
 from perfwatch_probes.readings import ProcessUsage, Stack, Thread
 
 CAUSE = Cause("compiling", "busy", "user_code", (Thread, Stack))

@@ -35,10 +35,10 @@ from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.gathering import gathering
 from perfwatch.triage.shares.preparing import called_in_training, prepares_natively
 from perfwatch.triage.shares.saving import SYNCS, comes_back
-from perfwatch.triage.verdict import Finding, Outcome
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.words.code import line_of, names
 from perfwatch.triage.words.frames import show
+from perfwatch.verdict import Finding, Outcome
 from perfwatch_probes.readings import Frame, ProcessUsage, Stack, Thread
 
 CAUSE = Cause("computing_on_host", "busy", "user_code", (Thread, Stack))

@@ -18,7 +18,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.cpu import allowed_cpus, burnt_by_others, confined, delay_share, demand, steal_share
 from perfwatch.triage.slowness import certainty, slow, working
-from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import Host, Thread
 
 CAUSE = Cause("contended_cpu", "slow", "node", (Thread, Host))

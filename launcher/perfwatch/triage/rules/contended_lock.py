@@ -33,12 +33,12 @@ from perfwatch.triage.shares.locked_in_turn import workers_in_turn
 from perfwatch.triage.shares.own_work import takes_a_lock
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.slowness import FEW_SAMPLES, LOST_SHARE, WINDOW_SECONDS, certainty, slow
-from perfwatch.triage.verdict import Alternative, Evidence, Finding, Outcome
 from perfwatch.triage.waits.gil import kept_from_gil
 from perfwatch.triage.waits.lock_owners import acquires, free, holds
 from perfwatch.triage.waits.node import Node, culprit, node_of
 from perfwatch.triage.words.code import line_of, lock_taken
 from perfwatch.triage.words.frames import show
+from perfwatch.verdict import Alternative, Evidence, Finding, Outcome
 from perfwatch_probes.readings import SourceLine, Stack, Thread
 
 CAUSE = Cause("contended_lock", "slow", "user_code", (Thread, Stack))

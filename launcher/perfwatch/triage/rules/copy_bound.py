@@ -33,7 +33,7 @@ from perfwatch.triage.cards.links import ceiling_mib_per_second, traffic_mib_per
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import LOST_SHARE, certainty
-from perfwatch.triage.verdict import Abstention, Alternative, Missing, Outcome
+from perfwatch.verdict import Abstention, Alternative, Missing, Outcome
 from perfwatch_probes.readings import Gpu, GpuSample, Stack
 
 CAUSE = Cause("copy_bound", "slow", "user_code", (Stack, GpuSample))

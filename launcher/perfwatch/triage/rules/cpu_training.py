@@ -31,9 +31,9 @@ from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.plainly import doubt
 from perfwatch.triage.shares.profile import TRAINING_TAGS
 from perfwatch.triage.shares.starving import SURE_SHARE, awaits_data
-from perfwatch.triage.verdict import Abstention, Finding, Missing, Outcome
 from perfwatch.triage.waits.gil import GIL_SHARE, gil_wait
 from perfwatch.triage.waits.node import doing
+from perfwatch.verdict import Abstention, Finding, Missing, Outcome
 from perfwatch_probes.readings import Stack, Thread
 
 CAUSE = Cause("cpu_training", "healthy", "user_code", (Thread, Stack))

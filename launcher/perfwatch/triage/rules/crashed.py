@@ -32,7 +32,7 @@ from perfwatch.triage.ends.last_words import last_words, raised_at
 from perfwatch.triage.ends.oom_victims import blamed, lost
 from perfwatch.triage.roles.rank_gaps import RankGaps
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Alternative, Culprit, Finding, Outcome
+from perfwatch.verdict import Alternative, Culprit, Finding, Outcome
 from perfwatch_probes.readings import ProcessEnded, Traceback
 
 CAUSE = Cause("crashed", "gone", "user_code", (ProcessEnded,))

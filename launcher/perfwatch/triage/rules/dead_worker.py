@@ -25,10 +25,10 @@ from perfwatch.triage.ends.gone import how_it_ended
 from perfwatch.triage.hang import hung
 from perfwatch.triage.patience import DECISIVE_SECONDS, STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import culprit, node_of, silence
 from perfwatch.triage.words.frames import show
+from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import Process, Stack, Thread
 
 CAUSE = Cause("dead_worker", "hung", "user_code", (Process, Thread, Stack))

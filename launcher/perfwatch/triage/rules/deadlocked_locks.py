@@ -31,7 +31,6 @@ from perfwatch.triage.independence import MAY_COME
 from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Abstention, Alternative, Finding, Missing, Outcome
 from perfwatch.triage.waits.actors import REMOTE
 from perfwatch.triage.waits.asked_for import A_TASK, awaited
 from perfwatch.triage.waits.callbacks import by_callback
@@ -60,6 +59,7 @@ from perfwatch.triage.waits.releasing import (
 from perfwatch.triage.waits.threads import OTHERS_MOVE, OUTSIDE_HELD
 from perfwatch.triage.waits.undrained import undrained
 from perfwatch.triage.words.frames import show
+from perfwatch.verdict import Abstention, Alternative, Finding, Missing, Outcome
 from perfwatch_probes.readings import Stack, Thread
 
 CAUSE = Cause("deadlocked_locks", "hung", "user_code", (Thread, Stack))

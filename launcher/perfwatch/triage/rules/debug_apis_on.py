@@ -24,8 +24,8 @@ from perfwatch.triage.shares.debugging import profiles, tool_above, waiting
 from perfwatch.triage.shares.debugging_aids import SEEN, Aid, aids
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.slowness import FEW_SAMPLES, LOST_SHARE, certainty, slow, working
-from perfwatch.triage.verdict import Alternative, Finding, Outcome
 from perfwatch.triage.words.frames import show, tags
+from perfwatch.verdict import Alternative, Finding, Outcome
 from perfwatch_probes.readings import Stack
 
 CAUSE = Cause("debug_apis_on", "slow", "user_code", (Stack,))

@@ -21,7 +21,7 @@ from perfwatch.triage.cards.links import WINDOW_SECONDS, ceiling_mib_per_second,
 from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Alternative, Evidence, Outcome
+from perfwatch.verdict import Alternative, Evidence, Outcome
 from perfwatch_probes.readings import Gpu, GpuSample
 
 CAUSE = Cause("degraded_link", "slow", "node", (Gpu, GpuSample))

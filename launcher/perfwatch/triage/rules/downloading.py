@@ -23,12 +23,12 @@ from perfwatch.triage.moving.working import MOVING_BYTES
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.overlong import repeated
 from perfwatch.triage.shares.starving import starving
-from perfwatch.triage.verdict import Culprit, Finding, Outcome
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.native_waits import native_sockets
 from perfwatch.triage.waits.node import NATIVE_WAIT
 from perfwatch.triage.waits.sending import sends
 from perfwatch.triage.words.frames import show
+from perfwatch.verdict import Culprit, Finding, Outcome
 from perfwatch_probes.readings import Descriptor, Thread
 
 CAUSE = Cause("downloading", "busy", "network", (Thread, Descriptor))

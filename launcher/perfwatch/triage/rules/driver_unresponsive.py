@@ -27,8 +27,8 @@ from perfwatch.triage.hang import hung
 from perfwatch.triage.history import Seen
 from perfwatch.triage.patience import STRUCTURAL_SECONDS
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Alternative, Evidence, Outcome
 from perfwatch.triage.waits.devices import in_driver
+from perfwatch.verdict import Alternative, Evidence, Outcome
 from perfwatch_probes.readings import Gpu, GpuSample, GpuSilence
 
 CAUSE = Cause("driver_unresponsive", "hung", "gpu", (Gpu, GpuSilence))

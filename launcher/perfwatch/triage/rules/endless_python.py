@@ -42,13 +42,13 @@ from perfwatch.triage.ranks.absence import RUNS
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.profile import at_training, profile
-from perfwatch.triage.verdict import Abstention, Missing, Outcome
 from perfwatch.triage.waits.bringing import may_be_answered
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.napping import OTHER_WORK, naps
 from perfwatch.triage.waits.node import End
 from perfwatch.triage.waits.threads import UNSEEN_RUN_SHARE, stirs
 from perfwatch.triage.words.frames import show
+from perfwatch.verdict import Abstention, Missing, Outcome
 from perfwatch_probes.readings import ProcessUsage, Stack, Thread
 
 CAUSE = Cause("endless_python", "hung", "user_code", (Thread, Stack))

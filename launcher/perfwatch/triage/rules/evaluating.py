@@ -40,9 +40,9 @@ from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.rollouts import in_environment
 from perfwatch.triage.shares.updating import clears, trains, without_gradients
 from perfwatch.triage.slowness import NOTED
-from perfwatch.triage.verdict import Alternative, Culprit, Finding, Outcome
 from perfwatch.triage.words.code import line_of
 from perfwatch.triage.words.frames import show
+from perfwatch.verdict import Alternative, Culprit, Finding, Outcome
 from perfwatch_probes.readings import Stack, Thread
 
 CAUSE = Cause("evaluating", "busy", "user_code", (Thread, Stack))

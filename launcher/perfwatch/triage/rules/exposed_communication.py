@@ -43,7 +43,7 @@ from perfwatch.triage.shares.cpu import crowds_itself
 from perfwatch.triage.shares.own_work import takes_a_lock
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.slowness import FEW_SAMPLES, LOST_SHARE, WINDOW_SECONDS, certainty
-from perfwatch.triage.verdict import Outcome
+from perfwatch.verdict import Outcome
 from perfwatch_probes.readings import Process, Stack
 
 CAUSE = Cause("exposed_communication", "slow", "fabric", (Process, Stack))

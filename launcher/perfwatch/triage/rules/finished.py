@@ -19,7 +19,7 @@ from perfwatch.triage.ends.gone import ending
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.roles.placement import launches
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Finding, Outcome
+from perfwatch.verdict import Finding, Outcome
 from perfwatch_probes.readings import ProcessEnded
 
 CAUSE = Cause("finished", "gone", "user_code", (ProcessEnded,))

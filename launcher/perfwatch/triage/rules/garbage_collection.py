@@ -20,9 +20,9 @@ from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.native import native_profile
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.slowness import WINDOW_SECONDS, slow, telling, worst
-from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.words.code import calling_line
 from perfwatch.triage.words.frames import show, tags
+from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import Stack
 
 CAUSE = Cause("garbage_collection", "slow", "user_code", (Stack,))

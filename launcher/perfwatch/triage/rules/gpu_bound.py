@@ -23,7 +23,7 @@ from perfwatch.triage.cards.residency import BUSY
 from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Alternative, Evidence, Finding, Outcome
+from perfwatch.verdict import Alternative, Evidence, Finding, Outcome
 from perfwatch_probes.readings import GpuSample
 
 CAUSE = Cause("gpu_bound", "healthy", "user_code", (GpuSample,))

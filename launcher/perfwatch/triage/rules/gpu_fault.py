@@ -22,7 +22,7 @@ from perfwatch.triage.cards.xids import CONSEQUENCES, CORRECTED, PROGRAM, Announ
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import LOOKS_APART_SECONDS, ended_at, ended_well, ending, traceback_of
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding, Outcome
+from perfwatch.verdict import Alternative, Culprit, Evidence, Finding, Outcome
 from perfwatch_probes.readings import GpuErrors, ProcessEnded
 
 CAUSE = Cause("gpu_fault", "gone", "gpu", (ProcessEnded,))

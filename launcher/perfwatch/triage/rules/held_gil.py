@@ -19,10 +19,10 @@ from perfwatch.triage.hang import hung, silent_seconds, who
 from perfwatch.triage.moving.memory import Lull, lull
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.gil_holder import gil_waiters
 from perfwatch.triage.words.frames import show
+from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import Stack, Thread
 
 CAUSE = Cause("held_gil", "hung", "user_code", (Thread, Stack))

@@ -43,8 +43,8 @@ from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.saving import in_save
 from perfwatch.triage.shares.updating import decodes
 from perfwatch.triage.slowness import LOST_SHARE, certainty
-from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.words.frames import show
+from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import Frame, GpuSample, Stack, Thread
 
 CAUSE = Cause("host_bound_python", "slow", "user_code", (Thread, Stack, GpuSample))

@@ -29,12 +29,12 @@ from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wa
 from perfwatch.triage.ranks.leaving import left_over, others_train
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.profile import at_training
-from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import Node, culprit, node_of
 from perfwatch.triage.waits.releasing import until_released
 from perfwatch.triage.waits.threads import OTHERS_MOVE
 from perfwatch.triage.words.frames import any_tag, is_user, show, tags
+from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import Stack, Thread
 
 CAUSE = Cause("hung_at_exit", "hung", "user_code", (Thread, Stack))

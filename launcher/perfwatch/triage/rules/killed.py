@@ -24,7 +24,7 @@ from perfwatch.triage.ends.gone import ended_by, ending, told_by_shell, used_a_g
 from perfwatch.triage.ends.last_calls import last_calls, left_behind_at_the_end
 from perfwatch.triage.ranks.standing import Standing
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding, Outcome
+from perfwatch.verdict import Alternative, Culprit, Evidence, Finding, Outcome
 from perfwatch_probes.readings import ProcessEnded
 
 CAUSE = Cause("killed", "gone", "unknown", (ProcessEnded,))

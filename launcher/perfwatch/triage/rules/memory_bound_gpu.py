@@ -21,7 +21,7 @@ from perfwatch.triage.cards.residency import BUSY
 from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import Gpu, GpuSample
 
 CAUSE = Cause("memory_bound_gpu", "slow", "user_code", (GpuSample,))

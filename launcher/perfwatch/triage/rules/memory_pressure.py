@@ -21,7 +21,7 @@ from perfwatch.triage.moving.progress import besides_training
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import asleep_share, behind, noted, slow, working
-from perfwatch.triage.verdict import Alternative, Evidence, Outcome
+from perfwatch.verdict import Alternative, Evidence, Outcome
 from perfwatch_probes.readings import Cgroup, Host, ProcessUsage
 
 CAUSE = Cause("memory_pressure", "slow", "node", (ProcessUsage,))

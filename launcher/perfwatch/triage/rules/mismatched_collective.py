@@ -49,8 +49,8 @@ from perfwatch.triage.ranks.polling_apart import polling_apart
 from perfwatch.triage.ranks.traffic import travels
 from perfwatch.triage.ranks.unequal_sizes import by_sizes
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Outcome
 from perfwatch.triage.words.frames import show
+from perfwatch.verdict import Outcome
 from perfwatch_probes.readings import Process, Stack, Thread
 
 CAUSE = Cause("mismatched_collective", "hung", "user_code", (Process, Thread, Stack))

@@ -25,7 +25,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import ending, traceback_of
 from perfwatch.triage.ends.oom_victims import blamed, counted, followed, logged, told, victims
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding, Outcome
+from perfwatch.verdict import Alternative, Culprit, Evidence, Finding, Outcome
 from perfwatch_probes.readings import Gpu, GpuSample, ProcessEnded
 
 CAUSE = Cause("out_of_memory", "gone", "user_code", (ProcessEnded,))

@@ -34,9 +34,9 @@ from perfwatch.triage.shares.cpu import (
 )
 from perfwatch.triage.shares.starving import starving
 from perfwatch.triage.slowness import certainty, slow, working
-from perfwatch.triage.verdict import Alternative, Evidence, Outcome
 from perfwatch.triage.waits.node import Node, culprit, node_of
 from perfwatch.triage.words.frames import show
+from perfwatch.verdict import Alternative, Evidence, Outcome
 from perfwatch_probes.readings import Thread
 
 CAUSE = Cause("oversubscribed_threads", "slow", "user_code", (Thread,))

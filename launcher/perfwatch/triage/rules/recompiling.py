@@ -22,8 +22,8 @@ from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.in_compiler import passed_before, returns, steps_around, untorn
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.slowness import certainty, slow, worst
-from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.words.frames import show, tags
+from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import Stack
 
 CAUSE = Cause("recompiling", "slow", "user_code", (Stack,))

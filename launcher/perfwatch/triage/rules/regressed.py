@@ -27,9 +27,9 @@ from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.cpu import delay_share, taken_by_others
 from perfwatch.triage.shares.kept_graph import kept_graph
 from perfwatch.triage.slowness import slow
-from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.words.frames import any_tag, inner_tags, short_name, show
 from perfwatch.triage.words.short_times import short_time
+from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import Frame, Stack, Steps
 
 CAUSE = Cause("regressed", "slow", "unknown", (Steps,))

@@ -26,10 +26,10 @@ from perfwatch.triage.shares.restarting import restarting
 from perfwatch.triage.shares.starving import starving
 from perfwatch.triage.shares.tries import ONLY, only_tries, wakes
 from perfwatch.triage.slowness import certainty, slow, worst
-from perfwatch.triage.verdict import Alternative, Finding, Outcome
 from perfwatch.triage.waits.node import culprit
 from perfwatch.triage.words.backing_off import next_try_seconds, retries
 from perfwatch.triage.words.frames import show
+from perfwatch.verdict import Alternative, Finding, Outcome
 from perfwatch_probes.readings import Stack, Thread
 
 RESTARTED = "restart_loop"

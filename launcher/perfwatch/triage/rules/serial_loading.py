@@ -34,8 +34,8 @@ from perfwatch.triage.shares.own_work import awaits_a_program, fetches, fetches_
 from perfwatch.triage.shares.profile import in_own_sampler
 from perfwatch.triage.shares.rollouts import in_rollout
 from perfwatch.triage.slowness import FEW_SAMPLES, certainty, slow, working, worst
-from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.words.frames import show
+from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import Frame, Stack
 
 CAUSE = Cause("serial_loading", "slow", "data", (Stack,))

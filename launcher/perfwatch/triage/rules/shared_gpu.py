@@ -21,7 +21,7 @@ from perfwatch.triage.cards.neighbours import Neighbour, mps_servers, neighbours
 from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Abstention, Alternative, Missing, Outcome
+from perfwatch.verdict import Abstention, Alternative, Missing, Outcome
 from perfwatch_probes.readings import GpuProcess, Process
 
 CAUSE = Cause("shared_gpu", "slow", "scheduler", (GpuProcess, Process))

@@ -26,8 +26,8 @@ from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.saving import saves
 from perfwatch.triage.slowness import FEW_SAMPLES, WINDOW_SECONDS, behind, noted, slow
-from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.words.frames import user_frame
+from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import Frame, Host, ProcessEnded
 
 CAUSE = Cause("shared_memory_exhausted", "slow", "node", (Host,))

@@ -42,8 +42,8 @@ from perfwatch.triage.shares.thrown_away import throws_away
 from perfwatch.triage.shares.updates_before import accumulates, due, updates_vanished
 from perfwatch.triage.shares.updating import updates
 from perfwatch.triage.slowness import NOTED, WINDOW_SECONDS, slow
-from perfwatch.triage.verdict import Alternative, Finding, Outcome
 from perfwatch.triage.words.frames import tags
+from perfwatch.verdict import Alternative, Finding, Outcome
 from perfwatch_probes.readings import Stack
 
 CAUSE = Cause("skipping_steps", "slow", "user_code", (Stack,))

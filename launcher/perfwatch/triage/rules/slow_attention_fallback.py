@@ -26,9 +26,9 @@ from perfwatch.triage.cards.plain_attention import attends, exponentiates, seen_
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.traced import WITNESS, trace_of
-from perfwatch.triage.verdict import Abstention, Alternative, Missing, Outcome
 from perfwatch.triage.words.frames import show, tags
 from perfwatch.triage.words.short_times import short_time
+from perfwatch.verdict import Abstention, Alternative, Missing, Outcome
 from perfwatch_probes.readings import GpuActivity, Stack, TorchTrace
 
 CAUSE = Cause("slow_attention_fallback", "slow", "user_code", (GpuActivity, Stack))

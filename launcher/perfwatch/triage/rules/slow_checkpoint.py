@@ -24,8 +24,8 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.saving import copying, in_save, recurrent_copies, recurrent_saves, saves
 from perfwatch.triage.slowness import LOST_SHARE, certainty, slow, working
-from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.words.frames import show
+from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import Stack
 
 CAUSE = Cause("slow_checkpoint", "slow", "storage", (Stack,))

@@ -25,10 +25,10 @@ from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.rather_computes import rather_computes
 from perfwatch.triage.shares.saving import stores_rows, syncs_little
 from perfwatch.triage.slowness import slow, telling, worst
-from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.waits.devices import in_sync
 from perfwatch.triage.words.code import line_of
 from perfwatch.triage.words.frames import any_tag, inner_tags, show, tags, user_frame
+from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import Stack, Thread
 
 CAUSE = Cause("slow_output", "slow", "user_code", (Stack, Thread))

@@ -35,12 +35,12 @@ from perfwatch.triage.ranks.leaving import leaves, left_over, over
 from perfwatch.triage.ranks.mpi import left_behind
 from perfwatch.triage.ranks.waitgraph import WaitGraph, wait_graph
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Abstention, Alternative, Finding, Missing, Outcome
 from perfwatch.triage.waits.bringing import may_be_answered
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import culprit
 from perfwatch.triage.waits.releasing import held_up, partners
 from perfwatch.triage.waits.sending import ask
+from perfwatch.verdict import Abstention, Alternative, Finding, Missing, Outcome
 from perfwatch_probes.readings import Process, Stack, Thread
 
 CAUSE = Cause("stalled_collective", "hung", "user_code", (Process, Thread, Stack))

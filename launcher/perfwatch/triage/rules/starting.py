@@ -19,7 +19,7 @@ from perfwatch.triage.busy import MOVES_SHARE, Phase, phases
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.preparing import prepares
-from perfwatch.triage.verdict import Evidence, Outcome
+from perfwatch.verdict import Evidence, Outcome
 from perfwatch_probes.readings import Stack, Thread
 
 CAUSE = Cause("starting", "busy", "user_code", (Thread, Stack))

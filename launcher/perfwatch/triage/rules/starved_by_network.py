@@ -24,8 +24,8 @@ from perfwatch.triage.shares.job_servers import server
 from perfwatch.triage.shares.producing import work
 from perfwatch.triage.shares.starving import Starving, starving
 from perfwatch.triage.slowness import certainty, slow, worst
-from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.words.frames import show, tags
+from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import Stack, Thread
 
 CAUSE = Cause("starved_by_network", "slow", "network", (Thread, Stack))

@@ -18,7 +18,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.producing import work
 from perfwatch.triage.shares.starving import starving
-from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import Stack, Thread
 
 CAUSE = Cause("starved_by_storage", "slow", "storage", (Thread, Stack))

@@ -29,7 +29,7 @@ from perfwatch.triage.shares.rollouts import in_environment
 from perfwatch.triage.shares.starving import Starving, awaits_data, starving
 from perfwatch.triage.shares.thrown_away import unfollowed
 from perfwatch.triage.shares.unused_results import hands_on
-from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import Stack, Thread
 
 CAUSE = Cause("starved_by_transforms", "slow", "data", (Thread, Stack))

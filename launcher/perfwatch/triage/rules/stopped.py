@@ -23,8 +23,8 @@ from perfwatch.triage.history import Seen
 from perfwatch.triage.patience import DECISIVE_SECONDS
 from perfwatch.triage.ranks.collectives import unanswered
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Finding, Outcome
 from perfwatch.triage.waits.chain import Chain
+from perfwatch.verdict import Finding, Outcome
 from perfwatch_probes.readings import Cgroup, ProcessUsage, Thread
 
 CAUSE = Cause("stopped", "hung", "user_code", (Thread,))

@@ -33,7 +33,7 @@ from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.saving import in_save
 from perfwatch.triage.slowness import FEW_SAMPLES, WINDOW_SECONDS, certainty, slow
-from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import Process, Stack
 
 CAUSE = Cause("straggling_rank", "slow", "user_code", (Process, Stack))

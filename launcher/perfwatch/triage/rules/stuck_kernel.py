@@ -32,10 +32,10 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, who
 from perfwatch.triage.ranks.footprint import stands_out
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Abstention, Alternative, Evidence, Missing, Outcome
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.devices import in_sync
 from perfwatch.triage.words.frames import show
+from perfwatch.verdict import Abstention, Alternative, Evidence, Missing, Outcome
 from perfwatch_probes.readings import GpuSample, Thread
 
 CAUSE = Cause("stuck_kernel", "hung", "gpu", (GpuSample, Thread))

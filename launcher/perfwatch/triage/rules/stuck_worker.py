@@ -28,7 +28,6 @@ from perfwatch.triage.hang import hung, who
 from perfwatch.triage.moving.loops import blamed, goes_through_data, in_one_call, moves_data, turning
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Alternative, Evidence, Outcome
 from perfwatch.triage.waits import batches
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.lock_owners import takes_again
@@ -36,6 +35,7 @@ from perfwatch.triage.waits.native_silence import worked_for
 from perfwatch.triage.waits.node import NATIVE_WAIT, silence
 from perfwatch.triage.waits.threads import OTHERS_MOVE
 from perfwatch.triage.words.frames import show
+from perfwatch.verdict import Alternative, Evidence, Outcome
 from perfwatch_probes.readings import Stack, Thread
 
 CAUSE = Cause("stuck_worker", "hung", "data", (Thread, Stack))

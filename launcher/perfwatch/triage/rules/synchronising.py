@@ -30,8 +30,8 @@ from perfwatch.triage.cards.accelerated import (
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import LOST_SHARE, certainty
-from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.waits.devices import in_sync
+from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import GpuSample, SourceLine, Stack
 
 CAUSE = Cause("synchronising", "slow", "user_code", (Stack, SourceLine, GpuSample))

@@ -20,7 +20,7 @@ from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import certainty, noted, slow, working
-from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import Cgroup
 
 CAUSE = Cause("throttled_cpu", "slow", "node", (Cgroup,))

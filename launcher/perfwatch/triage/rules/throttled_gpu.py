@@ -22,7 +22,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.history import median, quantile
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import WINDOW_SECONDS
-from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import Gpu, GpuSample
 
 CAUSE = Cause("throttled_gpu", "slow", "node", (Gpu, GpuSample))

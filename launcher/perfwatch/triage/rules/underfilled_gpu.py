@@ -20,7 +20,7 @@ from perfwatch.triage.cards.residency import BUSY
 from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import GpuActivity
 
 CAUSE = Cause("underfilled_gpu", "slow", "user_code", (GpuActivity,))

@@ -33,13 +33,13 @@ from perfwatch.triage.moving.working import AT_ONCE, busy_with, goes_on, started
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, holder_wakes, temporal
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.waits import outside
 from perfwatch.triage.waits.bringing import may_bring, others_may_hold_it, takes_what_comes
 from perfwatch.triage.waits.node import End, Node, culprit, node_of
 from perfwatch.triage.waits.polling import texts_near
 from perfwatch.triage.waits.threads import other_threads, sharers
 from perfwatch.triage.words.frames import show
+from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import Stack, Thread
 
 CAUSE = Cause("waiting_for_file", "hung", "user_code", (Thread, Stack))

@@ -17,7 +17,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, who
 from perfwatch.triage.patience import DECISIVE_SECONDS
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Alternative, Outcome
+from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import Stack, Thread
 
 CAUSE = Cause("waiting_for_input", "hung", "user_code", (Thread, Stack))

@@ -35,7 +35,6 @@ from perfwatch.triage.patience import temporal
 from perfwatch.triage.ranks.absence import in_collective
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.going_through import LASTS, through_data
-from perfwatch.triage.verdict import Culprit, Evidence, Finding, Outcome
 from perfwatch.triage.waits.asking import asks
 from perfwatch.triage.waits.bringing import asked, asking, helper_at_work, preparing, waited_seconds, writes_go_through
 from perfwatch.triage.waits.chain import Chain
@@ -45,6 +44,7 @@ from perfwatch.triage.waits.releasing import named
 from perfwatch.triage.waits.sleeping import sleeps_until
 from perfwatch.triage.waits.told_as_waiting import waits_for
 from perfwatch.triage.words.frames import show
+from perfwatch.verdict import Culprit, Evidence, Finding, Outcome
 from perfwatch_probes.readings import Process, ProcessUsage, Thread
 
 CAUSE = Cause("waiting_on_work", "busy", "user_code", (Process, ProcessUsage, Thread))

@@ -25,7 +25,7 @@ from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.ranks.collectives import recorder_owes
 from perfwatch.triage.ranks.together import together
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.verdict import Abstention, Alternative, Link, Missing, Outcome
+from perfwatch.verdict import Abstention, Alternative, Link, Missing, Outcome
 from perfwatch_probes.readings import Communicator, Network, Process, Stack, Thread
 
 CAUSE = Cause("wedged_collective", "hung", "fabric", (Process, Thread, Stack, Network))

@@ -25,8 +25,8 @@ from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.profile import in_own_sampler
 from perfwatch.triage.slowness import WINDOW_SECONDS, certainty, slow, working
-from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.words.frames import any_tag, show, tags
+from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import Process, ProcessEnded, Stack
 
 CAUSE = Cause("worker_respawn", "slow", "data", (Process, Stack))

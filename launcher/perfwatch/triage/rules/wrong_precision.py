@@ -26,9 +26,9 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.traced import trace_of
 from perfwatch.triage.slowness import NOTED
-from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.words.code import line_of, names
 from perfwatch.triage.words.frames import any_tag, tags, user_frames
+from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import GpuActivity, Stack
 
 CAUSE = Cause("wrong_precision", "slow", "user_code", (GpuActivity,))

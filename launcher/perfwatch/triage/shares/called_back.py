@@ -18,9 +18,9 @@ from perfwatch.triage.shares.native import interpreter_share
 from perfwatch.triage.shares.own_work import in_comprehension
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.slowness import LOST_SHARE, NOTED, WINDOW_SECONDS, certainty, slow, working
-from perfwatch.triage.verdict import Alternative, Finding
 from perfwatch.triage.words.code import is_plain, line_of
 from perfwatch.triage.words.frames import inner_tags, is_standard, is_user, of_torch, short_name, show
+from perfwatch.verdict import Alternative, Finding
 from perfwatch_probes.readings import Frame, Stack
 
 Callers = tuple[tuple[str, frozenset[str] | None, str | None], ...]

@@ -10,8 +10,8 @@ from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.data_makers import producers, works
 from perfwatch.triage.shares.profile import Profile, lasting
 from perfwatch.triage.shares.rollouts import in_environment
-from perfwatch.triage.verdict import Culprit, Finding
 from perfwatch.triage.words.frames import any_tag, inner_tags, show
+from perfwatch.verdict import Culprit, Finding
 from perfwatch_probes.readings import Stack
 
 PLAIN = 0.78  # confidence: training without gradients (an evolution strategy) looks the same

@@ -16,8 +16,8 @@ from perfwatch.triage.shares.debugging import (
 )
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.slowness import LOST_SHARE, NOTED, noted
-from perfwatch.triage.verdict import Evidence
 from perfwatch.triage.words.frames import show
+from perfwatch.verdict import Evidence
 from perfwatch_probes.readings import Frame, ProcessUsage
 
 STACKS_SHARE = 0.08  # of samples in the formatting of stacks: a healthy loop formats none

@@ -14,9 +14,9 @@ from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.own_work import fetches, prepares
 from perfwatch.triage.shares.profile import Profile
-from perfwatch.triage.verdict import Alternative, Culprit, Finding
 from perfwatch.triage.words.code import line_of, names
 from perfwatch.triage.words.frames import any_tag, inside, is_user, own_frames, show, tags_of
+from perfwatch.verdict import Alternative, Culprit, Finding
 from perfwatch_probes.readings import Frame, SourceLine, Stack
 
 WINDOW_SECONDS = 20.0

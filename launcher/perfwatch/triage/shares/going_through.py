@@ -14,11 +14,11 @@ from perfwatch.triage.moving.working import Work, data_of
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, at_training
-from perfwatch.triage.verdict import Finding
 from perfwatch.triage.waits.batches import through_a_queue, without_a_batch
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import culprit
 from perfwatch.triage.words.frames import show
+from perfwatch.verdict import Finding
 
 # Of the patience: until then a lock whose owner works may be handed over, again and again, and a rank may come to a collective.
 # No pause as long as the longest that the run has recovered from lasts so long: the patience is three times that.

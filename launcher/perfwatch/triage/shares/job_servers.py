@@ -12,9 +12,9 @@ from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.data_makers import WINDOW_SECONDS
 from perfwatch.triage.shares.profile import lasting
 from perfwatch.triage.shares.starving import Starving
-from perfwatch.triage.verdict import Alternative, Finding
 from perfwatch.triage.waits.node import Node, culprit, node_of
 from perfwatch.triage.words.frames import show
+from perfwatch.verdict import Alternative, Finding
 from perfwatch_probes.readings import Descriptor
 
 COMPUTING_SHARE = 0.5  # of a core: below it the server waits itself

@@ -12,9 +12,9 @@ from perfwatch.triage.history import History
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.slowness import slow
-from perfwatch.triage.verdict import Alternative, Finding
 from perfwatch.triage.words.code import line_of
 from perfwatch.triage.words.frames import show, tags, user_frame
+from perfwatch.verdict import Alternative, Finding
 from perfwatch_probes.readings import Frame, ProcessUsage, Stack
 
 WINDOW_SECONDS = 30.0

@@ -16,9 +16,9 @@ from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.rollouts import in_environment
 from perfwatch.triage.shares.updating import clears, since_gradients, steps_an_optimizer, trains
 from perfwatch.triage.slowness import WINDOW_SECONDS, slow
-from perfwatch.triage.verdict import Alternative, Finding
 from perfwatch.triage.words.code import line_of, names
 from perfwatch.triage.words.frames import is_user, own_frames, show, tags, tags_of
+from perfwatch.verdict import Alternative, Finding
 from perfwatch_probes.readings import FLAG, Frame, SourceLine, Stack
 
 LEFT_EARLY = 0.7  # a flag that nobody sees may let a loop that trains evaluate

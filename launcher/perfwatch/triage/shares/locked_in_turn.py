@@ -6,8 +6,8 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.starving import Starving, starving
 from perfwatch.triage.slowness import WINDOW_SECONDS
-from perfwatch.triage.verdict import Alternative, Finding
 from perfwatch.triage.words.frames import any_tag, inner_tags, show
+from perfwatch.verdict import Alternative, Finding
 from perfwatch_probes.readings import Descriptor, Stack
 
 FEW_SIGHTINGS = 4  # of workers that find it locked by another one

@@ -10,8 +10,8 @@ from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.leaving_early import WHAT_NEXT
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.slowness import WINDOW_SECONDS, slow
-from perfwatch.triage.verdict import Alternative, Finding
 from perfwatch.triage.words.frames import is_user, show, steps_torch, tags
+from perfwatch.verdict import Alternative, Finding
 from perfwatch_probes.readings import Frame, Stack
 
 FEW_SAMPLES = 40  # of forward passes, one after the other

@@ -10,8 +10,8 @@ from perfwatch.triage.shares.own_work import awaits_a_program, own_work, rests
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.saving import in_save
 from perfwatch.triage.slowness import WINDOW_SECONDS
-from perfwatch.triage.verdict import Evidence
 from perfwatch.triage.words.frames import tags
+from perfwatch.verdict import Evidence
 from perfwatch_probes.readings import Stack
 
 RECEIVES = frozenset({"mp_queue_get", "mp_receive"})

@@ -7,8 +7,8 @@ from perfwatch.triage.moving.unleft import unleft
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.slowness import NOTED
-from perfwatch.triage.verdict import Finding
 from perfwatch.triage.words.code import line_of, names
+from perfwatch.verdict import Finding
 from perfwatch_probes.readings import Frame
 
 LONG = 10.0  # times the patience, or thirty times the longest step: until then it may well be over soon

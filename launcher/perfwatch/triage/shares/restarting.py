@@ -2,7 +2,7 @@
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.roles.restarts import restarts
-from perfwatch.triage.verdict import Alternative, Culprit, Finding
+from perfwatch.verdict import Alternative, Culprit, Finding
 
 RESTARTS = 2  # generations of one rank
 LOOP, ONCE = 0.92, 0.55  # more than one restart; a single one may have been the last: a suspicion

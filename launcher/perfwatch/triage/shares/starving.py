@@ -18,9 +18,9 @@ from perfwatch.triage.shares.gathering import gathers
 from perfwatch.triage.shares.passes import made_steps
 from perfwatch.triage.shares.profile import Profile, lasting
 from perfwatch.triage.slowness import asleep_share
-from perfwatch.triage.verdict import Alternative, Culprit, Evidence, Finding
 from perfwatch.triage.words.code import line_of, names
 from perfwatch.triage.words.frames import any_tag, inside, show, tags, user_frame, user_frames
+from perfwatch.verdict import Alternative, Culprit, Evidence, Finding
 from perfwatch_probes import readings as r
 
 WAITING_SHARE = 0.2  # of the training thread's time; healthy loops with prefetch stay below 0.05

@@ -20,9 +20,9 @@ from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.starving import awaits_data
 from perfwatch.triage.shares.updating import steps_an_optimizer
 from perfwatch.triage.slowness import slow
-from perfwatch.triage.verdict import Alternative, Evidence, Finding
 from perfwatch.triage.words.code import line_of
 from perfwatch.triage.words.frames import any_tag, inside, show, tags, user_frames
+from perfwatch.verdict import Alternative, Evidence, Finding
 from perfwatch_probes import readings as r
 
 UPDATES = ("backward", "optimizer", "scaler")

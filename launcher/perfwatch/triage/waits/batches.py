@@ -11,13 +11,13 @@ from perfwatch.triage.moving.working import goes_on, is_shared
 from perfwatch.triage.patience import outlasts
 from perfwatch.triage.shares.profile import profile
 from perfwatch.triage.shares.thrown_away import discarded
-from perfwatch.triage.verdict import Evidence
 from perfwatch.triage.waits.asked_for import ROOM, awaited
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.forked import forked_with_a_lock
 from perfwatch.triage.waits.heartbeats import waits_forever
 from perfwatch.triage.waits.polling import only_asks
 from perfwatch.triage.words.frames import show
+from perfwatch.verdict import Evidence
 from perfwatch_probes.readings import Thread
 
 MOST_NAMED = 4  # workers

@@ -16,13 +16,13 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, who
 from perfwatch.triage.moving.motion import python_threads
 from perfwatch.triage.patience import STRUCTURAL_SECONDS
-from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.waits.chain import Chain, link
 from perfwatch.triage.waits.devices import in_sync
 from perfwatch.triage.waits.heartbeats import waits_forever
 from perfwatch.triage.waits.node import Node, culprit, node_of
 from perfwatch.triage.words.code import line_of
 from perfwatch.triage.words.frames import is_user, show
+from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes import readings as r
 
 CAUSE = "deadlocked_locks"

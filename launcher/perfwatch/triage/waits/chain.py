@@ -9,7 +9,6 @@ from functools import cached_property
 
 from perfwatch.triage.history import History
 from perfwatch.triage.roles.job import Job
-from perfwatch.triage.verdict import Culprit, Link
 from perfwatch.triage.waits import threads
 from perfwatch.triage.waits.actors import REMOTE
 from perfwatch.triage.waits.edges import step
@@ -18,6 +17,7 @@ from perfwatch.triage.waits.lock_owners import takes_again
 from perfwatch.triage.waits.node import End, Node, culprit, node_of, silence
 from perfwatch.triage.waits.workers import gone
 from perfwatch.triage.words.frames import show
+from perfwatch.verdict import Culprit, Link
 
 TOGETHER_SECONDS = 0.1  # when each last ran is read to a few milliseconds; those that stop at one event are as close
 MAX_DEPTH = 12  # longer chains exist only in loops

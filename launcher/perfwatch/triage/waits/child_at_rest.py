@@ -10,9 +10,9 @@ from perfwatch.triage.history import Seen
 from perfwatch.triage.moving.working import busy_with
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.verdict import Evidence
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import silence
+from perfwatch.verdict import Evidence
 from perfwatch_probes.readings import Process, ProcessUsage
 
 WATCHED_SECONDS = 10.0

@@ -11,11 +11,11 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, who
 from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
-from perfwatch.triage.verdict import Alternative, Finding
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import NATIVE_WAIT, culprit, node_of, silence
 from perfwatch.triage.waits.threads import OTHERS_MOVE
 from perfwatch.triage.waits.undrained import Undrained, blocked_writing, takes, undrained
+from perfwatch.verdict import Alternative, Finding
 
 ELSEWHERE = ("dead", "stopped", "traced", "cycle")  # ends that say themselves why nobody reads
 GUESSED = 0.7  # the reader may go on: other threads of it move, or what it waits for could not be seen

@@ -3,9 +3,9 @@
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, who
 from perfwatch.triage.patience import STRUCTURAL_SECONDS
-from perfwatch.triage.verdict import Alternative, Finding
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.edges import STREAMS
+from perfwatch.verdict import Alternative, Finding
 
 HELD = "Ctrl-S was typed there, or whoever shows it (tmux, screen, ssh) has stopped"
 

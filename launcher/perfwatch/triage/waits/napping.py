@@ -7,11 +7,11 @@ from perfwatch.triage.moving.motion import BURSTS, bursts, moves
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.profile import TRAINING_TAGS
-from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.polling import only_asks
 from perfwatch.triage.words.backing_off import retries
 from perfwatch.triage.words.frames import any_tag, show
+from perfwatch.verdict import Alternative, Outcome
 
 NAPPING_SECONDS = 15.0  # at one line, before it is even suspected
 OTHER_WORK = ("compile", "import", "save", "load", "rendezvous", "exit", "debugger")

@@ -10,12 +10,12 @@ from perfwatch.triage.hang import hung, who
 from perfwatch.triage.independence import ONE_SOURCE
 from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.patience import temporal
-from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.waits.actors import ITS_NEXT_CALL
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.dismissal import ANSWER
 from perfwatch.triage.waits.native_waits import called_from, in_kernel
 from perfwatch.triage.waits.node import End
+from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import Descriptor
 
 CAUSE = "deadlocked_locks"

@@ -6,9 +6,9 @@ from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import Motion, dominant, motion
 from perfwatch.triage.present import is_past
 from perfwatch.triage.roles.job import Job
-from perfwatch.triage.verdict import Culprit
 from perfwatch.triage.words.code import looking
 from perfwatch.triage.words.frames import inner_tags, show, tags, user_frame
+from perfwatch.verdict import Culprit
 from perfwatch_probes import readings as r
 
 WOKEN_ONCE = ("futex", "read", "write", "recv", "send", "child")

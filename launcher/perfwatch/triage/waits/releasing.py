@@ -6,7 +6,6 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.hang import silent_seconds
 from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.patience import due_seconds
-from perfwatch.triage.verdict import Evidence
 from perfwatch.triage.waits.asked_for import A_LOCK, A_TASK, MAY, awaited
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.heartbeats import MEANT_SECONDS, has_timeout, may_act
@@ -17,6 +16,7 @@ from perfwatch.triage.waits.threads import LONG_SLEEP_SECONDS, OUTSIDE_HELD, nea
 from perfwatch.triage.waits.workers import idle
 from perfwatch.triage.words.code import line_of, lock_taken
 from perfwatch.triage.words.frames import any_tag, is_user, show
+from perfwatch.verdict import Evidence
 from perfwatch_probes.readings import Frame, Thread
 
 ROUNDS = 3  # a thread that has rested and come back so often meanwhile does not release it the next time either

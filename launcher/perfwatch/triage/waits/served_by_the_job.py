@@ -6,12 +6,12 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, who
 from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal
-from perfwatch.triage.verdict import Alternative, Outcome
 from perfwatch.triage.waits.answering import serving
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import End, Node, culprit
 from perfwatch.triage.waits.releasing import named, partners, turn_of
 from perfwatch.triage.words.frames import show
+from perfwatch.verdict import Alternative, Outcome
 
 # Times the patience, and confidence: who is asked is at work, perhaps for others; or it is a device.
 PATIENT, GUESSED = 5.0, 0.7

@@ -7,12 +7,12 @@ from perfwatch.triage.hang import who
 from perfwatch.triage.patience import holder_wakes, wakes_soon
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.going_through import LASTS
-from perfwatch.triage.verdict import Culprit, Finding
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import culprit
 from perfwatch.triage.waits.outside import holders
 from perfwatch.triage.waits.polling import only_asks
 from perfwatch.triage.words.backing_off import next_try_seconds
+from perfwatch.verdict import Culprit, Finding
 
 LEAST_SECONDS = 10.0  # of the sleep that are over, or to come: shorter ones belong to a step
 KNOWN = 0.65  # when it ends is known; whether training goes on then is not

@@ -1,0 +1,223 @@
+"""Attach to a job: find it, record it, watch it until the verdict is clear (or for as long as the user stays)."""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from perfwatch import __version__
+from perfwatch.captures.capture import Outcome, Request
+from perfwatch.captures.scene import scene_of
+from perfwatch.captures.telling import headline
+from perfwatch.errors import CaptureFailed
+from perfwatch.exporters.exporters import Open, Outlet, Outlets
+from perfwatch.jobs.discovery import refuse_several
+from perfwatch.jobs.other_trees import Relatives, relatives
+from perfwatch.jobs.target import find_job
+from perfwatch.processes.control import find_place
+from perfwatch.processes.linux import volunteer_for_the_oom_killer
+from perfwatch.processes.stop_signals import Leaving
+from perfwatch.recording.recording import BUDGET_BYTES
+from perfwatch.recording.session import Session, this_machine
+from perfwatch.verdict import Verdict
+from perfwatch.watching.capturing import Capturing
+from perfwatch.watching.failures import Failures
+from perfwatch.watching.news import News
+from perfwatch.watching.opening import open_recorder
+from perfwatch.watching.watch import Watch
+from perfwatch.watching.when_to_stop import UNCLEAR_SECONDS, OneShot, countdown, say, unjudged
+from perfwatch_probes import readings as r
+from perfwatch_probes.deadline import KillableChild
+from perfwatch_probes.filesystem import Filesystem
+from perfwatch_probes.guest import Guests
+
+AFTER_FAILURE_SECONDS = 1.0
+LOOK_SECONDS = 3.0  # before a capture: is it safe to make one?
+CAPTURE_TURN_SECONDS = 0.1
+
+
+class Attached:
+    """A look at one running job.
+
+    Args:
+        pid: any process of the job.
+        leaving: tells when the user wants to go.
+        session: where to keep the recording; the first local disk by default.
+        patience_seconds: for temporal ends.
+        model: what the user says of the model, as conditions of the session.
+        mode: how the session calls itself: attach, or daemon.
+        budget_bytes: what the recording may take.
+        outlets: opens what else is told to other programs while we stay; nothing by default.
+        watch: makes the watch, of what ``Watch`` takes.
+
+    Attributes:
+        folder: where the recording lies; None when no disk takes it.
+        roots: the pids at the top of the job's trees.
+    """
+
+    def __init__(
+        self,
+        pid: int,
+        leaving: Leaving,
+        *,
+        session: str | None = None,
+        patience_seconds: float = 60.0,
+        model: Mapping[str, float] | None = None,
+        outlets: Open | None = None,
+        mode: str = "attach",
+        budget_bytes: int = BUDGET_BYTES,
+        watch: Callable[..., Watch] = Watch,
+    ) -> None:
+        volunteer_for_the_oom_killer()
+        self._leaving = leaving
+        filesystem, child, self._guests = Filesystem(), KillableChild(), Guests()
+        try:
+            self._guests.meet(pid)
+            place = find_place(pid, guests=self._guests)
+            self._place = place.folder if place is not None else None
+            started = place.roots if place is not None else ()
+            asked = next((root.pid for root in started if root.launcher == pid), pid)
+            target = find_job(filesystem, asked, child)
+            refuse_several(filesystem, child, target)
+            # One launcher per rank: each rank is a tree of its own. Under ``perfwatch run`` they share a place; otherwise
+            # their environment tells; of those that it says nothing of, who talks to whom.
+            others = [root.pid for root in started if len(started) > 1]
+            related = Relatives()
+            numbered = target.root.rank is not None
+            if not others and (not numbered or (target.asked.world_size or 1) > 1):
+                related = relatives(filesystem, child, target)
+            tops = list(dict.fromkeys([target.root.pid, *others, *related.tops]))
+            described = Session(
+                version=__version__,
+                created=time.time(),
+                mode=mode,
+                machine=this_machine(),
+                command=target.program.command,
+                root_pids=tuple(tops),
+                conditions={
+                    "patience_seconds": patience_seconds,
+                    "world_size": target.asked.world_size,
+                    **(model or {}),
+                },
+            )
+            explicit = Path(session) if session else None
+            self._recorder, self.folder, why = open_recorder(explicit, described, child, budget_bytes)
+            self._loss = f"nothing was recorded: {why}"
+        finally:
+            child.close()
+        self._news: Callable[[News], None] = lambda _: None
+        self._failures, self._failure = Failures(), ""
+        self._outlets: Outlet = (outlets or Outlets)(described, self.folder, self._recorder)
+        self._watch = watch(
+            tops,
+            described,
+            recorder=self._outlets.sink,
+            agent_folder=self._place,
+            eager=True,
+            on_news=lambda news: self._news(news),
+        )
+        self._watch.look.expect(target.root)
+        self._watch.take(related.unseen)
+        self.roots = tuple(tops)
+
+    def decide(self, stream: IO[str]) -> Verdict:
+        """Look until the verdict is clear; who leaves gets what is known. ``stream`` shows what is suspected meanwhile."""
+        shot = OneShot()
+        judged = None
+        if stream.isatty():
+            say(stream, f"looking: 2 to {UNCLEAR_SECONDS:.0f} s; longer only where time may heal what is suspected")
+        while True:
+            pause = self._tick(stream)
+            verdict = self._watch.last
+            if verdict is not None and verdict is not judged:
+                judged = verdict
+                if shot.done(verdict, self._watch.at):
+                    return self._final(verdict)  # at once: after a hang was told the next round is seconds away
+                countdown(shot, verdict, self._watch.at, stream)
+            elif self._failure and self._watch.at - self._watch.judged_at >= UNCLEAR_SECONDS:
+                return self._final(unjudged(self._failure, time.time()))
+            if self._leaving.wait(pause, *self._watch.sooner()):
+                return self._final(self._known(stream))
+
+    def stay(self, stream: IO[str]) -> Verdict:
+        """Report every change on ``stream`` until the job ends or the user leaves; returns the last verdict."""
+        self._news = lambda news: self._tell(stream, news)
+        if stream.isatty():
+            say(stream, "watching: each change is told here; Ctrl-C ends it with the whole verdict")
+        while not self._leaving.wait(self._tick(stream), *self._watch.sooner()):
+            if self._watch.last is not None and self._watch.last.state == "gone":
+                self._outlets.ended(self._watch.last)
+                return self._final(self._watch.last)
+            self._outlets.tick(0 if self._recorder is None else self._recorder.lost)
+        self._outlets.ended(None)
+        return self._final(self._known(stream))
+
+    def capture(self, request: Request, stream: IO[str]) -> Outcome:
+        """Make a capture of this job; who leaves ends it. A terminal ``stream`` shows what goes on."""
+        ends = self._watch.at + LOOK_SECONDS
+        while self._watch.at < ends and not self._leaving.wait(min(self._tick(stream), 0.2)):
+            pass  # who the ranks are, and whether they move
+        scene = scene_of(self._watch.case(), self._known(stream), self._place, os.environ, self._watch.look.guests)
+        done: list[Outcome] = []
+        captures = Capturing(self.folder, lambda: scene, lambda _, outcome: done.append(outcome))
+        captures.begin(request)
+        said = ""
+        while not done:
+            if self._leaving.wait(CAPTURE_TURN_SECONDS):
+                captures.close()
+                return Outcome(
+                    kind=request.kind, error="you left before it was done", exit_code=CaptureFailed.exit_code
+                )
+            captures.serve()
+            if captures.said and captures.said != said and stream.isatty():
+                said = captures.said
+                say(stream, said)
+        self._watch.take([msgspec.convert(one, r.ANY_READING) for one in done[0].readings])
+        if self._recorder is not None:
+            facts = msgspec.to_builtins(msgspec.structs.replace(done[0], readings=()))
+            self._recorder.event(self._watch.at, "capture", headline(done[0]), facts=facts)
+        return done[0]
+
+    def close(self) -> str:
+        """End our own children and the recording; returns what was not recorded and why, empty when all was."""
+        self._watch.close()
+        self._guests.close()
+        return self._loss if self._recorder is None else self._recorder.close()
+
+    def _tick(self, stream: IO[str]) -> float:
+        """One round of looks; one that fails must not end the watch: it is told once, and recorded."""
+        try:
+            return self._watch.tick()
+        except Exception as error:
+            self._failed(error, stream)
+            return AFTER_FAILURE_SECONDS
+
+    def _known(self, stream: IO[str]) -> Verdict:
+        """The verdict from memory, which may be what fails."""
+        try:
+            return self._watch.verdict()
+        except Exception as error:
+            self._failed(error, stream)
+            return unjudged(self._failure, time.time())
+
+    def _failed(self, error: Exception, stream: IO[str]) -> None:
+        self._failure = f"{type(error).__name__}: {error}"
+        text = self._failures.new(error)
+        if text:
+            say(stream, text)
+            if self._recorder is not None:
+                self._recorder.event(self._watch.at, "note", text)
+
+    def _tell(self, stream: IO[str], news: News) -> None:
+        self._outlets.news(news)
+        state = f"{news.verdict.state}: " if news.verdict else ""
+        say(stream, f"{news.at:.1f} s {news.kind}: {state}{news.text}")
+
+    def _final(self, verdict: Verdict) -> Verdict:
+        if self._recorder is not None:
+            at = self._watch.judged_at if verdict is self._watch.last else self._watch.at
+            self._recorder.event(at, "verdict", verdict.summary, verdict)
+        return verdict

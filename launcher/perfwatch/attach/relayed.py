@@ -1,0 +1,75 @@
+"""Attach to a job that ``perfwatch run`` watches already: its watcher, which knows it from the start, is asked."""
+
+import time
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from perfwatch.processes.control import ask, find_watcher
+from perfwatch.processes.stop_signals import Leaving
+from perfwatch.recording.recording import load
+from perfwatch.triage.diagnose import diagnose
+from perfwatch.verdict import Verdict
+from perfwatch.watching.when_to_stop import OneShot, countdown
+from perfwatch_probes.deadline import KillableChild
+from perfwatch_probes.probe import Unavailable
+
+ANSWER_SECONDS = 5.0  # a round of looks takes 2 s at most
+EVERY_SECONDS = 1.0  # as often as the watcher itself judges
+COMPLETION_SECONDS = 3.0  # what a watcher whose job has ended may take to complete the recording
+LOAD_SECONDS = 10.0  # a full session of 256 MiB
+
+
+def ask_watcher(
+    pid: int, patience_seconds: float, leaving: Leaving, say: IO[str]
+) -> tuple[Verdict, Path | None] | None:
+    """The watcher's verdict once it is clear, and where its recording lies.
+
+    None when nobody watches this process, or with another patience, or the watcher does not answer: then look ourselves.
+    """
+    control = find_watcher(pid)
+    if control is None:
+        return None
+    shot, began = OneShot(), time.monotonic()
+    folder: Path | None = None
+    judged = False
+    try:
+        status = ask(control, {"command": "status"}, ANSWER_SECONDS)
+        if status.get("patience_seconds") != patience_seconds:
+            return None
+        folder = Path(status["session"]) if status.get("session") else None
+        while True:
+            answer = ask(control, {"command": "verdict", "attend": True}, ANSWER_SECONDS)
+            verdict = msgspec.convert(answer["verdict"], Verdict)
+            judged = True
+            at = time.monotonic() - began
+            if shot.done(verdict, at) or leaving.asked:
+                return verdict, folder
+            countdown(shot, verdict, at, say)
+            leaving.wait(EVERY_SECONDS)
+    except (OSError, ValueError, LookupError):  # gone, late, or of another version
+        last = _last_words(folder) if judged and folder is not None else None
+        return None if last is None else (last, folder)
+
+
+def _last_words(folder: Path) -> Verdict | None:
+    """What the recording says of a job that ended while we asked; None when it does not say that it ended."""
+    child, ends = KillableChild(), time.monotonic() + COMPLETION_SECONDS
+    try:
+        while (verdict := child.call(_outcome, folder, deadline_seconds=LOAD_SECONDS)) is None:
+            if time.monotonic() > ends:
+                return None
+            time.sleep(0.1)
+        return verdict
+    except Unavailable:
+        return None
+    finally:
+        child.close()
+
+
+def _outcome(folder: Path) -> Verdict | None:
+    """Runs in the child."""
+    recording = load(folder)
+    ended = any(event.kind == "outcome" for event in recording.events)
+    return diagnose(recording) if ended else None

@@ -1,0 +1,1 @@
+"""``perfwatch dmon``: what the GPUs do, row by row, with the ranks of the jobs on them."""

@@ -1,0 +1,336 @@
+"""The training jobs of this machine, for nobody knows the pid at three in the morning.
+
+A job is what hangs together below the topmost process that has torch loaded (or that is a launcher of such). Who is a
+rank and who a worker is told by the same rules as in a diagnosis; when each main thread last ran, by the kernel's
+memory.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+
+from perfwatch.errors import UsageError
+from perfwatch.jobs.connected_ranks import circles
+from perfwatch.jobs.target import LAUNCHERS, WORKER_NAME, Target, root_of, starter
+from perfwatch.recording.recording import Record
+from perfwatch.recording.redaction import redact_command
+from perfwatch.triage.history import History
+from perfwatch.triage.roles.forkserver import adopted
+from perfwatch.triage.roles.identity import Identity, identity_of
+from perfwatch.triage.roles.job import Job, Member, read_job
+from perfwatch.triage.roles.lineage import lineage
+from perfwatch.triage.roles.placement import program_of
+from perfwatch_probes.cpu_clock import CpuClocks
+from perfwatch_probes.deadline import Caller
+from perfwatch_probes.filesystem import Filesystem
+from perfwatch_probes.locked_files import user_of
+from perfwatch_probes.probe import Unavailable
+from perfwatch_probes.process import identify, read_stat, tree
+from perfwatch_probes.readings import Process
+from perfwatch_probes.thread import one_thread
+
+SCHEMA = "perfwatch.ps/1"
+MOST_NAMED = 8  # of the jobs below one shell
+# What processes that do not answer may cost one pass: those of one user, and those of all before the deadline becomes a short one. An
+# answer takes 1 ms.
+MOST_LOST_SECONDS, LOST_SECONDS, HASTY_SECONDS = 3.0, 2.0, 0.05
+
+T = TypeVar("T")
+
+
+class ListedProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """One process of a job. ``ran_ago_seconds`` is about its main thread; None where the kernel does not say."""
+
+    pid: int
+    role: str
+    rank: int | None
+    state: str | None = None  # R running, S sleeping, D uninterruptible, T stopped, Z zombie
+    ran_ago_seconds: float | None = None
+
+
+class ListedJob(msgspec.Struct, frozen=True, kw_only=True):
+    """One job; ``pid`` is its root, the one to attach to. ``world_size`` may count ranks on other machines."""
+
+    pid: int
+    command: tuple[str, ...]
+    uid: int | None
+    age_seconds: float | None
+    world_size: int | None
+    ranks: tuple[ListedProcess, ...]
+    workers: tuple[ListedProcess, ...]
+
+
+class Listing(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``perfwatch ps --json`` prints. ``hidden``: Python processes that we may not look into."""
+
+    schema: str = SCHEMA
+    jobs: tuple[ListedJob, ...]
+    hidden: int
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Every user process, by pid."""
+
+    processes: dict[int, Process]
+    _tops: dict[int, int] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def top(self, process: Process) -> int:
+        """The pid of the job that a process belongs to."""
+        passed, top = [], process.pid
+        for one in lineage(process, self._parent):
+            passed.append(one.pid)
+            top = self._tops.get(one.pid, one.pid)
+            if one.pid in self._tops:
+                break
+        self._tops.update(dict.fromkeys(passed, top))
+        return top
+
+    def _parent(self, process: Process) -> Process | None:
+        """The parent, where it is of the same job."""
+        above = self.processes.get(process.parent_pid)
+        return above if above and (above.name in LAUNCHERS or (above.python and above.torch_loaded)) else None
+
+    def below(self, top: int, tops: Collection[int]) -> list[Process]:
+        """A process and its descendants, but for those that are the top of another job (a sweep that starts trainings)."""
+        found = {top}
+        for pid in sorted(self.processes, key=lambda pid: self.processes[pid].start_ticks):  # parents start first
+            if self.processes[pid].parent_pid in found and pid not in tops:
+                found.add(pid)
+        return [self.processes[pid] for pid in sorted(found)]
+
+
+class Patience:
+    """How long one pass over the machine waits for processes that do not answer.
+
+    A deadline for each of them would let any user hold up what is asked about another's job, for as long as there are processes.
+
+    Args:
+        child: where the reads are made.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, child: Caller, clock: Callable[[], float] = time.monotonic) -> None:
+        self._child, self._clock = child, clock
+        self._lost: dict[int, float] = {}
+
+    def with_user_of(self, pid: int) -> Caller:
+        """Makes the reads of a process: what its user's processes have lost is lost for this one too."""
+        return _Patient(self, user_of(pid))
+
+    def call(self, uid: int, function: Callable[..., T], arguments: tuple[object, ...], deadline_seconds: float) -> T:
+        """The function's result. Raises Unavailable, at once where the user's time is used up."""
+        lost = self._lost.get(uid, 0.0)
+        if lost >= MOST_LOST_SECONDS:
+            raise Unavailable(f"processes of uid {uid} do not answer")
+        if sum(self._lost.values()) >= LOST_SECONDS:
+            deadline_seconds = min(deadline_seconds, HASTY_SECONDS)
+        began = self._clock()
+        try:
+            return self._child.call(function, *arguments, deadline_seconds=deadline_seconds)
+        except Unavailable:
+            self._lost[uid] = lost + self._clock() - began
+            raise
+
+
+@dataclass(frozen=True)
+class _Patient:
+    patience: Patience
+    uid: int
+
+    def call(self, function: Callable[..., T], *arguments: object, deadline_seconds: float) -> T:
+        return self.patience.call(self.uid, function, arguments, deadline_seconds)
+
+
+@dataclass(frozen=True)
+class FoundJob:
+    """A job of this machine: the process(es) at its top, oldest first, and who is who below them.
+
+    More than one top: ranks that were started one by one (by hand, by a launcher of another machine).
+    """
+
+    tops: tuple[Process, ...]
+    job: Job
+
+    @property
+    def identity(self) -> Identity:
+        """What tells it from other jobs, here and on other machines."""
+        return identity_of(self.job)
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The command line of its top, or of its first rank where the top is mpirun or a shell."""
+        top = self.tops[0]
+        return top.command if top.python or not self.job.ranks else self.job.ranks[0].process.command
+
+    def among(self, hidden: Iterable[Process]) -> tuple[Process, ...]:
+        """Those of the processes that we may not look into that run this job's program: they may be ranks of it."""
+        programs = {program_of(rank.process.command) for rank in self.job.ranks}
+        return tuple(process for process in hidden if program_of(process.command) in programs)
+
+
+def find_jobs(filesystem: Filesystem, child: Caller) -> tuple[list[FoundJob], list[Process]]:
+    """Every job of this machine, oldest first, and the Python processes that we may not look into."""
+    machine = Machine(_user_processes(filesystem, child))
+    tops = {machine.top(process) for process in machine.processes.values() if process.python and process.torch_loaded}
+    found: list[FoundJob] = []
+    for top in sorted(tops, key=lambda pid: machine.processes[pid].start_ticks):
+        one = FoundJob((machine.processes[top],), _job(machine, [top], tops))
+        same = next((index for index, other in enumerate(found) if _same(other, one)), None)
+        if same is None:
+            found.append(one)
+        else:
+            found[same] = _together(machine, tops, (found[same], one))
+    # A zombie has no memory map either, but no command line any more.
+    hidden = [one for one in machine.processes.values() if one.python and one.torch_loaded is None and one.command]
+    return _joined(filesystem, child, machine, tops, found), hidden
+
+
+def _together(machine: Machine, tops: Collection[int], jobs: Sequence[FoundJob]) -> FoundJob:
+    processes = tuple(process for one in jobs for process in one.tops)
+    return FoundJob(processes, _job(machine, [process.pid for process in processes], tops))
+
+
+def _joined(
+    filesystem: Filesystem, child: Caller, machine: Machine, tops: Collection[int], found: list[FoundJob]
+) -> list[FoundJob]:
+    """With those as one job that nothing numbers, that one process has started to meet at one master, if any, and that talk together.
+
+    Ranks run one program: a training and the server that it asks are two jobs.
+    """
+    unnumbered: dict[tuple[int | None, int, str, tuple[str, ...]], list[FoundJob]] = {}
+    for one in found:
+        top, program = one.tops[0], program_of(one.tops[0].command)
+        if program is not None and any(rank.rank is None for rank in one.job.ranks):
+            unnumbered.setdefault((top.uid, top.parent_pid, program, one.identity.key), []).append(one)
+    for siblings in unnumbered.values():
+        by_pid = {one.tops[0].pid: one for one in siblings}
+        for circle in circles(filesystem, child, list(by_pid)) if len(siblings) > 1 else ():
+            first, *others = (by_pid[pid] for pid in circle)
+            if others:
+                found[found.index(first)] = _together(machine, tops, (first, *others))
+                found = [one for one in found if one not in others]
+    return found
+
+
+def doubles(filesystem: Filesystem, one: FoundJob, other: FoundJob) -> list[tuple[int, int, int]]:
+    """Ranks that two trees both have, with the pid in each, where one user started both to meet at one master.
+
+    Two containers may have a master of one name each: only in one network it is the same.
+    """
+    if not (one.identity.told and one.identity.joins(other.identity) and one.tops[0].uid == other.tops[0].uid):
+        return []
+    network = _network(filesystem, one.tops[0])
+    if network is None or network != _network(filesystem, other.tops[0]):
+        return []
+    there = {rank.rank: rank.pid for rank in other.job.ranks if rank.rank is not None}
+    return [(rank.rank, rank.pid, there[rank.rank]) for rank in one.job.ranks if rank.rank in there]
+
+
+def _network(filesystem: Filesystem, process: Process) -> str | None:
+    try:
+        return filesystem.readlink(f"{filesystem.proc}/{process.pid}/ns/net")
+    except Unavailable:
+        return None
+
+
+def refuse_several(filesystem: Filesystem, child: Caller, target: Target) -> None:
+    """Raise UsageError where the process that was named is of no job itself, and several are below it.
+
+    A shell, a batch script, tmux, the first process of a container: as ranks of one job they would be judged wrongly. What
+    hangs together by its parents is one: a launcher and its ranks, the actors of Ray, what multiprocessing has started.
+    """
+    if target.root.torch_loaded:
+        return
+    try:
+        members = set(tree(filesystem, target.root.pid))
+    except Unavailable:
+        return
+    heads: dict[int, Process] = {}
+    below: list[FoundJob] = []
+    for one in find_jobs(filesystem, child)[0]:
+        top = one.tops[0]
+        orphan = top.name.startswith(WORKER_NAME)  # its rank has ended, and it ends in seconds
+        inside = not orphan and any(process.pid in members for process in one.tops)
+        if inside and not any(doubles(filesystem, other, one) for other in below):
+            below.append(one)
+            head = starter(filesystem, root_of(filesystem, top, child), child)
+            heads[head.pid] = head
+    if len(heads) < 2 or target.root.pid in heads:
+        return
+    commands = [f"perfwatch attach {head.pid}    # {' '.join(head.command)}" for head in heads.values()]
+    more = [f"and {len(heads) - MOST_NAMED} more: perfwatch ps lists them"] if len(heads) > MOST_NAMED else []
+    raise UsageError(
+        f"{len(heads)} jobs are below process {target.asked.pid} ({target.asked.name}): say which",
+        "\n".join(commands[:MOST_NAMED] + more),
+    )
+
+
+def _job(machine: Machine, own: list[int], tops: Collection[int]) -> Job:
+    processes = [process for top in own for process in machine.below(top, tops)]
+    return read_job(History((Record(0.0, 0.0, process) for process in processes), 0.0))
+
+
+def _same(one: FoundJob, other: FoundJob) -> bool:
+    """Whether two trees are one job: one user, one master (or run, or step of a scheduler), and no rank twice."""
+    ranks = [{rank.rank for rank in found.job.ranks} for found in (one, other)]
+    told = one.identity.told and one.identity.joins(other.identity)
+    return told and one.tops[0].uid == other.tops[0].uid and None not in ranks[0] | ranks[1] and not ranks[0] & ranks[1]
+
+
+def list_jobs(filesystem: Filesystem, child: Caller, clocks: CpuClocks | None = None) -> Listing:
+    """Every job of this machine, oldest first.
+
+    Args:
+        filesystem: where /proc is.
+        child: where reads that may block are made.
+        clocks: makes ``ran_ago_seconds`` known.
+    """
+    found, hidden = find_jobs(filesystem, child)
+    jobs = tuple(
+        ListedJob(
+            pid=one.tops[0].pid,
+            command=one.command,
+            uid=one.tops[0].uid,
+            age_seconds=one.tops[0].age_seconds,
+            world_size=one.job.world_size,
+            ranks=tuple(_listed(filesystem, member, child, clocks) for member in one.job.ranks),
+            workers=tuple(_listed(filesystem, member, child, clocks) for member in _workers(one.job)),
+        )
+        for one in found
+    )
+    return Listing(jobs=jobs, hidden=len(hidden))
+
+
+def _workers(job: Job) -> list[Member]:
+    return [member for member in job.members.values() if member.role in ("worker", "pool_worker")]
+
+
+def _user_processes(filesystem: Filesystem, child: Caller) -> dict[int, Process]:
+    """Everything but kernel threads, which have no command line, no memory map and no part in any job."""
+    found = {}
+    kernel_parent = 0
+    patience = Patience(child)
+    for pid in filesystem.processes():
+        try:
+            stat = read_stat(filesystem, pid)
+            if pid == 2 and stat.name == "kthreadd":
+                kernel_parent = pid
+            if not kernel_parent or kernel_parent not in (pid, stat.parent_pid):
+                found[pid] = identify(filesystem, pid, patience.with_user_of(pid), redact_command)
+        except Unavailable:
+            continue
+    return adopted(found)
+
+
+def _listed(filesystem: Filesystem, member: Member, child: Caller, clocks: CpuClocks | None) -> ListedProcess:
+    try:
+        thread = one_thread(filesystem, member.pid, member.pid, child, clocks)
+    except Unavailable:
+        return ListedProcess(pid=member.pid, role=member.role, rank=member.rank)
+    return ListedProcess(
+        pid=member.pid, role=member.role, rank=member.rank, state=thread.state, ran_ago_seconds=thread.ran_ago_seconds
+    )

@@ -1,0 +1,66 @@
+"""What else belongs to the job that somebody looks at: its other trees, and ranks that cannot be watched together with it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from perfwatch.jobs.discovery import FoundJob, doubles, find_jobs
+from perfwatch.jobs.target import Target
+from perfwatch_probes.deadline import Caller
+from perfwatch_probes.filesystem import Filesystem
+from perfwatch_probes.probe import Unavailable
+from perfwatch_probes.process import tree
+from perfwatch_probes.readings import ProbeCall, Process
+
+RANKS = "ranks"  # how this witness is called in a verdict
+MOST_NAMED = 8
+
+
+@dataclass(frozen=True)
+class Relatives:
+    """``tops``: of the job's other trees. ``unseen``: why ranks of it are not seen, or not told apart; nothing where all are."""
+
+    tops: tuple[int, ...] = ()
+    unseen: tuple[ProbeCall, ...] = ()
+
+
+def relatives(filesystem: Filesystem, child: Caller, target: Target) -> Relatives:
+    """Of the job at whose top a process stands, or that is below it."""
+    found, hidden = find_jobs(filesystem, child)
+    try:
+        members = set(tree(filesystem, target.root.pid))
+    except Unavailable:
+        members = {target.root.pid}
+    own = next((one for one in found if members.intersection(top.pid for top in one.tops)), None)
+    if own is None:
+        return Relatives()
+    tops = tuple(top.pid for top in own.tops)
+    twice = [two for other in found if other is not own for two in doubles(filesystem, own, other)]
+    unseen = [*_twice(own, twice), *_hidden(own, own.among(hidden), target.asked.pid)]
+    return Relatives(tuple(pid for pid in tops if pid not in members), tuple(unseen))
+
+
+def _twice(own: FoundJob, twice: list[tuple[int, int, int]]) -> Iterable[ProbeCall]:
+    if twice:
+        named = "; ".join(f"rank {rank}: pid {here} and {there}" for rank, here, there in twice[:MOST_NAMED])
+        reason = f"ranks are there twice that look for each other at {own.identity.master}: {named}"
+        yield _call(reason, "start each process with a RANK of its own")
+
+
+def _hidden(own: FoundJob, hidden: tuple[Process, ...], pid: int) -> Iterable[ProbeCall]:
+    """Only where ranks are missing: who runs the same program may as well be another training."""
+    if hidden and not own.job.covered:
+        pids = ", ".join(str(one.pid) for one in hidden[:MOST_NAMED])
+        users = ", ".join(sorted({str(one.uid) for one in hidden}))
+        reason = f"{len(hidden)} processes that run the job's program may not be looked into: pid {pids} of uid {users}"
+        yield _call(reason, f"sudo $(command -v perfwatch) attach {pid}")
+
+
+def _call(reason: str, advice: str) -> ProbeCall:
+    return ProbeCall(
+        probe=RANKS,
+        entity=reason.split(" ", 1)[0],
+        duration_seconds=0.0,
+        outcome="unavailable",
+        reason=reason,
+        advice=advice,
+    )

@@ -1,0 +1,297 @@
+"""The local socket on which other commands reach a running watcher: one JSON object on a line, one on a line back.
+
+``{"command": "status"}`` says who watches what and where the session lies; ``{"command": "verdict"}`` judges now
+(``"attend": true``: and looks closely from now on); ``{"command": "trigger", "what": "verdict" | "timeline" |
+"kernels"}`` does what the signal of that meaning does; ``{"command": "capture", "request": {...}}`` begins a capture and
+gives its ``number``, with which ``captured`` asks for its ``outcome``.
+Answers hold ``"ok"``, and ``"error"`` where it is false. Only the same user and root are heard, and not for long.
+"""
+
+import json
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfwatch.processes.channel import Message
+from perfwatch.processes.place import HOMES, Root, places, rooted, roots
+from perfwatch_probes.agent_folder import AgentFolder
+from perfwatch_probes.guest import Guests, identity_of, is_ours
+from perfwatch_probes.probe import Unavailable
+from perfwatch_probes.stat import stat_fields
+
+LONGEST_REQUEST_BYTES = 64 * 1024
+LONGEST_ANSWER_BYTES = 4 * 2**20  # a verdict with all its findings is a few tens of KiB
+REQUEST_DEADLINE_SECONDS = 2.0
+MOST_CLIENTS = 64
+PLACE_SECONDS = 1.0  # for the places of one user; 64 of them with 1,024 roots each take 0.5 s
+
+Answer = Callable[[Message], Message]
+
+
+class ControlServer:
+    """Takes requests without blocking; the watcher calls ``serve`` when a descriptor of ``filenos`` is readable."""
+
+    def __init__(self, path: Path, answer: Answer, clock: Callable[[], float] = time.monotonic) -> None:
+        self._answer = answer
+        self._clock = clock
+        self._clients: dict[int, _Client] = {}
+        path.unlink(missing_ok=True)  # of a watcher that is gone: we hold its lock
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        bind_privately(self._listener, str(path))
+        self._listener.listen(MOST_CLIENTS)
+
+    def filenos(self) -> list[int]:
+        """What to wait for."""
+        return [self._listener.fileno(), *self._clients]
+
+    def serve(self) -> None:
+        """Accept, read, answer; drop who is late, too long or not allowed."""
+        self._accept()
+        now = self._clock()
+        for fileno, client in list(self._clients.items()):
+            request = client.read()
+            if request is not None:
+                client.reply(self._answered(request))
+            if request is not None or client.broken or now > client.deadline:
+                del self._clients[fileno]
+                client.close()
+
+    def close(self) -> None:
+        """Stop listening. The path stays: whoever takes over replaces it."""
+        for client in self._clients.values():
+            client.close()
+        self._clients.clear()
+        self._listener.close()
+
+    def _accept(self) -> None:
+        """Let new clients in; where there are too many, the one that has said nothing for longest goes."""
+        for _ in range(MOST_CLIENTS):
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            if _peer_uid(connection) not in (0, os.getuid()):
+                connection.close()
+                continue
+            if len(self._clients) >= MOST_CLIENTS:
+                self._clients.pop(next(iter(self._clients))).close()
+            self._clients[connection.fileno()] = _Client(connection, self._clock() + REQUEST_DEADLINE_SECONDS)
+
+    def _answered(self, line: bytes) -> Message:
+        try:
+            request = json.loads(line)
+        except (ValueError, RecursionError):
+            return {"ok": False, "error": "the request is not JSON"}
+        if not isinstance(request, dict):
+            return {"ok": False, "error": "the request is not an object"}
+        try:
+            return self._answer(request)
+        except Exception as error:  # a request that nobody thought of must not end who serves all the others
+            return {"ok": False, "error": f"internal error: {type(error).__name__}: {error}"}
+
+
+class _Client:
+    def __init__(self, connection: socket.socket, deadline: float) -> None:
+        connection.setblocking(False)
+        self._connection = connection
+        self._received = b""
+        self.deadline = deadline
+        self.broken = False
+
+    def read(self) -> bytes | None:
+        """The request, once it is complete."""
+        try:
+            data = self._connection.recv(LONGEST_REQUEST_BYTES)
+        except BlockingIOError:
+            return None
+        except OSError:
+            data = b""
+        self._received += data
+        line, end, _ = self._received.partition(b"\n")
+        if end:
+            return line
+        self.broken = not data or len(self._received) >= LONGEST_REQUEST_BYTES
+        return None
+
+    def reply(self, answer: Message) -> None:
+        """Send the answer; a client that does not read loses it."""
+        try:
+            self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LONGEST_ANSWER_BYTES)
+            self._connection.settimeout(REQUEST_DEADLINE_SECONDS)
+            self._connection.sendall(json.dumps(answer).encode() + b"\n", socket.MSG_NOSIGNAL)
+        except OSError:
+            self.broken = True
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def bind_privately(listener: socket.socket, address: str | bytes) -> None:
+    """Bind a Unix socket whose file, if it has one, is 0600 from its first moment on: a chmod could be led elsewhere by a link."""
+    before = os.umask(0o177)
+    try:
+        listener.bind(address)
+    finally:
+        os.umask(before)
+
+
+def ask(control: Path, request: Message, deadline_seconds: float) -> Message:
+    """Send one request to a watcher and return its answer.
+
+    Raises:
+        OSError: nobody listens there, or not the owner of the place, or no whole answer came in time (TimeoutError).
+    """
+    ends = time.monotonic() + deadline_seconds
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(deadline_seconds)
+        _connect(connection, control)
+        connection.sendall(json.dumps(request).encode() + b"\n", socket.MSG_NOSIGNAL)
+        received = bytearray()
+        while not received.endswith(b"\n"):
+            connection.settimeout(max(0.001, ends - time.monotonic()))
+            data = connection.recv(65536)
+            if not data or len(received) > LONGEST_ANSWER_BYTES:
+                raise OSError(f"the watcher at {control} hung up in the middle of its answer")
+            received += data
+    try:
+        answer = json.loads(received)
+    except (ValueError, RecursionError):
+        answer = None
+    if not isinstance(answer, dict):
+        raise OSError(f"the watcher at {control} gives no answer that can be read")
+    return answer
+
+
+def find_watcher(pid: int, homes: tuple[Path, ...] = HOMES, proc: Path = Path("/proc")) -> Path | None:
+    """The control socket of our own watcher whose job has this process (or is started by it), if there is one.
+
+    Another user's watcher is not asked: what it says is that user's word, and root judges for itself.
+    """
+    controls = (folder / "control" for folder, _ in _meant(pid, _own(homes), proc))
+    return next((control for control in controls if _listens(control)), None)
+
+
+def watchers(homes: tuple[Path, ...] = HOMES) -> list[Path]:
+    """The control sockets of every watcher of ours on this machine."""
+    return [folder / "control" for folder in places(homes) if _listens(folder / "control")]
+
+
+@dataclass(frozen=True)
+class ArmedJob:
+    """A job that was started armed. roots: the live processes that its launchers started."""
+
+    folder: AgentFolder
+    roots: tuple[Root, ...]
+
+
+def find_place(
+    pid: int, homes: tuple[Path, ...] = HOMES, proc: Path = Path("/proc"), guests: Guests | None = None
+) -> ArmedJob | None:
+    """Where the agent of this process' job writes, if it was started armed; its watcher may be gone.
+
+    guests: look at the place of the process' user, where that is another one.
+    """
+    try:
+        owner = guests.identity(pid) if guests is not None else None
+    except Unavailable:
+        return None
+    if owner is None or owner.uid != os.getuid() or is_ours(owner):
+        for folder, found in _meant(pid, _own(homes), proc):
+            return ArmedJob(AgentFolder(folder), tuple(found))
+    if guests is None or owner is None or is_ours(owner):
+        return None
+    try:
+        told = guests.child(owner).call(rooted, [str(home) for home in homes], deadline_seconds=PLACE_SECONDS)
+    except (Unavailable, OSError):
+        return None
+    theirs = ((Path(folder), [one for one in there if _owner(one.pid, proc) == owner.uid]) for folder, there in told)
+    for folder, found in _meant(pid, theirs, proc):
+        return ArmedJob(AgentFolder(folder, owner, guests), tuple(found))
+    return None
+
+
+def _own(homes: tuple[Path, ...]) -> Iterator[tuple[Path, list[Root]]]:
+    return ((folder, list(roots(folder))) for folder in places(homes))
+
+
+def _owner(pid: int, proc: Path) -> int | None:
+    try:
+        return os.stat(proc / str(pid)).st_uid
+    except OSError:
+        return None
+
+
+def watching(folder: Path, homes: tuple[Path, ...] = HOMES) -> Path | None:
+    """The control socket of the watcher of ours that writes this session now, if there is one."""
+    for control in watchers(homes):
+        try:
+            session = ask(control, {"command": "status"}, REQUEST_DEADLINE_SECONDS).get("session")
+        except (OSError, ValueError):
+            continue
+        if session and Path(session) == folder.absolute():
+            return control
+    return None
+
+
+def _meant(pid: int, candidates: Iterable[tuple[Path, list[Root]]], proc: Path) -> Iterator[tuple[Path, list[Root]]]:
+    """The places whose job has this process, or is started by it."""
+    family = {pid, *_ancestors(pid, proc)}
+    below = []
+    for folder, found in candidates:
+        pids = [root.pid for root in found]
+        if family.intersection(pids):
+            yield folder, found
+        elif any(pid in _ancestors(one, proc) for one in pids):
+            below.append((folder, found))
+    if len(below) == 1:  # a shell above several runs means none of them
+        yield from below
+
+
+def _ancestors(pid: int, proc: Path) -> Iterator[int]:
+    while pid > 1:
+        try:
+            pid = int(stat_fields(proc / str(pid))[1])
+        except (OSError, IndexError):
+            return
+        if pid > 1:  # init is everybody's ancestor
+            yield pid
+
+
+def _listens(control: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(REQUEST_DEADLINE_SECONDS)
+        try:
+            _connect(connection, control)
+        except OSError:
+            return False
+    return True
+
+
+def _connect(connection: socket.socket, control: Path) -> None:
+    """Raises PermissionError where a process listens that could do less than we: a container's root may share our uid and memory."""
+    connection.connect(str(control))
+    pid, uid = _peer(connection)
+    if uid != os.getuid() or (os.geteuid() == 0 and not _could_do_all_that_we_can(pid)):
+        raise PermissionError(1, "no watcher of ours listens there", str(control))
+
+
+def _could_do_all_that_we_can(pid: int) -> bool:
+    try:
+        return is_ours(identity_of(pid))
+    except Unavailable:
+        return False
+
+
+def _peer_uid(connection: socket.socket) -> int:
+    return _peer(connection)[1]
+
+
+def _peer(connection: socket.socket) -> tuple[int, int]:
+    """Pid and uid of the process at the other end: of a listener, the one that began to listen. 0 for a pid that we do not see."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, _ = struct.unpack("3i", credentials)
+    return int(pid), int(uid)

@@ -1,0 +1,121 @@
+"""Which session the user means: a folder, an archive, a name below the default folders, or the newest of all.
+
+Nothing here touches a path in the calling process, as in ``perfwatch.recording.session``.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from perfwatch.errors import SessionUnreadable
+from perfwatch.processes.own_folders import own_folders
+from perfwatch.recording.damage import DAMAGED
+from perfwatch.recording.session import DEADLINE_SECONDS, LONGEST_SESSION_BYTES, SNAPSHOT, homes_of_sessions
+from perfwatch_probes.deadline import Caller
+from perfwatch_probes.probe import Unavailable
+
+NEWEST = 5  # that are offered where none of a name is found
+
+Dated = tuple[float, str]  # when it was last described, and its folder
+
+
+class _Mode(msgspec.Struct, frozen=True):
+    """Of a session only how it was made."""
+
+    mode: str = ""
+
+
+def find_session(argument: str | None, environ: Mapping[str, str], child: Caller) -> Path:
+    """The session folder that the user means: the named one, the newest inside a named folder, or the newest of all.
+
+    One that a look for another host has left is meant only when it is named, or where there is no other.
+
+    Raises:
+        SessionUnreadable: nothing of the kind is there.
+        PermissionError: it may not be looked at.
+    """
+    homes = homes_of_sessions(environ, os.getuid())
+    found: list[Dated] = []
+    if argument:
+        try:
+            found = child.call(_sessions_in, argument, deadline_seconds=DEADLINE_SECONDS)
+        except Unavailable as unavailable:
+            raise SessionUnreadable(f"{argument} does not answer: {unavailable.reason}", unavailable.advice) from None
+    if not found:
+        known = _known(homes, child)
+        found = [one for one in known if argument in (None, "", os.path.basename(one[1]))]
+        if argument and not found:
+            raise SessionUnreadable(f"{argument} is not a perfwatch session", _offered(known))
+    if not found:
+        raise SessionUnreadable(
+            f"no session was found in {', '.join(homes)}",
+            "record one first: perfwatch run -- python train.py, or perfwatch attach PID",
+        )
+    try:
+        return Path(child.call(_meant, found, deadline_seconds=DEADLINE_SECONDS))
+    except Unavailable:
+        return Path(max(found)[1])
+
+
+def _known(homes: Iterable[str], child: Caller) -> list[Dated]:
+    """What lies in the default folders, as far as they answer. Raises PermissionError where that is why nothing is found."""
+    found: list[Dated] = []
+    denied = None
+    for home in homes:
+        try:
+            found += child.call(_own_sessions_in, home, deadline_seconds=DEADLINE_SECONDS)
+        except Unavailable:
+            continue
+        except PermissionError as error:
+            denied = error
+    if denied is not None and not found:
+        raise denied
+    return found
+
+
+def _offered(known: list[Dated]) -> str:
+    names = [os.path.basename(folder) for _, folder in sorted(known, reverse=True)[:NEWEST]]
+    advice = "name a folder that holds a session.json"
+    return "\n".join([f"{advice}, or a session; the newest are", *names]) if names else advice
+
+
+def _own_sessions_in(home: str) -> list[Dated]:
+    """Runs in the child: those in a folder that was not typed, where it is ours; another user may have made it to be read."""
+    if os.path.lexists(home):
+        return [dated for folder in own_folders(Path(home)) for dated in _sessions_in(str(folder))]
+    return _sessions_in(home)  # says why, where it may not be looked at
+
+
+def _sessions_in(place: str) -> list[Dated]:
+    """Runs in the child: the session at a place, or those right below it, with the time when each was last described."""
+    if os.path.isfile(place):  # an archive; ``perfwatch.recording.archive`` finds out whether it is one
+        return [(0.0, place)]
+    try:
+        os.stat(place)
+    except PermissionError:
+        raise  # a folder above it, maybe: it may well be there
+    except OSError:
+        return []
+    found: list[Dated] = []
+    names = sorted(os.listdir(place)) if os.path.isdir(place) else []
+    for folder in (place, *(os.path.join(place, name) for name in names)):
+        try:
+            found.append((os.stat(os.path.join(folder, "session.json")).st_mtime, folder))
+        except OSError:
+            continue
+    return found
+
+
+def _meant(found: list[Dated]) -> str:
+    """Runs in the child: the newest that nobody else has asked for; the newest of all where each is of that kind."""
+    for _, folder in sorted(found, reverse=True):
+        try:
+            with open(os.path.join(folder, "session.json"), "rb") as file:
+                mode = msgspec.json.decode(file.readline(LONGEST_SESSION_BYTES), type=_Mode).mode
+        except (OSError, *DAMAGED):
+            mode = ""  # whoever opens it says what is wrong with it
+        if mode != SNAPSHOT:
+            return folder
+    return max(found)[1]

@@ -1,0 +1,203 @@
+"""``perfwatch top`` on a screen: the board in as many lines and columns as there are, from 80 by 24 on.
+
+Renderables only: the console decides size, colour and encoding, and nothing is printed here.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.text import Text
+
+from perfwatch.report.glyphs import progress, shares, sparkline
+from perfwatch.report.terminal import STYLES
+from perfwatch.text import clean, duration
+from perfwatch.top.board import Board, Card, Row
+from perfwatch.verdict import Verdict
+
+LINES_PER_VERDICT_LINE = 12  # of the screen: 24 lines give the verdict two, for it is what the screen is for
+WIDE_COLUMNS = 140  # two columns side by side from here on
+GOES = {"moving": "green", "busy": "cyan", "still": "bold red", "unknown": "dim"}
+KINDS = {"work": "green", "wait": "yellow", "spin": "bold red", "idle": "dim", "unknown": "dim"}
+KEYS = "s stacks  v verdict  c capture  q quit"
+GIB = 2**30
+HIGH = 0.5
+NARROWEST_FRAME, WIDEST_FRAME, WAIT_WIDTH = 27, 60, 15
+
+
+@dataclass(frozen=True)
+class Screen:
+    """The whole screen. status: where it comes from and how fresh it is; said: the last line, beside the keys."""
+
+    board: Board
+    status: str
+    said: str = ""
+    capture: tuple[str, float] | None = None  # of a capture at work: what it does, and its share of the time
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        """Yield exactly as many lines as the screen has; what does not fit is counted."""
+        width, height = options.max_width, options.height or console.size.height
+        plain = options.ascii_only
+        head = list(self._head(console, width, height, plain))
+        foot = list(self._foot(width, plain))
+        room = max(0, height - len(head) - len(foot))
+        body = self._wide(width, room, plain) if width >= WIDE_COLUMNS else self._narrow(width, room, plain)
+        body = body[:room] + [Text()] * (room - len(body[:room]))
+        for line in (*head, *body, *foot):
+            line.truncate(width, overflow="crop" if plain else "ellipsis", pad=True)
+            line.no_wrap = True
+            yield line
+
+    def _head(self, console: Console, width: int, height: int, plain: bool) -> Iterator[Text]:
+        title = Text(f"{self.board.command}", "bold")
+        right = Text(f"{self.board.where}  {self.status}", "dim")
+        title.truncate(max(10, width - len(right) - 2), overflow="crop" if plain else "ellipsis")
+        yield title.append(" " * max(2, width - len(title) - len(right))).append_text(right)
+        most = max(1, height // LINES_PER_VERDICT_LINE)
+        yield from _verdict_lines(self.board.verdict, console, width, most, plain)
+        yield _clock_line(self.board, width, plain)
+
+    def _foot(self, width: int, plain: bool) -> Iterator[Text]:
+        if self.capture is not None:
+            text, share = self.capture
+            yield Text("capture ", "cyan").append_text(progress(share, 20, plain, "cyan")).append(f" {clean(text)}")
+        for done in self.board.captures:
+            yield Text("captured ", "cyan").append(done)
+        keys = Text(KEYS, "reverse")
+        yield keys.append(f"  {clean(self.said)}", "not reverse")
+
+    def _wide(self, width: int, room: int, plain: bool) -> list[Text]:
+        left_width = min(76, width * 2 // 5)
+        left = [*_cards(self.board.cards, left_width, plain, room - 3), Text(), *_host(self.board, 2)]
+        left += _why(self.board.verdict, left_width)
+        right = _tree(self.board.rows, width - left_width - 2, room)
+        lines = []
+        for number in range(max(len(left), len(right))):
+            line = left[number] if number < len(left) else Text()
+            line.truncate(left_width, overflow="crop", pad=True)
+            lines.append(line.append("  ").append_text(right[number] if number < len(right) else Text()))
+        return lines
+
+    def _narrow(self, width: int, room: int, plain: bool) -> list[Text]:
+        cards = _cards(self.board.cards, width, plain, max(3, room // 2)) if self.board.cards else []
+        host = _host(self.board, len(self.board.pressures))
+        tree = _tree(self.board.rows, width, room - len(cards) - len(host))
+        return [*cards, *host, *tree, *_why(self.board.verdict, width)]
+
+
+def _verdict_lines(verdict: Verdict | None, console: Console, width: int, most: int, plain: bool) -> Iterator[Text]:
+    if verdict is None:
+        yield Text("no verdict yet: looking", "dim")
+        yield Text()
+        return
+    line = Text(verdict.state.upper(), STYLES.get(verdict.state, "bold"))
+    line.append(f" {clean(verdict.cause or '')}", "bold").append(f" {verdict.confidence:.0%} ")
+    line.append(clean(verdict.summary))
+    wrapped = list(line.wrap(console, width))
+    yield from wrapped[: most - 1]
+    if wrapped[most - 1 :]:
+        yield Text(" ").join(wrapped[most - 1 :])  # what is left of it is cut at the edge
+    suspect = verdict.suspect
+    if suspect is None:
+        silent = "" if verdict.silent_seconds is None else f"silent for {duration(verdict.silent_seconds)}  "
+        steps = f"next: {clean(verdict.next[0])}" if verdict.next else ""
+        yield Text(f"{silent}{steps}", "dim")
+        return
+    patience = suspect.silent_seconds + max(0.0, suspect.decides_in_seconds)
+    line = Text(f"suspected {clean(suspect.state)} ({clean(suspect.cause)}) ", "magenta")
+    line.append_text(progress(suspect.silent_seconds / patience if patience else 1.0, 20, plain, "magenta"))
+    left = (
+        f"decides in {duration(suspect.decides_in_seconds)}" if suspect.decides_in_seconds > 0 else "more must be seen"
+    )
+    yield line.append(f" silent {duration(suspect.silent_seconds)}, {left}")
+
+
+def _clock_line(board: Board, width: int, plain: bool) -> Text:
+    clock = board.clock
+    if clock is None:
+        return Text("steps are not counted: only a job that perfwatch run has started counts them", "dim")
+    line = Text("step ").append(f"{clock.count:,}", "bold")
+    if clock.ago_seconds is not None:
+        line.append(f"  {duration(clock.ago_seconds)} ago")
+    if clock.median_seconds is not None:
+        line.append(f"  median {_seconds(clock.median_seconds)}  p95 {_seconds(clock.long_seconds)}  ")
+    return line.append(sparkline(clock.recent, max(0, min(60, width - len(line))), plain), "cyan")
+
+
+def _cards(cards: tuple[Card, ...], width: int, plain: bool, most: int) -> list[Text]:
+    if not cards:
+        return [Text("no GPU was looked at", "dim")]
+    bar = 16 if width < 100 else 24
+    heading = (
+        f"{'card':<7}{'does':<8}{'works, spins, waits':<{bar}} {'tens':>5}{'dram':>5}{'W':>5}{'GiB':>5} {'rank':<6}"
+    )
+    lines = [Text(heading, "dim")]
+    shown = cards if len(cards) < most else cards[: max(1, most - 2)]
+    for card in shown:
+        line = Text(f"{card.name:<7}").append(f"{card.kind:<8}", KINDS.get(card.kind, ""))
+        if card.works is None or card.spins is None:
+            line.append(f"{'not known':<{bar}}", "dim")
+        else:
+            line.append_text(shares(card.works, card.spins, bar, plain))
+        memory = "-" if card.memory_bytes is None else f"{card.memory_bytes / GIB:.0f}"
+        power = "-" if card.power_watts is None else f"{card.power_watts:.0f}"
+        ranks = ",".join(str(rank) for rank in card.ranks)
+        line.append(f" {_percent(card.tensor):>5}{_percent(card.dram):>5}{power:>5}{memory:>5} {ranks:<6}")
+        line.append(sparkline(card.recent, max(0, width - len(line)), plain, 1.0), "dim")
+        lines.append(line)
+    if len(shown) < len(cards):
+        lines.append(Text(f"and {len(cards) - len(shown)} more cards", "dim"))
+    return lines
+
+
+def _host(board: Board, on_a_line: int) -> list[Text]:
+    lines = []
+    for first in range(0, len(board.pressures), max(1, on_a_line)):
+        line = Text("host " if first == 0 else "     ", "dim")
+        for one in board.pressures[first : first + on_a_line]:
+            name = one.name.replace(" pressure", " stall")
+            line.append(f"{name} ", "not dim").append(
+                f"{one.share:.0%}", "not dim bold" if one.share > HIGH else "not dim"
+            )
+            line.append("  ")
+        lines.append(line)
+    return lines
+
+
+def _why(verdict: Verdict | None, width: int) -> list[Text]:
+    """The evidence, where there is room for it."""
+    if verdict is None or not verdict.evidence:
+        return []
+    lines = [Text(), Text("evidence", "dim")]
+    lines += [Text(clean(f"{one.entity} {one.claim}: {one.observed}")) for one in verdict.evidence]
+    lines += [Text(), Text("next", "dim"), *(Text(clean(one), "bold") for one in verdict.next)]
+    for line in lines:
+        line.truncate(width, overflow="crop")
+    return lines
+
+
+def _tree(rows: tuple[Row, ...], width: int, room: int) -> list[Text]:
+    if not rows:
+        return [Text("no process of the job is seen", "dim")]
+    frame_width = max(NARROWEST_FRAME, min(WIDEST_FRAME, width - 37 - WAIT_WIDTH))
+    lines = [Text(f"{'process':<14}{'pid':<10}{'st':<3}{'step':>8}  {'in':<{frame_width}} waits in", "dim")]
+    shown = rows if len(rows) < room else rows[: max(0, room - 2)]
+    for row in shown:
+        line = Text("  " * row.depth + row.who, GOES.get(row.goes, "dim"))
+        line.truncate(14, overflow="crop", pad=True)
+        step = "" if row.step is None else f"{row.step:,}"
+        frame = Text(row.frame)
+        frame.truncate(frame_width, overflow="crop", pad=True)
+        line.append(f"{row.pid:<10}{row.state:<3}{step:>8}  ").append_text(frame).append(f" {row.waits}", "dim")
+        lines.append(line)
+    if len(shown) < len(rows):
+        lines.append(Text(f"and {len(rows) - len(shown)} more", "dim"))
+    return lines
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f} s" if value < 10 else duration(value)

@@ -1,0 +1,71 @@
+"""What ``perfwatch top`` asks the watcher for, in a thread of its own: an answer may take seconds, the screen may not."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from perfwatch.captures.capture import Request
+from perfwatch.errors import CaptureFailed, CaptureRefused
+from perfwatch.top.asking import capture_watched
+
+USUAL_SECONDS = 20.0  # of a capture: what its bar counts towards, and then waits
+LONGEST_SECONDS = 300.0
+SAID_SECONDS = 20.0
+
+
+class Errands:
+    """At most one at a time.
+
+    Args:
+        control: the watcher's socket; None where nobody watches, or where it is somebody else's job.
+        reason: why there is none.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, control: Path | None, reason: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._control, self._reason, self._clock = control, reason, clock
+        self._said, self._said_at = "", -1e9
+        self._began: float | None = None
+        self._doing = ""
+
+    def capture(self) -> None:
+        """Ask for a window of the armed profiler."""
+        if self._control is None:
+            self._say(self._reason)
+        elif self._began is None:
+            self._began, self._doing = self._clock(), "asked for"
+            threading.Thread(target=self._captured, args=(self._control,), daemon=True).start()
+
+    def said(self, now: float) -> str:
+        """The newest answer, for a while."""
+        return self._said if now - self._said_at < SAID_SECONDS else ""
+
+    def at_work(self, now: float) -> tuple[str, float] | None:
+        """What a capture at work does, and how much of the usual time has passed."""
+        began = self._began
+        return None if began is None else (self._doing, min(0.99, (now - began) / USUAL_SECONDS))
+
+    def _captured(self, control: Path) -> None:
+        try:
+            outcome = capture_watched(control, Request(kind="torch"), self._told)
+            self._say(f"captured: {outcome.error or outcome.summary or 'see perfwatch report'}")
+        except (CaptureRefused, CaptureFailed) as error:
+            self._say(f"no capture: {error.message}")
+        finally:
+            self._began = None
+
+    def _told(self, what: str) -> None:
+        self._doing = what
+
+    def _say(self, text: str) -> None:
+        self._said, self._said_at = text.splitlines()[0] if text else "", self._clock()
+
+
+def mine(folder: Path) -> bool:
+    """Whether a session is this user's: only its owner may ask its watcher for anything."""
+    try:
+        return folder.stat().st_uid in (os.getuid(), os.geteuid())
+    except OSError:
+        return False

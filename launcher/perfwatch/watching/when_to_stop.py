@@ -1,0 +1,101 @@
+"""When a one-shot look is over: as soon as the verdict is clear, and not before it is."""
+
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import IO
+
+from perfwatch.text import clean
+from perfwatch.triage.diagnose import DOUBTFUL
+from perfwatch.verdict import Coverage, ObserverCost, Suspect, Timeline, Verdict
+
+STEADY_JUDGEMENTS = 2  # a slow or healthy verdict must come out the same twice ...
+STEADY_SECONDS = 3.0  # ... and rest on so many seconds of samples,
+PLAIN_CONFIDENCE = 0.85
+LONGER_SECONDS = 8.0  # ... or so many, if it is not plain: two records, and what comes back every few seconds
+UNCLEAR_SECONDS = (
+    25.0  # without a suspect, a job that is still unclear by then is inconclusive, or busy as far as known
+)
+SUSPECTED_SECONDS = 12.0  # a suspicion that rests on a dump comes and goes with the dumps
+MOST_RESTARTS = 3  # of a suspect's silence: what moves again and again does not come to a verdict of "hung"
+RESTARTED_SECONDS = 1.0  # silences are told to a tenth, of looks that are half a second apart
+SURE_AT_ONCE = ("gone", "hung")
+SURER_SECONDS = 3.0  # ... if they are plain; a second dump often makes them so
+COUNTDOWN_EVERY_SECONDS = 10.0
+
+
+@dataclass
+class OneShot:
+    """Looks at each verdict as it is made and says whether to stop."""
+
+    started_at: float = 0.0
+    told_at: float = 0.0  # when the countdown was last shown
+    _suspected_at: float | None = None
+    _suspect: Suspect | None = None  # the newest
+    _restarts: int = 0  # how often one and the same suspect moved after all
+    _same: int = 0
+    _last: tuple[str, str | None] | None = field(default=None)
+
+    def done(self, verdict: Verdict, at: float) -> bool:
+        """Whether this verdict is the one to give, ``at`` seconds after the look began."""
+        now = (verdict.state, verdict.cause)
+        self._same = self._same + 1 if now == self._last else 1
+        self._last = now
+        if verdict.state in SURE_AT_ONCE:
+            return verdict.confidence >= PLAIN_CONFIDENCE or at - self.started_at >= SURER_SECONDS
+        if verdict.state == "inconclusive":
+            if verdict.suspect is not None and verdict.suspect.decides_in_seconds > 0:
+                self._suspected_at = at
+                self._restarts += _moved(self._suspect, verdict.suspect)
+                self._suspect = verdict.suspect
+            lately = self._suspected_at is not None and at - self._suspected_at < SUSPECTED_SECONDS
+            lately = lately and self._restarts < MOST_RESTARTS
+            return not lately and at - self.started_at >= UNCLEAR_SECONDS
+        plain = verdict.state == "slow" and verdict.confidence >= PLAIN_CONFIDENCE
+        doubtful = verdict.state == "busy" and verdict.confidence < DOUBTFUL
+        enough = STEADY_SECONDS if plain else UNCLEAR_SECONDS if doubtful else LONGER_SECONDS
+        return self._same >= STEADY_JUDGEMENTS and at - self.started_at >= enough
+
+
+def _moved(before: Suspect | None, now: Suspect) -> bool:
+    """Whether a suspect's silence has begun anew; another suspect's own silence says nothing of it."""
+    if before is None or before.cause != now.cause:
+        return False
+    return now.silent_seconds < before.silent_seconds - RESTARTED_SECONDS
+
+
+def countdown(shot: OneShot, verdict: Verdict, at: float, stream: IO[str]) -> None:
+    """Say now and then what is suspected and how long it takes to decide: whoever gives up waiting has been told as much."""
+    if verdict.state != "inconclusive" or at - shot.told_at < COUNTDOWN_EVERY_SECONDS:
+        return
+    shot.told_at = at
+    if verdict.suspect is None:
+        left = f"so far; gives up in {max(0.0, UNCLEAR_SECONDS - at):.0f} s"
+    elif verdict.suspect.decides_in_seconds > 0:
+        left = f"decides in {verdict.suspect.decides_in_seconds:.0f} s"
+    else:
+        left = "more must be seen"
+    say(stream, f"{verdict.summary}; {left}")
+
+
+def unjudged(failure: str, wall: float) -> Verdict:
+    """What is told where looking or judging itself fails; ``wall`` is unix time."""
+    return Verdict(
+        state="inconclusive",
+        cause=None,
+        confidence=0.0,
+        summary=f"no verdict can be made, for perfwatch itself fails: {failure}",
+        owner="unknown",
+        at=datetime.fromtimestamp(wall, tz=timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        coverage=Coverage(ranks_seen=0, world_size=None),
+        timeline=Timeline(),
+        observer_cost=ObserverCost(),
+    )
+
+
+def say(stream: IO[str], text: str) -> None:
+    """A line for whoever waits; a terminal that is gone does not end the watch."""
+    try:
+        stream.write(f"perfwatch: {clean(text)}\n")
+        stream.flush()
+    except OSError:
+        pass
