@@ -14,8 +14,8 @@ import pytest
 import perfwatch_probes
 from perfwatch.commands import COMMANDS
 from perfwatch.errors import EXIT_CODES
-from perfwatch.outlets.families import families
-from perfwatch.outlets.snapshot import NodeSnapshot
+from perfwatch.exporters.families import families
+from perfwatch.exporters.snapshot import NodeSnapshot
 from perfwatch.triage.rule import Rule
 from perfwatch.triage.rules import RULES
 
