@@ -31,6 +31,7 @@ MAY_TOUCH = {
     "probes/waits.py": KERNEL,
     "probes/sessions.py": KERNEL,
     "probes/ptrace_access.py": KERNEL,
+    "probes/stuck_guests.py": KERNEL,
     "probes/cgroup.py": KERNEL,
     "probes/gpu.py": KERNEL,
     "probes/nccl_client.py": GUEST,
