@@ -1,4 +1,4 @@
-"""What every test may use: the root of the repository, and a webhook."""
+"""What every test may use: the root of the repository, guests, and a webhook."""
 
 import signal
 from collections.abc import Iterator
@@ -7,6 +7,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from perfwatch_probes.guest import Guests
 from tests.webhook import Webhook
 
 # How long an example takes depends on what else runs here: no test is about that.
@@ -22,6 +23,14 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 def repository() -> Path:
     """The root of the checkout."""
     return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def guests() -> Iterator[Guests]:
+    """Children that have become another user; ended after the test."""
+    found = Guests()
+    yield found
+    found.close()
 
 
 @pytest.fixture

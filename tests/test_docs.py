@@ -143,7 +143,7 @@ def test_every_probe_is_in_its_readme(repository: Path, name: str) -> None:
 
 def test_every_metric_is_documented(repository: Path) -> None:
     """By the name under which it is scraped."""
-    text = (repository / "launcher" / "perfwatch" / "outlets" / "README.md").read_text()
+    text = (repository / "launcher" / "perfwatch" / "exporters" / "README.md").read_text()
     endings = {"counter": "_total", "info": "_info"}
     names = {
         f"{one.name}{endings.get(one.type, '')}"

@@ -23,6 +23,7 @@ from perfwatch_probes.sessions import start_session
 
 MOST_ABANDONED = 4  # stuck in the kernel at once: a few MB each, and a fifth would be stuck for the same reason
 
+NAME = "perfwatch-read"  # of the children, as ps shows it
 MOST_REPLY_BYTES = 256 * 2**20  # more is no answer of ours: a flight recorder of 64 MiB is the largest
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15  # linux/prctl.h
@@ -81,6 +82,18 @@ class Pickled:
         return result  # type: ignore[no-any-return]  # pickled by our own child from the function's own result
 
 
+class Ledger(Protocol):
+    """Where late children are counted together with those of other ``KillableChild`` objects."""
+
+    def admit(self) -> None:
+        """Raise Unavailable if as many as we can afford are stuck."""
+        ...
+
+    def add(self, pid: int) -> None:
+        """Count a child that was killed; it counts until it is gone."""
+        ...
+
+
 class KillableChild:
     """One forked helper process, started at the first call and replaced when it is late.
 
@@ -92,6 +105,7 @@ class KillableChild:
         most_abandoned: how many late children may be stuck in the kernel before calls are refused.
         settle: runs once in a new child, before the first request; if it raises, each request is answered with that.
         replies: how results travel back.
+        ledger: counts late children beyond this object; asked before each call.
 
     Cost, median of 3,000 calls on two busy cores: 35 us a round trip; a fork takes 2 to 7 ms.
     """
@@ -101,8 +115,9 @@ class KillableChild:
         most_abandoned: int = MOST_ABANDONED,
         settle: Callable[[], None] | None = None,
         replies: Replies | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
-        self._most_abandoned, self._settle = most_abandoned, settle
+        self._most_abandoned, self._settle, self._ledger = most_abandoned, settle, ledger
         self._replies_as: Replies = replies or Pickled()
         self._pid = 0
         self._handle: int | None = None  # pidfd: the pid may have been reaped by somebody else and reused
@@ -129,6 +144,8 @@ class KillableChild:
         """
         ends = time.monotonic() + deadline_seconds
         name = getattr(function, "__qualname__", "call")
+        if self._ledger is not None:
+            self._ledger.admit()
         if not self._pid:
             self._start()
         try:
@@ -155,6 +172,8 @@ class KillableChild:
             if descriptor is not None:
                 os.close(descriptor)
         self._abandoned.append(self._pid)
+        if self._ledger is not None:
+            self._ledger.add(self._pid)
         self._pid = 0
         self._abandoned = still_there(self._abandoned)
 
@@ -283,7 +302,7 @@ def _become_reader(
     """The child: leave everything of the parent's behind, settle, then answer until the request pipe closes."""
     try:
         global _ears
-        become_helper(parent, (requests, replies), b"perfwatch-read")
+        become_helper(parent, (requests, replies), NAME.encode())
         _ears = replies
         refused: Exception | None = None
         try:

@@ -33,6 +33,7 @@ from perfwatch_probes.deadline import Caller, KillableChild
 from perfwatch_probes.filesystem import Absent, Denied
 from perfwatch_probes.probe import Unavailable
 from perfwatch_probes.stat import parse_pairs, stat_fields
+from perfwatch_probes.stuck_guests import STUCK_GUESTS
 
 MOST_GUESTS = 4  # children at a time; a job has one user, and ranks in containers a root each
 MEMORY_BYTES = 2 * 2**30  # a guest may map so much more than it has at its start: parsing 2 MiB of source takes 300 MiB
@@ -159,6 +160,9 @@ class Recorded:
 class Guests:
     """The guests of one watch, started when they are needed. Not thread-safe, and none survives a fork: see ``fresh``.
 
+    Guests that SIGKILL does not end are counted for each uid, over all ``Guests`` of this process and of the processes that were
+    forked from it: see ``perfwatch_probes.stuck_guests`` for the bound.
+
     Args:
         proc: root of /proc.
         most: guests at a time; beyond it the one that was not used for longest ends.
@@ -234,7 +238,7 @@ class Guests:
             while len(self._children) >= self.most:
                 self._children.pop(next(iter(self._children))).close()
             arrival = Arrival(identity, pid if root else None, self.proc)
-            child = KillableChild(settle=arrival.settle, replies=Plain())
+            child = KillableChild(settle=arrival.settle, replies=Plain(), ledger=STUCK_GUESTS.of(identity.uid))
         self._children[key] = child  # the newest last
         return child
 

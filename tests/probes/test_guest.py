@@ -22,14 +22,6 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become 
 
 
 @pytest.fixture
-def guests() -> Iterator[Guests]:
-    """Ended after the test."""
-    found = Guests()
-    yield found
-    found.close()
-
-
-@pytest.fixture
 def other() -> Iterator["subprocess.Popen[bytes]"]:
     """A process of another user, in two more groups."""
     command = ["setpriv", "--reuid", str(OTHER), "--regid", str(OTHER), "--groups", "7,8", "sleep", "1000"]

@@ -27,15 +27,13 @@ def test_the_real_machine_makes_sense(child: KillableChild) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount something")
-def test_the_shared_memory_is_the_one_that_the_process_sees() -> None:
+def test_the_shared_memory_is_the_one_that_the_process_sees(guests: Guests) -> None:
     """A container has its own /dev/shm, often of 64 MiB."""
     script = "mount -t tmpfs -o size=1m none /dev/shm && echo mounted && exec sleep 1000"
     with subprocess.Popen(["unshare", "-m", "sh", "-c", script], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"mounted\n"
-        guests = Guests()
         [host] = HostProbe(hosts=guests).look(process.pid)
-        guests.close()
         process.kill()
 
     assert host.shm_total_bytes == 2**20

@@ -19,14 +19,6 @@ Contained = Callable[..., Popen]
 
 
 @pytest.fixture
-def guests() -> Iterator[Guests]:
-    """Ended after the test."""
-    found = Guests()
-    yield found
-    found.close()
-
-
-@pytest.fixture
 def contained() -> Iterator[Contained]:
     """Starts a shell script in what the words before it make; it has said that it is ready."""
     started: list[Popen] = []

@@ -286,7 +286,7 @@ def test_a_library_with_a_billion_names_does_not_fill_roots_memory(
 
 
 def test_a_dump_is_judged_by_the_file_that_is_read(
-    mallory: User, victim: User, start_job: Callable[..., Popen], tmp_path: Path
+    mallory: User, victim: User, start_job: Callable[..., Popen], guests: Guests
 ) -> None:
     """A link in /tmp that leads to a file of the victim's when its owner is asked for, and to the attacker's when it is read."""
     job = start_job(victim)
@@ -300,7 +300,6 @@ def test_a_dump_is_judged_by_the_file_that_is_read(
     flipping = subprocess.Popen(
         (*as_user(mallory.uid), sys.executable, str(flips)), cwd=mallory.home, stdout=subprocess.PIPE, text=True
     )
-    guests = Guests()
     try:
         assert line(flipping) == "ready"
         caller, link, read = guests.inside(job.pid), str(mallory.home / "link"), set()
@@ -313,7 +312,6 @@ def test_a_dump_is_judged_by_the_file_that_is_read(
     finally:
         flipping.kill()
         flipping.wait()
-        guests.close()
 
 
 OPEN_FILES = """

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.without_root
 
 # The packages that handle what a job says, and what their modules may touch.
 KERNEL = "files of the kernel, by paths made of its own root and numbers"
-OURS = "files of our own: the session, our user's place in shared memory, our programs"
+OURS = "files of our own: the session, our user's place in shared memory, our programs; what ``run`` makes as the user who typed it"
 GUEST = "runs in a guest, as the job's user"
 MAY_TOUCH = {
     "probes/perfwatch_probes/guest.py": GUEST,
@@ -39,6 +39,7 @@ MAY_TOUCH = {
     "probes/perfwatch_probes/external.py": OURS,
     "probes/perfwatch_probes/native.py": OURS,
     "probes/perfwatch_probes/stacks.py": OURS,
+    "probes/perfwatch_probes/stuck_guests.py": KERNEL,
     "probes/perfwatch_probes/tail.py": OURS,
     "launcher/perfwatch/processes/armed.py": OURS,
     "launcher/perfwatch/captures/as_user.py": GUEST,
@@ -50,6 +51,18 @@ MAY_TOUCH = {
     "launcher/perfwatch/captures/ncu_attached.py": GUEST,
     "launcher/perfwatch/captures/ncu_files.py": GUEST,
     "launcher/perfwatch/captures/nsys.py": GUEST,
+    "launcher/perfwatch/captures/kineto/endpoint.py": OURS,
+    "launcher/perfwatch/captures/kineto/keeper.py": OURS,
+    "launcher/perfwatch/captures/nsight/choosing.py": OURS,
+    "launcher/perfwatch/captures/nsight/finding.py": OURS,
+    "launcher/perfwatch/captures/nsight/importer.py": OURS,
+    "launcher/perfwatch/captures/nsight/ncu_attach.py": OURS,
+    "launcher/perfwatch/captures/nsight/ncu_report.py": OURS,
+    "launcher/perfwatch/captures/nsight/nsys_report.py": OURS,
+    "launcher/perfwatch/captures/nsight/nsys_session.py": OURS,
+    "launcher/perfwatch/captures/nsight/placeholder.py": OURS,
+    "launcher/perfwatch/captures/nsight/second_run.py": OURS,
+    "launcher/perfwatch/captures/nsight/under_ncu.py": OURS,
     "launcher/perfwatch/processes/programs.py": OURS,
     "launcher/perfwatch/captures/stacks.py": OURS,
     "launcher/perfwatch/captures/taking.py": OURS,
