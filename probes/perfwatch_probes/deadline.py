@@ -23,7 +23,7 @@ from perfwatch_probes.sessions import start_session
 
 MOST_ABANDONED = 4  # stuck in the kernel at once: a few MB each, and a fifth would be stuck for the same reason
 
-NAME = "perfwatch-read"  # of the children, as ps shows it
+PROCESS_NAME = "perfwatch-read"  # of the children, as ps shows it
 MOST_REPLY_BYTES = 256 * 2**20  # more is no answer of ours: a flight recorder of 64 MiB is the largest
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15  # linux/prctl.h
@@ -302,7 +302,7 @@ def _become_reader(
     """The child: leave everything of the parent's behind, settle, then answer until the request pipe closes."""
     try:
         global _ears
-        become_helper(parent, (requests, replies), NAME.encode())
+        become_helper(parent, (requests, replies), PROCESS_NAME.encode())
         _ears = replies
         refused: Exception | None = None
         try:

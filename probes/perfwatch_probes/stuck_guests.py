@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from perfwatch_probes.deadline import NAME, still_there
+from perfwatch_probes.deadline import PROCESS_NAME, still_there
 from perfwatch_probes.probe import Unavailable
 from perfwatch_probes.stat import parse_pairs
 
@@ -109,7 +109,7 @@ def _is_there(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/status", "rb") as file:  # takes no lock of the process
             told = parse_pairs(file.read(4096).decode("utf-8", "replace"))
-        if told["Name"] != NAME:
+        if told["Name"] != PROCESS_NAME:
             return False  # another process has the number now
         if told["State"][0] not in "ZX":
             return True
