@@ -6,6 +6,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from perfwatch.triage.rules import RULES
 NAMES = [command.__name__.rpartition(".")[2] for command in COMMANDS]
 ROOT = Path(__file__).resolve().parent.parent
 LARGEST_README_BYTES = 12 * 1024
+MOST_MODULES_WITHOUT_README = 5
+DESCRIBED_ABOVE = ("triage/*", "drills/programs")  # by the README of the folder above
 
 
 def pages() -> list[Path]:
@@ -75,6 +78,15 @@ def test_every_relative_link_resolves(page: Path) -> None:
             broken.append(link)
 
     assert broken == []
+
+
+def test_every_large_package_has_a_readme() -> None:
+    """One screen: what is in it, where to start, a table of its modules."""
+    modules = Counter(path.parent for root in ("launcher", "probes") for path in (ROOT / root).rglob("*.py"))
+    large = {folder for folder, count in modules.items() if count > MOST_MODULES_WITHOUT_README}
+    own = {folder for folder in large if not any(folder.match(pattern) for pattern in DESCRIBED_ABOVE)}
+
+    assert [str(folder.relative_to(ROOT)) for folder in sorted(own) if folder / "README.md" not in PAGES] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=PAGE_NAMES)

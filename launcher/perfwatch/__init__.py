@@ -16,8 +16,8 @@ Around it:
 - ``perfwatch.captures``   bounded windows of real profilers (``kineto``, ``nsight``); ``traces`` reads what they write
 - ``perfwatch.agent``      what runs inside the job
 - ``perfwatch.exporters``  metrics and notifications
-- ``perfwatch.processes``  the ground floor: places in shared memory, channels, helper processes, the control socket
-- ``perfwatch.drills``     sick programs that test perfwatch; ``gauntlet`` runs and scores them
+- ``perfwatch.processes``  our own processes: places in shared memory, channels, helpers, the control socket
+- ``perfwatch.drills``     programs with a known fault that test perfwatch; ``gauntlet`` runs and scores them
 """
 
 __version__ = "0.1.0"

@@ -1,6 +1,6 @@
 """What the program has switched on in torch, as the agent asks it once a second, after an optimizer step: two questions, 135 ns in all.
 
-Loaded by ``agent/sitecustomize.py``: standard library only, Python 3.8 to 3.14. Nothing is switched here.
+Loaded by ``agent/on_path/sitecustomize.py``: standard library only, Python 3.8 to 3.14. Nothing is switched here.
 """
 
 from struct import Struct

@@ -1,6 +1,6 @@
 """The steps page of a process, and the hook that writes it: one ``struct.pack_into`` after each optimizer step.
 
-Loaded by ``agent/sitecustomize.py``: standard library only, Python 3.8 to 3.14. The page is mapped shared; its layout is in the
+Loaded by ``agent/on_path/sitecustomize.py``: standard library only, Python 3.8 to 3.14. The page is mapped shared; its layout is in the
 docstring of ``probes/perfwatch_probes/steps.py``.
 """
 

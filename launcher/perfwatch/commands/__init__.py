@@ -1,4 +1,4 @@
-"""What the user types: one file per command, its docstring is its help. ``COMMANDS`` is in the order of ``--help``.
+"""The commands: one file each, whose docstring is the help. ``COMMANDS`` is in the order of ``--help``.
 
 A command module imports nothing heavy before its function runs, so that ``perfwatch --help`` stays fast. It holds one
 function with its own name and, where the command line needs it, ``CONTEXT_SETTINGS`` for the parser.

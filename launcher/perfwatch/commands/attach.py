@@ -1,4 +1,4 @@
-"""``perfwatch attach``: one verdict about a job that runs already, with no preparation of the job."""
+"""``perfwatch attach``: one verdict about a job that already runs, without preparation."""
 
 import sys
 from pathlib import Path

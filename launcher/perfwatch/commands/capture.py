@@ -1,4 +1,4 @@
-"""``perfwatch capture``: a bounded window of a real profiler on a job that runs."""
+"""``perfwatch capture``: a bounded window of a real profiler on a running job."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated

@@ -1,4 +1,4 @@
-"""``perfwatch daemon``: every training job of this machine, watched as it appears."""
+"""``perfwatch daemon``: watch every training job of this machine, from its appearance on."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""``perfwatch dmon``: the GPUs, one row per card and interval, with the ranks and steps of the jobs beside them."""
+"""``perfwatch dmon``: one row per GPU and interval, with the ranks and steps of the jobs on it."""
 
 import sys
 from typing import Annotated

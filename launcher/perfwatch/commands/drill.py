@@ -1,4 +1,4 @@
-"""``perfwatch drill``: the options, and which of the three things to do. The doing lies in ``perfwatch.gauntlet``."""
+"""``perfwatch drill``: the options, and which of three things to do. ``perfwatch.gauntlet`` does them."""
 
 import sys
 from pathlib import Path

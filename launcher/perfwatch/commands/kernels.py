@@ -1,4 +1,4 @@
-"""``perfwatch kernels``: the kernel table of a report of Nsight Compute."""
+"""``perfwatch kernels``: the kernel table of an Nsight Compute report."""
 
 import sys
 from pathlib import Path

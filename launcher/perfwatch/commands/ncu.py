@@ -1,4 +1,4 @@
-"""``perfwatch ncu``: a bounded second run of a program under Nsight Compute."""
+"""``perfwatch ncu``: a second, bounded run of a program under Nsight Compute."""
 
 import sys
 from pathlib import Path

@@ -1,8 +1,8 @@
-"""How sure a difference between two runs is: a block bootstrap of what was measured, seeded, so that it can be repeated.
+"""How certain a difference between two runs is: a block bootstrap with a fixed seed, so that the result can be repeated.
 
 Neighbouring steps are alike (the same epoch, the same neighbour on the machine), so single steps must not be drawn as if
 they were independent: whole blocks of them are, in the order of time (Carlstein 1986; Efron and Tibshirani 1993, ch. 8).
-What differs between two runs of the very same program, from one start to the next, no single pair of runs can show.
+No single pair of runs can show how much the same program differs from one start to the next.
 """
 
 import bisect

@@ -1,4 +1,4 @@
-"""``compare(a, b)``: everything in which two recorded runs differ, and how sure each difference is."""
+"""``compare(a, b)``: all differences between two recorded runs, and how certain each one is."""
 
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,4 +1,4 @@
-"""What a measurement depends on, as far as a recording shows it, and in which of it two runs differ."""
+"""The conditions of a run (hardware, versions, settings) as far as the recording has them, and where two runs differ."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""``--fail-if-slower``: an exit code for continuous integration, of which nobody has to say "just run it again"."""
+"""``--fail-if-slower``: an exit code for continuous integration that fails only if the difference is certain."""
 
 from perfwatch.comparison.comparison import Comparison
 from perfwatch.errors import EXIT_CODES

@@ -1,4 +1,4 @@
-"""What one recording says of where the time and the machine went, window after window: the samples of a comparison."""
+"""Where time and resources went in one recording, window by window: the samples of a comparison."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable

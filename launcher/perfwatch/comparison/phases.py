@@ -1,4 +1,4 @@
-"""What a training thread is at, by the vocabulary of its stack: one phase for each sample."""
+"""The phase of a training thread, from the words in its stack: one phase per sample."""
 
 from perfwatch.triage.shares.starving import awaits_data
 from perfwatch.triage.words.frames import any_tag, tags

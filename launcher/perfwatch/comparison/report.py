@@ -1,4 +1,4 @@
-"""Two runs side by side: in which conditions they differ first, then steps, then where the time and the machine went."""
+"""Two runs side by side: first the conditions that differ, then steps, then time and resources."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The step times of one recording, as the agent counted them, without the warm-up."""
+"""The step times of one recording, as the agent counted them, without warm-up."""
 
 from dataclasses import dataclass
 

@@ -1,1 +1,1 @@
-"""``perfwatch dmon``: what the GPUs do, row by row, with the ranks of the jobs on them."""
+"""``perfwatch dmon``: what the GPUs do, row by row, with the ranks on them."""

@@ -1,4 +1,4 @@
-"""What the GPUs do, row by row, and who of which job is on them: the content of ``perfwatch dmon``."""
+"""The rows of ``perfwatch dmon`` as data: what each GPU did in one interval, and which processes and ranks use it."""
 
 import time
 from collections import Counter, defaultdict

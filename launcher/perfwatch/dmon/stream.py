@@ -1,4 +1,4 @@
-"""Prints rows as they come, until somebody leaves."""
+"""Print rows at each interval, until a signal or the last interval."""
 
 import time
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Rows of ``perfwatch dmon``: for a terminal, as comma-separated values, as JSON. One list of columns serves all three."""
+"""The columns of ``perfwatch dmon`` and its three forms: text for a terminal, CSV, JSON. One list of columns serves all three."""
 
 import csv
 import io

@@ -1,7 +1,7 @@
-"""What can be observed here, what cannot, and the exact fix for each denial: the content of ``perfwatch doctor``.
+"""The checks of ``perfwatch doctor``: what can be observed on this machine, what cannot, and the exact fix for each denial.
 
-Each check looks once at the real thing (it opens the file, asks the socket, starts py-spy) instead of guessing from
-versions, and never at a path of the job outside /proc.
+Each check tries the real thing once (it opens the file, queries the socket, starts py-spy) instead of inferring from versions. No check
+touches a path of the job outside /proc.
 """
 
 import os

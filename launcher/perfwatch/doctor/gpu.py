@@ -1,4 +1,4 @@
-"""The part of ``perfwatch doctor`` about GPUs: the driver is asked for real, in the sampler's own process."""
+"""The checks of GPUs: the sampler's own process queries the driver."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence

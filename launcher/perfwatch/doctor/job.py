@@ -1,4 +1,4 @@
-"""The second half of ``perfwatch doctor PID``: what is armed, possible or denied for this very job."""
+"""The checks of one process, for ``perfwatch doctor PID``: what is armed, possible or denied."""
 
 import os
 from collections.abc import Iterator

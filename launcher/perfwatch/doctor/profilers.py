@@ -1,4 +1,4 @@
-"""The part of ``perfwatch doctor`` about NVIDIA's profilers: whether they are here, run, and may do what they are for."""
+"""The checks of NVIDIA's profilers: found, able to run, and permitted to read the counters."""
 
 from collections.abc import Mapping
 from pathlib import Path

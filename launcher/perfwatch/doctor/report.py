@@ -1,4 +1,4 @@
-"""The doctor's findings on a terminal: armed, possible, denied or absent, and below each denial its fix."""
+"""The findings of ``perfwatch doctor`` on a terminal: armed, possible, denied or absent, each denial with its fix."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""Real sick programs, and healthy ones that look sick: what perfwatch is tried on, here and on a user's own cluster.
+"""Real programs with a fault, and healthy ones that look faulty: they test perfwatch, here and on a user's own cluster.
 
 ``perfwatch drill`` lists them, ``perfwatch drill NAME`` runs one and shows the diagnosis, ``perfwatch drill --all`` runs the
-gauntlet. One small program per file; the catalogues say what each must be called.
+gauntlet. ``programs/`` has one small program per file; the catalogues hold the expected verdicts.
 """
 
 from perfwatch.drills.catalogue_gpu import GPU_DRILLS

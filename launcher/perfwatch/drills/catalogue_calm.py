@@ -1,4 +1,4 @@
-"""The drills that are busy or healthy on their own account."""
+"""The drills that are busy or healthy: starting, compiling, saving, evaluating, and balanced training."""
 
 from perfwatch.drills.describing import healthy
 from perfwatch.drills.drill import Drill

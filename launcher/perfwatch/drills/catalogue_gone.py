@@ -1,4 +1,4 @@
-"""The drills that end: finished, crashed, killed by somebody, killed for lack of memory."""
+"""The drills that end: finished, crashed, killed by a signal, killed for lack of memory."""
 
 from perfwatch.drills.drill import Culprit, Drill
 

@@ -1,7 +1,7 @@
-"""The drills that train on a GPU: each fault of a card's work beside what looks like it.
+"""The drills that train on a GPU: each fault of GPU work beside its look-alikes.
 
-A fault carries the name of its cause, with a suffix for a further way to make it. A program that only looks like a
-fault is called what its file is called; its strengths are sizes.
+A fault has the name of its cause, with a suffix for a further way to cause it. A look-alike has the name of its file, and its
+strengths are sizes.
 """
 
 from perfwatch.drills.drill import STRENGTHS, Culprit, Drill

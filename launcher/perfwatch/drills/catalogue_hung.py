@@ -1,6 +1,6 @@
-"""The drills that hang: what each does, what it must be called and who is to blame.
+"""The drills that hang, with the expected verdict and culprit of each; those that end and those that only look hung are added.
 
-A fault carries the name of its cause, with a suffix for a further way to make it.
+A fault has the name of its cause, with a suffix for a further way to cause it.
 """
 
 from perfwatch.drills.catalogue_gone import GONE_DRILLS

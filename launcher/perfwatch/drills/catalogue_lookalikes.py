@@ -1,6 +1,6 @@
-"""The benign programs that look hung: what each looks like, and what it must be called instead.
+"""The programs that look hung and are not: which fault each resembles, and the expected verdict.
 
-Where ``causes`` is empty any cause will do except the one in ``lookalike_of``: the point is what it must not be called.
+If ``causes`` is empty, any cause is right except the one in ``lookalike_of``.
 """
 
 from perfwatch.drills.drill import Culprit, Drill

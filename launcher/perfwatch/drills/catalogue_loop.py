@@ -1,4 +1,4 @@
-"""The drills whose own loop costs the time: memory, checkpoints, compiling, output, debugging aids, tries, ranks."""
+"""The drills whose own loop is slow: memory, checkpoints, compiling, output, debugging aids, retries, ranks."""
 
 from perfwatch.drills.describing import healthy, slow
 from perfwatch.drills.drill import Culprit, Drill

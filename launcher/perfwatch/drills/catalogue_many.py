@@ -1,7 +1,7 @@
-"""The drills of two ranks again with four and with eight: most ranks are bystanders then, and some wait for other victims.
+"""The drills of two ranks again, with four and with eight: most ranks are then bystanders, and some wait for other victims.
 
-Over gloo on any machine; over NCCL with four GPUs. They run once, loud: how strong a fault must be is tried with two ranks.
-Eight that compute need cores of their own; where there are two, only they are tried that mostly sleep.
+They use gloo on any machine, and NCCL with four GPUs. They run once, at strength loud: the drills of two ranks test weaker faults. Eight
+ranks that compute need cores of their own; on a machine with two cores only drills that mostly sleep are run.
 """
 
 from collections.abc import Iterable

@@ -1,6 +1,6 @@
 """The drills of several ranks beyond the first two of each kind: more ranks, groups of ranks, and NCCL on two or four GPUs.
 
-A fault carries the name of its cause, with a suffix for a further way to make it; ``nccl`` in it means one GPU for each rank.
+A fault has the name of its cause, with a suffix for a further way to cause it. ``nccl`` in it means one GPU per rank.
 """
 
 from collections.abc import Mapping

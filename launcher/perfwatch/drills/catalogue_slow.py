@@ -1,4 +1,4 @@
-"""The drills that are slow, busy or healthy, each fault beside what looks like it, and what they must be called."""
+"""The drills that are slow, busy or healthy: each fault beside its look-alikes, with the expected verdicts."""
 
 from perfwatch.drills.catalogue_calm import CALM_DRILLS
 from perfwatch.drills.catalogue_loop import LOOP_DRILLS

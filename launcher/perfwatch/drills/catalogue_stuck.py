@@ -1,4 +1,4 @@
-"""The drills that hang by what the job does itself: workers that die or stand, locks, the GIL, loops without end."""
+"""The drills that hang by the job's own doing: workers that die or stop, locks, the GIL, endless loops."""
 
 from perfwatch.drills.describing import hung
 from perfwatch.drills.drill import STRENGTHS, Culprit, Drill

@@ -1,7 +1,7 @@
-"""How a fault that hangs or costs time, and a healthy run that looks like one, are described.
+"""Short forms that describe a hang, a slow run, and a healthy run that looks like one.
 
-A fault carries the name of its cause, with a suffix for a further way to make it. A program that only looks like
-a fault is called what its file is called; ``lookalike_of`` says which verdict would be wrong.
+A fault has the name of its cause, with a suffix for a further way to cause it. A look-alike has the name of its file;
+``lookalike_of`` is the verdict that would be wrong.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 """What a drill is: one real program with one known behaviour, and the verdict that it must get.
 
-The programs beside this file are run by path, under the Python that has torch, and import nothing of perfwatch but
+The programs in ``programs/`` are run by path, under the Python that has torch, and import nothing of perfwatch but
 ``stage`` (their own folder is first on ``sys.path`` then). This module and the catalogues never import torch.
 """
 
@@ -25,7 +25,7 @@ class Drill:
     """One program, how to start it, and what perfwatch must (and must not) say about it.
 
     name: what the user types (``perfwatch drill NAME``); for a fault it is the cause's own name, possibly with a suffix.
-    program: file name in this folder.
+    program: file name in ``programs/``.
     state, causes: the right state, and the set of causes accepted as right (the first is the best one).
     lookalike_of: for a benign or different program: the cause that must NOT be named.
     strengths: which of STRENGTHS the program takes (empty where strength means nothing; it then runs once as "loud").

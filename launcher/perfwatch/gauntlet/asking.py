@@ -1,4 +1,4 @@
-"""Ask perfwatch about a running drill as a user would: its command line, its JSON, its exit code."""
+"""Ask perfwatch about a running drill as a user would: command line, JSON, exit code."""
 
 import os
 import signal

@@ -1,6 +1,6 @@
-"""One drill, once: start it, wait until it says that its fault begins, ask perfwatch, end it, note a ``Row``.
+"""One drill, once: start it, wait until it reports the onset of its fault, ask perfwatch, end it, return a ``Row``.
 
-Perfwatch is asked at once, or ``late_seconds`` after the fault began.
+perfwatch is asked at once, or ``late_seconds`` after the onset.
 """
 
 import shlex

@@ -1,4 +1,4 @@
-"""Which drills to run, under which conditions, from what the user typed; a mistake is a UsageError with the fix."""
+"""Which drills to run and under which conditions, from the command line. A mistake is a UsageError with the fix."""
 
 import contextlib
 import shutil

@@ -1,4 +1,4 @@
-"""What is the same for every attempt of a gauntlet."""
+"""The settings that all attempts of a gauntlet share."""
 
 import sys
 from dataclasses import dataclass

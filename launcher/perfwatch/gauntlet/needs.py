@@ -1,4 +1,4 @@
-"""What a drill may need of the machine, and whether it is there; else the drill is skipped with the reason."""
+"""What a drill may need of the machine, and checks for it. A drill whose needs are not met is skipped with the reason."""
 
 import ctypes
 import os

@@ -1,7 +1,7 @@
-"""A drill program on its feet: started in its own session, heard over a FIFO, ended with all that it started.
+"""A running drill: started in its own session, observed through a FIFO, ended with all processes that it started.
 
-Nothing else is ever signalled: a process belongs to the program if it descends from it, or carries the FIFO's own path
-in its environment (orphaned ranks and forked servers are outside the tree by the time they must go).
+No other process is ever signalled. A process belongs to the drill if it descends from it, or has the FIFO's path in its environment:
+orphaned ranks and forked servers are outside the tree by the time they must end.
 """
 
 import json

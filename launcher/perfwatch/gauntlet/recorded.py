@@ -1,7 +1,7 @@
-"""Recorded cases: a session folder trimmed to what triage reads, beside what must be said about it (``expected.json``).
+"""Recorded cases: a session folder trimmed to what triage reads, beside the expected verdict (``expected.json``).
 
-``scripts/record_case.py`` makes them from drills, an incident can be dropped in as it is, ``scripts/accept`` writes
-``expected.json`` anew, and the suite judges them all again at every change of a rule.
+``scripts/record_case.py`` makes them from drills. The session of an incident can be added unchanged. ``scripts/accept`` writes
+``expected.json`` again, and the suite judges all cases at every change of a rule.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The gauntlet on a terminal: the tables of a ``Score``. The console decides width, colour and encoding."""
+"""The tables of a ``Score`` on a terminal. The console decides width, colour and encoding."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""The rows of a gauntlet on disk: one JSON line each, appended as it comes, so that an interruption loses nothing."""
+"""The rows of a gauntlet on disk: one JSON line each, appended at once, so that an interruption loses nothing."""
 
 from collections.abc import Iterable
 from pathlib import Path

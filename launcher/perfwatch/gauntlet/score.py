@@ -1,8 +1,8 @@
-"""How well perfwatch did in a gauntlet: arithmetic on finished rows, nothing else. No clock, no file, no process.
+"""The score of a gauntlet: arithmetic on finished rows. No clock, no file, no process.
 
-A ``Row`` is one drill, once, with what it should be called and what it was called. ``score`` turns rows into the
-figures in tests/RESULTS.md. Two kinds of failure are kept apart: ``fault`` is perfwatch giving no verdict (it counts
-as wrong); ``broken`` is a drill program failing before its fault began (it counts for nothing, and is shown).
+A ``Row`` is one drill, once, with the expected and the actual verdict. ``score`` turns rows into the figures in tests/RESULTS.md. Two
+kinds of failure are kept apart. ``fault`` means that perfwatch gave no verdict; it counts as wrong. ``broken`` means that the drill
+failed before its fault began; it is shown and not counted.
 """
 
 import itertools

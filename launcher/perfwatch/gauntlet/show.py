@@ -1,4 +1,4 @@
-"""What ``perfwatch drill`` does: list the drills, run one and show its diagnosis, run them all and show the score."""
+"""What ``perfwatch drill`` does: list the drills, run one and show its diagnosis, or run all and show the score."""
 
 import shutil
 import signal

@@ -1,1 +1,1 @@
-"""The watched job: training jobs of this machine, from any PID to its job, and process trees that belong together."""
+"""Which processes form a training job: all jobs of this machine, or the job of one PID."""

@@ -1,7 +1,7 @@
-"""Whether processes are ranks of one training although nothing in their environment says so: they talk to each other.
+"""Ranks of one training that no environment variable identifies: TCP connections between them show that they belong together.
 
-A launcher of somebody's own starts its ranks with their numbers on the command line; they meet in a file or a store, and each
-has a connection to others. The trainings of a sweep have none.
+A custom launcher may pass rank numbers on the command line. Its ranks meet in a file or a store, and each has a connection to
+others. The trainings of a sweep have none.
 """
 
 from collections.abc import Sequence

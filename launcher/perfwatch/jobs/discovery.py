@@ -1,8 +1,7 @@
-"""The training jobs of this machine, for nobody knows the pid at three in the morning.
+"""Find the training jobs of this machine.
 
-A job is what hangs together below the topmost process that has torch loaded (or that is a launcher of such). Who is a
-rank and who a worker is told by the same rules as in a diagnosis; when each main thread last ran, by the kernel's
-memory.
+A job is the process tree below the topmost process that has torch loaded, or below a launcher of such processes. The rules that
+tell ranks from workers are those of a diagnosis. The kernel's scheduler statistics say when each main thread last ran.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""What else belongs to the job that somebody looks at: its other trees, and ranks that cannot be watched together with it."""
+"""The other process trees of a job, and the ranks of it that cannot be watched together with it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""From any PID of a job to the job: the process at its top, checked to be there, to be Python somewhere, and ours to see."""
+"""Find the job of any PID. The process at its top must exist, be visible to us, and run Python somewhere below."""
 
 import os
 import re
@@ -16,8 +16,8 @@ from perfwatch_probes.probe import Unavailable
 from perfwatch_probes.process import children_of, ended, identify, scan, tree
 from perfwatch_probes.stat import parse_pairs
 
-# Launchers that are not Python: all ranks of this node are their children.
 WORKER_NAME = "pt_data_worker"  # torch's name for a DataLoader worker
+# Launchers that are not Python: all ranks of this node are their children.
 LAUNCHERS = frozenset(
     "mpirun mpiexec mpiexec.hydra orterun orted prterun prte prted hydra_pmi_proxy pmi_proxy pmix_server srun slurmstepd"
     " flux-shell".split()

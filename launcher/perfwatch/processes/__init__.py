@@ -1,1 +1,1 @@
-"""The ground floor of perfwatch's own processes: where they meet (place), how they talk (channel, control), helpers that may be killed."""
+"""perfwatch's own processes: how they meet (``place``), exchange messages (``channel``, ``control``) and start helpers."""

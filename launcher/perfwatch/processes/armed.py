@@ -1,4 +1,4 @@
-"""What ``run`` has prepared for later captures, written into the job's place so that any watcher finds it there."""
+"""What ``run`` prepared for later captures, stored in the job's place, where every watcher can read it."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The line between the launcher and its watcher: small JSON messages that never block either side."""
+"""One end of a channel between two of our processes: small JSON messages; sending never blocks."""
 
 import contextlib
 import json

@@ -1,10 +1,12 @@
-"""The local socket on which other commands reach a running watcher: one JSON object on a line, one on a line back.
+"""The control socket of a watcher, for other commands: one JSON object per line, and one line as the answer.
 
-``{"command": "status"}`` says who watches what and where the session lies; ``{"command": "verdict"}`` judges now
-(``"attend": true``: and looks closely from now on); ``{"command": "trigger", "what": "verdict" | "timeline" |
-"kernels"}`` does what the signal of that meaning does; ``{"command": "capture", "request": {...}}`` begins a capture and
-gives its ``number``, with which ``captured`` asks for its ``outcome``.
-Answers hold ``"ok"``, and ``"error"`` where it is false. Only the same user and root are heard, and not for long.
+- ``{"command": "status"}`` returns the state of the watcher and its session folder.
+- ``{"command": "verdict"}`` judges now; with ``"attend": true`` the watcher also samples closely from now on.
+- ``{"command": "trigger", "what": "verdict" | "timeline" | "kernels"}`` does the same as the signal of that meaning.
+- ``{"command": "capture", "request": {...}}`` starts a capture and returns its ``number``. ``captured`` with that number
+  returns the ``outcome``.
+
+Each answer has ``"ok"``; if it is false, also ``"error"``. Only the same user and root are served, each for a limited time.
 """
 
 import json

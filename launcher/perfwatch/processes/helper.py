@@ -1,4 +1,4 @@
-"""A helper process at the other end of a channel: it may block, fail or be killed, and the watch does not notice."""
+"""A helper process at the other end of a channel: it may block, fail or be killed without delaying the watcher."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Which launchers are of one job, by what srun, mpirun or torchrun put into the environment of each."""
+"""A key that all launchers of one job share, computed from the variables that srun, mpirun or torchrun set."""
 
 import hashlib
 from collections.abc import Mapping

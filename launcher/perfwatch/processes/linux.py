@@ -1,6 +1,6 @@
-"""The few calls of Linux that Python does not offer: prctl, signalfd, and closing what others left open to us.
+"""Linux calls that Python lacks (prctl, signalfd), and functions that close or replace inherited descriptors.
 
-Every value is from the kernel's own headers, named beside it. Nothing here keeps state.
+Each constant names the kernel header it is from.
 """
 
 import ctypes

@@ -1,7 +1,7 @@
-"""A folder of our user's in one that every user may write to: /dev/shm, /tmp, /var/tmp.
+"""Our user's own folder inside a folder that every user can write to: /dev/shm, /tmp, /var/tmp.
 
-A name there belongs to the user who takes it first. Where another user has taken ours, the folder gets a random end, which no user can
-know before: so no user keeps another from having one, and none that another user has made is believed.
+There, a name belongs to the user that takes it first. If another user has taken our name, our folder gets a random suffix. So no user
+can keep another from having a folder, and a folder that another user made is never trusted.
 """
 
 import os

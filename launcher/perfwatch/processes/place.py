@@ -1,13 +1,13 @@
-"""Where the parts of one watched job meet, and who of several launchers watches it.
+"""The shared folder of one watched job, and the lock that decides which of its launchers watches it.
 
 A *place* is a private folder in shared memory: the agent's pages, the control socket, one ``root-*`` file per process
 that a launcher started. One ``perfwatch run`` has a place of its own. With one launcher per rank (``srun``, ``mpirun``,
 ``torchrun --no-python``) all launchers of a job on this node share one: the first takes the lock and watches every
-root; when it ends the next one takes over. Whoever is there holds a lock on a file of it: containers may share the memory
-and not see each other's processes.
+root; when it ends the next one takes over. Each launcher holds a lock on a file of the place, because containers may share the
+memory and not see each other's processes.
 
-Only a place of our own user is believed. Of another user's, root learns where the agent of that user's job writes, and nothing else:
-a guest (``perfwatch_probes.guest``) looks there, and what it finds says something about that user's processes alone.
+Only places of our own user are trusted. Of another user's place, root reads only where the agent of that user's job writes. A guest
+(``perfwatch_probes.guest``) reads it, and the result is used for that user's processes alone.
 """
 
 import fcntl

@@ -1,6 +1,6 @@
-"""Giving way to the job: commands that look at a job, or compute beside one, lower their priority before all else.
+"""Lower the priority of commands that observe a job or compute beside one: nice 5 and SCHED_BATCH, before anything else.
 
-Nothing but ``os`` is imported here, so that the imports of a command are made at the lower priority too.
+Only ``os`` is imported here, so that the imports of a command also run at the lower priority.
 """
 
 import os

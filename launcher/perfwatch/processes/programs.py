@@ -1,4 +1,4 @@
-"""Running one program of a capture: no shell, no terminal, its output kept up to a limit, dead at the deadline and with us."""
+"""Run one external program without shell or terminal, with bounded output; it is killed at its deadline and when we exit."""
 
 import contextlib
 import ctypes

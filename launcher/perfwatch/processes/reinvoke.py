@@ -1,4 +1,4 @@
-"""How perfwatch calls itself: with no module from the working directory, which may be anybody's, or hold a module of a common name."""
+"""The command with which perfwatch starts itself. It loads no module from the working directory."""
 
 import sys
 

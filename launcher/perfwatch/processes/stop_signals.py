@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, heard between two looks: one that is cut in half would leave half a reading behind."""
+"""Ctrl-C and SIGTERM, handled between two samples, so that no sample is cut in half."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Why something of ours could not be set up, in words for one line on stderr, with what fixes it."""
+"""An error as one line for stderr, with the command that fixes it."""
 
 import errno
 

@@ -1,1 +1,1 @@
-"""``perfwatch top``: the loop behind the live view, its keys, and what it asks a watcher for."""
+"""``perfwatch top``: the live view, its loop, its keys, and its requests to the watcher."""

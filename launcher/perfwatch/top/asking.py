@@ -1,4 +1,4 @@
-"""``perfwatch capture`` on a job that ``run`` watches: its watcher is asked, waits for nobody, and is asked again."""
+"""Captures by a running watcher: find its control socket, request the capture, wait for the outcome."""
 
 import time
 from collections.abc import Callable

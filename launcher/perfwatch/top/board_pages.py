@@ -1,4 +1,4 @@
-"""The other pages of ``perfwatch top``: everybody's stacks, folded, and the whole verdict. Each can be scrolled."""
+"""The other pages of ``perfwatch top``: all stacks, folded, and the full verdict. Both can be scrolled."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

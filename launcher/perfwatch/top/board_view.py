@@ -1,4 +1,4 @@
-"""``perfwatch top`` on a screen: the board in as many lines and columns as there are, from 80 by 24 on.
+"""The screen of ``perfwatch top``: the board, fitted to the terminal's lines and columns, from 80 by 24 on.
 
 Renderables only: the console decides size, colour and encoding, and nothing is printed here.
 """

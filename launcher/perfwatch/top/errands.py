@@ -1,4 +1,4 @@
-"""What ``perfwatch top`` asks the watcher for, in a thread of its own: an answer may take seconds, the screen may not."""
+"""Capture requests of ``perfwatch top``, in a thread: an answer may take seconds, and the screen must not block."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""A recording while it is being written: what is new in it since the last look, and all of it as a history."""
+"""Follow a recording while it is written: what is new since the last read, and all of it as a history."""
 
 import os
 import stat

@@ -1,4 +1,4 @@
-"""Single keys from a terminal, without waiting for a line end, and the terminal as it was afterwards."""
+"""Single keys from a terminal, without Enter. The terminal's settings are restored afterwards."""
 
 import os
 import signal

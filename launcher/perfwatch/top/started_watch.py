@@ -1,4 +1,4 @@
-"""A watch that ``perfwatch top PID`` starts where nobody watches: ``perfwatch attach PID --watch``, for as long as the screen is open."""
+"""The watcher that ``perfwatch top PID`` starts if the job has none: ``attach PID --watch``, until the screen closes."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The loop of ``perfwatch top``: follow the recording, judge it now and then, show it, do what keys ask for."""
+"""The loop of ``perfwatch top``: follow the recording, judge it at intervals, show it, handle keys."""
 
 import time
 from collections.abc import Callable

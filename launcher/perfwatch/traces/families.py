@@ -1,4 +1,4 @@
-"""Which kind of work a GPU kernel is, from its name alone: a table, read from the top, the first match counts.
+"""The family of a GPU kernel, from its name alone: a table of patterns, read from the top; the first match counts.
 
 Names come from torch, cuBLAS (nvjet, xmma, cutlass), cuDNN, Triton, FlashAttention, Transformer Engine and NCCL, as
 Kineto (``(anonymous namespace)``), nsys (``<unnamed>``) and ncu (namespaces cut off) spell them; the table looks for

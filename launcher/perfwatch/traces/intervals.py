@@ -1,4 +1,4 @@
-"""Arithmetic on sets of time: sorted, disjoint (begin, end) pairs. What a trace says is a matter of what overlaps what."""
+"""Arithmetic on sets of time: sorted, disjoint (begin, end) pairs."""
 
 from collections.abc import Iterable, Sequence
 

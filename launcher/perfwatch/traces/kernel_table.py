@@ -1,4 +1,4 @@
-"""The kernel table: what ncu measured, folded per kernel and pass and per family, and how well the card was used.
+"""The kernel table: ncu's measurements, summed per kernel and pass and per family, and how well the GPU was used.
 
 The efficiency of a set of kernels is Σ time · max(dram / dram_max, tensor / tensor_max) / Σ time: how near each kernel
 came to the nearer of its two roofs, weighted by its time. ``dram_max`` is the highest DRAM rate of any kernel of this

@@ -1,6 +1,6 @@
-"""What Nsight Compute measured: ``ncu --import X.ncu-rep --page raw --csv``, one row a kernel, units in a second row.
+"""The measurements of Nsight Compute: ``ncu --import X.ncu-rep --page raw --csv``, one row per kernel, units in a second row.
 
-The text may come from anybody's report: it is read row by row, bounded, and a cell that is no number is a missing one.
+The text may come from any report: it is read row by row, bounded, and a cell that is no number is a missing one.
 Numbers carry thousands separators (``1,980,000``); ``--print-units base`` gives ns and bytes, and the scaled units of a
 report printed without it are understood as well.
 """

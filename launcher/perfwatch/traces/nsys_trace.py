@@ -1,11 +1,10 @@
-"""A window of Nsight Systems in the same readings as a trace of torch.profiler: from nsys' own SQLite export.
+"""A window of Nsight Systems in the same reading as a trace of torch.profiler, from nsys' own SQLite export.
 
-What ran on the cards and which CUDA calls waited is told alike. Of torch's operations and Python nsys knows nothing: the
-passes are inferred from the kernels' names and order, and what the host did beside launching, and which attention was
-chosen, is left open.
+Work on the GPUs and CUDA calls that waited are read alike. nsys records no torch operations and no Python. So the passes are inferred
+from the names and the order of the kernels. Other work of the host, and the kind of attention, stay unknown.
 
-The file comes from somebody's report: it is opened read-only, nothing in it is executed, every query ends at a deadline
-and at a number of rows. A table that a job or a version has not got is simply not there: who copied nothing has none.
+The file is untrusted: it is opened read-only, nothing in it is executed, and every query is bounded by a deadline and a number of
+rows. A table that this job or version does not have is absent: a job that copied nothing has no table of copies.
 """
 
 import sqlite3

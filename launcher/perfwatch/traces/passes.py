@@ -1,8 +1,8 @@
 """Which pass of a training step each kernel belongs to, from the order of the names: no range, no stack is needed.
 
-Some names tell their pass: an optimizer's loop over tensors, a ``Backward`` or ``bprop``, a ``Forward`` or ``fprop``.
-These are landmarks; what stands between two of the same pass is of that pass, and between two different ones of the
-earlier. What comes before the first landmark is counted with it. A capture without any landmark (inference by plain
+Some names identify their pass: an optimizer's loop over tensors, a ``Backward`` or ``bprop``, a ``Forward`` or ``fprop``.
+These are landmarks. Kernels between two landmarks of the same pass belong to that pass, and between two different ones to the
+earlier. Kernels before the first landmark are counted with it. A capture without any landmark (inference by plain
 matrix products, a benchmark of one kernel) is ``other`` throughout. Kernels of several streams or a recomputation
 inside the backward pass (activation checkpointing) bend this: a recomputed layer counts as forward, which it is.
 """

@@ -1,4 +1,4 @@
-"""The card's side of a torch.profiler trace: what ran when, of which family, in which pass, and what it overlapped."""
+"""The GPU side of a torch.profiler trace: what ran when, its family and pass, and what it overlapped."""
 
 import re
 from collections import defaultdict

@@ -1,7 +1,7 @@
-"""The events of a torch.profiler trace, one after another, without holding the file: Chrome's JSON, plain or gzip'd.
+"""The events of a torch.profiler trace, one after another, without loading the file: Chrome's JSON, plain or gzip'd.
 
-The file was written by the job: it may be truncated, endless or hostile. Each event is decoded on its own and strictly;
-bytes, events and time are bounded, and what is wrong is told in a sentence.
+The job wrote the file: it may be truncated, endless or hostile. Each event is decoded on its own and strictly; bytes, events and
+time are bounded, and an error is reported in one sentence.
 """
 
 import gzip

@@ -1,4 +1,4 @@
-"""The host's side of a torch.profiler trace: which thread trains, which part of a step it is in, which frame is innermost."""
+"""The host side of a torch.profiler trace: which thread trains, which part of a step it runs, which frame is innermost."""
 
 import bisect
 import sys

@@ -1,4 +1,4 @@
-"""What a torch trace says, in the few lines that somebody reads first. Pure."""
+"""The summary of torch.profiler traces: the first rank in full, the others where they differ. Pure."""
 
 from collections.abc import Mapping, Sequence
 

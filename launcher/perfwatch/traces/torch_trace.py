@@ -1,6 +1,6 @@
-"""One rank's torch.profiler trace in a reading: read once, folded, the events let go.
+"""One rank's torch.profiler trace as one reading: the file is read once and summed, the events are not kept.
 
-``fold`` is what a capture, ``perfwatch`` commands and tests use; the arithmetic is in ``torch_host`` and ``torch_device``.
+Captures call ``read``; the arithmetic is in ``torch_host`` and ``torch_device``.
 """
 
 from collections import Counter, defaultdict
@@ -38,7 +38,7 @@ MICROSECONDS = 1e6
 
 
 def read(path: Path, pid: int, rank: int | None = None) -> TorchTrace:
-    """The reading of a trace file. Raises TraceUnreadable (``perfwatch.traces.torch_events``)."""
+    """The reading of a trace file. Raises TraceUnreadable."""
     return fold(events(path), pid, rank)
 
 

@@ -1,1 +1,1 @@
-"""What the loop that watches one job is made of: whom to look at, when, how closely, and what of it is told."""
+"""The loop that watches one job: what is sampled, when, how closely, and what is reported."""

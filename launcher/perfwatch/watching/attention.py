@@ -1,4 +1,4 @@
-"""What deserves a look now: when each thing is due, which processes come first, and what makes a calm job suspect."""
+"""What to sample now: when each item is due, which processes come first, and what makes a calm job suspect."""
 
 from collections.abc import Callable, Iterable
 

@@ -1,4 +1,4 @@
-"""What lies behind a blocked call: the open file, the pipe's other end, the connection; and what connections have carried."""
+"""What a blocked call waits on: the open file, the other end of the pipe, the connection and its traffic."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial

@@ -1,4 +1,4 @@
-"""How often a watch looks at what: seldom while a job is calm, closely while it is suspect."""
+"""How often each item is sampled: rarely while a job is calm, often while it is suspect."""
 
 # A suspect job is looked at twice a second: two sightings within a second settle a decisive sign.
 SUSPECT_SECONDS = 0.5

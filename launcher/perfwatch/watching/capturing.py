@@ -1,4 +1,4 @@
-"""Captures of a watched job: at most one at a time, each in a helper, so that the watch itself never waits for one."""
+"""Captures of a watched job: one at a time, each in a helper process, so that the watcher never blocks on one."""
 
 import time
 from collections.abc import Callable

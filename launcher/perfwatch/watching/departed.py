@@ -1,4 +1,4 @@
-"""Python threads that were seen and are no more: whoever waits for what they would have brought waits for ever."""
+"""Python threads that were seen and have ended: a thread that needs their result is blocked forever."""
 
 from collections.abc import Iterable
 

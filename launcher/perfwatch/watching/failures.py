@@ -1,4 +1,4 @@
-"""Errors of ours that must not end a watch: each is told once, however often it comes and whatever its words are by then."""
+"""Our own errors that must not end the watch: each is reported once, identified by its type and its line of code."""
 
 import traceback
 

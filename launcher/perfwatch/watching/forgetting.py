@@ -1,7 +1,7 @@
-"""What a watch that lasts for days lets go of in memory: what is old, and everything about those who have long ended.
+"""Bounds the memory of a watch that runs for days: drops old readings, and readings of processes that ended long ago.
 
-A loader starts its workers anew in each epoch, a server a thread for each request: of each the last word would be kept
-for ever otherwise. The recording has them still.
+A loader starts new workers in each epoch, a server a thread per request. Without this, the last reading of each would stay in memory
+forever. The recording still has them. How a rank or a launcher ended is kept.
 """
 
 import re

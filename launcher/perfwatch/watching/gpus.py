@@ -1,4 +1,4 @@
-"""The GPUs beside the watched job: what has come from the sampler, and how it went, as the recording wants it."""
+"""The GPUs of the watched job: readings from the sampler, and the outcome of each call for the recording."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""What is told while a job is watched, and when: a suspicion that lasts, a verdict, a retraction when the job moves again."""
+"""What is reported while a job is watched, and when: a suspicion that lasts, a verdict, a retraction."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Whether a reading of a thread is worth a line: detail is written on change, and what stays the same is confirmed now and then."""
+"""Which readings of a thread are recorded: each change, and about once a second a confirmation that nothing changed."""
 
 from collections.abc import Callable
 

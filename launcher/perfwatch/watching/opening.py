@@ -1,4 +1,4 @@
-"""Opens the recording of a session, or says why nothing is recorded: a diagnosis without a recording is better than none."""
+"""Open the recording of a session, or return why nothing is recorded. The diagnosis continues without a recording."""
 
 import os
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""The probes, pointed at one live job. Every call is accounted for; nothing that a probe raises leaves this file.
+"""All probes of one live job. Each call is timed and its outcome recorded; no exception of a probe leaves this module.
 
-Who is looked at, and when, is decided by ``perfwatch.watching.watch``; what it means, by triage.
+``perfwatch.watching.watch`` decides which processes are sampled and when. Triage decides what the readings mean.
 """
 
 import re

@@ -1,7 +1,7 @@
-"""What the job's process groups say of themselves: NCCL's RAS service and the ranks' flight recorders, asked while we look on.
+"""What NCCL's RAS service and the ranks' flight recorders say about the job's process groups.
 
-Both are asked only on suspicion, and in a process of their own: neither the job nor the watch waits for an answer. The
-recorders, which leave a line on the job's standard error, only where its ranks rest.
+Both are queried only on suspicion, in a separate process, so that neither the job nor the watch waits for an answer. A query of a
+flight recorder leaves a line on the job's standard error, so it is made only while the ranks do not move.
 """
 
 import time

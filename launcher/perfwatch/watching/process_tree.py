@@ -1,6 +1,6 @@
-"""Who belongs to the watched job right now: its tree is followed, for ranks and workers come and go.
+"""The processes of the watched job: its tree is followed as ranks and workers start and exit.
 
-Identity is pid plus start time: when a pid is reused, the process that we knew has ended and the new one is a stranger.
+A process is identified by pid and start time. If a pid is reused, the old process has ended and the new one is unrelated.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""When the ranks' flight recorders are asked: twice, so that the answers can be compared, and then not for a long while.
+"""When to query the ranks' flight recorders: twice, so that the answers can be compared, then not for a long time.
 
-Each question makes torch write a line of level E to the job's standard error.
+Each query makes torch write a line of level E to the job's standard error.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
-"""Whose stacks are taken, and how: dumps at the start of a suspicion, then records, and native code where neither explains much.
+"""Which stacks are sampled, and how: dumps when a suspicion begins, then records, then native stacks if both explain little.
 
-A calm job is sampled now and then, its ranks alone: whether they wait says whether the others are of interest.
+In a calm job only the ranks are sampled, at intervals. If they wait, the other processes are sampled too.
 """
 
 from collections.abc import Callable

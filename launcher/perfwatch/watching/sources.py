@@ -1,4 +1,4 @@
-"""Which lines of the job's code are worth reading: those at which threads stand, and those where training spends its time."""
+"""Which source lines of the job are read: the lines where threads stand, and those where training spends its time."""
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History

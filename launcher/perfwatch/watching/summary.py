@@ -1,6 +1,6 @@
-"""What ``run`` says at the end: steps and their times, what was suspected, and what perfwatch itself cost. One screen.
+"""The summary that ``run`` prints at the end: steps and step times, suspicions, and what perfwatch used. One screen.
 
-``Tally`` stands between the watch and the recording and counts what passes; ``Summary`` is the text.
+``Tally`` counts the readings on their way from the watch to the recording; ``Summary`` is the text.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Which threads of a process are read in full, where they are too many: the main one, Python's, those that run, then the oldest."""
+"""Which threads of a large process are read in full: the main thread, Python's, those that run, then the oldest."""
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""The slowness that was told, and for how long it must stay away before it is taken back: what comes back is not over."""
+"""Slow causes that were reported, and how long each must be absent before it is retracted."""
 
 from perfwatch.verdict import Verdict
 

@@ -1,4 +1,4 @@
-"""Whose stacks are sampled next, where a job has more processes than may be sampled at once."""
+"""Which processes are sampled next, if a job has more than can be sampled at once."""
 
 from collections.abc import Sequence
 from typing import TypeVar

@@ -1,8 +1,8 @@
-"""The loop that watches one job: read each probe when it is due, append, judge again, say what changed.
+"""The loop that watches one job: read each probe when it is due, append, judge again, report changes.
 
-Detail follows suspicion. A calm job costs a step counter, one thread per rank and a short sample of stacks a minute, of many
-processes every few minutes; a suspect one is swept, sampled and judged until the verdict is clear. Nothing here blocks on the
-job or on a disk.
+Detail follows suspicion. In a calm job it reads a step counter, one thread per rank, and a short sample of stacks per minute (in a
+large job every few minutes). A suspect job is swept, sampled and judged until the verdict is clear. Nothing here blocks on the job or
+on a disk.
 """
 
 import time

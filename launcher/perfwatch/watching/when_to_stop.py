@@ -1,4 +1,4 @@
-"""When a one-shot look is over: as soon as the verdict is clear, and not before it is."""
+"""When ``attach`` stops: as soon as the verdict is clear. Also the countdown that it prints until then."""
 
 from dataclasses import dataclass, field
 from datetime import datetime, timezone

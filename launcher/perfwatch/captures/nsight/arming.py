@@ -1,4 +1,4 @@
-"""What ``run --arm nsys``, ``ncu`` and ``ncu-attach`` prepare before the job starts. What cannot be prepared costs no job its start."""
+"""What ``run --arm nsys``, ``ncu`` and ``ncu-attach`` prepare before the job starts. If that fails, the job starts without it."""
 
 import sys
 from collections.abc import Mapping

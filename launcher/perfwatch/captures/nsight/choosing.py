@@ -1,4 +1,4 @@
-"""Which kernels are worth measuring: the longest of a capture of the real job, by the name of their function.
+"""Which kernels to measure: those with the most time in a capture of the real job, by function name.
 
 Reads the traces of torch.profiler (``.json``, ``.json.gz``) and the reports of nsys (``.nsys-rep``, ``.sqlite``).
 Collectives are left out: they may not be measured.

@@ -1,4 +1,4 @@
-"""Where nsys and ncu are and what this version of them can do. Nothing is assumed: its own ``--help`` is asked.
+"""Find nsys and ncu, and which options this version has. Nothing is assumed: its own ``--help`` is read.
 
 They come with CUDA, with the Nsight packages, with Debian, and nsys also inside Nsight Compute; often none is on PATH.
 """
@@ -13,7 +13,7 @@ from perfwatch.errors import CaptureUnavailable
 from perfwatch_probes.external import Finished
 
 Run = Callable[[Sequence[str], float, Mapping[str, str] | None], Finished]
-"""Command, deadline in seconds, environment (None: ours) to how it ended: ``Window.run``, ``captures.running.run_program``."""
+"""Command, deadline in seconds, environment (None: ours) to how it ended: ``Window.run``, ``processes.programs.run_program``."""
 
 ASKING_SECONDS = 20.0  # nsys from a cold network disk; warm it answers in 0.02 s
 

@@ -1,4 +1,4 @@
-"""Why nsys left a raw recording (.qdstrm) and no report: its importer is a program of its own, with libraries of its own.
+"""Why nsys left a raw recording (.qdstrm) and no report: its importer is a separate program, with libraries of its own.
 
 A container often has nsys but not libdw, or only the part of nsys that records (the target, without the host).
 """

@@ -1,7 +1,7 @@
 """A job that Nsight Compute can attach to later: what ``run --arm ncu-attach`` prepares. For ncu from 2026.2.1 on.
 
-ncu's library is loaded into each process before CUDA starts there (by the agent), and sleeps; ncu itself comes for a window
-and leaves. What that library wants to find in the environment is what NVIDIA's own nsight-python gives it.
+The agent loads ncu's library into each process before CUDA starts there; the library then sleeps. ncu attaches for one window and
+detaches. The environment that the library expects is the one that NVIDIA's own nsight-python sets.
 """
 
 import os

@@ -1,8 +1,8 @@
-"""Nsight Compute's command lines. Pure; what they share is what keeps a measurement honest and a job alive.
+"""The command lines of Nsight Compute. Pure. Their shared options keep the measurement honest and the job alive.
 
 - Clocks and caches are left as they are (``--clock-control none --cache-control none``): the default locks the clocks.
 - A collective is never measured: ncu runs each kernel several times, and one that waits for other ranks then hangs.
-- What ncu says goes into a file of its own: stdout is the program's.
+- ncu's messages go into a separate file: stdout belongs to the program.
 """
 
 import re

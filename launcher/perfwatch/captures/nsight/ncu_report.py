@@ -1,4 +1,4 @@
-"""A report of Nsight Compute to a kernel table: a .ncu-rep through ncu's own import, or the CSV that it printed."""
+"""Read a report of Nsight Compute into a kernel table: a .ncu-rep through ncu's own import, or the CSV that ncu printed."""
 
 import gzip
 import tempfile

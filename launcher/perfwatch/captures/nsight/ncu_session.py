@@ -1,7 +1,7 @@
-"""A job under Nsight Compute from its start: what ``run --arm ncu`` prepares. Slow, opt-in, and it says so.
+"""A job under Nsight Compute from its start: what ``run --arm ncu`` prepares. Slow and opt-in; ``run`` prints a warning.
 
 ncu intercepts every CUDA call of the job for all of its life. The window is a range that the job opens itself: the agent
-calls cudaProfilerStart and cudaProfilerStop when ``kernels-open`` appears in the job's place and goes again.
+calls cudaProfilerStart when ``kernels-open`` appears in the job's place, and cudaProfilerStop when it is removed.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""A report of Nsight Systems, exported to SQLite by nsys itself, for ``perfwatch.traces.nsys_trace`` to read."""
+"""Export a report of Nsight Systems to SQLite with nsys itself, for ``perfwatch.traces.nsys_trace``."""
 
 import tempfile
 from collections.abc import Iterator

@@ -1,8 +1,8 @@
-"""A session of Nsight Systems for a job that is about to start: what ``run --arm nsys`` prepares.
+"""An Nsight Systems session for a job that is about to start: what ``run --arm nsys`` prepares.
 
-``nsys launch`` runs our placeholder (``perfwatch.captures.nsight.placeholder`` says why), the job gets the variables that nsys
-gave the placeholder, and every later ``nsys start`` and ``nsys stop`` of that session records the job. Never osrt: with
-it one window of 2 s wrote 2.1 GB and the job ran 30 % slower for good.
+``nsys launch`` runs our placeholder (``perfwatch.captures.nsight.placeholder`` says why). The job gets the variables that nsys
+gave the placeholder, and every later ``nsys start`` and ``nsys stop`` of that session records the job. osrt is never traced: with
+it one window of 2 s wrote 2.1 GB and the job ran 30 % slower until its end.
 """
 
 import contextlib

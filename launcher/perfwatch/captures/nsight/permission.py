@@ -1,6 +1,6 @@
-"""Whether the driver lets us read a card's performance counters (ncu, GPU metrics of nsys); tracing needs no permission.
+"""Check if the driver lets us read a GPU's performance counters (ncu, GPU metrics of nsys). Tracing needs no permission.
 
-The driver says so in ``/proc/driver/nvidia/params`` (``RmProfilingAdminOnly: 1``); CAP_SYS_ADMIN lifts it, and
+The setting is in ``/proc/driver/nvidia/params`` (``RmProfilingAdminOnly: 1``); CAP_SYS_ADMIN lifts it, and
 CAP_PERFMON in newer drivers. Without it ncu fails with ERR_NVGPUCTRPERM, but only after the job has started.
 """
 

@@ -1,13 +1,13 @@
-"""What ``nsys launch`` starts instead of the job: it hands its environment back, and lives as long as the job does.
+"""The program that ``nsys launch`` starts instead of the job: it hands its environment back and lives as long as the job.
 
 ``nsys launch`` itself would hold the job: it puts a program of its own (nsys-tee) between the job and its stdout and
 stderr, makes it the leader of another session, so that Ctrl-C does not reach it, and answers a SIGTERM with exit code 0
-whatever the job said (tried with 2022.4). So the job is started by ``perfwatch run`` as ever, with the variables that
-nsys gave this placeholder, which are all that ties a process to nsys' session. When nsys dies the job goes on.
+whatever the job's exit code is (tried with 2022.4). So ``perfwatch run`` starts the job as usual, with the variables that
+nsys gave this placeholder. They are all that ties a process to nsys' session. If nsys dies, the job continues.
 
 Run by path, standard library only:
 
-- ``python -I placeholder.py keep FOLDER COMMAND...`` runs ``nsys launch`` and takes its folder away when it has ended;
+- ``python -I placeholder.py keep FOLDER COMMAND...`` runs ``nsys launch`` and removes its folder when it has ended;
 - ``python -I placeholder.py stay FOLDER LAUNCHER_PID PLACE`` is what that launches.
 """
 

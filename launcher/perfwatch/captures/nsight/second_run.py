@@ -1,4 +1,4 @@
-"""``perfwatch ncu``: a second, bounded run of a program under Nsight Compute, and the kernel table of what it measured."""
+"""``perfwatch ncu``: run a program a second time, bounded, under Nsight Compute, and return the kernel table."""
 
 import signal
 import subprocess

@@ -1,8 +1,8 @@
-"""Between ``perfwatch run`` and ncu: what is sent to the job reaches the job, and not the shell script that is called ncu.
+"""A process between ``perfwatch run`` and ncu: it passes signals on to the job, not to the shell script that is named ncu.
 
 ``ncu`` is a script that starts the real one, which starts the job: a SIGTERM for the command of ``run`` would end the
 script and leave the job behind. This process passes signals on to the first process below that is not ncu's, and ends
-with ncu's exit code, which is the job's. Ctrl-C needs nobody: the terminal sends it to all of them.
+with ncu's exit code, which is the job's. Ctrl-C needs no forwarding: the terminal sends it to all of them.
 
 Run by path, standard library only: ``python -I under_ncu.py NCU...``.
 """
