@@ -1,6 +1,6 @@
 """What the agent costs inside the job: nanoseconds per optimizer step, per import, and at the start of a process.
 
-    .venv/bin/python scripts/measure_agent.py [PYTHON...]      default: this Python
+    .venv/bin/python scripts/measure agent [PYTHON...]      default: this Python
 
 The hook is called 100,000 times, 15 rounds, without torch around it. The least of the rounds is the cost, the median
 shows what else the machine was doing.

@@ -1,8 +1,8 @@
 """What a storm of attaches costs the job, beside the same storm at another process and the same load from elsewhere.
 
-    scripts/measure_attach                          about 8 minutes; the machine should be idle otherwise
-    scripts/measure_attach --rounds 2 --seconds 10 --json
-    scripts/measure_attach --nice 0                 as if perfwatch did not lower its priority
+    scripts/measure attach                          about 8 minutes; the machine should be idle otherwise
+    scripts/measure attach --rounds 2 --seconds 10 --json
+    scripts/measure attach --nice 0                 as if perfwatch did not lower its priority
 
 Each round measures four conditions, each forwards and backwards (ABCDDCBA), so that drift of the machine cancels:
 

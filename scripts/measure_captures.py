@@ -1,8 +1,8 @@
 """What captures cost a decoder on a GPU: armed and idle (interleaved ABBA), and in two windows in a row.
 
-    scripts/measure_captures                                   torch and nsys, one rank: about 8 minutes
-    scripts/measure_captures --ranks 2 --rounds 1              two ranks, on as many cards as there are
-    scripts/measure_captures --arm torch --loop launch_bound   another loop, that Python keeps waiting
+    scripts/measure captures                                   torch and nsys, one rank: about 8 minutes
+    scripts/measure captures --ranks 2 --rounds 1              two ranks, on as many cards as there are
+    scripts/measure captures --arm torch --loop launch_bound   another loop, that Python keeps waiting
 
 The job is always watched by ``perfwatch run``: compared is ``--arm KIND`` with ``--arm none``. Needs a card and, for nsys, Nsight
 Systems. A job that is armed for nsys starts slower, so its first seconds (``--settle``) are left out as well.

@@ -1,7 +1,7 @@
 """What ``perfwatch daemon`` costs in its steady state beside 0, 1, 8 ... calm jobs, each watched in a process of its own.
 
-scripts/measure_daemon
-scripts/measure_daemon --jobs 0 32 --seconds 120 --settle 120
+scripts/measure daemon
+scripts/measure daemon --jobs 0 32 --seconds 120 --settle 120
 
 As root, in a PID namespace: nothing else on this machine is adopted. CPU is that of the daemon, its watches and their helpers,
 py-spy included; memory is proportional (pages that they share are split among them).

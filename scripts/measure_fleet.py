@@ -1,8 +1,8 @@
 """How long the merge of a large job takes, and how much memory: simulated snapshots of all hosts, from the wire to the verdict.
 
-    scripts/measure_fleet                    # 512, 1,024, 2,048 and 4,096 ranks
-    scripts/measure_fleet --ranks 4096 --stuck 3001
-    scripts/measure_fleet --ranks 4096 --going          nobody is stuck
+    scripts/measure fleet                    # 512, 1,024, 2,048 and 4,096 ranks
+    scripts/measure fleet --ranks 4096 --stuck 3001
+    scripts/measure fleet --ranks 4096 --going          nobody is stuck
 
 Each size runs in a process of its own; the memory is the most that it ever had (ru_maxrss), interpreter and imports included.
 """

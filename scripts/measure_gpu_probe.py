@@ -1,8 +1,8 @@
 """What watching GPUs costs: microseconds a look, share of a core, memory, for one card and for eight.
 
-    scripts/measure_gpu_probe [--cards 1 8] [--seconds 20]     from a recorded driver, on any machine
-    scripts/measure_gpu_probe --record FILE                    record this machine's driver and first card
-    scripts/measure_gpu_probe --live                           this machine's own cards
+    scripts/measure gpu_probe [--cards 1 8] [--seconds 20]     from a recorded driver, on any machine
+    scripts/measure gpu_probe --record FILE                    record this machine's driver and first card
+    scripts/measure gpu_probe --live                           this machine's own cards
 
 A recorded driver answers each call with the CPU time that the real one took, so that eight cards can be measured without them.
 The costs are those of the sampler's process, by its own account, and of the watcher that takes the readings.

@@ -1,10 +1,10 @@
 """What perfwatch costs: a real loop without it, under ``run``, and attached to with ``--watch``, interleaved (ABBA).
 
-    scripts/measure_overhead                        about 15 minutes; the machine should be idle otherwise
-    scripts/measure_overhead --rounds 2 --seconds 10 --json
-    scripts/measure_overhead --loop launch_bound --ways attach        a loop on a GPU; or compute_bound
-    scripts/measure_overhead --loop launch_bound --ways gpu --settle 3       the GPU probe alone, ten looks a second
-    scripts/measure_overhead --ways turns --rounds 10      attached for good, and halted for every other four seconds
+    scripts/measure overhead                        about 15 minutes; the machine should be idle otherwise
+    scripts/measure overhead --rounds 2 --seconds 10 --json
+    scripts/measure overhead --loop launch_bound --ways attach        a loop on a GPU; or compute_bound
+    scripts/measure overhead --loop launch_bound --ways gpu --settle 3       the GPU probe alone, ten looks a second
+    scripts/measure overhead --ways turns --rounds 10      attached for good, and halted for every other four seconds
 
 Each round gives one paired difference, so that drift of the machine cancels. Measured is the steady state; the first
 ``--settle`` seconds after an attach, when it looks closely, are left out and shown on their own. In ``turns`` drift cancels best:

@@ -1,7 +1,7 @@
 """How long a report of an hour takes, how much memory, and how large it becomes: 8 GPUs, 64 processes, simulated.
 
-scripts/measure_report
-scripts/measure_report --seconds 600 --form md
+scripts/measure report
+scripts/measure report --seconds 600 --form md
 """
 
 import argparse

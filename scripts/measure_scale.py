@@ -1,7 +1,7 @@
 """What perfwatch costs beside a job of 64 processes and 2,000 threads, and how soon it sees that such a job is stuck.
 
-scripts/measure_scale
-scripts/measure_scale --processes 128 --threads 4000 --seconds 120 --json
+scripts/measure scale
+scripts/measure scale --processes 128 --threads 4000 --seconds 120 --json
 """
 
 import argparse

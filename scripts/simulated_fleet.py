@@ -1,6 +1,6 @@
 """Snapshots of a job on many hosts that nobody has: 8 ranks a host in one all_reduce, and one of them with a stuck worker; or all go on.
 
-Made of the same records as real ones; ``scripts/measure_fleet.py`` times their merge, and tests count its work.
+Made of the same records as real ones; ``scripts/measure fleet`` times their merge, and tests count its work.
 """
 
 from perfwatch.recording.recording import Record
