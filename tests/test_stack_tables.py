@@ -293,6 +293,23 @@ def test_a_follower_sees_stacks_whole_wherever_the_file_was_cut(tmp_path: Path) 
         assert follower.skipped == 0
 
 
+def test_a_follower_remembers_the_stacks_of_the_file_that_grows(tmp_path: Path) -> None:
+    """It is the one with the highest number, also where that has a digit more."""
+    entries = [record(at, STACK) for at in (0.0, 1.0, 2.0)]
+    first, *others = (stored(tmp_path / "s", entries) / "stacks-0001.jsonl").read_bytes().splitlines(keepends=True)
+    folder = session_in(tmp_path / "grows")
+    (folder / "stacks-9999.jsonl").write_bytes(first + others[0])
+    (folder / "stacks-10000.jsonl").write_bytes(first + others[1])
+    follower = Follower(folder)
+    follower.read()
+    with (folder / "stacks-10000.jsonl").open("ab") as file:
+        file.write(others[2])
+    follower.read()
+
+    assert [seen.reading.frames for seen in follower.history.every(Stack)] == [STACK] * 3
+    assert follower.skipped == 0
+
+
 def test_a_bundle_is_the_session(tmp_path: Path) -> None:
     """Definitions go into it, redacted as everything."""
     frames = (Frame("f", "password=hunter2Zx", 1), *STACK)

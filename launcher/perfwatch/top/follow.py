@@ -67,7 +67,8 @@ class Follower:
         found = False
         room = Room(self.folder)
         names = sorted(self._names())[:MOST_FILES]
-        newest = {name.partition("-")[0]: name for name in names}
+        # The last of each stream; number 10000 is longer than 9999.
+        newest = {name.partition("-")[0]: name for name in sorted(names, key=lambda name: (len(name), name))}
         for name in names:
             written, lines = self._new_lines(name, room)
             before = self._newest
