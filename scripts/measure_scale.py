@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 from measured_crowd import STUCK_AFTER_STEPS
 from measuring import PERFWATCH, job, marked, tree, usage, watcher
 
@@ -29,17 +30,22 @@ def healthy(options: argparse.Namespace, folder: Path, command: list[str]) -> di
         threads = sum(process.num_threads() for process in processes)
         with watcher(loop.process.pid, session, folder / "stderr") as process:
             time.sleep(options.settle)
-            before, written = usage(tree(process)), _bytes(session)
+            before, written, stored = usage(tree(process)), _bytes(session), usage(_writer(process))
             time.sleep(options.seconds)
-            after = usage(tree(process))
+            after, storing = usage(tree(process)), usage(_writer(process))
             grown = _bytes(session) - written
+        began = time.process_time()
         recording = load(session)
+        loading = time.process_time() - began
     return {
         "processes": len(processes),
         "threads": threads,
         "watcher_cpu_share": (after.cpu_seconds - before.cpu_seconds) / options.seconds,
         "watcher_memory_bytes": after.memory_bytes,
         "session_bytes_per_minute": 60 * grown / options.seconds,
+        "session_bytes": _bytes(session),
+        "writer_cpu_share": (storing.cpu_seconds - stored.cpu_seconds) / options.seconds,
+        "load_cpu_seconds": loading,
         "shed": [event.text for event in recording.events if event.kind == "shed"],
     }
 
@@ -56,6 +62,11 @@ def stuck(folder: Path, command: list[str]) -> dict[str, Any]:
             "seconds": time.monotonic() - begun,
             **{key: verdict[key] for key in ("state", "cause", "confidence", "summary", "observer_cost")},
         }
+
+
+def _writer(watcher: psutil.Process) -> list[psutil.Process]:
+    """The process that writes the session."""
+    return [process for process in tree(watcher) if process.name() == "perfwatch-write"]
 
 
 def _bytes(session: Path) -> int:
@@ -84,6 +95,10 @@ def main() -> None:
     print(f"  watcher, of one core   {steady['watcher_cpu_share']:.2%}   goal 0.5 %")
     print(f"  watcher, memory (PSS)  {steady['watcher_memory_bytes'] / 2**20:.0f} MiB   goal 80 MiB")
     print(f"  session grows by       {steady['session_bytes_per_minute'] / 2**10:.0f} KiB a minute")
+    print(
+        f"  session                {steady['session_bytes'] / 2**20:.2f} MiB, loaded in {steady['load_cpu_seconds']:.2f} s of CPU"
+    )
+    print(f"  writer, of one core    {steady['writer_cpu_share']:.3%}")
     print(f"  shed                   {'; '.join(steady['shed']) or 'nothing'}")
     print(
         f"stuck: {end['state']}/{end['cause']} ({end['confidence']:.2f}) after {end['seconds']:.1f} s: {end['summary']}"

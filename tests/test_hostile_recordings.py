@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from perfwatch.errors import PerfwatchError
 from perfwatch.recording.recording import load
+from perfwatch.recording.stack_tables import StackNumbers
 from perfwatch.report.formats import named
 from perfwatch.report.story import tell_whole
 from perfwatch.triage.diagnose import diagnose
@@ -54,6 +55,12 @@ def _lines(folder: Path) -> dict[str, list[Any]]:
     return files | {"session.json": [json.loads((folder / "session.json").read_text())]}
 
 
+def _number_stacks(file: Path) -> None:
+    """Each stack once, and then by its number, as a session has them."""
+    numbers = StackNumbers()
+    file.write_bytes(b"".join(map(numbers.stored, file.read_bytes().splitlines(keepends=True))))
+
+
 def _write(folder: Path, files: dict[str, list[Any]]) -> None:
     for name, lines in files.items():
         (folder / name).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
@@ -71,6 +78,8 @@ def test_a_recording_with_extremes_in_it_is_reported_or_refused(session: Path, d
     """Numbers, texts and lists are replaced in one line or in all lines alike: no other error, no endless work."""
     shutil.rmtree(session, ignore_errors=True)
     shutil.copytree(RECORDINGS / data.draw(st.sampled_from(CASES)), session)
+    if data.draw(st.booleans()):
+        _number_stacks(session / "readings.jsonl")
     files = _lines(session)
     for _ in range(data.draw(st.integers(1, 3))):
         lines = files[data.draw(st.sampled_from(sorted(name for name in files if files[name])))]

@@ -147,7 +147,7 @@ def test_one_plain_file_of_readings_is_a_recording_too(folder: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b'{"schema":"perfwatch.session/2","novel":true}', "newer perfwatch"),
+        (b'{"schema":"perfwatch.session/3","novel":true}', "newer perfwatch"),
         (b'{"schema":"perfwatch.session/1"}', "damaged"),
         (b'{"schema":"perfwatch.session/one"}', "damaged"),
         (b"", "damaged"),

@@ -34,6 +34,11 @@ SESSION_BYTES = 2**30
 MOST_RECORDS = 2**22
 # Numbers, texts, objects and lists. A session of 256 MiB has half as many, at 17 bytes each; an empty object takes 72 bytes of memory.
 MOST_VALUES = 2**25
+# Frames of a stack that a file defines once and names by its number: CPython's own limit is 1,000, and a longer one is written whole.
+MOST_STACK_FRAMES = 1024
+# Frames of all readings of a session that name a stack by its number: a line of 120 bytes stands for a thousand. A session of
+# 256 MiB has 2 million such lines at most, of 30 frames.
+MOST_NAMED_FRAMES = 2**27
 MOST_FILES = 4096  # of a session: 256 MiB in segments of 8 MiB, or of 4 KiB where the budget is small
 
 # Archives: what tarfile reads into memory before it returns a member.

@@ -105,6 +105,14 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     writes: bool = False  # open: for writing alone, which a FIFO without a reader does not let through
     shared: bool = False  # futex: between processes (multiprocessing's locks), not only between threads
     joined_tid: int | None = None  # futex: the thread of its own process whose end is waited for (pthread_join)
+    # futex: the address of the word that it sleeps on, argument 0 of the call. Threads of one process that block on one
+    # ``threading.Lock`` have the same one; since CPython 3.13 each sleeps on a word of its own.
+    futex_address: int | None = None
+    # futex between processes, where the word lies in a shared mapping: the mapped file and the place of the word in it, by
+    # /proc/PID/maps. All processes of one machine that wait for one ``multiprocessing`` lock have the same three.
+    futex_device: str | None = None  # major:minor, decimal
+    futex_inode: int | None = None
+    futex_offset_bytes: int | None = None
 
 
 class Thread(Reading, frozen=True, kw_only=True):

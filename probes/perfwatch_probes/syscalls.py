@@ -1,9 +1,9 @@
 """What a blocked thread waits for: the system call in /proc/PID/task/TID/syscall, decoded.
 
 The file gives the number, six arguments, the stack and instruction pointer; where an argument is a pointer,
-``read_memory`` fetches the struct behind it. So a sleep says when it ends, a futex whether it ever will, a poll which
-descriptors it watches. Nothing is stopped. Layouts: man 2 of each call, include/uapi/linux/{futex,poll,time}.h,
-64-bit only.
+``read_memory`` fetches the struct behind it. So a sleep says when it ends, a futex whether it ever will and the address
+of the word that stands for the lock, a poll which descriptors it watches. Nothing is stopped. Layouts: man 2 of each
+call, include/uapi/linux/{futex,poll,time}.h, 64-bit only.
 
 Wait *kinds* are stable between kernels; the names of wait channels (wchan) are not: decide by kind and descriptor.
 """
@@ -29,6 +29,7 @@ _LONGEST_SECONDS = 100 * 365 * 86400.0  # a moment or a duration beyond is no ti
 _FUTEX_WAIT, _FUTEX_ABSOLUTE = 0, (6, 9, 11, 13)  # LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2
 _FUTEX_JOINS = (0, 9)  # WAIT, WAIT_BITSET
 _FUTEX_LOCK_PI, _FUTEX_CLOCK_REALTIME, _FUTEX_PRIVATE, _FUTEX_COMMAND = 6, 256, 128, 127
+_FUTEX_WAITV = struct.Struct("QQQ")  # struct futex_waitv: value, address, flags and padding
 _P_PID, _P_PIDFD = 1, 3
 _FCNTL_WAITS = (7, 38)  # F_SETLKW, F_OFD_SETLKW
 _AT_FDCWD = -100
@@ -120,6 +121,8 @@ def _bare(call: Blocked, kind: str) -> Wait:
     """What is known without following a pointer."""
     if kind in _DESCRIPTOR_FIRST or call.name.startswith("epoll") or call.name in _DESCRIPTOR_ONLY:
         return _wait(call, kind, fd=_signed(call.arguments[0]))
+    if kind == "futex":
+        return _wait(call, kind, shared=_is_shared(call), futex_address=_futex_address(call))
     return _wait(call, kind)
 
 
@@ -151,7 +154,7 @@ def _sleep(call: Blocked, kind: str) -> Wait:
 def _futex(call: Blocked, kind: str) -> Wait:
     operation, timeout = call.arguments[1], call.arguments[3]
     realtime = bool(operation & _FUTEX_CLOCK_REALTIME)
-    shared = call.name == "futex" and not operation & _FUTEX_PRIVATE
+    shared, address = _is_shared(call), _futex_address(call)
     command = operation & _FUTEX_COMMAND
     if call.name in ("futex_waitv", "futex_wait"):  # always absolute, on a clock that is an argument
         timeout = call.arguments[3 if call.name == "futex_waitv" else 4]
@@ -160,14 +163,33 @@ def _futex(call: Blocked, kind: str) -> Wait:
     if not timeout:
         # The kernel clears this word when the thread ends (man 2 set_tid_address), and pthread_join waits for that.
         joined = call.arguments[2] & 0xFFFFFFFF or None if shared and command in _FUTEX_JOINS else None
-        return _wait(call, kind, shared=shared, forever=True, joined_tid=joined)
+        return _wait(call, kind, shared=shared, forever=True, joined_tid=joined, futex_address=address)
     moment = call.timespec(timeout)
+    remaining = None
     if command == _FUTEX_WAIT:
-        return _wait(call, kind, shared=shared, remaining_seconds=call.remaining(moment))
-    if command not in _FUTEX_ABSOLUTE:
-        return _wait(call, kind, shared=shared)
-    clock = time.CLOCK_REALTIME if realtime or command == _FUTEX_LOCK_PI else time.CLOCK_MONOTONIC
-    return _wait(call, kind, shared=shared, remaining_seconds=max(0.0, moment - call.now(clock)))
+        remaining = call.remaining(moment)
+    elif command in _FUTEX_ABSOLUTE:
+        clock = time.CLOCK_REALTIME if realtime or command == _FUTEX_LOCK_PI else time.CLOCK_MONOTONIC
+        remaining = max(0.0, moment - call.now(clock))
+    return _wait(call, kind, shared=shared, remaining_seconds=remaining, futex_address=address)
+
+
+def _is_shared(call: Blocked) -> bool:
+    """True if other processes can wake the thread by the same word: no private futex."""
+    return call.name == "futex" and not call.arguments[1] & _FUTEX_PRIVATE
+
+
+def _futex_address(call: Blocked) -> int | None:
+    """The address of the word that is waited on; None for several at once, and where it cannot be read."""
+    if call.name != "futex_waitv":
+        return call.arguments[0]
+    if call.arguments[1] != 1:
+        return None
+    try:
+        _, address, _ = _FUTEX_WAITV.unpack(call.read_memory(call.arguments[0], _FUTEX_WAITV.size))
+    except (Unavailable, struct.error):
+        return None
+    return int(address)
 
 
 def _poll(call: Blocked, kind: str) -> Wait:

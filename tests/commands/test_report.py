@@ -107,7 +107,7 @@ def test_a_session_of_a_newer_version_is_refused_with_advice(tmp_path: Path) -> 
     """The exact command that helps."""
     folder = record(tmp_path / "session")
     session = folder / "session.json"
-    session.write_text(session.read_text().replace("perfwatch.session/1", "perfwatch.session/2"))
+    session.write_text(session.read_text().replace("perfwatch.session/2", "perfwatch.session/3"))
 
     done = report(str(folder))
 

@@ -49,7 +49,7 @@ def test_lock_without_timeout_waits_for_ever() -> None:
     """A futex with a null timeout never wakes by itself."""
     wait = x86(line(202, 0x5616AE7618D0, 0x189, 0, 0, 0, 0xFFFFFFFF))
 
-    assert wait == Wait(call="futex", number=202, kind="futex", forever=True)
+    assert wait == Wait(call="futex", number=202, kind="futex", forever=True, futex_address=0x5616AE7618D0)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ through a process that may block (``perfwatch.recording.writer``).
 import bisect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -20,6 +20,7 @@ from perfwatch.recording.redaction import redact_tree
 from perfwatch.recording.segments import EVENTS, READINGS, STACKS
 from perfwatch.recording.session import LONGEST_SESSION_BYTES, SCHEMA, Session
 from perfwatch.recording.session_lines import LONGEST_LINE_BYTES, Room, session_lines
+from perfwatch.recording.stack_tables import DEFINITION, SharedStacks, StackTable
 from perfwatch.recording.writer import STALLED_SECONDS, Writer
 from perfwatch.verdict import Verdict
 from perfwatch_probes import bounds
@@ -107,9 +108,10 @@ def load(path: Path) -> Recording:
     session = load_session(path)
     leftovers = _Leftovers(Room(path))
     records: list[Record] = []
+    shared = SharedStacks()
     for stream in (READINGS, STACKS):
         for file in sorted(islice(path.glob(f"{stream}*.jsonl"), bounds.MOST_FILES)):
-            records += leftovers.decoded(file, parse_record)
+            records += leftovers.decoded(file, partial(parse_record, stacks=StackTable(shared), room=leftovers.room))
     events = leftovers.decoded(path / "events.jsonl", parse_event)
     return Recording(
         session,
@@ -233,7 +235,9 @@ class Recorder:
         return self.loss
 
     def _record(self, at: float, reading: r.Reading, known_at: float) -> Record:
-        return Record(at, round(self.session.created + at, AT_DECIMALS), reading, known_at)  # type: ignore[arg-type]
+        # Not ``known_at`` itself: a default is left out of the line only where it is the very object.
+        later = (known_at,) if known_at else ()
+        return Record(at, round(self.session.created + at, AT_DECIMALS), reading, *later)  # type: ignore[arg-type]
 
     def _say_what_was_shed(self, at: float) -> None:
         for text in self._writer.sayings():
@@ -246,17 +250,46 @@ class Recorder:
         self._stall_said = stalled
 
 
-_RECORD = msgspec.json.Decoder(Record)
+class _StoredRecord(msgspec.Struct, frozen=True):
+    """A ``Record`` as it is on disk. stack: the number of its frames in the file; None where the reading has them itself."""
+
+    at: float
+    wall: float
+    reading: r.ANY_READING
+    known_at: float = 0.0
+    stack: int | None = None
+
+
+_RECORD = msgspec.json.Decoder(_StoredRecord)
 _EVENT = msgspec.json.Decoder(Event)
 
 
-def parse_record(line: bytes) -> Record:
-    """One line of ``readings`` or ``stacks``. Raises what ``DAMAGED`` names."""
-    record = _RECORD.decode(line)
-    _check_times(record.at, record.wall, record.known_at)
+def parse_record(line: bytes, stacks: StackTable, room: Room) -> Record | None:
+    """One line of ``readings`` or ``stacks``; None for one that only defines what later lines of the file name.
+
+    Args:
+        line: as it is on disk.
+        stacks: those of its file; a definition is added to them.
+        room: what the session may still hold.
+
+    Raises what ``DAMAGED`` names, and SessionUnreadable where there is no room left.
+    """
+    if line.startswith(DEFINITION):
+        stacks.define(line)
+        return None
+    stored = _RECORD.decode(line)
+    _check_times(stored.at, stored.wall, stored.known_at)
     check_numbers(line)
-    check_ranks(record.reading)
-    return record
+    reading = stored.reading
+    check_ranks(reading)
+    if isinstance(reading, r.Stack):
+        if stored.stack is None:
+            frames = stacks.whole(reading.frames)
+        else:
+            frames = stacks.stack(stored.stack)
+            room.take_frames(len(frames))
+        msgspec.structs.force_setattr(reading, "frames", frames)  # made a moment ago, and known to no one else
+    return Record(stored.at, stored.wall, reading, stored.known_at)
 
 
 def parse_event(line: bytes) -> Event:
@@ -301,8 +334,8 @@ class _Leftovers:
     unknown: list[bytes] = field(default_factory=list)
     skipped: int = 0
 
-    def decoded(self, file: Path, parse: Callable[[bytes], T]) -> list[T]:
-        """Lines of one file; a file that has just been given up, or is none, has none.
+    def decoded(self, file: Path, parse: Callable[[bytes], T | None]) -> list[T]:
+        """What the lines of one file say; a file that has just been given up, or is none, has none.
 
         A line with a time, rank or number that no job can have is skipped as a torn one is.
 
@@ -315,8 +348,8 @@ class _Leftovers:
                 try:
                     if len(line) >= LONGEST_LINE_BYTES:
                         self.skipped += 1
-                    else:
-                        entries.append(parse(line))
+                    elif (entry := parse(line)) is not None:
+                        entries.append(entry)
                 except msgspec.ValidationError:  # well-formed JSON of a kind that we do not know
                     self.unknown.append(line)
                 except DAMAGED:

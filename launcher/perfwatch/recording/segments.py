@@ -5,6 +5,7 @@ segment that no verdict has pinned is thinned (the last reading of each entity p
 stays true (who the processes are, how they ended), then removed. The last half hour is the black box: it is kept whole
 for as long as anything older can be given up, and where it alone exceeds the budget, as much of it as half the budget
 holds. An incident pins it. A little room of the disk is set aside: when the disk is full, ``session.json`` and the verdicts still fit.
+A file of ``stacks`` defines each frame and each stack once (``perfwatch.recording.stack_tables``).
 This file may block or fail at any line: it runs in a process of its own (``perfwatch.recording.writer``).
 """
 
@@ -17,6 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from perfwatch.recording.session import PRIVATE_FILE
+from perfwatch.recording.stack_tables import DEFINITION, StackNumbers, whole_lines
 from perfwatch.recording.thinning import FULL, STRIPPED, THINNED, at_of, kept, newest, without_verdict
 from perfwatch.recording.unnamed import replacement, unnamed
 
@@ -50,6 +52,7 @@ class Segments:
         self._segments: list[_Segment] = []  # oldest first
         self._open: dict[str, tuple[int, _Segment]] = {}
         self._numbers = {READINGS: 0, STACKS: 0}
+        self._stacks = StackNumbers()  # of the open segment of stacks
         self._reserve: int | None = None  # an unnamed file that occupies what is set aside; None before the first line
         self._undescribed: bytes | None = None  # the description that the disk had no room for
         self._adopt()
@@ -83,8 +86,13 @@ class Segments:
         descriptor, segment = self._opened(stream, line)
         if stream == EVENTS and segment.size + len(line) > self._events_bytes:
             descriptor, segment = self._with_fewer_events(line)
-        _write_whole(descriptor, line, segment.size)
-        segment.size += len(line)
+        data = self._stacks.stored(line) if stream == STACKS else line
+        try:
+            _write_whole(descriptor, data, segment.size)
+        except OSError:
+            self._stacks.forget()
+            raise
+        segment.size += len(data)
         if stream != EVENTS and segment.size >= self._segment_bytes:
             os.close(descriptor)
             del self._open[stream]
@@ -178,6 +186,8 @@ class Segments:
             segment.size = os.fstat(descriptor).st_size
             if stream != EVENTS:
                 self._segments.append(segment)
+            if stream == STACKS:
+                self._stacks = StackNumbers()
             self._open[stream] = (descriptor, segment)
         return self._open[stream]
 
@@ -251,7 +261,7 @@ class Segments:
         try:
             with path.open("rb") as lines, replacement(path) as descriptor:
                 with os.fdopen(descriptor, "wb", closefd=False) as output:
-                    output.writelines(kept(lines, segment.level))
+                    output.writelines(map(StackNumbers().stored, kept(whole_lines(lines), segment.level)))
                 segment.size = os.fstat(descriptor).st_size
         except OSError:
             return False
@@ -278,5 +288,7 @@ def _write_whole(descriptor: int, line: bytes, end: int) -> None:
 
 
 def _first_at(path: Path) -> float:
+    """When the first reading of a segment was made; the stack that it names is defined before it."""
     with path.open("rb") as lines:
-        return at_of(lines.readline(2**20))
+        line = lines.readline(2**20)
+        return at_of(lines.readline(2**20) if line.startswith(DEFINITION) else line)

@@ -16,7 +16,7 @@ LONGEST_LINE_BYTES = 4 * 2**20  # a stack of a thousand frames is 0.1 MB; more i
 
 
 class Room:
-    """What is left of the bytes, lines and values that a session may have.
+    """What is left of the bytes, lines, values and frames that a session may have.
 
     Args:
         path: the session, for the message.
@@ -25,6 +25,7 @@ class Room:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._bytes, self._lines, self._values = bounds.SESSION_BYTES, bounds.MOST_RECORDS, bounds.MOST_VALUES
+        self._frames = bounds.MOST_NAMED_FRAMES
 
     def take(self, size: int) -> None:
         """Count bytes that are read, or will be. Raises SessionUnreadable where there are more than in any session."""
@@ -40,6 +41,12 @@ class Room:
             self._refuse(f"{bounds.MOST_RECORDS} lines")
         if self._values < 0:
             self._refuse(f"{bounds.MOST_VALUES} values")
+
+    def take_frames(self, count: int) -> None:
+        """Count the frames of a stack that a line names by its number. Raises as ``take`` does."""
+        self._frames -= count
+        if self._frames < 0:
+            self._refuse(f"{bounds.MOST_NAMED_FRAMES} frames")
 
     def _refuse(self, most: str) -> None:
         raise SessionUnreadable(

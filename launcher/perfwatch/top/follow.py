@@ -9,6 +9,7 @@ from perfwatch.recording.damage import DAMAGED
 from perfwatch.recording.recording import Event, load_session, parse_event, parse_record
 from perfwatch.recording.segments import EVENTS, READINGS, STACKS
 from perfwatch.recording.session_lines import LONGEST_LINE_BYTES, Room
+from perfwatch.recording.stack_tables import SharedStacks, StackTable
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from perfwatch.triage.roles.job import Job
@@ -24,9 +25,10 @@ MOST_READ_BYTES = 64 * 2**20  # of a file in one look: segments have 8 MiB
 
 @dataclass
 class _Read:
-    """How far one file was read; ``rest``: the beginning of a line that is not finished."""
+    """How far one file was read; ``rest``: the beginning of a line that is not finished; ``stacks``: that it has defined."""
 
     inode: int
+    stacks: StackTable
     offset: int = 0
     rest: bytes = b""
 
@@ -48,6 +50,7 @@ class Follower:
         self.events: list[Event] = []
         self.skipped = 0
         self._files: dict[str, _Read] = {}
+        self._shared = SharedStacks()
         self._given: set[tuple[float, str, str]] = set()  # what tells an event, also one that has lost its verdict
         self._newest = 0.0
         self._written = 0.0  # unix time of the newest line, by the clock of its file
@@ -63,14 +66,19 @@ class Follower:
         """
         found = False
         room = Room(self.folder)
-        for name in sorted(self._names())[:MOST_FILES]:
+        names = sorted(self._names())[:MOST_FILES]
+        # The last of each stream; number 10000 is longer than 9999.
+        newest = {name.partition("-")[0]: name for name in sorted(names, key=lambda name: (len(name), name))}
+        for name in names:
             written, lines = self._new_lines(name, room)
             before = self._newest
             for line in lines:
                 room.take_line(line)
-                found = self._take(name, line) or found
+                found = self._take(name, line, room) or found
             if lines and (self._newest > before or not self._written):
                 self._written = written
+            if name != newest[name.partition("-")[0]] and name in self._files:
+                self._files[name].stacks.clear()  # no more is written to it
         if found:
             self.events.sort(key=lambda event: event.at)
             self.history.at = max(self.history.at, self._newest)
@@ -124,8 +132,9 @@ class Follower:
                 before = self._files.get(name)
                 if before is not None and (before.inode != state.st_ino or state.st_size < before.offset):
                     # Thinned to keep within the budget. No reading in it is new; an event is, for which room was made.
-                    self._files[name] = _Read(state.st_ino, 0 if name.startswith(EVENTS) else state.st_size)
-                reached = self._files.setdefault(name, _Read(state.st_ino))
+                    seen = 0 if name.startswith(EVENTS) else state.st_size
+                    self._files[name] = _Read(state.st_ino, StackTable(self._shared), seen)
+                reached = self._files.setdefault(name, _Read(state.st_ino, StackTable(self._shared)))
                 file.seek(reached.offset)
                 size = min(state.st_size - reached.offset, MOST_READ_BYTES)
                 room.take(size)
@@ -141,7 +150,7 @@ class Follower:
         except OSError:
             return 0.0, []
 
-    def _take(self, name: str, line: bytes) -> bool:
+    def _take(self, name: str, line: bytes, room: Room) -> bool:
         """Whether a line brings anything new."""
         try:
             if name.startswith(EVENTS):
@@ -152,7 +161,9 @@ class Follower:
                 self.events.append(event)
                 self._newest = max(self._newest, event.at)
             else:
-                record = parse_record(line)
+                record = parse_record(line, self._files[name].stacks, room)
+                if record is None:
+                    return False
                 self.history.add(record.at, record.reading)
                 self._newest = max(self._newest, record.at)
         except DAMAGED:  # torn, or of a newer version
