@@ -11,7 +11,7 @@ from perfwatch.recording.segments import EVENTS, READINGS, STACKS
 from perfwatch.recording.session_lines import LONGEST_LINE_BYTES, Room
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
-from perfwatch.triage.roles.job import Job
+from perfwatch.triage.job import Job
 from perfwatch_probes import readings as r
 from perfwatch_probes.bounds import MOST_FILES
 

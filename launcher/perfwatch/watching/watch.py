@@ -15,11 +15,11 @@ from perfwatch.recording.session import Session
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
-from perfwatch.triage.roles.job import Job
-from perfwatch.triage.waits.devices import engine_threads
+from perfwatch.triage.job import Job
+from perfwatch.triage.questions import late_seconds, seconds_since_step, training_threads
 from perfwatch.verdict import Verdict
 from perfwatch.watching import cadence
-from perfwatch.watching.attention import Interest, Schedule, alarm, feeding, late_seconds, nearest, since_step
+from perfwatch.watching.attention import Interest, Schedule, alarm, feeding, nearest
 from perfwatch.watching.departed import departed
 from perfwatch.watching.forgetting import forget
 from perfwatch.watching.news import News, Teller
@@ -232,8 +232,7 @@ class Watch:
         """Look at a calm job: does anything ask for more? A sample of stacks now and then is judged when it is there."""
         self._glances += 1
         for rank in turn(case.ranks, self._glances, cadence.MOST_GLANCED):
-            engine = engine_threads(self._history, rank.pid)
-            self.look.threads(rank.pid, [case.progress[rank.pid].thread, *engine])
+            self.look.threads(rank.pid, training_threads(case, rank))
         why = alarm(case)
         if why or not self.look.known:
             self._suspect()
@@ -265,6 +264,6 @@ class Watch:
         else:
             self._settled_at = None
         case = self.case()
-        self._teller.tell(verdict, self.judged_at, late_seconds(case), since_step(case))
+        self._teller.tell(verdict, self.judged_at, late_seconds(case), seconds_since_step(case))
         if verdict.suspect is not None and verdict.suspect.decides_in_seconds > 0.0:
             self._schedule.sooner("judge", max(cadence.COLLECT_SECONDS, verdict.suspect.decides_in_seconds))

@@ -93,14 +93,6 @@ class End:
         return True if self.kind in ("dead", "stopped") else self.node.motion.frozen
 
 
-IT_RUNS = "nothing: it runs"  # what a thread waits for that does not wait
-
-
-def doing(awaited: str) -> str:
-    """What a thread does that waits for this, in words."""
-    return "runs" if awaited == IT_RUNS else f"waits for {awaited}"
-
-
 def culprit(node: Node) -> Culprit:
     """A node as somebody to blame."""
     return Culprit(
