@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History, median
+from perfwatch.triage.job import Job
 from perfwatch.triage.questions import (
     STARVING_SHARE,
     card_name,
@@ -58,11 +59,11 @@ class Schedule:
             self._due.pop(one, None)
 
 
-def nearest(case: Case, alive: Iterable[int], most: int) -> list[int]:
+def nearest(job: Job, alive: Iterable[int], most: int) -> list[int]:
     """The ranks, then what belongs to them, then the rest of the job; services last. At most ``most``."""
     alive = list(alive)
-    members = case.job.members
-    order = [rank.pid for rank in case.ranks]
+    members = job.members
+    order = [rank.pid for rank in job.ranks if rank.alive]
     order += [
         pid for pid in alive if pid in members and members[pid].rank_pid is not None and members[pid].role != "service"
     ]

@@ -73,7 +73,7 @@ class Sampling:
     def _python(self, case: Case) -> list[int]:
         """The processes of the job that run Python, nearest first."""
         known = self._look.known
-        return [pid for pid in nearest(case, known, cadence.MOST_SWEPT) if known[pid].python]
+        return [pid for pid in nearest(case.job, known, cadence.MOST_SWEPT) if known[pid].python]
 
     def _record(self, case: Case, *, alone: bool) -> bool:
         """Begin to record whose turn it is, if anybody is free; ``alone``: the ranks and nobody else."""
