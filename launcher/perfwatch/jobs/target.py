@@ -16,8 +16,8 @@ from perfwatch_probes.probe import Unavailable
 from perfwatch_probes.process import children_of, ended, identify, scan, tree
 from perfwatch_probes.stat import parse_pairs
 
-# Launchers that are not Python: all ranks of this node are their children.
 WORKER_NAME = "pt_data_worker"  # torch's name for a DataLoader worker
+# Launchers that are not Python: all ranks of this node are their children.
 LAUNCHERS = frozenset(
     "mpirun mpiexec mpiexec.hydra orterun orted prterun prte prted hydra_pmi_proxy pmi_proxy pmix_server srun slurmstepd"
     " flux-shell".split()

@@ -93,6 +93,10 @@ class End:
         return True if self.kind in ("dead", "stopped") else self.node.motion.frozen
 
 
+# What a thread waits for in words, the threads that it waits for, and the end where the chain goes no further.
+Found = tuple[str, tuple[Node, ...], End | None]
+
+
 def culprit(node: Node) -> Culprit:
     """A node as somebody to blame."""
     return Culprit(
