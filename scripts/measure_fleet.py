@@ -20,9 +20,9 @@ def measure(ranks: int, stuck: int | None) -> dict[str, float | str]:
     from simulated_fleet import RANKS_A_HOST, snapshots
 
     from perfwatch.fleet import wire
-    from perfwatch.triage.fleet.hosts import HostReport
-    from perfwatch.triage.fleet.job_wide import judge_hosts
-    from perfwatch.triage.fleet.merging import Part, merge
+    from perfwatch.fleet.merge.hosts import HostReport
+    from perfwatch.fleet.merge.job_wide import judge_hosts
+    from perfwatch.fleet.merge.merging import Part, merge
 
     nonce = "0123456789abcdef"
     answers = [

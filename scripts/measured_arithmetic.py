@@ -4,7 +4,7 @@
     python scripts/measured_arithmetic.py --seconds 5 --only 8192
 
 Each load runs alone. ``told`` is tensor-active x clock x operations, ``corrected`` is that times what such a cycle brings
-(``perfwatch.triage.cards.hardware.tensor_yield``); both are held against what the loop counts over the same time. Needs a card with
+(``perfwatch.triage.questions.tensor_yield``); both are held against what the loop counts over the same time. Needs a card with
 GPM (Hopper or newer), a Python in which perfwatch and a torch for that card are installed, and nothing else on the card.
 """
 
@@ -21,14 +21,15 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import linear, scaled_dot_product_attention
 
-from perfwatch.triage.cards.hardware import TERA, tensor_tflops_at, tensor_yield
 from perfwatch.triage.history import median
+from perfwatch.triage.questions import tensor_tflops_at, tensor_yield
 from perfwatch_probes.nvml_asking import Asking
 from perfwatch_probes.nvml_description import describe
 from perfwatch_probes.nvml_driver import DriverNvml
 from perfwatch_probes.nvml_gpm import Gpm
 from perfwatch_probes.readings import GpuActivity
 
+TERA = 1e12
 BURST_FLOPS = 2e12  # some 3 ms of an H200
 WARM_SECONDS = 0.6
 PAUSES = (0.0, 0.7)  # of the time

@@ -3,14 +3,14 @@
 Made of the same records as real ones; ``scripts/measure fleet`` times their merge, and tests count its work.
 """
 
+from perfwatch.fleet.merge.compacting import compact, numbered
+from perfwatch.fleet.merge.snapshot import JobView, Snapshot
+from perfwatch.jobs.identity import identity_of
 from perfwatch.recording.recording import Record
 from perfwatch.recording.session import Machine, Session
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
-from perfwatch.triage.fleet.compacting import compact, numbered
-from perfwatch.triage.fleet.snapshot import JobView, Snapshot
 from perfwatch.triage.history import History
-from perfwatch.triage.roles.identity import identity_of
 from perfwatch_probes.readings import ANY_READING, Frame, Process, Stack, Thread, Wait
 
 RANKS_A_HOST = 8

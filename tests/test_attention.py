@@ -13,8 +13,9 @@ from perfwatch.recording.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
+from perfwatch.triage.questions import late_seconds
 from perfwatch.triage.shares.profile import HOLD_SECONDS
-from perfwatch.watching.attention import Interest, Schedule, alarm, feeding, late_seconds
+from perfwatch.watching.attention import Interest, Schedule, alarm, feeding
 from perfwatch.watching.cadence import calm_sample
 from perfwatch.watching.news import News, Teller
 from perfwatch.watching.watch import Watch

@@ -9,6 +9,8 @@ SCHEMA = "perfwatch.verdict/1"
 STATES = ("gone", "hung", "busy", "slow", "healthy", "inconclusive")
 OWNERS = ("user_code", "data", "storage", "network", "fabric", "gpu", "node", "scheduler", "unknown")
 
+IT_RUNS = "nothing: it runs"  # what a thread waits for that does not wait
+
 
 class _Part(msgspec.Struct, frozen=True):
     """A piece of a verdict."""
@@ -204,3 +206,8 @@ class Verdict(_Part, frozen=True, kw_only=True):
     supersedes: str | None = None  # of a watched job: the cause that was told before, which this verdict replaces
     timeline: Timeline
     observer_cost: ObserverCost
+
+
+def doing(awaited: str) -> str:
+    """What a thread does that waits for this (``Link.waits_for``), in words."""
+    return "runs" if awaited == IT_RUNS else f"waits for {awaited}"

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import msgspec
 
+from perfwatch.fleet.merge.compacting import compact, numbered
+from perfwatch.fleet.merge.hosts import HostReport
+from perfwatch.fleet.merge.job_wide import judge_hosts
+from perfwatch.fleet.merge.merging import Part, merge
+from perfwatch.fleet.merge.snapshot import JobView
+from perfwatch.jobs.identity import identity_of
 from perfwatch.recording.recording import Record, Recording
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
-from perfwatch.triage.fleet.compacting import compact, numbered
-from perfwatch.triage.fleet.hosts import HostReport
-from perfwatch.triage.fleet.job_wide import judge_hosts
-from perfwatch.triage.fleet.merging import Part, merge
-from perfwatch.triage.fleet.snapshot import JobView
 from perfwatch.triage.history import History
-from perfwatch.triage.roles.identity import identity_of
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Communicator
 from tests.sessions import session

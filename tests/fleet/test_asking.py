@@ -11,9 +11,9 @@ from perfwatch.errors import NoSuchTarget, UsageError
 from perfwatch.fleet import wire
 from perfwatch.fleet.asking import Question, ask, skew_seconds
 from perfwatch.fleet.engine import Answer, Heard
+from perfwatch.fleet.merge.snapshot import JobView, Snapshot
 from perfwatch.fleet.report import host_lines
 from perfwatch.fleet.staying import until_clear
-from perfwatch.triage.fleet.snapshot import JobView, Snapshot
 from tests.fleet.parts import simulated
 
 NOW = 1_800_000_000.0

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 
 from perfwatch.fleet.clearing import BUDGET_BYTES, MOST_SESSIONS, YOUNG_SECONDS, clear, tidy
+from perfwatch.fleet.merge.snapshot import Snapshot
 from perfwatch.recording.recording import Recorder
 from perfwatch.recording.session import SNAPSHOT
-from perfwatch.triage.fleet.snapshot import Snapshot
 from tests.fleet.parts import simulated
 from tests.sessions import PATIENCE_SECONDS, session
 

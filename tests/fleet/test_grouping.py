@@ -7,7 +7,7 @@ import pytest
 
 from perfwatch.errors import UsageError
 from perfwatch.fleet.grouping import chosen, grouped
-from perfwatch.triage.fleet.snapshot import JobView, Snapshot
+from perfwatch.fleet.merge.snapshot import JobView, Snapshot
 from perfwatch.verdict import Suspect
 from perfwatch_probes.readings import Process
 from tests.fleet.parts import simulated

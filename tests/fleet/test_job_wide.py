@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from perfwatch.fleet.merge.hosts import HostReport
+from perfwatch.fleet.merge.job_wide import judge_hosts
+from perfwatch.fleet.merge.merging import Part, merge
 from perfwatch.gauntlet.recorded import expected_of
 from perfwatch.recording.recording import Record, load
 from perfwatch.report.folding import as_text
 from perfwatch.triage.diagnose import SURE, diagnose
-from perfwatch.triage.fleet.hosts import HostReport
-from perfwatch.triage.fleet.job_wide import judge_hosts
-from perfwatch.triage.fleet.merging import Part, merge
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Process, Stack, Thread
 from tests.fleet.parts import apart, judged, reports, simulated

@@ -2,10 +2,10 @@
 
 import msgspec
 
+from perfwatch.fleet.merge.compacting import compact
+from perfwatch.fleet.merge.merging import Part, merge
 from perfwatch.recording.recording import Record
 from perfwatch.triage.case import Case
-from perfwatch.triage.fleet.compacting import compact
-from perfwatch.triage.fleet.merging import Part, merge
 from perfwatch.triage.history import History
 from perfwatch_probes.readings import Communicator, Descriptor, GroupMember, Socket
 from tests.fleet.parts import judged, simulated

@@ -8,7 +8,7 @@ from pathlib import Path
 from perfwatch.fleet.asking import Question, ask
 from perfwatch.fleet.engine import Answer
 from perfwatch.fleet.keeping import keep
-from perfwatch.triage.fleet.fleet_recording import MODE
+from perfwatch.fleet.merge.fleet_recording import MODE
 from tests.fleet.parts import simulated
 from tests.fleet.test_asking import Spoken, snapshot
 

@@ -9,8 +9,8 @@ import pytest
 from perfwatch.fleet import wire
 from perfwatch.fleet.asking import Outcome, Question, ask, looked_at
 from perfwatch.fleet.engine import Answer, Heard
-from perfwatch.triage.fleet.merging import Part
-from perfwatch.triage.fleet.snapshot import JobView, Snapshot
+from perfwatch.fleet.merge.merging import Part
+from perfwatch.fleet.merge.snapshot import JobView, Snapshot
 from tests.fleet.parts import simulated
 
 NOW = 1_800_000_000.0

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from perfwatch.fleet import wire
+from perfwatch.fleet.merge.snapshot import Snapshot
 from perfwatch.recording.recording import Record
-from perfwatch.triage.fleet.snapshot import Snapshot
 from perfwatch_probes.readings import Process
 from tests.fleet.parts import simulated
 

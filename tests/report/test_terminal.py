@@ -6,8 +6,8 @@ import pytest
 from rich.console import Console
 
 from perfwatch.report.terminal import VerdictReport, not_seen
-from perfwatch.triage.waits.node import IT_RUNS
 from perfwatch.verdict import (
+    IT_RUNS,
     Alternative,
     Culprit,
     Evidence,

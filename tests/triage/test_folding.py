@@ -3,9 +3,10 @@
 from rich.console import Console
 
 from perfwatch.recording.recording import Record
+from perfwatch.report.folded_stacks import Place, fold, newest
 from perfwatch.report.folding import FoldedStacks, as_text
-from perfwatch.triage.fleet.folding import Place, fold, newest, rank_ranges
 from perfwatch.triage.history import History
+from perfwatch.triage.job import rank_ranges
 from perfwatch.triage.roles.job import read_job
 from perfwatch_probes.readings import Frame, Process, Stack
 

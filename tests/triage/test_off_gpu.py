@@ -8,7 +8,7 @@ import pytest
 
 from perfwatch.recording.recording import Record, load
 from perfwatch.recording.session import Machine, Session
-from perfwatch.triage.cards.off_gpu import OffGpu, off_gpu
+from perfwatch.report.gpu_idle import OffGpu, off_gpu
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from perfwatch_probes import readings as r

@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfwatch.triage.words.short_times import short_time
+from perfwatch.text import short_time
 
 
 @pytest.mark.parametrize(

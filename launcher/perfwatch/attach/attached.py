@@ -14,6 +14,7 @@ from perfwatch.captures.scene import scene_of
 from perfwatch.captures.telling import headline
 from perfwatch.errors import CaptureFailed
 from perfwatch.exporters.exporters import Open, Outlet, Outlets
+from perfwatch.hang_timeout import HANG_TIMEOUT_SECONDS
 from perfwatch.jobs.discovery import refuse_several
 from perfwatch.jobs.other_trees import Relatives, relatives
 from perfwatch.jobs.target import find_job
@@ -64,7 +65,7 @@ class Attached:
         leaving: Leaving,
         *,
         session: str | None = None,
-        patience_seconds: float = 60.0,
+        patience_seconds: float = HANG_TIMEOUT_SECONDS,
         model: Mapping[str, float] | None = None,
         outlets: Open | None = None,
         mode: str = "attach",

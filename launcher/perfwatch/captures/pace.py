@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from perfwatch.captures.capture import Subject
-from perfwatch.triage.words.short_times import short_time
+from perfwatch.text import short_time
 from perfwatch_probes.agent_folder import AgentFolder
 from perfwatch_probes.steps import PAGE_BYTES, count_steps, parse_page
 

@@ -14,9 +14,9 @@ import msgspec
 
 from perfwatch.captures.capture import PTRACE, Collected, File, Request, Scene, Subject, Window
 from perfwatch.errors import CaptureFailed, CaptureRefused, CaptureUnavailable
+from perfwatch.report.folded_stacks import Folded, Place, fold
 from perfwatch.report.folding import MOST_IN_FULL, as_text, heading
-from perfwatch.triage.fleet.folding import Folded, Place, fold
-from perfwatch.triage.words.frames import show
+from perfwatch.triage.questions import show
 from perfwatch_probes.external import Finished
 from perfwatch_probes.probe import Unavailable
 from perfwatch_probes.readings import Frame, ProbeCall, Reading, Stack, StackFailure

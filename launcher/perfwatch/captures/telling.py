@@ -3,7 +3,7 @@
 import os
 
 from perfwatch.captures.capture import Outcome
-from perfwatch.triage.words.short_times import short_time
+from perfwatch.text import short_time
 
 
 def told(outcome: Outcome) -> list[str]:

@@ -10,6 +10,8 @@ from perfwatch.errors import UsageError
 from perfwatch.exporters.options import MetricsCommand, MetricsPort, MetricsSocket, MetricsToken, Notify, wanted
 from perfwatch.exporters.wanted import Wanted
 from perfwatch.gate import Hidden, Layers, MinMfu, Model, Params, Sequence, TokensPerStep, checked, gated
+from perfwatch.hang_timeout import HANG_TIMEOUT_SECONDS
+from perfwatch.watching.options import HangTimeout
 
 if TYPE_CHECKING:
     from perfwatch.recording.recording import Sink
@@ -21,12 +23,7 @@ def attach(
     pid: Annotated[int, typer.Argument(help="Any process of the job: torchrun, a rank, a DataLoader worker.", min=1)],
     watch: Annotated[bool, typer.Option("--watch", help="Stay, and report every change.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")] = False,
-    patience: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS", min=1.0, help="How long a wait that time may heal is given before it is called hung."
-        ),
-    ] = 60.0,
+    patience: HangTimeout = HANG_TIMEOUT_SECONDS,
     session: Annotated[str | None, typer.Option(metavar="DIR", help="Where to keep the recording.")] = None,
     params: Params = None,
     tokens_per_step: TokensPerStep = None,

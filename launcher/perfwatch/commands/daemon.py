@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 
 from perfwatch.exporters.options import MetricsCommand, MetricsPort, MetricsSocket, MetricsToken, Notify, wanted
+from perfwatch.hang_timeout import HANG_TIMEOUT_SECONDS
+from perfwatch.watching.options import HangTimeout
 
 
 def daemon(
@@ -34,12 +36,7 @@ def daemon(
             metavar="NAME|UID", help="This user may read the recordings too, from the start (ACL, read only)."
         ),
     ] = None,
-    patience: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS", min=1.0, help="How long a wait that time may heal is given before it is called hung."
-        ),
-    ] = 60.0,
+    patience: HangTimeout = HANG_TIMEOUT_SECONDS,
     every: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="How often new jobs are looked for.")] = 5.0,
     metrics_port: MetricsPort = None,
     metrics_socket: MetricsSocket = None,

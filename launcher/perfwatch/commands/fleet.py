@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from perfwatch.hang_timeout import HANG_TIMEOUT_SECONDS
+from perfwatch.watching.options import HangTimeout
+
 if TYPE_CHECKING:
     from perfwatch.fleet.engine import Engine
 
@@ -25,12 +28,7 @@ def fleet(
     deadline: Annotated[
         float | None, typer.Option(metavar="SECONDS", min=1.0, help="After which a host does not answer.")
     ] = None,
-    patience: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS", min=1.0, help="How long a wait that time may heal is given before it is called hung."
-        ),
-    ] = 60.0,
+    patience: HangTimeout = HANG_TIMEOUT_SECONDS,
     session: Annotated[str | None, typer.Option(metavar="DIR", help="Where to keep the recording.")] = None,
     command: Annotated[str, typer.Option(metavar="COMMAND", help="What perfwatch is called on the hosts.")] = "",
     options: Annotated[

@@ -43,6 +43,7 @@ def replay(
     from pathlib import Path
 
     from perfwatch.errors import UsageError
+    from perfwatch.fleet.merge.fleet_recording import MODE, judge_recorded
     from perfwatch.recording import archive
     from perfwatch.recording.finding import find_session
     from perfwatch.recording.recording import load
@@ -50,7 +51,6 @@ def replay(
     from perfwatch.report.moment import last_alive, parse_moment, told_first
     from perfwatch.report.replay import ReplayReport
     from perfwatch.triage.diagnose import diagnose
-    from perfwatch.triage.fleet.fleet_recording import MODE, judge_recorded
     from perfwatch_probes.deadline import KillableChild
 
     if at is not None and final:

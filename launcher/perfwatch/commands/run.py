@@ -7,6 +7,8 @@ import typer
 
 from perfwatch.exporters.options import MetricsCommand, MetricsPort, MetricsSocket, MetricsToken, Notify, wanted
 from perfwatch.gate import Hidden, Layers, Model, Params, Sequence, TokensPerStep
+from perfwatch.hang_timeout import HANG_TIMEOUT_SECONDS
+from perfwatch.watching.options import HangTimeout
 
 # Everything after the options belongs to the command, whatever it looks like.
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}
@@ -23,10 +25,7 @@ def run(
     session: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where the recording goes; a local disk by default.")
     ] = None,
-    patience: Annotated[
-        float,
-        typer.Option(metavar="SECONDS", min=1.0, help="How long a wait on network, storage or sleep may be silent."),
-    ] = 60.0,
+    patience: HangTimeout = HANG_TIMEOUT_SECONDS,
     trigger_signal: Annotated[
         str, typer.Option(metavar="all|rt", help="rt: SIGUSR1 and SIGUSR2 are the job's alone.")
     ] = "all",

@@ -4,16 +4,14 @@ from typing import Annotated
 
 import typer
 
+from perfwatch.hang_timeout import HANG_TIMEOUT_SECONDS
+from perfwatch.watching.options import HangTimeout
+
 
 def snapshot(
     seconds: Annotated[float, typer.Option(metavar="SECONDS", min=0.0, max=600.0, help="How long to look.")] = 8.0,
     job: Annotated[str, typer.Option(metavar="TEXT", help="Only jobs that say this of themselves.")] = "",
-    patience: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS", min=1.0, help="How long a wait that time may heal is given before it is called hung."
-        ),
-    ] = 60.0,
+    patience: HangTimeout = HANG_TIMEOUT_SECONDS,
     scheduler: Annotated[
         str, typer.Option(hidden=True, help="No job that says that it is another one of Slurm's.")
     ] = "",

@@ -20,8 +20,8 @@ from perfwatch.recording.recording import Recording
 from perfwatch.report.moment import told_first
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose, judge
-from perfwatch.triage.ends.gone import ASKED, ended_by
 from perfwatch.triage.history import History, quantile
+from perfwatch.triage.questions import ended_on_request
 from perfwatch.verdict import Verdict
 
 SCHEMA = "perfwatch.comparison/1"
@@ -127,7 +127,7 @@ class _Run:
 
     def _fails(self, verdict: Verdict) -> bool:
         if verdict.cause == "killed":
-            return ended_by(self.case) not in ASKED
+            return not ended_on_request(self.case)
         return verdict.state == "hung" or (verdict.state == "gone" and verdict.cause != "finished")
 
     def _missing(self) -> list[str]:

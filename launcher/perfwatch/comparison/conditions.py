@@ -6,8 +6,8 @@ import msgspec
 
 from perfwatch.comparison.bootstrap import Windows
 from perfwatch.recording.session import Session
-from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
+from perfwatch.triage.questions import cards_of
 from perfwatch_probes import readings as r
 
 SAME_CLOCK = 0.03  # a card's clock wanders by so much with its temperature

@@ -7,11 +7,9 @@ from itertools import pairwise
 
 from perfwatch.comparison.bootstrap import Windows
 from perfwatch.comparison.phases import PHASES, phase_of
-from perfwatch.triage.cards.activities import activities
-from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History, R, Seen
-from perfwatch.triage.moving.progress import training_thread
+from perfwatch.triage.questions import card_looks, cards_of, training_thread
 from perfwatch_probes import readings as r
 
 MOST_WINDOWS = 40
@@ -132,7 +130,7 @@ def _cards(history: History, ranks: list[int]) -> list[str]:
 
 def _of_cards(history: History, ranks: list[int], of: Callable[[r.GpuActivity], float | None]) -> Found:
     for uuid in _cards(history, ranks):
-        for one in activities(history, uuid):
+        for one in card_looks(history, uuid):
             value = of(one.reading)
             if value is not None:
                 yield one.at, value * one.reading.interval_seconds, one.reading.interval_seconds

@@ -1,7 +1,6 @@
 """The phase of a training thread, from the words in its stack: one phase per sample."""
 
-from perfwatch.triage.shares.starving import awaits_data
-from perfwatch.triage.words.frames import any_tag, tags
+from perfwatch.triage.questions import awaits_data, tags
 from perfwatch_probes.readings import Stack
 
 # Phase, and the tags of which one is enough. The first that fits counts: a collective inside the backward pass is a collective.
@@ -26,4 +25,4 @@ def phase_of(stack: Stack) -> str:
     if awaits_data(stack):
         return WAIT_FOR_DATA
     found = tags(stack)
-    return next((name for name, wanted in _BY_TAGS if any_tag(found, *wanted)), OTHER)
+    return next((name for name, wanted in _BY_TAGS if not found.isdisjoint(wanted)), OTHER)

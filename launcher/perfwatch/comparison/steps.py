@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from perfwatch.triage.history import History
-from perfwatch.triage.roles.job import Member
+from perfwatch.triage.job import Member
 from perfwatch_probes import readings as r
 
 

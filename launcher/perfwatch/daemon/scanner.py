@@ -17,9 +17,9 @@ from perfwatch.daemon.slurm_job import VARIABLE, SlurmJob
 from perfwatch.jobs.discovery import Machine
 from perfwatch.jobs.target import WORKER_NAME
 from perfwatch.recording.redaction import redact_command
-from perfwatch.triage.roles.lineage import lineage
 from perfwatch_probes.deadline import Caller
 from perfwatch_probes.filesystem import Filesystem
+from perfwatch_probes.lineage import lineage
 from perfwatch_probes.probe import Unavailable
 from perfwatch_probes.process import identify, read_stat
 from perfwatch_probes.readings import Process

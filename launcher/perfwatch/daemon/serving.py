@@ -18,6 +18,7 @@ from perfwatch.daemon.ward import Terms
 from perfwatch.errors import SessionUnwritable, UsageError
 from perfwatch.exporters.exporters import open_metrics, open_notifier
 from perfwatch.exporters.wanted import Wanted
+from perfwatch.hang_timeout import HANG_TIMEOUT_SECONDS
 from perfwatch.processes.linux import volunteer_for_the_oom_killer
 from perfwatch.processes.stop_signals import Leaving
 from perfwatch.recording.recording import BUDGET_BYTES
@@ -43,7 +44,7 @@ class Wishes:
 
     directory: Path | None = None
     budget_gib: float = 4.0
-    patience_seconds: float = 60.0
+    patience_seconds: float = HANG_TIMEOUT_SECONDS
     every_seconds: float = 5.0
     uid: int | None = None
     slurm_job_id: int | None = None

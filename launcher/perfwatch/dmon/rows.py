@@ -9,7 +9,7 @@ import msgspec
 
 from perfwatch.processes.control import find_place
 from perfwatch.recording.redaction import redact, redact_command
-from perfwatch.triage.roles.placement import rank_of
+from perfwatch.triage.job import rank_of
 from perfwatch_probes import readings as r
 from perfwatch_probes.agent_folder import AgentFolder
 from perfwatch_probes.deadline import Caller

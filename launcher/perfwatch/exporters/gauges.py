@@ -11,8 +11,8 @@ from perfwatch.exporters.snapshot import STEP_BUCKETS, Card, RankSteps, Snapshot
 from perfwatch.recording.recording import Sink
 from perfwatch.recording.session import Session
 from perfwatch.text import clean
-from perfwatch.triage.cards.gpu import regime
 from perfwatch.triage.history import History
+from perfwatch.triage.questions import regime
 from perfwatch.verdict import Verdict
 from perfwatch_probes import readings as r
 

@@ -14,13 +14,15 @@ from perfwatch.errors import NoSuchTarget
 from perfwatch.fleet import wire
 from perfwatch.fleet.engine import REACH_SECONDS, Answer, Engine
 from perfwatch.fleet.grouping import Group, chosen
+from perfwatch.fleet.merge.fleet_recording import MODE, Said, said
+from perfwatch.fleet.merge.hosts import AS_OWNER, HostReport, names
+from perfwatch.fleet.merge.job_wide import judge_hosts
+from perfwatch.fleet.merge.merging import Merged, Part, merge
+from perfwatch.fleet.merge.snapshot import JobView, Snapshot
+from perfwatch.hang_timeout import HANG_TIMEOUT_SECONDS
 from perfwatch.recording.session import Session, this_machine
-from perfwatch.triage.fleet.fleet_recording import MODE, Said, said
-from perfwatch.triage.fleet.folding import Folded
-from perfwatch.triage.fleet.hosts import AS_OWNER, HostReport, listed, names
-from perfwatch.triage.fleet.job_wide import judge_hosts
-from perfwatch.triage.fleet.merging import Merged, Part, merge
-from perfwatch.triage.fleet.snapshot import JobView, Snapshot
+from perfwatch.report.folded_stacks import Folded
+from perfwatch.text import listed
 from perfwatch.verdict import Verdict
 
 START_SECONDS = 15.0  # a Python on a busy machine and a cold disk, reading what is there, and packing it
@@ -34,7 +36,7 @@ class Question:
     """What is asked of every host. ``deadline_seconds``: for the whole answer; None: what it takes as a rule."""
 
     seconds: float = 8.0
-    patience_seconds: float = 60.0
+    patience_seconds: float = HANG_TIMEOUT_SECONDS
     job: str = ""
     deadline_seconds: float | None = None
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from perfwatch.daemon.housekeeping import size_of
 from perfwatch.errors import SessionUnreadable
+from perfwatch.fleet.merge.snapshot import Snapshot
 from perfwatch.recording.recording import load_session
 from perfwatch.recording.session import SNAPSHOT
-from perfwatch.triage.fleet.snapshot import Snapshot
 from perfwatch_probes.deadline import KillableChild
 from perfwatch_probes.probe import Unavailable
 

@@ -26,7 +26,7 @@ _NOT_THERE = re.compile(
 class Answer:
     """What one host printed. ``said``: the last line on stderr. ``received``: unix time, on our clock.
 
-    unasked: of a host that was not asked, its state (``perfwatch.triage.fleet.hosts.STATES``); ``said`` tells why.
+    unasked: of a host that was not asked, its state (``perfwatch.fleet.merge.hosts.STATES``); ``said`` tells why.
     """
 
     host: str

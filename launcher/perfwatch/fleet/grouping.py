@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from perfwatch.errors import UsageError
+from perfwatch.fleet.merge.snapshot import JobView, Snapshot
+from perfwatch.jobs.identity import Identity
 from perfwatch.jobs.target import WORKER_NAME
-from perfwatch.triage.fleet.hosts import listed
-from perfwatch.triage.fleet.snapshot import JobView, Snapshot
-from perfwatch.triage.roles.identity import Identity
+from perfwatch.text import listed
 from perfwatch_probes.readings import Process
 
 MOST_JOBS_NAMED = 6

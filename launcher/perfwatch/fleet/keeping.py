@@ -3,8 +3,8 @@
 from itertools import groupby
 from pathlib import Path
 
-from perfwatch.triage.fleet.fleet_recording import Said
-from perfwatch.triage.fleet.merging import Merged
+from perfwatch.fleet.merge.fleet_recording import Said
+from perfwatch.fleet.merge.merging import Merged
 from perfwatch.verdict import Verdict
 from perfwatch.watching.opening import open_recorder
 from perfwatch_probes.deadline import KillableChild

@@ -13,13 +13,13 @@ from pathlib import Path
 
 from perfwatch import __version__
 from perfwatch.exporters.own_cost import cpu_seconds
+from perfwatch.fleet.merge.compacting import compact, numbered
+from perfwatch.fleet.merge.snapshot import JobView, Snapshot
 from perfwatch.jobs.discovery import FoundJob, find_jobs
 from perfwatch.processes.control import find_place
 from perfwatch.processes.linux import volunteer_for_the_oom_killer
 from perfwatch.processes.stop_signals import Leaving
 from perfwatch.recording.session import SNAPSHOT, Session, this_machine
-from perfwatch.triage.fleet.compacting import compact, numbered
-from perfwatch.triage.fleet.snapshot import JobView, Snapshot
 from perfwatch.watching.opening import open_recorder
 from perfwatch.watching.watch import Watch
 from perfwatch_probes.deadline import KillableChild

@@ -15,7 +15,7 @@ from perfwatch.errors import NoSuchTarget, UsageError
 from perfwatch.fleet import pool
 from perfwatch.fleet.engine import Answer, Heard, found, here
 from perfwatch.fleet.wire import LONGEST_ANSWER_BYTES, MARK
-from perfwatch.triage.roles.identity import slurm_job
+from perfwatch.jobs.identity import slurm_job
 
 JOB = re.compile(r"\d+(?:[_+]\d+)?")
 _LABEL = re.compile(r"^\s*(\d+): (.*)$")

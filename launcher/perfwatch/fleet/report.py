@@ -8,11 +8,11 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
 from perfwatch.fleet.asking import Outcome
+from perfwatch.fleet.merge.hosts import HostReport
 from perfwatch.report.folding import FoldedStacks
 from perfwatch.report.terminal import VerdictReport
-from perfwatch.text import clean, duration
-from perfwatch.triage.fleet.folding import rank_ranges
-from perfwatch.triage.fleet.hosts import HostReport, listed
+from perfwatch.text import clean, duration, listed
+from perfwatch.triage.job import rank_ranges
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Frame
 

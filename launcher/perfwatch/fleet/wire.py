@@ -4,7 +4,7 @@ Each line reads ``perfwatch-snapshot NONCE INDEX COUNT CHECK DATA``: a part of t
 the whole. All that is not such a line is noise. The nonce is made by who asks, so that an old answer is none.
 
 Everything that arrives is untrusted: lengths are bounded before anything is unpacked, and the JSON is checked against the
-types of ``perfwatch.triage.fleet.snapshot`` before anybody sees it.
+types of ``perfwatch.fleet.merge.snapshot`` before anybody sees it.
 """
 
 import base64
@@ -16,9 +16,9 @@ from collections.abc import Iterable
 
 import msgspec
 
+from perfwatch.fleet.merge.snapshot import SCHEMA, Snapshot
 from perfwatch.recording.damage import DAMAGED, check_numbers
 from perfwatch.recording.recording import check_ranks
-from perfwatch.triage.fleet.snapshot import SCHEMA, Snapshot
 from perfwatch_probes.bounds import LATEST_CREATED, is_rank, most_values
 
 MARK = "perfwatch-snapshot"

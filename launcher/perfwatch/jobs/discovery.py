@@ -13,18 +13,16 @@ import msgspec
 
 from perfwatch.errors import UsageError
 from perfwatch.jobs.connected_ranks import circles
+from perfwatch.jobs.identity import Identity, identity_of
 from perfwatch.jobs.target import LAUNCHERS, WORKER_NAME, Target, root_of, starter
 from perfwatch.recording.recording import Record
 from perfwatch.recording.redaction import redact_command
 from perfwatch.triage.history import History
-from perfwatch.triage.roles.forkserver import adopted
-from perfwatch.triage.roles.identity import Identity, identity_of
-from perfwatch.triage.roles.job import Job, Member, read_job
-from perfwatch.triage.roles.lineage import lineage
-from perfwatch.triage.roles.placement import program_of
+from perfwatch.triage.job import Job, Member, adopted, program_of, read_job
 from perfwatch_probes.cpu_clock import CpuClocks
 from perfwatch_probes.deadline import Caller
 from perfwatch_probes.filesystem import Filesystem
+from perfwatch_probes.lineage import lineage
 from perfwatch_probes.locked_files import user_of
 from perfwatch_probes.probe import Unavailable
 from perfwatch_probes.process import identify, read_stat, tree

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from perfwatch.errors import NoSuchTarget, NotATrainingJob, PermissionDenied
 from perfwatch.recording.redaction import redact_command
-from perfwatch.triage.roles.lineage import lineage
-from perfwatch.triage.roles.placement import launches
+from perfwatch.triage.job import launches
 from perfwatch_probes import readings as r
 from perfwatch_probes.deadline import Caller
 from perfwatch_probes.filesystem import Absent, Denied, Filesystem
+from perfwatch_probes.lineage import lineage
 from perfwatch_probes.probe import Unavailable
 from perfwatch_probes.process import children_of, ended, identify, scan, tree
 from perfwatch_probes.stat import parse_pairs

@@ -1,1 +1,1 @@
-"""Views of a verdict: nothing is computed here and nothing is shown that the verdict does not hold."""
+"""Views of a verdict and of the recording that it was made from. No cause is found here: that is triage."""

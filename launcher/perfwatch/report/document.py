@@ -3,11 +3,11 @@
 import msgspec
 
 from perfwatch.report.captured import captured
+from perfwatch.report.gpu_idle import off_gpu
 from perfwatch.report.lanes import fitted, lanes_of
 from perfwatch.report.stacks import folded
 from perfwatch.report.story import Story, conditions, probes, threads
 from perfwatch.report.waiting import waiting_lines
-from perfwatch.triage.cards.off_gpu import off_gpu
 
 SCHEMA = "perfwatch.report/1"
 

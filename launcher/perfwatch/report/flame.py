@@ -9,9 +9,9 @@ from bokeh.models import BoxZoomTool, ColumnDataSource, HoverTool, NumeralTickFo
 from bokeh.models import Text as TextGlyph
 from bokeh.plotting import figure
 
+from perfwatch.report.gpu_idle import OffGpu
 from perfwatch.report.timeline import GRID, INK
 from perfwatch.report.waiting import LEAST_SHARE, Box, tree
-from perfwatch.triage.cards.off_gpu import OffGpu
 
 ROW_HEIGHT, MOST_ROWS = 19, 60
 OWN, LIBRARY, ROOT = ("#f08c3a", "#f5a524", "#e5703a"), ("#8b98a8", "#9aa6b4", "#7d8b9c"), "#c8553d"

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
+from perfwatch.report.folded_stacks import Folded, Group
 from perfwatch.text import clean
-from perfwatch.triage.fleet.folding import Folded, Group, rank_ranges
-from perfwatch.triage.words.frames import is_user, show
+from perfwatch.triage.job import rank_ranges
+from perfwatch.triage.questions import is_user, show
 from perfwatch_probes.readings import Frame
 
 MOST_IN_FULL = 6  # groups with their stacks; with 8 lines each that is a page

@@ -10,10 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from perfwatch.triage.cards.activities import activities
-from perfwatch.triage.cards.flatness import flat
-from perfwatch.triage.cards.residency import RESIDENT
 from perfwatch.triage.history import History, R, Seen, median
+from perfwatch.triage.questions import card_looks, spins
 from perfwatch_probes import readings as r
 
 MOST_POINTS = 900  # of one line: more than a screen has columns
@@ -69,11 +67,11 @@ def card_lanes(history: History) -> list[Lane]:
     for uuid in sorted({key[0] for key in history.entities(r.GpuSample) + history.entities(r.GpuActivity)}):
         seen = history.latest(r.Gpu, uuid)
         name = uuid if seen is None else f"gpu {seen.reading.index}"
-        looks = activities(history, uuid)
+        looks = card_looks(history, uuid)
         if looks:
             lines = (
-                _line("works", looks, lambda a: None if a.graphics is None else 0.0 if _spins(a) else a.graphics),
-                _line("spins", looks, lambda a: None if a.graphics is None else a.graphics if _spins(a) else 0.0),
+                _line("works", looks, lambda a: None if a.graphics is None else 0.0 if spins(a) else a.graphics),
+                _line("spins", looks, lambda a: None if a.graphics is None else a.graphics if spins(a) else 0.0),
                 _line("tensor cores", looks, lambda a: a.tensor),
                 _line("memory bandwidth", looks, lambda a: a.dram),
             )
@@ -124,10 +122,6 @@ def host_lane(history: History) -> Lane | None:
         lines.append(Line(f"{what} pressure", _grown(series, _pressure(what), None, MICROSECONDS)))
     kept = tuple(replace(line, gap_seconds=SELDOM_SECONDS) for line in lines if line.points)
     return Lane("host", "share", kept) if kept else None
-
-
-def _spins(look: r.GpuActivity) -> bool:
-    return look.graphics is not None and look.graphics >= RESIDENT and flat(look)
 
 
 def _line(name: str, series: Sequence[Seen[R]], value: Callable[[R], float | None]) -> Line:

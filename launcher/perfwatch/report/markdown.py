@@ -4,12 +4,12 @@ import re
 from collections.abc import Iterable, Iterator
 
 from perfwatch.report.captured import captured
+from perfwatch.report.gpu_idle import off_gpu
 from perfwatch.report.stacks import FoldedGroup, folded
 from perfwatch.report.story import Story, conditions, probes
 from perfwatch.report.terminal import culprit_text, link_text, lived_text
 from perfwatch.report.waiting import waiting_lines
 from perfwatch.text import clean, duration
-from perfwatch.triage.cards.off_gpu import off_gpu
 
 MOST_LINKS, MOST_GROUPS, MOST_FRAMES, MOST_EVENTS = 12, 6, 12, 12
 LONGEST = 400

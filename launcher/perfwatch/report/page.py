@@ -15,6 +15,7 @@ from markupsafe import Markup
 from perfwatch import __version__
 from perfwatch.report.captured import Captured, captured
 from perfwatch.report.flame import flame
+from perfwatch.report.gpu_idle import OffGpu, off_gpu
 from perfwatch.report.lanes import lanes_of
 from perfwatch.report.stacks import folded
 from perfwatch.report.story import Story, conditions, efficiency, probes, threads
@@ -22,7 +23,6 @@ from perfwatch.report.terminal import culprit_text, link_text, lived_text
 from perfwatch.report.timeline import keys, timeline
 from perfwatch.report.waiting import waiting_lines, waiting_sum
 from perfwatch.text import clean, duration
-from perfwatch.triage.cards.off_gpu import OffGpu, off_gpu
 
 LONGEST_CELL = 2000  # a hostile name may have ten thousand characters
 MOST_THREADS = 600

@@ -12,7 +12,7 @@ from perfwatch.report.story import Story
 from perfwatch.report.tracks import Tracks
 from perfwatch.text import clean
 from perfwatch.triage.history import History, Seen
-from perfwatch.triage.roles.job import Member
+from perfwatch.triage.job import Member
 from perfwatch_probes import readings as r
 
 MOST_FRAMES = 60

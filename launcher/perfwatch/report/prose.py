@@ -9,12 +9,12 @@ from rich.text import Text
 
 from perfwatch.report.captured import captured
 from perfwatch.report.folding import as_text as folded_text
+from perfwatch.report.gpu_idle import off_gpu
 from perfwatch.report.replay import ReplayReport
 from perfwatch.report.stacks import all_folded
 from perfwatch.report.story import Story, conditions, probes, threads
 from perfwatch.report.waiting import waiting_lines, waiting_sum
 from perfwatch.text import clean, duration
-from perfwatch.triage.cards.off_gpu import off_gpu
 
 WIDTH = 100
 MOST_THREADS, MOST_EVENTS = 40, 40

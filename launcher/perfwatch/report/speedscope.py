@@ -3,9 +3,9 @@
 import msgspec
 
 from perfwatch.errors import UsageError
+from perfwatch.report.gpu_idle import Awaited, off_gpu
 from perfwatch.report.story import Story
 from perfwatch.text import clean
-from perfwatch.triage.cards.off_gpu import Awaited, off_gpu
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
+from perfwatch.report.folded_stacks import Folded, fold, newest
 from perfwatch.report.folding import heading
 from perfwatch.report.story import Story
 from perfwatch.text import clean
-from perfwatch.triage.fleet.folding import Folded, fold, newest
-from perfwatch.triage.words.frames import is_user
+from perfwatch.triage.questions import is_user
 
 
 @dataclass(frozen=True)

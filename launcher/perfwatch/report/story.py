@@ -11,8 +11,7 @@ from perfwatch.text import duration
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
-from perfwatch.triage.moving.motion import has_ended
-from perfwatch.triage.words.frames import show, user_frame
+from perfwatch.triage.questions import has_ended, show, user_frame
 from perfwatch.verdict import Spread, Verdict
 from perfwatch_probes import readings as r
 

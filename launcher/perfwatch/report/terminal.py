@@ -14,8 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from perfwatch.text import clean, duration
-from perfwatch.triage.waits.node import IT_RUNS, doing
-from perfwatch.verdict import Culprit, Link, Missing, Verdict
+from perfwatch.verdict import IT_RUNS, Culprit, Link, Missing, Verdict, doing
 
 _NUMBER = re.compile(r"\d+")
 STYLES = {

@@ -4,10 +4,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from perfwatch.report.gpu_idle import Awaited, OffGpu
 from perfwatch.text import clean, duration
-from perfwatch.triage.cards.off_gpu import Awaited, OffGpu
-from perfwatch.triage.fleet.folding import rank_ranges
-from perfwatch.triage.words.frames import is_user, show
+from perfwatch.triage.job import rank_ranges
+from perfwatch.triage.questions import is_user, show
 
 MOST_LINES = 12
 LEAST_SHARE, LEAST_LINE = 0.003, 0.01  # of the idle time: narrower boxes cannot be seen, and such a line is no news

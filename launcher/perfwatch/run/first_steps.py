@@ -9,11 +9,10 @@ from collections.abc import Callable
 
 from perfwatch.captures.nsight.ncu_session import KIND
 from perfwatch.processes.armed import read_armed
-from perfwatch.triage.cards.gpu import regimes
-from perfwatch.triage.cards.whose import cards_of
+from perfwatch.text import short_time
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
-from perfwatch.triage.words.short_times import short_time
+from perfwatch.triage.questions import cards_of, regimes
 from perfwatch.watching.summary import WARM_UP_STEPS, Tally
 from perfwatch_probes.agent_folder import AgentFolder
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from perfwatch.exporters.wanted import Wanted
+from perfwatch.hang_timeout import HANG_TIMEOUT_SECONDS
 
 ARMS = ("torch", "nsys", "ncu", "ncu-attach", "none")
 
@@ -17,7 +18,7 @@ class Request:
     agent: bool = True
     quiet: bool = False
     session: Path | None = None
-    patience_seconds: float = 60.0
+    patience_seconds: float = HANG_TIMEOUT_SECONDS
     trigger_signals: str = "all"  # or "rt": leave SIGUSR1 and SIGUSR2 to the job
     outlets: Wanted = field(default_factory=Wanted)
     arm: str = "torch"  # the profiler that the job is prepared for; "none": nothing is prepared

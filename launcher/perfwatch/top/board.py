@@ -6,14 +6,10 @@ from dataclasses import dataclass
 from perfwatch.report.lanes import host_lane
 from perfwatch.report.story import wait_text
 from perfwatch.text import clean
-from perfwatch.triage.cards.activities import activities
-from perfwatch.triage.cards.flatness import flat
-from perfwatch.triage.cards.gpu import regime
-from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import median, quantile
-from perfwatch.triage.roles.job import Member
-from perfwatch.triage.words.frames import show, user_frame
+from perfwatch.triage.job import Member
+from perfwatch.triage.questions import card_looks, card_name, moves_no_data, regime, show, user_frame
 from perfwatch.verdict import Verdict
 from perfwatch_probes import readings as r
 
@@ -116,7 +112,7 @@ def _clock(case: Case) -> Clock | None:
 
 def _uuids(case: Case) -> list[str]:
     found = {key[0] for kind in (r.Gpu, r.GpuSample) for key in case.history.entities(kind)}
-    return sorted(found, key=lambda uuid: (len(name_of(case.history, uuid)), name_of(case.history, uuid)))
+    return sorted(found, key=lambda uuid: (len(card_name(case.history, uuid)), card_name(case.history, uuid)))
 
 
 def _card(case: Case, uuid: str) -> Card:
@@ -124,14 +120,16 @@ def _card(case: Case, uuid: str) -> Card:
     sample = case.history.latest(r.GpuSample, uuid)
     bound = (case.history.latest(r.GpuBinding, rank.pid) for rank in case.ranks)
     users = {one.reading.pid for one in bound if one is not None and uuid in one.reading.uuids}
-    looks = activities(case.history, uuid, LATELY_SECONDS)
-    recent = [0.0 if flat(one.reading) else one.reading.graphics for one in looks if one.reading.graphics is not None]
+    looks = card_looks(case.history, uuid, LATELY_SECONDS)
+    recent = [
+        0.0 if moves_no_data(one.reading) else one.reading.graphics for one in looks if one.reading.graphics is not None
+    ]
     if not recent:
         samples = case.history.series(r.GpuSample, uuid, seconds=LATELY_SECONDS)
         recent = [one.reading.utilisation for one in samples if one.reading.utilisation is not None]
     known = now.graphics is not None and now.kind != "unknown"
     return Card(
-        name=clean(name_of(case.history, uuid)),
+        name=clean(card_name(case.history, uuid)),
         kind=now.kind,
         works=(now.graphics or 0.0) * (1 - now.spinning) if known else None,
         spins=(now.graphics or 0.0) * now.spinning if known else None,

@@ -7,11 +7,11 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
+from perfwatch.report.folded_stacks import fold, newest
 from perfwatch.report.folding import FoldedStacks
 from perfwatch.report.terminal import VerdictReport
 from perfwatch.text import clean
 from perfwatch.triage.case import Case
-from perfwatch.triage.fleet.folding import fold, newest
 from perfwatch.verdict import Verdict
 
 KEYS = "b back  j/k scroll  s stacks  v verdict  q quit"

@@ -12,7 +12,7 @@ from perfwatch.recording.session_lines import LONGEST_LINE_BYTES, Room
 from perfwatch.recording.stack_tables import SharedStacks, StackTable
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
-from perfwatch.triage.roles.job import Job
+from perfwatch.triage.job import Job
 from perfwatch_probes import readings as r
 from perfwatch_probes.bounds import MOST_FILES
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from perfwatch.triage.words.short_times import short_time
+from perfwatch.text import short_time
 from perfwatch_probes.readings import HostShare, TorchTrace
 
 WORTH_TELLING = 0.02  # of the window, or of the card's time

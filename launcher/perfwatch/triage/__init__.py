@@ -1,5 +1,8 @@
 """Triage: from a recording to one verdict, by pure functions. ``diagnose`` is the way in, ``rules`` the catalogue.
 
+From outside only ``job``, ``history``, ``case``, ``diagnose``, ``rule``, ``rules`` and ``questions`` are imported; import-linter
+holds that, so that everything else can be rewritten without its users.
+
 The map, from what is read to what is said:
 
 - ``history`` the readings up to one moment; ``case`` everything that a rule may look at, made from it once
@@ -7,10 +10,10 @@ The map, from what is read to what is said:
 - ``words``   what frames and lines of code say
 - ``moving``  what moves and what stands
 - ``waits``   the wait chain, to whatever does not move
-- ``ranks``   who waits for whom in which collective; ``fleet`` the same over many hosts
+- ``ranks``   who waits for whom in which collective
 - ``cards``   what the GPUs really do
 - ``shares``  where the time goes
 - ``ends``    how a job, a process or a thread ended
 - ``hang``, ``slowness``, ``busy`` what all rules about a state share; ``rules`` one file per cause
-- ``verdict`` what comes out
+- ``job``     who is who, for users that need no verdict; ``questions`` what users ask besides a verdict
 """

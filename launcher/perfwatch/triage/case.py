@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 from functools import cached_property
 
+from perfwatch.hang_timeout import HANG_TIMEOUT_SECONDS
 from perfwatch.recording.recording import Event
 from perfwatch.recording.session import Session
 from perfwatch.triage.history import History, Seen
@@ -19,7 +20,6 @@ from perfwatch_probes import readings as r
 PID = re.compile(r"\bpid \d+|/proc/\d+")
 SOON_SECONDS = 5.0  # until then a thread that went on since its last stack is dumped again, if it can be
 SERVES = "peers"  # the kind of edge from a rank that waits for the others to be done
-PATIENCE_SECONDS = 60.0  # for temporal ends, unless the session says otherwise
 
 
 class Case:
@@ -38,7 +38,7 @@ class Case:
     def patience_seconds(self) -> float:
         """How long a temporal end may be silent."""
         asked = self.session.conditions.get("patience_seconds")
-        return float(asked) if isinstance(asked, int | float) else PATIENCE_SECONDS
+        return float(asked) if isinstance(asked, int | float) else HANG_TIMEOUT_SECONDS
 
     @cached_property
     def apart_seconds(self) -> float:

@@ -23,7 +23,6 @@ from perfwatch.triage.rule import Rule
 from perfwatch.triage.rules import RULES
 from perfwatch.triage.shares.beginning import NOT_BY_SHARES, beginning
 from perfwatch.triage.shares.traced import sharpened
-from perfwatch.triage.waits.node import doing
 from perfwatch.verdict import (
     Abstention,
     Alternative,
@@ -35,6 +34,7 @@ from perfwatch.verdict import (
     Suspect,
     Timeline,
     Verdict,
+    doing,
 )
 from perfwatch_probes.readings import Stack
 

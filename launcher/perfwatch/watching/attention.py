@@ -2,16 +2,19 @@
 
 from collections.abc import Callable, Iterable
 
-from perfwatch.triage.cards.gpu import regimes
-from perfwatch.triage.cards.kernels import kernels
-from perfwatch.triage.cards.whose import lost_cards, name_of
-from perfwatch.triage.cards.xids import HARDWARE, announced
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History, median
-from perfwatch.triage.moving.progress import LATELY_SECONDS
-from perfwatch.triage.moving.unleft import unleft
-from perfwatch.triage.shares.starving import WAITING_SHARE, awaits_data
-from perfwatch.triage.slowness import WINDOW_SECONDS
+from perfwatch.triage.job import Job
+from perfwatch.triage.questions import (
+    STARVING_SHARE,
+    card_name,
+    data_wait_share,
+    endless_loop,
+    hardware_errors,
+    has_just_been_sampled,
+    lost_cards,
+    unending_kernel_seconds,
+)
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Descriptor, GpuSilence
 
@@ -24,10 +27,8 @@ SPUN_SECONDS = 3.0
 WAITS_FOR_DATA = 0.1  # of the time
 MORE_WAITING = 0.2  # of the time, than when it was last looked at closely
 ANSWER_HOLDS_SECONDS = 1800.0
-WHOLE_SAMPLES = 20  # of a calm sample: three seconds bring some 60
 MOST_OUTSIDE = 8  # a pipe has one writer, mostly, and a lock one holder, which may have started others
 UNLEFT_SECONDS = 20.0  # that somebody saw it: at the second sample of a calm job, a minute later
-LATE_TIMES = 3.0  # the longest step: an evaluation or a checkpoint belongs to some
 
 
 class Schedule:
@@ -58,11 +59,11 @@ class Schedule:
             self._due.pop(one, None)
 
 
-def nearest(case: Case, alive: Iterable[int], most: int) -> list[int]:
+def nearest(job: Job, alive: Iterable[int], most: int) -> list[int]:
     """The ranks, then what belongs to them, then the rest of the job; services last. At most ``most``."""
     alive = list(alive)
-    members = case.job.members
-    order = [rank.pid for rank in case.ranks]
+    members = job.members
+    order = [rank.pid for rank in job.ranks if rank.alive]
     order += [
         pid for pid in alive if pid in members and members[pid].rank_pid is not None and members[pid].role != "service"
     ]
@@ -100,20 +101,16 @@ class Interest:
         """Whether to look closely now."""
         if verdict.state == "slow":
             return True
-        enough = {"inconclusive": WAITS_FOR_DATA, "healthy": WAITING_SHARE}.get(verdict.state)
-        return enough is not None and _waits_for_data(case) >= max(enough, self._known(case))
+        enough = {"inconclusive": WAITS_FOR_DATA, "healthy": STARVING_SHARE}.get(verdict.state)
+        return enough is not None and data_wait_share(case) >= max(enough, self._known(case))
 
     def answered(self, case: Case) -> None:
         """A close look has ended: what the ranks wait now, and waited when it began, is no riddle."""
-        self._answered = max(self._known(case), _waits_for_data(case) + MORE_WAITING)
+        self._answered = max(self._known(case), data_wait_share(case) + MORE_WAITING)
         self._holds_until = case.at + ANSWER_HOLDS_SECONDS
 
     def _known(self, case: Case) -> float:
         return self._answered if case.at < self._holds_until else 0.0
-
-
-def _waits_for_data(case: Case) -> float:
-    return max((case.profile(rank, WINDOW_SECONDS).share_where(awaits_data) for rank in case.ranks), default=0.0)
 
 
 def leaves_open(verdict: Verdict | None) -> bool:
@@ -123,30 +120,16 @@ def leaves_open(verdict: Verdict | None) -> bool:
     return verdict.cause in ("contended_cpu", "serial_loading", "regressed")
 
 
-def late_seconds(case: Case) -> float:
-    """For how long no rank has made a step, where that is longer than the patience and than any that was seen; else 0."""
-    ago = since_step(case) or 0.0
-    clocks = [now.steps for now in case.progress.values() if now.steps is not None]
-    longest = max((clock.longest_seconds or 0.0 for clock in clocks), default=0.0)
-    return ago if ago > max(case.patience_seconds, LATE_TIMES * longest) else 0.0
-
-
-def since_step(case: Case) -> float | None:
-    """Seconds since any rank has made a step; None where none was counted."""
-    ago = [now.steps.ago_seconds for now in case.progress.values() if now.steps is not None]
-    return min((one for one in ago if one is not None), default=None)
-
-
 def alarm(case: Case) -> str:
     """What makes a calm job suspect, in words; empty when nothing does."""
     for rank in case.ranks:
         now = case.progress[rank.pid]
         name = f"rank {rank.rank}" if rank.rank is not None else f"pid {rank.pid}"
-        if now.kind == "busy" and now.steps is None and case.profile(rank, LATELY_SECONDS).samples < WHOLE_SAMPLES:
-            continue  # a sample has just begun: that none of its first stacks is of a step says nothing yet
+        if has_just_been_sampled(case, rank):
+            continue
         if now.kind in ("still", "busy") or (now.kind != "moving" and now.steps is not None and now.steps.count > 0):
             return f"{name}: {now.basis}"
-        if (loop := unleft(case, rank)) is not None and loop.seconds >= UNLEFT_SECONDS:
+        if (loop := endless_loop(case, rank)) is not None and loop.seconds >= UNLEFT_SECONDS:
             return f"{name}: one loop around forward passes in {loop.samples} samples"
         if now.steps is not None and _slower(now.steps.intervals):
             return f"{name}: steps take longer than before"
@@ -157,8 +140,8 @@ def alarm(case: Case) -> str:
 
 def _of_cards(case: Case) -> str:
     """What the GPUs and their driver show, before the steps are late: an error, a silence, kernels that do not end."""
-    for error in announced(case):
-        if error.kind == HARDWARE and case.at - error.at < ERROR_SECONDS:
+    for error in hardware_errors(case):
+        if case.at - error.at < ERROR_SECONDS:
             return f"the GPU driver announced {error.shown()}"
     for key in case.history.entities(GpuSilence):
         silence = case.history.latest(GpuSilence, *key)
@@ -166,12 +149,10 @@ def _of_cards(case: Case) -> str:
             return f"the GPU driver does not answer for {silence.reading.waited_seconds:.0f} s"
     for card in lost_cards(case.history):
         if case.at - card.at < ERROR_SECONDS:
-            return f"{name_of(case.history, card.reading.uuid)} is lost"
+            return f"{card_name(case.history, card.reading.uuid)} is lost"
     for rank in case.ranks:
-        cards = regimes(case.history, rank.pid, SPUN_SECONDS)
-        spun = [kernels(case.history, card.uuid) for card in cards if card.kind == "spin" and card.source == "gpm"]
-        if spun and len(spun) == len(cards) and all(not k.go_on and k.since_seconds >= SPUN_SECONDS for k in spun):
-            return f"a kernel of pid {rank.pid} has not ended for {min(k.since_seconds for k in spun):.0f} s"
+        if (spun := unending_kernel_seconds(case, rank, SPUN_SECONDS)) >= SPUN_SECONDS:
+            return f"a kernel of pid {rank.pid} has not ended for {spun:.0f} s"
     return ""
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import msgspec
 
 from perfwatch.triage.history import History
-from perfwatch.triage.moving.motion import python_threads
+from perfwatch.triage.questions import python_threads
 from perfwatch_probes import readings as r
 from perfwatch_probes.filesystem import Filesystem
 from perfwatch_probes.probe import Unavailable

@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from perfwatch.triage.history import KEYS, History
-from perfwatch.triage.roles.job import Job
+from perfwatch.triage.job import Job
 from perfwatch.watching.probes_of_job import Look
 from perfwatch_probes import readings as r
 from perfwatch_probes.probe import Unavailable

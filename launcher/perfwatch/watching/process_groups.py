@@ -8,10 +8,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.ends.last_calls import was_aborted
-from perfwatch.triage.ranks.at_rest import at_rest
-from perfwatch.triage.ranks.collectives import standings
-from perfwatch.triage.roles.job import Member
+from perfwatch.triage.job import Member
+from perfwatch.triage.questions import has_aborted, ranks_stand, ranks_wait_for_each_other
 from perfwatch.watching.failures import as_unavailable
 from perfwatch.watching.recorder_turns import RecorderTurns
 from perfwatch_probes import readings as r
@@ -117,7 +115,7 @@ class Groups:
     def _ask_the_aborted(self, case: Case) -> None:
         """What ranks have written that NCCL's watchdog ended, once for each generation: all dumps are there when all have ended."""
         pids = tuple(member.pid for member in case.job.ranks)
-        if case.ranks or pids == self._aborted or len(pids) < 2 or not was_aborted(case):
+        if case.ranks or pids == self._aborted or len(pids) < 2 or not has_aborted(case):
             return
         ranks = [_rank(case, member, index) for index, member in enumerate(case.job.ranks[:MOST_RECORDED])]
         self._due.pop(WRITTEN, None)
@@ -130,11 +128,10 @@ class Groups:
         ranks = [_rank(case, member, index) for index, member in enumerate(case.ranks[:MOST_RECORDED])]
         probe = FlightRecorderProbe(self._filesystem, guests=self._guests)
         free = RECORDER not in self._under_way and self._clock() >= self._due.get(RECORDER, 0.0)
-        if free and self._turns.due(lambda: at_rest(case), certain):
+        if free and self._turns.due(lambda: ranks_wait_for_each_other(case), certain):
             if self._ask(RECORDER, 0.0, RECORDER_DEADLINE_SECONDS, lambda: probe.look(ranks), MEMORY_BYTES):
                 self._turns.asked()
-        stands = any(one.kind == "still" for one in case.progress.values()) or bool(standings(case))
-        if stands and not self._answered:  # a rank that can be asked says the same, and newer
+        if ranks_stand(case) and not self._answered:  # a rank that can be asked says the same, and newer
             self._ask(
                 WRITTEN,
                 WRITTEN_SECONDS,

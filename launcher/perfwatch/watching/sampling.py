@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
+from perfwatch.triage.questions import polled_files
 from perfwatch.verdict import Verdict
 from perfwatch.watching import cadence
 from perfwatch.watching.attention import Schedule, leaves_open, nearest
@@ -72,7 +73,7 @@ class Sampling:
     def _python(self, case: Case) -> list[int]:
         """The processes of the job that run Python, nearest first."""
         known = self._look.known
-        return [pid for pid in nearest(case, known, cadence.MOST_SWEPT) if known[pid].python]
+        return [pid for pid in nearest(case.job, known, cadence.MOST_SWEPT) if known[pid].python]
 
     def _record(self, case: Case, *, alone: bool) -> bool:
         """Begin to record whose turn it is, if anybody is free; ``alone``: the ranks and nobody else."""
@@ -93,9 +94,7 @@ class Sampling:
 
     def _awaited(self, case: Case) -> None:
         """The path for which a loop waits is in its variables: those of the one suspect are read once. Then: is it there?"""
-        polls = {
-            chain.end.node.pid: chain.end.detail for chain in case.chains.values() if chain.end.kind == "file_poll"
-        }
+        polls = polled_files(case)
         self._look.behind((), {pid: path for pid, path in list(polls.items())[: cadence.MOST_SAMPLED] if "/" in path})
         living = {pid: (pid, process.start_ticks) for pid, process in self._look.known.items()}
         self._read_texts.intersection_update(living.values())

@@ -2,7 +2,7 @@
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
-from perfwatch.triage.words.frames import is_standard, user_frames
+from perfwatch.triage.questions import is_standard, user_frames
 from perfwatch.watching.probes_of_job import Look
 from perfwatch_probes import readings as r
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perfwatch.recording.recording import Sink
-from perfwatch.text import clean, duration
-from perfwatch.triage.words.short_times import short_time
+from perfwatch.text import clean, duration, short_time
 from perfwatch.verdict import Verdict
 from perfwatch_probes import readings as r
 

@@ -15,11 +15,11 @@ from perfwatch.recording.session import Session
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
-from perfwatch.triage.roles.job import Job
-from perfwatch.triage.waits.devices import engine_threads
+from perfwatch.triage.job import Job, read_job
+from perfwatch.triage.questions import late_seconds, seconds_since_step, training_threads
 from perfwatch.verdict import Verdict
 from perfwatch.watching import cadence
-from perfwatch.watching.attention import Interest, Schedule, alarm, feeding, late_seconds, nearest, since_step
+from perfwatch.watching.attention import Interest, Schedule, alarm, feeding, nearest
 from perfwatch.watching.departed import departed
 from perfwatch.watching.forgetting import forget
 from perfwatch.watching.news import News, Teller
@@ -79,6 +79,8 @@ class Watch:
         self.judged_at = 0.0  # the moment of ``last``: judged at it, the recording gives the same
         self._known_job: Job | None = None
         self._revision = -1
+        self._appended = 0  # readings, ever
+        self._newest_case = (-1.0, 0)  # its moment, and how many readings were appended before it
         self._settled_at: float | None = None
         self._sources, self._interest = Sources(self.look), Interest()
         self._groups = Groups(self._append, self.look.filesystem, clock, guests=self.look.guests)
@@ -125,15 +127,15 @@ class Watch:
             self.look.ended()
         if self._schedule.due("steps", cadence.CALM_SECONDS):
             self.look.steps()
+        self._counters(self._job())
         case = self.case()
-        self._counters(case)
         awaited = self._groups.look(case, self.suspicious, certain=self._teller.state == "hung")
         if self.suspicious:
             self._sampling.of_suspect(case, self.last, certain=self._certain)
             early = self.at - self._suspected_at <= cadence.EARLY_SECONDS
             few = len(self.look.known) <= cadence.SAMPLED_PROCESSES
             if self._schedule.due("judge", cadence.judge_seconds(early and few)) or not self.look.known:
-                self._judge()
+                self._judge(case)
         else:
             self._glance(case, sampled)
         pause = self._pace if self.suspicious else cadence.CALM_SECONDS
@@ -143,9 +145,7 @@ class Watch:
     def verdict(self) -> Verdict:
         """Judge now, from memory."""
         self._collect()
-        case = self.case()
-        self.last, self.judged_at = judge(case), case.at
-        return self.last
+        return self._verdict_on(self.case())
 
     def take(self, readings: Sequence[r.Reading]) -> None:
         """Evidence from elsewhere: what a capture has found out about the job."""
@@ -170,6 +170,7 @@ class Watch:
         self.look.close()
 
     def _append(self, readings: Sequence[r.Reading], ago_seconds: float = 0.0) -> None:
+        self._appended += len(readings)
         now = self.at
         at = round(max(0.0, now - ago_seconds), AT_DECIMALS)
         readings = [redacted(reading) for reading in readings]
@@ -180,17 +181,28 @@ class Watch:
 
     def case(self) -> Case:
         """The job as it is known now."""
+        case = Case(self._history, self.session, self._teller.events, self._job())
+        self._newest_case = case.at, self._appended
+        return case
+
+    def _up_to_date(self, case: Case) -> Case:
+        """The same case, or a new one where readings were appended since it was made: stacks of a dump, lines of source, costs.
+
+        The recording, judged at the moment of the case, must give the same verdict; so whatever was derived is derived again.
+        """
+        return case if self._newest_case == (case.at, self._appended) else self.case()
+
+    def _job(self) -> Job:
+        """Who is who now."""
         self._history.at = self.at
         if self._schedule.due("forget", cadence.REMEMBER_SECONDS / 4):
-            job = self._known_job or Case(self._history, self.session).job
-            forget(self._history, self.look, job, cadence.REMEMBER_SECONDS)
+            forget(self._history, self.look, self._known_job or read_job(self._history), cadence.REMEMBER_SECONDS)
             self._known_job = None
         revision = self._history.added(r.Process, r.ProcessEnded, r.Stack)
         if revision != self._revision:
             self._known_job, self._revision = None, revision
-        case = Case(self._history, self.session, self._teller.events, self._known_job)
-        self._known_job = case.job
-        return case
+        self._known_job = self._known_job or read_job(self._history)
+        return self._known_job
 
     def _collect(self) -> bool:
         found = self.look.collect()
@@ -205,11 +217,11 @@ class Watch:
         for ago, made_then in groupby(found, key=itemgetter(0)):
             self._append([reading for _, reading in made_then], ago)
 
-    def _counters(self, case: Case) -> None:
+    def _counters(self, job: Job) -> None:
         """Of the whole job when suspicious, of the ranks when calm."""
         alive = list(self.look.known)
-        ranks = [rank.pid for rank in case.ranks] or alive[:1]
-        swept = nearest(case, alive, cadence.MOST_SWEPT)
+        ranks = [rank.pid for rank in job.ranks if rank.alive] or alive[:1]
+        swept = nearest(job, alive, cadence.MOST_SWEPT)
         outside = feeding(self._history, alive) if self.suspicious else []
         if self._schedule.due("usage", cadence.USAGE_SECONDS if self.suspicious else cadence.CALM_USAGE_SECONDS):
             self.look.usage([*swept, *outside] if self.suspicious else ranks)
@@ -232,15 +244,12 @@ class Watch:
         """Look at a calm job: does anything ask for more? A sample of stacks now and then is judged when it is there."""
         self._glances += 1
         for rank in turn(case.ranks, self._glances, cadence.MOST_GLANCED):
-            engine = engine_threads(self._history, rank.pid)
-            self.look.threads(rank.pid, [case.progress[rank.pid].thread, *engine])
+            self.look.threads(rank.pid, training_threads(case, rank))
         why = alarm(case)
         if why or not self.look.known:
             self._suspect()
-        elif sampled and self._teller.state in WELL and self._interest.asks(case, self.verdict()):
-            self._suspect()  # only the ranks were sampled: who keeps them waiting shows in the others
         elif sampled:
-            self._judge()
+            self._judge(case)
         elif self.at > cadence.CALM_SECONDS and self._schedule.due(
             "calm_sample", cadence.calm_sample(self._teller.state, self.at, len(self.look.known))
         ):
@@ -253,18 +262,27 @@ class Watch:
         self._settled_at = None
         self._schedule.hasten("tree", "usage", "machine", "sweep", "descriptors", "dump", "sample", "judge")
 
-    def _judge(self) -> None:
-        self._sources.of_busiest(self.case())
-        verdict = self.verdict()
+    def _verdict_on(self, case: Case) -> Verdict:
+        self.last, self.judged_at = judge(case), case.at
+        return self.last
+
+    def _judge(self, case: Case) -> None:
+        """Judge once, on the case of this tick and what was read since it was made, and tell what is new."""
+        self._sources.of_busiest(case)
+        self._collect()
+        case = self._up_to_date(case)
+        verdict = self._verdict_on(case)
+        if not self.suspicious and self._teller.state in WELL and self._interest.asks(case, verdict):
+            self._suspect()  # only the ranks were sampled: who keeps them waiting shows in the others
+            return
         if self.suspicious and verdict.state in ("healthy", "slow"):
             self._settled_at = self.at if self._settled_at is None else self._settled_at
             if self.at - self._settled_at > cadence.CALM_AFTER_SECONDS:
                 self.suspicious = False
-                self._interest.answered(self.case())
+                self._interest.answered(case)
                 self._schedule.due("calm_sample", cadence.CALM_SAMPLE_SECONDS)
         else:
             self._settled_at = None
-        case = self.case()
-        self._teller.tell(verdict, self.judged_at, late_seconds(case), since_step(case))
+        self._teller.tell(verdict, self.judged_at, late_seconds(case), seconds_since_step(case))
         if verdict.suspect is not None and verdict.suspect.decides_in_seconds > 0.0:
             self._schedule.sooner("judge", max(cadence.COLLECT_SECONDS, verdict.suspect.decides_in_seconds))

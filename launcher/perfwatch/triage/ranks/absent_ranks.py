@@ -7,16 +7,16 @@ ranks that it blames, so it does so only where they can be nowhere else.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Protocol
 
 import msgspec
 
+from perfwatch.text import listed
 from perfwatch.triage.case import Case
-from perfwatch.triage.fleet.folding import rank_ranges
-from perfwatch.triage.fleet.hosts import AS_OWNER, HostReport, listed, names
 from perfwatch.triage.hang import hung
 from perfwatch.triage.independence import ONE_SOURCE
 from perfwatch.triage.patience import temporal
-from perfwatch.triage.roles.rank_gaps import RankGaps
+from perfwatch.triage.roles.rank_gaps import RankGaps, rank_ranges
 from perfwatch.triage.rules import stalled_collective
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.verdict import Abstention, Alternative, Culprit, Missing, Outcome
@@ -26,6 +26,30 @@ INFERRED = 0.85  # nobody has seen the ranks that are to blame
 MOST_NAMED = 8
 NAME_ALL = "name every host of the job: perfwatch fleet --hosts ..."
 LAST_WORDS = "look for the last words of the rank in the job's log"
+
+
+class AskedHost(Protocol):
+    """What became of one host that was asked: ``silent``, ``no_job`` and ``answered`` are the states that matter here."""
+
+    @property
+    def host(self) -> str:
+        """Its name."""
+
+    @property
+    def state(self) -> str:
+        """What became of it."""
+
+    @property
+    def reason(self) -> str:
+        """Why it did not answer."""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that were seen there."""
+
+    @property
+    def unclear(self) -> bool:
+        """True if ranks of the job may be there that were not seen."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +70,15 @@ class AbsentRanks:
     Args:
         reports: what became of each host that was asked.
         complete: whether these are all hosts of the job: then a rank that is on none of them has ended.
+        advice: how every process of a host can be looked at.
     """
 
     CAUSE = stalled_collective.CAUSE
 
-    def __init__(self, reports: Sequence[HostReport], complete: bool = False) -> None:
+    def __init__(self, reports: Sequence[AskedHost], complete: bool = False, advice: str = "") -> None:
         self._reports = reports
         self._complete = complete
+        self._advice = advice
 
     def judge(self, case: Case) -> Outcome:
         """Fires when all that is seen waits for ranks on a host that is silent, or that are on no host of the job any more."""
@@ -61,7 +87,7 @@ class AbsentRanks:
         if not absent or not waiting or len(waiting) < len(case.ranks) or len(case.ranks) < len(case.job.ranks):
             return None
         if unclear := [report.host for report in self._reports if report.unclear]:
-            return Abstention(cause=self.CAUSE.name, missing=(_unlooked(absent, unclear),))
+            return Abstention(cause=self.CAUSE.name, missing=(_unlooked(absent, unclear, self._advice),))
         where = self._where(len(absent))
         if where is None:
             return Abstention(cause=self.CAUSE.name, missing=(_nowhere(absent),))
@@ -72,7 +98,9 @@ class AbsentRanks:
 
         That a host which somebody named has no process of the job (a login node, a spare one) says nothing of ranks.
         """
-        silent, without = names(self._reports, "silent"), names(self._reports, "no_job")
+        silent, without = (
+            tuple(report.host for report in self._reports if report.state == state) for state in ("silent", "no_job")
+        )
         most = max((len(report.ranks) for report in self._reports), default=0)  # that any host has
         fits = absent <= most * len(silent)
         if silent and (fits or self._complete):
@@ -123,9 +151,9 @@ def _nowhere(absent: RankGaps) -> Missing:
     )
 
 
-def _unlooked(absent: RankGaps, hosts: list[str]) -> Missing:
+def _unlooked(absent: RankGaps, hosts: list[str], advice: str) -> Missing:
     return Missing(
         witness="ranks",
         reason=f"rank {rank_ranges(absent)} may be on {listed(hosts)}, where not every process could be looked at",
-        advice=f"{AS_OWNER}; what hinders a look is told of each host",
+        advice=f"{advice}; what hinders a look is told of each host",
     )

@@ -15,13 +15,13 @@ from perfwatch.triage.shares.going_through import LASTS
 from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, Profile, at_training
 from perfwatch.triage.waits.asked_for import awaited
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.node import ENDLESS_SECONDS, Node, doing
+from perfwatch.triage.waits.node import ENDLESS_SECONDS, Node
 from perfwatch.triage.waits.polling import only_asks
 from perfwatch.triage.waits.releasing import named
 from perfwatch.triage.waits.threads import OTHERS_MOVE
 from perfwatch.triage.words.backing_off import retries
 from perfwatch.triage.words.frames import show
-from perfwatch.verdict import Evidence
+from perfwatch.verdict import Evidence, doing
 
 CERTAIN_ENDS = ("dead", "stopped", "lock", "cycle", "gil")
 OTHER_WORK = ("pickling", "save", "load", "compile", "import", "http", "group_destroy", "exit")

@@ -3,9 +3,9 @@
 import msgspec
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.fleet.folding import rank_ranges
 from perfwatch.triage.hang import hung
 from perfwatch.triage.ranks.exchanges import at_odds
+from perfwatch.triage.roles.rank_gaps import rank_ranges
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.verdict import Alternative, Finding

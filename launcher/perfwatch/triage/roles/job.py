@@ -12,13 +12,13 @@ import msgspec
 from perfwatch.triage.history import History
 from perfwatch.triage.roles.forkserver import adopted
 from perfwatch.triage.roles.generations import former
-from perfwatch.triage.roles.lineage import lineage
 from perfwatch.triage.roles.rank_gaps import RankGaps
 from perfwatch.triage.roles.rank_processes import Ranks, find_ranks, is_service, is_worker
 from perfwatch.triage.roles.ray_train import of_ray_train
 from perfwatch.triage.roles.sights import Sights
 from perfwatch.triage.words.frames import any_tag
 from perfwatch_probes import readings as r
+from perfwatch_probes.lineage import lineage
 
 TICKS_PER_SECOND = 100  # USER_HZ, fixed by the kernel's ABI on every Linux that torch runs on
 COMPILE_WORDS = ("compile_worker", "_inductor")

@@ -33,3 +33,19 @@ class RankGaps(Collection[int]):
     def __contains__(self, rank: object) -> bool:
         """True if that rank was not seen."""
         return any(rank in run for run in self.runs)
+
+
+def rank_ranges(ranks: Iterable[int]) -> str:
+    """``0-126,128-511``: each rank once, in order; empty for none."""
+    runs = ranks.runs if isinstance(ranks, RankGaps) else _runs(ranks)
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def _runs(ranks: Iterable[int]) -> list[range]:
+    runs: list[range] = []
+    for rank in sorted(set(ranks)):
+        if runs and rank == runs[-1].stop:
+            runs[-1] = range(runs[-1].start, rank + 1)
+        else:
+            runs.append(range(rank, rank + 1))
+    return runs

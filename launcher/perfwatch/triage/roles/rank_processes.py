@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from perfwatch.triage.roles.lineage import lineage
 from perfwatch.triage.roles.placement import Placement, launches, placement, program_of
 from perfwatch.triage.roles.ray_train import ray_ranks, untold_ranks
 from perfwatch.triage.roles.sights import Sights
 from perfwatch.triage.words.frames import any_tag, is_user, short_name, tags
 from perfwatch.triage.words.vocabulary import SERVICES
 from perfwatch_probes import readings as r
+from perfwatch_probes.lineage import lineage
 
 WORKER_THREAD = "pt_data_worker"  # the name that torch gives a DataLoader worker's main thread
 TRAINING = ("optimizer", "backward", "loader", "forward")

@@ -16,6 +16,7 @@ What to do next
     Nothing; ``perfwatch attach --watch`` stays beside it.
 """
 
+from perfwatch.text import short_time
 from perfwatch.triage.cards.accelerated import FEW_SECONDS, UNITS_UNSEEN
 from perfwatch.triage.cards.gpu import Regime, regimes, unseen
 from perfwatch.triage.cards.spinning import spins_on
@@ -30,7 +31,6 @@ from perfwatch.triage.shares.starving import SURE_SHARE, awaits_data
 from perfwatch.triage.slowness import asleep_share
 from perfwatch.triage.waits.gil import GIL_SHARE, gil_wait
 from perfwatch.triage.words.frames import show
-from perfwatch.triage.words.short_times import short_time
 from perfwatch.verdict import Finding, Outcome
 from perfwatch_probes.readings import Stack, Thread
 

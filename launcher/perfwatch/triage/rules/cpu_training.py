@@ -32,8 +32,7 @@ from perfwatch.triage.shares.plainly import doubt
 from perfwatch.triage.shares.profile import TRAINING_TAGS
 from perfwatch.triage.shares.starving import SURE_SHARE, awaits_data
 from perfwatch.triage.waits.gil import GIL_SHARE, gil_wait
-from perfwatch.triage.waits.node import doing
-from perfwatch.verdict import Abstention, Finding, Missing, Outcome
+from perfwatch.verdict import Abstention, Finding, Missing, Outcome, doing
 from perfwatch_probes.readings import Stack, Thread
 
 CAUSE = Cause("cpu_training", "healthy", "user_code", (Thread, Stack))

@@ -18,6 +18,7 @@ What to do next
     Look at what changed at the named time: ``perfwatch replay SESSION --at`` just before and after.
 """
 
+from perfwatch.text import short_time
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.growth import carrier, change_point, growing
 from perfwatch.triage.moving.periods import is_in
@@ -28,7 +29,6 @@ from perfwatch.triage.shares.cpu import delay_share, taken_by_others
 from perfwatch.triage.shares.kept_graph import kept_graph
 from perfwatch.triage.slowness import slow
 from perfwatch.triage.words.frames import any_tag, inner_tags, short_name, show
-from perfwatch.triage.words.short_times import short_time
 from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import Frame, Stack, Steps
 

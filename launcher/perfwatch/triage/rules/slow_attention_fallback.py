@@ -21,13 +21,13 @@ What to do next
 
 from functools import partial
 
+from perfwatch.text import short_time
 from perfwatch.triage.cards.accelerated import FEW_SAMPLES, Accelerated, accelerated, monitored, slow_on_gpu
 from perfwatch.triage.cards.plain_attention import attends, exponentiates, seen_from_outside
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.traced import WITNESS, trace_of
 from perfwatch.triage.words.frames import show, tags
-from perfwatch.triage.words.short_times import short_time
 from perfwatch.verdict import Abstention, Alternative, Missing, Outcome
 from perfwatch_probes.readings import GpuActivity, Stack, TorchTrace
 

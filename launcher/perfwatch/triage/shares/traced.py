@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from perfwatch.text import short_time
 from perfwatch.triage.case import Case
-from perfwatch.triage.words.short_times import short_time
 from perfwatch.verdict import Evidence, Finding
 from perfwatch_probes.readings import TorchTrace
 

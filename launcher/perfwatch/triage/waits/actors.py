@@ -13,8 +13,7 @@ from perfwatch.triage.moving.motion import python_threads
 from perfwatch.triage.roles.job import Job, Member
 from perfwatch.triage.roles.ray_train import RUNS
 from perfwatch.triage.waits import threads
-from perfwatch.triage.waits.node import NATIVE_WAIT, End, Node, node_of
-from perfwatch.triage.waits.workers import Found
+from perfwatch.triage.waits.node import NATIVE_WAIT, End, Found, Node, node_of
 from perfwatch.triage.words.frames import any_tag, is_user, own_frames, tags, tags_of
 from perfwatch_probes import readings as r
 

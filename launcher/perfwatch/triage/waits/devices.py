@@ -20,12 +20,10 @@ from perfwatch.triage.present import open_file
 from perfwatch.triage.roles.job import Job
 from perfwatch.triage.waits.heartbeats import waits_forever
 from perfwatch.triage.waits.native_waits import in_native_code
-from perfwatch.triage.waits.node import End, Node, node_of
+from perfwatch.triage.waits.node import End, Found, Node, node_of
 from perfwatch.triage.words.frames import any_tag, tags, user_frame
 from perfwatch.verdict import Missing
 from perfwatch_probes import readings as r
-
-Found = tuple[str, tuple[Node, ...], End | None]
 
 AUTOGRAD_THREADS = "pt_autograd"  # how torch names the threads of its engine (torch/csrc/autograd/engine.cpp)
 BEGUN_SECONDS = 0.0005  # of run time: a thread of the engine has run for 0.1 ms before its first work (measured), for 2 ms after a step

@@ -5,9 +5,8 @@ from perfwatch.triage.moving.motion import python_threads
 from perfwatch.triage.moving.progress import training_thread
 from perfwatch.triage.roles.job import Job, Member
 from perfwatch.triage.waits.asked_for import A_REMOTE_CALL
-from perfwatch.triage.waits.node import NATIVE_WAIT, End, Node, node_of
+from perfwatch.triage.waits.node import NATIVE_WAIT, End, Found, Node, node_of
 from perfwatch.triage.waits.polling import source_of, waits_for_work
-from perfwatch.triage.waits.workers import Found
 
 CALLED, CALLS = "rpc_call", "rpc_wait"  # tags of a thread that executes a call, and of one that waits for an answer
 ANSWER = "the answer to a remote call"

@@ -24,9 +24,10 @@ from perfwatch.triage.waits import (
 )
 from perfwatch.triage.waits.asked_for import HELD, awaited
 from perfwatch.triage.waits.dismissal import not_yet_done, remote_calls
-from perfwatch.triage.waits.node import IT_RUNS, End, Node, node_of
+from perfwatch.triage.waits.node import End, Found, Node, node_of
 from perfwatch.triage.waits.sending import OPENING, gives, is_typed_at, takes
 from perfwatch.triage.words.frames import any_tag, collective_name, show
+from perfwatch.verdict import IT_RUNS
 from perfwatch_probes import readings as r
 
 RUNNING_SHARE = 0.5  # of a core: a thread above this is running whatever the instant says
@@ -124,7 +125,7 @@ def _by_device(history: History, job: Job, node: Node) -> Edge | None:
     return None if found is None else _found(found, "gpu")
 
 
-def _found(found: workers.Found, kind: str) -> Edge:
+def _found(found: Found, kind: str) -> Edge:
     waits_for, targets, end = found
     return Edge(kind, waits_for, targets, end)
 

@@ -10,8 +10,7 @@ from perfwatch.triage.history import History
 from perfwatch.triage.present import open_file
 from perfwatch.triage.roles.job import Job
 from perfwatch.triage.waits import threads
-from perfwatch.triage.waits.node import End, Node
-from perfwatch.triage.waits.workers import Found
+from perfwatch.triage.waits.node import End, Found, Node
 from perfwatch.triage.words.frames import any_tag, installed_as, is_user, own_frames, package_of, tags
 from perfwatch_probes import readings as r
 

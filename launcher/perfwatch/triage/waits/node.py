@@ -93,12 +93,8 @@ class End:
         return True if self.kind in ("dead", "stopped") else self.node.motion.frozen
 
 
-IT_RUNS = "nothing: it runs"  # what a thread waits for that does not wait
-
-
-def doing(awaited: str) -> str:
-    """What a thread does that waits for this, in words."""
-    return "runs" if awaited == IT_RUNS else f"waits for {awaited}"
+# What a thread waits for in words, the threads that it waits for, and the end where the chain goes no further.
+Found = tuple[str, tuple[Node, ...], End | None]
 
 
 def culprit(node: Node) -> Culprit:

@@ -10,9 +10,8 @@ from perfwatch.triage.history import History
 from perfwatch.triage.roles.job import Job
 from perfwatch.triage.waits import workers
 from perfwatch.triage.waits.heartbeats import may_act
-from perfwatch.triage.waits.node import End, Node, node_of
+from perfwatch.triage.waits.node import End, Found, Node, node_of
 from perfwatch.triage.waits.threads import OTHERS_MOVE, other_threads, worked_for
-from perfwatch.triage.waits.workers import Found
 from perfwatch_probes import readings as r
 
 COMPUTES = 0.2  # of a core

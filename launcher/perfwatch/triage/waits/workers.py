@@ -9,12 +9,10 @@ from itertools import takewhile
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import dominant, python_threads
 from perfwatch.triage.roles.job import Job, Member
-from perfwatch.triage.waits.node import End, Node, node_of
+from perfwatch.triage.waits.node import End, Found, Node, node_of
 from perfwatch.triage.words.code import line_of, names
 from perfwatch.triage.words.frames import any_tag, is_user, show, tags, tags_of
 from perfwatch_probes import readings as r
-
-Found = tuple[str, tuple[Node, ...], End | None]
 
 ASKS = ("mp_queue_get", "mp_lock", "queue_get", "mp_receive")
 FORKS = ("vfork", "clone", "clone3")  # their caller waits, in state D, until the child has become a program of its own

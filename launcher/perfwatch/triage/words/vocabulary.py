@@ -29,9 +29,9 @@ SERVICES = (
     r"|/ray/_private/(?:log_monitor|runtime_env/agent/main)\.py$|^ray-dashboard|^ray::(?:DashboardAgent|RuntimeEnvAgent)"
 )
 
-# tag, pattern on the end of the file's path, functions (None: any). Read from torch 2.13 and CPython 3.10 to 3.13.
-# Folders of the standard library that the rows name.
+# Folders of the standard library that the rows of VOCABULARY name.
 STANDARD_PACKAGES = frozenset("asyncio concurrent ctypes http importlib json logging multiprocessing urllib".split())
+# tag, pattern on the end of the file's path, functions (None: any). Read from torch 2.13 and CPython 3.10 to 3.13.
 VOCABULARY: tuple[tuple[str, str, str | None], ...] = (
     ("loader_wait", r"torch/utils/data/dataloader\.py", "_try_get_data _get_data"),
     ("loader", r"torch/utils/data/dataloader\.py", None),

@@ -8,7 +8,7 @@ import re
 
 import msgspec
 
-from perfwatch.triage.roles.job import Job
+from perfwatch.triage.job import Job
 from perfwatch_probes.readings import Process
 
 NO_RUN_IDS = ("", "none")  # torchrun's default --rdzv-id is the word "none"

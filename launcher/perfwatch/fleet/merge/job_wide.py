@@ -18,15 +18,16 @@ from collections.abc import Sequence
 
 import msgspec
 
+from perfwatch.fleet.merge.compacting import OF_THE_MACHINE
+from perfwatch.fleet.merge.hosts import AS_OWNER, HostReport
+from perfwatch.fleet.merge.merging import Merged, Part
+from perfwatch.report.folded_stacks import Folded, Place, fold, newest
+from perfwatch.text import listed
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import SURE, judge
-from perfwatch.triage.fleet.compacting import OF_THE_MACHINE
-from perfwatch.triage.fleet.folding import Folded, Place, fold, newest, rank_ranges
-from perfwatch.triage.fleet.hosts import AS_OWNER, HostReport, listed
-from perfwatch.triage.fleet.merging import Merged, Part
 from perfwatch.triage.history import History
-from perfwatch.triage.patience import STRUCTURAL_SECONDS
-from perfwatch.triage.ranks.absent_ranks import AbsentRanks
+from perfwatch.triage.job import rank_ranges
+from perfwatch.triage.questions import AbsentRanks, lacks_common_moment
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.rules import RULES
 from perfwatch.verdict import Coverage, Evidence, Finding, Link, Missing, ObserverCost, Outcome, Verdict
@@ -125,7 +126,7 @@ def judge_hosts(
         complete: whether these are all hosts of the job.
     """
     case = Case(History(merged.records, merged.end), merged.session)
-    verdict = merged.translation.verdict(judge(case, _rules(parts, AbsentRanks(reports, complete))))
+    verdict = merged.translation.verdict(judge(case, _rules(parts, AbsentRanks(reports, complete, AS_OWNER))))
     present = set(merged.present)
     verdict = msgspec.structs.replace(
         _bounded(verdict),
@@ -255,7 +256,7 @@ def _unseen(case: Case, merged: Merged, reports: Sequence[HostReport]) -> tuple[
                 reason="the job's launcher numbered no ranks: they are numbered in the order of the hosts",
             )
         )
-    if case.apart_seconds > STRUCTURAL_SECONDS:
+    if lacks_common_moment(case):
         hosts.append(
             Missing(
                 witness="moment",

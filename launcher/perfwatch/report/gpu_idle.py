@@ -15,13 +15,11 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from perfwatch.triage.cards.activities import activities
-from perfwatch.triage.cards.handing_out import Mixed, explained
-from perfwatch.triage.cards.whose import cards_of, index_of
+from perfwatch.report.idle_time_shares import Mixed, explained
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History, Seen
-from perfwatch.triage.roles.job import Member
-from perfwatch.triage.words.frames import is_user, short_name
+from perfwatch.triage.job import Member
+from perfwatch.triage.questions import card_index, card_looks, cards_of, is_user, short_name
 from perfwatch_probes import readings as r
 
 RECENT_SECONDS = 300.0  # before the verdict; further back where less than ENOUGH_SECONDS of that was sampled
@@ -144,7 +142,7 @@ class _Watched:
         fit = _Fit.of(self.chosen, self.cells, late)
         if not fit.mixed:
             return None
-        index = index_of(case.history, self.uuid)
+        index = card_index(case.history, self.uuid)
         return OffGpu(
             awaited=tuple(fit.awaited(self.rank)),
             measured_seconds=sum(one.seconds for one in fit.mixed),
@@ -205,7 +203,7 @@ class _Fit:
 def _intervals(history: History, uuid: str) -> tuple[list[_Interval], str]:
     """Every look at a card as the time that it tells about, none twice."""
     found: list[_Interval] = []
-    for look in activities(history, uuid):
+    for look in card_looks(history, uuid):
         if look.reading.graphics is not None:
             begun = max(look.at - look.reading.interval_seconds, found[-1].ended if found else 0.0)
             if look.at > begun:

@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 
+from perfwatch.fleet.merge.hosts import HostReport
+from perfwatch.fleet.merge.job_wide import judge_hosts
+from perfwatch.fleet.merge.merging import Merged, Part, Translation
+from perfwatch.fleet.merge.snapshot import JobView
+from perfwatch.jobs.identity import Identity
 from perfwatch.recording.recording import Event, Recording
 from perfwatch.recording.session import Session
-from perfwatch.triage.fleet.hosts import HostReport
-from perfwatch.triage.fleet.job_wide import judge_hosts
-from perfwatch.triage.fleet.merging import Merged, Part, Translation
-from perfwatch.triage.fleet.snapshot import JobView
-from perfwatch.triage.roles.identity import Identity
 from perfwatch.verdict import Verdict
 
 MODE = "fleet"

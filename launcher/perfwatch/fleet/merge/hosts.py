@@ -46,10 +46,3 @@ class HostReport(msgspec.Struct, frozen=True, kw_only=True):
 def names(reports: Iterable[HostReport], *states: str) -> tuple[str, ...]:
     """The hosts in one of these states, in the order in which they were asked."""
     return tuple(report.host for report in reports if report.state in states)
-
-
-def listed(hosts: Iterable[str], most: int = 4) -> str:
-    """``a, b, c and 5 more hosts``."""
-    every = list(hosts)
-    more = len(every) - most
-    return ", ".join(every[:most]) + (f" and {more} more hosts" if more > 0 else "")

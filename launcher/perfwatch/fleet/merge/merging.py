@@ -24,11 +24,11 @@ from typing import Any
 
 import msgspec
 
+from perfwatch.fleet.merge.joining import Members, join, own_members
+from perfwatch.fleet.merge.snapshot import JobView
 from perfwatch.recording.recording import Record
 from perfwatch.recording.session import Session
-from perfwatch.triage.fleet.joining import Members, join, own_members
-from perfwatch.triage.fleet.snapshot import JobView
-from perfwatch.triage.roles.job import TICKS_PER_SECOND
+from perfwatch.triage.job import TICKS_PER_SECOND
 from perfwatch.verdict import Culprit, Link, Verdict
 from perfwatch_probes import readings as r
 

@@ -15,11 +15,8 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
 from perfwatch.triage.history import History
-from perfwatch.triage.moving.motion import dominant
-from perfwatch.triage.moving.progress import training_thread
-from perfwatch.triage.roles.job import Job
-from perfwatch.triage.roles.rank_gaps import RankGaps
-from perfwatch.triage.words.frames import is_user, short_name
+from perfwatch.triage.job import Job, RankGaps
+from perfwatch.triage.questions import is_user, short_name, training_thread, usual_frames
 from perfwatch_probes.readings import Frame
 
 MOST_GROUPS = 12  # that a page shows in full; above it, variants inside a library call are put together
@@ -29,7 +26,7 @@ _NONE = RankGaps((), 0)
 
 @dataclass(frozen=True)
 class Place:
-    """Where a stack was seen. ``role`` as in ``perfwatch.triage.roles.job.Member``; ``host`` is empty where there is only one."""
+    """Where a stack was seen. ``role`` as in ``perfwatch.triage.job.Member``; ``host`` is empty where there is only one."""
 
     pid: int
     rank: int | None = None
@@ -120,26 +117,10 @@ def newest(history: History, job: Job, host: str = "") -> list[tuple[Place, tupl
         if not member.alive or (member.pid not in ranks and member.rank_pid not in ranks) or member.role == "service":
             continue
         tid = training_thread(history, member) if member.pid in ranks else member.pid
-        seen = dominant(history, member.pid, tid)
-        if seen is not None:
-            found.append((Place(member.pid, member.rank, member.role, host), seen.reading.frames))
+        frames = usual_frames(history, member.pid, tid)
+        if frames:
+            found.append((Place(member.pid, member.rank, member.role, host), frames))
     return found
-
-
-def rank_ranges(ranks: Iterable[int]) -> str:
-    """``0-126,128-511``: each rank once, in order; empty for none."""
-    runs = ranks.runs if isinstance(ranks, RankGaps) else _runs(ranks)
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-
-
-def _runs(ranks: Iterable[int]) -> list[range]:
-    runs: list[range] = []
-    for rank in sorted(set(ranks)):
-        if runs and rank == runs[-1].stop:
-            runs[-1] = range(runs[-1].start, rank + 1)
-        else:
-            runs.append(range(rank, rank + 1))
-    return runs
 
 
 def _fine(frames: tuple[Frame, ...]) -> Hashable:

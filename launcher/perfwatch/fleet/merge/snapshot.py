@@ -1,15 +1,15 @@
 """What one host says of its part of a job: a compact session that many hosts send to the one that asks.
 
 A snapshot holds readings, not conclusions alone: whoever gathers the snapshots of all hosts runs the same triage over them as
-if all ranks were on one machine (``perfwatch.triage.fleet.merging``, ``perfwatch.triage.fleet.job_wide``). What belongs to one machine
+if all ranks were on one machine (``perfwatch.fleet.merge.merging``, ``perfwatch.fleet.merge.job_wide``). What belongs to one machine
 and to no rank (its memory, CPUs, disks, limits, kernel log) stays there: the host's own verdict speaks for it.
 """
 
 import msgspec
 
+from perfwatch.jobs.identity import Identity
 from perfwatch.recording.recording import Record
 from perfwatch.recording.session import Session
-from perfwatch.triage.roles.identity import Identity
 from perfwatch.verdict import Verdict
 
 SCHEMA = "perfwatch.snapshot/1"

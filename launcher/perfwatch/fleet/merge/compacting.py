@@ -11,14 +11,10 @@ from typing import Any
 import msgspec
 
 from perfwatch.recording.recording import Record
-from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import KEYS, Seen
-from perfwatch.triage.moving.motion import python_threads, stack_key
-from perfwatch.triage.roles.job import Member
-from perfwatch.triage.roles.sights import STORE_THREAD
-from perfwatch.triage.waits.devices import AUTOGRAD_THREADS
-from perfwatch.triage.words.frames import user_frame
+from perfwatch.triage.job import Member
+from perfwatch.triage.questions import cards_of, python_threads, stack_key, user_frame, waiting_threads
 from perfwatch_probes import readings as r
 
 # Readings about the machine and about nobody in particular: the host's own verdict speaks for them.
@@ -121,13 +117,7 @@ def _identity(case: Case, member: Member, numbers: dict[int, int]) -> Iterator[R
 def _little(case: Case, rank: Member) -> Iterator[Record]:
     """The training thread of a rank that waits for others or goes on; autograd's, which may do the waiting; the store's."""
     history = case.history
-    progress = case.progress.get(rank.pid)
-    tids = {progress.thread if progress else rank.pid}
-    for _, tid in history.of(r.Thread, rank.pid):
-        last = history.latest(r.Thread, rank.pid, tid)
-        if last is not None and last.reading.name.startswith((AUTOGRAD_THREADS, STORE_THREAD)):
-            tids.add(tid)
-    for tid in sorted(tids):
+    for tid in sorted(waiting_threads(case, rank)):
         yield from _series(history.series(r.Thread, rank.pid, tid), MOST_OF_VICTIMS[r.Thread])
         yield from _gathered(history.series(r.Stack, rank.pid, tid), MOST_OF_VICTIMS[r.Stack])
     for kind, names in KEYS.items():

@@ -1,4 +1,4 @@
-"""Idle time of intervals, handed out to the lines that were seen in them, by expectation maximisation: see ``off_gpu``."""
+"""Idle time of intervals, handed out to the lines that were seen in them, by expectation maximisation: see ``gpu_idle``."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
