@@ -1,11 +1,10 @@
-"""Whose words are quoted when a job has ended."""
+"""Jobs that have ended: which process is the culprit, and whose last words are quoted."""
 
 import pytest
 
 from perfwatch.gauntlet.score import CONFIDENT
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
-from perfwatch.triage.ends.gone import traceback_of
 from perfwatch.triage.history import History
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Process, ProcessEnded, Traceback
@@ -28,20 +27,26 @@ def ended(*generations: tuple[tuple[int, str], ...]) -> Case:
     return Case(history, session(root_pids=(1,)))
 
 
-def test_the_first_error_is_quoted_for_the_others_followed_from_it() -> None:
-    """Both ranks raised."""
-    found = traceback_of(ended(((10, "KeyError: 'loss'"), (11, "RuntimeError: connection closed by peer"))))
+@pytest.mark.parametrize(
+    ("generations", "quoted", "pid"),
+    [
+        # Both ranks raised: the second error followed from the first.
+        ([((10, "KeyError: 'loss'"), (11, "RuntimeError: connection closed by peer"))], "KeyError: 'loss'", 10),
+        # The launcher got over the first error; the run ended with the second.
+        ([((10, "OSError: gone"), (11, "ConnectionError")), ((20, "ValueError"), (21, "reset"))], "ValueError", 20),
+    ],
+)
+def test_the_first_error_of_the_newest_generation_is_quoted(
+    generations: list[tuple[tuple[int, str], ...]], quoted: str, pid: int
+) -> None:
+    """Its launcher ends with an error too."""
+    case = ended(*generations)
+    case.history.add(case.history.at, ProcessEnded(pid=1, start_ticks=1, exit_code=1))
+    verdict = judge(case)
 
-    assert found is not None
-    assert found.text == "KeyError: 'loss'"
-
-
-def test_of_restarted_ranks_the_newest_generation_is_quoted() -> None:
-    """The launcher got over the first error; the run ended with the second."""
-    found = traceback_of(ended(((10, "OSError: gone"), (11, "ConnectionError")), ((20, "ValueError"), (21, "reset"))))
-
-    assert found is not None
-    assert (found.pid, found.text) == (20, "ValueError")
+    assert (verdict.state, verdict.cause) == ("gone", "crashed")
+    assert [culprit.pid for culprit in verdict.culprits] == [pid]
+    assert verdict.summary.endswith(quoted)
 
 
 def by_hand(
