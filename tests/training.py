@@ -129,6 +129,13 @@ class Training:
         return Case(self.history, session(root_pids=(PID,), conditions={"patience_seconds": 60.0}))
 
 
+def confidence_in(verdict: Verdict, cause: str) -> float | None:
+    """How sure a verdict is of a cause, as the verdict itself or beside it; None where it does not name that."""
+    if verdict.cause == cause:
+        return verdict.confidence
+    return next((one.confidence for one in verdict.findings if one.cause == cause), None)
+
+
 def _thread(
     tid: int,
     name: str,

@@ -4,9 +4,7 @@ import pytest
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
-from perfwatch.triage.rules import cpu_training
-from perfwatch.triage.waits.devices import served
-from perfwatch.verdict import Abstention, Verdict
+from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import (
     Frame,
     GpuActivity,
@@ -24,6 +22,7 @@ from tests.sessions import session
 from tests.training import BACKWARD, ENGINE, FORWARD, OPTIMIZER, PID, READS_LOSS, SLEEP, TORCH, Training
 
 STEPS = [FORWARD, BACKWARD, OPTIMIZER, READS_LOSS]
+UNKNOWN = ("inconclusive", None)
 ON_THE_HOST = ("computing_on_host", "endless_python", "cpu_training")
 
 
@@ -152,8 +151,10 @@ def test_ranks_that_are_not_seen_may_be_what_the_kernel_waits_for() -> None:
     assert any(one.witness == "ranks" for one in verdict.missing)
 
 
-@pytest.mark.parametrize(("mebibytes", "carries"), [(40, True), (0, False), (None, False)])
-def test_a_card_that_only_polls_serves_its_rank_while_data_comes(mebibytes: int | None, carries: bool) -> None:
+@pytest.mark.parametrize(("mebibytes", "named"), [(40, ("slow", "underfilled_gpu")), (0, UNKNOWN), (None, UNKNOWN)])
+def test_a_card_that_only_polls_serves_its_rank_while_data_comes(
+    mebibytes: int | None, named: tuple[str, str | None]
+) -> None:
     """A slow network makes a long collective, and no hang; without data, or a witness of it, the card says nothing."""
     job = Training()
     for at in (3, 8, 13) if mebibytes is not None else ():
@@ -161,11 +162,10 @@ def test_a_card_that_only_polls_serves_its_rank_while_data_comes(mebibytes: int 
         job.history.at = float(at)
         job.add(Traffic(pid=PID, connections=2, received_bytes=received, sent_bytes=0, queued_bytes=0, retransmits=0))
     job.history.at = 0.0
-    job.goes_on(14, [READS_LOSS], load="all_reduce_over_sockets")
+    verdict = job.goes_on(14, [READS_LOSS], load="all_reduce_over_sockets").verdict()
 
-    said = served(job.history, PID, PID, job.case().job)
-
-    assert said == ((True, "gpu 0 waits for data, which comes: 40960.0 KiB/s") if carries else None)
+    assert (verdict.state, verdict.cause) == named
+    assert ("whose kernel only polls" in verdict.summary) is (named == UNKNOWN)
 
 
 def test_without_the_cards_counters_a_hang_is_less_sure() -> None:
@@ -293,9 +293,7 @@ def test_a_training_on_a_card_that_cannot_be_read_is_not_called_one_on_the_cpu()
     """That it goes on is all that is known, and the GPU is told as missing."""
     job = Training(card=False)
     job.add(UNSEEN)
-    job.goes_on(20, STEPS)
+    verdict = job.goes_on(20, STEPS).verdict()
 
-    found = cpu_training.judge(job.case())
-
-    assert isinstance(found, Abstention)
-    assert [one.witness for one in found.missing] == ["gpu"]
+    assert named(verdict) == ("healthy", "balanced")
+    assert [one.witness for one in verdict.missing] == ["gpu"]
