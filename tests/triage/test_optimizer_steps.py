@@ -140,7 +140,13 @@ MAKES = (
 )
 
 
-@pytest.mark.parametrize(("last", "confidence"), [(OPTIMIZER, None), (MAKES, SAMPLED), (CLEARS, SAMPLED)])
+# A package is known by its folder and its file, wherever it lies.
+ELSEWHERE = (Frame("step", "/opt/layers/torch/optim/rmsprop.py", 90), *UPDATES_ITSELF)
+
+
+@pytest.mark.parametrize(
+    ("last", "confidence"), [(OPTIMIZER, None), (ELSEWHERE, None), (MAKES, SAMPLED), (CLEARS, SAMPLED)]
+)
 def test_where_the_optimizer_is_made_or_cleared_no_step_is_made(
     last: tuple[Frame, ...], confidence: float | None
 ) -> None:

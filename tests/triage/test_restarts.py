@@ -9,7 +9,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
 from perfwatch.verdict import Verdict
-from perfwatch_probes.readings import Communicator, Frame, GroupMember, Process, ProcessEnded
+from perfwatch_probes.readings import Frame, Process, ProcessEnded
 from tests.sessions import session
 from tests.triage.rank_looks import BARRIER, BEGAN, FOR_EVER, MODULE, STEP, STOPPED, TORCH, TRAIN, process, runs, stands
 
@@ -137,18 +137,3 @@ def test_a_rank_that_ends_within_a_generation_is_one_of_it() -> None:
 
     assert (verdict.state, verdict.cause) == ("hung", "stalled_collective")
     assert [(one.rank, one.pid) for one in verdict.culprits] == [(1, 201)]
-
-
-def test_what_was_counted_of_a_generation_before_is_not_about_the_new_one() -> None:
-    """No rank has its numbers."""
-    history = shrunk(0)
-    members = tuple(
-        GroupMember(rank=number, pid=98 + number, host="a", local=True, launched={"AllReduce": 44 - number})
-        for number in (2, 3)
-    )
-    for at in (10.0, 12.0, 14.0, ENDED + 3.0):
-        history.add(at, Communicator(communicator="old", size=4, members=members))
-    history.at = ENDED + 4.0
-    verdict = elastic(history)
-
-    assert "stalled_collective" not in {verdict.cause, *(one.cause for one in verdict.findings)}
