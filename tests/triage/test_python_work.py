@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from perfwatch.verdict import Verdict
-from perfwatch_probes.readings import Frame, Process, Reading, SourceLine, Stack, Thread, Wait
-from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, TORCH, TRAIN, Training, confidence_in
+from perfwatch_probes.readings import Frame, Reading, SourceLine, Stack
+from tests.training import BACKWARD, FORWARD, OPTIMIZER, TORCH, TRAIN, Training, confidence_in
 from tests.triage.retold import retold
 
 SURE = 0.6  # of a finding that may be the verdict
@@ -169,55 +169,3 @@ def test_one_dump_that_was_torn_does_not_hide_that_python_computes(torn: int, ow
 
     assert (verdict.cause, verdict.confidence) == ("serial_loading" if told else "cpu_training", 0.75)
     assert "at edit_distance (train.py:3" in verdict.summary
-
-
-LOADER = f"{TORCH}/utils/data"
-WAITS = Frame("_try_get_data", f"{LOADER}/dataloader.py", 1275)
-FETCHES = (Frame("fetch", f"{LOADER}/_utils/fetch.py", 52), Frame("_worker_loop", f"{LOADER}/_utils/worker.py", 349))
-POLL = Wait(call="poll", number=7, kind="poll", remaining_seconds=4.0)
-
-
-def waits_for_data(job: Training, function: str) -> Verdict:
-    """The verdict after this function has waited 20 s for the batches of two workers, which compute."""
-    for pid in (710, 711):
-        job.add(Process(pid=pid, start_ticks=2, parent_pid=PID, name="pt_data_worker", command=("python",), python=True,
-                        torch_loaded=True))  # fmt: skip
-    for look in range(40):
-        job.goes_on(0.5, [(WAITS, Frame(function, TRAIN, 44))], run_share=0.01, wait=POLL)
-        at = job.history.at
-        for pid in (710, 711):
-            frames = (Frame("__getitem__", TRAIN, 60 + look % 3), *FETCHES)
-            job.add(
-                Thread(pid=pid, tid=pid, name="pt_data_worker", state="R", cpu_seconds=at, run_seconds=at,
-                       voluntary_switches=0, read_calls=0, write_calls=0),
-                Stack(pid=pid, tid=pid, frames=frames, samples=5, span_seconds=0.4),
-            )  # fmt: skip
-    return job.verdict()
-
-
-@pytest.mark.parametrize(
-    ("waits_in", "passes", "starved"),
-    [
-        ("train", (BACKWARD, OPTIMIZER), True),
-        ("importance", (BACKWARD, OPTIMIZER), False),  # after the training, in a loop of its own
-        ("importance", (BACKWARD,), True),  # it was not seen which loop makes steps
-    ],
-)
-def test_a_training_starves_where_the_loop_that_makes_steps_waits_for_data(
-    waits_in: str, passes: tuple[tuple[Frame, ...], ...], starved: bool
-) -> None:
-    """Another that gathers statistics may be as slow as its data."""
-    verdict = waits_for_data(Training(card=False).goes_on(10.0, [FORWARD, *passes]), waits_in)
-
-    assert ((verdict.state, verdict.cause) == ("slow", "starved_by_transforms")) is starved
-
-
-@pytest.mark.parametrize(("called", "starved"), [(("loss.backward",), False), (("loss.backward", "opt.step"), True)])
-def test_a_loop_that_makes_gradients_and_by_its_text_no_step_does_not_train(
-    called: tuple[str, ...], starved: bool
-) -> None:
-    """An estimate of the Fisher information."""
-    job = Training(card=False)
-    job.add(SourceLine(file=TRAIN, line=44, text="for x in loader:", loops=("for",), loop_calls=called))
-
-    assert (waits_for_data(job, "importance").cause == "starved_by_transforms") is starved
