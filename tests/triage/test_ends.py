@@ -2,13 +2,13 @@
 
 import pytest
 
-from perfwatch.gauntlet.score import CONFIDENT
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Process, ProcessEnded, Traceback
 from tests.sessions import session
+from tests.training import level
 
 
 def ended(*generations: tuple[tuple[int, str], ...]) -> Case:
@@ -169,7 +169,7 @@ def test_only_a_known_launcher_vouches_for_ranks_whose_ends_nobody_saw(command: 
     verdict = by_hand((30.0, ProcessEnded(pid=11, start_ticks=9)), command=command)
 
     assert verdict.cause == "finished"
-    assert (verdict.confidence > 0.9) is vouches
+    assert (level(verdict.confidence) == "high") is vouches
     assert ("how its ranks ended was not seen" in verdict.summary) is not vouches
 
 
@@ -228,13 +228,13 @@ def test_a_worker_that_was_killed_is_blamed_and_not_the_line_at_which_the_main_p
 @pytest.mark.parametrize(
     ("words", "cause", "confidence"),
     [
-        ("RuntimeError: [pair.cc:538] Read error [127.0.0.1]:59034: Connection reset by peer", "killed", 0.79),
-        ("ValueError: bad batch", "crashed", 0.97),  # its launcher may have made the other one end for that
-        ("ConnectionResetError: [Errno 104] Connection reset by peer", "crashed", 0.97),  # of any server
+        ("RuntimeError: [pair.cc:538] Read error [127.0.0.1]:59034: Connection reset by peer", "killed", "medium"),
+        ("ValueError: bad batch", "crashed", "high"),  # its launcher may have made the other one end for that
+        ("ConnectionResetError: [Errno 104] Connection reset by peer", "crashed", "high"),  # of any server
     ],
 )
 def test_of_an_error_and_a_signal_that_one_look_found_the_words_tell_the_order(
-    words: str, cause: str, confidence: float
+    words: str, cause: str, confidence: str
 ) -> None:
     """The host was busy, and nobody looked for seconds: both were found at once, the error says how old it is."""
     verdict = by_hand(
@@ -242,7 +242,7 @@ def test_of_an_error_and_a_signal_that_one_look_found_the_words_tell_the_order(
         (20.0, raised(10, words, 3.1)),
     )
 
-    assert (verdict.cause, verdict.confidence) == (cause, confidence)
+    assert (verdict.cause, level(verdict.confidence)) == (cause, confidence)
     assert [culprit.rank for culprit in verdict.culprits] == [1 if cause == "killed" else 0]
 
 
@@ -255,7 +255,7 @@ def test_a_rank_that_lost_another_whose_end_nobody_saw_is_named_less_surely() ->
     )
 
     assert verdict.cause == "crashed"
-    assert verdict.confidence < 0.8
+    assert level(verdict.confidence) != "high"
     assert "killed" in {one.cause for one in verdict.alternatives}
 
 
@@ -275,5 +275,5 @@ def test_a_rank_without_words_is_named_less_surely_beside_one_that_was_gone_befo
     verdict = judge(Case(history, session(root_pids=(1,))))
 
     assert (verdict.state, verdict.cause) == ("gone", "crashed")
-    assert (verdict.confidence > CONFIDENT) is sure
+    assert (level(verdict.confidence) == "high") is sure
     assert ("of rank 2 nothing was seen" in verdict.summary) is not sure

@@ -13,6 +13,7 @@ from perfwatch.triage.rules import RULES
 from perfwatch.verdict import Culprit, Finding
 from perfwatch_probes.readings import Descriptor, Frame, Socket, Stack, Thread, Wait
 from tests.sessions import session
+from tests.training import level
 from tests.triage.rank_looks import (
     BARRIER,
     FIRST,
@@ -97,8 +98,8 @@ def test_a_download_is_surer_where_the_thread_was_seen_to_wait_for_its_bytes() -
 
     sure, unsure = diagnose(recording, at), diagnose(replace(recording, records=seen), at)
 
-    assert (sure.cause, sure.confidence) == ("downloading", 0.9)
-    assert (unsure.cause, unsure.confidence) == ("downloading", 0.7)
+    assert (sure.cause, level(sure.confidence)) == ("downloading", "high")
+    assert (unsure.cause, level(unsure.confidence)) == ("downloading", "low")
 
 
 EVENT_LOOP: Frames = (

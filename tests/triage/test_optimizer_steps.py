@@ -4,18 +4,17 @@ import pytest
 
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Frame, SourceLine
-from tests.training import BACKWARD, FORWARD, OPTIMIZER, TORCH, TRAIN, Training, confidence_in
+from tests.training import BACKWARD, FORWARD, OPTIMIZER, TORCH, TRAIN, Training, level, level_in
 
 SKIPS = "skipping_steps"
-# How sure that is: counted, sampled, sampled where a step is brief, and where it was not seen how steps were made before.
-COUNTED, SAMPLED, BRIEF, UNTOLD = 0.92, 0.85, 0.78, 0.7
-NOTED = 0.55  # a note beside the verdict, or a suspicion
+# How sure that is: counted, sampled, and where it was not seen how steps were made before; a note is a suspicion, or stands beside.
+COUNTED, SAMPLED, UNTOLD, NOTED = "high", "medium", "low", "note"
 
 
-def doubt(verdict: Verdict) -> float | None:
+def sure(verdict: Verdict) -> str | None:
     """How sure it is that steps are skipped; None where that is not even noted. Only a sure finding is the verdict."""
-    found = confidence_in(verdict, SKIPS)
-    assert (verdict.cause == SKIPS) is (found is not None and found > NOTED)
+    found = level_in(verdict, SKIPS)
+    assert (verdict.cause == SKIPS) is (found not in (None, NOTED))
     return found
 
 
@@ -41,7 +40,7 @@ BY_SOLVER = (*PASS, Frame("minimize", TRAIN, 60), Frame("train", TRAIN, 18))
     ],
 )
 def test_backward_passes_skip_steps_where_the_same_lines_made_steps_before(
-    trained_at: tuple[Frame, ...] | None, turns_at: tuple[Frame, ...], confidence: float
+    trained_at: tuple[Frame, ...] | None, turns_at: tuple[Frame, ...], confidence: str
 ) -> None:
     """A count that rests beside passes of another kind is no verdict."""
     job = Training(card=False)
@@ -50,7 +49,7 @@ def test_backward_passes_skip_steps_where_the_same_lines_made_steps_before(
     for second in range(20):
         job.goes_on(1.0, [FORWARD, turns_at]).steps(39, ago=second + 1.0)
 
-    assert doubt(job.verdict()) == confidence
+    assert sure(job.verdict()) == confidence
 
 
 @pytest.mark.parametrize(("made", "seconds"), [(1, 80), (2, 80)])
@@ -88,7 +87,7 @@ def test_a_loop_that_accumulates_may_do_so_for_longer_than_before(
     for second in range(20):
         job.goes_on(1.5, [FORWARD, BACKWARD, *(beside or [FORWARD])]).steps(39, ago=1.5 * (second + 1))
 
-    assert (doubt(job.verdict()) is not None) is told
+    assert (sure(job.verdict()) is not None) is told
 
 
 def test_a_loop_beside_which_nothing_of_a_step_is_seen_is_given_longer() -> None:
@@ -99,7 +98,7 @@ def test_a_loop_beside_which_nothing_of_a_step_is_seen_is_given_longer() -> None
     for second in range(15):
         job.goes_on(1.0, [FORWARD, BACKWARD]).steps(40, ago=second + 1.0)
 
-    assert doubt(job.verdict()) is None
+    assert sure(job.verdict()) is None
 
 
 CLIPS = (Frame("clip_grad_norm_", f"{TORCH}/nn/utils/clip_grad.py", 20), Frame("train", TRAIN, 14))
@@ -117,12 +116,12 @@ CLEARS_UNSEEN = (Frame("inner", f"{TORCH}/_compile.py", 54), Frame("train", TRAI
         (CLEARS, None, SAMPLED),
         (FORWARD, None, NOTED),
         (FORWARD, "scheduler.step", NOTED),
-        (FORWARD, "self.optimizer.step", BRIEF),
-        (CLEARS_UNSEEN, "self.optimizer.step", BRIEF),
+        (FORWARD, "self.optimizer.step", SAMPLED),
+        (CLEARS_UNSEEN, "self.optimizer.step", SAMPLED),
     ],
 )
 def test_without_a_count_only_a_loop_that_has_an_optimizer_of_torch_skips_its_steps(
-    last: tuple[Frame, ...], stepped: str | None, confidence: float
+    last: tuple[Frame, ...], stepped: str | None, confidence: str
 ) -> None:
     """Who writes `p -= rate * p.grad` clips its gradients as well: an optimizer was seen, or the loop's own text has its step."""
     job = Training(card=False).goes_on(40.0, [FORWARD, BACKWARD, CLIPS, last])
@@ -130,7 +129,7 @@ def test_without_a_count_only_a_loop_that_has_an_optimizer_of_torch_skips_its_st
         job.add(SourceLine(file=TRAIN, line=13, text="loss.backward()", loop_calls=(*LOOP, stepped)))
         job.add(SourceLine(file=TRAIN, line=11, text="optimizer.zero_grad()", calls=("optimizer.zero_grad",)))
 
-    assert doubt(job.verdict()) == confidence
+    assert sure(job.verdict()) == confidence
 
 
 MAKES = (
@@ -148,10 +147,10 @@ ELSEWHERE = (Frame("step", "/opt/layers/torch/optim/rmsprop.py", 90), *UPDATES_I
     ("last", "confidence"), [(OPTIMIZER, None), (ELSEWHERE, None), (MAKES, SAMPLED), (CLEARS, SAMPLED)]
 )
 def test_where_the_optimizer_is_made_or_cleared_no_step_is_made(
-    last: tuple[Frame, ...], confidence: float | None
+    last: tuple[Frame, ...], confidence: str | None
 ) -> None:
     """Making one imports torch._dynamo, which takes seconds: a loop whose scaler skips every step looks well for those."""
-    assert doubt(Training(card=False).goes_on(40.0, [FORWARD, BACKWARD, CLIPS, last]).verdict()) == confidence
+    assert sure(Training(card=False).goes_on(40.0, [FORWARD, BACKWARD, CLIPS, last]).verdict()) == confidence
 
 
 EACH_EXAMPLE = ("zip", "optimizer.zero_grad", "backward", "clip_grad_norm_", "total.add_")
@@ -167,7 +166,7 @@ def test_what_is_done_for_each_example_is_not_done_once_for_each_step(loop: tupl
     for line in (11, 14):
         job.add(SourceLine(file=TRAIN, line=line, text="", loop_calls=loop, loops=("for",)))
 
-    assert (doubt(job.verdict()) is not None) is told
+    assert (sure(job.verdict()) is not None) is told
 
 
 @pytest.mark.parametrize(("load", "told"), [("idle_context", True), ("bf16_matmul", False)])
@@ -175,7 +174,7 @@ def test_a_card_that_does_nothing_hides_no_steps(load: str, told: bool) -> None:
     """torch with CUDA opens the card's files for a training on the CPU as well; a card at work gets its steps in an instant."""
     job = Training().goes_on(40.0, [FORWARD, BACKWARD, CLIPS, CLEARS], load=load)
 
-    assert (doubt(job.verdict()) is not None) is told
+    assert (sure(job.verdict()) is not None) is told
 
 
 MODEL = tuple(
@@ -187,14 +186,14 @@ TRAINS = ("model", "torch.isfinite", "loss.backward", "optimizer.step")
 @pytest.mark.parametrize(
     ("calls", "within", "said"),
     [
-        (TRAINS, (), ("slow", "skipping_steps", 0.7)),
-        (TRAINS, ("torch.set_grad_enabled",), ("busy", "evaluating", 0.65)),  # a flag says what it is this time
-        (("model", "loss.backward", "optimizer.step"), (), ("busy", "evaluating", 0.65)),
-        (("model", "torch.isfinite"), (), ("busy", "evaluating", 0.78)),  # a loop of its own
+        (TRAINS, (), ("slow", "skipping_steps", "low")),
+        (TRAINS, ("torch.set_grad_enabled",), ("busy", "evaluating", "low")),  # a flag says what it is this time
+        (("model", "loss.backward", "optimizer.step"), (), ("busy", "evaluating", "low")),
+        (("model", "torch.isfinite"), (), ("busy", "evaluating", "medium")),  # a loop of its own
     ],
 )
 def test_a_guard_that_leaves_a_loop_before_backward_is_not_taken_for_an_evaluation(
-    calls: tuple[str, ...], within: tuple[str, ...], said: tuple[str, str, float]
+    calls: tuple[str, ...], within: tuple[str, ...], said: tuple[str, str, str]
 ) -> None:
     """Forward passes alone are seen: the text of the loop around them tells what it would do besides."""
     job = Training(card=False)
@@ -204,7 +203,7 @@ def test_a_guard_that_leaves_a_loop_before_backward_is_not_taken_for_an_evaluati
         )
     verdict = job.goes_on(20.0, MODEL).verdict()
 
-    assert (verdict.state, verdict.cause, verdict.confidence) == said
+    assert (verdict.state, verdict.cause, level(verdict.confidence)) == said
 
 
 CLOSURE = (Frame("closure", TRAIN, 30), Frame("step", f"{TORCH}/optim/adam.py", 227), Frame("train", TRAIN, 33))
@@ -241,7 +240,7 @@ def test_forward_passes_that_nothing_follows_are_healthy_less_surely_and_that_is
     """Attached to a run whose model may be frozen, or whose steps are skipped."""
     verdict = Training(card=False).goes_on(20.0, [ASKED, ASKED_TOO, CLOSURE[1:]]).verdict()
 
-    assert (verdict.state, verdict.confidence) == ("healthy", 0.75)
+    assert (verdict.state, level(verdict.confidence)) == ("healthy", "medium")
     assert "none of a backward pass" in verdict.summary
 
 
@@ -254,4 +253,4 @@ def test_passes_without_an_update_are_healthy_less_surely_and_that_is_said(
 
     assert verdict.state == "healthy"
     assert ("no update was seen" in verdict.summary) is told
-    assert (verdict.confidence == 0.75) is told
+    assert (level(verdict.confidence) == "medium") is told

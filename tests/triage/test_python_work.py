@@ -7,10 +7,9 @@ import pytest
 
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Frame, Reading, SourceLine, Stack
-from tests.training import BACKWARD, FORWARD, OPTIMIZER, TORCH, TRAIN, Training, confidence_in
+from tests.training import BACKWARD, FORWARD, OPTIMIZER, TORCH, TRAIN, Training, level, level_in
 from tests.triage.retold import retold
 
-SURE = 0.6  # of a finding that may be the verdict
 RECORDINGS = Path(__file__).parent / "recordings"
 HOOK = Frame("look_at", TRAIN, 30)
 WRAPPER = Frame("BackwardHook._set_user_hook.<locals>.hook", f"{TORCH}/utils/hooks.py", 137)
@@ -57,8 +56,8 @@ def test_hooks_and_functions_of_its_own_are_called_back(frames: tuple[Frame, ...
 @pytest.mark.parametrize(
     ("hooked", "owns_gil", "calls", "loops", "confidence"),
     [
-        (13, True, ("round",), ("for",), 0.92),
-        (5, True, (), ("for",), 0.82),
+        (13, True, ("round",), ("for",), "high"),
+        (5, True, (), ("for",), "medium"),
         (1, True, (), ("for",), None),
         (13, False, (), ("for",), None),  # operations of torch
         (13, True, ("native.crunch",), ("for",), None),  # an extension may keep the GIL as well
@@ -66,7 +65,7 @@ def test_hooks_and_functions_of_its_own_are_called_back(frames: tuple[Frame, ...
     ],
 )
 def test_only_loops_of_python_that_keep_the_gil_hold_steps_up(
-    hooked: int, owns_gil: bool, calls: tuple[str, ...], loops: tuple[str, ...], confidence: float | None
+    hooked: int, owns_gil: bool, calls: tuple[str, ...], loops: tuple[str, ...], confidence: str | None
 ) -> None:
     """A loop of its own with tensors in it is training, and so is a brief one."""
     job = Training(card=False)
@@ -75,7 +74,7 @@ def test_only_loops_of_python_that_keep_the_gil_hold_steps_up(
     steps = [LOOPS[number % 2] for number in range(hooked)] + [FORWARD, BACKWARD, OPTIMIZER] * ((20 - hooked) // 3)
     verdict = job.goes_on(20.0, steps, owns_gil=owns_gil).verdict()
 
-    assert confidence_in(verdict, "host_bound_python") == confidence
+    assert level_in(verdict, "host_bound_python") == confidence
     assert (verdict.cause == "host_bound_python") is (confidence is not None)
     assert confidence is None or (verdict.culprits[0].frame or "").startswith("look_at (train.py:3")
 
@@ -88,15 +87,15 @@ def test_where_hardly_a_dump_was_taken_a_loop_of_python_is_healthy_less_surely()
     job.goes_on(22.0, [*LOOPS, FORWARD, OPTIMIZER], owns_gil=None)
     verdict = job.verdict()
 
-    assert (confidence_in(verdict, "host_bound_python") or 1.0) < SURE
-    assert (verdict.state, verdict.cause, verdict.confidence) == ("healthy", "cpu_training", 0.75)
+    assert level_in(verdict, "host_bound_python") == "note"
+    assert (verdict.state, verdict.cause, level(verdict.confidence)) == ("healthy", "cpu_training", "medium")
     assert "which torch calls back" in verdict.summary
 
 
 @pytest.mark.parametrize("case", ["hook_of_small_tensors", "extension_that_keeps_the_gil"])
 def test_other_work_that_is_called_back_is_no_python(case: str) -> None:
     """Recorded beside neighbours that take the CPUs: what is called back is not what is slow."""
-    assert confidence_in(retold(RECORDINGS / "host_bound_python" / "lookalike" / case), "host_bound_python") is None
+    assert level_in(retold(RECORDINGS / "host_bound_python" / "lookalike" / case), "host_bound_python") is None
 
 
 @pytest.mark.parametrize(
@@ -129,7 +128,7 @@ def test_a_model_that_reads_texts_in_its_forward_is_doubted(inner: tuple[Frame, 
     verdict = Training(card=False).goes_on(20.0, [own, own, own, BACKWARD, OPTIMIZER], owns_gil=True).verdict()
 
     assert (verdict.state, verdict.cause) == ("healthy", "cpu_training")
-    assert (verdict.confidence <= 0.75) is doubted
+    assert (level(verdict.confidence) != "high") is doubted
     assert ("plain Python, at forward (train.py:8)" in verdict.summary) is doubted
 
 
@@ -147,7 +146,7 @@ def test_numpy_in_a_hook_is_told_and_in_an_operation_of_the_models_own_it_is_not
     verdict = retold(RECORDINGS / "host_bound_python" / "fires" / "hook_in_numpy", changed)
 
     assert ((verdict.state, verdict.cause) == ("slow", "host_bound_python")) is told
-    assert verdict.confidence <= 0.75
+    assert level(verdict.confidence) != "high"
 
 
 OWN = [(Frame("edit_distance", TRAIN, line), Frame("train", TRAIN, 18)) for line in (30, 31)]
@@ -167,5 +166,5 @@ def test_one_dump_that_was_torn_does_not_hide_that_python_computes(torn: int, ow
     """Operations of torch are without the GIL in most dumps, not in one of ten: then it may be the model, and the place is said."""
     verdict = mixed(torn, owned)
 
-    assert (verdict.cause, verdict.confidence) == ("serial_loading" if told else "cpu_training", 0.75)
+    assert (verdict.cause, level(verdict.confidence)) == ("serial_loading" if told else "cpu_training", "medium")
     assert "at edit_distance (train.py:3" in verdict.summary
