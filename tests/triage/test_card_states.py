@@ -1,4 +1,4 @@
-"""What a card does is read from its units, not from its utilisation: told by a thread that waits for it at ``loss.item()``."""
+"""What a card does is read from its units, not from its utilisation: seen through a thread that waits for it at ``loss.item()``."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -91,7 +91,7 @@ STATES = {
 
 
 @pytest.mark.parametrize("name", LOADS)
-def test_every_measured_load_is_told_by_its_units(name: str) -> None:
+def test_every_measured_load_is_known_by_its_units(name: str) -> None:
     """Utilisation reads 100 % for half of them."""
     verdict = Training().goes_on(12, [READS_LOSS], load=name).verdict()
 
@@ -133,7 +133,7 @@ def spins_unmonitored(memory_known: bool = True, since: float = 0.0) -> Verdict:
 
 
 @pytest.mark.parametrize("memory_known", [True, False])
-def test_without_units_a_hang_is_told_by_what_the_run_drew_before(memory_known: bool) -> None:
+def test_without_units_a_hang_is_known_by_what_the_run_drew_before(memory_known: bool) -> None:
     """126 W at 100 % is nothing for a run that drew 650 W; without a past a fifth of the power limit is only a guess."""
     known, guessed = (spins_unmonitored(memory_known, since) for since in (0.0, 20.0))
 
@@ -314,7 +314,7 @@ def test_a_torn_look_ends_no_kernel() -> None:
 
 
 def test_the_cards_of_a_rank_are_those_that_it_is_bound_to() -> None:
-    """Card 0 spins, card 1 idles; without a binding every card is judged, which is less sure and is said."""
+    """Card 0 spins, card 1 idles; without a binding every card is judged, which is less sure and is reported."""
     other, own, unknown = (
         reads_loss(history_until(25.0), 7.0, binding) for binding in (bound(PID, "GPU-1"), bound(PID, "GPU-0"), None)
     )
@@ -360,7 +360,7 @@ def zeros(seconds: float, stacks: Sequence[tuple[Frame, ...]], before: float = 0
 
 @pytest.mark.parametrize("before", [0.0, 12.0])
 def test_a_training_whose_units_read_zero_is_judged_by_what_the_driver_tells(before: float) -> None:
-    """At 100 % and 691 W; the model is not on the CPU, less is sure, and what is missing is said."""
+    """At 100 % and 691 W; the model is not on the CPU, less is sure, and what is missing is reported."""
     verdict = zeros(20, STEPS, before, **BUSY)
 
     assert verdict.cause == "gpu_bound"
@@ -376,7 +376,7 @@ def test_a_wait_for_a_card_that_works_is_no_idle_stream(before: float) -> None:
 
 @pytest.mark.parametrize("sample", [IDLE, {**BUSY, "power_watts": 130.0}, {**BUSY, "utilisation": 0.2}])
 def test_zeros_that_utilisation_or_power_bears_out_are_believed(sample: Mapping[str, float]) -> None:
-    """A card that idles, one that is told as used and draws nothing, one that was used now and then."""
+    """A card that idles, one that is reported as used and draws nothing, one that was used now and then."""
     verdict = zeros(12, [READS_LOSS], **sample)
 
     assert state(verdict) == "idle"
@@ -384,7 +384,7 @@ def test_zeros_that_utilisation_or_power_bears_out_are_believed(sample: Mapping[
 
 
 def test_zeros_beside_a_look_that_saw_a_kernel_are_believed() -> None:
-    """A card that works and rests in turns was looked at in its rests."""
+    """A card that works and idles in turns was sampled while it idled."""
     looks: list[tuple[float, Reading]] = []
     for second in range(11):
         looks.append((second + 0.3, GpuSample(uuid=UUID, utilisation=1.0, power_watts=690.0)))
@@ -420,7 +420,7 @@ def test_only_what_goes_to_and_fro_beside_kernels_that_hardly_compute_is_communi
     assert judged(changed).cause != "exposed_communication"
 
 
-def test_links_that_are_up_and_not_used_are_told() -> None:
+def test_links_that_are_up_and_not_used_are_reported() -> None:
     """With what to ask NCCL."""
     verdict = judged()
 

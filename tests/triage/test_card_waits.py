@@ -1,4 +1,4 @@
-"""A thread that waits for its card looks like a computation; what it is called is told by the card, and only with one."""
+"""A thread that waits for its card looks like a computation; only the card tells the two apart."""
 
 import pytest
 
@@ -70,7 +70,7 @@ def solves(*others: tuple[Frame, ...], load: str = "elementwise", seconds: float
     return job.goes_on(10, STEPS, load=load).goes_on(seconds, [*turns[:1], *others, *turns[1:]], load=load).verdict()
 
 
-def test_a_loop_that_asks_its_card_in_each_turn_is_suspected_and_told_after_some_patiences() -> None:
+def test_a_loop_that_asks_its_card_in_each_turn_is_suspected_and_reported_after_several_hang_timeouts() -> None:
     """A solver that rejects each of its steps keeps the card at work, and none of the training's own steps comes."""
     soon = solves()
 
@@ -126,7 +126,7 @@ def test_an_event_that_sleeps_instead_of_spinning_is_not_a_deadlock() -> None:
 
 
 def test_what_a_neighbour_does_on_the_card_is_not_this_jobs_progress() -> None:
-    """The card works, but perhaps for somebody else: no verdict of health rests on it."""
+    """The card works, but perhaps for another process: it is no evidence of a healthy job."""
     job = Training()
     for second in range(12):
         job.history.at = float(second)
@@ -169,7 +169,7 @@ def test_a_card_that_only_polls_serves_its_rank_while_data_comes(
 
 
 def test_without_the_cards_counters_a_hang_is_less_sure() -> None:
-    """It takes the full patience too: nobody sees whether one kernel ends and the next one begins."""
+    """It takes the full hang timeout too: without counters the end of one kernel and the start of the next cannot be seen."""
     seen = Training().goes_on(10, STEPS, load="bf16_matmul").goes_on(9, [READS_LOSS], load="one_spinning_kernel")
     blind = Training(monitored=False).goes_on(10, STEPS, load="bf16_matmul")
     suspected = blind.goes_on(9, [READS_LOSS], load="one_spinning_kernel").verdict().suspect
@@ -182,7 +182,7 @@ def test_without_the_cards_counters_a_hang_is_less_sure() -> None:
     assert blind.verdict().confidence < seen.verdict().confidence
 
 
-def test_a_kernel_that_computes_in_registers_gets_the_full_patience() -> None:
+def test_a_kernel_that_computes_in_registers_gets_the_full_hang_timeout() -> None:
     """It may converge yet."""
     job = Training().goes_on(6, STEPS, load="bf16_matmul")
     began = job.history.at
@@ -290,7 +290,7 @@ def test_a_value_that_is_waited_for_is_no_output_and_no_computation_where_the_ca
 
 
 def test_a_training_on_a_card_that_cannot_be_read_is_not_called_one_on_the_cpu() -> None:
-    """That it goes on is all that is known, and the GPU is told as missing."""
+    """That it makes progress is all that is known, and the GPU is reported as missing."""
     job = Training(card=False)
     job.add(UNSEEN)
     verdict = job.goes_on(20, STEPS).verdict()

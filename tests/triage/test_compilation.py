@@ -87,7 +87,7 @@ def test_a_compilation_before_any_pass_is_the_first() -> None:
 
 
 def test_a_compilation_after_a_pass_may_be_one_of_many() -> None:
-    """A second shape, or each step has another: nobody knows yet."""
+    """A second shape, or one for each step: it is not known yet."""
     verdict = compiles_anew()
 
     assert (verdict.state, verdict.cause) == ("busy", "compiling")

@@ -1,4 +1,4 @@
-"""What a line or a share alone would say is asked of the kernel, or of the other ranks, before it is told surely."""
+"""What a line or a share alone would say is asked of the kernel, or of the other ranks, before it is reported with confidence."""
 
 from pathlib import Path
 

@@ -52,7 +52,7 @@ def test_the_first_error_of_the_newest_generation_is_quoted(
 def by_hand(
     *ends: tuple[float, ProcessEnded | Traceback], command: tuple[str, ...] = ("python", "all.py"), code: int = 0
 ) -> Verdict:
-    """Two ranks whose launcher ends with 0 unless told otherwise, by what was seen of their ends."""
+    """Two ranks whose launcher ends with 0 unless stated otherwise, by what was seen of their ends."""
     history = History()
     python = command[0] == "python"
     history.add(0.0, Process(pid=1, start_ticks=1, parent_pid=0, name=command[0], command=command, python=python))
@@ -164,8 +164,10 @@ def test_of_errors_that_were_found_in_one_look_the_older_one_is_quoted() -> None
         (("mpirun", "-n", "2", "python", "train.py"), True),
     ],
 )
-def test_only_a_known_launcher_vouches_for_ranks_whose_ends_nobody_saw(command: tuple[str, ...], vouches: bool) -> None:
-    """It ended with 0, and nobody's last words were kept; a program of one's own may not look how its ranks end."""
+def test_only_a_known_launcher_vouches_for_ranks_whose_ends_were_not_seen(
+    command: tuple[str, ...], vouches: bool
+) -> None:
+    """It ended with 0, and no last words were kept; a program of one's own may not look how its ranks end."""
     verdict = by_hand((30.0, ProcessEnded(pid=11, start_ticks=9)), command=command)
 
     assert verdict.cause == "finished"
@@ -236,7 +238,7 @@ def test_a_worker_that_was_killed_is_blamed_and_not_the_line_at_which_the_main_p
 def test_of_an_error_and_a_signal_that_one_look_found_the_words_tell_the_order(
     words: str, cause: str, confidence: str
 ) -> None:
-    """The host was busy, and nobody looked for seconds: both were found at once, the error says how old it is."""
+    """The host was busy, and nothing was read for seconds: both were found at once, the error says how old it is."""
     verdict = by_hand(
         (20.0, rank_ends(1, signal=9)),
         (20.0, raised(10, words, 3.1)),
@@ -246,7 +248,7 @@ def test_of_an_error_and_a_signal_that_one_look_found_the_words_tell_the_order(
     assert [culprit.rank for culprit in verdict.culprits] == [1 if cause == "killed" else 0]
 
 
-def test_a_rank_that_lost_another_whose_end_nobody_saw_is_named_less_surely() -> None:
+def test_a_rank_that_lost_another_whose_end_was_not_seen_is_named_less_surely() -> None:
     """It was not the first to go."""
     verdict = by_hand(
         (20.0, raised(10, "RuntimeError: [pair.cc:547] Connection closed by peer")),

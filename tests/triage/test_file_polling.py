@@ -104,7 +104,7 @@ def test_what_is_to_be_typed_is_quoted() -> None:
     assert judged(history, end).next == (f"ls -l '{name}'; fuser -v '{name}'",)
 
 
-def test_what_a_lock_guards_is_not_told_as_the_lock() -> None:
+def test_what_a_lock_guards_is_not_reported_as_the_lock() -> None:
     """Its own file is named after that in the lock itself, which no variable of the caller shows; what is beside it is to be looked at."""
     history = job(1, trained=False)
     takes = (Frame("__enter__", "/app/cache.py", 18), Frame("read", TRAIN, 40), MODULE)

@@ -33,7 +33,7 @@ def below(folder: str, frames: Names) -> Frames:
 
 
 def waits(folder: str, rank: Names, child: Names, works: bool) -> Verdict:
-    """A rank that waits in these frames for three minutes, and its child, which works or rests below these."""
+    """A rank that waits in these frames for three minutes, and its child, which works or sleeps below these."""
     history, until = job(1, trained=False), STOPPED + 180.0
     history.add(STOPPED, process(CHILD, FIRST, "python train.py"))
     stands(history, FIRST, (*below(folder, rank), *MAIN), FOR_EVER, until)

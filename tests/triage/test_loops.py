@@ -66,7 +66,7 @@ def test_a_worker_that_stays_in_one_call_is_not_what_the_loop_around_it_says() -
     assert diagnose(replace(recording, records=let_go), at).state != "hung"
 
 
-def test_one_call_that_costs_more_than_all_that_the_others_did_is_given_half_the_patience() -> None:
+def test_one_call_that_costs_more_than_all_that_the_others_did_is_given_half_the_hang_timeout() -> None:
     """Where the other workers have computed as long on theirs, it may be a heavy batch: half a minute is not enough."""
     case = FILTERS.parent / "expression_costs_more_than_all_else"
     recording, at = load(case), expected_of(case).at

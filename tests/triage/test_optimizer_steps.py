@@ -36,13 +36,13 @@ BY_SOLVER = (*PASS, Frame("minimize", TRAIN, 60), Frame("train", TRAIN, 18))
         (TRAINS_BY_IT, FISHER, NOTED),  # another asks the same line for gradients
         (BY_CLOSURE, BY_SOLVER, NOTED),
         (BACKWARD, ATTACK, NOTED),  # after the epoch: gradients of the input, and no step is due
-        (None, BACKWARD, UNTOLD),  # nobody looked while steps were made
+        (None, BACKWARD, UNTOLD),  # not sampled while steps were made
     ],
 )
 def test_backward_passes_skip_steps_where_the_same_lines_made_steps_before(
     trained_at: tuple[Frame, ...] | None, turns_at: tuple[Frame, ...], confidence: str
 ) -> None:
-    """A count that rests beside passes of another kind is no verdict."""
+    """A count that stands still beside passes of another kind is no verdict."""
     job = Training(card=False)
     for second in range(20):
         job.goes_on(1.0, [FORWARD, trained_at or OPTIMIZER]).steps(2 * second + 1, 0.5, 0.5)
@@ -54,7 +54,7 @@ def test_backward_passes_skip_steps_where_the_same_lines_made_steps_before(
 
 @pytest.mark.parametrize(("made", "seconds"), [(1, 80), (2, 80)])
 def test_the_first_steps_of_a_run_may_take_minutes(made: int, seconds: int) -> None:
-    """Gradients are accumulated over hundreds of passes: nobody knows yet how long a step takes, or has seen but one."""
+    """Gradients are accumulated over hundreds of passes: it is not known yet how long a step takes, or only one was seen."""
     job = Training(card=False)
     for number in range(made):
         for second in range(90):
@@ -91,7 +91,7 @@ def test_a_loop_that_accumulates_may_do_so_for_longer_than_before(
 
 
 def test_a_loop_beside_which_nothing_of_a_step_is_seen_is_given_longer() -> None:
-    """A wrapper may accumulate gradients, and nobody sees it in the text."""
+    """A wrapper may accumulate gradients, which the text does not show."""
     job = Training(card=False)
     for second in range(40):
         job.goes_on(1.0, [FORWARD, BACKWARD]).steps(second + 1, 1.0)
@@ -123,7 +123,7 @@ CLEARS_UNSEEN = (Frame("inner", f"{TORCH}/_compile.py", 54), Frame("train", TRAI
 def test_without_a_count_only_a_loop_that_has_an_optimizer_of_torch_skips_its_steps(
     last: tuple[Frame, ...], stepped: str | None, confidence: str
 ) -> None:
-    """Who writes `p -= rate * p.grad` clips its gradients as well: an optimizer was seen, or the loop's own text has its step."""
+    """A loop of `p -= rate * p.grad` clips its gradients as well: an optimizer was seen, or the loop's own text has its step."""
     job = Training(card=False).goes_on(40.0, [FORWARD, BACKWARD, CLIPS, last])
     if stepped is not None:
         job.add(SourceLine(file=TRAIN, line=13, text="loss.backward()", loop_calls=(*LOOP, stepped)))
@@ -218,9 +218,9 @@ ASKED_BY_OWN = (FORWARD[0], CLOSURE[0], Frame("step", "/app/zeroth_order.py", 40
     [
         ([ASKED, PASSED], [ASKED], True),
         ([ASKED, PASSED], [ASKED, PASSED], False),  # gradients are made
-        ([ASKED], [ASKED], False),  # a model that is frozen but for its head: nobody saw its backward passes ever
+        ([ASKED], [ASKED], False),  # a model that is frozen but for its head: no backward pass of it was ever seen
         ([ASKED_BY_OWN, PASSED], [ASKED_BY_OWN], False),  # an optimizer of the program's own may need none
-        ([FORWARD, BACKWARD], [FORWARD], False),  # nobody asked: an evaluation
+        ([FORWARD, BACKWARD], [FORWARD], False),  # no optimizer called it: an evaluation
     ],
 )
 def test_an_optimizer_that_gets_no_gradients_any_more_makes_no_update(

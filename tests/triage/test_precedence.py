@@ -73,7 +73,7 @@ def judged(history: History) -> Verdict:
 
 
 @pytest.mark.parametrize("turning", [0, 1])
-def test_a_rank_that_turns_without_end_is_told_whichever_number_it_has(turning: int) -> None:
+def test_a_rank_that_turns_without_end_is_reported_whichever_number_it_has(turning: int) -> None:
     """The other one sleeps a little, again and again."""
     history = two_ranks()
     naps(history, 201 - turning)
@@ -87,8 +87,8 @@ def test_a_rank_that_turns_without_end_is_told_whichever_number_it_has(turning: 
 
 @pytest.mark.parametrize("other", [{"stacks": False}, {"kernel": False}], ids=["no stacks", "stacks alone"])
 @pytest.mark.parametrize("unseen", [0, 1])
-def test_a_deadlock_that_is_sure_is_told_before_a_doubtful_one(unseen: int, other: dict[str, bool]) -> None:
-    """Of the other rank the stacks could not be read, or the kernel told nothing."""
+def test_a_deadlock_that_is_sure_is_reported_before_a_doubtful_one(unseen: int, other: dict[str, bool]) -> None:
+    """Of the other rank the stacks could not be read, or the kernel remembered nothing."""
     history = two_ranks()
     deadlocked(history, 200 + unseen, **other)
     deadlocked(history, 201 - unseen)
@@ -100,7 +100,7 @@ def test_a_deadlock_that_is_sure_is_told_before_a_doubtful_one(unseen: int, othe
     assert verdict.confidence > 0.9
 
 
-def test_of_two_sure_deadlocks_that_of_the_first_rank_is_told() -> None:
+def test_of_two_sure_deadlocks_that_of_the_first_rank_is_reported() -> None:
     """One culprit is enough to act."""
     history = two_ranks()
     deadlocked(history, 200)

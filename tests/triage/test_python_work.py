@@ -39,7 +39,7 @@ LOOPS = [(Frame("look_at", TRAIN, line), *BACKWARD) for line in (30, 31)]
     ],
 )
 def test_hooks_and_functions_of_its_own_are_called_back(frames: tuple[Frame, ...], called: bool) -> None:
-    """What torch calls is told by the frame of torch that does it: here a loop of Python, two thirds of the time."""
+    """The frame of torch that makes the call tells: here a loop of Python, two thirds of the time."""
     job, own = Training(card=False), next(frame for frame in frames if frame.file == TRAIN)
     below = () if frames[-1].file == TRAIN and frames[-1] != own else (Frame("train", TRAIN, 13),)
     turns = []
@@ -80,7 +80,7 @@ def test_only_loops_of_python_that_keep_the_gil_hold_steps_up(
 
 
 def test_where_hardly_a_dump_was_taken_a_loop_of_python_is_healthy_less_surely() -> None:
-    """Samples do not say who has the GIL, dumps do."""
+    """Samples do not show which thread has the GIL, dumps do."""
     job = Training(card=False)
     for line in (30, 31):
         job.add(SourceLine(file=TRAIN, line=line, text="seen += 1", loops=("for",)))
@@ -123,7 +123,7 @@ def test_an_optimizer_of_its_own_that_goes_through_numbers_holds_steps_up(
     ],
 )
 def test_a_model_that_reads_texts_in_its_forward_is_doubted(inner: tuple[Frame, ...], doubted: bool) -> None:
-    """What keeps the GIL there is no arithmetic of torch; the line is told."""
+    """What keeps the GIL there is no arithmetic of torch; the line is reported."""
     own = (*inner, Frame("forward", TRAIN, 8), *FORWARD)
     verdict = Training(card=False).goes_on(20.0, [own, own, own, BACKWARD, OPTIMIZER], owns_gil=True).verdict()
 
@@ -133,8 +133,8 @@ def test_a_model_that_reads_texts_in_its_forward_is_doubted(inner: tuple[Frame, 
 
 
 @pytest.mark.parametrize(("caller", "told"), [(INNER, True), (APPLY, False)])
-def test_numpy_in_a_hook_is_told_and_in_an_operation_of_the_models_own_it_is_not(caller: Frame, told: bool) -> None:
-    """A function with a backward of its own may be the model; who only looks at activations is not."""
+def test_numpy_in_a_hook_is_reported_and_in_an_operation_of_the_models_own_it_is_not(caller: Frame, told: bool) -> None:
+    """A function with a backward of its own may be the model; one that only looks at activations is not."""
 
     def changed(reading: Reading) -> Reading:
         if not isinstance(reading, Stack):
@@ -163,7 +163,7 @@ def mixed(torn: int, owned: int) -> Verdict:
 
 @pytest.mark.parametrize(("torn", "owned", "told"), [(0, 10, True), (1, 9, True), (5, 5, False), (9, 1, False)])
 def test_one_dump_that_was_torn_does_not_hide_that_python_computes(torn: int, owned: int, told: bool) -> None:
-    """Operations of torch are without the GIL in most dumps, not in one of ten: then it may be the model, and the place is said."""
+    """Operations of torch are without the GIL in most dumps, not in one of ten: then it may be the model, and the place is reported."""
     verdict = mixed(torn, owned)
 
     assert (verdict.cause, level(verdict.confidence)) == ("serial_loading" if told else "cpu_training", "medium")

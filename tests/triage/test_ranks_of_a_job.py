@@ -1,4 +1,4 @@
-"""Which processes of a tree are ranks, and which number they have: told by whom a verdict names when a process is stopped."""
+"""Which processes of a tree are ranks, and which number they have: the culprit of a verdict when a process is stopped."""
 
 from collections.abc import Iterable
 from pathlib import Path

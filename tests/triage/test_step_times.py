@@ -183,7 +183,7 @@ def paced(intervals: Sequence[float]) -> Verdict:
     return Training(card=False).goes_on(12.0, STEPS).steps(1000 + len(intervals), *intervals).verdict()
 
 
-def test_steps_that_grow_are_told_with_the_first_and_the_last_of_them() -> None:
+def test_steps_that_grow_are_reported_with_the_first_and_the_last_of_them() -> None:
     """From a tenth of a second to three tenths, by the median of an eighth of the steps."""
     verdict = paced([0.1 + 0.002 * step for step in range(100)])
 
@@ -204,7 +204,7 @@ EPOCH = tuple(0.05 * 1.02**step for step in range(80))  # batches sorted by leng
     [((0.1,) * 50 + (0.3,) * 50, "3.00"), (ONCE, "3.00"), (BESIDE_NEIGHBOURS, "2.15")],
     ids=["halfway", "early", "beside neighbours"],
 )
-def test_a_lasting_shift_is_told_as_one(intervals: tuple[float, ...], times: str) -> None:
+def test_a_lasting_shift_is_reported_as_one(intervals: tuple[float, ...], times: str) -> None:
     """Steps that shift once do not grow."""
     verdict = paced(intervals)
 
