@@ -97,8 +97,8 @@ def rank(pid: int, number: int, world_size: int, restarts: int) -> Process:
     return structs.replace(started, environment={"TORCHELASTIC_RESTART_COUNT": str(restarts)})
 
 
-def shrunk(restarts: int) -> History:
-    """The other node went: this one's ranks 2 and 3 of 4 are 0 and 1 of 2 now, of which one waits and one evaluates."""
+def renumbered(restarts: int, world_size: int = 2) -> History:
+    """This node's ranks 2 and 3 of 4 ended, and there are 0 and 1 of so many now, of which one waits and one evaluates."""
     history = History()
     torchrun = ("python", "/env/bin/torchrun", "train.py")
     history.add(0.0, Process(pid=10, start_ticks=1, parent_pid=1, name="torchrun", command=torchrun, python=True))
@@ -106,7 +106,7 @@ def shrunk(restarts: int) -> History:
         history.add(0.0, rank(pid, number, 4, 0))
         history.add(ENDED, ProcessEnded(pid=pid, start_ticks=pid, signal=signal.SIGTERM))
     for pid, number in ((200, 0), (201, 1)):
-        history.add(ENDED + 2.0, rank(pid, number, 2, restarts))
+        history.add(ENDED + 2.0, rank(pid, number, world_size, restarts))
         runs(history, pid, STEP, BEGAN, STOPPED)
     stands(history, 200, BARRIER, FOR_EVER, UNTIL)
     runs(history, 201, SCORES, STOPPED, UNTIL)
@@ -119,19 +119,30 @@ def elastic(history: History) -> Verdict:
     return judge(Case(history, session(root_pids=(10,))))
 
 
-@pytest.mark.parametrize("restarts", [0, 1], ids=["nodes changed", "a rank failed"])
-def test_ranks_of_a_generation_before_are_not_waited_for(restarts: int) -> None:
-    """However few ranks there are now, they are all."""
-    verdict = elastic(shrunk(restarts))
+@pytest.mark.parametrize(
+    ("restarts", "world_size"), [(0, 2), (1, 2), (1, 4)], ids=["other node gone", "and a rank failed", "a rank failed"]
+)
+def test_ranks_of_a_generation_before_are_not_waited_for(restarts: int, world_size: int) -> None:
+    """By the size of the job or by the launcher's count of restarts; however few ranks there are now, they are all of this node."""
+    verdict = elastic(renumbered(restarts, world_size))
 
     assert verdict.state != "hung"
-    assert (verdict.coverage.ranks_seen, verdict.coverage.world_size) == (2, 2)
-    assert "ranks" not in {one.witness for one in verdict.missing}
+    assert (verdict.coverage.ranks_seen, verdict.coverage.world_size) == (2, world_size)
+    assert ("ranks" in {one.witness for one in verdict.missing}) is (world_size > 2)
+
+
+def test_ranks_that_ended_in_the_generation_of_the_others_are_waited_for() -> None:
+    """Size and count are the same: these two were started late."""
+    verdict = elastic(renumbered(0, 4))
+
+    assert (verdict.state, verdict.cause) == ("hung", "stalled_collective")
+    assert verdict.culprits[0].rank == 2
+    assert verdict.coverage.ranks_seen == 4
 
 
 def test_a_rank_that_ends_within_a_generation_is_one_of_it() -> None:
     """Its launcher has started no other since."""
-    history = shrunk(0)
+    history = renumbered(0)
     history.add(STOPPED + 1.0, ProcessEnded(pid=201, start_ticks=201, signal=signal.SIGKILL))
     verdict = elastic(history)
 
