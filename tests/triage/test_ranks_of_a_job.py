@@ -209,9 +209,15 @@ def test_a_program_that_spawns_its_ranks_stands_for_its_host() -> None:
 
 
 def test_a_plain_spawn_is_numbered_in_the_order_of_its_start() -> None:
-    """No environment tells a number."""
+    """No environment tells a number; the spawner's own DataLoader worker and Python's resource tracker are no ranks."""
     joins = Stack(pid=10, tid=10, frames=(Frame("join", SPAWN, 132), Frame("main", "/app/main.py", 90)))
-    job = [process(10, 1, "python main.py"), joins, *(process(20 + n, 10, "python main.py") for n in range(2))]
+    job = [
+        process(10, 1, "python main.py"),
+        joins,
+        process(18, 10, "python -c from multiprocessing.resource_tracker import main"),
+        process(19, 10, "python main.py", name="pt_data_worker"),
+        *(process(20 + n, 10, "python main.py") for n in range(2)),
+    ]
 
     assert numbered(*job) == [(20, 0), (21, 1)]
 
