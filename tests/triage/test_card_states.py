@@ -267,10 +267,12 @@ def test_kernels_of_some_seconds_are_no_hang_while_they_end() -> None:
     assert late.silent_seconds == pytest.approx(27.0, abs=0.3)
 
 
-def test_a_card_that_had_nothing_to_do_ran_no_long_kernel() -> None:
-    """The first look reaches back to when the card was opened: seconds in which no kernel ran."""
-    opened = GpuActivity(uuid=UUID, interval_seconds=4.5, graphics=0.0, dram=0.0, tensor=0.0)
-    looks = [(4.5, opened), *resident(5.0, 10.0, graphics=0.97, dram=0.3), *resident(10.0, 20.0)]
+@pytest.mark.parametrize("before", [0.0, 0.4])
+def test_a_card_that_had_nothing_to_do_ran_no_long_kernel(before: float) -> None:
+    """One look reaches back over 4.5 s in which no kernel ran: to when the card was opened, or to a look at work before."""
+    idle = GpuActivity(uuid=UUID, interval_seconds=4.5, graphics=0.0, dram=0.0, tensor=0.0)
+    began = resident(0.1, before + 0.1, graphics=0.97, dram=0.3)
+    looks = [*began, (before + 4.5, idle), *resident(5.0, 10.0, graphics=0.97, dram=0.3), *resident(10.0, 20.0)]
     verdict = waits_for(looks, 19.9)
 
     assert (verdict.state, verdict.cause) == ("hung", "stuck_kernel")

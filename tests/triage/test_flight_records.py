@@ -32,6 +32,7 @@ from perfwatch_probes.readings import (
 )
 from tests.probes.flight_dumps import call, written
 from tests.sessions import session
+from tests.training import level
 from tests.triage.group_looks import PIDS, accused, said
 from tests.triage.rank_looks import BARRIER, FIRST, FOR_EVER, STOPPED, job, judged, looks, stands
 
@@ -159,6 +160,18 @@ def test_a_pipeline_that_sends_accuses_no_rank() -> None:
     assert accused(said(*asked, world=3)) == NO_ACCUSATION
 
 
+@pytest.mark.parametrize(("sent", "accusation"), [((80, 80), STALLED), ((80, 84), NO_ACCUSATION)])
+def test_a_rank_that_goes_on_sending_does_not_stand(
+    sent: tuple[int, int], accusation: tuple[str | None, list[int | None]]
+) -> None:
+    """Rank 1 has not come to the collective of the others, and has sent so much at each look."""
+    last = call(200, "all_reduce", 6, 40, over=False)
+    waiting = [*dump(0, [*sends(0, 40), last], 6, PIDS[0]), *dump(2, [*sends(2, 40), last], 6, 702)]
+    asked = [[*waiting, *dump(1, sends(1, count), count, PIDS[1])] for count in sent]
+
+    assert accused(said(*asked, world=3)) == accusation
+
+
 def test_a_rank_in_a_send_of_that_number_has_not_come_to_a_collective() -> None:
     """Rank 1 has called the sixth all_reduce behind its sixth send, to rank 2: these two wait for each other."""
     last = call(200, "all_reduce", 6, 40, over=False)
@@ -259,6 +272,17 @@ def test_a_card_in_another_kernel_is_not_called_a_wedge() -> None:
     assert whole.cause == "wedged_collective"
     assert changed.cause != "wedged_collective"
     assert changed.state != "hung"
+
+
+def test_a_wedge_is_less_sure_where_the_recorders_were_not_read() -> None:
+    """RAS counts the calls, which stand level; that all mean the same size only the recorders tell."""
+    recorded = load(RECORDINGS / "wedged_collective" / "fires" / "wedged_collective-nccl")
+    counts = tuple(one for one in recorded.records if not isinstance(one.reading, RecordedGroup))
+    whole, counted = diagnose(recorded, 60.0), diagnose(replace(recorded, records=counts), 60.0)
+
+    assert (whole.state, whole.cause) == (counted.state, counted.cause) == ("hung", "wedged_collective")
+    assert (level(whole.confidence), level(counted.confidence)) == ("high", "medium")
+    assert {"flight_recorder", "nccl_ras"} <= {one.witness for one in whole.evidence}
 
 
 def test_of_four_ranks_the_one_whose_tensor_is_of_another_size_is_named_alone() -> None:
