@@ -31,6 +31,7 @@ FORWARD = (Frame("forward", f"{TORCH}/nn/modules/linear.py", 134), Frame("train"
 BACKWARD = (Frame("_engine_run_backward", f"{TORCH}/autograd/graph.py", 869), Frame("train", TRAIN, 13))
 OPTIMIZER = (Frame("step", f"{TORCH}/optim/adam.py", 400), Frame("train", TRAIN, 14))
 READS_LOSS = (STEP,)
+LEVELS = {"note": 0.5, "low": 0.65, "medium": 0.8, "high": 0.95}
 SLEEP = Wait(call="futex", number=202, kind="futex", forever=True)
 
 
@@ -127,6 +128,18 @@ class Training:
     def case(self) -> Case:
         """For a rule or a figure of its own."""
         return Case(self.history, session(root_pids=(PID,), conditions={"patience_seconds": 60.0}))
+
+
+def level(confidence: float) -> str:
+    """Which of four levels a confidence is nearest to; a note is no verdict, or stands beside one."""
+    return min(LEVELS, key=lambda name: abs(LEVELS[name] - confidence))
+
+
+def level_in(verdict: Verdict, cause: str) -> str | None:
+    """How sure a verdict is of a cause, as the verdict itself or beside it; None where it does not name that."""
+    if verdict.cause == cause:
+        return level(verdict.confidence)
+    return next((level(one.confidence) for one in verdict.findings if one.cause == cause), None)
 
 
 def _thread(

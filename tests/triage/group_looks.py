@@ -6,10 +6,12 @@ from pathlib import Path
 from msgspec import structs
 
 from perfwatch.triage.case import Case
+from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
+from perfwatch.verdict import Verdict
 from perfwatch_probes.flight_record import parse as parse_record
 from perfwatch_probes.nccl_report import parse as parse_report
-from perfwatch_probes.readings import Communicator, Process, Reading, RecordedGroup
+from perfwatch_probes.readings import Communicator, Process, Reading, RecordedGroup, Thread
 from tests.sessions import session
 
 RECORDED = Path(__file__).parents[1] / "probes" / "nccl"
@@ -51,3 +53,21 @@ def records(name: str) -> list[RecordedGroup]:
         for rank, pid in PIDS.items()
         for group in parse_record((RECORDED / f"fr_torch2.11_{name}_rank{rank}.pickle").read_bytes(), pid, rank, "pipe")
     ]
+
+
+def asleep(rank: int, seconds: float) -> Thread:
+    """What any user may read of a thread: that it sleeps, and since when."""
+    pid = PIDS.get(rank, 700 + rank)
+    return Thread(pid=pid, tid=pid, name="python", state="S", cpu_seconds=9.0, run_seconds=9.0, voluntary_switches=7,
+                  ran_ago_seconds=seconds)  # fmt: skip
+
+
+def said(*looks: Iterable[Reading], world: int = 2, apart_seconds: float = 3.0) -> Verdict:
+    """The verdict on these answers of the job's process groups, where nothing else of its ranks can be read."""
+    return judge(case(*looks, world=world, apart_seconds=apart_seconds))
+
+
+def accused(verdict: Verdict) -> tuple[str | None, list[int | None]]:
+    """The cause that is reported or suspected, and the ranks that are its culprits."""
+    cause = verdict.cause if verdict.suspect is None else verdict.suspect.cause
+    return cause, [culprit.rank for culprit in verdict.culprits]

@@ -5,10 +5,11 @@ from rich.console import Console
 from perfwatch.recording.recording import Record
 from perfwatch.report.folded_stacks import Place, fold, newest
 from perfwatch.report.folding import FoldedStacks, as_text
+from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from perfwatch.triage.job import rank_ranges
-from perfwatch.triage.roles.job import read_job
 from perfwatch_probes.readings import Frame, Process, Stack
+from tests.sessions import session
 
 PAGE_LINES = 60
 C10D = "/env/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py"
@@ -114,7 +115,7 @@ def test_stacks_come_from_a_history_with_ranks_and_workers_told_apart() -> None:
         Stack(pid=20, tid=20, frames=ASLEEP),
     ]
     history = History((Record(0.0, 0.0, reading) for reading in readings), 1.0)
-    found = newest(history, read_job(history), host="node-b")
+    found = newest(history, Case(history, session()).job, host="node-b")
 
     assert [(place.rank, place.role, place.host) for place, _ in found] == [
         (0, "rank", "node-b"),

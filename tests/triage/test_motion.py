@@ -1,54 +1,195 @@
-"""Whether a thread stands still, by what the kernel remembers and by its stacks."""
+"""What moves does not hang: a thread that ran since, bytes that arrive for it, and a process that moves data."""
+
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from perfwatch.triage.history import History
-from perfwatch.triage.moving.motion import motion, moves
-from perfwatch_probes.readings import Frame, Stack, Thread, Wait
+from perfwatch.gauntlet.recorded import expected_of
+from perfwatch.recording.recording import load
+from perfwatch.triage.case import Case
+from perfwatch.triage.diagnose import diagnose, judge
+from perfwatch.triage.rules import RULES
+from perfwatch.verdict import Culprit, Finding
+from perfwatch_probes.readings import Descriptor, Frame, Socket, Stack, Thread, Wait
+from tests.sessions import session
+from tests.training import level
+from tests.triage.rank_looks import (
+    BARRIER,
+    FIRST,
+    FOR_EVER,
+    LIB,
+    MODULE,
+    STOPPED,
+    TORCH,
+    TRAIN,
+    Frames,
+    job,
+    judged,
+    looks,
+    process,
+    runs,
+    stands,
+    uses,
+)
 
-WAITS = (Frame("backward", "/lib/torch/autograd/graph.py", 10), Frame("train", "/app/train.py", 7))
-ARRIVES = (Frame("forward", "/lib/torch/nn/modules/linear.py", 5), Frame("train", "/app/train.py", 6))
+DOWNLOADS = Path(__file__).parent / "recordings" / "downloading"
+SILENT = DOWNLOADS / "lookalike" / "bytes_on_another_connection"
+TRICKLES = DOWNLOADS / "fires" / "busy_trickling_download"
+TAKES: Frames = (Frame("take", TRAIN, 9), MODULE)
+ARRIVES: Frames = (Frame("forward", TORCH + "nn/modules/linear.py", 5), Frame("train", TRAIN, 6), MODULE)
 
 
-@pytest.mark.parametrize(("ended_at", "stands"), [(2.1, True), (2.3, False)])
-def test_samples_from_before_it_came_to_rest_do_not_speak_against_that(ended_at: float, stands: bool) -> None:
-    """It last ran at 2.0 s, and 0.2 s of samples that ended a little later began while it was on its way."""
-    history = History(at=10.0)
-    for at in (7.0, 8.5, 10.0):
-        history.add(
-            at,
-            Thread(
-                pid=7,
-                tid=7,
-                name="python",
-                state="S",
-                cpu_seconds=4.0,
-                run_seconds=4.0,
-                voluntary_switches=50,
-                ran_ago_seconds=at - 2.0,
-            ),
-        )
-    history.add(ended_at, Stack(pid=7, tid=7, frames=ARRIVES, samples=20, span_seconds=0.2))
-    for at in (3.0, 9.9):
-        history.add(at, Stack(pid=7, tid=7, frames=WAITS, samples=20, span_seconds=0.5))
+@pytest.mark.parametrize(("ended_at", "state"), [(20.1, "hung"), (20.3, "inconclusive"), (25.0, "inconclusive")])
+def test_samples_from_before_a_thread_came_to_rest_do_not_speak_against_that(ended_at: float, state: str) -> None:
+    """It last ran at 20.0 s: of 0.2 s of samples that ended a little later some were taken on its way."""
+    history = job(1, trained=False)
+    stands(history, FIRST, (), FOR_EVER, 40.0, since=20.0)
+    history.add(ended_at, Stack(pid=FIRST, tid=FIRST, frames=ARRIVES, samples=20, span_seconds=0.2))
+    for at in (21.0, 39.9):
+        history.add(at, Stack(pid=FIRST, tid=FIRST, frames=TAKES, samples=20, span_seconds=0.5))
 
-    assert motion(history, 7, 7).frozen is stands
+    assert judged(history, 40.0).state == state
 
 
-@pytest.mark.parametrize(("run_ms_per_look", "times"), [(15.8, 0), (40.0, 9)])
+SPINS: Frames = (Frame("spin", "/app/ext.py", 9), Frame("run", LIB + "threading.py", 982))
+ASKS_FOR_THE_GIL = Wait(call="futex", number=202, kind="futex", forever=False, remaining_seconds=0.003)
+
+
+@pytest.mark.parametrize(("run_ms_per_look", "state"), [(15.8, "hung"), (40.0, "inconclusive")])
 @pytest.mark.parametrize("met_running", [0, 3, 2])
-def test_who_asks_for_the_gil_in_vain_does_not_move(run_ms_per_look: float, times: int, met_running: int) -> None:
+def test_a_thread_that_asks_for_the_gil_in_vain_does_not_move(
+    run_ms_per_look: float, state: str, met_running: int
+) -> None:
     """On a slow machine each of its 200 looks a second costs 0.14 ms; a thread that gets its turn runs for longer.
 
-    Each so many-th time it is met on a CPU, between two such waits.
+    Each so many-th time it is met on a CPU, between two such waits. Another thread keeps the GIL all the while.
     """
-    history = History(at=7.0)
-    for look in range(10):
-        at = 0.6 * (look + 1)
-        waits = Wait(call="futex", number=202, kind="futex", forever=False, remaining_seconds=0.003)
-        runs = bool(met_running) and look % met_running == 0
-        history.add(at, Thread(pid=7, tid=7, name="python", state="R" if runs else "S", cpu_seconds=0.0,
-                               wait=None if runs else waits, voluntary_switches=114 * look,
+    history = job(1, trained=False)
+    for look in range(200):
+        at = 20.0 + 0.6 * (look + 1)
+        on_cpu = bool(met_running) and look % met_running == 0
+        history.add(at, Thread(pid=FIRST, tid=FIRST, name="python", state="R" if on_cpu else "S", cpu_seconds=0.0,
+                               wait=None if on_cpu else ASKS_FOR_THE_GIL, voluntary_switches=114 * look,
                                run_seconds=look * run_ms_per_look / 1e3, ran_ago_seconds=0.003))  # fmt: skip
+        history.add(at, Thread(pid=FIRST, tid=FIRST + 1, name="python", state="R", cpu_seconds=at, run_seconds=at,
+                               voluntary_switches=0, read_calls=0, write_calls=0))  # fmt: skip
+        history.add(at, Stack(pid=FIRST, tid=FIRST, frames=TAKES, samples=5, span_seconds=0.4, owns_gil=False))
+        history.add(at, Stack(pid=FIRST, tid=FIRST + 1, frames=SPINS, samples=5, span_seconds=0.4, owns_gil=True))
+    verdict = judged(history, 139.0)
 
-    assert moves(history, 7, 7).times == times
+    assert verdict.state == state
+    assert (verdict.cause == "held_gil") is (state == "hung")
+
+
+def test_bytes_on_another_connection_do_not_hide_a_wait_for_a_silent_server() -> None:
+    """The suspicion stands, with its countdown, while the other connection gets 40 bytes a second."""
+    verdict = diagnose(load(SILENT), expected_of(SILENT).at)
+
+    assert verdict.suspect is not None
+    assert verdict.suspect.cause == "blocked_network"
+    assert "downloading" not in {one.cause for one in verdict.findings}
+
+
+def test_a_download_is_surer_where_the_thread_was_seen_to_wait_for_its_bytes() -> None:
+    """Without a look at the thread's waits, bytes on any socket of its process count, for less."""
+    recording, at = load(TRICKLES), expected_of(TRICKLES).at
+    seen = tuple(one for one in recording.records if not isinstance(one.reading, Thread))
+
+    sure, unsure = diagnose(recording, at), diagnose(replace(recording, records=seen), at)
+
+    assert (sure.cause, level(sure.confidence)) == ("downloading", "high")
+    assert (unsure.cause, level(unsure.confidence)) == ("downloading", "low")
+
+
+EVENT_LOOP: Frames = (
+    Frame("select", LIB + "selectors.py", 468),
+    Frame("_run_once", LIB + "asyncio/base_events.py", 1900),
+    Frame("run_forever", LIB + "asyncio/base_events.py", 600),
+    Frame("fetch", TRAIN, 9),
+    MODULE,
+)
+
+
+@pytest.mark.parametrize(
+    ("arrives_on", "cause"), [(5, "downloading"), (6, "downloading"), (7, None), (None, None)], ids=str
+)
+def test_an_event_loop_waits_on_whatever_it_watches(arrives_on: int | None, cause: str | None) -> None:
+    """The wait is on the epoll instance, which watches connections 5 and 6; the bytes come on one of three."""
+    history, until = job(1, trained=False), 60.0
+    waits = Wait(call="epoll_wait", number=232, kind="poll", fd=3)
+    runs(history, FIRST, (EVENT_LOOP,), 20.0, until, share=0.02, wait=waits)
+    uses(history, FIRST, 0.02, 0.0, until, 20.0)
+    for at in looks(20.0, until):
+        history.add(at, Descriptor(pid=FIRST, fd=3, kind="epoll", target="anon_inode:[eventpoll]", watched=(5, 6)))
+        for fd in (5, 6, 7):
+            moves = fd == arrives_on
+            socket = Socket(family="tcp", state="ESTABLISHED", local=f"10.0.0.1:{fd}", peer="52.0.0.1:443", sent_bytes=10,
+                            received_bytes=int(1e6 * (at - 20.0)) if moves else 9,
+                            received_ago_seconds=0.1 if moves else at - 20.0)  # fmt: skip
+            history.add(
+                at, Descriptor(pid=FIRST, fd=fd, kind="socket", target=f"socket:[{fd}]", inode=fd, socket=socket)
+            )
+
+    assert judged(history, until).cause == cause
+
+
+STARTS: Frames = (Frame("wait", LIB + "subprocess.py", 1264), Frame("main", TRAIN, 12), MODULE)
+CHILD = 300
+
+
+@pytest.mark.parametrize(("state", "said"), [("S", ("busy", "waiting_on_work")), ("T", ("hung", "stopped"))])
+def test_a_child_that_was_stopped_hangs_whatever_else_moves(state: str, said: tuple[str, str]) -> None:
+    """Its other threads copy 30 MB a second; no byte wakes a process that was stopped."""
+    history, until = job(1), STOPPED + 60.0
+    history.add(STOPPED, process(CHILD, FIRST, "rclone copy"))
+    child_ends = Wait(call="wait4", number=61, kind="child", child_pid=CHILD, forever=True)
+    stands(history, FIRST, STARTS, child_ends, until)
+    for at in looks(STOPPED, until):
+        history.add(at, Thread(pid=CHILD, tid=CHILD, name="rclone", state=state, cpu_seconds=1.0, run_seconds=1.0,
+                               voluntary_switches=3, ran_ago_seconds=at - STOPPED,
+                               wait=None if state == "T" else FOR_EVER))  # fmt: skip
+    runs(history, CHILD, (), STOPPED, until, tid=CHILD + 1, share=0.05)
+    uses(history, CHILD, 0.25, 3e7, until)
+    verdict = judged(history, until)
+
+    assert (verdict.state, verdict.cause) == said
+
+
+WORKER = 310
+
+
+class Says:
+    """A rule that always finds one thing about a worker of the first rank."""
+
+    def __init__(self, cause: str, confidence: float, worker: int = WORKER) -> None:
+        self.CAUSE = next(rule.CAUSE for rule in RULES if cause == rule.CAUSE.name)
+        self._found = Finding(cause=cause, state=self.CAUSE.state, summary="", confidence=confidence,
+                              culprits=(Culprit(pid=FIRST, rank=0, worker_pid=worker),))  # fmt: skip
+
+    def judge(self, case: Case) -> Finding:
+        """Whatever the case is."""
+        assert case.ranks
+        return self._found
+
+
+@pytest.mark.parametrize(
+    ("beside", "cause"),
+    [
+        (Says("waiting_on_work", 0.88), "waiting_on_work"),
+        (Says("waiting_on_work", 0.88, worker=WORKER + 1), "stuck_worker"),
+        (Says("waiting_on_work", 0.72), "stuck_worker"),  # by CPU time alone
+        (Says("computing_on_host", 0.85), "stuck_worker"),  # a core: so does a thread that spins for the others
+        (Says("starting", 0.92), "stuck_worker"),
+        (Says("starved_by_transforms", 0.95), "stuck_worker"),
+    ],
+    ids=["moves data", "another process", "CPU time alone", "a core", "the start of the program", "slow"],
+)
+def test_only_data_that_the_same_process_moves_speaks_against_a_hang(beside: Says, cause: str) -> None:
+    """Whichever rule comes first in the catalogue."""
+    history = job(1)
+    stands(history, FIRST, BARRIER, FOR_EVER, STOPPED + 10.0)
+    history.at = STOPPED + 10.0
+    case = Case(history, session(root_pids=(FIRST,)))
+
+    assert judge(case, [Says("stuck_worker", 0.98), beside]).cause == cause

@@ -1,21 +1,23 @@
-"""When processes that follow one another are a launcher's restarts, and when they are just jobs, one after the other."""
+"""Ranks that a launcher starts again: when it is a loop of failures, and what of the ranks before still counts."""
+
+import signal
 
 import pytest
+from msgspec import structs
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
-from perfwatch.triage.roles.restarts import SHORT_LIFE_SECONDS, Restarts, restarts, unproven
-from perfwatch.triage.rule import Cause
-from perfwatch.verdict import Finding
-from perfwatch_probes.readings import Process, ProcessEnded
+from perfwatch.verdict import Verdict
+from perfwatch_probes.readings import Frame, Process, ProcessEnded
 from tests.sessions import session
+from tests.triage.rank_looks import BARRIER, BEGAN, FOR_EVER, MODULE, STEP, STOPPED, TORCH, TRAIN, process, runs, stands
 
 SHELL, TORCHRUN = "bash sweep.sh", "python /env/bin/torchrun train.py"
-NOW = 4000.0
+NOW, NEWEST = 4000.0, 40
 
 
-def followed(above: str, life_seconds: float, *, code: int | None, pids: tuple[int, ...] = (20, 30, 40)) -> Case:
+def followed(above: str, life_seconds: float, *, code: int | None, pids: tuple[int, ...] = (20, 30, NEWEST)) -> History:
     """Processes of rank 0 below one parent: the last has just begun, and those before it ended so after such a life."""
     history = History(at=NOW)
     command = tuple(above.split())
@@ -31,7 +33,15 @@ def followed(above: str, life_seconds: float, *, code: int | None, pids: tuple[i
         if pid != pids[-1]:
             end = ProcessEnded(pid=pid, start_ticks=int(100 * born), exit_code=code)
             history.add(born + life_seconds, end)
-    return Case(history, session(root_pids=(10,)))
+    return history
+
+
+def judged(history: History, trains_seconds: float = 0.0) -> Verdict:
+    """The verdict after the newest process has trained for so long."""
+    if trains_seconds:
+        runs(history, NEWEST, STEP, NOW, NOW + trains_seconds)
+    history.at = NOW + trains_seconds
+    return judge(Case(history, session(root_pids=(10,))))
 
 
 @pytest.mark.parametrize(
@@ -41,45 +51,100 @@ def followed(above: str, life_seconds: float, *, code: int | None, pids: tuple[i
         (SHELL, 20.0, 1, True),  # until python train.py; do sleep 5; done
         (SHELL, 20.0, 0, False),  # for seed in 1 2 3; do RANK=0 python train.py $seed; done
         (SHELL, 20.0, None, False),
-        (TORCHRUN, 2 * SHORT_LIFE_SECONDS, 1, False),  # a run that fails now and then goes on
+        (TORCHRUN, 1200.0, 1, False),  # a run that fails now and then goes on
     ],
 )
 def test_only_what_follows_on_short_failures_is_a_restart(
     above: str, life_seconds: float, code: int | None, restarted: bool
 ) -> None:
-    """Whoever ended well was not restarted, whatever came next."""
-    proves = 2 * life_seconds - 1.0
-    assert restarts(followed(above, life_seconds, code=code)) == (Restarts(0, 3, NOW, proves) if restarted else None)
+    """A process that ended well is not restarted, whatever comes next."""
+    verdict = judged(followed(above, life_seconds, code=code))
 
-
-def test_a_process_that_outlives_those_before_it_has_broken_the_loop() -> None:
-    """The third try works."""
-    case = followed(TORCHRUN, 20.0, code=1)
-    case.history.at = NOW + 60.0
-
-    assert restarts(Case(case.history, case.session)) is None
-
-
-class Well:
-    """A rule that finds nothing wrong."""
-
-    CAUSE = Cause("balanced", "healthy", "user_code", ())
-
-    def judge(self, case: Case) -> Finding:
-        """Whatever the case is."""
-        assert case.ranks
-        return Finding(cause="balanced", state="healthy", summary="goes on", confidence=0.9, owner="user_code")
+    assert ((verdict.state, verdict.cause) == ("slow", "restart_loop")) is restarted
+    assert ("3 processes of rank 0" in verdict.summary) is restarted
 
 
 @pytest.mark.parametrize(
-    ("pids", "life_seconds", "held_back"),
-    [((30, 40), 20.0, True), ((30, 40), 100.0, False), ((20, 30, 40), 20.0, False)],
+    ("pids", "life_seconds", "trains_seconds", "state"),
+    [
+        ((30, NEWEST), 20.0, 15.0, "inconclusive"),  # it may end as the last one did
+        ((30, NEWEST), 20.0, 60.0, "healthy"),
+        ((30, NEWEST), 100.0, 15.0, "healthy"),  # a verdict does not wait for minutes
+        ((20, 30, NEWEST), 20.0, 15.0, "slow"),  # two restarts are a loop
+        ((20, 30, NEWEST), 20.0, 60.0, "healthy"),  # the third try outlives those before it
+    ],
 )
-def test_after_one_restart_nobody_is_well_until_the_new_process_has_lasted(
-    pids: tuple[int, ...], life_seconds: float, held_back: bool
+def test_a_restarted_process_is_healthy_once_it_has_outlived_those_before_it(
+    pids: tuple[int, ...], life_seconds: float, trains_seconds: float, state: str
 ) -> None:
-    """It may end as the last one did. Nobody waits for minutes, though, and two restarts are a verdict."""
-    case = followed(TORCHRUN, life_seconds, code=1, pids=pids)
+    """Whatever it does meanwhile: it trains in each of these cases."""
+    verdict = judged(followed(TORCHRUN, life_seconds, code=1, pids=pids), trains_seconds)
 
-    assert unproven(case) is held_back
-    assert (judge(case, [Well()]).state == "inconclusive") is held_back
+    assert verdict.state == state
+    assert ("restart_loop" in {verdict.cause, *(one.cause for one in verdict.findings)}) is (trains_seconds < 60.0)
+
+
+SCORES = tuple(
+    (Frame("forward", TORCH + f"nn/modules/{name}.py", 7), Frame("evaluate", TRAIN, 77), MODULE)
+    for name in ("linear", "dropout", "activation")
+)
+ENDED, UNTIL = 15.0, STOPPED + 30.0
+
+
+def rank(pid: int, number: int, world_size: int, restarts: int) -> Process:
+    """One that torchrun, pid 10, has started."""
+    started = process(pid, 10, "python train.py", number, world_size)
+    return structs.replace(started, environment={"TORCHELASTIC_RESTART_COUNT": str(restarts)})
+
+
+def renumbered(restarts: int, world_size: int = 2) -> History:
+    """This node's ranks 2 and 3 of 4 ended, and there are 0 and 1 of so many now, of which one waits and one evaluates."""
+    history = History()
+    torchrun = ("python", "/env/bin/torchrun", "train.py")
+    history.add(0.0, Process(pid=10, start_ticks=1, parent_pid=1, name="torchrun", command=torchrun, python=True))
+    for pid, number in ((100, 2), (101, 3)):
+        history.add(0.0, rank(pid, number, 4, 0))
+        history.add(ENDED, ProcessEnded(pid=pid, start_ticks=pid, signal=signal.SIGTERM))
+    for pid, number in ((200, 0), (201, 1)):
+        history.add(ENDED + 2.0, rank(pid, number, world_size, restarts))
+        runs(history, pid, STEP, BEGAN, STOPPED)
+    stands(history, 200, BARRIER, FOR_EVER, UNTIL)
+    runs(history, 201, SCORES, STOPPED, UNTIL)
+    history.at = UNTIL
+    return history
+
+
+def elastic(history: History) -> Verdict:
+    """The verdict on torchrun's job."""
+    return judge(Case(history, session(root_pids=(10,))))
+
+
+@pytest.mark.parametrize(
+    ("restarts", "world_size"), [(0, 2), (1, 2), (1, 4)], ids=["other node gone", "and a rank failed", "a rank failed"]
+)
+def test_ranks_of_a_generation_before_are_not_waited_for(restarts: int, world_size: int) -> None:
+    """By the size of the job or by the launcher's count of restarts; however few ranks there are now, they are all of this node."""
+    verdict = elastic(renumbered(restarts, world_size))
+
+    assert verdict.state != "hung"
+    assert (verdict.coverage.ranks_seen, verdict.coverage.world_size) == (2, world_size)
+    assert ("ranks" in {one.witness for one in verdict.missing}) is (world_size > 2)
+
+
+def test_ranks_that_ended_in_the_generation_of_the_others_are_waited_for() -> None:
+    """Size and count are the same: these two were started late."""
+    verdict = elastic(renumbered(0, 4))
+
+    assert (verdict.state, verdict.cause) == ("hung", "stalled_collective")
+    assert verdict.culprits[0].rank == 2
+    assert verdict.coverage.ranks_seen == 4
+
+
+def test_a_rank_that_ends_within_a_generation_is_one_of_it() -> None:
+    """Its launcher has started no other since."""
+    history = renumbered(0)
+    history.add(STOPPED + 1.0, ProcessEnded(pid=201, start_ticks=201, signal=signal.SIGKILL))
+    verdict = elastic(history)
+
+    assert (verdict.state, verdict.cause) == ("hung", "stalled_collective")
+    assert [(one.rank, one.pid) for one in verdict.culprits] == [(1, 201)]

@@ -1,32 +1,21 @@
-"""What counts as an optimizer's update, and which backward passes should have made one."""
+"""Optimizer steps: what counts as one, and which backward passes should have made one."""
 
 import pytest
 
-from perfwatch.triage.diagnose import SURE
-from perfwatch.triage.rules import skipping_steps
-from perfwatch.triage.shares.due_steps import COUNTED, NO_ROOM, SAMPLED, UNTOLD
-from perfwatch.triage.shares.updating import updates
-from perfwatch.triage.slowness import NOTED
-from perfwatch.verdict import Finding
-from perfwatch_probes.readings import Frame, SourceLine, Stack
-from tests.training import BACKWARD, FORWARD, OPTIMIZER, TORCH, TRAIN, Training
+from perfwatch.verdict import Verdict
+from perfwatch_probes.readings import Frame, SourceLine
+from tests.training import BACKWARD, FORWARD, OPTIMIZER, TORCH, TRAIN, Training, level, level_in
 
-OPTIM = "/v/lib/python3.12/site-packages/torch/optim"
-SGD, BASE, PROGRAM = f"{OPTIM}/sgd.py", f"{OPTIM}/optimizer.py", "/u/t.py"
+SKIPS = "skipping_steps"
+# How sure that is: counted, sampled, and where it was not seen how steps were made before; a note is a suspicion, or stands beside.
+COUNTED, SAMPLED, UNTOLD, NOTED = "high", "medium", "low", "note"
 
 
-def stack(*frames: tuple[str, str]) -> Stack:
-    """Innermost first."""
-    return Stack(
-        pid=1, tid=1, frames=tuple(Frame(function, file, 1) for function, file in (*frames, ("main", PROGRAM)))
-    )
-
-
-def test_where_the_optimizer_is_made_or_cleared_no_step_is_made() -> None:
-    """Making one imports torch._dynamo, which takes seconds: a loop whose scaler skips every step looked well for those."""
-    assert updates(stack(("SGD.step", SGD)))
-    assert not updates(stack(("Optimizer.__init__", BASE), ("SGD.__init__", SGD)))
-    assert not updates(stack(("Optimizer.zero_grad", BASE)))
+def sure(verdict: Verdict) -> str | None:
+    """How sure it is that steps are skipped; None where that is not even noted. Only a sure finding is the verdict."""
+    found = level_in(verdict, SKIPS)
+    assert (verdict.cause == SKIPS) is (found not in (None, NOTED))
+    return found
 
 
 LOOP = ("loader", "net", "loss.backward", "clip_grad_norm_")
@@ -47,28 +36,25 @@ BY_SOLVER = (*PASS, Frame("minimize", TRAIN, 60), Frame("train", TRAIN, 18))
         (TRAINS_BY_IT, FISHER, NOTED),  # another asks the same line for gradients
         (BY_CLOSURE, BY_SOLVER, NOTED),
         (BACKWARD, ATTACK, NOTED),  # after the epoch: gradients of the input, and no step is due
-        (None, BACKWARD, UNTOLD),  # nobody looked while steps were made
+        (None, BACKWARD, UNTOLD),  # not sampled while steps were made
     ],
 )
 def test_backward_passes_skip_steps_where_the_same_lines_made_steps_before(
-    trained_at: tuple[Frame, ...] | None, turns_at: tuple[Frame, ...], confidence: float
+    trained_at: tuple[Frame, ...] | None, turns_at: tuple[Frame, ...], confidence: str
 ) -> None:
-    """A count that rests beside passes of another kind is no verdict."""
+    """A count that stands still beside passes of another kind is no verdict."""
     job = Training(card=False)
     for second in range(20):
         job.goes_on(1.0, [FORWARD, trained_at or OPTIMIZER]).steps(2 * second + 1, 0.5, 0.5)
     for second in range(20):
         job.goes_on(1.0, [FORWARD, turns_at]).steps(39, ago=second + 1.0)
 
-    found = skipping_steps.judge(job.case())
-
-    assert isinstance(found, Finding)
-    assert found.confidence == confidence
+    assert sure(job.verdict()) == confidence
 
 
 @pytest.mark.parametrize(("made", "seconds"), [(1, 80), (2, 80)])
 def test_the_first_steps_of_a_run_may_take_minutes(made: int, seconds: int) -> None:
-    """Gradients are accumulated over hundreds of passes: nobody knows yet how long a step takes, or has seen but one."""
+    """Gradients are accumulated over hundreds of passes: it is not known yet how long a step takes, or only one was seen."""
     job = Training(card=False)
     for number in range(made):
         for second in range(90):
@@ -79,9 +65,7 @@ def test_the_first_steps_of_a_run_may_take_minutes(made: int, seconds: int) -> N
     for second in range(seconds):
         job.goes_on(1.0, [FORWARD, BACKWARD]).steps(made, ago=second + 1.0)
 
-    found = skipping_steps.judge(job.case())
-
-    assert not isinstance(found, Finding) or found.confidence < SURE
+    assert job.verdict().cause != SKIPS
 
 
 @pytest.mark.parametrize(
@@ -103,18 +87,18 @@ def test_a_loop_that_accumulates_may_do_so_for_longer_than_before(
     for second in range(20):
         job.goes_on(1.5, [FORWARD, BACKWARD, *(beside or [FORWARD])]).steps(39, ago=1.5 * (second + 1))
 
-    assert isinstance(skipping_steps.judge(job.case()), Finding) is told
+    assert (sure(job.verdict()) is not None) is told
 
 
 def test_a_loop_beside_which_nothing_of_a_step_is_seen_is_given_longer() -> None:
-    """A wrapper may accumulate gradients, and nobody sees it in the text."""
+    """A wrapper may accumulate gradients, which the text does not show."""
     job = Training(card=False)
     for second in range(40):
         job.goes_on(1.0, [FORWARD, BACKWARD]).steps(second + 1, 1.0)
     for second in range(15):
         job.goes_on(1.0, [FORWARD, BACKWARD]).steps(40, ago=second + 1.0)
 
-    assert skipping_steps.judge(job.case()) is None
+    assert sure(job.verdict()) is None
 
 
 CLIPS = (Frame("clip_grad_norm_", f"{TORCH}/nn/utils/clip_grad.py", 20), Frame("train", TRAIN, 14))
@@ -132,23 +116,41 @@ CLEARS_UNSEEN = (Frame("inner", f"{TORCH}/_compile.py", 54), Frame("train", TRAI
         (CLEARS, None, SAMPLED),
         (FORWARD, None, NOTED),
         (FORWARD, "scheduler.step", NOTED),
-        (FORWARD, "self.optimizer.step", NO_ROOM),
-        (CLEARS_UNSEEN, "self.optimizer.step", NO_ROOM),
+        (FORWARD, "self.optimizer.step", SAMPLED),
+        (CLEARS_UNSEEN, "self.optimizer.step", SAMPLED),
     ],
 )
 def test_without_a_count_only_a_loop_that_has_an_optimizer_of_torch_skips_its_steps(
-    last: tuple[Frame, ...], stepped: str | None, confidence: float
+    last: tuple[Frame, ...], stepped: str | None, confidence: str
 ) -> None:
-    """Who writes `p -= rate * p.grad` clips its gradients as well: an optimizer was seen, or the loop's own text has its step."""
+    """A loop of `p -= rate * p.grad` clips its gradients as well: an optimizer was seen, or the loop's own text has its step."""
     job = Training(card=False).goes_on(40.0, [FORWARD, BACKWARD, CLIPS, last])
     if stepped is not None:
         job.add(SourceLine(file=TRAIN, line=13, text="loss.backward()", loop_calls=(*LOOP, stepped)))
         job.add(SourceLine(file=TRAIN, line=11, text="optimizer.zero_grad()", calls=("optimizer.zero_grad",)))
 
-    found = skipping_steps.judge(job.case())
+    assert sure(job.verdict()) == confidence
 
-    assert isinstance(found, Finding)
-    assert found.confidence == confidence
+
+MAKES = (
+    Frame("__init__", f"{TORCH}/optim/optimizer.py", 360),
+    Frame("__init__", f"{TORCH}/optim/sgd.py", 60),
+    *UPDATES_ITSELF,
+)
+
+
+# A package is known by its folder and its file, wherever it lies.
+ELSEWHERE = (Frame("step", "/opt/layers/torch/optim/rmsprop.py", 90), *UPDATES_ITSELF)
+
+
+@pytest.mark.parametrize(
+    ("last", "confidence"), [(OPTIMIZER, None), (ELSEWHERE, None), (MAKES, SAMPLED), (CLEARS, SAMPLED)]
+)
+def test_where_the_optimizer_is_made_or_cleared_no_step_is_made(
+    last: tuple[Frame, ...], confidence: str | None
+) -> None:
+    """Making one imports torch._dynamo, which takes seconds: a loop whose scaler skips every step looks well for those."""
+    assert sure(Training(card=False).goes_on(40.0, [FORWARD, BACKWARD, CLIPS, last]).verdict()) == confidence
 
 
 EACH_EXAMPLE = ("zip", "optimizer.zero_grad", "backward", "clip_grad_norm_", "total.add_")
@@ -164,7 +166,7 @@ def test_what_is_done_for_each_example_is_not_done_once_for_each_step(loop: tupl
     for line in (11, 14):
         job.add(SourceLine(file=TRAIN, line=line, text="", loop_calls=loop, loops=("for",)))
 
-    assert isinstance(skipping_steps.judge(job.case()), Finding) == told
+    assert (sure(job.verdict()) is not None) is told
 
 
 @pytest.mark.parametrize(("load", "told"), [("idle_context", True), ("bf16_matmul", False)])
@@ -172,7 +174,7 @@ def test_a_card_that_does_nothing_hides_no_steps(load: str, told: bool) -> None:
     """torch with CUDA opens the card's files for a training on the CPU as well; a card at work gets its steps in an instant."""
     job = Training().goes_on(40.0, [FORWARD, BACKWARD, CLIPS, CLEARS], load=load)
 
-    assert isinstance(skipping_steps.judge(job.case()), Finding) == told
+    assert (sure(job.verdict()) is not None) is told
 
 
 MODEL = tuple(
@@ -184,14 +186,14 @@ TRAINS = ("model", "torch.isfinite", "loss.backward", "optimizer.step")
 @pytest.mark.parametrize(
     ("calls", "within", "said"),
     [
-        (TRAINS, (), ("slow", "skipping_steps", 0.7)),
-        (TRAINS, ("torch.set_grad_enabled",), ("busy", "evaluating", 0.65)),  # a flag says what it is this time
-        (("model", "loss.backward", "optimizer.step"), (), ("busy", "evaluating", 0.65)),
-        (("model", "torch.isfinite"), (), ("busy", "evaluating", 0.78)),  # a loop of its own
+        (TRAINS, (), ("slow", "skipping_steps", "low")),
+        (TRAINS, ("torch.set_grad_enabled",), ("busy", "evaluating", "low")),  # a flag says what it is this time
+        (("model", "loss.backward", "optimizer.step"), (), ("busy", "evaluating", "low")),
+        (("model", "torch.isfinite"), (), ("busy", "evaluating", "medium")),  # a loop of its own
     ],
 )
 def test_a_guard_that_leaves_a_loop_before_backward_is_not_taken_for_an_evaluation(
-    calls: tuple[str, ...], within: tuple[str, ...], said: tuple[str, str, float]
+    calls: tuple[str, ...], within: tuple[str, ...], said: tuple[str, str, str]
 ) -> None:
     """Forward passes alone are seen: the text of the loop around them tells what it would do besides."""
     job = Training(card=False)
@@ -201,7 +203,7 @@ def test_a_guard_that_leaves_a_loop_before_backward_is_not_taken_for_an_evaluati
         )
     verdict = job.goes_on(20.0, MODEL).verdict()
 
-    assert (verdict.state, verdict.cause, verdict.confidence) == said
+    assert (verdict.state, verdict.cause, level(verdict.confidence)) == said
 
 
 CLOSURE = (Frame("closure", TRAIN, 30), Frame("step", f"{TORCH}/optim/adam.py", 227), Frame("train", TRAIN, 33))
@@ -216,9 +218,9 @@ ASKED_BY_OWN = (FORWARD[0], CLOSURE[0], Frame("step", "/app/zeroth_order.py", 40
     [
         ([ASKED, PASSED], [ASKED], True),
         ([ASKED, PASSED], [ASKED, PASSED], False),  # gradients are made
-        ([ASKED], [ASKED], False),  # a model that is frozen but for its head: nobody saw its backward passes ever
+        ([ASKED], [ASKED], False),  # a model that is frozen but for its head: no backward pass of it was ever seen
         ([ASKED_BY_OWN, PASSED], [ASKED_BY_OWN], False),  # an optimizer of the program's own may need none
-        ([FORWARD, BACKWARD], [FORWARD], False),  # nobody asked: an evaluation
+        ([FORWARD, BACKWARD], [FORWARD], False),  # no optimizer called it: an evaluation
     ],
 )
 def test_an_optimizer_that_gets_no_gradients_any_more_makes_no_update(
@@ -228,17 +230,17 @@ def test_an_optimizer_that_gets_no_gradients_any_more_makes_no_update(
     job = Training(card=False)
     for second in range(40):
         job.goes_on(1.0, before if second < 20 else now).steps(20 * (second + 1), *[0.05] * 20)
-    found = skipping_steps.judge(job.case())
+    verdict = job.verdict()
 
-    assert isinstance(found, Finding) is told
-    assert not isinstance(found, Finding) or found.culprits[0].frame == "closure (train.py:30)"
+    assert ((verdict.state, verdict.cause) == ("slow", SKIPS)) is told
+    assert ([one.frame for one in verdict.culprits] == ["closure (train.py:30)"]) is told
 
 
 def test_forward_passes_that_nothing_follows_are_healthy_less_surely_and_that_is_said() -> None:
     """Attached to a run whose model may be frozen, or whose steps are skipped."""
     verdict = Training(card=False).goes_on(20.0, [ASKED, ASKED_TOO, CLOSURE[1:]]).verdict()
 
-    assert (verdict.state, verdict.confidence) == ("healthy", 0.75)
+    assert (verdict.state, level(verdict.confidence)) == ("healthy", "medium")
     assert "none of a backward pass" in verdict.summary
 
 
@@ -251,4 +253,4 @@ def test_passes_without_an_update_are_healthy_less_surely_and_that_is_said(
 
     assert verdict.state == "healthy"
     assert ("no update was seen" in verdict.summary) is told
-    assert (verdict.confidence == 0.75) is told
+    assert (level(verdict.confidence) == "medium") is told

@@ -1,15 +1,14 @@
-"""Whose words are quoted when a job has ended."""
+"""Jobs that have ended: which process is the culprit, and whose last words are quoted."""
 
 import pytest
 
-from perfwatch.gauntlet.score import CONFIDENT
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
-from perfwatch.triage.ends.gone import traceback_of
 from perfwatch.triage.history import History
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Process, ProcessEnded, Traceback
 from tests.sessions import session
+from tests.training import level
 
 
 def ended(*generations: tuple[tuple[int, str], ...]) -> Case:
@@ -28,26 +27,32 @@ def ended(*generations: tuple[tuple[int, str], ...]) -> Case:
     return Case(history, session(root_pids=(1,)))
 
 
-def test_the_first_error_is_quoted_for_the_others_followed_from_it() -> None:
-    """Both ranks raised."""
-    found = traceback_of(ended(((10, "KeyError: 'loss'"), (11, "RuntimeError: connection closed by peer"))))
+@pytest.mark.parametrize(
+    ("generations", "quoted", "pid"),
+    [
+        # Both ranks raised: the second error followed from the first.
+        ([((10, "KeyError: 'loss'"), (11, "RuntimeError: connection closed by peer"))], "KeyError: 'loss'", 10),
+        # The launcher got over the first error; the run ended with the second.
+        ([((10, "OSError: gone"), (11, "ConnectionError")), ((20, "ValueError"), (21, "reset"))], "ValueError", 20),
+    ],
+)
+def test_the_first_error_of_the_newest_generation_is_quoted(
+    generations: list[tuple[tuple[int, str], ...]], quoted: str, pid: int
+) -> None:
+    """Its launcher ends with an error too."""
+    case = ended(*generations)
+    case.history.add(case.history.at, ProcessEnded(pid=1, start_ticks=1, exit_code=1))
+    verdict = judge(case)
 
-    assert found is not None
-    assert found.text == "KeyError: 'loss'"
-
-
-def test_of_restarted_ranks_the_newest_generation_is_quoted() -> None:
-    """The launcher got over the first error; the run ended with the second."""
-    found = traceback_of(ended(((10, "OSError: gone"), (11, "ConnectionError")), ((20, "ValueError"), (21, "reset"))))
-
-    assert found is not None
-    assert (found.pid, found.text) == (20, "ValueError")
+    assert (verdict.state, verdict.cause) == ("gone", "crashed")
+    assert [culprit.pid for culprit in verdict.culprits] == [pid]
+    assert verdict.summary.endswith(quoted)
 
 
 def by_hand(
     *ends: tuple[float, ProcessEnded | Traceback], command: tuple[str, ...] = ("python", "all.py"), code: int = 0
 ) -> Verdict:
-    """Two ranks whose launcher ends with 0 unless told otherwise, by what was seen of their ends."""
+    """Two ranks whose launcher ends with 0 unless stated otherwise, by what was seen of their ends."""
     history = History()
     python = command[0] == "python"
     history.add(0.0, Process(pid=1, start_ticks=1, parent_pid=0, name=command[0], command=command, python=python))
@@ -159,12 +164,14 @@ def test_of_errors_that_were_found_in_one_look_the_older_one_is_quoted() -> None
         (("mpirun", "-n", "2", "python", "train.py"), True),
     ],
 )
-def test_only_a_known_launcher_vouches_for_ranks_whose_ends_nobody_saw(command: tuple[str, ...], vouches: bool) -> None:
-    """It ended with 0, and nobody's last words were kept; a program of one's own may not look how its ranks end."""
+def test_only_a_known_launcher_vouches_for_ranks_whose_ends_were_not_seen(
+    command: tuple[str, ...], vouches: bool
+) -> None:
+    """It ended with 0, and no last words were kept; a program of one's own may not look how its ranks end."""
     verdict = by_hand((30.0, ProcessEnded(pid=11, start_ticks=9)), command=command)
 
     assert verdict.cause == "finished"
-    assert (verdict.confidence > 0.9) is vouches
+    assert (level(verdict.confidence) == "high") is vouches
     assert ("how its ranks ended was not seen" in verdict.summary) is not vouches
 
 
@@ -223,25 +230,25 @@ def test_a_worker_that_was_killed_is_blamed_and_not_the_line_at_which_the_main_p
 @pytest.mark.parametrize(
     ("words", "cause", "confidence"),
     [
-        ("RuntimeError: [pair.cc:538] Read error [127.0.0.1]:59034: Connection reset by peer", "killed", 0.79),
-        ("ValueError: bad batch", "crashed", 0.97),  # its launcher may have made the other one end for that
-        ("ConnectionResetError: [Errno 104] Connection reset by peer", "crashed", 0.97),  # of any server
+        ("RuntimeError: [pair.cc:538] Read error [127.0.0.1]:59034: Connection reset by peer", "killed", "medium"),
+        ("ValueError: bad batch", "crashed", "high"),  # its launcher may have made the other one end for that
+        ("ConnectionResetError: [Errno 104] Connection reset by peer", "crashed", "high"),  # of any server
     ],
 )
 def test_of_an_error_and_a_signal_that_one_look_found_the_words_tell_the_order(
-    words: str, cause: str, confidence: float
+    words: str, cause: str, confidence: str
 ) -> None:
-    """The host was busy, and nobody looked for seconds: both were found at once, the error says how old it is."""
+    """The host was busy, and nothing was read for seconds: both were found at once, the error says how old it is."""
     verdict = by_hand(
         (20.0, rank_ends(1, signal=9)),
         (20.0, raised(10, words, 3.1)),
     )
 
-    assert (verdict.cause, verdict.confidence) == (cause, confidence)
+    assert (verdict.cause, level(verdict.confidence)) == (cause, confidence)
     assert [culprit.rank for culprit in verdict.culprits] == [1 if cause == "killed" else 0]
 
 
-def test_a_rank_that_lost_another_whose_end_nobody_saw_is_named_less_surely() -> None:
+def test_a_rank_that_lost_another_whose_end_was_not_seen_is_named_less_surely() -> None:
     """It was not the first to go."""
     verdict = by_hand(
         (20.0, raised(10, "RuntimeError: [pair.cc:547] Connection closed by peer")),
@@ -250,7 +257,7 @@ def test_a_rank_that_lost_another_whose_end_nobody_saw_is_named_less_surely() ->
     )
 
     assert verdict.cause == "crashed"
-    assert verdict.confidence < 0.8
+    assert level(verdict.confidence) != "high"
     assert "killed" in {one.cause for one in verdict.alternatives}
 
 
@@ -270,5 +277,5 @@ def test_a_rank_without_words_is_named_less_surely_beside_one_that_was_gone_befo
     verdict = judge(Case(history, session(root_pids=(1,))))
 
     assert (verdict.state, verdict.cause) == ("gone", "crashed")
-    assert (verdict.confidence > CONFIDENT) is sure
+    assert (level(verdict.confidence) == "high") is sure
     assert ("of rank 2 nothing was seen" in verdict.summary) is not sure

@@ -1,0 +1,92 @@
+"""A training thread that waits for data: which loop waits, and how long a wait lasts as far as samples tell."""
+
+import pytest
+
+from perfwatch.verdict import Verdict
+from perfwatch_probes.readings import Frame, Process, SourceLine, Stack, Thread, Wait
+from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, TORCH, TRAIN, Training
+
+LOADER = f"{TORCH}/utils/data"
+WAITS = Frame("_try_get_data", f"{LOADER}/dataloader.py", 1275)
+FETCHES = (Frame("fetch", f"{LOADER}/_utils/fetch.py", 52), Frame("_worker_loop", f"{LOADER}/_utils/worker.py", 349))
+POLL = Wait(call="poll", number=7, kind="poll", remaining_seconds=4.0)
+
+
+WORKERS = (710, 711)
+
+
+def with_workers(job: Training) -> Training:
+    """A training that has two DataLoader workers."""
+    for pid in WORKERS:
+        job.add(Process(pid=pid, start_ticks=2, parent_pid=PID, name="pt_data_worker", command=("python",), python=True,
+                        torch_loaded=True))  # fmt: skip
+    return job
+
+
+def work(job: Training, line: int) -> None:
+    """The workers compute, now in this line."""
+    at = job.history.at
+    for pid in WORKERS:
+        job.add(
+            Thread(pid=pid, tid=pid, name="pt_data_worker", state="R", cpu_seconds=at, run_seconds=at,
+                   voluntary_switches=0, read_calls=0, write_calls=0),
+            Stack(pid=pid, tid=pid, frames=(Frame("__getitem__", TRAIN, line), *FETCHES), samples=5, span_seconds=0.4),
+        )  # fmt: skip
+
+
+def waits_for_data(job: Training, function: str) -> Verdict:
+    """The verdict after this function has waited 20 s for the batches of two workers, which compute."""
+    with_workers(job)
+    for look in range(40):
+        job.goes_on(0.5, [(WAITS, Frame(function, TRAIN, 44))], run_share=0.01, wait=POLL)
+        work(job, 60 + look % 3)
+    return job.verdict()
+
+
+@pytest.mark.parametrize(
+    ("waits_in", "passes", "starved"),
+    [
+        ("train", (BACKWARD, OPTIMIZER), True),
+        ("importance", (BACKWARD, OPTIMIZER), False),  # after the training, in a loop of its own
+        ("importance", (BACKWARD,), True),  # it was not seen which loop makes steps
+    ],
+)
+def test_a_training_starves_where_the_loop_that_makes_steps_waits_for_data(
+    waits_in: str, passes: tuple[tuple[Frame, ...], ...], starved: bool
+) -> None:
+    """Another that gathers statistics may be as slow as its data."""
+    verdict = waits_for_data(Training(card=False).goes_on(10.0, [FORWARD, *passes]), waits_in)
+
+    assert ((verdict.state, verdict.cause) == ("slow", "starved_by_transforms")) is starved
+
+
+@pytest.mark.parametrize(("called", "starved"), [(("loss.backward",), False), (("loss.backward", "opt.step"), True)])
+def test_a_loop_that_makes_gradients_and_by_its_text_no_step_does_not_train(
+    called: tuple[str, ...], starved: bool
+) -> None:
+    """An estimate of the Fisher information."""
+    job = Training(card=False)
+    job.add(SourceLine(file=TRAIN, line=44, text="for x in loader:", loops=("for",), loop_calls=called))
+
+    assert (waits_for_data(job, "importance").cause == "starved_by_transforms") is starved
+
+
+@pytest.mark.parametrize(("watched", "cause"), [(True, "bursty_loading"), (False, "starved_by_transforms")])
+def test_what_happens_between_two_records_of_stacks_is_no_part_of_a_wait(watched: bool, cause: str) -> None:
+    """Four steps, and then a wait that was sampled for 0.65 s, or only seen to begin: it may have ended at once."""
+    job, wait = with_workers(Training(card=False)), (WAITS, Frame("train", TRAIN, 11))
+    while job.history.at < 40.0:
+        began = job.history.at
+        for number in range(12):
+            frames = (FORWARD, BACKWARD, OPTIMIZER)[number % 3]
+            sample = Stack(pid=PID, tid=PID, frames=frames, samples=1, span_seconds=0.04)
+            job.history.add(began + 0.04 * (number + 1), sample)
+        ended = began + 0.48 + (0.65 if watched else 0.05)
+        seen = Stack(pid=PID, tid=PID, frames=wait, samples=13 if watched else 3, span_seconds=ended - began - 0.48)
+        job.history.add(ended, seen)
+        job.history.at = began + 1.13
+        job.add(Thread(pid=PID, tid=PID, name="python", state="S", cpu_seconds=began / 2, run_seconds=began / 2, wait=POLL,
+                       voluntary_switches=0, ran_ago_seconds=0.01, read_calls=0, write_calls=0))  # fmt: skip
+        work(job, 60 + int(began) % 3)
+
+    assert job.verdict().cause == cause
