@@ -1,14 +1,30 @@
-"""Ray: an actor waits for its driver, Ray's own processes work for no job, and workers of Ray Train report together."""
+"""Ray: an actor waits for its driver, Ray's own processes work for no job, and the workers of Ray Train report together."""
 
 import msgspec
 import pytest
-from perfwatch.triage.history import History
-from perfwatch.triage.roles.job import read_job
-from perfwatch.triage.roles.rank_processes import is_service
-from perfwatch.verdict import Verdict
-from perfwatch_probes.readings import Descriptor, Frame, Process, Socket, Steps, Wait
-from tests.triage.rank_looks import BARRIER, BEGAN, FIRST, FOR_EVER, Frames, LIB, MODULE, STEP, STOPPED, TORCH, TRAIN, judged, looks, process, runs, stands, uses
 
+from perfwatch.triage.history import History
+from perfwatch.verdict import Verdict
+from perfwatch_probes.readings import Descriptor, Frame, Socket, Steps, Wait
+from tests.triage.rank_looks import (
+    BARRIER,
+    BEGAN,
+    FIRST,
+    FOR_EVER,
+    LIB,
+    MODULE,
+    STEP,
+    STOPPED,
+    TORCH,
+    TRAIN,
+    Frames,
+    judged,
+    looks,
+    process,
+    runs,
+    stands,
+    uses,
+)
 
 RAY = LIB + "site-packages/ray/_private/"
 WORKER = (Frame("main_loop", RAY + "worker.py", 900), Frame("<module>", RAY + "workers/default_worker.py", 300))
@@ -89,7 +105,7 @@ def test_a_learner_that_spins_in_a_collective_does_no_work_for_the_one_that_is_n
 
     verdict = verdict_of(history)
 
-    assert len(read_job(history).ranks) == 2
+    assert verdict.coverage.ranks_seen == 2
     assert (verdict.state, verdict.cause) == ("hung", "stalled_collective")
 
 
@@ -180,31 +196,37 @@ def test_a_driver_whose_actors_may_be_on_other_machines_is_only_suspected(peer: 
 
 
 @pytest.mark.parametrize(
-    ("command", "expected"),
+    ("command", "state"),
     [
-        ("/v/ray/core/src/ray/raylet/raylet --x=1", True),
-        ("/v/bin/python -u /v/site-packages/ray/dashboard/agent.py --raylet-name=x", True),
-        ("/v/bin/python -u /v/site-packages/ray/_private/log_monitor.py", True),
-        ("/v/bin/python /v/site-packages/ray/_private/workers/default_worker.py --raylet-name=/tmp/raylet", False),
-        ("ray::Learner.train", False),
-        ("/v/bin/python train.py --monitor raylet", False),
-        ("/v/bin/python train.py --start_method forkserver", False),
-        ("/v/bin/python -m joblib.externals.loky.backend.resource_tracker", True),
+        ("/v/ray/core/src/ray/raylet/raylet --x=1", "hung"),
+        ("/v/bin/python -u /v/site-packages/ray/dashboard/agent.py --raylet-name=x", "hung"),
+        ("/v/bin/python -u /v/site-packages/ray/_private/log_monitor.py", "hung"),
+        ("/v/bin/python /v/site-packages/ray/_private/workers/default_worker.py --raylet-name=/tmp/raylet", "busy"),
+        ("ray::Learner.train", "busy"),
+        ("/v/bin/python train.py --monitor raylet", "busy"),
+        ("/v/bin/python train.py --start_method forkserver", "busy"),
+        ("/v/bin/python -m joblib.externals.loky.backend.resource_tracker", "hung"),
     ],
 )
-def test_what_is_a_service_of_rays_is_told_by_the_program_and_not_by_its_arguments(
-    command: str, expected: bool
-) -> None:
-    """Workers are told the name of the raylet."""
+def test_a_service_of_ray_is_known_by_its_program_and_not_by_its_arguments(command: str, state: str) -> None:
+    """A worker is given the name of the raylet as an argument; what it computes is work, and what a service computes is none."""
+    history = cluster(LEARNER)
+    stands(history, LEARNER, WORKER, FOR_EVER, UNTIL)
     words = tuple(command.split())
-    one = Process(pid=9, start_ticks=9, parent_pid=1, name=words[0][:15], command=words, python="python" in words[0])
+    beside = process(OTHER, RAYLET, "python default_worker.py")
+    history.add(0.0, msgspec.structs.replace(beside, name=words[0][:15], command=words))
+    runs(history, OTHER, ROLLS, STOPPED, UNTIL)
+    uses(history, OTHER, 0.95, 0.0, UNTIL)
 
-    assert is_service(one) is expected
+    assert verdict_of(history).state == state
 
 
 RAY_PACKAGE = LIB + "site-packages/ray/"
 TAKES_CALLS: Frames = (Frame("main_loop", RAY_PACKAGE + "_private/worker.py", 1069),)
-GETS_FOR_TRAIN: Frames = (Frame("get_objects", RAY_PACKAGE + "_private/worker.py", 1007), Frame("get", RAY_PACKAGE + "_private/worker.py", 3009))
+GETS_FOR_TRAIN: Frames = (
+    Frame("get_objects", RAY_PACKAGE + "_private/worker.py", 1007),
+    Frame("get", RAY_PACKAGE + "_private/worker.py", 3009),
+)
 GIVEN: Frames = (
     Frame("train_fn", RAY_PACKAGE + "train/v2/_internal/util.py", 89),
     Frame("_run_target", RAY_PACKAGE + "train/v2/_internal/execution/worker_group/thread_runner.py", 37),
@@ -222,7 +244,7 @@ REPORTS: Frames = (
     Frame("train_loop", TRAIN, 41),
     *GIVEN,
 )
-DRIVER, RAYLET, CONTROLLER, REPORTER, WAITER = FIRST, 250, 299, 300, 301
+CONTROLLER, REPORTER, WAITER = 299, 300, 301
 
 
 def train_group() -> History:
@@ -279,5 +301,5 @@ def test_rank_0_is_the_worker_that_serves_the_store_and_other_numbers_are_doubte
 
     verdict = judged(history, UNTIL)
 
-    assert [rank.rank for rank in read_job(history).ranks if rank.pid == (store or REPORTER)] == [0]
+    assert [(one.pid, one.rank) for one in verdict.culprits] == [(REPORTER, 1 if store == WAITER else 0)]
     assert any("numbered in the order of their start" in one.reason for one in verdict.missing) is says
