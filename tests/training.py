@@ -129,6 +129,13 @@ class Training:
         return Case(self.history, session(root_pids=(PID,), conditions={"patience_seconds": 60.0}))
 
 
+def confidence_in(verdict: Verdict, cause: str) -> float:
+    """How sure a cause is, be it named or found beside; 0 where it is not found."""
+    if verdict.cause == cause:
+        return verdict.confidence
+    return max((one.confidence for one in verdict.findings if one.cause == cause), default=0.0)
+
+
 def _thread(
     tid: int,
     name: str,
