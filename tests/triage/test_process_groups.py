@@ -37,6 +37,7 @@ STALLED, MISMATCHED = "stalled_collective", "mismatched_collective"
 
 def named(verdict: Verdict) -> tuple[str | None, list[int | None]]:
     """The cause that is told or suspected, and the ranks that are its culprits."""
+    assert not [one for one in verdict.missing if one.witness.startswith("rule ")]
     suspected = verdict.suspect.cause if verdict.suspect is not None else None
     return verdict.cause or suspected, [one.rank for one in verdict.culprits]
 
@@ -267,7 +268,7 @@ def test_ranks_that_exchange_in_an_order_that_nobody_completes_wait_for_each_oth
         (record(0, "send 0->1"), record(1, "send 1->0.")),  # rank 1 is in no call: its own chain tells why
         (record(0, "send 0->1.", "recv 0<-1"), record(1, "recv 1<-0", "send 1->0")),  # sent: it may wait for its turn
         # Of a call in a batch the recorder never says that it is over.
-        (record(0, "send 0->1", "coalesced.", "all_reduce"), record(1, "recv 1<-0", "coalesced.", "all_reduce")),
+        (record(0, "send 0->1", "coalesced.", "all_reduce"), record(1, "send 1->0", "coalesced.", "all_reduce")),
     ],
     ids=["received", "absent", "sent", "batch"],
 )

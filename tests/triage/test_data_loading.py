@@ -1,15 +1,19 @@
-"""Who is behind, where the workers wait for somebody else of the job: a lock that they share, a server, whoever empties a buffer."""
+"""Who is behind where data is waited for: workers, a lock that they share, a server, whoever empties a buffer or fills a queue."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from perfwatch.gauntlet.recorded import expected_of
 from perfwatch.recording.recording import load
-from perfwatch.triage.shares.profile import at_training
-from perfwatch.triage.words.frames import inner_tags, tags
-from perfwatch_probes.readings import Descriptor, Frame, Reading, SourceLine, Stack, Thread
+from perfwatch.triage.diagnose import diagnose
+from perfwatch.verdict import Verdict
+from perfwatch_probes.readings import Descriptor, Frame, Reading, SourceLine, Stack, Steps, Thread
+from tests.training import FORWARD, PID, SLEEP, TRAIN, Training, confidence_in
+from tests.triage.rank_looks import process
 from tests.triage.retold import retold, same
 
 RECORDINGS = Path(__file__).parent / "recordings"
@@ -23,7 +27,6 @@ GROUP = RECORDINGS / "mismatched_collective" / "fires" / "new_group_by_some_rank
 HOLDER = RECORDINGS / "stalled_collective" / "fires" / "lock_of_one_who_waits"
 TWICE = RECORDINGS / "deadlocked_locks" / "fires" / "taken_twice_over_rpc"
 BACKWARD = RECORDINGS / "straggling_rank" / "fires" / "a_backward_of_its_own"
-PICKLES = Frame("_object_to_tensor", "/usr/lib/torch/distributed/distributed_c10d.py", 3405)
 SOMEBODY = 4  # no process of the job
 THREAD = RECORDINGS / "mismatched_collective" / "fires" / "thread_of_another_order-nccl"
 
@@ -159,22 +162,124 @@ def test_a_lock_that_a_thread_takes_twice_is_told_so_and_those_who_wait_beside_i
     assert "has taken itself" not in retold(TWICE, same, within).summary
 
 
-@pytest.mark.parametrize(
-    ("inner", "waits"),
-    [
-        ((Frame("rows", "/home/user/job/train.py", 10), PICKLES), False),
-        ((PICKLES,), False),
-        ((Frame("all_gather", PICKLES.file, 4287),), True),
-    ],
-    ids=["its own rows", "pickle", "the others"],
-)
-def test_to_turn_ones_own_part_into_bytes_is_work_and_no_wait_for_the_others(
-    inner: tuple[Frame, ...], waits: bool
-) -> None:
-    """Though it happens in the call in which they wait."""
-    gathers = Frame("all_gather_object", PICKLES.file, 3501)
-    stack = Stack(pid=1, tid=1, frames=(*inner, gathers, Frame("main", "/home/user/job/train.py", 24)))
+RESTS = RECORDINGS / "waiting_on_work" / "fires" / "shards_of_a_thread_that_rests"
+LEASE = RECORDINGS / "stalled_collective" / "fires" / "lease_that_is_looked_for"
+EVENT_LOOP = RECORDINGS / "deadlocked_locks" / "lookalike" / "event_loop_of_another_thread"
+PUTS = "self.out.put"
 
-    assert ("collective" in tags(stack)) is waits
-    assert ("collective" in inner_tags(stack)) is waits
-    assert at_training(stack) is waits
+
+def told_otherwise(case: Path, instead: str = PUTS) -> Verdict:
+    """With another call in place of the one that puts into the queue."""
+    recording = load(case)
+    records = [
+        msgspec.structs.replace(one, reading=_with(one.reading, instead))
+        if isinstance(one.reading, SourceLine)
+        else one
+        for one in recording.records
+    ]
+    return diagnose(replace(recording, records=tuple(records)), expected_of(case).at)
+
+
+def _with(line: SourceLine, instead: str) -> SourceLine:
+    calls, loop = ([instead if call == PUTS else call for call in calls] for calls in (line.calls, line.loop_calls))
+    return msgspec.structs.replace(line, calls=tuple(calls), loop_calls=tuple(loop))
+
+
+def test_the_thread_that_puts_into_the_queue_is_waited_for() -> None:
+    """It sleeps for half a minute before its next try, and the training thread has waited for more than one."""
+    verdict = told_otherwise(RESTS)
+
+    assert (verdict.state, verdict.cause) == ("busy", "waiting_on_work")
+    assert "from thread prefetch" in verdict.wait_chain[0].waits_for
+
+
+@pytest.mark.parametrize("call", ["self.errors.put", "self.out.clear"])
+def test_one_that_calls_something_else_is_not(call: str) -> None:
+    """A queue of another name, or another method of that queue: who brings the item is not known."""
+    verdict = told_otherwise(RESTS, call)
+
+    assert verdict.cause != "waiting_on_work"
+    assert "from thread" not in verdict.wait_chain[0].waits_for
+
+
+def test_a_rank_that_looks_for_a_file_again_and_again_may_come() -> None:
+    """Alone it is no surer that the file never comes: the lease of a process that had ended ran out after two minutes."""
+    verdict = told_otherwise(LEASE)
+
+    assert (verdict.state, verdict.cause, verdict.confidence) == ("hung", "stalled_collective", 0.78)
+
+
+def test_an_event_loop_in_another_thread_may_bring_what_is_awaited() -> None:
+    """Behind the timer that is due next there may be others: nothing is sure before the patience is over."""
+    verdict = told_otherwise(EVENT_LOOP)
+
+    assert verdict.state == "inconclusive"
+    assert verdict.suspect is not None
+    assert verdict.suspect.cause == "deadlocked_locks"
+
+
+AT_POOL = (
+    Frame("wait", "/usr/lib/python3.12/threading.py", 355),
+    Frame("get", "/usr/lib/python3.12/multiprocessing/pool.py", 768),
+)
+MAKES = [
+    (Frame("tokenise", TRAIN, line), Frame("worker", "/usr/lib/python3.12/multiprocessing/pool.py", 125))
+    for line in (26, 27)
+]
+CHILD = 800
+
+
+def awaits_a_pool(seconds: float, *stacks: tuple[Frame, ...]) -> Training:
+    """A training thread that is nearly always blocked in these stacks, while a worker of a pool computes."""
+    job = Training(card=False)
+    job.add(process(CHILD, PID, "python train.py"))
+    for number in range(round(2 * seconds)):
+        at = (number + 1) / 2
+        worker = Thread(pid=CHILD, tid=CHILD, name="python", state="R", cpu_seconds=at, run_seconds=at,
+                        ran_ago_seconds=0.01, voluntary_switches=number)  # fmt: skip
+        job.history.add(at, worker)
+        job.history.add(at, Stack(pid=CHILD, tid=CHILD, frames=MAKES[number % 2], samples=5, span_seconds=0.4))
+    return job.goes_on(seconds, stacks, run_share=0.02, wait=SLEEP)
+
+
+@pytest.mark.parametrize(
+    ("ago", "longest", "starves"),
+    [
+        (0.4, 0.5, True),
+        (13.0, 0.001, False),  # it made steps before, and makes none now
+        (13.0, 9.0, True),  # steps as long as that
+    ],
+)
+def test_a_pool_is_waited_for_by_training_only_while_steps_are_made(ago: float, longest: float, starves: bool) -> None:
+    """By the agent's count; else it may work for a preparation, which is no slow training."""
+    job = awaits_a_pool(30, (*AT_POOL, Frame("prepare", TRAIN, 21)))
+    job.history.add(1.0, Steps(pid=PID, tid=PID, count=9, step_ago_seconds=0.0, interval_seconds=(longest,) * 8))
+    verdict = job.steps(20, *[longest] * 9, ago=ago).verdict()
+
+    assert ((verdict.state, verdict.cause) == ("slow", "starved_by_transforms")) is starves
+
+
+INNER, OUTER = Frame("table", TRAIN, 18), Frame("train", TRAIN, 44)
+TRAINS = ("table", "loss.backward", "optimizer.step")
+
+
+@pytest.mark.parametrize(
+    ("loops", "hands_out", "seconds", "beside", "starves"),
+    [
+        (("for",), False, 20.0, (), False),  # results are gathered between two steps
+        (("for",), False, 8.0, (), False),  # it may be one long step: nothing is said yet
+        (("for",), False, 20.0, (FORWARD,), True),  # it is a part of each
+        (("for",), False, 20.0, ((OUTER,),), True),  # it was left, and entered anew
+        (("for",), True, 20.0, (), True),  # a generator: the loop that asks it for more trains
+        ((), False, 20.0, (), True),  # one result for each turn of the loop that trains
+    ],
+)
+def test_a_loop_over_a_pools_results_that_makes_no_step_is_a_phase_when_it_lasts(
+    loops: tuple[str, ...], hands_out: bool, seconds: float, beside: tuple[tuple[Frame, ...], ...], starves: bool
+) -> None:
+    """A table is built by a pool every so many steps, in a function that the training loop calls."""
+    job = awaits_a_pool(seconds, *[(*AT_POOL, INNER, OUTER)] * 4, *beside)
+    job.add(SourceLine(file=TRAIN, line=18, text="for s in results:", loops=loops, hands_out=hands_out))
+    job.add(SourceLine(file=TRAIN, line=44, text="t = table()", loops=("for",), loop_calls=TRAINS))
+
+    assert (confidence_in(job.verdict(), "starved_by_transforms") > 0) is starves
