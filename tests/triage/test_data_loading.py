@@ -11,9 +11,22 @@ from perfwatch.gauntlet.recorded import expected_of
 from perfwatch.recording.recording import load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.verdict import Verdict
-from perfwatch_probes.readings import Descriptor, Frame, Reading, SourceLine, Stack, Steps, Thread
+from perfwatch_probes.readings import GIVING, Descriptor, Frame, Reading, SourceLine, Stack, Steps, Thread
 from tests.training import FORWARD, PID, SLEEP, TRAIN, Training, confidence_in
-from tests.triage.rank_looks import process
+from tests.triage.rank_looks import (
+    FIRST,
+    FOR_EVER,
+    MODULE,
+    STOPPED,
+    judged,
+    process,
+    runs,
+    stands,
+    uses,
+)
+from tests.triage.rank_looks import (
+    job as ranks,
+)
 from tests.triage.retold import retold, same
 
 RECORDINGS = Path(__file__).parent / "recordings"
@@ -162,17 +175,55 @@ def test_a_lock_that_a_thread_takes_twice_is_told_so_and_those_who_wait_beside_i
     assert "has taken itself" not in retold(TWICE, same, within).summary
 
 
+C10D = "/usr/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+GATHERS = (Frame("all_gather_object", C10D, 3501), MODULE)
+PICKLES = Frame("_object_to_tensor", C10D, 3405)
+
+
+@pytest.mark.parametrize(
+    ("inner", "works"),
+    [
+        ([(Frame("rows", TRAIN, line), PICKLES) for line in (10, 11)], True),
+        ([(PICKLES,)], True),
+        ([(Frame("all_gather", C10D, 4287),)], False),
+    ],
+    ids=["its own rows", "pickle", "the others"],
+)
+def test_to_turn_ones_own_part_into_bytes_is_work_and_no_wait_for_the_others(
+    inner: list[tuple[Frame, ...]], works: bool
+) -> None:
+    """Though it happens in the call in which they wait."""
+    history, until = ranks(2), STOPPED + 80.0
+    stands(history, FIRST + 1, (Frame("all_gather", C10D, 4287), *GATHERS), FOR_EVER, until)
+    runs(history, FIRST, [(*frames, *GATHERS) for frames in inner], STOPPED, until)
+    uses(history, FIRST, 0.95, 0.0, until)
+    verdict = judged(history, until)
+
+    assert ((verdict.state, verdict.cause) == ("busy", "waiting_on_work")) is works
+    assert [one.rank for one in verdict.culprits] == ([0] if works else [])
+
+
 RESTS = RECORDINGS / "waiting_on_work" / "fires" / "shards_of_a_thread_that_rests"
 LEASE = RECORDINGS / "stalled_collective" / "fires" / "lease_that_is_looked_for"
 EVENT_LOOP = RECORDINGS / "deadlocked_locks" / "lookalike" / "event_loop_of_another_thread"
-PUTS = "self.out.put"
+PUTS, GETS = "self.out.put", "feed.out.get"
+# By the method that waits: those of the same object that let it go on (CPython: queue, threading).
+LET_GO_ON = [
+    *((waits, call) for waits in ("wait", "wait_for") for call in ("set", "notify", "notify_all")),
+    ("get", "put"),
+    ("get", "put_nowait"),
+    ("put", "get"),
+    ("put", "get_nowait"),
+    ("join", "task_done"),
+    ("acquire", "release"),
+]
 
 
-def told_otherwise(case: Path, instead: str = PUTS) -> Verdict:
-    """With another call in place of the one that puts into the queue."""
+def told_otherwise(case: Path, instead: str = PUTS, asks: str = GETS) -> Verdict:
+    """With another call in place of the one that puts into the queue, or of the one that takes from it."""
     recording = load(case)
     records = [
-        msgspec.structs.replace(one, reading=_with(one.reading, instead))
+        msgspec.structs.replace(one, reading=_with(one.reading, {PUTS: instead, GETS: asks}))
         if isinstance(one.reading, SourceLine)
         else one
         for one in recording.records
@@ -180,20 +231,26 @@ def told_otherwise(case: Path, instead: str = PUTS) -> Verdict:
     return diagnose(replace(recording, records=tuple(records)), expected_of(case).at)
 
 
-def _with(line: SourceLine, instead: str) -> SourceLine:
-    calls, loop = ([instead if call == PUTS else call for call in calls] for calls in (line.calls, line.loop_calls))
+def _with(line: SourceLine, instead: dict[str, str]) -> SourceLine:
+    calls, loop = ([instead.get(call, call) for call in calls] for calls in (line.calls, line.loop_calls))
     return msgspec.structs.replace(line, calls=tuple(calls), loop_calls=tuple(loop))
 
 
-def test_the_thread_that_puts_into_the_queue_is_waited_for() -> None:
+@pytest.mark.parametrize(("waits", "call"), LET_GO_ON)
+def test_the_thread_that_lets_it_go_on_is_waited_for(waits: str, call: str) -> None:
     """It sleeps for half a minute before its next try, and the training thread has waited for more than one."""
-    verdict = told_otherwise(RESTS)
+    verdict = told_otherwise(RESTS, f"self.out.{call}", f"feed.out.{waits}")
 
     assert (verdict.state, verdict.cause) == ("busy", "waiting_on_work")
     assert "from thread prefetch" in verdict.wait_chain[0].waits_for
 
 
-@pytest.mark.parametrize("call", ["self.errors.put", "self.out.clear"])
+def test_all_calls_that_let_a_thread_go_on_are_read_from_the_source() -> None:
+    """What the probe leaves out no rule can find."""
+    assert {call for _, call in LET_GO_ON} == GIVING
+
+
+@pytest.mark.parametrize("call", ["self.errors.put", "self.out.clear", "self.out.release"])
 def test_one_that_calls_something_else_is_not(call: str) -> None:
     """A queue of another name, or another method of that queue: who brings the item is not known."""
     verdict = told_otherwise(RESTS, call)
