@@ -82,10 +82,10 @@ def test_who_sends_is_told_by_the_call_or_by_what_it_polls_for(wait: Wait, sends
     [
         (
             {"send_queue_bytes": 9_000, "retransmits": 3},
-            "9,000 bytes not taken (Send-Q), sent again 3 times, last sent 79",
+            "9,000 bytes not taken (Send-Q), sent again 3 times, last sent 80.0 s ago",
         ),
-        ({"send_queue_bytes": 9_000}, "9,000 bytes not taken (Send-Q), last sent 79"),
-        ({}, "last sent 79"),
+        ({"send_queue_bytes": 9_000}, "9,000 bytes not taken (Send-Q), last sent 80.0 s ago"),
+        ({}, "last sent 80.0 s ago"),
     ],
 )
 def test_what_was_sent_again_speaks_for_a_network_that_loses_it(counted: dict[str, int], words: str) -> None:
