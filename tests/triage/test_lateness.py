@@ -64,10 +64,10 @@ def test_a_hot_card_that_has_nothing_to_do_holds_nobody_back() -> None:
     assert "MHz" not in verdict.summary
 
 
-def test_a_rank_that_is_kept_from_its_cpus_is_told_so() -> None:
+@pytest.mark.parametrize("case", ["straggling_rank", "straggling_rank_sleep"])
+def test_a_rank_that_is_kept_from_its_cpus_is_told_so(case: str) -> None:
     """Simulated: whenever it wants to run it waits as long again, and the others do not."""
-    recording = load(FIRES / "straggling_rank-masked")
-    late = judged("straggling_rank-masked").culprits[0].pid
+    late = judged(case).culprits[0].pid
 
     def crowded(record: Record) -> Record:
         thread = record.reading
@@ -76,10 +76,12 @@ def test_a_rank_that_is_kept_from_its_cpus_is_told_so() -> None:
         delay = thread.run_seconds if thread.pid == late else 0.0
         return structs.replace(record, reading=structs.replace(thread, run_delay_seconds=delay))
 
-    verdict = judged("straggling_rank-masked", tuple(map(crowded, recording.records)))
+    verdict = judged(case, tuple(map(crowded, load(FIRES / case).records)))
 
-    assert (verdict.cause, verdict.owner) == ("contended_cpu", "node")
-    assert "the training thread waits for a CPU" in verdict.summary
+    assert (verdict.cause, verdict.owner) == ("straggling_rank", "node")
+    assert "waits for a CPU 50%" in verdict.summary
+    assert [one.pid for one in verdict.culprits] == [late]
+    assert (verdict.culprits[0].frame or "").startswith(("prepare_batch", "fetch_features"))
 
 
 @pytest.mark.parametrize("case", ["other_rank_hardly_seen", "other_rank_waits_for_it"])
