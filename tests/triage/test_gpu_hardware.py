@@ -1,5 +1,7 @@
 """How close a job is to its hardware: peaks from data sheets, rates from the card's units, FLOPs of the model by its own steps."""
 
+from typing import Any
+
 import pytest
 from msgspec import structs
 
@@ -45,7 +47,7 @@ def figures(history: History, **conditions: float) -> Efficiency:
     return found
 
 
-def loaded(card: Gpu, **sample: float | None) -> History:
+def loaded(card: Gpu, **sample: Any) -> History:
     """Twelve seconds of a card that multiplies matrices."""
     history = History()
     under(history, "bf16_matmul", 0.0, 12.0, card.uuid, **sample)
