@@ -14,12 +14,11 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
 from perfwatch.triage.questions import late_seconds
-from perfwatch.triage.shares.profile import HOLD_SECONDS
 from perfwatch.watching.attention import Interest, Schedule, alarm, feeding
 from perfwatch.watching.cadence import calm_sample
 from perfwatch.watching.news import News, Teller
 from perfwatch.watching.watch import Watch
-from perfwatch_probes.readings import Descriptor, Frame, GpuEvent, GpuSilence, ProcessUsage, Reading, Stack
+from perfwatch_probes.readings import Descriptor, Frame, GpuEvent, GpuSilence, ProcessUsage, Reading, Stack, Thread
 from tests.cards import UUID, h200
 from tests.sessions import PATIENCE_SECONDS, session
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, READS_LOSS, Training
@@ -130,7 +129,21 @@ def test_a_calm_job_of_many_processes_is_sampled_less_often_for_the_same_cost() 
     """Once a minute up to sixteen, every four minutes at most; what it showed holds until then."""
     assert calm_sample("healthy", 600.0, 1) == calm_sample("healthy", 600.0, 16) == 60.0
     assert calm_sample("healthy", 600.0, 32) == 120.0
-    assert calm_sample("healthy", 600.0, 65) == calm_sample("healthy", 600.0, 512) == 240.0 < HOLD_SECONDS
+    assert calm_sample("healthy", 600.0, 65) == calm_sample("healthy", 600.0, 512) == 240.0
+
+
+def test_what_a_sample_of_a_calm_job_showed_holds_until_the_next_one() -> None:
+    """Its steps are counted meanwhile; long after it nobody knows any more what the job does."""
+    job = Training(card=False).goes_on(12, [FORWARD, BACKWARD, OPTIMIZER]).steps(100, *[0.1] * 60)
+    states = []
+    for gap in (calm_sample("healthy", 600.0, 512), 600.0):
+        for second in range(int(job.history.at), int(gap) + 13):
+            job.history.at = float(second)
+            job.add(Thread(pid=PID, tid=PID, name="python", state="R", cpu_seconds=second, run_seconds=second))
+            job.steps(100 + 10 * (second - 12), *[0.1] * 10)
+        states.append(job.verdict().state)
+
+    assert states == ["healthy", "inconclusive"]
 
 
 @pytest.mark.parametrize(("ago", "longest", "late"), [(70.0, 0.1, 70.0), (50.0, 0.1, 0.0), (70.0, 40.0, 0.0)])

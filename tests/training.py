@@ -142,6 +142,13 @@ def level_in(verdict: Verdict, cause: str) -> str | None:
     return next((level(one.confidence) for one in verdict.findings if one.cause == cause), None)
 
 
+def confidence_in(verdict: Verdict, cause: str) -> float:
+    """How sure a cause is, be it named or found beside; 0 where it is not found."""
+    if verdict.cause == cause:
+        return verdict.confidence
+    return max((one.confidence for one in verdict.findings if one.cause == cause), default=0.0)
+
+
 def _thread(
     tid: int,
     name: str,

@@ -4,15 +4,16 @@ import os
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
-from perfwatch.triage.waits.polling import SOUGHT
 from perfwatch_probes.deadline import Inline
 from perfwatch_probes.descriptors import AWAITED, awaited
 from perfwatch_probes.filesystem import Filesystem
 from perfwatch_probes.guest import Recorded
 from perfwatch_probes.probe import Unavailable
-from perfwatch_probes.readings import APPEARS, GOES
+from perfwatch_probes.readings import APPEARS, GOES, Frame, SourceLine, Stack, Wait
 from perfwatch_probes.source import describe
+from tests.triage.rank_looks import FIRST, MODULE, TRAIN, job, judged, runs
 
 
 @pytest.mark.parametrize(
@@ -75,6 +76,21 @@ def test_of_a_process_that_has_ended_nothing_is_missing() -> None:
         awaited(Filesystem(), 2**22 - 1, "/data/a.done", Recorded(Inline()))
 
 
-def test_triage_finds_it_under_the_number_of_the_probe() -> None:
-    """Neither imports the other."""
-    assert SOUGHT == AWAITED
+def test_triage_finds_it_under_the_number_of_the_probe(tmp_path: Path) -> None:
+    """A lock that has been there unchanged for an hour, for whose removal a rank waits: six seconds are enough to say so."""
+    lock = tmp_path / "build.lock"
+    lock.touch()
+    now = lock.stat().st_ctime + 3600.0
+    found = awaited(Filesystem(), os.getpid(), str(lock), Recorded(Inline()), lambda: now)
+    history, waits = job(1, trained=False), (Frame("guarded", TRAIN, 18), MODULE)
+    nap = Wait(call="clock_nanosleep", number=230, kind="sleep", remaining_seconds=0.4)
+    runs(history, FIRST, (waits,), 20.0, 26.0, share=0.001, wait=nap, switches_per_second=2.0)
+    line = SourceLine(file=TRAIN, line=18, text="time.sleep(0.5)", calls=("time.sleep",), awaits=GOES, loops=("while",),
+                      tested_names=("lock",), loop_calls=("os.path.exists", "time.sleep"))  # fmt: skip
+    history.add(20.0, line)
+    history.add(25.8, Stack(pid=FIRST, tid=FIRST, frames=waits, texts=(str(lock),), text_names=("lock",)))
+    history.add(26.0, structs.replace(found, pid=FIRST))
+    verdict = judged(history, 26.0)
+
+    assert (verdict.state, verdict.cause) == ("hung", "waiting_for_file")
+    assert verdict.summary.endswith(f"waits for {lock} to be removed")

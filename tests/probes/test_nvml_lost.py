@@ -1,6 +1,5 @@
 """Cards that are lost, found, and what the driver says of them meanwhile. No GPU is needed: the layer is a stand-in."""
 
-from perfwatch.triage.cards.whose import lost_cards
 from perfwatch.triage.history import History
 from perfwatch_probes.nvml_layer import UNKNOWN, Happened, Refused
 from perfwatch_probes.nvml_sampler import RARE_SECONDS, SLOW_SECONDS
@@ -140,10 +139,16 @@ def test_what_stands_in_for_a_lost_card_is_over_when_the_card_is_found() -> None
     history = History()
     for at, reading in watched.described:
         history.add(at, reading)
-    before = [seen.reading.uuid for seen in lost_cards(history)]
+    before = lost(history)
     nvml.cards[1].lost = False
     for at, reading in watched.after(RARE_SECONDS):
         history.add(at, reading)
 
-    assert (before, lost_cards(history)) == (["gpu 1"], [])
+    assert (before, lost(history)) == (["gpu 1"], [])
     assert (history.entities(Gpu), history.of(Gpu, "gpu 1")) == ([("GPU-a",), ("GPU-b",)], [])
+
+
+def lost(history: History) -> list[str]:
+    """The cards that are lost by what was read of each last."""
+    seen = [history.latest(Gpu, *key) for key in history.entities(Gpu)]
+    return [one.reading.uuid for one in seen if one is not None and one.reading.lost]

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
-from perfwatch.triage.ranks.waitgraph import wait_graph
-from perfwatch.triage.shares.cpu import watching_cores
 from perfwatch.verdict import ObserverCost
 from perfwatch_probes.readings import Frame, Operation, ProbeCall, Process, RecordedGroup, Stack, Steps, Thread, Wait
 from tests.sessions import session
 
 RANKS = 48
 TENSOR = "/usr/lib/python3/site-packages/torch/_tensor.py"
+IN_CALL = Frame("all_reduce", "/usr/lib/python3/site-packages/torch/distributed/distributed_c10d.py", 2800)
 LOCK = Wait(call="futex", number=202, kind="futex", forever=True)
 IN_PROPORTION = 2.5  # for twice as much; what is compared pair by pair costs four times
 
@@ -44,6 +43,8 @@ def stalled(ranks: int) -> Case:
         for at in (90.0, 95.0, 99.0):
             history.add(at, Thread(pid=pid, tid=pid, name="python", state="S", cpu_seconds=1.0, run_seconds=1.0,
                                    voluntary_switches=3, ran_ago_seconds=at - 50.0, wait=LOCK))  # fmt: skip
+            frames = ((IN_CALL,) if rank else ()) + (Frame("main", "/home/u/train.py", 20),)
+            history.add(at, Stack(pid=pid, tid=pid, thread="MainThread", frames=frames, samples=8, span_seconds=0.4))
         call = Operation(name="all_reduce", sequence=sequence, order=sequence, state="scheduled", point_to_point=False)
         for at in (90.0, 95.0):
             history.add(at + rank * 1e-4, RecordedGroup(pid=pid, rank=rank, group="0", members=members, enqueued=sequence,
@@ -56,11 +57,11 @@ def test_who_waits_for_whom_is_found_in_proportion_to_the_ranks() -> None:
     """Not for each rank anew what holds for all that are in the same call."""
     small, large = stalled(RANKS), stalled(2 * RANKS)
 
-    cost = [calls(lambda case=case: wait_graph(case)) for case in (small, large)]  # type: ignore[misc]
+    cost = [calls(lambda case=case: judge(case)) for case in (small, large)]  # type: ignore[misc]
 
-    graph = wait_graph(large)
-    assert graph is not None
-    assert graph.edges == {rank: (0,) for rank in range(1, 2 * RANKS)}
+    verdict = judge(large)
+    assert (verdict.state, verdict.cause) == ("hung", "stalled_collective")
+    assert [one.rank for one in verdict.culprits] == [0]
     assert cost[1] < IN_PROPORTION * cost[0]
 
 
@@ -129,24 +130,23 @@ def test_ranks_that_all_wait_for_a_key_are_judged_in_proportion_to_their_number(
 
 
 def watched(seconds: int) -> Case:
-    """So many seconds of looks at a job of two processes."""
-    history = History()
+    """A job of four ranks after so many seconds of looks at it."""
+    history = stepping(4).history
     for second in range(seconds):
-        for pid in (700, 701):
+        for pid in range(1000, 1004):
             look = ProbeCall(
                 probe="thread", entity=f"pid {pid}", duration_seconds=0.001, cpu_seconds=0.001, outcome="ok"
             )
-            history.add(float(second), look)
-    history.at = float(seconds)
-    return Case(history, session())
+            history.add(float(second - seconds), look)
+    return Case(history, session(root_pids=(1000,)))
 
 
 def test_what_watching_costs_now_is_found_without_a_look_at_all_that_was() -> None:
     """It is asked for each rank, in each judgement."""
-    short, long = watched(60), watched(120)
+    short, long = watched(600), watched(2400)
 
-    assert watching_cores(short) == watching_cores(long)
-    assert calls(lambda: watching_cores(long)) < 1.2 * calls(lambda: watching_cores(short))
+    assert judge(long).cause == judge(short).cause
+    assert calls(lambda: judge(long)) < 1.2 * calls(lambda: judge(short))
 
 
 def test_a_verdict_says_what_all_looks_cost_and_how_many_stacks_they_brought() -> None:

@@ -6,18 +6,22 @@ import pytest
 
 from perfwatch.recording.recording import load
 from perfwatch.triage.case import Case
-from perfwatch.triage.diagnose import diagnose
+from perfwatch.triage.diagnose import diagnose, judge
 from perfwatch.triage.history import History
-from perfwatch.triage.shares.cpu import demand, sharers
-from perfwatch_probes.readings import Affinity, Process, Thread
+from perfwatch.verdict import Verdict
+from perfwatch_probes.readings import Affinity, Process, Stack, Thread
 from tests.sessions import session
+from tests.training import BACKWARD, FORWARD, OPTIMIZER
 
 NODE = tuple(range(8))
 RECORDINGS = Path(__file__).parent / "recordings"
 
 
-def ranks(*cpus: tuple[int, ...]) -> Case:
-    """Ranks that may run there, each with a training thread, a worker's and two more, all of which compute all the time."""
+def ranks(*cpus: tuple[int, ...], beside: tuple[int, float, float] | None = None) -> Verdict:
+    """Ranks that may run there, each with a training thread, a worker's and twelve more, which run or wait for a CPU all the time.
+
+    ``beside``: a thread of another process, how much it runs and how much it waits for a CPU.
+    """
     history = History(at=20.0)
     for rank, allowed in enumerate(cpus):
         pid, worker = 20 + rank, 40 + rank
@@ -28,56 +32,53 @@ def ranks(*cpus: tuple[int, ...]) -> Case:
                         torch_loaded=True, rank=rank, environment={"RANK": str(rank)}),
             )  # fmt: skip
         history.add(10.0, Affinity(pid=pid, cpus=allowed))
-        for at in (10.0, 15.0, 20.0):
-            for one, tid in ((pid, pid), (pid, 100 * pid), (pid, 100 * pid + 1), (worker, worker)):
-                history.add(at, Thread(pid=one, tid=tid, name="python", state="R", cpu_seconds=at, run_seconds=at))
-    return Case(history, session(root_pids=(20, 21)))
+        for number in range(41):
+            at = number / 2
+            for one, tid in ((pid, pid), (worker, worker), *((pid, 100 * pid + other) for other in range(12))):
+                history.add(at, wants(one, tid, 0.5 * at, 0.5 * at))
+            frames = (FORWARD, BACKWARD, OPTIMIZER)[number % 3]
+            history.add(at, Stack(pid=pid, tid=pid, frames=frames, samples=5, span_seconds=0.4))
+            if beside is not None:
+                history.add(at, wants(beside[0], 7777, beside[1] * at, beside[2] * at))
+    return judge(Case(history, session(mode="attach", root_pids=(20, 21))))
+
+
+def wants(pid: int, tid: int, ran: float, waited: float) -> Thread:
+    """A thread that ran for so long, and was runnable for so long without running."""
+    return Thread(
+        pid=pid, tid=tid, name="python", state="R", cpu_seconds=ran, run_seconds=ran, run_delay_seconds=waited
+    )
 
 
 @pytest.mark.parametrize(
-    ("cpus", "threads", "sharing"),
+    ("cpus", "words", "each"),
     [
-        ((NODE, NODE), 8, 2),
-        ((NODE[:4], NODE[4:]), 4, 1),  # srun --cpu-bind
-        ((NODE[:4], NODE[2:]), 8, 2),
+        ((NODE, NODE), "28 threads of the job want to run on 8 CPUs", 4),
+        ((NODE[:4], NODE[4:]), "14 threads of the job want to run on 4 CPUs", 4),  # srun --cpu-bind
+        ((NODE[:4], NODE[2:]), "28 threads of the job want to run on 4 CPUs", 2),
     ],
 )
 def test_only_threads_that_may_run_on_the_cpus_of_a_rank_crowd_it(
-    cpus: tuple[tuple[int, ...], ...], threads: int, sharing: int
+    cpus: tuple[tuple[int, ...], ...], words: str, each: int
 ) -> None:
-    """A worker that was not asked runs where its rank does."""
-    case = ranks(*cpus)
-    wanted = demand(case, 20)
+    """A worker that was not asked runs where its rank does; the CPUs are to be shared among the ranks that may run on them."""
+    verdict = ranks(*cpus)
 
-    assert wanted is not None
-    assert (wanted.threads, sharers(case, 20)) == (threads, sharing)
+    assert (verdict.state, verdict.cause) == ("slow", "oversubscribed_threads")
+    assert words in verdict.summary
+    assert verdict.next[0] == f"OMP_NUM_THREADS={each}"
 
 
 @pytest.mark.parametrize(
-    ("pid", "run_share", "delay_share"),
+    "beside",
     [
         (40, 0.004, 0.3),  # a worker's feeder thread: it asks for little, and waits for it beside threads that compute
         (90, 1.0, 0.0),  # a writer outside of the job, which is looked at as well
     ],
 )
-def test_who_asks_for_little_and_who_is_not_of_the_job_crowds_nobody(
-    pid: int, run_share: float, delay_share: float
-) -> None:
+def test_who_asks_for_little_and_who_is_not_of_the_job_crowds_nobody(beside: tuple[int, float, float]) -> None:
     """Both want a CPU for more than a quarter of the time."""
-    case = ranks(NODE, NODE)
-    for at in (10.0, 15.0, 20.0):
-        ran, waited = run_share * at, delay_share * at
-        case.history.add(
-            at,
-            Thread(
-                pid=pid, tid=7777, name="python", state="S", cpu_seconds=ran, run_seconds=ran, run_delay_seconds=waited
-            ),
-        )
-
-    wanted = demand(case, 20)
-
-    assert wanted is not None
-    assert wanted.threads == 8
+    assert "28 threads of the job want to run on 8 CPUs" in ranks(NODE, NODE, beside=beside).summary
 
 
 def test_a_crowd_of_workers_with_one_thread_each_is_told_with_doubt() -> None:

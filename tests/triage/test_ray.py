@@ -1,12 +1,11 @@
-"""Actors of Ray: one between two calls waits for its driver and for whoever that waits for; Ray's own processes work for nobody."""
+"""Ray: an actor waits for its driver, Ray's own processes work for no job, and the workers of Ray Train report together."""
 
+import msgspec
 import pytest
 
 from perfwatch.triage.history import History
-from perfwatch.triage.roles.job import read_job
-from perfwatch.triage.roles.rank_processes import is_service
 from perfwatch.verdict import Verdict
-from perfwatch_probes.readings import Descriptor, Frame, Process, Socket, Steps, Wait
+from perfwatch_probes.readings import Descriptor, Frame, Socket, Steps, Wait
 from tests.triage.rank_looks import (
     BARRIER,
     BEGAN,
@@ -16,6 +15,7 @@ from tests.triage.rank_looks import (
     MODULE,
     STEP,
     STOPPED,
+    TORCH,
     TRAIN,
     Frames,
     judged,
@@ -105,7 +105,7 @@ def test_a_learner_that_spins_in_a_collective_does_no_work_for_the_one_that_is_n
 
     verdict = verdict_of(history)
 
-    assert len(read_job(history).ranks) == 2
+    assert verdict.coverage.ranks_seen == 2
     assert (verdict.state, verdict.cause) == ("hung", "stalled_collective")
 
 
@@ -196,23 +196,110 @@ def test_a_driver_whose_actors_may_be_on_other_machines_is_only_suspected(peer: 
 
 
 @pytest.mark.parametrize(
-    ("command", "expected"),
+    ("command", "state"),
     [
-        ("/v/ray/core/src/ray/raylet/raylet --x=1", True),
-        ("/v/bin/python -u /v/site-packages/ray/dashboard/agent.py --raylet-name=x", True),
-        ("/v/bin/python -u /v/site-packages/ray/_private/log_monitor.py", True),
-        ("/v/bin/python /v/site-packages/ray/_private/workers/default_worker.py --raylet-name=/tmp/raylet", False),
-        ("ray::Learner.train", False),
-        ("/v/bin/python train.py --monitor raylet", False),
-        ("/v/bin/python train.py --start_method forkserver", False),
-        ("/v/bin/python -m joblib.externals.loky.backend.resource_tracker", True),
+        ("/v/ray/core/src/ray/raylet/raylet --x=1", "hung"),
+        ("/v/bin/python -u /v/site-packages/ray/dashboard/agent.py --raylet-name=x", "hung"),
+        ("/v/bin/python -u /v/site-packages/ray/_private/log_monitor.py", "hung"),
+        ("/v/bin/python /v/site-packages/ray/_private/workers/default_worker.py --raylet-name=/tmp/raylet", "busy"),
+        ("ray::Learner.train", "busy"),
+        ("/v/bin/python train.py --monitor raylet", "busy"),
+        ("/v/bin/python train.py --start_method forkserver", "busy"),
+        ("/v/bin/python -m joblib.externals.loky.backend.resource_tracker", "hung"),
     ],
 )
-def test_what_is_a_service_of_rays_is_told_by_the_program_and_not_by_its_arguments(
-    command: str, expected: bool
-) -> None:
-    """Workers are told the name of the raylet."""
+def test_a_service_of_ray_is_known_by_its_program_and_not_by_its_arguments(command: str, state: str) -> None:
+    """A worker is given the name of the raylet as an argument; what it computes is work, and what a service computes is none."""
+    history = cluster(LEARNER)
+    stands(history, LEARNER, WORKER, FOR_EVER, UNTIL)
     words = tuple(command.split())
-    one = Process(pid=9, start_ticks=9, parent_pid=1, name=words[0][:15], command=words, python="python" in words[0])
+    beside = process(OTHER, RAYLET, "python default_worker.py")
+    history.add(0.0, msgspec.structs.replace(beside, name=words[0][:15], command=words))
+    runs(history, OTHER, ROLLS, STOPPED, UNTIL)
+    uses(history, OTHER, 0.95, 0.0, UNTIL)
 
-    assert is_service(one) is expected
+    assert verdict_of(history).state == state
+
+
+RAY_PACKAGE = LIB + "site-packages/ray/"
+TAKES_CALLS: Frames = (Frame("main_loop", RAY_PACKAGE + "_private/worker.py", 1069),)
+GETS_FOR_TRAIN: Frames = (
+    Frame("get_objects", RAY_PACKAGE + "_private/worker.py", 1007),
+    Frame("get", RAY_PACKAGE + "_private/worker.py", 3009),
+)
+GIVEN: Frames = (
+    Frame("train_fn", RAY_PACKAGE + "train/v2/_internal/util.py", 89),
+    Frame("_run_target", RAY_PACKAGE + "train/v2/_internal/execution/worker_group/thread_runner.py", 37),
+    Frame("_bootstrap", LIB + "threading.py", 1002),
+)
+REDUCES: Frames = (
+    Frame("_engine_run_backward", TORCH + "autograd/graph.py", 1113),
+    Frame("backward", TORCH + "_tensor.py", 623),
+    Frame("train_loop", TRAIN, 35),
+    *GIVEN,
+)
+REPORTS: Frames = (
+    *GETS_FOR_TRAIN,
+    Frame("report", RAY_PACKAGE + "train/v2/_internal/execution/context.py", 474),
+    Frame("train_loop", TRAIN, 41),
+    *GIVEN,
+)
+CONTROLLER, REPORTER, WAITER = 299, 300, 301
+
+
+def train_group() -> History:
+    """A driver that has called ``fit``, a controller between two calls, and two workers whose main threads take calls as well."""
+    history = History()
+    history.add(0.0, process(DRIVER, 1, "python train.py"))
+    history.add(0.0, process(RAYLET, DRIVER, "/v/ray/core/src/ray/raylet/raylet --raylet_socket_name=x"))
+    stands(history, DRIVER, (*GETS_FOR_TRAIN, *STEP[0][-1:]), FOR_EVER, UNTIL)
+    titles = {CONTROLLER: "TrainController.run", REPORTER: "RayTrainWorker", WAITER: "RayTrainWorker"}
+    for pid, title in titles.items():
+        one = process(pid, RAYLET, f"ray::{title}")
+        history.add(0.0, msgspec.structs.replace(one, python=True, torch_loaded=True))
+        stands(history, pid, TAKES_CALLS, FOR_EVER, UNTIL)
+    return history
+
+
+def test_the_worker_that_reports_alone_is_named_and_not_the_one_that_waits_for_it_in_its_backward_pass() -> None:
+    """``ray.train.report`` returns when every worker has called it."""
+    history = train_group()
+    stands(history, REPORTER, REPORTS, FOR_EVER, UNTIL, tid=REPORTER + 50)
+    stands(history, WAITER, REDUCES, FOR_EVER, UNTIL, tid=WAITER + 50)
+
+    verdict = judged(history, UNTIL)
+
+    assert (verdict.state, verdict.cause) == ("hung", "stalled_collective")
+    assert [(one.pid, one.frame) for one in verdict.culprits] == [(REPORTER, "train_loop (train.py:41)")]
+    assert verdict.coverage.ranks_seen == 2
+
+
+def test_workers_that_all_report_are_in_no_collective() -> None:
+    """Then nobody keeps the others waiting but Ray's controller, which nobody can judge."""
+    history = train_group()
+    for pid in (REPORTER, WAITER):
+        stands(history, pid, REPORTS, FOR_EVER, UNTIL, tid=pid + 50)
+
+    assert judged(history, UNTIL).cause != "stalled_collective"
+
+
+@pytest.mark.parametrize(
+    ("store", "late", "says"), [(None, 0, True), (REPORTER, 0, False), (WAITER, 0, False), (WAITER, 1, True)]
+)
+def test_rank_0_is_the_worker_that_serves_the_store_and_other_numbers_are_doubted(
+    store: int | None, late: int, says: bool
+) -> None:
+    """Ray numbers its workers by node and card, not in the order of their start."""
+    history = train_group()
+    stands(history, REPORTER, REPORTS, FOR_EVER, UNTIL, tid=REPORTER + 50)
+    stands(history, WAITER, REDUCES, FOR_EVER, UNTIL, tid=WAITER + 50)
+    if store is not None:
+        runs(history, store, (), STOPPED, UNTIL, tid=store + 60, share=0.0, wait=FOR_EVER, name="pt_tcpstore_uv")
+    for pid in range(WAITER + 1, WAITER + 1 + late):
+        one = process(pid, RAYLET, "ray::RayTrainWorker")
+        history.add(0.0, msgspec.structs.replace(one, python=True, torch_loaded=True))
+
+    verdict = judged(history, UNTIL)
+
+    assert [(one.pid, one.rank) for one in verdict.culprits] == [(REPORTER, 1 if store == WAITER else 0)]
+    assert any("numbered in the order of their start" in one.reason for one in verdict.missing) is says

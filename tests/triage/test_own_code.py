@@ -1,6 +1,8 @@
-"""A program that was installed as a package is judged as any other: its lines are its own, not a library's."""
+"""Whose code a line is: the program's own, wherever it was installed, torch's, another package's, or CPython's."""
 
 import os
+import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -8,9 +10,111 @@ import pytest
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
-from perfwatch.triage.words.frames import is_user, package_of, show, user_frame
-from perfwatch_probes.readings import Frame, GpuBinding, Process, SourceLine, Stack, Thread
+from perfwatch.verdict import Verdict
+from perfwatch_probes.readings import Frame, GpuBinding, Process, SourceLine, Stack, Thread, Wait
 from tests.sessions import session
+
+FOR_EVER = Wait(call="futex", number=202, kind="futex", forever=True)
+MAIN = Frame("main", "/app/train.py", 7)
+WHEELS = "/home/user/.pex/installed_wheels/0/8c1f"
+
+
+def stood(*stacks: tuple[Frame, ...]) -> History:
+    """A process that was seen in these stacks, one after the other, and has stood in the last one for long."""
+    history = History(at=30.0)
+    history.add(0.0, Process(pid=PID, start_ticks=9, parent_pid=1, name="python", command=("python", "train.py"),
+                             python=True, torch_loaded=True))  # fmt: skip
+    for number, frames in enumerate(stacks[:-1]):
+        history.add(number / 100, Stack(pid=PID, tid=PID, frames=frames))
+    for second in range(1, 31):
+        at = float(second)
+        history.add(at, Thread(pid=PID, tid=PID, name="python", state="S", cpu_seconds=5.0, run_seconds=5.0,
+                               voluntary_switches=9, ran_ago_seconds=at, wait=FOR_EVER))  # fmt: skip
+        history.add(at, Stack(pid=PID, tid=PID, frames=stacks[-1], samples=10, span_seconds=0.9))
+    return history
+
+
+def stands_in(*stacks: tuple[Frame, ...]) -> Verdict:
+    """What is said of such a process."""
+    return judge(Case(stood(*stacks), session(root_pids=(PID,))))
+
+
+def culprit(*stacks: tuple[Frame, ...]) -> str | None:
+    """The line of the program that is named for it."""
+    return stands_in(*stacks).culprits[0].frame
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "/usr/lib/python3/dist-packages/torch/nn/modules/module.py",
+        "/opt/conda/lib/python3.11/site-packages/torch/optim/optimizer.py",
+        "/home/user/pytorch/torch/cuda/__init__.py",
+        f"{WHEELS}/torch-2.6.0-cp311-cp311-linux_x86_64.whl/torch/autograd/graph.py",
+        "/opt/libraries/torch/nn/modules/module.py",
+        "/work/checkout/torch/utils/data/_utils/worker.py",
+    ],
+)
+def test_torch_is_known_wherever_it_lies(file: str) -> None:
+    """Installed, built in a checkout, in the unpacked wheels of a PEX, or put into a folder by ``pip install --target``."""
+    assert culprit((Frame("f", file, 1), MAIN)) == "main (train.py:7)"
+
+
+def test_a_wheel_of_a_pex_is_a_package() -> None:
+    """Its name is the folder's inside the wheel."""
+    frame = Frame("get", f"{WHEELS}/requests-2.32.3-py3-none-any.whl/requests/api.py", 59)
+    verdict = stands_in((frame, MAIN))
+
+    assert verdict.culprits[0].frame == "main (train.py:7)"
+    assert "waits in native code of requests" in verdict.summary
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "/home/user/torch/train.py",
+        "/home/user/torch/utils/data/mine.py",
+        "/home/user/my-packages/nn/modules/block.py",
+        "/home/user/.pex/unzipped_pexes/1/4f2a/train.py",
+        "/tmp/ipykernel_71/2353.py",
+    ],
+)
+def test_a_program_that_is_named_like_a_library_is_the_program(file: str) -> None:
+    """A folder called torch is not torch."""
+    assert culprit((Frame("f", file, 1), MAIN)) == f"f ({Path(file).name}:1)"
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed here: pip install torch")
+def test_every_collective_of_the_torch_that_is_installed_is_known() -> None:
+    """They are renamed now and then (2.13: all_gather_single): a rank would be taken for one that is elsewhere."""
+    torch = find_spec("torch")
+    assert torch is not None
+    assert torch.origin is not None
+    text = (Path(torch.origin).parent / "distributed" / "distributed_c10d.py").read_text()
+    logged = set(re.findall(r"^@_exception_logger\n(?:@.*\n)*def (\w+)\(", text, re.MULTILINE))
+
+    calls = {name: (Frame(name, f"{PACKAGES}/torch/distributed/distributed_c10d.py", 9), MAIN) for name in logged}
+    unknown = {name for name, stack in calls.items() if stands_in(stack).wait_chain[0].waits_for != name}
+
+    assert "all_reduce" in logged
+    assert unknown == {"init_process_group"}
+
+
+def test_a_forked_worker_is_in_what_it_does_itself_and_not_where_its_parent_forked_it() -> None:
+    """Below its own start lies the training loop, in which it never was."""
+    library = "/usr/lib/python3.11/"
+    frames = (
+        ("__getitem__", "/usr/lib/python3.11/site-packages/torchvision/datasets/fakedata.py", 52),
+        ("_worker_loop", "/usr/lib/python3.11/site-packages/torch/utils/data/_utils/worker.py", 349),
+        ("run", f"{library}multiprocessing/process.py", 108),
+        ("_bootstrap", f"{library}multiprocessing/process.py", 314),
+        ("__init__", "/usr/lib/python3.11/site-packages/torch/utils/data/dataloader.py", 1150),
+        ("train", "/home/user/train.py", 40),
+    )
+    stack = tuple(Frame(function=name, file=file, line=line) for name, file, line in frames)
+
+    assert culprit(stack) == "__getitem__ (fakedata.py:52)"
+
 
 PID = 700
 STANDARD, PACKAGES = "/usr/lib/python3.11", "/usr/lib/python3.11/site-packages"
@@ -41,13 +145,7 @@ def stored(*stacks: tuple[Frame, ...], tid: int = PID) -> Stack:
 )
 def test_what_the_interpreter_was_started_with_is_the_program(outer: tuple[Frame, ...]) -> None:
     """By ``python -m``, by an installed command, and by a recipe that such a command runs."""
-    seen = stored((*BACKWARD, FIT, *outer))
-    own = user_frame(seen)
-    assert own is not None
-    assert show(own) == "fit (loop.py:40)"
-    assert is_user(own)
-    assert package_of(own) is None
-    assert not any(map(is_user, seen.frames[:2])), "torch stays a library"
+    assert culprit((*BACKWARD, FIT, *outer)) == "fit (loop.py:40)"
 
 
 @pytest.mark.parametrize("parser", ["click/core.py", "typer/main.py", "fire/core.py"])
@@ -55,9 +153,10 @@ def test_who_reads_the_command_line_is_not_the_program(parser: str) -> None:
     """An entry point that is a command of click's, typer's or fire's: the program is what they call."""
     command = (Frame("invoke", f"{PACKAGES}/{parser}", 783), Frame("inner", f"{STANDARD}/contextlib.py", 79))
     entry = (Frame("main", f"{PACKAGES}/tuner/cli/__init__.py", 7), *command, *command, ENTRY[-1])
-    seen = stored((*BACKWARD, FIT, *entry))
-    assert show(user_frame(seen)) == "fit (loop.py:40)"
-    assert not any(is_user(frame) for frame in seen.frames if parser in frame.file)
+    own = (*BACKWARD, FIT, *entry)
+
+    assert culprit(own) == "fit (loop.py:40)"
+    assert f"waits in native code of {parser.partition('/')[0]}" in stands_in(own, entry[1:]).summary
 
 
 def test_a_package_that_only_starts_the_program_is_none_of_it() -> None:
@@ -72,10 +171,14 @@ def test_a_package_that_only_starts_the_program_is_none_of_it() -> None:
     history.add(1.0, Stack(pid=launcher, tid=launcher, frames=starts))
     history.add(1.5, Stack(pid=rank, tid=rank, frames=trains[2:3]))
     history.add(2.0, Stack(pid=rank, tid=rank, frames=trains))
-    history.add(3.0, Stack(pid=launcher, tid=launcher, frames=starts))
-    seen = [one.reading for pid in (launcher, rank) for one in history.series(Stack, pid, pid)]
-    assert not any(is_user(frame) for one in seen for frame in one.frames if "-packages/" in frame.file)
-    assert show(user_frame(seen[-1])) == "<module> (train.py:12)", "of the rank's last stack"
+    for second in range(3, 31):
+        for pid, frames in ((launcher, starts), (rank, trains[2:])):
+            history.add(float(second), Stack(pid=pid, tid=pid, frames=frames, samples=10, span_seconds=0.9))
+            history.add(float(second), Thread(pid=pid, tid=pid, name="python", state="S", cpu_seconds=5.0, run_seconds=5.0,
+                                              ran_ago_seconds=float(second), wait=FOR_EVER))  # fmt: skip
+    history.at = 30.0
+    verdict = judge(Case(history, session(root_pids=(launcher, rank))))
+    assert "pid 700 at <module> (train.py:12) waits in native code of keeper" in verdict.summary
 
 
 def test_what_was_read_before_it_was_known_is_seen_alike() -> None:
@@ -87,12 +190,12 @@ def test_what_was_read_before_it_was_known_is_seen_alike() -> None:
     history.add(2.0, Stack(pid=PID, tid=PID, frames=(FIT, MODULE, *RUNPY)))
     first, _, last = (seen.reading for seen in history.series(Stack, PID, PID))
     assert first.frames == last.frames
-    assert is_user(first.frames[0])
     line = history.latest(SourceLine, first.frames[0].file, first.frames[0].line)
     assert line is not None
     assert line.reading.calls == ("value.item",)
     assert history.entities(Stack) == [(PID, PID)]
     assert history.of(Stack, PID) == [(PID, PID)]
+    assert culprit((FIT, MODULE, *RUNPY), (*BACKWARD, FIT, MODULE, *RUNPY), (FIT, MODULE, *RUNPY)) == "fit (loop.py:40)"
 
 
 @pytest.mark.parametrize(
@@ -113,28 +216,24 @@ def test_what_was_read_before_it_was_known_is_seen_alike() -> None:
 )
 def test_a_library_stays_a_library(outer: tuple[Frame, ...]) -> None:
     """Below a program in files of its own, whoever started that, and where a launcher runs nothing but torch."""
-    seen = stored((*BACKWARD, *outer))
-    assert [is_user(frame) for frame in seen.frames if "-packages/" in frame.file].count(True) == 0
+    inner = outer if outer[0] is not SCRIPT else (LIBRARY, *outer)
+
+    assert "waits in native code of" in stands_in((*BACKWARD, *inner), inner).summary
 
 
 def test_a_program_that_is_never_seen_in_torch_is_known_by_its_process() -> None:
     """A long stretch of plain Python shows no frame of torch; that the process has loaded it does."""
-    history = History(at=2.0)
-    history.add(0.0, Process(pid=PID, start_ticks=9, parent_pid=1, name="python", command=("python", "-m", "tuner"),
-                             python=True, torch_loaded=True))  # fmt: skip
-    history.add(1.0, Stack(pid=PID, tid=PID, frames=(FIT, MODULE, *RUNPY)))
-    seen = history.latest(Stack, PID, PID)
-    assert seen is not None
-    assert is_user(seen.reading.frames[0])
+    assert culprit((FIT, MODULE, *RUNPY)) == "fit (loop.py:40)"
 
 
-def test_other_threads_and_programs_without_torch_tell_nothing() -> None:
+def test_a_program_without_torch_tells_nothing_of_what_the_training_runs() -> None:
     """A service of a library in the job is started with that library's package, and never calls torch."""
-    served = stored(
-        (Frame("serve", f"{PACKAGES}/keeper/service.py", 3), Frame("<module>", f"{PACKAGES}/keeper/s.py", 1))
-    )
-    beside = stored((*BACKWARD, FIT, MODULE, *RUNPY), tid=PID + 1)
-    assert not any(map(is_user, (*served.frames, *beside.frames)))
+    history, service = stood((LIBRARY, Frame("train", f"{PACKAGES}/tuner/api.py", 3))), PID + 1
+    history.add(0.0, Process(pid=service, start_ticks=9, parent_pid=PID, name="python", command=("python",), python=True,
+                             torch_loaded=False))  # fmt: skip
+    served = (Frame("serve", f"{PACKAGES}/keeper/service.py", 3), Frame("<module>", f"{PACKAGES}/keeper/s.py", 1))
+    history.add(0.0, Stack(pid=service, tid=service, frames=served))
+    assert "waits in native code of keeper" in judge(Case(history, session(root_pids=(PID,)))).summary
 
 
 def test_a_marked_file_opens_as_before(tmp_path: Path) -> None:

@@ -5,10 +5,9 @@ import pytest
 from perfwatch.recording.recording import TERMINATES, Event
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
-from perfwatch.triage.ends.gone import how_it_ended
 from perfwatch.triage.history import History
 from perfwatch.verdict import Verdict
-from perfwatch_probes.readings import Process, ProcessEnded, Reading, Traceback
+from perfwatch_probes.readings import Process, ProcessEnded, Reading, Thread, Traceback, Wait
 from tests.sessions import session
 
 
@@ -87,16 +86,24 @@ def test_a_shell_tells_the_signal_that_ended_its_child(code: int, cause: str) ->
         ({"signal": 9}, "killed by SIGKILL"),
         ({"signal": 42}, "killed by signal 42"),
         ({"exit_code": 3}, "exited with code 3"),
-        ({}, ""),
+        ({}, "ended, or a zombie"),
     ],
 )
 def test_how_a_process_ended_is_told_as_far_as_it_is_known(end: dict[str, int], words: str) -> None:
-    """A real-time signal has a number and no name."""
-    history = History()
-    history.add(1.0, ProcessEnded(pid=7, start_ticks=1, **end))  # type: ignore[arg-type]
+    """A real-time signal has a number and no name; the training thread still waits for the child that has ended."""
+    history = History(at=21.0)
+    for pid, parent in ((10, 1), (11, 10)):
+        history.add(0.0, Process(pid=pid, start_ticks=pid, parent_pid=parent, name="python", command=("python", "fit.py"),
+                                 python=True, torch_loaded=pid == 10))  # fmt: skip
+    waits = Wait(call="wait4", number=61, kind="child", child_pid=11, forever=True)
+    history.add(
+        20.0, Thread(pid=10, tid=10, name="python", state="S", cpu_seconds=1.0, ran_ago_seconds=15.0, wait=waits)
+    )
+    history.add(8.0, ProcessEnded(pid=11, start_ticks=11, parent_pid=10, **end))  # type: ignore[arg-type]
+    verdict = judge(Case(history, session(root_pids=(10,))))
 
-    assert how_it_ended(history, 7) == words
-    assert how_it_ended(history, 8) == ""
+    assert (verdict.state, verdict.cause) == ("hung", "dead_worker")
+    assert [one.observed for one in verdict.evidence if one.witness == "process"] == [words]
 
 
 @pytest.mark.parametrize(("top_ends", "state"), [(True, "gone"), (False, "inconclusive")])

@@ -1,0 +1,415 @@
+"""What counts and recorders of process groups say: who is behind, who waits for whom, who means another call. Recorded on two H200."""
+
+import json
+import pickle
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from perfwatch.recording.recording import load
+from perfwatch.triage.case import Case
+from perfwatch.triage.diagnose import diagnose, judge
+from perfwatch.verdict import Verdict
+from perfwatch_probes.flight_record import parse as parse_record
+from perfwatch_probes.readings import (
+    Communicator,
+    Frame,
+    GroupMember,
+    Network,
+    Operation,
+    Reading,
+    RecordedGroup,
+    Stack,
+    Steps,
+    Thread,
+)
+from tests.sessions import session
+from tests.triage.group_looks import PIDS, RECORDED, case, records, report
+from tests.triage.rank_looks import BARRIER, FOR_EVER, MODULE, TRAIN, Frames
+
+SENDS_FIRST = Path(__file__).parent / "recordings/mismatched_collective/fires/both_send_first-nccl"
+STALLED, MISMATCHED = "stalled_collective", "mismatched_collective"
+
+
+def named(verdict: Verdict) -> tuple[str | None, list[int | None]]:
+    """The cause that is told or suspected, and the ranks that are its culprits."""
+    assert not [one for one in verdict.missing if one.witness.startswith("rule ")]
+    suspected = verdict.suspect.cause if verdict.suspect is not None else None
+    return verdict.cause or suspected, [one.rank for one in verdict.culprits]
+
+
+def of_groups(verdict: Verdict) -> list[str]:
+    """What is cited of the groups' own counts."""
+    return [one.observed for one in verdict.evidence if one.witness in ("nccl_ras", "flight_recorder")]
+
+
+@pytest.mark.parametrize("look", [report("hung.json"), records("hung")], ids=["ras", "recorders"])
+def test_counts_that_stand_still_name_the_laggard(look: list[Reading]) -> None:
+    """Rank 1 has called 19 times less often: not the leader is suspected, and the call has one number in both sources."""
+    verdict = judge(case(look, look))
+
+    assert named(verdict) == (STALLED, [1])
+    assert "rank 1 never joined all_reduce 3199" in verdict.summary
+    assert "rank 0 waits for it" in verdict.summary
+    assert of_groups(verdict)[0].startswith("rank 0 at 3217, rank 1 at 3198")
+
+
+def test_the_recorders_tell_size_and_type_of_the_call() -> None:
+    """RAS counts calls, and knows neither."""
+    assert "all_reduce 3199 of Float 6291456" in judge(case(records("hung"), records("hung"))).summary
+
+
+def test_unequal_counts_that_grow_are_a_healthy_job() -> None:
+    """RAS itself says MISMATCH of it."""
+    assert named(judge(case(report("healthy_1.json"), report("healthy_2.json")))) == (None, [])
+
+
+@pytest.mark.parametrize(("looks", "apart_seconds"), [(1, 3.0), (2, 1.0)])
+def test_one_look_says_nothing(looks: int, apart_seconds: float) -> None:
+    """Two are compared, and not ones that are nearly the same moment."""
+    assert named(judge(case(*[report("hung.json")] * looks, apart_seconds=apart_seconds))) == (None, [])
+
+
+@pytest.mark.parametrize("look", [records("opposite_order"), report("opposite_order.json")], ids=["recorders", "ras"])
+def test_groups_called_in_opposite_order_are_a_ring(look: list[Reading]) -> None:
+    """Nobody is at the end of it. The recorders know both lines; by counts each rank is ahead in one communicator."""
+    verdict = judge(case(look, look))
+    lines = {(one.frame or "").split(" ")[0] for one in verdict.culprits}
+
+    assert named(verdict) == (MISMATCHED, [0, 1])
+    assert "wait for each other in a ring" in verdict.summary
+    assert lines == ({"sum_loss", "sum_tokens"} if isinstance(look[0], RecordedGroup) else {""})
+
+
+def test_a_rank_that_is_gone_is_at_the_end() -> None:
+    """RAS does not reach it any more."""
+    verdict = judge(case(report("one_dead.json"), report("one_dead.json")))
+
+    assert named(verdict) == (STALLED, [1])
+    assert "RAS does not hear" in verdict.summary
+
+
+def shared(*places: tuple[int, str, bool], counts: tuple[int, int] = (9, 8)) -> list[Communicator]:
+    """A communicator of two processes, by pid, host and whether it is the job's; the second one is behind."""
+    members = tuple(
+        GroupMember(rank=rank, pid=pid, host=host, local=local, launched={"Broadcast": count})
+        for rank, ((pid, host, local), count) in enumerate(zip(places, counts, strict=True))
+    )
+    return [Communicator(communicator="c", size=len(places), members=members)]
+
+
+@pytest.mark.parametrize(
+    ("look", "here", "behind"),
+    [
+        (shared((607, "a", True), (608, "a", True)), 2, [1]),
+        (shared((607, "a", True), (900, "a", False)), 2, []),  # an engine that rank 0 sends its weights to
+        (shared((900, "b", False), (901, "b", False)), 2, []),  # the engine's own group
+        (shared((607, "a", True), (900, "a", False)), 1, [1]),  # a rank of which nobody could read whose it is
+        (shared((607, "a", True), (700, "b", False)), 1, [1]),
+    ],
+)
+def test_a_group_as_large_as_the_job_is_the_jobs_where_no_other_process_is_in_it(
+    look: list[Communicator], here: int, behind: list[int]
+) -> None:
+    """Else its numbers are not those of the ranks, and none of them is accused."""
+    assert named(judge(case(look, look, here=here))) == (STALLED if behind else None, behind)
+
+
+def group(rank: int, name: str, members: Sequence[int], calls: Sequence[tuple[int, int, str]]) -> RecordedGroup:
+    """A group in the recorder of a rank; calls are (sequence, order, state)."""
+    operations = tuple(Operation(sequence=s, order=o, name="all_reduce", state=state) for s, o, state in calls)
+    done = [one.sequence for one in operations if one.state == "completed"]
+    return RecordedGroup(
+        pid=PIDS.get(rank, 700 + rank), rank=rank, group=name, members=tuple(members), operations=operations,
+        enqueued=max((one.sequence for one in operations), default=0), completed=max(done, default=0),
+    )  # fmt: skip
+
+
+def test_the_wait_is_followed_through_the_groups_to_its_end() -> None:
+    """Most are victims: 0 waits for 2 and 1 for 3 in their halves, 2 for 3 in its pair; 3 is in none."""
+    done = (1, 1, "completed")
+    look = [
+        group(0, "even", (0, 2), [done, (2, 3, "scheduled")]),
+        group(1, "odd", (1, 3), [done, (2, 3, "scheduled")]),
+        group(2, "even", (0, 2), [done]),
+        group(2, "pair", (2, 3), [(1, 2, "completed"), (2, 4, "scheduled")]),
+        group(3, "odd", (1, 3), [done]),
+        group(3, "pair", (2, 3), [(1, 2, "completed")]),
+    ]
+    verdict = judge(case(look, look, world=4))
+
+    assert named(verdict) == (STALLED, [3])
+    assert "ranks 0, 1, 2 wait for it" in verdict.summary
+
+
+def test_pipeline_stages_differ_by_design() -> None:
+    """Sends and receives are no calls in which all must meet: nobody is behind, and nothing was mixed up."""
+    look = [
+        structs.replace(one, operations=tuple(structs.replace(o, point_to_point=True) for o in one.operations))
+        for one in (group(0, "0", (0, 1), [(5, 9, "scheduled")]), group(1, "0", (0, 1), [(2, 4, "scheduled")]))
+    ]
+    assert named(judge(case(look, look))) == (None, [])
+
+
+def test_a_rank_whose_recorder_cannot_be_read_is_not_accused() -> None:
+    """Nobody knows whether it has come."""
+    (zero,) = [one for one in records("hung") if one.rank == 0]
+
+    assert named(judge(case([zero], [zero]))) == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "what"),
+    [
+        ("profiling_name", "nccl:all_gather", "operation"),
+        ("input_sizes", [[12]], "size"),
+        ("input_dtypes", ["Half"], "dtype"),
+    ],
+)
+def test_a_call_that_means_another_thing_in_one_rank_is_found(field: str, value: Any, what: str) -> None:
+    """One entry of rank 1 differs, and both have got past it: training goes on with garbage."""
+    dumps = [pickle.loads((RECORDED / f"fr_torch2.11_hung_rank{rank}.pickle").read_bytes()) for rank in (0, 1)]
+    dumps[1]["entries"][-1][field] = value
+    look = [
+        one for rank, dump in enumerate(dumps) for one in parse_record(json.dumps(dump).encode(), PIDS[rank], rank, "")
+    ]
+    verdict = judge(case(look))
+
+    assert verdict.state == "slow"
+    assert named(verdict) == (MISMATCHED, [0, 1])
+    assert f"called operation 3198 with different {what}s, and NCCL went on" in verdict.summary
+
+
+@pytest.mark.parametrize("name", ["hung", "opposite_order"])
+def test_ranks_that_agree_are_not_accused(name: str) -> None:
+    """Neither the hung pair nor the ring mixes anything up."""
+    assert named(judge(case(records(name)))) == (None, [])
+
+
+def halves(rank: int, reached: int, size: int) -> RecordedGroup:
+    """A rank of the first or the second half of four, whose groups bear one name."""
+    calls = tuple(
+        Operation(sequence=number, order=number, name="all_reduce", input_elements=size, dtypes="Float",
+                  state="completed" if number < reached else "scheduled")
+        for number in range(reached - 3, reached + 1)
+    )  # fmt: skip
+    return RecordedGroup(pid=PIDS.get(rank, 700 + rank), rank=rank, group="1", members=(0, 1) if rank < 2 else (2, 3),
+                         enqueued=reached, completed=reached - 1, operations=calls)  # fmt: skip
+
+
+def test_groups_of_one_split_are_told_apart_by_their_ranks() -> None:
+    """torch gave them one name; what one calls, and how often, is nothing to the other."""
+    look = [halves(0, 10, 8), halves(1, 10, 8), halves(2, 12, 16), halves(3, 12, 16)]
+
+    assert named(judge(case(look, look, world=4))) == (None, [])
+
+
+def record(rank: int, *calls: str, world: int = 2, numbers: tuple[int, ...] = ()) -> RecordedGroup:
+    """A rank's calls in the group of all, none of them over unless it ends with a dot."""
+    operations = tuple(
+        Operation(
+            sequence=(numbers or range(7, 99))[index],
+            order=index,
+            name=call.rstrip("."),
+            point_to_point=call.startswith(("send", "recv")),
+            state="completed" if call.endswith(".") else "scheduled",
+        )
+        for index, call in enumerate(calls)
+    )
+    own = [one.sequence for one in operations if not one.point_to_point]
+    return RecordedGroup(
+        pid=PIDS.get(rank, 700 + rank), rank=rank, group="0", members=tuple(range(world)), operations=operations,
+        enqueued=max(own, default=0), completed=0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("look", "words"),
+    [
+        (
+            (record(0, "send 0->1", "recv 0<-1"), record(1, "send 1->0", "recv 1<-0")),
+            "each sends first, and the one that it sends to does not receive",
+        ),
+        (
+            (record(0, "recv 0<-1", "send 0->1"), record(1, "recv 1<-0", "send 1->0")),
+            "each receives first, and nobody sends",
+        ),
+        (tuple(record(rank, f"send {rank}->{(rank + 1) % 3}", world=3) for rank in range(3)), "each sends first"),
+        # The other one waits in a collective for the sender to come to it.
+        (
+            (
+                record(0, "send 0->1", "all_reduce", numbers=(7, 3)),
+                record(1, "all_reduce", "recv 1<-0", numbers=(3, 7)),
+            ),
+            "",
+        ),
+    ],
+    ids=["both_send", "both_receive", "three", "send_and_collective"],
+)
+def test_ranks_that_exchange_in_an_order_that_nobody_completes_wait_for_each_other(
+    look: tuple[RecordedGroup, ...], words: str
+) -> None:
+    """Two that both send first, or both receive first; three in a circle; a send to a rank that is in a collective."""
+    verdict = judge(case(look, look, world=len(look)))
+
+    assert named(verdict) == (MISMATCHED, list(range(len(look))))
+    assert "wait for each other in a ring" in verdict.summary
+    assert words in verdict.summary
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        (record(0, "send 0->1"), record(1, "recv 1<-0", "send 1->0")),  # it is under way
+        (record(0, "send 0->1"), record(1, "send 1->0.")),  # rank 1 is in no call: its own chain tells why
+        (record(0, "send 0->1.", "recv 0<-1"), record(1, "recv 1<-0", "send 1->0")),  # sent: it may wait for its turn
+        # Of a call in a batch the recorder never says that it is over.
+        (record(0, "send 0->1", "coalesced.", "all_reduce"), record(1, "send 1->0", "coalesced.", "all_reduce")),
+    ],
+    ids=["received", "absent", "sent", "batch"],
+)
+def test_an_exchange_that_may_complete_accuses_nobody(look: tuple[RecordedGroup, ...]) -> None:
+    """A pipeline that stands for another reason is not accused of its order."""
+    assert named(judge(case(look, look))) == (None, [])
+
+
+def level(calls: int) -> Communicator:
+    """A communicator in which both ranks have called equally often."""
+    members = tuple(
+        GroupMember(rank=rank, pid=pid, local=True, launched={"AllReduce": calls}) for rank, pid in PIDS.items()
+    )
+    return Communicator(communicator="a", size=2, members=members)
+
+
+def in_one_call(calls: int) -> Case:
+    """Both ranks stand in one barrier for 70 s, and nothing travels; RAS counts so many calls of each."""
+    asked = case([level(calls)], [level(calls)])
+    for second in range(1, 70):
+        for pid in PIDS.values():
+            asked.history.add(float(second), Stack(pid=pid, tid=pid, frames=BARRIER, samples=4))
+            asked.history.add(float(second), blocked(pid, float(second)))
+        asked.history.add(float(second), Network(interface="eth0", kind="netdev", received_bytes=9, sent_bytes=9))
+    asked.history.at = 70.0
+    return Case(asked.history, session())
+
+
+def blocked(pid: int, ran_ago: float | None = None) -> Thread:
+    """A training thread that waits for ever."""
+    return Thread(pid=pid, tid=pid, name="python", state="S", cpu_seconds=5.0, run_seconds=5.0, voluntary_switches=9,
+                  wait=FOR_EVER, ran_ago_seconds=ran_ago)  # fmt: skip
+
+
+@pytest.mark.parametrize(("calls", "state"), [(4, "hung"), (0, "inconclusive")])
+def test_a_communicator_that_has_counted_nothing_is_no_witness(calls: int, state: str) -> None:
+    """Its ranks only send to each other, which RAS does not count: they are then not said to be in one collective."""
+    verdict = judge(in_one_call(calls))
+
+    assert (verdict.state, verdict.cause) == (state, "wedged_collective" if calls else None)
+
+
+def test_a_count_that_stood_while_steps_were_made_is_no_witness() -> None:
+    """The steps do without that group: its silence was no halt then, and is none now."""
+    asked = in_one_call(4)
+    witnessed = of_groups(judge(asked))
+    for number, at in enumerate((0.5, 1.5, 2.5)):
+        asked.history.add(at, Steps(pid=PIDS[0], tid=PIDS[0], count=10 + 5 * number, step_ago_seconds=0.1))
+
+    assert len(witnessed) == 1
+    assert of_groups(judge(Case(asked.history, session()))) == []
+
+
+@pytest.mark.parametrize("at", [27.0, 30.0, 37.9])
+def test_without_the_recorders_ranks_that_send_are_not_said_to_be_in_one_collective(at: float) -> None:
+    """RAS counts nothing of what they do; recorded on two H200."""
+    whole = load(SENDS_FIRST)
+    kept = tuple(one for one in whole.records if not isinstance(one.reading, RecordedGroup))
+
+    assert diagnose(replace(whole, records=kept), at).cause != "wedged_collective"
+    assert diagnose(whole, at).cause in (MISMATCHED, None)
+
+
+def at_line(line: int) -> Frames:
+    """Where the rank stands that has not come."""
+    return (Frame("step", TRAIN, line), MODULE)
+
+
+def standing(
+    at: float,
+    *looks: Sequence[Reading],
+    moves: Sequence[int] = (),
+    seen: Sequence[int] = (0, 1),
+    step: Steps | None = None,
+) -> Verdict:
+    """Groups that were asked at the beginning, and then looks at the ranks, each second.
+
+    ``moves``: the lines that rank 1 is at, one second after the other; else it stands. ``seen``: the ranks that are looked at.
+    """
+    asked = case(*looks)
+    began = len(looks) * 3 + 1
+    for second in range(began, int(at)):
+        line = moves[(second - began) % len(moves)] if moves else 9
+        for rank in seen:
+            pid, frames = PIDS[rank], at_line(line) if rank else BARRIER
+            asked.history.add(float(second), Stack(pid=pid, tid=pid, frames=frames, samples=4))
+            asked.history.add(float(second), blocked(pid))
+    if step is not None:
+        asked.history.add(at - 1.0, step)
+    asked.history.at = at
+    return judge(Case(asked.history, session()))
+
+
+@pytest.mark.parametrize("look", [report("hung.json"), records("hung")], ids=["ras", "recorders"])
+@pytest.mark.parametrize("at", [80.0, 300.0])
+def test_an_answer_holds_while_every_rank_is_seen_to_stand(look: list[Reading], at: float) -> None:
+    """However long ago the service was asked: a hang that was told does not grow doubtful by itself; how old it is is said."""
+    verdict = standing(at, look, look)
+
+    assert (verdict.state, *named(verdict)) == ("hung", STALLED, [1])
+    assert "rank 1 never joined all_reduce 3199" in verdict.summary
+    assert (
+        f"unchanged for 3.0 s when last asked, {at - 3:.1f} s ago, and no rank has moved since" in of_groups(verdict)[0]
+    )
+
+
+@pytest.mark.parametrize("lines", [2, 12, 30])
+def test_a_thread_that_has_moved_since_ends_it(lines: int) -> None:
+    """After 40 s an answer is then about nothing any more; each of many lines is as rare as a torn stack, all together are not."""
+    verdict = standing(80.0, report("hung.json"), report("hung.json"), moves=range(10, 10 + lines))
+
+    assert verdict.state == "inconclusive"
+    assert of_groups(verdict) == []
+
+
+def test_a_step_made_since_ends_it() -> None:
+    """The rank went on: what was counted before is not about now."""
+    step = Steps(pid=PIDS[1], tid=PIDS[1], count=8, step_ago_seconds=5.0)
+
+    assert of_groups(standing(80.0, report("hung.json"), report("hung.json"), step=step)) == []
+
+
+def test_a_torn_stack_now_and_then_does_not() -> None:
+    """A nonblocking dump tears some 3 % of them."""
+    verdict = standing(80.0, report("hung.json"), report("hung.json"), moves=[9] * 19 + [33])
+
+    assert len(of_groups(verdict)) == 1
+
+
+def test_a_rank_that_nobody_has_looked_at_since_ends_it() -> None:
+    """Nobody knows whether it moved."""
+    soon, late = (standing(at, report("hung.json"), report("hung.json"), seen=(0,)) for at in (15.0, 80.0))
+
+    assert (len(of_groups(soon)), len(of_groups(late))) == (1, 0)
+    assert soon.suspect is not None
+    assert soon.suspect.silent_seconds == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("seen", [(0, 1), (0,)])
+def test_one_dump_of_each_recorder_suffices_where_nothing_has_moved_since(seen: tuple[int, ...]) -> None:
+    """The second question would bring the same answer, and another line on the job's standard error."""
+    verdict = standing(80.0, records("hung"), seen=seen)
+
+    assert bool(of_groups(verdict)) is (len(seen) == 2)
