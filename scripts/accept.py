@@ -11,7 +11,7 @@ from pathlib import Path
 
 from perfwatch.gauntlet import recorded
 
-RECORDINGS = Path(__file__).resolve().parent.parent / "tests" / "triage" / "recordings"
+CASES = Path(__file__).resolve().parent.parent / "tests" / "cases"
 
 
 def main() -> int:
@@ -21,12 +21,12 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
     changed = 0
-    for case in recorded.cases(RECORDINGS):
-        name = case.relative_to(RECORDINGS)
+    for case in recorded.cases(CASES):
+        name = case.relative_to(CASES)
         if options.causes and name.parts[0] not in options.causes:
             continue
-        said = recorded.said_about(case)
-        before = recorded.expected_of(case) if (case / recorded.EXPECTED).exists() else None
+        said = recorded.judge_again(case)
+        before = recorded.accepted(case)
         if said != before:
             changed += 1
             print(f"{name}\n  - {before}\n  + {said}")

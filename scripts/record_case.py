@@ -4,7 +4,7 @@
     .venv/bin/python scripts/record_case.py busy_final_save --for hung_at_exit --late 30
     .venv/bin/python scripts/record_case.py --missing
 
-The case goes to tests/triage/recordings/CAUSE/fires/, or to lookalike/ of the cause that the drill must not be called.
+The case goes to tests/cases/CAUSE/fires/, or to lookalike/ of the cause that the drill must not be called.
 A verdict that is wrong is not kept, unless --keep-wrong says so: mend the rule, then scripts/accept.
 """
 
@@ -25,7 +25,7 @@ from perfwatch_probes.readings import Cgroup, Gpu, Software
 
 ROOT = Path(__file__).resolve().parent.parent
 ROUNDING_SECONDS = 0.005  # a verdict says to 10 ms when it was made; what it was made of must not be cut off
-RECORDINGS = ROOT / "tests" / "triage" / "recordings"
+CASES = ROOT / "tests" / "cases"
 
 
 def main() -> int:
@@ -56,8 +56,8 @@ def record(drill: Drill, cause: str, options: argparse.Namespace) -> bool:
         again = keep(recording, at, case, provenance(drill, strength, options.late, recording), {folder: "/tmp/drill"})
     if (again.state, again.cause) != (verdict.state, verdict.cause):
         return _not_kept(drill, f"replayed as {again}, live it was {said}: triage is not pure; see {case}")
-    size = sum(file.stat().st_size for file in case.iterdir())
-    print(f"{case.relative_to(RECORDINGS)}: {size / 1024:.0f} KiB, {said}", flush=True)
+    size = recorded.case_file(case).stat().st_size
+    print(f"{case.relative_to(CASES)}: {size / 1024:.0f} KiB, {said}", flush=True)
     return True
 
 
@@ -66,7 +66,7 @@ def keep(
 ) -> recorded.Expected:
     """Trim a recording to what its verdict ``at`` that moment rests on, store it as a case, and accept that verdict."""
     recorded.store(case, recording, recorded.trimmed(recording, at), made, {**names, **_names(recording)})
-    again = recorded.Expected.of(load(case), round(at, 3))
+    again = recorded.Expected.of(recorded.load_case(case), round(at, 3))
     recorded.accept(case, again)
     return again
 
@@ -86,7 +86,7 @@ def _missing() -> list[tuple[Drill, str]]:
         alike += [drill for drill in drills if drill.causes and drill.causes[0] in faults and cause not in drill.causes]
         alike += [drill for drill in drills if drill.state == state and drill.causes and cause not in drill.causes]
         for kind, candidates in (("fires", own), ("lookalike", alike)):
-            if candidates and not list((RECORDINGS / cause / kind).glob("*/expected.json")):
+            if candidates and not list((CASES / cause / kind).glob(f"*{recorded.SUFFIX}")):
                 wanted.append((candidates[0], cause))
     return wanted
 
@@ -111,7 +111,7 @@ def _options() -> argparse.Namespace:
 
 def _folder(drill: Drill, cause: str) -> Path:
     """``fires`` of a cause that the drill has, else ``lookalike`` of one that it must not be called."""
-    return RECORDINGS / cause / ("fires" if cause in drill.causes else "lookalike")
+    return CASES / cause / ("fires" if cause in drill.causes else "lookalike")
 
 
 def provenance(drill: Drill, strength: str, late_seconds: float, recording: Recording) -> dict[str, str | float]:

@@ -1,23 +1,22 @@
 """Whose bytes speak for a download: those of the connection that the thread waits on, and not of any other."""
 
 from dataclasses import replace
-from pathlib import Path
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording.recording import load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.arriving import passed, waited_on
 from perfwatch_probes import readings as r
+from tests.recorded import RECORDINGS, load_case
 
-RECORDINGS = Path(__file__).parent / "recordings" / "downloading"
-SILENT = RECORDINGS / "lookalike" / "bytes_on_another_connection"
-TRICKLES = RECORDINGS / "fires" / "busy_trickling_download"
+CASES = RECORDINGS / "downloading"
+SILENT = CASES / "lookalike" / "bytes_on_another_connection"
+TRICKLES = CASES / "fires" / "busy_trickling_download"
 
 
 def test_what_a_thread_follows_does_not_hide_that_the_training_thread_waits_for_a_silent_server() -> None:
     """The suspicion stands, with its countdown, while the other connection gets 40 bytes a second."""
-    verdict = diagnose(load(SILENT), expected_of(SILENT).at)
+    verdict = diagnose(load_case(SILENT), expected_of(SILENT).at)
 
     assert verdict.suspect is not None
     assert verdict.suspect.cause == "blocked_network"
@@ -26,7 +25,7 @@ def test_what_a_thread_follows_does_not_hide_that_the_training_thread_waits_for_
 
 def test_a_download_is_surer_where_the_thread_was_seen_to_wait_for_its_bytes() -> None:
     """Without a look at the thread's waits, bytes on any socket of its process count, for less."""
-    recording, at = load(TRICKLES), expected_of(TRICKLES).at
+    recording, at = load_case(TRICKLES), expected_of(TRICKLES).at
     seen = tuple(one for one in recording.records if not isinstance(one.reading, r.Thread))
 
     sure, unsure = diagnose(recording, at), diagnose(replace(recording, records=seen), at)

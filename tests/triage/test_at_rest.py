@@ -1,22 +1,19 @@
 """Whether ranks rest, which is when their flight recorders are asked: told by recorded jobs, sick and healthy."""
 
-from pathlib import Path
-
 import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from perfwatch.triage.ranks.at_rest import at_rest
+from tests.recorded import RECORDINGS, load_case
 
-RECORDINGS = Path(__file__).parent / "recordings"
 MOMENTS = 24
 
 
 def rests(name: str, at: float) -> bool:
     """Judged at a moment of a recorded case."""
-    whole = load(RECORDINGS / name)
+    whole = load_case(RECORDINGS / name)
     return at_rest(Case(History(whole.records, at), whole.session, whole.events))
 
 
@@ -52,6 +49,6 @@ def test_ranks_that_wait_for_each_other_rest(name: str) -> None:
 )
 def test_no_moment_of_a_job_that_goes_on_is_taken_for_rest(name: str) -> None:
     """While it starts, makes steps, evaluates or saves, and while one rank is late."""
-    end = load(RECORDINGS / name).end
+    end = load_case(RECORDINGS / name).end
 
     assert [at for number in range(1, MOMENTS + 1) if rests(name, at := end * number / MOMENTS)] == []

@@ -1,10 +1,7 @@
 """A run that has only just begun is not called slow: what its start cost is still in every window."""
 
-from pathlib import Path
-
 import pytest
 
-from perfwatch.recording.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.history import History
@@ -13,10 +10,11 @@ from perfwatch.triage.shares import in_compiler
 from perfwatch.triage.shares.beginning import SETTLED_SECONDS, beginning
 from perfwatch.triage.shares.native import native_profile
 from perfwatch_probes.readings import Frame, NativeProfile, Process, Stack, Steps
+from tests.recorded import RECORDINGS, load_case
 from tests.sessions import session
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, TORCH, Training
 
-RECORDED = Path(__file__).parent / "recordings" / "starved_by_transforms" / "fires" / "between_two_samples"
+RECORDED = RECORDINGS / "starved_by_transforms" / "fires" / "between_two_samples"
 
 
 def stepped(mode: str, count: int, intervals: tuple[float, ...], now: float) -> Case:
@@ -53,7 +51,7 @@ def test_only_who_saw_the_first_steps_knows_that_they_were_the_first(
 
 def test_a_run_that_is_slow_from_its_first_step_is_told_so_once_its_start_is_over() -> None:
     """Neither slow nor healthy before: the same workers compute all the time, and the model waits."""
-    recording = load(RECORDED)
+    recording = load_case(RECORDED)
 
     assert {diagnose(recording, at).state for at in (6.0, 9.0, 12.0)} <= {"inconclusive", "busy"}
     assert (diagnose(recording, 55.0).state, diagnose(recording, 55.0).cause) == ("slow", "starved_by_transforms")

@@ -7,13 +7,12 @@ import msgspec
 import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording.recording import load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.waits.bringers import LET_GO_ON
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import GIVING, SourceLine
+from tests.recorded import RECORDINGS, load_case
 
-RECORDINGS = Path(__file__).parent / "recordings"
 RESTS = RECORDINGS / "waiting_on_work" / "fires" / "shards_of_a_thread_that_rests"
 LEASE = RECORDINGS / "stalled_collective" / "fires" / "lease_that_is_looked_for"
 LOOP = RECORDINGS / "deadlocked_locks" / "lookalike" / "event_loop_of_another_thread"
@@ -22,7 +21,7 @@ PUTS = "self.out.put"
 
 def judged(case: Path, instead: str = PUTS) -> Verdict:
     """With another call in place of the one that puts into the queue."""
-    recording = load(case)
+    recording = load_case(case)
     records = [
         msgspec.structs.replace(one, reading=_with(one.reading, instead))
         if isinstance(one.reading, SourceLine)

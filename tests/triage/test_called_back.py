@@ -1,12 +1,9 @@
 """Python that torch calls back: hooks, and functions with a backward of their own."""
 
-from pathlib import Path
-
 import msgspec
 import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import SURE
 from perfwatch.triage.history import History
@@ -14,10 +11,10 @@ from perfwatch.triage.rules import host_bound_python
 from perfwatch.triage.shares.called_back import called_back
 from perfwatch.verdict import Finding
 from perfwatch_probes.readings import Frame, Reading, SourceLine, Stack
+from tests.recorded import RECORDINGS, load_case
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, TORCH, TRAIN, Training
 from tests.triage.retold import retold
 
-RECORDINGS = Path(__file__).parent / "recordings"
 HOOK = Frame("look_at", TRAIN, 30)
 WRAPPER = Frame("BackwardHook._set_user_hook.<locals>.hook", f"{TORCH}/utils/hooks.py", 137)
 NO_GRAD = Frame("context_decorator.<locals>.decorate_context", f"{TORCH}/utils/_contextlib.py", 124)
@@ -93,7 +90,7 @@ def test_where_hardly_a_dump_was_taken_a_loop_of_python_is_healthy_less_surely()
 def test_other_work_that_is_called_back_is_no_python(case: str) -> None:
     """Recorded beside neighbours that take the CPUs: what is called back is not what is slow."""
     folder = RECORDINGS / "host_bound_python" / "lookalike" / case
-    recording, at = load(folder), expected_of(folder).at
+    recording, at = load_case(folder), expected_of(folder).at
     history = History(recording.until(at).records, at)
 
     assert not isinstance(host_bound_python.judge(Case(history, recording.session, recording.events)), Finding)

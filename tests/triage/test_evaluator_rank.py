@@ -1,18 +1,18 @@
 """A rank that never trains and waits for what it is sent: that is its part, and nobody keeps it waiting."""
 
 from dataclasses import replace
-from pathlib import Path
 
 from msgspec import structs
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording.recording import Record, load
+from perfwatch.recording.recording import Record
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.words.frames import tags
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Frame, Stack
+from tests.recorded import RECORDINGS, load_case
 
-CASE = Path(__file__).parent / "recordings" / "straggling_rank" / "lookalike" / "rank_that_evaluates_what_it_is_sent"
+CASE = RECORDINGS / "straggling_rank" / "lookalike" / "rank_that_evaluates_what_it_is_sent"
 EVALUATOR = 7457
 TORCH = "/home/user/venv/lib/python3.11/site-packages/torch/"
 BACKWARD = Frame("backward", TORCH + "_tensor.py", 600)
@@ -21,7 +21,7 @@ ALL_REDUCE = Frame("all_reduce", TORCH + "distributed/distributed_c10d.py", 3100
 
 def judged(also: Frame | None = None, where: str = "") -> Verdict:
     """What is said of the recorded job, and where the evaluator is in this frame too wherever a stack of it has that tag."""
-    recording, at = load(CASE), expected_of(CASE).at
+    recording, at = load_case(CASE), expected_of(CASE).at
 
     def changed(record: Record) -> Record:
         stack = record.reading

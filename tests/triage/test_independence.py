@@ -2,20 +2,19 @@
 
 from dataclasses import replace
 from itertools import combinations
-from pathlib import Path
 
 import pytest
 
 from perfwatch.gauntlet.recorded import cases, expected_of
-from perfwatch.recording.recording import Record, Recording, load
+from perfwatch.recording.recording import Record, Recording
 from perfwatch.recording.session import Machine, Session
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.independence import certainty_of_a_hang
 from perfwatch.triage.moving.progress import StepClock
 from perfwatch.verdict import Evidence
 from perfwatch_probes import readings as r
+from tests.recorded import RECORDINGS, load_case
 
-RECORDINGS = Path(__file__).parent / "recordings"
 HUNG = [
     str(case.relative_to(RECORDINGS))
     for case in cases(RECORDINGS)
@@ -53,7 +52,7 @@ def without(recording: Recording, *kinds: type[r.Reading]) -> Recording:
 @pytest.mark.parametrize("case", HUNG)
 def test_whatever_is_not_read_no_hang_becomes_surer(case: str) -> None:
     """One kind of reading after the other is left out; the same cause is at most as sure, and without some of them less."""
-    whole, at = load(RECORDINGS / case), expected_of(RECORDINGS / case).at
+    whole, at = load_case(RECORDINGS / case), expected_of(RECORDINGS / case).at
     full = diagnose(whole, at)
     less = [diagnose(without(whole, kind), at) for kind in {type(one.reading) for one in whole.records}]
     same = [one.confidence if one.cause == full.cause else 0.0 for one in less]
@@ -65,7 +64,7 @@ def test_whatever_is_not_read_no_hang_becomes_surer(case: str) -> None:
 @pytest.mark.parametrize("case", UNCAPPED)
 def test_each_witness_that_is_cited_counts(case: str) -> None:
     """Without what it was read from, the same cause is less sure, or nothing is said."""
-    whole, at = load(RECORDINGS / case), expected_of(RECORDINGS / case).at
+    whole, at = load_case(RECORDINGS / case), expected_of(RECORDINGS / case).at
     full = diagnose(whole, at)
     cited = {READ_FROM[one.witness] for one in full.evidence if one.witness in READ_FROM}
     flat = [kind.__name__ for kind in cited if diagnose(without(whole, kind), at).confidence >= full.confidence]

@@ -1,14 +1,13 @@
 """A straggler is named together with what holds it back: its loader, its card, its CPUs, or its own line."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from msgspec import structs
 
 from perfwatch.gauntlet.recorded import expected_of
 from perfwatch.gauntlet.score import CONFIDENT
-from perfwatch.recording.recording import Record, Recording, load
+from perfwatch.recording.recording import Record, Recording
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.history import History
@@ -18,14 +17,15 @@ from perfwatch.triage.slowness import WINDOW_SECONDS
 from perfwatch.verdict import Finding, Verdict
 from perfwatch_probes.readings import Frame, Thread
 from tests.cards import bound, h200, under
+from tests.recorded import RECORDINGS, load_case
 from tests.training import FORWARD, TRAIN, Training
 
-FIRES = Path(__file__).parent / "recordings" / "straggling_rank" / "fires"
+FIRES = RECORDINGS / "straggling_rank" / "fires"
 
 
 def judged(name: str, records: tuple[Record, ...] | None = None) -> Verdict:
     """A recorded case, possibly with other readings."""
-    recording = load(FIRES / name)
+    recording = load_case(FIRES / name)
     at = expected_of(FIRES / name).at
     changed: Recording = recording if records is None else replace(recording, records=records)
     return diagnose(changed.until(at), at)
@@ -69,7 +69,7 @@ def test_a_hot_card_that_has_nothing_to_do_holds_nobody_back() -> None:
 
 def test_a_rank_that_is_kept_from_its_cpus_is_told_so() -> None:
     """Simulated: whenever it wants to run it waits as long again, and the others do not."""
-    recording = load(FIRES / "straggling_rank-masked")
+    recording = load_case(FIRES / "straggling_rank-masked")
     late = judged("straggling_rank-masked").culprits[0].pid
 
     def crowded(record: Record) -> Record:
@@ -109,7 +109,7 @@ def test_a_rank_that_starves_is_no_sure_verdict_while_the_other_may_wait_for_it(
 )
 def test_ranks_whose_cards_do_the_same_are_all_in_time(its: str, others: str, cause: str | None) -> None:
     """Where their hosts wait differs by chance; a card whose host is late is free, or has more to do."""
-    recording, at = load(FIRES / "straggling_rank"), expected_of(FIRES / "straggling_rank").at
+    recording, at = load_case(FIRES / "straggling_rank"), expected_of(FIRES / "straggling_rank").at
     history = History(recording.until(at).records, at)
     ranks = Case(history, recording.session, recording.events).ranks
     late = judged("straggling_rank").culprits[0].pid

@@ -6,13 +6,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfwatch.recording.recording import load
 from perfwatch.triage.shares.profile import at_training
 from perfwatch.triage.words.frames import inner_tags, tags
 from perfwatch_probes.readings import Descriptor, Frame, Reading, SourceLine, Stack, Thread
+from tests.recorded import RECORDINGS, load_case
 from tests.triage.retold import retold, same
 
-RECORDINGS = Path(__file__).parent / "recordings"
 LOCK = RECORDINGS / "contended_lock" / "fires" / "workers_share_a_lock_in_memory"
 SERVER = RECORDINGS / "starved_by_transforms" / "fires" / "a_server_of_the_job"
 BUFFER = RECORDINGS / "starved_by_transforms" / "fires" / "waits_for_a_free_buffer"
@@ -70,7 +69,7 @@ def test_workers_that_seldom_wait_for_their_lock_compute() -> None:
             return reading
         return msgspec.structs.replace(reading, frames=(decodes, *reading.frames[2:]))
 
-    stacks = (one.reading for one in load(LOCK).records if isinstance(one.reading, Stack))
+    stacks = (one.reading for one in load_case(LOCK).records if isinstance(one.reading, Stack))
     decodes = next(one.frames[0] for one in stacks if one.frames and one.frames[0].function == "Locked.decode")
 
     assert retold(LOCK).cause == "contended_lock"
@@ -148,7 +147,7 @@ def test_a_lock_whose_holder_waits_for_the_one_that_asks_for_it_is_a_cycle() -> 
 def test_a_lock_that_a_thread_takes_twice_is_told_so_and_those_who_wait_beside_it_are_victims() -> None:
     """Unless one of them stands within a ``with`` of that name: then it may have it."""
 
-    stacks = (one.reading for one in load(TWICE).records if isinstance(one.reading, Stack))
+    stacks = (one.reading for one in load_case(TWICE).records if isinstance(one.reading, Stack))
     main = next(frame for one in stacks for frame in one.frames if frame.function == "main")
     within = SourceLine(file=main.file, line=main.line, text="rpc.shutdown()", within=("self.lock",))
 

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.gauntlet.recorded import Expected, blamed, cases, expected_of
+from perfwatch.gauntlet.recorded import Expected, blamed, case_text, cases, expected_of
 from perfwatch.gauntlet.score import CONFIDENT
-from perfwatch.recording.recording import Recording, load
+from perfwatch.recording.recording import Recording
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.history import History
 from perfwatch.triage.roles.job import read_job
 from perfwatch.verdict import Missing, Verdict
 from perfwatch_probes.readings import Thread
+from tests.recorded import RECORDINGS, load_case
 
-RECORDINGS = Path(__file__).parent / "recordings"
 CASES = [str(case.relative_to(RECORDINGS)) for case in cases(RECORDINGS)]
 FIRES = [case for case in CASES if case.split("/")[1] == "fires"]
 PREFIXES = 12
@@ -24,7 +24,7 @@ PREFIXES = 12
 @cache
 def recording(case: str) -> Recording:
     """Load a case once."""
-    return load(RECORDINGS / case)
+    return load_case(RECORDINGS / case)
 
 
 def failed(verdict: Verdict) -> list[Missing]:
@@ -111,7 +111,7 @@ def test_every_prefix_has_a_verdict_and_always_the_same(case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_a_case_holds_no_trace_of_the_machine_that_recorded_it(case: str) -> None:
     """Paths of a checkout and names of hosts do not belong into the tests."""
-    text = "".join(path.read_text() for path in (RECORDINGS / case).iterdir())
+    text = case_text(RECORDINGS / case).decode()
     here = [str(Path(__file__).parents[2]), "/root/", "site-packages/perfwatch"]
 
     assert [name for name in here if name in text] == []

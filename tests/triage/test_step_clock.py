@@ -1,18 +1,16 @@
 """When the agent's count of steps may be trusted: not where steps go on inside a graph that is replayed."""
 
-from pathlib import Path
-
 import pytest
 from msgspec import structs
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.progress import step_clock
 from perfwatch.triage.patience import LONGEST_RECOVERED, temporal
 from perfwatch.triage.rules import straggling_rank
 from perfwatch_probes.readings import Frame, Stack, Steps
+from tests.recorded import RECORDINGS, load_case
 from tests.training import BACKWARD, FORWARD, Training
 from tests.training import PID as PID_OF_TRAINING
 
@@ -68,8 +66,8 @@ def test_how_long_a_step_takes_now_is_told_by_the_newest_steps() -> None:
 
 def test_a_rank_is_not_last_again_and_again_in_a_phase_that_takes_a_minute_after_a_longer_one() -> None:
     """The second evaluation in one rank, of a hundred seconds as the first: steps stand still for far longer than they took lately."""
-    case = Path(__file__).parent / "recordings" / "straggling_rank" / "fires" / "straggling_rank"
-    at, whole = expected_of(case).at, load(case)
+    case = RECORDINGS / "straggling_rank" / "fires" / "straggling_rank"
+    at, whole = expected_of(case).at, load_case(case)
     stepping, evaluating = History(), History()
     for one in whole.until(at).records:
         stepping.add(one.at, one.reading)

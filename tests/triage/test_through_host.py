@@ -2,22 +2,21 @@
 
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pytest
 from msgspec import structs
 
 from perfwatch.gauntlet.score import CONFIDENT
-from perfwatch.recording.recording import load
 from perfwatch.triage.cards.gpu import Regime
 from perfwatch.triage.history import History
 from perfwatch.triage.ranks.traffic import only_sends
 from perfwatch.triage.words.frames import tags
 from perfwatch_probes.readings import GpuActivity, Reading, Stack
 from tests.cards import UUID, h200
+from tests.recorded import RECORDINGS, load_case
 from tests.triage.retold import retold
 
-CASE = Path(__file__).parent / "recordings" / "exposed_communication" / "fires" / "through_host_memory"
+CASE = RECORDINGS / "exposed_communication" / "fires" / "through_host_memory"
 # Measured on two H100 with NCCL_P2P_DISABLE=1.
 SENDS = Regime(UUID, kind="work", graphics=0.93, sm_active=0.19, tensor=0.03, dram=0.1, nvlink_mib_per_second=0.0,
                pcie_mib_per_second=23_000.0, pcie_each_way_mib_per_second=20_200.0)  # fmt: skip
@@ -56,7 +55,7 @@ def test_links_that_are_up_and_not_used_are_told() -> None:
 
 def test_where_the_hosts_do_not_wait_it_is_less_sure() -> None:
     """The cards alone tell that much goes to and fro, and not for whom."""
-    stacks = [one.reading for one in load(CASE).records if isinstance(one.reading, Stack)]
+    stacks = [one.reading for one in load_case(CASE).records if isinstance(one.reading, Stack)]
     launches = next(one.frames for one in stacks if "forward" in tags(one))
 
     def elsewhere(reading: Reading) -> Reading:

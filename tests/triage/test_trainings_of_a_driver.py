@@ -1,12 +1,9 @@
 """Trainings that a driver or a shell starts: who is judged, and that those which only run beside each other are not compared."""
 
-from pathlib import Path
-
 import pytest
 from msgspec import structs
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.history import History
@@ -25,10 +22,10 @@ from perfwatch_probes.readings import (
     Steps,
     Thread,
 )
+from tests.recorded import RECORDINGS, load_case
 from tests.training import BACKWARD, FORWARD
 from tests.triage import rank_looks as looks_at
 
-RECORDINGS = Path(__file__).parent / "recordings"
 DRIVER, FIRST, SECOND, SERVER = 100, 301, 302, 303
 SUBPROCESS, PROCESS = "/usr/lib/python3.11/subprocess.py", "/usr/lib/python3.11/multiprocessing/process.py"
 RUNS = (Frame("wait", SUBPROCESS, 1264), Frame("run", SUBPROCESS, 550), Frame("main", "/app/sweep.py", 12))
@@ -201,7 +198,7 @@ def test_ranks_that_train_below_a_process_that_trained_first_are_the_ranks() -> 
 def test_a_training_is_not_last_behind_one_that_it_has_nothing_to_do_with(number: dict[str, str]) -> None:
     """The cards as of a rank that is late, of trainings that a shell started, or srun, which numbers whatever it starts."""
     case = RECORDINGS / "straggling_rank" / "fires" / "straggling_rank-nccl"
-    at, whole = expected_of(case).at, load(case)
+    at, whole = expected_of(case).at, load_case(case)
     history, together = History(), History()
     for one in whole.records:
         if one.at <= at:
@@ -229,7 +226,7 @@ def alone(reading: Reading, number: dict[str, str]) -> Reading | None:
 def test_folds_in_processes_of_their_own_are_judged_as_what_they_are() -> None:
     """Real: two folds, each with a loader, which a driver with torch waits for; each is short of data, and none of them hangs."""
     case = RECORDINGS / "stuck_worker" / "lookalike" / "folds_of_a_driver"
-    verdict = diagnose(load(case), expected_of(case).at)
+    verdict = diagnose(load_case(case), expected_of(case).at)
 
     assert (verdict.state, verdict.cause) == ("slow", "starved_by_transforms")
 
@@ -237,6 +234,6 @@ def test_folds_in_processes_of_their_own_are_judged_as_what_they_are() -> None:
 def test_a_real_training_with_an_idle_server_in_a_group_of_one_is_what_is_judged() -> None:
     """Real: the server asks a queue for requests that never come, the training makes a step each 5 ms."""
     case = RECORDINGS / "deadlocked_locks" / "lookalike" / "idle_engine_below_a_training"
-    verdict = diagnose(load(case), expected_of(case).at)
+    verdict = diagnose(load_case(case), expected_of(case).at)
 
     assert (verdict.state, verdict.cause) == ("healthy", "cpu_training")

@@ -1,11 +1,9 @@
 """What is said of a job when some of its ranks are elsewhere, unreadable, or known by their counts alone."""
 
 from dataclasses import replace
-from pathlib import Path
 
 from msgspec import structs
 
-from perfwatch.recording.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose, judge
 from perfwatch.triage.history import History
@@ -19,6 +17,7 @@ from perfwatch_probes.readings import (
     Process,
     Thread,
 )
+from tests.recorded import RECORDINGS, load_case
 from tests.triage.group_looks import PIDS, case, report
 
 
@@ -90,7 +89,7 @@ def test_two_processes_that_call_themselves_the_same_rank_do_not_confuse_it() ->
 
 def test_a_card_in_another_kernel_is_not_called_a_wedge() -> None:
     """The recorders say that both ranks are in one call; on one card something else is resident, before it."""
-    recorded = load(Path(__file__).parent / "recordings" / "wedged_collective" / "fires" / "wedged_collective-nccl")
+    recorded = load_case(RECORDINGS / "wedged_collective" / "fires" / "wedged_collective-nccl")
     cards = sorted({one.reading.uuid for one in recorded.records if isinstance(one.reading, GpuActivity)})
     other = tuple(
         structs.replace(one, reading=structs.replace(one.reading, sm_active=0.18))
@@ -107,7 +106,7 @@ def test_a_card_in_another_kernel_is_not_called_a_wedge() -> None:
 
 def test_a_service_that_greets_nobody_is_evidence_beside_a_stopped_rank() -> None:
     """Its thread is stopped with the process; of a rank that only waits it answers."""
-    recording = load(Path(__file__).parent / "recordings" / "stopped" / "fires" / "stopped-nccl")
+    recording = load_case(RECORDINGS / "stopped" / "fires" / "stopped-nccl")
     history = History(recording.records, recording.end + 1.0)
     before = judge(Case(history, recording.session))
     reason = "NCCL's RAS service at localhost:28028 did not answer"
@@ -122,12 +121,12 @@ def test_a_service_that_greets_nobody_is_evidence_beside_a_stopped_rank() -> Non
     assert [one.observed for one in after.evidence if one.witness == "nccl_ras"] == [f"no greeting: {reason}"]
 
 
-FIRES = Path(__file__).parent / "recordings" / "mismatched_collective" / "fires"
+FIRES = RECORDINGS / "mismatched_collective" / "fires"
 
 
 def test_of_four_ranks_the_one_whose_tensor_is_of_another_size_is_named_alone() -> None:
     """Three agree; of two nobody could say which is wrong."""
-    recording = load(FIRES / "nccl-sizes-four")
+    recording = load_case(FIRES / "nccl-sizes-four")
     verdict = judge(Case(History(recording.records, recording.end), recording.session))
 
     assert [culprit.rank for culprit in verdict.culprits] == [1]
@@ -136,7 +135,7 @@ def test_of_four_ranks_the_one_whose_tensor_is_of_another_size_is_named_alone() 
 
 def test_ranks_that_wait_in_different_calls_are_not_said_to_wait_in_the_same_one() -> None:
     """Two of four have left already; RAS counts what the other two have called."""
-    recording = load(FIRES / "nccl-four")
+    recording = load_case(FIRES / "nccl-four")
     verdict = judge(Case(History(recording.records, recording.end), recording.session))
 
     assert verdict.culprits[0].rank == 0
