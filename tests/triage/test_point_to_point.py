@@ -1,21 +1,20 @@
 """Sends and receives in the recorders: who waits for whom, and when that says nothing. RAS counts none of them."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from perfwatch.recording.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.ranks.collectives import never_called, standings
 from perfwatch.triage.ranks.point_to_point import exchanging
 from perfwatch.triage.ranks.waitgraph import wait_graph
 from perfwatch_probes.readings import Communicator, GroupMember, Operation, RecordedGroup, Steps
+from tests.recorded import RECORDINGS, load_case
 from tests.sessions import session
 from tests.triage.group_looks import PIDS, case
 
-SENDS_FIRST = Path(__file__).parent / "recordings/mismatched_collective/fires/both_send_first-nccl"
+SENDS_FIRST = RECORDINGS / "mismatched_collective" / "fires" / "both_send_first-nccl"
 
 
 def record(rank: int, *calls: str, world: int = 2, numbers: tuple[int, ...] = ()) -> RecordedGroup:
@@ -133,7 +132,7 @@ def test_a_count_that_stood_while_steps_were_made_is_no_witness() -> None:
 @pytest.mark.parametrize("at", [27.0, 30.0, 37.9])
 def test_without_the_recorders_ranks_that_send_are_not_said_to_be_in_one_collective(at: float) -> None:
     """RAS counts nothing of what they do; recorded on two H200."""
-    whole = load(SENDS_FIRST)
+    whole = load_case(SENDS_FIRST)
     records = tuple(one for one in whole.records if not isinstance(one.reading, RecordedGroup))
     verdict = diagnose(replace(whole, records=records), at)
 

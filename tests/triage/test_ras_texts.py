@@ -6,7 +6,8 @@ from msgspec import structs
 from perfwatch.triage.ranks.collectives import growing, standings
 from perfwatch.triage.ranks.waitgraph import wait_graph
 from perfwatch_probes.nccl_report import parse as parse_report
-from tests.triage.group_looks import PIDS, RECORDED, case, report
+from tests.probes.ras_answers import ras_answer
+from tests.triage.group_looks import PIDS, case, report
 
 OPERATIONS = {
     "2.24.3": "collective 42",
@@ -56,7 +57,7 @@ def test_a_group_that_a_newer_text_does_not_name_any_more_has_caught_up(version:
 
 def test_of_a_large_group_the_one_that_is_behind_is_named_from_the_text() -> None:
     """It names one of eight; the seven others are told in one line, and their processes are known by their ranks."""
-    head, _, tail = (RECORDED / "ras_2.26.6_hung.txt").read_text().partition("  Rank 0")
+    head, _, tail = ras_answer("2.26.6_hung.txt").partition("  Rank 0")
     text = head.replace("         2         2         2   R", "         8         8         8   R")
     text += "  7 ranks have launched up to operation 42\n  Rank 1" + tail.partition("  Rank 1")[2]
     look = [
