@@ -91,7 +91,7 @@ def add(session: Path, case: Path) -> None:
     """Store a session folder as a case and accept its last verdict."""
     recording = load(session)
     recorded.store(case, recording, recording.records, {"trimmed": False}, {})
-    expected = recorded.Expected.of(recorded.load_case(case), recording.end)
+    expected = recorded.judged(recorded.load_case(case), recording.end)
     recorded.accept(case, expected)
     print(f"{case.relative_to(CASES)}: {expected}")
 

@@ -125,7 +125,7 @@ def flops(folder: Path, done: Sequence[Row], recordings: Recordings) -> None:
 
 
 def record(folder: Path, done: Sequence[Row], recordings: Recordings) -> None:
-    """Write a trimmed recording of every verdict that was right."""
+    """Write a whole recording of every verdict that was right."""
     known = {drill.name: drill for drill in DRILLS}
     for row in done:
         recording, drill = recordings.get(row.key), known.get(row.drill)

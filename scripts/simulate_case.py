@@ -211,7 +211,7 @@ def make(simulation: Simulation) -> bool:
     records = sorted(simulation.change(recording.until(at)), key=lambda record: record.at)
     made: dict[str, str | float] = {"simulated": simulation.changed, "from": simulation.base}
     recorded.store(simulation.case, recording, records, made, {})
-    said = recorded.Expected.of(recorded.load_case(simulation.case), at)
+    said = recorded.judged(recorded.load_case(simulation.case), at)
     print(f"{simulation.case.relative_to(CASES)}: {said.state}/{said.cause}", flush=True)
     recorded.accept(simulation.case, said)
     return (said.cause == simulation.cause) is simulation.fires

@@ -62,9 +62,8 @@ class Expected(msgspec.Struct, frozen=True):
     culprit: str | None = None  # the function of the first culprit's frame
 
     @classmethod
-    def of(cls, recording: Recording, at: float) -> "Expected":
-        """What the verdict at that moment comes down to."""
-        verdict = diagnose(recording.until(at), at)
+    def of(cls, verdict: Verdict, at: float) -> "Expected":
+        """What a verdict of that moment comes down to."""
         return cls(at, verdict.state, verdict.cause, blamed(verdict))
 
 
@@ -114,7 +113,12 @@ def unpack(case: Path, folder: Path) -> Path:
 def judge_again(case: Path) -> Expected:
     """Judge a case at the moment that was accepted, a new one at its end."""
     recording, before = load_case(case), accepted(case)
-    return Expected.of(recording, recording.end if before is None else before.at)
+    return judged(recording, recording.end if before is None else before.at)
+
+
+def judged(recording: Recording, at: float) -> Expected:
+    """What the verdict at that moment comes down to."""
+    return Expected.of(diagnose(recording.until(at), at), at)
 
 
 def accepted(case: Path) -> Expected | None:
